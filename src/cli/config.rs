@@ -119,7 +119,7 @@ pub enum ConfigError {
     #[error(
         "--fail-on, suppressions and baselines need reports with their names: they cannot be used with {0}"
     )]
-    NotHeld(&'static str),
+    GateWithoutNames(&'static str),
     #[error("a difference is growth already: use --measure outstanding or allocated, or leave it out")]
     GrowthOfGrowth,
     #[error("cannot write {1} as {0}: use --format {2}")]
@@ -199,7 +199,7 @@ impl ConfigError {
                 | Self::CopiedOnly(_)
                 | Self::NoQuantity { .. }
                 | Self::NoSuchForm(..)
-                | Self::NotHeld(_)
+                | Self::GateWithoutNames(_)
                 | Self::LiveFormat
                 | Self::LiveCalls
                 | Self::NoReports

@@ -151,7 +151,7 @@ impl TryFrom<ReportArgs> for ReportOptions {
         ];
         let without = without_names.into_iter().find(|&(_, given)| given);
         if let Some((flag, _)) = without.filter(|_| gate.is_enabled()) {
-            return Err(ConfigError::NotHeld(flag));
+            return Err(ConfigError::GateWithoutNames(flag));
         }
         let asked = match args.summary || args.list {
             true => Some(Format::Summary),

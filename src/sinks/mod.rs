@@ -209,9 +209,9 @@ impl ReportSink for Sinks<'_> {
         self.shown().calls(calls)
     }
 
-    fn poll(&mut self, look: &mut dyn FnMut() -> anyhow::Result<Vitals>) -> anyhow::Result<()> {
+    fn poll(&mut self, read_vitals: &mut dyn FnMut() -> anyhow::Result<Vitals>) -> anyhow::Result<()> {
         match &mut self.progress {
-            Some(progress) => progress.poll(look),
+            Some(progress) => progress.poll(read_vitals),
             None => Ok(()),
         }
     }

@@ -162,21 +162,21 @@ impl Progress {
         }
     }
 
-    fn draw(&mut self, what: &str) {
+    fn draw(&mut self, text: &str) {
         self.pictures = self.pictures.wrapping_add(1);
         let wheel = if self.is_utf8 { &WHEEL[..] } else { &ASCII_WHEEL };
         self.line
-            .draw(&format!("{} {what}", wheel[self.pictures % wheel.len()]));
+            .draw(&format!("{} {text}", wheel[self.pictures % wheel.len()]));
     }
 
     /// Reads numbers if the last ones are at least [`READING`] old.
-    fn read(&mut self, look: &mut dyn FnMut() -> anyhow::Result<Vitals>) -> anyhow::Result<()> {
+    fn read(&mut self, read_vitals: &mut dyn FnMut() -> anyhow::Result<Vitals>) -> anyhow::Result<()> {
         let now = Instant::now();
         let since = self.reading.as_ref().map(|(at, ..)| now.duration_since(*at));
         if since.is_some_and(|since| since < READING) {
             return Ok(());
         }
-        let vitals = look()?;
+        let vitals = read_vitals()?;
         let rate = match (&self.reading, since) {
             (Some((_, last, _)), Some(since)) => per_second(vitals.calls.saturating_sub(last.calls), since),
             _ => per_second(vitals.calls, vitals.elapsed),
@@ -204,11 +204,11 @@ impl ReportSink for Progress {
         Ok(())
     }
 
-    fn poll(&mut self, look: &mut dyn FnMut() -> anyhow::Result<Vitals>) -> anyhow::Result<()> {
+    fn poll(&mut self, read_vitals: &mut dyn FnMut() -> anyhow::Result<Vitals>) -> anyhow::Result<()> {
         if !self.line.is_wanted() || self.drawn.is_some_and(|drawn| drawn.elapsed() < PICTURE) {
             return Ok(());
         }
-        self.read(look)?;
+        self.read(read_vitals)?;
         self.drawn = Some(Instant::now());
         if let Some((_, vitals, rate)) = self.reading {
             self.draw(&text(&vitals, rate));
@@ -309,13 +309,13 @@ mod tests {
         let mut readings = 0;
         let line = StatusLine::default();
         let mut progress = Progress::new(&line);
-        let mut look = || {
+        let mut read_vitals = || {
             readings += 1;
             Ok(Vitals::default())
         };
-        progress.poll(&mut look).expect("nothing fails");
+        progress.poll(&mut read_vitals).expect("nothing fails");
         for _ in 0..1000 {
-            progress.read(&mut look).expect("nothing fails");
+            progress.read(&mut read_vitals).expect("nothing fails");
         }
         assert_eq!(readings, 1);
     }

@@ -37,11 +37,11 @@ impl Baseline {
     }
 
     fn parse(lines: &Lines, names: &mut SiteNames) -> Result<Self, InputError> {
-        let said = lines.iter().filter(|(_, line)| !says_nothing(line));
-        let mut said = said.peekable();
-        check_version(lines, said.next())?;
+        let content = lines.iter().filter(|(_, line)| !is_blank_or_comment(line));
+        let mut content = content.peekable();
+        check_version(lines, content.next())?;
         let mut sites = HashMap::new();
-        while let Some((number, line)) = said.next() {
+        while let Some((number, line)) = content.next() {
             let amount = amount(line).ok_or_else(|| {
                 let line = printable(line.trim());
                 lines.wrong(
@@ -52,7 +52,7 @@ impl Baseline {
                     ),
                 )
             })?;
-            let frames = std::iter::from_fn(|| said.next_if(|(_, line)| is_indented(line)));
+            let frames = std::iter::from_fn(|| content.next_if(|(_, line)| is_indented(line)));
             let frames: Vec<_> = frames.map(|(_, line)| line.trim()).collect();
             if frames.is_empty() {
                 let problem =
@@ -97,7 +97,7 @@ fn check_version(lines: &Lines, first: Option<(usize, &str)>) -> Result<(), Inpu
     }
 }
 
-fn says_nothing(line: &str) -> bool {
+fn is_blank_or_comment(line: &str) -> bool {
     line.trim().is_empty() || line.starts_with('#')
 }
 
@@ -182,8 +182,8 @@ mod tests {
         assert_eq!(text, expected);
         let read = parse(&text, &mut names).expect("a baseline");
         assert_eq!(read.0.len(), 3);
-        for (key, held) in sites {
-            assert_eq!(read.of(&key), held);
+        for (key, outstanding) in sites {
+            assert_eq!(read.of(&key), outstanding);
         }
         let other = names.site(["malloc", "main"].into_iter());
         assert_eq!(read.of(&other), Amount::default());

@@ -326,7 +326,7 @@ mod tests {
     /// Each condition is exceeded by the second value, and not by the first: bytes, blocks, bytes per second, percent.
     #[test]
     fn limits() {
-        for (text, measure, [held, exceeded]) in [
+        for (text, measure, [outstanding, exceeded]) in [
             (
                 "outstanding>1MiB",
                 Measure::Outstanding,
@@ -357,7 +357,7 @@ mod tests {
         ] {
             let condition = parse(text).expect(text);
             assert_eq!(condition.measure(), measure, "{text}");
-            assert!(!condition.is_exceeded_by(held), "{text}: {held}");
+            assert!(!condition.is_exceeded_by(outstanding), "{text}: {outstanding}");
             assert!(condition.is_exceeded_by(exceeded), "{text}: {exceeded}");
             assert_eq!(condition.to_string(), text.trim());
         }

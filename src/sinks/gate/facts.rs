@@ -60,7 +60,7 @@ impl Facts {
         let sites: Vec<_> = sites
             .iter()
             .map(|site| SiteFacts {
-                amount: beyond(baseline, &site.key, site.held),
+                amount: above_baseline(baseline, &site.key, site.outstanding),
                 source: workspace.locate(site.stack),
                 key: site.key.clone(),
             })
@@ -76,8 +76,8 @@ impl Facts {
             sites,
             allocated: counted(report).map(|stack| stack.allocated).sum(),
             most_allocated: [
-                most(report, |amount| amount.bytes, names, workspace),
-                most(report, |amount| amount.blocks, names, workspace),
+                most_allocating(report, |amount| amount.bytes, names, workspace),
+                most_allocating(report, |amount| amount.blocks, names, workspace),
             ],
             events: report.events,
             losses: report.losses.clone(),
@@ -93,16 +93,20 @@ impl Facts {
 }
 
 /// Subtracts the amount that the baseline accepts for a site.
-pub(super) fn beyond(baseline: Option<&Baseline>, site: &SiteName, held: Estimate) -> Estimate {
+pub(super) fn above_baseline(
+    baseline: Option<&Baseline>,
+    site: &SiteName,
+    outstanding: Estimate,
+) -> Estimate {
     let accepted = baseline.map_or_else(Amount::default, |baseline| baseline.of(site));
     Estimate {
-        amount: held.amount.less(accepted),
-        ..held
+        amount: outstanding.amount.less(accepted),
+        ..outstanding
     }
 }
 
 /// The stacks that allocated most by `order`.
-fn most(
+fn most_allocating(
     report: &Report,
     order: impl Fn(&Amount) -> u64,
     names: &mut SiteNames,

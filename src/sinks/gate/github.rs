@@ -18,8 +18,10 @@ fn of_finding(finding: &Finding) -> Vec<String> {
     let Finding { condition, found, .. } = finding;
     let title = format!("memleak: {condition}");
     let reason = match &finding.verdict {
-        Verdict::Held => return Vec::new(),
-        Verdict::Unsure(reason) => return vec![command(None, &title, &format!("inconclusive: {reason}"))],
+        Verdict::Passed => return Vec::new(),
+        Verdict::Inconclusive(reason) => {
+            return vec![command(None, &title, &format!("inconclusive: {reason}"))];
+        }
         Verdict::Exceeded => format!("{condition} is exceeded: {found}"),
     };
     let located: Vec<_> = finding
@@ -93,7 +95,7 @@ mod tests {
     #[test]
     fn annotations() {
         let findings = [
-            finding(Verdict::Held, vec![culprit("a", Some("a.c"))]),
+            finding(Verdict::Passed, vec![culprit("a", Some("a.c"))]),
             finding(
                 Verdict::Exceeded,
                 vec![culprit("f(int, char)", Some("a,b:c.c")), culprit("g", None)],
@@ -102,7 +104,7 @@ mod tests {
                 Verdict::Exceeded,
                 vec![culprit("f", None), culprit("g\r\n::error::h", None)],
             ),
-            finding(Verdict::Unsure("100% lost".to_owned()), Vec::new()),
+            finding(Verdict::Inconclusive("100% lost".to_owned()), Vec::new()),
         ];
         let expected = [
             "::error file=a%2Cb%3Ac.c,line=7,title=memleak%3A lost>0.1%25::480 B in 12 blocks: f(int, char)%0A\

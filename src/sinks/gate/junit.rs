@@ -37,7 +37,7 @@ impl Run {
 /// Writes the document.
 pub(super) fn write(findings: &[Finding], run: &Run, out: &mut dyn Write) -> io::Result<()> {
     let is_failure = |finding: &&Finding| finding.verdict == Verdict::Exceeded;
-    let is_error = |finding: &&Finding| matches!(finding.verdict, Verdict::Unsure(_));
+    let is_error = |finding: &&Finding| matches!(finding.verdict, Verdict::Inconclusive(_));
     let numbers = [
         ("tests", findings.len().to_string()),
         ("failures", findings.iter().filter(is_failure).count().to_string()),
@@ -75,9 +75,9 @@ fn write_case(finding: &Finding, run: &Run, writer: &mut Writer<&mut dyn Write>)
         .with_attribute(("name", sound(&name).as_str()))
         .with_attribute(("time", time.as_str()));
     let (element, kind, message) = match &finding.verdict {
-        Verdict::Held => return case.write_empty().map(drop),
+        Verdict::Passed => return case.write_empty().map(drop),
         Verdict::Exceeded => ("failure", "exceeded", finding.found.clone()),
-        Verdict::Unsure(reason) => ("error", "unreliable", format!("inconclusive: {reason}")),
+        Verdict::Inconclusive(reason) => ("error", "unreliable", format!("inconclusive: {reason}")),
     };
     let sites: String = finding.culprits.iter().map(line_of).collect();
     case.write_inner_content(|writer| {
@@ -148,9 +148,9 @@ mod tests {
     #[test]
     fn suite() {
         let findings = [
-            finding("blocks>100", Verdict::Held),
+            finding("blocks>100", Verdict::Passed),
             finding("outstanding>0", Verdict::Exceeded),
-            finding("growth>1/s", Verdict::Unsure("2 reports < 3".to_owned())),
+            finding("growth>1/s", Verdict::Inconclusive("2 reports < 3".to_owned())),
         ];
         let ended = UNIX_EPOCH + Duration::from_secs(1_795_336_607);
         let run = Run::new(ended, Duration::from_millis(1500));

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use crate::sinks::output::{Document, OutputError};
 use baseline::Baseline;
 pub use condition::{Condition, ConditionError, Measure, parse};
-use facts::{Facts, beyond};
+use facts::{Facts, above_baseline};
 pub use input::InputError;
 use leak_report::model::site_name::{SiteName, SiteNames};
 use leak_report::model::{Amount, Sampling};
@@ -83,7 +83,7 @@ struct Documents {
 struct Kept {
     facts: Facts,
     /// Amounts per site before the baseline is subtracted; empty unless a baseline is to be written.
-    held: Vec<(SiteName, Amount)>,
+    outstanding: Vec<(SiteName, Amount)>,
     /// Empty unless suppressions are to be written.
     proposals: Vec<Proposal>,
     /// Suppressed amounts by rule.
@@ -161,8 +161,8 @@ impl<'a> Gate<'a> {
             return Ok(None);
         };
         let findings = self.findings(&last.facts);
-        say_suppressed(&self.suppressions, &last.suppressed);
-        findings.iter().for_each(say);
+        log_suppressed(&self.suppressions, &last.suppressed);
+        findings.iter().for_each(log_finding);
         self.publish(&findings, last)?;
         let decided = decided(&findings);
         if let Some(decided) = decided.filter(|_| status != 0) {
@@ -185,13 +185,13 @@ impl<'a> Gate<'a> {
             document.publish(|out| junit::write(findings, &run, out))?;
         }
         if let (Some(document), Some(path)) = (self.documents.baseline, &self.settings.write_baseline) {
-            document.publish(|out| baseline::write(&last.held, &self.names, out))?;
-            say_written(path, last.held.len(), "site", last.is_estimated);
+            document.publish(|out| baseline::write(&last.outstanding, &self.names, out))?;
+            log_written(path, last.outstanding.len(), "site", last.is_estimated);
         }
         if let (Some(document), Some(path)) = (self.documents.suppressions, &self.settings.write_suppressions)
         {
             document.publish(|out| proposals::write(&last.proposals, out))?;
-            say_written(path, last.proposals.len(), "proposed rule", false);
+            log_written(path, last.proposals.len(), "proposed rule", false);
         }
         Ok(())
     }
@@ -222,16 +222,19 @@ impl<'a> Gate<'a> {
         let sites = site::sites(report, &mut self.names);
         self.note(report, &sites);
         let is_written = self.settings.write_baseline.is_some();
-        let held = sites.iter().filter(|_| is_written);
+        let outstanding = sites.iter().filter(|_| is_written);
         let is_proposed = self.settings.write_suppressions.is_some();
         Kept {
-            held: held.map(|site| (site.key.clone(), site.held.amount)).collect(),
+            outstanding: outstanding
+                .map(|site| (site.key.clone(), site.outstanding.amount))
+                .collect(),
             proposals: match is_proposed {
                 true => {
                     let baseline = self.baseline.as_ref();
-                    let beyond = |site: &Site<'_>| beyond(baseline, &site.key, site.held).amount;
-                    let beyond = sites.iter().map(|site| (site, beyond(site)));
-                    proposals::propose(report, beyond, &self.names)
+                    let above_baseline =
+                        |site: &Site<'_>| above_baseline(baseline, &site.key, site.outstanding).amount;
+                    let above_baseline = sites.iter().map(|site| (site, above_baseline(site)));
+                    proposals::propose(report, above_baseline, &self.names)
                 }
                 false => Vec::new(),
             },
@@ -266,8 +269,8 @@ impl<'a> Gate<'a> {
         let baseline = self.baseline.as_ref();
         let running = sites.iter().filter(|site| site.running.amount.blocks > 0);
         let running = running.map(|site| {
-            let beyond = beyond(baseline, &site.key, site.running);
-            (&site.key, beyond.amount.bytes as f64)
+            let above_baseline = above_baseline(baseline, &site.key, site.running);
+            (&site.key, above_baseline.amount.bytes as f64)
         });
         let variance: f64 = sites.iter().map(|site| site.running.spread.bytes as f64).sum();
         self.trend.note(seconds, running, variance);
@@ -278,22 +281,22 @@ impl<'a> Gate<'a> {
 fn suppressed(report: &Report) -> Vec<(Arc<Suppression>, Amount)> {
     let mut sums: Vec<(Arc<Suppression>, Amount)> = Vec::new();
     for stack in report.stacks() {
-        let (Some(by), held) = (&stack.suppressed_by, stack.shown()) else {
+        let (Some(by), outstanding) = (&stack.suppressed_by, stack.shown()) else {
             continue;
         };
         match sums.iter_mut().find(|(known, _)| Arc::ptr_eq(known, by)) {
-            Some((_, sum)) => *sum = *sum + held,
-            None => sums.push((by.clone(), held)),
+            Some((_, sum)) => *sum = *sum + outstanding,
+            None => sums.push((by.clone(), outstanding)),
         }
     }
-    sums.retain(|(_, held)| held.blocks > 0);
+    sums.retain(|(_, outstanding)| outstanding.blocks > 0);
     sums
 }
 
 /// Logs what each rule suppressed, and the rules that suppressed nothing, as they may later hide something else.
-fn say_suppressed(suppressions: &Suppressions, used: &[(Arc<Suppression>, Amount)]) {
-    for (by, held) in used {
-        let (bytes, blocks) = (size(held.bytes), counted(held.blocks, "block"));
+fn log_suppressed(suppressions: &Suppressions, used: &[(Arc<Suppression>, Amount)]) {
+    for (by, outstanding) in used {
+        let (bytes, blocks) = (size(outstanding.bytes), counted(outstanding.blocks, "block"));
         tracing::info!("suppressed: {bytes} in {blocks} by {}", named(by));
     }
     let is_idle = |rule: &&Arc<Suppression>| !used.iter().any(|(by, _)| Arc::ptr_eq(by, rule));
@@ -314,18 +317,18 @@ fn named(Suppression { rule, place }: &Suppression) -> String {
 }
 
 /// Logs one line for a finding, and one for each of its sites unless it is not exceeded.
-fn say(finding: &Finding) {
+fn log_finding(finding: &Finding) {
     let Finding { condition, found, .. } = finding;
     match &finding.verdict {
-        Verdict::Held if finding.is_untried => tracing::warn!("{condition}: not exceeded: {found}"),
-        Verdict::Held => tracing::info!("{condition}: not exceeded: {found}"),
+        Verdict::Passed if finding.is_untried => tracing::warn!("{condition}: not exceeded: {found}"),
+        Verdict::Passed => tracing::info!("{condition}: not exceeded: {found}"),
         Verdict::Exceeded => tracing::error!("{condition}: exceeded: {found}"),
-        Verdict::Unsure(reason) if found.is_empty() => {
+        Verdict::Inconclusive(reason) if found.is_empty() => {
             tracing::error!("{condition}: inconclusive: {reason}")
         }
-        Verdict::Unsure(reason) => tracing::error!("{condition}: inconclusive: {found}, but {reason}"),
+        Verdict::Inconclusive(reason) => tracing::error!("{condition}: inconclusive: {found}, but {reason}"),
     }
-    if finding.verdict == Verdict::Held {
+    if finding.verdict == Verdict::Passed {
         return;
     }
     for culprit in &finding.culprits {
@@ -337,7 +340,7 @@ fn say(finding: &Finding) {
     }
 }
 
-fn say_written(path: &Path, count: usize, noun: &str, is_estimated: bool) {
+fn log_written(path: &Path, count: usize, noun: &str, is_estimated: bool) {
     let estimated = match is_estimated {
         true => ", as estimated: not every allocation was recorded",
         false => "",
@@ -351,7 +354,7 @@ fn decided(findings: &[Finding]) -> Option<u8> {
     let any = |is_such: fn(&Verdict) -> bool| findings.iter().any(|finding| is_such(&finding.verdict));
     if any(|verdict| *verdict == Verdict::Exceeded) {
         Some(EXCEEDED)
-    } else if any(|verdict| matches!(verdict, Verdict::Unsure(_))) {
+    } else if any(|verdict| matches!(verdict, Verdict::Inconclusive(_))) {
         Some(UNRELIABLE)
     } else {
         None

@@ -129,13 +129,13 @@ mod tests {
 
     /// A reference matcher that backtracks.
     fn matches_somehow(pattern: &[char], name: &[char], anchored: bool) -> bool {
-        let here = match pattern {
+        let matches_here = match pattern {
             [] => true,
             ['$', ..] => name.is_empty(),
             ['*', rest @ ..] => return matches_somehow(rest, name, false),
             [first, rest @ ..] => name.first() == Some(first) && matches_somehow(rest, &name[1..], true),
         };
-        here || !anchored && !name.is_empty() && matches_somehow(pattern, &name[1..], false)
+        matches_here || !anchored && !name.is_empty() && matches_somehow(pattern, &name[1..], false)
     }
 
     proptest! {

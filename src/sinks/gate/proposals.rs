@@ -23,7 +23,7 @@ pub(super) struct Proposal {
     pattern: Option<String>,
     /// Description of the site, or of one of several.
     site: String,
-    held: Amount,
+    outstanding: Amount,
 }
 
 /// Proposes a rule for each of `sites` with its amount; sites with the same rule are merged. Most bytes first.
@@ -42,19 +42,19 @@ pub(super) fn propose<'a>(
     let all = report.stacks.len();
     let stacks_with = |pattern: &String| stacks_with.get(pattern).copied().unwrap_or(all);
     let mut proposals: HashMap<Option<String>, Proposal> = HashMap::new();
-    for (site, held) in sites.filter(|(_, held)| held.blocks > 0) {
+    for (site, outstanding) in sites.filter(|(_, outstanding)| outstanding.blocks > 0) {
         let patterns = without_start(site.stack).filter_map(pattern);
         let rarest = patterns.min_by_key(&stacks_with);
         let pattern = rarest.filter(|pattern| all == 1 || stacks_with(pattern) < all);
         let proposal = proposals.entry(pattern.clone()).or_insert_with(|| Proposal {
             pattern,
             site: described(names, &site.key, report.names),
-            held: Amount::default(),
+            outstanding: Amount::default(),
         });
-        proposal.held = proposal.held + held;
+        proposal.outstanding = proposal.outstanding + outstanding;
     }
     let mut proposals: Vec<_> = proposals.into_values().collect();
-    let order = |proposal: &Proposal| (Reverse(proposal.held.bytes), proposal.pattern.clone());
+    let order = |proposal: &Proposal| (Reverse(proposal.outstanding.bytes), proposal.pattern.clone());
     proposals.sort_by_cached_key(order);
     proposals
 }
@@ -90,8 +90,13 @@ pub(super) fn write(proposals: &[Proposal], out: &mut dyn Write) -> io::Result<(
         "{MAGIC} --write-suppressions, a rule for each site; keep those that are meant.\n\
          # For --suppressions, and for LeakSanitizer (LSAN_OPTIONS=suppressions=FILE)."
     )?;
-    for Proposal { pattern, site, held } in proposals {
-        let (bytes, blocks) = (size(held.bytes), counted(held.blocks, "block"));
+    for Proposal {
+        pattern,
+        site,
+        outstanding,
+    } in proposals
+    {
+        let (bytes, blocks) = (size(outstanding.bytes), counted(outstanding.blocks, "block"));
         writeln!(out, "\n# {bytes} in {blocks}: {}", printable(site))?;
         match pattern {
             Some(pattern) => writeln!(out, "leak:{pattern}")?,

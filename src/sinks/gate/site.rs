@@ -10,8 +10,8 @@ use leak_report::model::{Estimate, InstanceEnd, Report, StackRef};
 pub(super) struct Site<'a> {
     pub(super) key: SiteName,
     /// Outstanding and not young.
-    pub(super) held: Estimate,
-    /// The part of `held` in processes that still run.
+    pub(super) outstanding: Estimate,
+    /// The part of `outstanding` in processes that still run.
     pub(super) running: Estimate,
     /// The stack that holds most bytes.
     pub(super) stack: StackRef<'a>,
@@ -29,20 +29,20 @@ pub(super) fn sites<'a>(report: &'a Report, names: &mut SiteNames) -> Vec<Site<'
     let mut sites: Vec<Site<'a>> = Vec::new();
     let mut known: HashMap<SiteName, usize> = HashMap::new();
     for stack in counted(report) {
-        let held = stack.shown_estimate();
-        if held.amount.blocks == 0 {
+        let outstanding = stack.shown_estimate();
+        if outstanding.amount.blocks == 0 {
             continue;
         }
         let running = match stack.ended {
-            None => held,
+            None => outstanding,
             Some(_) => Estimate::default(),
         };
         let key = reader.site(stack);
         match known.get(&key).and_then(|&at| sites.get_mut(at)) {
             Some(site) => {
-                site.held = site.held + held;
+                site.outstanding = site.outstanding + outstanding;
                 site.running = site.running + running;
-                if held.amount.bytes > site.stack.shown().bytes {
+                if outstanding.amount.bytes > site.stack.shown().bytes {
                     site.stack = stack;
                 }
             }
@@ -50,7 +50,7 @@ pub(super) fn sites<'a>(report: &'a Report, names: &mut SiteNames) -> Vec<Site<'
                 known.insert(key.clone(), sites.len());
                 sites.push(Site {
                     key,
-                    held,
+                    outstanding,
                     running,
                     stack,
                 });

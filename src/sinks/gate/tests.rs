@@ -22,7 +22,7 @@ fn settings(conditions: &[&str]) -> Settings {
     }
 }
 
-/// Results of the conditions after these reports: `.` held, `!` exceeded, `?` inconclusive; and the findings.
+/// Results of the conditions after these reports: `.` passed, `!` exceeded, `?` inconclusive; and the findings.
 fn findings(settings: &Settings, reports: Vec<Report>) -> (String, Vec<Finding>) {
     let mut gate = Gate::open(settings).expect("nothing to open");
     for report in reports {
@@ -31,9 +31,9 @@ fn findings(settings: &Settings, reports: Vec<Report>) -> (String, Vec<Finding>)
     let last = gate.last.take();
     let findings = last.map_or_else(Vec::new, |last| gate.findings(&last.facts));
     let sign = |finding: &Finding| match finding.verdict {
-        Verdict::Held => '.',
+        Verdict::Passed => '.',
         Verdict::Exceeded => '!',
-        Verdict::Unsure(_) => '?',
+        Verdict::Inconclusive(_) => '?',
     };
     (findings.iter().map(sign).collect(), findings)
 }
@@ -170,7 +170,7 @@ fn nothing_seen() {
     let mut nothing = report(Vec::new());
     nothing.events.allocations = 0;
     let findings = check(&["outstanding>0", "lost>0%", "incomplete>0%"], nothing, "???");
-    let reason = Verdict::Unsure("no allocation was seen, so there is nothing to go by".to_owned());
+    let reason = Verdict::Inconclusive("no allocation was seen, so there is nothing to go by".to_owned());
     assert_eq!(findings[0].verdict, reason);
     assert_eq!(findings_of_no_report(), None);
 }
@@ -254,7 +254,7 @@ fn growth() {
     };
     let (signs, found) = findings(&settings, (1..=2).map(growing).collect());
     assert_eq!(signs, "????", "{found:#?}");
-    let Verdict::Unsure(reason) = &found[0].verdict else {
+    let Verdict::Inconclusive(reason) = &found[0].verdict else {
         panic!("{found:#?}")
     };
     assert!(

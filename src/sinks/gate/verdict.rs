@@ -1,4 +1,4 @@
-//! Decides conditions: held, exceeded, or inconclusive. Pure.
+//! Decides conditions: passed, exceeded, or inconclusive. Pure.
 
 use super::MaxLost;
 use super::condition::{Condition, Measure, Per};
@@ -17,10 +17,10 @@ const ERRORS: f64 = 2.0;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// The limit is not exceeded.
-    Held,
+    Passed,
     Exceeded,
     /// Inconclusive, for this reason.
-    Unsure(String),
+    Inconclusive(String),
 }
 
 /// A condition with its result.
@@ -74,12 +74,12 @@ struct Measured {
 /// A possible error of all results.
 struct Doubt {
     reason: String,
-    about: Suspicion,
+    about: DoubtKind,
 }
 
 /// Direction of a possible error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Suspicion {
+enum DoubtKind {
     /// Nothing can be concluded.
     Everything,
     /// Measured values may be too small.
@@ -100,7 +100,7 @@ impl Evidence<'_> {
 
     fn decide_one(&self, condition: &Condition, doubts: &[Doubt]) -> Finding {
         let (verdict, measured) = match self.measure(condition) {
-            Err(reason) => (Verdict::Unsure(reason), Measured::default()),
+            Err(reason) => (Verdict::Inconclusive(reason), Measured::default()),
             Ok(measured) => (
                 doubted(verdict(condition, &measured.values), condition, doubts),
                 measured,
@@ -118,10 +118,10 @@ impl Evidence<'_> {
     fn measure(&self, condition: &Condition) -> Result<Measured, String> {
         let facts = self.facts;
         match condition.measure() {
-            Measure::Outstanding => Ok(self.held(of_bytes)),
-            Measure::Blocks => Ok(self.held(of_blocks)),
-            Measure::SiteOutstanding => Ok(self.held_by_one(condition, of_bytes)),
-            Measure::SiteBlocks => Ok(self.held_by_one(condition, of_blocks)),
+            Measure::Outstanding => Ok(self.outstanding(of_bytes)),
+            Measure::Blocks => Ok(self.outstanding(of_blocks)),
+            Measure::SiteOutstanding => Ok(self.site_outstanding(condition, of_bytes)),
+            Measure::SiteBlocks => Ok(self.site_outstanding(condition, of_blocks)),
             Measure::Growth => self.growth(condition, false),
             Measure::SiteGrowth => self.growth(condition, true),
             Measure::Allocated => Ok(self.allocated(&facts.most_allocated[0], of_bytes)),
@@ -132,7 +132,7 @@ impl Evidence<'_> {
     }
 
     /// Measures the outstanding memory of all sites.
-    fn held(&self, value: fn(&Estimate) -> Value) -> Measured {
+    fn outstanding(&self, value: fn(&Estimate) -> Value) -> Measured {
         let beyond = self.beyond(value);
         let all: Estimate = beyond.iter().map(|site| site.amount).sum();
         let sites = render::counted(beyond.len() as u64, "site");
@@ -145,16 +145,16 @@ impl Evidence<'_> {
     }
 
     /// Measures the outstanding memory of each site.
-    fn held_by_one(&self, condition: &Condition, value: fn(&Estimate) -> Value) -> Measured {
+    fn site_outstanding(&self, condition: &Condition, value: fn(&Estimate) -> Value) -> Measured {
         let beyond = self.beyond(value);
-        let most = beyond.first().map(|site| site.amount).unwrap_or_default();
+        let largest = beyond.first().map(|site| site.amount).unwrap_or_default();
         let sites = render::counted(beyond.len() as u64, "site");
         let too_much = |site: &&SiteFacts| condition.is_exceeded_by(value(&site.amount).0);
         Measured {
             values: beyond.iter().map(|site| value(&site.amount)).collect(),
             words: format!(
                 "{} at the one of {sites} with most{}",
-                in_blocks(&most),
+                in_blocks(&largest),
                 self.baseline_words()
             ),
             culprits: self.culprits(beyond.iter().copied().filter(too_much)),
@@ -206,10 +206,10 @@ impl Evidence<'_> {
         let (values, fastest) = match of_one {
             true => {
                 let values = sites.iter().map(|&(key, rate)| (rate, self.slope_error(key)));
-                let most = sites.first().map_or(0.0, |(_, rate)| *rate);
+                let largest = sites.first().map_or(0.0, |(_, rate)| *rate);
                 (
                     values.collect(),
-                    format!("{} at the fastest site", rate(most, per)),
+                    format!("{} at the fastest site", rate(largest, per)),
                 )
             }
             false => (vec![(slope.rate, ERRORS * slope.error)], rate(slope.rate, per)),
@@ -248,12 +248,12 @@ impl Evidence<'_> {
         }
     }
 
-    fn allocated(&self, most: &[SiteFacts], value: fn(&Estimate) -> Value) -> Measured {
+    fn allocated(&self, largest: &[SiteFacts], value: fn(&Estimate) -> Value) -> Measured {
         let all = &self.facts.allocated;
         Measured {
             values: vec![value(all)],
             words: in_blocks(all),
-            culprits: self.culprits(most.iter()),
+            culprits: self.culprits(largest.iter()),
             ..Measured::default()
         }
     }
@@ -315,21 +315,21 @@ impl Evidence<'_> {
         let doubts = [
             (events.allocations == 0).then(|| {
                 let reason = "no allocation was seen, so there is nothing to go by";
-                doubt(Suspicion::Everything, reason.to_owned())
+                doubt(DoubtKind::Everything, reason.to_owned())
             }),
             self.doubt
-                .map(|reason| doubt(Suspicion::Everything, reason.to_owned())),
+                .map(|reason| doubt(DoubtKind::Everything, reason.to_owned())),
             is_lossy.then(|| {
                 let reason = format!(
                     "lost was {}, more than --max-lost {}: the report says why, and which option makes room",
                     self.lost_words(),
                     self.max_lost
                 );
-                doubt(Suspicion::TooLittle, reason)
+                doubt(DoubtKind::TooLittle, reason)
             }),
             (losses.processes > 0).then(|| {
                 let reason = format!("{} processes too many were not traced", losses.processes);
-                doubt(Suspicion::TooLittle, reason)
+                doubt(DoubtKind::TooLittle, reason)
             }),
             misses_frees.then(|| {
                 let reason = format!(
@@ -337,7 +337,7 @@ impl Evidence<'_> {
                     share(frees),
                     self.max_lost
                 );
-                doubt(Suspicion::TooMuch, reason)
+                doubt(DoubtKind::TooMuch, reason)
             }),
         ];
         doubts.into_iter().flatten().collect()
@@ -353,13 +353,13 @@ fn verdict(condition: &Condition, values: &[Value]) -> Verdict {
     if exceeds(-1.0) {
         Verdict::Exceeded
     } else if exceeds(1.0) {
-        Verdict::Unsure(
+        Verdict::Inconclusive(
             "the limit is within two standard errors of the estimate: record more allocations (a smaller --sample-bytes \
              or -s, or neither)"
                 .to_owned(),
         )
     } else {
-        Verdict::Held
+        Verdict::Passed
     }
 }
 
@@ -368,16 +368,16 @@ fn doubted(verdict: Verdict, condition: &Condition, doubts: &[Doubt]) -> Verdict
     let measure = condition.measure();
     // Shares are relative to what was seen, and allocations do not depend on frees.
     let is_share = matches!(measure, Measure::Lost | Measure::Incomplete);
-    let is_held = !is_share && !matches!(measure, Measure::Allocated | Measure::Allocations);
+    let is_outstanding = !is_share && !matches!(measure, Measure::Allocated | Measure::Allocations);
     // What was missed can only hide an excess, and missed frees can only cause one, so each changes one verdict.
     let applies = |doubt: &&Doubt| match (doubt.about, &verdict) {
-        (Suspicion::Everything, Verdict::Held) => true,
-        (Suspicion::TooLittle, Verdict::Held) => !is_share,
-        (Suspicion::TooMuch, Verdict::Exceeded) => is_held,
+        (DoubtKind::Everything, Verdict::Passed) => true,
+        (DoubtKind::TooLittle, Verdict::Passed) => !is_share,
+        (DoubtKind::TooMuch, Verdict::Exceeded) => is_outstanding,
         _ => false,
     };
     match doubts.iter().find(applies) {
-        Some(doubt) => Verdict::Unsure(doubt.reason.clone()),
+        Some(doubt) => Verdict::Inconclusive(doubt.reason.clone()),
         None => verdict,
     }
 }

@@ -28,7 +28,7 @@ pub struct Messages(Arc<Mutex<Kept>>);
 #[derive(Debug, Default)]
 struct Kept {
     /// True while a view is open.
-    is_held: bool,
+    is_capturing: bool,
     /// Kept messages, newest last.
     messages: VecDeque<Message>,
     /// Number of messages kept in all.
@@ -41,8 +41,8 @@ struct Kept {
 
 impl Messages {
     /// Keeps messages from now on.
-    pub(super) fn hold(&self) {
-        self.lock().is_held = true;
+    pub(super) fn capture(&self) {
+        self.lock().is_capturing = true;
     }
 
     /// Prints messages from now on, and the kept warnings now.
@@ -77,10 +77,11 @@ impl Messages {
     fn take(&self, is_warning: bool, text: &str) {
         let is_done = {
             let mut kept = self.lock();
-            if kept.is_held {
+            if kept.is_capturing {
                 text.lines().for_each(|line| kept.keep(is_warning, line));
             }
-            kept.is_held && io::stderr().is_terminal() || kept.printed.iter().any(|printed| printed == text)
+            kept.is_capturing && io::stderr().is_terminal()
+                || kept.printed.iter().any(|printed| printed == text)
         };
         if !is_done {
             print(text);
@@ -160,7 +161,7 @@ mod tests {
     #[test]
     fn kept_while_held() {
         let messages = Messages::default();
-        messages.hold();
+        messages.capture();
         messages.take(true, "two\n");
         messages.take(true, "one\ntwo\n");
         let message = |is_warning, text: &str| Message {
@@ -175,14 +176,14 @@ mod tests {
         assert_eq!(messages.kept().last(), Some(&message(false, "299")));
         assert_eq!(messages.lock().forgotten_warnings, 2);
         messages.release();
-        assert!(!messages.lock().is_held && messages.kept().is_empty());
+        assert!(!messages.lock().is_capturing && messages.kept().is_empty());
     }
 
     /// The level of the event decides what is a warning.
     #[test]
     fn levels() {
         let messages = Messages::default();
-        messages.hold();
+        messages.capture();
         let subscriber = tracing_subscriber::fmt()
             .with_writer(messages.clone())
             .without_time()

@@ -125,10 +125,10 @@ fn summary(sample: &Sample) -> String {
     let largest = sample.sites.iter().max_by_key(|site| site.shown.bytes);
     let largest = largest.filter(|site| site.shown.blocks > 0);
     let largest = largest.map_or_else(String::new, |site| {
-        let held = short_size(site.shown.bytes);
+        let amount = short_size(site.shown.bytes);
         format!(
-            " at {}, most by {} ({held})",
-            counted(sample.holders, "site"),
+            " at {}, most by {} ({amount})",
+            counted(sample.outstanding_sites, "site"),
             site.name
         )
     });

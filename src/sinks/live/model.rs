@@ -92,7 +92,7 @@ pub(super) enum Overlay {
 
 /// Facts of all reports up to one of them.
 #[derive(Clone, Debug)]
-pub(super) struct Said {
+pub(super) struct ShownReport {
     pub(super) sample: Sample,
     pub(super) trends: Trends,
     /// Allocations per second since the previous report.
@@ -107,9 +107,9 @@ pub(super) struct Model {
     /// Incremented with every change that can be seen.
     version: u64,
     area: Rect,
-    now: Option<Said>,
+    now: Option<ShownReport>,
     /// Shown instead of `now` while paused.
-    paused: Option<Said>,
+    paused: Option<ShownReport>,
     /// True if no more reports will come.
     is_over: bool,
     messages: Vec<Message>,
@@ -167,7 +167,7 @@ impl Model {
     pub(super) fn take(&mut self, sample: Sample) {
         let before = self.now.take();
         let (mut trends, earlier) = match before {
-            Some(said) => (said.trends, (said.sample.allocations, said.sample.frees)),
+            Some(shown) => (shown.trends, (shown.sample.allocations, shown.sample.frees)),
             None => (Trends::default(), (0, 0)),
         };
         trends.take(&sample);
@@ -176,7 +176,7 @@ impl Model {
             true => now.saturating_sub(before) as f64 / seconds,
             false => 0.0,
         };
-        self.now = Some(Said {
+        self.now = Some(ShownReport {
             allocations: rate(sample.allocations, earlier.0),
             frees: rate(sample.frees, earlier.1),
             sample,
@@ -194,7 +194,7 @@ impl Model {
     }
 
     /// Sets the kept messages, newest last.
-    pub(super) fn say(&mut self, messages: Vec<Message>) {
+    pub(super) fn set_messages(&mut self, messages: Vec<Message>) {
         self.messages = messages;
         self.changed();
     }
@@ -239,12 +239,12 @@ impl Model {
 /// Accessors for drawing.
 impl Model {
     /// Facts of reports that are shown; `None` before the first.
-    pub(super) fn said(&self) -> Option<&Said> {
+    pub(super) fn shown(&self) -> Option<&ShownReport> {
         self.paused.as_ref().or(self.now.as_ref())
     }
 
     fn sample(&self) -> Option<&Sample> {
-        self.said().map(|said| &said.sample)
+        self.shown().map(|shown| &shown.sample)
     }
 
     pub(super) fn is_paused(&self) -> bool {

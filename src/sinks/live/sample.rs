@@ -183,7 +183,7 @@ pub(super) struct Sample {
     pub(super) sampling: Option<String>,
     pub(super) sites: Vec<Site>,
     /// Number of sites with something outstanding, kept or not.
-    pub(super) holders: u64,
+    pub(super) outstanding_sites: u64,
     /// Number of sites that are not kept.
     pub(super) unlisted: u64,
 }
@@ -199,7 +199,7 @@ impl Sample {
             .iter()
             .zip(0..)
             .filter(|(_, number)| kept.contains(number));
-        let holders = suspects.iter().filter(|stack| stack.shown().blocks > 0);
+        let outstanding_sites = suspects.iter().filter(|stack| stack.shown().blocks > 0);
         let compared = &report.compared;
         let (completeness, is_complete) = completeness(report);
         Self {
@@ -223,7 +223,7 @@ impl Sample {
             is_complete,
             sampling: sampling(report.sampling),
             sites: sites.map(|(&stack, _)| site(stack, report)).collect(),
-            holders: holders.count() as u64,
+            outstanding_sites: outstanding_sites.count() as u64,
             unlisted: (suspects.len() - kept.len()) as u64,
         }
     }

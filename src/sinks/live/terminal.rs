@@ -103,7 +103,7 @@ impl Screen {
             },
         });
         restore_on_panic(&shared);
-        shared.messages.hold();
+        shared.messages.capture();
         let (sender, ended) = channel();
         // Dropping it, on an error, restores the terminal.
         let mut screen = Self {
@@ -194,12 +194,12 @@ fn enter() -> io::Result<()> {
 fn restore_on_panic(shared: &Arc<Shared>) {
     let shared = Arc::downgrade(shared);
     let before = panic::take_hook();
-    panic::set_hook(Box::new(move |what| {
+    panic::set_hook(Box::new(move |info| {
         if let Some(shared) = shared.upgrade() {
             shared.stop.store(true, Ordering::Relaxed);
             shared.restore();
         }
-        before(what);
+        before(info);
     }));
 }
 
@@ -250,7 +250,7 @@ impl Shared {
                 return Err(io::Error::other("the terminal is gone"));
             }
             let size = terminal.size()?;
-            let version = self.look(&mut messages, size);
+            let version = self.update(&mut messages, size);
             let due = drawn.due(version);
             if due == Some(Duration::ZERO) {
                 self.draw(&mut terminal)?;
@@ -268,12 +268,12 @@ impl Shared {
     }
 
     /// Updates the model with messages and the size of the terminal. Returns its version.
-    fn look(&self, messages: &mut u64, size: Size) -> u64 {
+    fn update(&self, messages: &mut u64, size: Size) -> u64 {
         let count = self.messages.count();
         let mut model = lock(&self.model);
         if count != *messages {
             *messages = count;
-            model.say(self.messages.kept());
+            model.set_messages(self.messages.kept());
         }
         model.resize(Rect::new(0, 0, size.width, size.height));
         model.version()
@@ -384,8 +384,8 @@ fn key_of(event: KeyEvent) -> Option<Key> {
         let mut keys = KEYS.iter();
         return keys.find(|(code, _)| *code == event.code).map(|(_, key)| *key);
     };
-    let held = event.modifiers & (KeyModifiers::CONTROL | KeyModifiers::ALT);
-    match (held, character) {
+    let modifiers = event.modifiers & (KeyModifiers::CONTROL | KeyModifiers::ALT);
+    match (modifiers, character) {
         (KeyModifiers::NONE, character) => Some(Key::Character(character)),
         (KeyModifiers::CONTROL, 'c') => Some(Key::Interrupt),
         (KeyModifiers::CONTROL, 'l') => Some(Key::Redraw),

@@ -14,7 +14,7 @@ use leak_report::model::{Compared, Report, Stack, StackRecent, TargetFacts};
 use leak_report::samples::{self, frame, stack};
 
 /// A stack of one function, with `bytes` outstanding in blocks of ten bytes, which grew by a tenth of that.
-pub(super) fn holding(function: &str, bytes: u64) -> Stack {
+pub(super) fn outstanding_site(function: &str, bytes: u64) -> Stack {
     let amount = |bytes| Amount {
         bytes,
         blocks: bytes.div_ceil(10),
@@ -83,7 +83,9 @@ pub(super) fn target(pid: u32, comm: &str) -> TargetFacts {
 
 /// The sample of a report with such stacks, given as function and bytes.
 pub(super) fn sample(stacks: &[(&str, u64)]) -> Sample {
-    let stacks = stacks.iter().map(|&(function, bytes)| holding(function, bytes));
+    let stacks = stacks
+        .iter()
+        .map(|&(function, bytes)| outstanding_site(function, bytes));
     Sample::of(&report(stacks.collect()))
 }
 
@@ -92,8 +94,8 @@ pub(super) fn sample(stacks: &[(&str, u64)]) -> Sample {
 #[test]
 fn sites_stay_the_same() {
     let key = |stack: Stack| Sample::of(&report(vec![stack])).sites[0].key;
-    let site = || holding("grow", 100);
-    let moved = holding("grow", 50);
+    let site = || outstanding_site("grow", 100);
+    let moved = outstanding_site("grow", 50);
     let mut frames = samples::frames(&moved);
     frames[0] = samples::changed(frames[0], |frame| frame.at.pc = Avma::new(0x5500_0000_0000));
     let moved = samples::with_frames(moved, frames);
@@ -120,23 +122,23 @@ fn sites_stay_the_same() {
 #[test]
 fn what_is_kept_is_bounded() {
     let mut stacks: Vec<_> = (0..5000)
-        .map(|number| holding(&format!("f{number}"), 1000))
+        .map(|number| outstanding_site(&format!("f{number}"), 1000))
         .collect();
-    let largest = holding("largest", 1_000_000);
+    let largest = outstanding_site("largest", 1_000_000);
     let many = Stack {
         outstanding: Amount {
             bytes: 900,
             blocks: 900,
         }
         .into(),
-        ..holding("many", 900)
+        ..outstanding_site("many", 900)
     };
     let busy = Stack {
         outstanding: Amount::default().into(),
         recent: StackRecent::default(),
-        ..holding("busy", 90_000_000)
+        ..outstanding_site("busy", 90_000_000)
     };
-    let mut growing = holding("growing", 500);
+    let mut growing = outstanding_site("growing", 500);
     growing.recent.since_last.allocated = Amount {
         bytes: 400,
         blocks: 1,
@@ -146,7 +148,7 @@ fn what_is_kept_is_bounded() {
     let sample = Sample::of(&report(stacks));
     assert!(sample.sites.len() <= 1500, "{}", sample.sites.len());
     assert_eq!(sample.sites.len() as u64 + sample.unlisted, 5004);
-    assert_eq!(sample.holders, 5003);
+    assert_eq!(sample.outstanding_sites, 5003);
     for name in ["largest", "many", "busy", "growing"] {
         assert!(sample.sites.iter().any(|site| site.name == name), "{name}");
     }
@@ -155,7 +157,7 @@ fn what_is_kept_is_bounded() {
 /// Control characters in names reach neither the terminal nor the line at the end.
 #[test]
 fn names_are_printable() {
-    let mut report = report(vec![holding("evil\u{1b}[31m\u{202e}", 100)]);
+    let mut report = report(vec![outstanding_site("evil\u{1b}[31m\u{202e}", 100)]);
     report.targets[0].comm = "a\u{7}b".to_owned();
     let sample = Sample::of(&report);
     assert_eq!(sample.sites[0].name, "evil\\u{1b}[31m\\u{202e}");
@@ -178,15 +180,21 @@ fn subjects() {
         let sample = Sample::of(&report);
         (sample.subject, sample.has_ended)
     };
-    let said = |text: &str, ended| (text.to_owned(), ended);
-    assert_eq!(subject(&[(1, false)]), said("1 sh", false));
-    assert_eq!(subject(&[(1, true)]), said("1 sh", true));
-    assert_eq!(subject(&[(1, true), (2, false)]), said("2 sh and 1 ended", false));
+    let expected = |text: &str, ended| (text.to_owned(), ended);
+    assert_eq!(subject(&[(1, false)]), expected("1 sh", false));
+    assert_eq!(subject(&[(1, true)]), expected("1 sh", true));
+    assert_eq!(
+        subject(&[(1, true), (2, false)]),
+        expected("2 sh and 1 ended", false)
+    );
     assert_eq!(
         subject(&[(1, false), (2, false)]),
-        said("2 processes: 1 sh…", false)
+        expected("2 processes: 1 sh…", false)
     );
-    assert_eq!(subject(&[(1, true), (2, true)]), said("2 processes, ended", true));
+    assert_eq!(
+        subject(&[(1, true), (2, true)]),
+        expected("2 processes, ended", true)
+    );
 }
 
 /// Losses of every kind are shown with their causes.

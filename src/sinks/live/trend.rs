@@ -61,12 +61,12 @@ impl Trends {
 /// Draws levels between the minimum and the maximum. The minimum is taken as at most seven eighths of the maximum, so
 /// that small changes are not exaggerated.
 fn drawn(cells: &[Option<u64>]) -> String {
-    let most = cells.iter().flatten().copied().max().unwrap_or_default();
-    let least = cells.iter().flatten().copied().min().unwrap_or_default();
-    let least = least.min(most - most.div_ceil(8));
+    let max = cells.iter().flatten().copied().max().unwrap_or_default();
+    let min = cells.iter().flatten().copied().min().unwrap_or_default();
+    let min = min.min(max - max.div_ceil(8));
     let level = |value: u64| {
         let steps = (LEVELS.len() - 1) as u128;
-        let step = u128::from(value.saturating_sub(least)) * steps / u128::from((most - least).max(1));
+        let step = u128::from(value.saturating_sub(min)) * steps / u128::from((max - min).max(1));
         let step = usize::try_from(step).unwrap_or_default();
         LEVELS.get(step).copied().unwrap_or(' ')
     };

@@ -11,7 +11,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 
 use super::layout::{Focus, MIN, Panes};
-use super::model::{Model, Overlay, Said};
+use super::model::{Model, Overlay, ShownReport};
 use super::sample::Site;
 use super::stack::{Kind, StackText};
 use super::text::{amount, clock, fit, skip, width};
@@ -115,8 +115,8 @@ fn draw_line<'a>(frame: &mut Frame<'_>, area: Rect, spans: impl IntoIterator<Ite
 
 /// Draws whose memory is traced, for how long, and any unusual state of the view.
 fn draw_subject(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
-    let said = model.said();
-    let subject = said.map_or("", |said| &said.sample.subject);
+    let shown = model.shown();
+    let subject = shown.map_or("", |shown| &shown.sample.subject);
     let mut right = Vec::new();
     if model.is_paused() {
         right.push(Span::styled("PAUSED", theme.doubtful()));
@@ -124,7 +124,7 @@ fn draw_subject(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) 
     if model.is_over() {
         right.push(Span::styled("ENDED", theme.doubtful()));
     }
-    if let Some(Said { sample, .. }) = said {
+    if let Some(ShownReport { sample, .. }) = shown {
         if let Some((time, _)) = sample.marked {
             right.push(Span::raw(format!("marked {time}")));
         }
@@ -142,18 +142,18 @@ fn draw_subject(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) 
 
 /// Draws current rates and totals.
 fn draw_rates(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
-    let Some(said) = model.said() else {
+    let Some(shown) = model.shown() else {
         return;
     };
-    let sample = &said.sample;
+    let sample = &shown.sample;
     let mut parts = Vec::new();
     if sample.lost.is_some() {
         parts.push(Span::styled("LOST", theme.bad()));
     }
     // Calls that were not recorded are not counted: the rates are estimates from the recorded ones.
     let about = if sample.sampling.is_some() { "~" } else { "" };
-    parts.push(Span::raw(format!("alloc {about}{}/s", rate(said.allocations))));
-    parts.push(Span::raw(format!("free {about}{}/s", rate(said.frees))));
+    parts.push(Span::raw(format!("alloc {about}{}/s", rate(shown.allocations))));
+    parts.push(Span::raw(format!("free {about}{}/s", rate(shown.frees))));
     let live = format!("live {}", amount(sample.live));
     parts.push(Span::styled(live, Theme::strong()));
     parts.extend(
@@ -173,7 +173,7 @@ fn separated<'a>(parts: Vec<Span<'a>>) -> impl Iterator<Item = Span<'a>> {
 /// Draws the stack of the selected site, below the title of that site.
 fn draw_stack(frame: &mut Frame<'_>, panes: &Panes, model: &Model, theme: Theme) {
     let text = model.selected().map(|site| {
-        let sample = model.said().map(|said| &said.sample);
+        let sample = model.shown().map(|shown| &shown.sample);
         StackText::of(site, sample)
     });
     draw_title(frame, panes, model, text.as_ref(), theme);
@@ -221,13 +221,13 @@ fn draw_title(frame: &mut Frame<'_>, panes: &Panes, model: &Model, text: Option<
 
 fn title(site: &Site, model: &Model) -> String {
     let count = model.sites().len();
-    let pid = match model.said().is_some_and(|said| said.sample.is_of_several) {
+    let pid = match model.shown().is_some_and(|shown| shown.sample.is_of_several) {
         true => format!(" in process {}", site.pid),
         false => String::new(),
     };
-    let held = amount(site.shown);
+    let shown_amount = amount(site.shown);
     format!(
-        " {} of {count}: {held} via {}{pid} ",
+        " {} of {count}: {shown_amount} via {}{pid} ",
         model.row() + 1,
         site.allocator
     )
@@ -235,7 +235,7 @@ fn title(site: &Site, model: &Model) -> String {
 
 /// Draws losses, completeness and sampling: how far the numbers can be trusted.
 fn draw_health(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
-    let Some(Said { sample, .. }) = model.said() else {
+    let Some(ShownReport { sample, .. }) = model.shown() else {
         return;
     };
     let mut parts = Vec::new();
@@ -257,13 +257,13 @@ fn draw_health(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
 /// Draws the last message.
 fn draw_message(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     if model.is_over() {
-        let all = model.said().is_some_and(|said| said.sample.has_ended);
-        let what = if all {
+        let all = model.shown().is_some_and(|shown| shown.sample.has_ended);
+        let reason = if all {
             "All processes have ended"
         } else {
             "The trace has ended"
         };
-        let text = format!("{what}: this is the last report. q leaves.");
+        let text = format!("{reason}: this is the last report. q leaves.");
         return draw_line(frame, area, [Span::styled(text, theme.doubtful())]);
     }
     let Some(message) = model.messages().last() else {

@@ -11,7 +11,7 @@ use nix::unistd::{Gid, Uid, fchown, linkat};
 use tempfile::{Builder, NamedTempFile};
 
 use super::OutputError;
-use super::there::There;
+use super::existing::ExistingFile;
 use crate::process::launch;
 
 /// File that output is written to.
@@ -35,35 +35,40 @@ pub(crate) enum File {
 impl File {
     /// Creates the file, or truncates an existing one if `overwrite` is set.
     pub(super) fn open(path: &Path, overwrite: bool) -> Result<Self, OutputError> {
-        let there = There::at(path)?;
+        let existing = ExistingFile::at(path)?;
         // Devices and pipes are written to: nothing in them is lost.
-        let overwrite = overwrite || there.as_ref().is_some_and(|there| !there.is_file());
+        let overwrite = overwrite || existing.as_ref().is_some_and(|existing| !existing.is_file());
         let mut options = OpenOptions::new();
         let options = options.write(true).truncate(true);
-        make(path, there, overwrite, options).map(Self::Open)
+        make(path, existing, overwrite, options).map(Self::Open)
     }
 
     /// Creates a file that is also read back and can be replaced by another; or, with `overwrite`, opens an existing
     /// one without truncating it. Returns whether it was created.
     pub(crate) fn open_to_rewrite(path: &Path, overwrite: bool) -> Result<(fs::File, bool), OutputError> {
-        let there = There::at(path)?;
-        if there.as_ref().is_some_and(|there| !there.is_file()) {
+        let existing = ExistingFile::at(path)?;
+        if existing.as_ref().is_some_and(|existing| !existing.is_file()) {
             let error = io::Error::other("it is not a regular file");
             return Err(refused(path, error));
         }
-        let is_new = there.is_none();
-        let file = make(path, there, overwrite, OpenOptions::new().read(true).write(true))?;
+        let is_new = existing.is_none();
+        let file = make(
+            path,
+            existing,
+            overwrite,
+            OpenOptions::new().read(true).write(true),
+        )?;
         Ok((file, is_new))
     }
 
     /// Creates a file beside `path` that will replace it.
     pub(crate) fn prepare(path: &Path, overwrite: bool) -> Result<Self, OutputError> {
-        let there = There::at(path)?;
+        let existing = ExistingFile::at(path)?;
         // Replaces the target of a link, not the link.
-        let path = match &there {
-            Some(there) if !there.is_file() => return Self::open(path, true),
+        let path = match &existing {
+            Some(existing) if !existing.is_file() => return Self::open(path, true),
             Some(_) if !overwrite => return Err(OutputError::Exists(path.to_owned())),
-            Some(there) => there.path.clone(),
+            Some(existing) => existing.path.clone(),
             None => path.to_owned(),
         };
         let directory = directory_of(&path);
@@ -177,13 +182,13 @@ impl Write for File {
 /// Opens an existing file if `overwrite` is set, or creates one.
 fn make(
     path: &Path,
-    there: Option<There>,
+    existing: Option<ExistingFile>,
     overwrite: bool,
     options: &mut OpenOptions,
 ) -> Result<fs::File, OutputError> {
-    let file = match there {
+    let file = match existing {
         Some(_) if !overwrite => return Err(OutputError::Exists(path.to_owned())),
-        Some(there) => there.open(options),
+        Some(existing) => existing.open(options),
         // `create_new` also refuses a link that was created meanwhile.
         None => {
             let new = options.truncate(false).create_new(true).mode(0o600);

@@ -3,9 +3,9 @@
 //! `leak_report::render` defines the formats; this decides when they are written, and keeps what exists: a file is
 //! replaced only on request, and a document that is written at the end has its name only once it is complete.
 
+mod existing;
 mod file;
 mod reader;
-mod there;
 
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -66,7 +66,7 @@ impl Document {
     ///
     /// Fails with an [`OutputError`], and creates nothing then.
     pub(crate) fn prepare(path: &Path, begin: &str, overwrite: bool) -> Result<Self, OutputError> {
-        let overwrite = overwrite || there::begins_with(path, begin.as_bytes());
+        let overwrite = overwrite || existing::begins_with(path, begin.as_bytes());
         Self::at(path, overwrite)
     }
 

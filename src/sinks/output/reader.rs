@@ -41,8 +41,8 @@ fn is_error_awaited(out: &impl AsFd) -> bool {
             Err(Errno::EINTR) => {}
             Err(_) => return false,
             Ok(_) => {
-                let told = fds[0].revents().unwrap_or(PollFlags::empty());
-                return told.intersects(PollFlags::POLLERR | PollFlags::POLLHUP);
+                let events = fds[0].revents().unwrap_or(PollFlags::empty());
+                return events.intersects(PollFlags::POLLERR | PollFlags::POLLHUP);
             }
         }
     }

@@ -76,7 +76,7 @@ pub struct Host {
 
 impl About {
     /// The origin of a recording that starts now on this machine.
-    pub fn here() -> Self {
+    pub fn current() -> Self {
         let kernel = |name| fs::read_to_string(format!("/proc/sys/kernel/{name}")).unwrap_or_default();
         Self {
             memleak: env!("CARGO_PKG_VERSION").to_owned(),
@@ -160,12 +160,12 @@ pub enum ReadError {
     #[error("`{}` holds no whole report: memleak was ended before it made one, or the file is damaged", .0.display())]
     Empty(PathBuf),
     /// The content of a valid chunk is wrong.
-    #[error("report {report} of `{}` is damaged: {what}", .path.display())]
+    #[error("report {report} of `{}` is damaged: {problem}", .path.display())]
     Damaged {
         path: PathBuf,
         /// Number of the report, from 1.
         report: usize,
-        what: String,
+        problem: String,
     },
 }
 

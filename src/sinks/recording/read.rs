@@ -241,15 +241,15 @@ impl Recording {
     fn checked<T>(&self, index: usize, read: io::Result<Result<T, Wrong>>) -> Result<T, ReadError> {
         let path = || self.path.clone();
         let read = read.map_err(|error| ReadError::File { path: path(), error });
-        read?.map_err(|Wrong(what)| ReadError::Damaged {
+        read?.map_err(|Wrong(problem)| ReadError::Damaged {
             path: path(),
             report: index + 1,
-            what,
+            problem,
         })
     }
 
     fn try_report(&self, index: usize) -> io::Result<Result<Recorded, Wrong>> {
-        let unreadable = |what: &str| Ok(Err(Wrong(what.to_owned())));
+        let unreadable = |problem: &str| Ok(Err(Wrong(problem.to_owned())));
         let Some(place) = self.reports.get(index) else {
             return unreadable("there is no such report");
         };

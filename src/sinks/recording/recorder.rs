@@ -76,7 +76,7 @@ pub struct Recorder {
 impl Recorder {
     /// Opens the file; nothing is written to it before the first report.
     pub fn create(settings: &Settings) -> Result<Self, RecordError> {
-        Self::create_with(settings, &super::About::here())
+        Self::create_with(settings, &super::About::current())
     }
 
     /// Opens the file for reports that were recorded before, with their origin `about`.

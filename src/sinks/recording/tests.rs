@@ -72,7 +72,7 @@ fn formats(report: &Report) -> Vec<Vec<u8>> {
 }
 
 /// The content of a report with its references resolved.
-fn said(report: &Report) -> Vec<String> {
+fn lines(report: &Report) -> Vec<String> {
     let stack = |stack: StackRef<'_>| {
         let frames: Vec<_> = stack
             .frames()
@@ -142,7 +142,7 @@ fn said(report: &Report) -> Vec<String> {
 
 #[track_caller]
 fn assert_same(read: &Report, recorded: &Report) {
-    assert_eq!(said(read), said(recorded));
+    assert_eq!(lines(read), lines(recorded));
     assert_eq!(formats(read), formats(recorded));
 }
 

@@ -133,7 +133,7 @@ fn outstanding(page: &mut Page, report: &Report, sites: usize) {
         if site.pid != 0 {
             labels.push(("pid", site.pid.to_string()));
         }
-        series.push((labels, site.held));
+        series.push((labels, site.outstanding));
     }
     series.push((vec![("site", OTHER.to_owned())], others));
     two_families(
@@ -175,14 +175,14 @@ fn two_families(
 
 /// Adds series for running processes; ended ones hold no memory.
 fn processes(page: &mut Page, report: &Report) {
-    let mut held: HashMap<u32, Amount> = HashMap::new();
+    let mut outstanding: HashMap<u32, Amount> = HashMap::new();
     for stack in report.suspects() {
-        let sum = held.entry(stack.instance).or_default();
+        let sum = outstanding.entry(stack.instance).or_default();
         *sum = [*sum, stack.shown()].into_iter().sum();
     }
     let running = |target: &&TargetFacts| target.ended.is_none();
     let mut targets: Vec<&TargetFacts> = report.targets.iter().filter(running).collect();
-    let of = |target: &TargetFacts| held.get(&target.instance).copied().unwrap_or_default();
+    let of = |target: &TargetFacts| outstanding.get(&target.instance).copied().unwrap_or_default();
     targets.sort_by_key(|target| (Reverse(of(target).bytes), target.pid));
     let others = targets.split_off(MAX_PROCESSES.min(targets.len()));
     let labels = |target: &TargetFacts| {

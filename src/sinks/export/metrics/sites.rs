@@ -20,11 +20,11 @@ pub(super) struct Site {
     pub(super) allocator: String,
     pub(super) function: String,
     pub(super) module: String,
-    pub(super) held: Amount,
+    pub(super) outstanding: Amount,
 }
 
-/// Returns the `most` largest sites by outstanding bytes, and the sum of all others.
-pub(super) fn largest(report: &Report, most: usize) -> (Vec<Site>, Amount) {
+/// Returns the `max` largest sites by outstanding bytes, and the sum of all others.
+pub(super) fn largest(report: &Report, max: usize) -> (Vec<Site>, Amount) {
     let mut sums: HashMap<(u32, SiteId), (StackRef<'_>, Amount)> = HashMap::new();
     for stack in report.suspects().filter(|stack| stack.shown().blocks > 0) {
         let (_, sum) = sums
@@ -34,8 +34,8 @@ pub(super) fn largest(report: &Report, most: usize) -> (Vec<Site>, Amount) {
     }
     let mut all: Vec<_> = sums.into_iter().collect();
     all.sort_by_key(|&(key, (_, sum))| (Reverse((sum.bytes, sum.blocks)), key));
-    let others = all.split_off(most.min(all.len()));
-    let sites = all.into_iter().map(|((pid, id), (stack, held))| {
+    let others = all.split_off(max.min(all.len()));
+    let sites = all.into_iter().map(|((pid, id), (stack, outstanding))| {
         let (function, module) = caller(stack);
         Site {
             id: id.to_string(),
@@ -43,7 +43,7 @@ pub(super) fn largest(report: &Report, most: usize) -> (Vec<Site>, Amount) {
             allocator: stack.allocator().to_string(),
             function,
             module,
-            held,
+            outstanding,
         }
     });
     let others = others.into_iter().map(|(_, (_, sum))| sum).sum();

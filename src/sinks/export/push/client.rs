@@ -290,11 +290,11 @@ mod tests {
         let wait = |text: &str| retry_after(&headers(&[("retry-after", text)]));
         assert_eq!(wait("120"), Some(Duration::from_secs(120)));
         assert_eq!(wait("Sun, 06 Nov 1994 08:49:37 GMT"), Some(Duration::ZERO));
-        let soon = Utc::now() + chrono::TimeDelta::seconds(100);
-        let soon = wait(&soon.format("%a, %d %b %Y %H:%M:%S GMT").to_string());
+        let date = Utc::now() + chrono::TimeDelta::seconds(100);
+        let wait_until = wait(&date.format("%a, %d %b %Y %H:%M:%S GMT").to_string());
         assert!(
-            soon.is_some_and(|wait| (90..=100).contains(&wait.as_secs())),
-            "{soon:?}"
+            wait_until.is_some_and(|wait| (90..=100).contains(&wait.as_secs())),
+            "{wait_until:?}"
         );
         for text in ["", "-1", "soon"] {
             assert_eq!(wait(text), None, "{text}");

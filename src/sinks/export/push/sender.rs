@@ -256,11 +256,11 @@ impl Sender {
     /// Sends uploads until the trace ends, and then the queued ones once, until the first failure or the deadline.
     pub(super) fn run(mut self) {
         let mut backoff = Backoff::new(self.timing.first_wait, self.timing.longest_wait);
-        let mut said = Said::of(self.client.server());
+        let mut outcome_log = OutcomeLog::of(self.client.server());
         while let Some((mut item, time)) = self.shared.take(self.timing.request) {
             let profiles = item.upload.profiles;
             let outcome = self.client.send(&item.upload, time);
-            said.say(&outcome, self.shared.has_time());
+            outcome_log.log(&outcome, self.shared.has_time());
             let (asked, answered) = match outcome {
                 Outcome::Accepted => {
                     backoff.reset();
@@ -288,13 +288,13 @@ impl Sender {
 }
 
 /// The last logged failure and refusal, so that each is logged once until something else happens.
-struct Said {
+struct OutcomeLog {
     server: String,
     failure: Option<(Instant, String)>,
     refusal: Option<String>,
 }
 
-impl Said {
+impl OutcomeLog {
     fn of(server: &str) -> Self {
         Self {
             server: server.to_owned(),
@@ -303,8 +303,8 @@ impl Said {
         }
     }
 
-    /// Logs `outcome`. `again`: a failed upload will be sent again.
-    fn say(&mut self, outcome: &Outcome, again: bool) {
+    /// Logs `outcome`. `is_kept`: a failed upload will be sent again.
+    fn log(&mut self, outcome: &Outcome, is_kept: bool) {
         let server = &self.server;
         match outcome {
             Outcome::Accepted => {
@@ -321,10 +321,10 @@ impl Said {
                 self.refusal = Some(why.clone());
             }
             Outcome::Later(why, _) | Outcome::Unreachable(why)
-                if self.failure.as_ref().is_none_or(|(_, said)| said != why) =>
+                if self.failure.as_ref().is_none_or(|(_, logged)| logged != why) =>
             {
                 let kept = MAX_BYTES >> 20;
-                match again {
+                match is_kept {
                     true => tracing::warn!(
                         "push: {server}: {why}; profiles are kept and sent later ({kept} MiB of them at most)"
                     ),

@@ -141,8 +141,8 @@ alloc_objects/count alloc_space/bytes inuse_objects/count inuse_space/bytes[dflt
     let locations = all_raw(&series.samples[0].raw_profile);
     assert!(locations.contains(" [libplugin.so] "), "{locations}");
     pusher.take(&report());
-    let again = PushRequest::decode(&receiver.next().body[..]).unwrap();
-    assert_ne!(again.series[0].samples[0].id, series.samples[0].id);
+    let second = PushRequest::decode(&receiver.next().body[..]).unwrap();
+    assert_ne!(second.series[0].samples[0].id, series.samples[0].id);
     pusher.finish();
 }
 

@@ -70,12 +70,12 @@ impl Model {
             }
             Key::Character('q') => return Some(Action::Quit),
             Key::Character('m') => return Some(Action::Mark),
-            Key::Character('j') => self.go(Move::Down),
-            Key::Character('k') => self.go(Move::Up),
+            Key::Character('j') => self.apply_move(Move::Down),
+            Key::Character('k') => self.apply_move(Move::Up),
             Key::Character(character) => self.press_letter(character),
             Key::Left => self.scrolled.1 = self.scrolled.1.saturating_sub(COLUMNS),
             Key::Right => self.scrolled.1 += COLUMNS,
-            Key::Move(way) => self.go(way),
+            Key::Move(movement) => self.apply_move(movement),
             Key::Backspace | Key::Clear | Key::Interrupt | Key::Redraw => {}
         }
         None
@@ -141,7 +141,7 @@ impl Model {
             Key::Character(character) if self.filter.chars().count() < LONGEST_FILTER => {
                 self.filter.push(character);
             }
-            Key::Move(way) => return self.go(way),
+            Key::Move(movement) => return self.apply_move(movement),
             Key::Character(_) | Key::Left | Key::Right | Key::Interrupt | Key::Redraw => {}
         }
         self.list();
@@ -149,32 +149,32 @@ impl Model {
 
     /// Scrolls the window over the panes; any other key closes it.
     fn press_over_overlay(&mut self, key: Key) {
-        let way = match key {
-            Key::Move(way) => Some(way),
+        let movement = match key {
+            Key::Move(movement) => Some(movement),
             Key::Character('j') => Some(Move::Down),
             Key::Character('k') => Some(Move::Up),
             Key::Character(_) | Key::Left | Key::Right | Key::Enter | Key::Escape => None,
             Key::Backspace | Key::Clear | Key::Interrupt | Key::Redraw => None,
         };
-        let Some(way) = way else {
+        let Some(movement) = movement else {
             (self.overlay_scrolled, self.overlay) = (0, Overlay::None);
             return;
         };
-        let way = match self.overlay {
+        let movement = match self.overlay {
             // The newest message is the last one and shown first: up goes back in time.
-            Overlay::Messages => way.back(),
-            Overlay::None | Overlay::Help => way,
+            Overlay::Messages => movement.back(),
+            Overlay::None | Overlay::Help => movement,
         };
-        self.overlay_scrolled = way.from(self.overlay_scrolled, LINES);
+        self.overlay_scrolled = movement.from(self.overlay_scrolled, LINES);
     }
 
     /// Moves in the pane that has the focus.
-    fn go(&mut self, way: Move) {
+    fn apply_move(&mut self, movement: Move) {
         let panes = Panes::of(self.area, self.focus).unwrap_or_default();
         let page = |pane: Rect| usize::from(pane.height).saturating_sub(1).max(1);
         match self.focus {
-            Focus::Sites => self.select(way.from(self.row, page(panes.sites))),
-            Focus::Stack => self.scrolled.0 = way.from(self.scrolled.0, page(panes.stack)),
+            Focus::Sites => self.select(movement.from(self.row, page(panes.sites))),
+            Focus::Stack => self.scrolled.0 = movement.from(self.scrolled.0, page(panes.stack)),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::sinks::live::messages::Message;
-use crate::sinks::live::tests::{holding, report, sample, target};
+use crate::sinks::live::tests::{outstanding_site, report, sample, target};
 use leak_report::model::TimeOfDay;
 use leak_report::samples;
 
@@ -39,10 +39,10 @@ fn press(model: &mut Model, keys: &str) -> Vec<Action> {
 /// Four sites, each the first in a different order.
 fn four() -> Sample {
     let mut stacks = [
-        holding("large", 9000),
-        holding("growing", 700),
-        holding("busy", 500),
-        holding("many", 600),
+        outstanding_site("large", 9000),
+        outstanding_site("growing", 700),
+        outstanding_site("busy", 500),
+        outstanding_site("many", 600),
     ];
     stacks[1].recent.since_last.allocated.amount.bytes = 650;
     stacks[0].recent.since_last.allocated.amount.bytes = 0;
@@ -91,14 +91,14 @@ fn selection() {
     assert_eq!((selected(&model), model.row()), ("c", 1));
     press(&mut model, "<<<");
     assert_eq!((selected(&model), model.row()), ("b", 0));
-    for (way, row) in [
+    for (movement, row) in [
         (Move::Last, 1),
         (Move::First, 0),
         (Move::PageDown, 1),
         (Move::PageUp, 0),
     ] {
-        model.press(Key::Move(way));
-        assert_eq!(model.row(), row, "{way:?}");
+        model.press(Key::Move(movement));
+        assert_eq!(model.row(), row, "{movement:?}");
     }
     model.take(sample(&[]));
     assert!(model.selected().is_none());
@@ -109,10 +109,10 @@ fn selection() {
 /// Sites with nothing outstanding are listed only in orders by something else.
 #[test]
 fn sites_that_hold_nothing() {
-    let mut gone = holding("gone", 100);
+    let mut gone = outstanding_site("gone", 100);
     gone.outstanding = Default::default();
     gone.recent = Default::default();
-    let mut model = model(Sample::of(&report(vec![holding("here", 10), gone])));
+    let mut model = model(Sample::of(&report(vec![outstanding_site("here", 10), gone])));
     for (key, expected) in [
         ("o", &["here"][..]),
         ("b", &["here"]),
@@ -189,8 +189,9 @@ fn ways_out() {
 #[test]
 fn pause() {
     let line = |model: &Model| {
-        let said = model.said().expect("there was a report");
-        said.trends
+        let shown = model.shown().expect("there was a report");
+        shown
+            .trends
             .line(model.selected().expect("a site").key, Unit::Bytes, 4)
     };
     let mut model = model(sample(&[("a", 8)]));
@@ -215,13 +216,13 @@ fn pause() {
 /// A stack scrolls only as far as it is longer than its pane, and from the start again with another site.
 #[test]
 fn scrolling() {
-    let deep = holding("deep", 100);
+    let deep = outstanding_site("deep", 100);
     let mut frames = samples::frames(&deep);
     frames.extend(std::iter::repeat_n(frames[0], 40));
     let deep = samples::with_frames(deep, frames);
     let mut model = model(Sample::of(&report(vec![
         deep,
-        holding("flat and rather long", 10),
+        outstanding_site("flat and rather long", 10),
     ])));
     press(&mut model, "~>>>");
     assert_eq!(model.scrolled(), (3, 0));
@@ -252,7 +253,7 @@ fn rates() {
     let mut second = first.clone();
     (second.events.allocations, second.events.frees) = (12_445, 900);
     let mut model = model(Sample::of(&first));
-    let rates = |model: &Model| model.said().map(|said| (said.allocations, said.frees));
+    let rates = |model: &Model| model.shown().map(|shown| (shown.allocations, shown.frees));
     assert_eq!(rates(&model), Some((24_690.0, 2000.0)));
     model.take(Sample::of(&second));
     assert_eq!(rates(&model), Some((200.0, 0.0)));
@@ -264,7 +265,7 @@ fn rates() {
 /// With a mark, growth is counted from it.
 #[test]
 fn growth_since_the_mark() {
-    let mut marked = report(vec![holding("a", 100), holding("b", 100)]);
+    let mut marked = report(vec![outstanding_site("a", 100), outstanding_site("b", 100)]);
     marked.stacks[1].recent.since_baseline.allocated.amount.bytes = 77;
     marked.compared.marked = Some(TimeOfDay::default());
     let mut model = model(Sample::of(&marked));
@@ -276,7 +277,10 @@ fn growth_since_the_mark() {
 /// Sites of ended processes come last, as in reports.
 #[test]
 fn ended_processes_come_last() {
-    let mut report = report(vec![holding("held", 1000), holding("holds", 10)]);
+    let mut report = report(vec![
+        outstanding_site("held", 1000),
+        outstanding_site("holds", 10),
+    ]);
     report.stacks[0].ended = Some(leak_report::model::InstanceEnd::Exited);
     report.targets.push(target(5, "other"));
     let model = model(Sample::of(&report));
@@ -294,14 +298,14 @@ fn versions() {
     let paused = model.version();
     model.take(four());
     assert_eq!(model.version(), paused, "nothing of it is shown");
-    model.say(vec![Message {
+    model.set_messages(vec![Message {
         is_warning: true,
         text: "memleak: warning: x".to_owned(),
     }]);
     assert!(model.version() > paused);
-    let said = model.version();
+    let version = model.version();
     model.end();
-    assert!(model.version() > said);
+    assert!(model.version() > version);
 }
 
 /// Messages scroll from the newest back, and help from its start, as far as they do not fit.
@@ -325,21 +329,21 @@ fn overlays() {
         is_warning: false,
         text: number.to_string(),
     };
-    model.say((0..30).map(message).collect());
+    model.set_messages((0..30).map(message).collect());
     press(&mut model, "l<<");
     assert_eq!(
         (model.overlay(), model.overlay_scrolled()),
         (Overlay::Messages, 2)
     );
-    for (way, expected) in [
+    for (movement, expected) in [
         (Move::PageUp, 12),
         (Move::Down, 11),
         (Move::First, 29),
         (Move::PageDown, 19),
         (Move::Last, 0),
     ] {
-        model.press(Key::Move(way));
-        assert_eq!(model.overlay_scrolled(), expected, "{way:?}");
+        model.press(Key::Move(movement));
+        assert_eq!(model.overlay_scrolled(), expected, "{movement:?}");
     }
     press(&mut model, "!");
     assert_eq!(model.overlay(), Overlay::None);

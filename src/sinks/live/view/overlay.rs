@@ -17,10 +17,10 @@ const HELP_WIDTH: u16 = 76;
 pub(super) fn draw_help(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     let lines: Vec<_> = HELP
         .iter()
-        .map(|(key, what)| {
+        .map(|(key, description)| {
             vec![
                 Span::styled(format!("{key:<19} "), theme.heading()),
-                Span::raw(*what),
+                Span::raw(*description),
             ]
         })
         .collect();

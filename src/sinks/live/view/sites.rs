@@ -7,7 +7,7 @@ use unwind_tables::walk::End;
 
 use super::{Theme, draw_line};
 use crate::sinks::live::layout::Panes;
-use crate::sinks::live::model::{Model, Said};
+use crate::sinks::live::model::{Model, ShownReport};
 use crate::sinks::live::sample::{Order, Site};
 use crate::sinks::live::text::{block_rate, fit, printable, short_count, width};
 use leak_report::model::Unit;
@@ -56,21 +56,21 @@ impl Column {
         }
     }
 
-    fn heading(self, said: &Said) -> &'static str {
+    fn heading(self, shown: &ShownReport) -> &'static str {
         match self {
             Self::Suspicion => "SUSP",
             Self::Outstanding => "OUTSTANDING",
             Self::Blocks => "BLOCKS",
             Self::Allocated => "ALLOCATED",
-            Self::Growth if said.sample.marked.is_some() => "SINCE MARK/s",
+            Self::Growth if shown.sample.marked.is_some() => "SINCE MARK/s",
             Self::Growth => "GROWTH/s",
             Self::Trend(_) => "TREND",
             Self::Pid => "PID",
         }
     }
 
-    fn text(self, site: &Site, said: &Said, unit: Unit) -> String {
-        let time = said.sample.grown_in();
+    fn text(self, site: &Site, shown: &ShownReport, unit: Unit) -> String {
+        let time = shown.sample.grown_in();
         match (self, unit) {
             (Self::Suspicion, _) if !site.suspicion.is_known() => "-".to_owned(),
             (Self::Suspicion, _) => site.suspicion.score().to_string(),
@@ -80,7 +80,7 @@ impl Column {
             (Self::Allocated, Unit::Blocks) => short_count(site.allocated.blocks),
             (Self::Growth, Unit::Bytes) => growth_rate(site.growth.bytes, time),
             (Self::Growth, Unit::Blocks) => block_rate(site.growth.blocks, time),
-            (Self::Trend(width), _) => said.trends.line(site.key, unit, width),
+            (Self::Trend(width), _) => shown.trends.line(site.key, unit, width),
             (Self::Pid, _) => site.pid.to_string(),
         }
     }
@@ -123,12 +123,12 @@ fn columns(available: u16, order: Order, is_of_several: bool) -> Vec<Column> {
 
 /// Draws the headings and the sites.
 pub(super) fn draw(frame: &mut Frame<'_>, panes: &Panes, model: &Model, theme: Theme) {
-    let Some(said) = model.said() else {
+    let Some(shown) = model.shown() else {
         let text = "Attaching. The first report comes after the first interval.";
         return draw_line(frame, panes.sites, [Span::raw(text)]);
     };
-    let columns = columns(panes.columns.width, model.order(), said.sample.is_of_several);
-    draw_headings(frame, panes, model, said, &columns, theme);
+    let columns = columns(panes.columns.width, model.order(), shown.sample.is_of_several);
+    draw_headings(frame, panes, model, shown, &columns, theme);
     let sites = model.sites();
     if sites.is_empty() {
         let text = match model.filter() {
@@ -141,7 +141,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, panes: &Panes, model: &Model, theme: T
     for ((site, number), area) in sites.iter().zip(0..).skip(first).zip(panes.sites.rows()) {
         let is_selected = number == model.row();
         let mark = Span::raw(if is_selected { ">" } else { " " });
-        let spans = row(site, said, model.unit(), &columns, theme);
+        let spans = row(site, shown, model.unit(), &columns, theme);
         draw_line(frame, area, [mark].into_iter().chain(spans));
         if is_selected {
             frame.buffer_mut().set_style(area, Theme::selected());
@@ -159,7 +159,7 @@ fn draw_headings(
     frame: &mut Frame<'_>,
     panes: &Panes,
     model: &Model,
-    said: &Said,
+    shown: &ShownReport,
     columns: &[Column],
     theme: Theme,
 ) {
@@ -167,8 +167,8 @@ fn draw_headings(
     for column in columns {
         let is_order = column.order() == Some(model.order());
         let heading = match is_order {
-            true => format!("{}▼", column.heading(said)),
-            false => column.heading(said).to_owned(),
+            true => format!("{}▼", column.heading(shown)),
+            false => column.heading(shown).to_owned(),
         };
         let style = match is_order {
             true => theme.heading().add_modifier(Modifier::BOLD),
@@ -197,7 +197,7 @@ fn left_out(model: &Model) -> String {
     }
 }
 
-fn row<'a>(site: &Site, said: &Said, unit: Unit, columns: &[Column], theme: Theme) -> Vec<Span<'a>> {
+fn row<'a>(site: &Site, shown: &ShownReport, unit: Unit, columns: &[Column], theme: Theme) -> Vec<Span<'a>> {
     let mut spans = Vec::new();
     for &column in columns {
         let style = match column {
@@ -205,7 +205,7 @@ fn row<'a>(site: &Site, said: &Said, unit: Unit, columns: &[Column], theme: Them
             Column::Suspicion | Column::Outstanding | Column::Blocks | Column::Allocated => Style::new(),
             Column::Growth | Column::Trend(_) | Column::Pid => Style::new(),
         };
-        let text = right_aligned(&column.text(site, said, unit), column.width());
+        let text = right_aligned(&column.text(site, shown, unit), column.width());
         spans.push(Span::styled(text, style));
         spans.push(Span::raw(" "));
     }

@@ -9,7 +9,7 @@ use super::*;
 use crate::sinks::live::messages::Message;
 use crate::sinks::live::model::Key;
 use crate::sinks::live::sample::{Order, Sample};
-use crate::sinks::live::tests::{holding, report, target};
+use crate::sinks::live::tests::{outstanding_site, report, target};
 use leak_report::model::Sampling;
 use leak_report::model::{Report, TimeOfDay};
 use leak_report::samples::{self, frame, inlined};
@@ -40,7 +40,7 @@ fn press(model: &mut Model, keys: &str) {
 
 /// Three sites: a large one with inlined code, one whose stack is incomplete, a very small one.
 fn leaking(scale: u64) -> Report {
-    let large = holding("LeakLib::slowMemoryLeak()", 35_600 * scale);
+    let large = outstanding_site("LeakLib::slowMemoryLeak()", 35_600 * scale);
     let frames = vec![
         frame("libstdc++.so.6.0.30", "operator new(unsigned long)"),
         inlined("leaker", "caller(int)", &["LeakLib::slowMemoryLeak()"]),
@@ -49,7 +49,7 @@ fn leaking(scale: u64) -> Report {
         frame("leaker", "_start"),
     ];
     let large = samples::with_frames(large, frames);
-    let mut cut = holding("plugin_call", 4000);
+    let mut cut = outstanding_site("plugin_call", 4000);
     cut.end = End::NoCfi;
     let mut frames = samples::frames(&cut);
     frames[1] = samples::changed(frames[1], |frame| {
@@ -57,7 +57,7 @@ fn leaking(scale: u64) -> Report {
         cut.end_at = Some(frame.at);
     });
     let cut = samples::with_frames(cut, frames);
-    let mut report = report(vec![large, cut, holding("startup", 20)]);
+    let mut report = report(vec![large, cut, outstanding_site("startup", 20)]);
     (report.events.allocations, report.events.frees) = (12_345 * scale, 1_000 * scale);
     report
 }
@@ -67,7 +67,7 @@ fn model() -> Model {
     for scale in 1..=6 {
         model.take(Sample::of(&leaking(scale)));
     }
-    model.say(vec![Message {
+    model.set_messages(vec![Message {
         is_warning: false,
         text: "memleak: tracing process 4242: 12 probes".to_owned(),
     }]);
@@ -305,8 +305,8 @@ fn wide_names() {
     let wide = "内存泄漏".repeat(20);
     let mut model = Model::new(Order::Outstanding);
     model.take(Sample::of(&report(vec![
-        holding(&wide, 100),
-        holding("דליפה\u{202e}", 50),
+        outstanding_site(&wide, 100),
+        outstanding_site("דליפה\u{202e}", 50),
     ])));
     for width in [40, 41, 79, 80, 120] {
         let buffer = buffer(&mut model, width, 24, PLAIN);

@@ -69,9 +69,9 @@ proptest! {
         let mut chunks = chunks(place.file());
         let which = which.index(chunks.len());
         let unpacked = &mut chunks[which].1;
-        for (at, byte, how) in changes {
+        for (at, byte, change) in changes {
             let at = at.index(unpacked.len());
-            match how {
+            match change {
                 0 => unpacked[at] = byte,
                 1 => unpacked.insert(at, byte),
                 _ if unpacked.len() > 1 => drop(unpacked.remove(at)),

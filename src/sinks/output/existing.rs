@@ -25,14 +25,14 @@ use crate::process::launch;
 const MAX_LINKS: usize = 40;
 
 /// Existing file, held by a descriptor (`O_PATH`) but not open.
-pub(super) struct There {
-    held: OwnedFd,
+pub(super) struct ExistingFile {
+    descriptor: OwnedFd,
     metadata: Metadata,
     /// Name after all links are followed.
     pub(super) path: PathBuf,
 }
 
-impl There {
+impl ExistingFile {
     /// Examines the file that `path` leads to; `None` if nothing has that name.
     ///
     /// # Errors
@@ -45,12 +45,12 @@ impl There {
         };
         let mut name = path.to_owned();
         for links in 0..=MAX_LINKS {
-            let step = match look(&name) {
+            let step = match lookup(&name) {
                 Err(error) if links == 0 && error.kind() == io::ErrorKind::NotFound => return Ok(None),
                 step => step.map_err(cannot)?,
             };
             match step {
-                Step::Here(there) => return Ok(Some(there)),
+                Step::Found(existing) => return Ok(Some(existing)),
                 Step::Stranger(owner) => {
                     let path = path.to_owned();
                     return Err(OutputError::Stranger { path, owner });
@@ -69,46 +69,50 @@ impl There {
     pub(super) fn open(&self, options: &OpenOptions) -> io::Result<File> {
         let mut options = options.clone();
         options.custom_flags(OFlag::O_NOCTTY.bits());
-        options.open(own_link(&self.held))
+        options.open(own_link(&self.descriptor))
     }
 }
 
 /// Result of looking up one name.
 enum Step {
-    Here(There),
+    Found(ExistingFile),
     /// Target of a link.
     Link(PathBuf),
     /// Owner, who is another user.
     Stranger(u32),
 }
 
-fn look(name: &Path) -> io::Result<Step> {
+fn lookup(name: &Path) -> io::Result<Step> {
     let (directory, file) = match (name.parent(), name.file_name()) {
         (Some(directory), Some(file)) if directory != Path::new("") => (directory, file),
         (_, Some(file)) => (Path::new("."), file),
         (_, None) => return Err(io::ErrorKind::IsADirectory.into()),
     };
     let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
-    let directory_held = open(directory, flags | OFlag::O_DIRECTORY, Mode::empty())?;
-    let held = openat(&directory_held, file, flags | OFlag::O_NOFOLLOW, Mode::empty())?;
-    let metadata = metadata_of(&held)?;
+    let parent = open(directory, flags | OFlag::O_DIRECTORY, Mode::empty())?;
+    let descriptor = openat(&parent, file, flags | OFlag::O_NOFOLLOW, Mode::empty())?;
+    let metadata = metadata_of(&descriptor)?;
     let is_link = metadata.file_type().is_symlink();
-    if is_link && fstatfs(&held)?.filesystem_type() == PROC_SUPER_MAGIC {
+    if is_link && fstatfs(&descriptor)?.filesystem_type() == PROC_SUPER_MAGIC {
         // Not a name, but a file that a process has open: with /dev/stdout, our own.
-        return here(open(name, flags, Mode::empty())?, name.to_owned());
+        return existing_file(open(name, flags, Mode::empty())?, name.to_owned());
     }
-    if !is_trusted(metadata.uid(), metadata_of(&directory_held)?.uid())? {
+    if !is_trusted(metadata.uid(), metadata_of(&parent)?.uid())? {
         return Ok(Step::Stranger(metadata.uid()));
     }
     match is_link {
-        true => Ok(Step::Link(directory.join(readlinkat(&held, "")?))),
-        false => here(held, directory.join(file)),
+        true => Ok(Step::Link(directory.join(readlinkat(&descriptor, "")?))),
+        false => existing_file(descriptor, directory.join(file)),
     }
 }
 
-fn here(held: OwnedFd, path: PathBuf) -> io::Result<Step> {
-    let metadata = metadata_of(&held)?;
-    Ok(Step::Here(There { held, metadata, path }))
+fn existing_file(descriptor: OwnedFd, path: PathBuf) -> io::Result<Step> {
+    let metadata = metadata_of(&descriptor)?;
+    Ok(Step::Found(ExistingFile {
+        descriptor,
+        metadata,
+        path,
+    }))
 }
 
 /// Returns whether a file of `owner` may be written to in a directory of user `of_directory`: that user can do anything
@@ -120,19 +124,22 @@ fn is_trusted(owner: u32, of_directory: u32) -> io::Result<bool> {
     Ok(launch::invoking_user()?.is_some_and(|(user, _)| user == owner))
 }
 
-fn metadata_of(held: &OwnedFd) -> io::Result<Metadata> {
-    File::from(held.try_clone()?).metadata()
+fn metadata_of(descriptor: &OwnedFd) -> io::Result<Metadata> {
+    File::from(descriptor.try_clone()?).metadata()
 }
 
-fn own_link(held: &OwnedFd) -> String {
-    format!("/proc/self/fd/{}", held.as_raw_fd())
+fn own_link(descriptor: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", descriptor.as_raw_fd())
 }
 
 /// Returns whether a regular file exists and begins with `begin`. Devices, pipes and files of other users are not read.
 pub(super) fn begins_with(path: &Path, begin: &[u8]) -> bool {
     let read = || {
-        let there = There::at(path).ok().flatten().filter(There::is_file)?;
-        let file = there.open(OpenOptions::new().read(true)).ok()?;
+        let existing = ExistingFile::at(path)
+            .ok()
+            .flatten()
+            .filter(ExistingFile::is_file)?;
+        let file = existing.open(OpenOptions::new().read(true)).ok()?;
         let mut bytes = vec![0; begin.len()];
         io::Read::read_exact(&mut &file, &mut bytes).ok()?;
         Some(bytes)
@@ -159,10 +166,10 @@ mod tests {
     }
 
     /// Describes in one word what is at a name.
-    fn told(path: &Path) -> String {
-        match There::at(path) {
+    fn content(path: &Path) -> String {
+        match ExistingFile::at(path) {
             Ok(None) => "nothing".to_owned(),
-            Ok(Some(there)) if there.is_file() => fs::read_to_string(&there.path).expect("text"),
+            Ok(Some(existing)) if existing.is_file() => fs::read_to_string(&existing.path).expect("text"),
             Ok(Some(_)) => "special".to_owned(),
             Err(OutputError::Stranger { owner, .. }) => format!("{owner}'s"),
             Err(error) => error.to_string(),
@@ -207,14 +214,18 @@ mod tests {
             ("his-file", "4711's"),
             ("his-pipe", "4711's"),
         ] {
-            assert_eq!(told(&path(name)), expected, "{name}");
+            assert_eq!(content(&path(name)), expected, "{name}");
         }
         for (name, part) in [("dangling", "No such file"), ("loop", "Too many")] {
-            assert!(told(&path(name)).contains(part), "{name}: {}", told(&path(name)));
+            assert!(
+                content(&path(name)).contains(part),
+                "{name}: {}",
+                content(&path(name))
+            );
         }
         // In a user's own directory, that user's files are expected.
         chown(shared.path(), Some(STRANGER), None).expect("as root");
-        assert_eq!(told(&path("his-file")), "his");
+        assert_eq!(content(&path("his-file")), "his");
         assert!(!begins_with(&path("his-pipe"), b"h") && begins_with(&path("his-file"), b"hi"));
     }
 
@@ -223,12 +234,12 @@ mod tests {
     fn own_descriptors() {
         let (reader, writer) = io::pipe().expect("a pipe");
         let name = PathBuf::from(format!("/dev/fd/{}", writer.as_raw_fd()));
-        let there = There::at(&name).ok().flatten().expect("it is there");
-        assert!(!there.is_file());
-        let mut opened = there.open(OpenOptions::new().write(true)).expect("it is ours");
+        let existing = ExistingFile::at(&name).ok().flatten().expect("it is there");
+        assert!(!existing.is_file());
+        let mut opened = existing.open(OpenOptions::new().write(true)).expect("it is ours");
         io::Write::write_all(&mut opened, b"text").expect("written");
         drop((opened, writer));
         assert_eq!(io::read_to_string(reader).expect("text"), "text");
-        assert_eq!(told(Path::new("/dev/null")), "special");
+        assert_eq!(content(Path::new("/dev/null")), "special");
     }
 }
