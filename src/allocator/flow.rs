@@ -209,12 +209,12 @@ impl<'a> Code<'a> {
             return forwards;
         }
         let mut forwarded = false;
-        let mut own_way = false;
+        let mut does_more = false;
         let followed = self.follow(entry, |_, step| {
             let passes_on = match step {
                 Step::To(target) => known.is_function(*target),
                 Step::Leaves(name) => {
-                    own_way |= !known.is_import(name) && !never_returns(name);
+                    does_more |= !known.is_import(name) && !never_returns(name);
                     known.is_import(name)
                 }
                 Step::Calls(Callee::Import(name)) => known.is_import(name),
@@ -223,7 +223,7 @@ impl<'a> Code<'a> {
                     known.is_function(*target) || within()
                 }
                 Step::Returns | Step::Unknown => {
-                    own_way = true;
+                    does_more = true;
                     false
                 }
                 Step::Calls(Callee::Unknown) | Step::On(_) | Step::Ends => false,
@@ -231,7 +231,7 @@ impl<'a> Code<'a> {
             forwarded |= passes_on;
             Ok(if passes_on { Visit::Stop } else { Visit::Continue })
         });
-        let forwards = followed.is_ok() && forwarded && !own_way;
+        let forwards = followed.is_ok() && forwarded && !does_more;
         found.insert((entry, depth), forwards);
         forwards
     }

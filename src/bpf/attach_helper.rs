@@ -108,9 +108,9 @@ fn send_links(to: &OwnedFd, count: usize, make: impl Fn(usize) -> Result<Link, l
                 send(to, &[first].into_iter().chain(text).collect::<Vec<_>>(), &[])
             }
         };
-        let goes_on = link.is_ok() && sent.is_ok();
+        let is_sent = link.is_ok() && sent.is_ok();
         links.push(link);
-        if !goes_on {
+        if !is_sent {
             break;
         }
     }

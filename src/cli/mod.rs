@@ -317,8 +317,8 @@ impl TryFrom<TraceArgs> for Config {
             interval,
             // The live view draws on the terminal.
             streams: match live {
-                None => Streams::Ours,
-                Some(_) => Streams::OursWithoutTerminal,
+                None => Streams::Inherited,
+                Some(_) => Streams::InheritedWithoutTerminal,
             },
             top: args.top,
             view: View {

@@ -55,8 +55,8 @@ impl OutputArgs {
 }
 
 /// The requested format, else that of the file's extension, else text.
-pub(super) fn format_of(asked: Option<Format>, destination: &Destination) -> Result<Format, ConfigError> {
-    match (asked, &destination.file) {
+pub(super) fn format_of(requested: Option<Format>, destination: &Destination) -> Result<Format, ConfigError> {
+    match (requested, &destination.file) {
         (Some(format), _) => Ok(format),
         (None, None) => Ok(Format::Text),
         (None, Some(file)) => Format::of_file(file).ok_or_else(|| {

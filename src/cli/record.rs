@@ -81,7 +81,7 @@ mod tests {
     /// A recording has a file, a size limit, and shares -f.
     #[test]
     fn recordings() {
-        let usual = Settings {
+        let default = Settings {
             file: "a.memleak".into(),
             overwrite: false,
             limit: 256 << 20,
@@ -89,14 +89,14 @@ mod tests {
         };
         for (arguments, expected) in [
             ("", None),
-            ("--record a.memleak", Some(usual.clone())),
+            ("--record a.memleak", Some(default.clone())),
             (
                 "--record a.memleak --record-limit 64K --anonymize -f",
                 Some(Settings {
                     overwrite: true,
                     limit: 64 << 10,
                     anonymize: true,
-                    ..usual
+                    ..default
                 }),
             ),
         ] {

@@ -82,8 +82,8 @@ impl TraceArgs {
                 comm: process.comm,
                 pids: all.join(","),
             };
-            let is_meant = is_like || (is_interval && number > LONG && number % 60 != 0);
-            if is_meant && number != FIRST_PROCESS {
+            let is_intended = is_like || (is_interval && number > LONG && number % 60 != 0);
+            if is_intended && number != FIRST_PROCESS {
                 return Err(stray);
             }
             if is_interval && (is_like || number != FIRST_PROCESS) {

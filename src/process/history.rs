@@ -190,14 +190,14 @@ mod tests {
         assert_eq!(parent.current(), 1);
         let mut child = parent.forked(0);
         assert_eq!(child.add(&mappings(&[module(0x1000, 0x2000, 1)])), Epoch::Same);
-        let meant = |history: &History, epoch| {
+        let module_at = |history: &History, epoch| {
             history
                 .resolve(epoch, Avma::new(0x1000))
                 .map(|(module, _)| module)
         };
-        assert_eq!(meant(&child, 0), Some(ModuleId::new(1)));
-        assert_eq!(meant(&parent, 1), Some(ModuleId::new(2)));
-        assert_eq!(meant(&parent.forked(7), 0), None);
+        assert_eq!(module_at(&child, 0), Some(ModuleId::new(1)));
+        assert_eq!(module_at(&parent, 1), Some(ModuleId::new(2)));
+        assert_eq!(module_at(&parent.forked(7), 0), None);
     }
 
     /// Another module at a used address begins an epoch; the old epoch still resolves as before.

@@ -15,7 +15,7 @@ use super::modules::{Module, ModuleId, Modules};
 
 /// The modules that have a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Bearer {
+enum NamedModule {
     One(ModuleId),
     Several,
 }
@@ -33,11 +33,11 @@ pub(super) struct Settled {
 /// Computes the settled modules among `mappings`, given the process's executable.
 pub(super) fn settled(mappings: &Mappings, modules: &Modules, executable: Option<ModuleId>) -> Settled {
     let mapped = mapped_once(mappings);
-    let bearers = bearers(mapped.keys().filter_map(|&id| modules.get(id)));
+    let modules_by_name = modules_by_name(mapped.keys().filter_map(|&id| modules.get(id)));
     let once = |id: &ModuleId| mapped.get(id).is_some_and(Option::is_some);
-    let named = |name: &[u8]| match bearers.get(file_name(name)) {
-        Some(&Bearer::One(id)) => Some(id).filter(once),
-        Some(Bearer::Several) | None => None,
+    let named = |name: &[u8]| match modules_by_name.get(file_name(name)) {
+        Some(&NamedModule::One(id)) => Some(id).filter(once),
+        Some(NamedModule::Several) | None => None,
     };
     let executable = executable.filter(once).and_then(|id| modules.get(id));
     let interpreter = executable.and_then(|module| module.linking().interpreter.as_deref());
@@ -80,8 +80,8 @@ fn mapped_once(mappings: &Mappings) -> BTreeMap<ModuleId, Option<Bias>> {
 }
 
 /// Modules by name: the name in the object (`DT_SONAME`), and the file's.
-fn bearers<'a>(modules: impl Iterator<Item = &'a Module>) -> BTreeMap<&'a [u8], Bearer> {
-    let mut bearers = BTreeMap::new();
+fn modules_by_name<'a>(modules: impl Iterator<Item = &'a Module>) -> BTreeMap<&'a [u8], NamedModule> {
+    let mut modules_by_name = BTreeMap::new();
     for module in modules {
         let file = module.path.file_name().map(OsStrExt::as_bytes);
         let names: BTreeSet<_> = module
@@ -92,13 +92,13 @@ fn bearers<'a>(modules: impl Iterator<Item = &'a Module>) -> BTreeMap<&'a [u8], 
             .chain(file)
             .collect();
         for name in names {
-            bearers
+            modules_by_name
                 .entry(name)
-                .and_modify(|bearer| *bearer = Bearer::Several)
-                .or_insert(Bearer::One(module.id));
+                .and_modify(|named| *named = NamedModule::Several)
+                .or_insert(NamedModule::One(module.id));
         }
     }
-    bearers
+    modules_by_name
 }
 
 /// Last part of a name that may be a path.

@@ -13,7 +13,7 @@ use crate::bpf::collect::{BlockTable, ListRequest, LiveBlocks, Moment};
 /// Time to wait for the block table before the processes are followed again.
 const PAUSE: Duration = Duration::from_millis(2);
 /// Time to follow the processes between two waits.
-const LOOK: Duration = Duration::from_millis(10);
+const FOLLOW_TIME: Duration = Duration::from_millis(10);
 
 impl Session<'_> {
     /// Reads the blocks of a moment by age; `None` if the view has no age limit.
@@ -45,7 +45,7 @@ impl Session<'_> {
             };
             match waited {
                 Ok(blocks) => break blocks.context("cannot read the block table")?,
-                Err(RecvTimeoutError::Timeout) => ended = self.follow(Instant::now() + LOOK, signals)?,
+                Err(RecvTimeoutError::Timeout) => ended = self.follow(Instant::now() + FOLLOW_TIME, signals)?,
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(anyhow!("the block table was not read to its end"));
                 }

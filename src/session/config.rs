@@ -133,7 +133,7 @@ impl TraceConfig {
             walk: Walk::Dwarf,
             fast_paths: FastPaths::default(),
             first_instructions: false,
-            streams: Streams::Ours,
+            streams: Streams::Inherited,
             top: 0,
             view: View::default(),
             calls: None,

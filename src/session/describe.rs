@@ -109,13 +109,13 @@ pub(super) struct Shown<'a> {
     pub(super) unwind: Unwind,
 }
 
-/// Makes the report of `snapshot`, without its targets. `look` is called with all sites before they are cut to a depth.
+/// Makes the report of `snapshot`, without its targets. `inspect` is called with all sites before they are cut to a depth.
 pub(super) fn report<O: Origin>(
     origin: O,
     snapshot: &Snapshot,
     recently: &Recently<'_>,
     shown: Shown<'_>,
-    look: impl FnOnce(&[Site<O::Module>]),
+    inspect: impl FnOnce(&[Site<O::Module>]),
 ) -> Report {
     let Shown { view, top, unwind } = shown;
     let changes = &recently.changes;
@@ -128,7 +128,7 @@ pub(super) fn report<O: Origin>(
     };
     let mut describer = Describer::new(origin);
     let sites = sites_of(&describer.origin, snapshot);
-    look(&sites);
+    inspect(&sites);
     let completeness = Completeness::of(&sites);
     let ends = describer.ends(&sites);
     let steps = describer.steps(&sites);

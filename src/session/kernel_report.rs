@@ -47,8 +47,8 @@ pub(super) fn report(
         top: facts.top,
         unwind: Unwind::Dwarf,
     };
-    let look = |sites: &[_]| kinds = kind_totals(sites);
-    let report = describe::report(Listed(symbols), &snapshot, recently, shown, look);
+    let inspect = |sites: &[_]| kinds = kind_totals(sites);
+    let report = describe::report(Listed(symbols), &snapshot, recently, shown, inspect);
     Report {
         targets: vec![kernel_as_target()],
         // The kernel's own unwinder walked the stacks, so there are no steps of ours to count.

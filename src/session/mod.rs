@@ -443,7 +443,7 @@ fn prepare(config: &TraceConfig, started: Option<u32>) -> anyhow::Result<Prepare
     let built = ModuleTables::default().build(&mappings, &modules, config.walk, |_| true);
     phases.end("build tables");
     let mut probes = AllocatorProbes::new(config.allocators.clone(), config.first_instructions);
-    let problems = probes.look_at(modules.iter(), &modules);
+    let problems = probes.examine(modules.iter(), &modules);
     phases.end("find probes");
     let mapped = || modules.iter().filter(|module| !module.is_vdso());
     if let Some(missing) = probes::missing_by_request(&config.allocators, &problems, mapped()) {

@@ -117,7 +117,7 @@ impl Meter {
             state.account.is_known()
         };
         if !known {
-            self.shared.look();
+            self.shared.measure();
         }
         lock(&self.shared.state).overhead(&self.shared)
     }
@@ -145,13 +145,13 @@ impl Shared {
         // Another thread detaches: that takes some tens of milliseconds, or more on a busy machine.
         thread::scope(|scope| {
             _ = thread::Builder::new().spawn_scoped(scope, move || drop(calibration));
-            self.look_until_the_end();
+            self.measure_until_end();
         });
     }
 
-    fn look_until_the_end(&self) {
+    fn measure_until_end(&self) {
         loop {
-            self.look();
+            self.measure();
             let pause = self.pause();
             let is_ending = lock(&self.is_ending);
             let waited = self
@@ -175,7 +175,7 @@ impl Shared {
     }
 
     /// Measures for [`WINDOW`], updates the account, and acts on it.
-    fn look(&self) {
+    fn measure(&self) {
         let (window, measured) = match self.window() {
             Ok(window) => (Some(window), true),
             Err(error) => {

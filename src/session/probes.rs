@@ -98,14 +98,14 @@ impl AllocatorProbes {
             .filter(|module| !self.by_module.contains_key(module))
             .collect();
         if !new.is_empty() {
-            self.look_at(new.into_iter().filter_map(|&module| modules.get(module)), modules);
+            self.examine(new.into_iter().filter_map(|&module| modules.get(module)), modules);
         }
         let known = wanted.iter().filter_map(|module| self.by_module.get(module));
         known.flatten().cloned().collect()
     }
 
     /// Examines `new` modules. Returns what is wrong with them.
-    pub(super) fn look_at<'a>(
+    pub(super) fn examine<'a>(
         &mut self,
         new: impl Iterator<Item = &'a Module>,
         modules: &Modules,

@@ -26,7 +26,7 @@ pub(super) fn start_stopped(
     let mut stopped = StoppedProgram::start(program, streams, relay)?;
     let target = Target::open(stopped.pid())?;
     tracing::info!("started {} as process {}", target.comm(), stopped.pid());
-    if streams == Streams::OursWithoutTerminal {
+    if streams == Streams::InheritedWithoutTerminal {
         tracing::info!(
             "what it would say on this terminal goes to /dev/null: redirect it in the command to keep it"
         );

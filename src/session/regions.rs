@@ -142,13 +142,13 @@ impl Live<'_> {
 
     /// Applies the mapping calls since the last time, and resolves what they left in doubt.
     pub(super) fn follow_regions(&mut self) -> anyhow::Result<()> {
-        self.take_in_calls();
+        self.apply_calls();
         self.settle_doubts(Scope::Doubtful)?;
         Ok(())
     }
 
     /// Applies the queued mapping calls. Returns their number.
-    fn take_in_calls(&mut self) -> usize {
+    fn apply_calls(&mut self) -> usize {
         let Some(ledger) = &mut self.regions else {
             return 0;
         };
@@ -183,7 +183,7 @@ impl Live<'_> {
             }
             read.push((instance, regions.mark(), maps));
         }
-        if read.is_empty() || !self.take_in_begun_calls()? {
+        if read.is_empty() || !self.apply_begun_calls()? {
             return Ok(None);
         }
         let ledger = self.regions.iter_mut();
@@ -197,13 +197,13 @@ impl Live<'_> {
 
     /// Applies all calls that have begun by now. Returns whether that was possible: the kernel side writes in turn, and
     /// the thread whose turn it is may be waiting for a CPU.
-    fn take_in_begun_calls(&mut self) -> anyhow::Result<bool> {
+    fn apply_begun_calls(&mut self) -> anyhow::Result<bool> {
         let waiting = self.kernel.waiting_region_events();
         let mut waiting = waiting.context("cannot ask for mapping calls that wait")?;
         let deadline = Instant::now() + MAX_WRITING;
         while waiting > 0 {
             self.events.consume().context("cannot read mapping calls")?;
-            waiting = waiting.saturating_sub(self.take_in_calls());
+            waiting = waiting.saturating_sub(self.apply_calls());
             if Instant::now() > deadline {
                 return Ok(waiting == 0);
             }
@@ -219,7 +219,7 @@ impl Live<'_> {
         }
         let events = self.events.wait(Duration::ZERO).context("cannot read events")?;
         self.react(&events)?;
-        self.take_in_calls();
+        self.apply_calls();
         let counters = Counters::read(&self.kernel.recorded.counters).context("cannot read counters")?;
         let missed_calls = counters.get(Counter::LostRegionEvent) + self.kernel.missed_region_calls();
         self.settle_all_doubts()?;

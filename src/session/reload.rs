@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_REST: Duration = Duration::from_millis(10);
-/// First pause between looks after an exec; each further one is `LOOKS_GROW` times as long, up to `LAST_LOOK`.
-const FIRST_LOOK: Duration = Duration::from_millis(10);
-const LOOKS_GROW: u32 = 3;
-const LAST_LOOK: Duration = Duration::from_millis(810);
+/// First pause between checks after an exec; each further one is `CHECK_GROWTH` times as long, up to `LAST_CHECK`.
+const FIRST_CHECK: Duration = Duration::from_millis(10);
+const CHECK_GROWTH: u32 = 3;
+const LAST_CHECK: Duration = Duration::from_millis(810);
 
 /// Pending reloads of one process's mappings.
 #[derive(Debug)]
@@ -27,8 +27,8 @@ pub(super) struct Reloads {
     /// Time before which no request or demand is served: a rest as long as the last reload took, up to
     /// [`LONGEST_REST`].
     rested: Option<Instant>,
-    /// Time of the next look without a request, and the pause after it.
-    look: Option<(Instant, Duration)>,
+    /// Time of the next check without a request, and the pause after it.
+    next_check: Option<(Instant, Duration)>,
 }
 
 impl Reloads {
@@ -40,14 +40,14 @@ impl Reloads {
             pause: FIRST_PAUSE,
             not_before: None,
             rested: None,
-            look: None,
+            next_check: None,
         }
     }
 
-    /// Starts for a program that was just executed: with a reload due, and a few looks without a request.
+    /// Starts for a program that was just executed: with a reload due, and a few checks without a request.
     pub(super) fn settling(now: Instant) -> Self {
         Self {
-            look: Some((now, FIRST_LOOK)),
+            next_check: Some((now, FIRST_CHECK)),
             ..Self::demanded()
         }
     }
@@ -72,8 +72,8 @@ impl Reloads {
             |time: Option<Instant>| time.map_or(Duration::ZERO, |time| time.saturating_duration_since(now));
         let demanded = self.demanded.then(|| until(self.rested));
         let requested = self.requested.then(|| until(self.not_before.max(self.rested)));
-        let unasked = self.look.map(|(at, _)| until(Some(at)));
-        [demanded, requested, unasked].into_iter().flatten().min()
+        let checked = self.next_check.map(|(at, _)| until(Some(at)));
+        [demanded, requested, checked].into_iter().flatten().min()
     }
 
     /// Notes the start of a reload. It does not serve requests from here on.
@@ -82,18 +82,18 @@ impl Reloads {
         self.demanded = false;
     }
 
-    /// Schedules the next look, if this one was due.
-    fn looked(&mut self, now: Instant) {
-        if let Some((at, pause)) = self.look
+    /// Schedules the next check, if this one was due.
+    fn schedule_check(&mut self, now: Instant) {
+        if let Some((at, pause)) = self.next_check
             && at <= now
         {
-            self.look = (pause <= LAST_LOOK).then(|| (now + pause, pause * LOOKS_GROW));
+            self.next_check = (pause <= LAST_CHECK).then(|| (now + pause, pause * CHECK_GROWTH));
         }
     }
 
     /// Notes the end of a reload, and whether it found a change.
     pub(super) fn done(&mut self, began: Instant, now: Instant, changed: bool) {
-        self.looked(began);
+        self.schedule_check(began);
         self.pause = if changed {
             FIRST_PAUSE
         } else {
@@ -141,14 +141,14 @@ mod tests {
     fn looks_after_an_exec_end() {
         let start = Instant::now();
         let mut reloads = Reloads::settling(start);
-        let (mut now, mut looks) = (start, Vec::new());
+        let (mut now, mut checks) = (start, Vec::new());
         while let Some(rest) = reloads.rest(now) {
             now += rest;
-            assert!(reloads.is_due(now) && looks.len() < 10);
-            looks.push((now - start).as_millis());
+            assert!(reloads.is_due(now) && checks.len() < 10);
+            checks.push((now - start).as_millis());
             reloaded(&mut reloads, now, true);
         }
-        assert_eq!(looks, [0, 10, 40, 130, 400, 1210]);
+        assert_eq!(checks, [0, 10, 40, 130, 400, 1210]);
     }
 
     /// Announced changes are read at once, whatever walks requested in vain before, but not without a rest.

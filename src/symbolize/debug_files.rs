@@ -63,8 +63,8 @@ impl DebugFiles {
         // An object without a path is the vDSO, the kernel's own code.
         let servers = self.servers.as_ref().filter(|_| object.is_absolute())?;
         match servers.find(id, object) {
-            Fetch::Here(file) => Some(file),
-            Fetch::Nowhere => None,
+            Fetch::Found(file) => Some(file),
+            Fetch::Missing => None,
             Fetch::NotYet => {
                 self.awaited.borrow_mut().push(id.clone());
                 None

@@ -117,7 +117,7 @@ impl Symbolizer {
             match arrival {
                 Arrival::Never => {}
                 Arrival::Awaited if !waits => self.awaiting.push((object, id)),
-                Arrival::Awaited | Arrival::Here => self.forget(object),
+                Arrival::Awaited | Arrival::Found => self.forget(object),
             }
         }
     }

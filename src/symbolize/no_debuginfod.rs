@@ -33,8 +33,8 @@ pub enum Patience {
 #[allow(dead_code, reason = "nobody is asked")]
 #[derive(Debug)]
 pub(super) enum Fetch {
-    Here(File),
-    Nowhere,
+    Found(File),
+    Missing,
     NotYet,
 }
 
@@ -42,7 +42,7 @@ pub(super) enum Fetch {
 #[allow(dead_code, reason = "nothing is on its way")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
-    Here,
+    Found,
     Never,
     Awaited,
 }

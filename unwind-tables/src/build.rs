@@ -276,7 +276,7 @@ mod tests {
     }
 
     /// Returns the rule that the module's documentation requires for an address of one section.
-    fn said(cfi: &Cfi<UnwindRule>, address: Svma) -> Option<UnwindRule> {
+    fn rule_of(cfi: &Cfi<UnwindRule>, address: Svma) -> Option<UnwindRule> {
         let below = cfi
             .functions
             .iter()
@@ -293,10 +293,10 @@ mod tests {
 
     /// Returns the rules that the module's documentation requires for both sections, at every address.
     fn expected(eh_frame: &Cfi<UnwindRule>, debug_frame: &Cfi<UnwindRule>) -> Vec<UnwindRule> {
-        let said = |address| said(eh_frame, address).or_else(|| said(debug_frame, address));
+        let rule_of = |address| rule_of(eh_frame, address).or_else(|| rule_of(debug_frame, address));
         let addresses = (0..SPACE).map(Svma::new);
         addresses
-            .map(|address| said(address).unwrap_or(UnwindRule::Gap))
+            .map(|address| rule_of(address).unwrap_or(UnwindRule::Gap))
             .collect()
     }
 

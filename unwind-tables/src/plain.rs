@@ -79,7 +79,7 @@ impl PlainCie {
         instructions: impl IntoIterator<Item = gimli::Result<CallFrameInstruction<usize>>>,
     ) -> Option<Self> {
         const FDE_POINTER: u8 = constants::DW_EH_PE_pcrel.0 | constants::DW_EH_PE_sdata4.0;
-        let usual = cie.version() == 1
+        let is_common = cie.version() == 1
             && cie.fde_address_encoding() == Some(DwEhPe(FDE_POINTER))
             && architecture.plain_index(cie.return_address_register().0.into()) == Some(Some(PC.into()))
             && !cie.is_signal_trampoline();
@@ -97,7 +97,7 @@ impl PlainCie {
         if !(1..=4).contains(&factors.code) {
             return None;
         }
-        let initial = initial_row(instructions, factors).filter(|_| usual)?;
+        let initial = initial_row(instructions, factors).filter(|_| is_common)?;
         Some(Self {
             initial,
             factors,
@@ -370,11 +370,11 @@ mod tests {
 
     /// Returns a section, loaded at 0, of one CIE whose instructions end in `last`, and an FDE for each of `functions`.
     fn section(architecture: Architecture, last: &[u8], functions: &[Vec<u8>]) -> Vec<u8> {
-        let usual: &[u8] = match architecture {
+        let common: &[u8] = match architecture {
             Architecture::X86_64 => b"\0\0\0\0\x01zR\0\x01\x78\x10\x01\x1b\x0c\x07\x08\x90\x01",
             Architecture::Aarch64 => b"\0\0\0\0\x01zR\0\x04\x7c\x1e\x01\x1b\x0c\x1f\x00",
         };
-        let mut section = entry(&[usual, last].concat());
+        let mut section = entry(&[common, last].concat());
         for (function, number) in functions.iter().zip(0_u64..) {
             let at = section.len() as u64;
             let start = CODE + number * u64::from(CODE_BYTES);
@@ -397,8 +397,8 @@ mod tests {
     }
 
     fn instruction() -> impl Strategy<Value = Vec<u8>> {
-        let usual = || prop_oneof![Just(3_u8), Just(6), Just(7), Just(12), Just(16), 0..20_u8];
-        let register = move || prop_oneof![usual(), 29..32_u8, 19..35_u8];
+        let common = || prop_oneof![Just(3_u8), Just(6), Just(7), Just(12), Just(16), 0..20_u8];
+        let register = move || prop_oneof![common(), 29..32_u8, 19..35_u8];
         prop_oneof![
             6 => (1..64_u8).prop_map(|delta| vec![0x40 | delta]),
             1 => any::<u8>().prop_map(|delta| vec![0x02, delta]),

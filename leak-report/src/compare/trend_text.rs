@@ -37,12 +37,12 @@ pub fn render(trend: &Trend, top: usize, out: &mut dyn Write) -> io::Result<()> 
     writeln!(out)?;
     let amount = |amount: Amount| format!("{} in {}", size(amount.bytes), counted(amount.blocks, "block"));
     let (bytes, blocks) = trend.total();
-    let (was, is) = (first.total.shown.amount, last.total.shown.amount);
+    let (before, after) = (first.total.shown.amount, last.total.shown.amount);
     let total = format!(
         "{}: {} at first, {} at last",
         per_minute(bytes, blocks),
-        amount(was),
-        amount(is)
+        amount(before),
+        amount(after)
     );
     line(out, "Total", total)?;
     let (all, growing) = (trend.sites.len(), growing.count());

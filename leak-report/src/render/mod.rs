@@ -89,13 +89,13 @@ pub trait ReportSink {
         Ok(())
     }
 
-    /// Called several times a second between reports; `look` reads the trace's counters at some cost.
+    /// Called several times a second between reports; `read_vitals` reads the trace's counters at some cost.
     ///
     /// # Errors
     ///
-    /// Returns the error of `look`.
-    fn poll(&mut self, look: &mut dyn FnMut() -> anyhow::Result<Vitals>) -> anyhow::Result<()> {
-        _ = look;
+    /// Returns the error of `read_vitals`.
+    fn poll(&mut self, read_vitals: &mut dyn FnMut() -> anyhow::Result<Vitals>) -> anyhow::Result<()> {
+        _ = read_vitals;
         Ok(())
     }
 

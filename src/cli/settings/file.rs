@@ -30,7 +30,7 @@ pub(super) enum Wanted {
     None,
     One(PathBuf),
     /// The user's file and the system-wide one.
-    Usual,
+    Default,
 }
 
 /// Reason why a settings file cannot be used.
@@ -85,13 +85,13 @@ pub(super) fn read_all(wanted: &Wanted) -> Result<Vec<(PathBuf, String, Source)>
             user: None,
             trust: Source::Trusted,
         }],
-        Wanted::Usual => usual(),
+        Wanted::Default => default_candidates(),
     };
     let mut files = Vec::new();
     for candidate in candidates {
         match candidate.read() {
             // Default files are optional, and a home directory may be inaccessible.
-            Err(FileError::Unreadable { error, .. }) if *wanted == Wanted::Usual && is_absent(&error) => {}
+            Err(FileError::Unreadable { error, .. }) if *wanted == Wanted::Default && is_absent(&error) => {}
             Err(error) => return Err(error),
             Ok(text) => files.push((candidate.path, text, candidate.trust)),
         }
@@ -106,7 +106,7 @@ fn is_absent(error: &io::Error) -> bool {
     )
 }
 
-fn usual() -> Vec<Candidate> {
+fn default_candidates() -> Vec<Candidate> {
     let system = Candidate {
         path: SYSTEM.into(),
         user: Some((Uid::from_raw(0), Gid::from_raw(0))),

@@ -203,7 +203,7 @@ fn named_files(given: &ArgMatches, entries: &[Entry]) -> file::Wanted {
     match (of_environment("no-config"), of_environment("config")) {
         (Some(Value::Switch(true)), _) => file::Wanted::None,
         (_, Some(Value::Text(path))) => file::Wanted::One(path.into()),
-        _ => file::Wanted::Usual,
+        _ => file::Wanted::Default,
     }
 }
 
@@ -426,17 +426,17 @@ impl Line {
             Err(error) => return Err(wrong(one_line(&error)).into()),
         };
         // An error that exists without the setting, too, is not the setting's.
-        let goes = match with {
+        let is_applied = match with {
             None => true,
             Some(error) if Some(&error) == complaint(self.parse(&[])?).as_ref() => true,
             Some(error) if error.is_of_several() => false,
             Some(error) => return Err(wrong(error.to_string()).into()),
         };
-        if goes {
+        if is_applied {
             let words = setting.words.iter().cloned();
             self.arguments.splice(self.at..self.at, words);
         }
-        Ok(goes)
+        Ok(is_applied)
     }
 
     fn parse(&self, words: &[OsString]) -> Result<Cli, clap::Error> {

@@ -334,7 +334,7 @@ fn which_files() {
         seen.expect("it was asked")
     };
     let named = [("MEMLEAK_CONFIG", "/e")];
-    assert_eq!(wanted("memleak -p 1", &[]), "Usual");
+    assert_eq!(wanted("memleak -p 1", &[]), "Default");
     assert_eq!(wanted("memleak -p 1", &named), "One(\"/e\")");
     assert_eq!(wanted("memleak -p 1 --config /c", &named), "One(\"/c\")");
     assert_eq!(wanted("memleak report a --config /c", &named), "One(\"/c\")");

@@ -23,7 +23,7 @@ impl Account {
     /// Looks up a user; `None` if it does not exist.
     pub(super) fn of(user: Uid) -> io::Result<Option<Self>> {
         if cfg!(target_feature = "crt-static") {
-            return Self::asked(user);
+            return Self::from_commands(user);
         }
         let found = User::from_uid(user)?;
         Ok(found.map(|User { name, gid, dir, .. }| Self {
@@ -36,13 +36,13 @@ impl Account {
     /// All groups of this user, the primary group included.
     pub(super) fn groups(&self) -> io::Result<Vec<Gid>> {
         if cfg!(target_feature = "crt-static") {
-            return self.asked_groups();
+            return self.groups_from_command();
         }
         let name = CString::new(self.name.as_encoded_bytes())?;
         Ok(getgrouplist(&name, self.group)?)
     }
 
-    fn asked(user: Uid) -> io::Result<Option<Self>> {
+    fn from_commands(user: Uid) -> io::Result<Option<Self>> {
         let Some(line) = ask("getent", ["passwd".as_ref(), user.to_string().as_ref()])? else {
             return Ok(None);
         };
@@ -68,7 +68,7 @@ impl Account {
         })
     }
 
-    fn asked_groups(&self) -> io::Result<Vec<Gid>> {
+    fn groups_from_command(&self) -> io::Result<Vec<Gid>> {
         let unknown = || {
             io::Error::other(format!(
                 "id -G does not know the groups of {}",
@@ -107,14 +107,14 @@ mod tests {
         for number in numbers.chain([3_999_999_999]) {
             let user = Uid::from_raw(number);
             let account = Account::of(user).expect("looked up");
-            assert_eq!(Account::asked(user).expect("asked"), account);
+            assert_eq!(Account::from_commands(user).expect("asked"), account);
             let Some(account) = account else { continue };
             let sorted = |mut groups: Vec<Gid>| {
                 groups.sort_unstable_by_key(|group| group.as_raw());
                 groups
             };
-            let asked = account.asked_groups().expect("asked");
-            assert_eq!(sorted(asked), sorted(account.groups().expect("looked up")));
+            let groups = account.groups_from_command().expect("asked");
+            assert_eq!(sorted(groups), sorted(account.groups().expect("looked up")));
         }
         for line in [
             "",

@@ -44,15 +44,15 @@ pub fn invoking_user() -> io::Result<Option<(u32, u32)>> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Streams {
     /// Inherited from memleak.
-    Ours,
+    Inherited,
     /// Inherited, with /dev/null in place of each terminal: the program must neither write to the terminal nor read its
     /// keys.
-    OursWithoutTerminal,
+    InheritedWithoutTerminal,
 }
 
 impl Streams {
     fn give_to(self, command: &mut Command) {
-        if self == Self::Ours {
+        if self == Self::Inherited {
             return;
         }
         if io::stdin().is_terminal() {

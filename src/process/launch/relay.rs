@@ -120,8 +120,8 @@ impl Relay {
 
 /// True if a child has ended and was not reaped.
 fn has_ended(pid: Pid) -> bool {
-    let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT | WaitPidFlag::WNOHANG;
-    waitid(Id::Pid(pid), look).is_ok_and(|status| status != WaitStatus::StillAlive)
+    let options = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT | WaitPidFlag::WNOHANG;
+    waitid(Id::Pid(pid), options).is_ok_and(|status| status != WaitStatus::StillAlive)
 }
 
 /// Signals, of those that are passed on and those that memleak uses, which a process ignores: bit N - 1 is signal N.

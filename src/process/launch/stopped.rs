@@ -250,7 +250,7 @@ mod tests {
     }
 
     fn start(program: &[&str]) -> Result<StoppedProgram, LaunchError> {
-        StoppedProgram::start(&words(program), Streams::Ours, &Arc::default())
+        StoppedProgram::start(&words(program), Streams::Inherited, &Arc::default())
     }
 
     /// A program runs to its entry point, is released there, and ends with its own status.

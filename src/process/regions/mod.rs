@@ -355,7 +355,7 @@ impl Regions {
         self.doubtful.take(range);
         let before = self.before.take(range);
         let taken = self.live.take(range);
-        let mut ours = Vec::with_capacity(taken.len());
+        let mut traced = Vec::with_capacity(taken.len());
         for (range, id) in taken {
             let Some(region) = self.regions.get_mut(&id) else {
                 continue;
@@ -370,15 +370,15 @@ impl Regions {
             if is_gone {
                 self.regions.remove(&id);
             }
-            ours.push((range, id, region));
+            traced.push((range, id, region));
         }
         let before = before.into_iter().map(|(range, ())| range).collect();
-        Taken { ours, before }
+        Taken { traced, before }
     }
 
     /// Undoes [`Regions::unmap`] where nothing else has been mapped since.
     fn put_back(&mut self, taken: &Taken) {
-        for (range, id, region) in &taken.ours {
+        for (range, id, region) in &taken.traced {
             self.put_back_ours(range, *id, region);
         }
         for range in &taken.before {

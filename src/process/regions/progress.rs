@@ -16,31 +16,31 @@ const MAX_CROSSINGS: usize = 64;
 /// Ranges that were removed from [`Regions`](super::Regions).
 #[derive(Clone, Debug, Default)]
 pub(super) struct Taken {
-    pub(super) ours: Vec<(Range<Avma>, RegionId, Region)>,
+    pub(super) traced: Vec<(Range<Avma>, RegionId, Region)>,
     /// Ranges of mappings from before the trace.
     pub(super) before: Vec<Range<Avma>>,
 }
 
 impl Taken {
     pub(super) fn add(&mut self, more: Self) {
-        self.ours.extend(more.ours);
+        self.traced.extend(more.traced);
         self.before.extend(more.before);
     }
 
     pub(super) fn at(&self, address: Avma) -> Option<Region> {
-        let mut holds = self.ours.iter().filter(|(range, ..)| range.contains(&address));
+        let mut holds = self.traced.iter().filter(|(range, ..)| range.contains(&address));
         holds.next().map(|taken| taken.2)
     }
 
     pub(super) fn ranges(&self) -> Vec<Range<Avma>> {
-        let ours = self.ours.iter().map(|(range, ..)| range);
-        ours.chain(&self.before).cloned().collect()
+        let traced = self.traced.iter().map(|(range, ..)| range);
+        traced.chain(&self.before).cloned().collect()
     }
 
     /// True if a traced mapping in `range` was taken.
     pub(super) fn has_of(&self, range: &Range<Avma>) -> bool {
-        let mut ours = self.ours.iter();
-        ours.any(|(ours, ..)| overlap(ours, range).is_some())
+        let mut traced = self.traced.iter();
+        traced.any(|(traced, ..)| overlap(traced, range).is_some())
     }
 
     pub(super) fn within(&self, range: &Range<Avma>) -> Vec<Range<Avma>> {
@@ -50,11 +50,11 @@ impl Taken {
 
     /// Amount of traced mappings taken, with pieces as blocks.
     pub(super) fn amount(&self) -> Amount {
-        let ours = self.ours.iter().map(|(range, ..)| Amount {
+        let traced = self.traced.iter().map(|(range, ..)| Amount {
             bytes: bytes(range),
             blocks: 1,
         });
-        ours.sum()
+        traced.sum()
     }
 
     fn has_all_of(&self, range: &Range<Avma>) -> bool {
@@ -160,8 +160,8 @@ impl InProgress {
 
     /// Notes that `other` has ended.
     pub(super) fn cross(&mut self, other: &Self) {
-        let mine = self.touches();
-        let common = mine.flat_map(|mine| other.touches().filter_map(|theirs| overlap(mine, theirs)));
+        let own = self.touches();
+        let common = own.flat_map(|own| other.touches().filter_map(|other_range| overlap(own, other_range)));
         self.note_crossed(common.collect());
     }
 

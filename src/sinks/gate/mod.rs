@@ -136,7 +136,7 @@ impl<'a> Gate<'a> {
     pub fn check(&mut self, report: &Arc<Report>) -> Arc<Report> {
         let marked = self.marked(report);
         if self.settings.is_enabled() {
-            self.last = Some(self.look_at(&marked));
+            self.last = Some(self.examine(&marked));
         }
         marked
     }
@@ -218,7 +218,7 @@ impl<'a> Gate<'a> {
         Arc::new(marked)
     }
 
-    fn look_at(&mut self, report: &Report) -> Kept {
+    fn examine(&mut self, report: &Report) -> Kept {
         let sites = site::sites(report, &mut self.names);
         self.note(report, &sites);
         let is_written = self.settings.write_baseline.is_some();

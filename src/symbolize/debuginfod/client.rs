@@ -37,7 +37,7 @@ pub(super) enum Answer {
         /// Address of the server.
         server: String,
     },
-    Nowhere,
+    Missing,
     /// A server failed, or its file was unusable; this has been logged.
     Failed,
 }
@@ -118,7 +118,7 @@ impl Client {
         if let Err(error) = self.cache.note_missing(id) {
             tracing::debug!("debuginfod: cannot note what no server has: {error}");
         }
-        Answer::Nowhere
+        Answer::Missing
     }
 
     fn fetch_from(

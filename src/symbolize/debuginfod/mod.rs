@@ -51,7 +51,7 @@ pub enum Patience {
 
 impl Patience {
     /// How the user can end the wait, for messages.
-    fn way_out(&self) -> &'static str {
+    fn how_to_end(&self) -> &'static str {
         match self {
             Self::None | Self::Until(_) => "Ctrl-C makes it without them",
             Self::Long => "Ctrl-C again ends without it",
@@ -87,17 +87,17 @@ struct Shared {
 /// State of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
-    Asked,
-    Here(PathBuf),
-    Nowhere,
+    Requested,
+    Found(PathBuf),
+    Missing,
 }
 
 /// Result of looking for a file.
 #[derive(Debug)]
 pub(super) enum Fetch {
-    Here(File),
+    Found(File),
     /// No server has it, or it could not be fetched.
-    Nowhere,
+    Missing,
     /// Requested, and not yet fetched.
     NotYet,
 }
@@ -106,7 +106,7 @@ pub(super) enum Fetch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
     /// Fetched.
-    Here,
+    Found,
     /// No server has it, or it could not be fetched.
     Never,
     /// Not yet fetched.
@@ -158,33 +158,33 @@ impl Debuginfod {
         let mut states = self.shared.lock();
         if !states.contains_key(id) {
             let state = match self.cache.get(id) {
-                Cached::File(path) => State::Here(path),
-                Cached::Missing => State::Nowhere,
+                Cached::File(path) => State::Found(path),
+                Cached::Missing => State::Missing,
                 Cached::Nothing => self.request(id, object),
             };
             states.insert(id.clone(), state);
         }
-        if states.get(id) == Some(&State::Asked) && self.patience.lasts() {
+        if states.get(id) == Some(&State::Requested) && self.patience.lasts() {
             states = self.wait(states, id);
         }
         let state = states.get(id).cloned();
         drop(states);
         match state {
-            Some(State::Here(path)) => {
+            Some(State::Found(path)) => {
                 let opened = id.open_same(Path::new("/"), &path);
-                opened.map_or(Fetch::Nowhere, |opened| Fetch::Here(opened.file))
+                opened.map_or(Fetch::Missing, |opened| Fetch::Found(opened.file))
             }
-            Some(State::Asked) => Fetch::NotYet,
-            Some(State::Nowhere) | None => Fetch::Nowhere,
+            Some(State::Requested) => Fetch::NotYet,
+            Some(State::Missing) | None => Fetch::Missing,
         }
     }
 
     /// Progress of a file that [`Debuginfod::find`] has requested.
     pub(super) fn arrival(&self, id: &BuildId) -> Arrival {
         match self.shared.lock().get(id) {
-            Some(State::Here(_)) => Arrival::Here,
-            Some(State::Asked) => Arrival::Awaited,
-            Some(State::Nowhere) | None => Arrival::Never,
+            Some(State::Found(_)) => Arrival::Found,
+            Some(State::Requested) => Arrival::Awaited,
+            Some(State::Missing) | None => Arrival::Never,
         }
     }
 
@@ -195,9 +195,9 @@ impl Debuginfod {
             name: name.to_string_lossy().into_owned(),
         };
         match self.requests.send(request) {
-            Ok(()) => State::Asked,
+            Ok(()) => State::Requested,
             // The thread has panicked.
-            Err(_) => State::Nowhere,
+            Err(_) => State::Missing,
         }
     }
 
@@ -210,11 +210,11 @@ impl Debuginfod {
         if !self.has_waited.replace(true) {
             tracing::info!(
                 "debuginfod: the report waits for debug files; {}",
-                self.patience.way_out()
+                self.patience.how_to_end()
             );
         }
         let mut last = (self.shared.progress.load(Ordering::Relaxed), Instant::now());
-        while states.get(id) == Some(&State::Asked) && self.patience.lasts() {
+        while states.get(id) == Some(&State::Requested) && self.patience.lasts() {
             let progress = self.shared.progress.load(Ordering::Relaxed);
             if progress != last.0 {
                 last = (progress, Instant::now());
@@ -224,7 +224,7 @@ impl Debuginfod {
                     "debuginfod: nothing came for {} seconds (DEBUGINFOD_TIMEOUT): names are found without it",
                     self.timeout.as_secs()
                 );
-                states.insert(id.clone(), State::Nowhere);
+                states.insert(id.clone(), State::Missing);
                 break;
             }
             let waited = self.shared.changed.wait_timeout(states, TICK);
@@ -260,7 +260,7 @@ impl Fetcher {
 
     fn fetch(&mut self, Request { id, name }: &Request) -> State {
         if !self.client.can_ask() {
-            return State::Nowhere;
+            return State::Missing;
         }
         tracing::info!("debuginfod: asking for the debug information of {name} (build {id})");
         let began = Instant::now();
@@ -269,13 +269,13 @@ impl Fetcher {
                 let size = size(bytes);
                 let seconds = began.elapsed().as_secs_f32();
                 tracing::info!("debuginfod: {name}: {size} from {server} in {seconds:.1} s");
-                State::Here(path)
+                State::Found(path)
             }
-            Answer::Nowhere => {
+            Answer::Missing => {
                 tracing::info!("debuginfod: {name}: no server has it");
-                State::Nowhere
+                State::Missing
             }
-            Answer::Failed => State::Nowhere,
+            Answer::Failed => State::Missing,
         }
     }
 }

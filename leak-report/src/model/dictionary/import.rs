@@ -93,11 +93,11 @@ impl<'a> Import<'a> {
             return known;
         }
         let from = self.from;
-        let entry_there = from.modules[index].map(|_, &text| self.text(text));
+        let imported = from.modules[index].map(|_, &text| self.text(text));
         let Some(into) = &mut self.into else {
             return module;
         };
-        let number = ModuleId::new(into.modules.insert_full(entry_there).0);
+        let number = ModuleId::new(into.modules.insert_full(imported).0);
         self.known.modules[index] = Some(number);
         number
     }
@@ -108,11 +108,11 @@ impl<'a> Import<'a> {
             return known;
         }
         let from = self.from;
-        let entry_there = from.names[index].map(|_, &text| self.text(text));
+        let imported = from.names[index].map(|_, &text| self.text(text));
         let Some(into) = &mut self.into else {
             return names;
         };
-        let number = NamesId::new(into.names.insert_full(entry_there).0);
+        let number = NamesId::new(into.names.insert_full(imported).0);
         self.known.names[index] = Some(number);
         number
     }
@@ -122,16 +122,16 @@ impl<'a> Import<'a> {
         if let Some(known) = *entry(&mut self.known.frames, index) {
             return known;
         }
-        let entry_here = self.from.frames[index];
-        let entry_there = Frame {
-            at: entry_here.at.map(|module| self.module(module)),
-            names: self.names(entry_here.names),
-            ..entry_here
+        let original = self.from.frames[index];
+        let imported = Frame {
+            at: original.at.map(|module| self.module(module)),
+            names: self.names(original.names),
+            ..original
         };
         let Some(into) = &mut self.into else {
             return frame;
         };
-        let number = into.add_frame(entry_there);
+        let number = into.add_frame(imported);
         self.known.frames[index] = Some(number);
         number
     }

@@ -9,7 +9,7 @@ use std::ops::Add;
 use std::time::Duration;
 
 use super::Site;
-use super::suspicion::{Course, Now, Point, Suspicion};
+use super::suspicion::{Course, SiteState, Point, Suspicion};
 use crate::model::{Ages, Amount, Estimate, RegionKind, Snapshot, Spread, StackBlocks, StackTotals};
 use serde::{Deserialize, Serialize};
 
@@ -190,7 +190,7 @@ impl Changes<'_> {
     /// Degree to which a site behaves like a leak. `shown` is outstanding without young blocks; `ages` is `None` if not
     /// known.
     pub fn suspicion<M>(&self, site: &Site<M>, shown: Amount, ages: Option<Ages>) -> Suspicion {
-        self.growth.course.suspicion(&Now {
+        self.growth.course.suspicion(&SiteState {
             elapsed: self.elapsed,
             records: &site.records,
             kind: site.kind,

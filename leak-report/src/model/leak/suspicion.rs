@@ -136,7 +136,7 @@ impl Course {
     }
 
     /// Judges a site by the amounts of its records in past reports and now.
-    pub fn suspicion(&self, site: &Now<'_>) -> Suspicion {
+    pub fn suspicion(&self, site: &SiteState<'_>) -> Suspicion {
         let moments = self.moments.seconds();
         let mut points = vec![Point::default(); moments.len()];
         let known = site
@@ -157,7 +157,7 @@ impl Course {
 
 /// Current state of a site.
 #[derive(Clone, Copy, Debug)]
-pub struct Now<'a> {
+pub struct SiteState<'a> {
     /// Time since the attach.
     pub elapsed: Duration,
     /// Ids of its stack records.

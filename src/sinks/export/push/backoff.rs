@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 /// Maximum delay that a server can ask for.
-const MAX_ASKED: Duration = Duration::from_secs(600);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
 
 /// Exponential backoff.
 #[derive(Clone, Copy, Debug)]
@@ -29,13 +29,13 @@ impl Backoff {
         self.failures = 0;
     }
 
-    /// The delay after one more failure, at least `asked` (the server's `Retry-After`). Half of it is random, so that many
+    /// The delay after one more failure, at least `retry_after` (the server's `Retry-After`). Half of it is random, so that many
     /// clients do not retry at the same moment.
-    pub(super) fn next(&mut self, asked: Option<Duration>) -> Duration {
-        self.wait(asked, random())
+    pub(super) fn next(&mut self, retry_after: Option<Duration>) -> Duration {
+        self.wait(retry_after, random())
     }
 
-    fn wait(&mut self, asked: Option<Duration>, random: u64) -> Duration {
+    fn wait(&mut self, retry_after: Option<Duration>, random: u64) -> Duration {
         let factor = 1_u32.checked_shl(self.failures.min(31)).unwrap_or(u32::MAX);
         self.failures = self.failures.saturating_add(1);
         let whole = self.first.saturating_mul(factor).min(self.longest);
@@ -43,10 +43,10 @@ impl Backoff {
         #[allow(clippy::cast_precision_loss, reason = "chance needs no more digits")]
         let share = random as f64 / u64::MAX as f64;
         let own = half + half.mul_f64(share);
-        match asked.map(|asked| asked.min(MAX_ASKED)) {
+        match retry_after.map(|retry_after| retry_after.min(MAX_RETRY_AFTER)) {
             None => own,
             // Clients that got the same `Retry-After` spread out behind it.
-            Some(asked) => own.max(asked + self.first.mul_f64(share)),
+            Some(retry_after) => own.max(retry_after + self.first.mul_f64(share)),
         }
     }
 }
@@ -88,14 +88,14 @@ mod tests {
     #[test]
     fn servers_are_heeded() {
         let seconds = Duration::from_secs;
-        for (asked, random, expected) in [
+        for (retry_after, random, expected) in [
             (seconds(30), 0, seconds(30)),
             (seconds(30), u64::MAX, seconds(31)),
             (seconds(0), u64::MAX, seconds(1)),
             (Duration::MAX, 0, seconds(600)),
         ] {
             let mut backoff = Backoff::new(seconds(1), seconds(60));
-            assert_eq!(backoff.wait(Some(asked), random), expected, "{asked:?}");
+            assert_eq!(backoff.wait(Some(retry_after), random), expected, "{retry_after:?}");
         }
     }
 }

@@ -125,7 +125,7 @@ struct State {
     queue: Queue,
     counts: Counts,
     /// Number of profiles in the request in flight.
-    under_way: u64,
+    in_flight: u64,
     /// Deadline for the last request; set when the trace ends.
     end: Option<Instant>,
     /// True once the sending thread has ended.
@@ -138,7 +138,7 @@ impl Default for Shared {
             state: Mutex::new(State {
                 queue: Queue::new(MAX_BYTES),
                 counts: Counts::default(),
-                under_way: 0,
+                in_flight: 0,
                 end: None,
                 is_done: false,
             }),
@@ -150,7 +150,7 @@ impl Default for Shared {
 impl State {
     fn counts_now(&self) -> Counts {
         Counts {
-            waiting: self.queue.profiles() + self.under_way,
+            waiting: self.queue.profiles() + self.in_flight,
             ..self.counts
         }
     }
@@ -198,7 +198,7 @@ impl Shared {
                 return None;
             }
             if let Some(item) = state.queue.take() {
-                state.under_way = item.upload.profiles;
+                state.in_flight = item.upload.profiles;
                 return Some((item, left.unwrap_or(request).min(request)));
             }
             if left.is_some() {
@@ -211,14 +211,14 @@ impl Shared {
     /// Ends the request in flight and counts its result.
     fn settle(&self, change: impl FnOnce(&mut Counts)) {
         let mut state = self.lock();
-        state.under_way = 0;
+        state.in_flight = 0;
         change(&mut state.counts);
     }
 
     /// Queues a failed upload again. Returns whether the trace still runs.
     fn put_back(&self, item: Item) -> bool {
         let mut state = self.lock();
-        state.under_way = 0;
+        state.in_flight = 0;
         state.counts.retries += 1;
         let lost = state.queue.put_back(item);
         state.counts.losses.full += lost;
@@ -261,7 +261,7 @@ impl Sender {
             let profiles = item.upload.profiles;
             let outcome = self.client.send(&item.upload, time);
             outcome_log.log(&outcome, self.shared.has_time());
-            let (asked, answered) = match outcome {
+            let (retry_after, answered) = match outcome {
                 Outcome::Accepted => {
                     backoff.reset();
                     self.shared.settle(|counts| counts.sent += profiles);
@@ -272,7 +272,7 @@ impl Sender {
                     self.shared.settle(|counts| counts.losses.refused += profiles);
                     continue;
                 }
-                Outcome::Later(_, asked) => (asked, true),
+                Outcome::Later(_, retry_after) => (retry_after, true),
                 Outcome::Unreachable(_) => (None, false),
             };
             item.attempts += u32::from(answered);
@@ -281,7 +281,7 @@ impl Sender {
             } else if !self.shared.put_back(item) {
                 break;
             }
-            self.shared.pause(backoff.next(asked));
+            self.shared.pause(backoff.next(retry_after));
         }
         self.shared.done();
     }

@@ -76,7 +76,7 @@ fn model() -> Model {
 
 /// A usual terminal shows sites and stack.
 #[test]
-fn usual() {
+fn sites_and_stack() {
     insta::assert_snapshot!(screen(&mut model(), 80, 24), @r"
 memleak  4242 leaker                                         0:01:05 every 1.0 s
 alloc 12 k/s  free 1.0 k/s  live 212.5 KiB in 22 k blocks  overhead 2.1%

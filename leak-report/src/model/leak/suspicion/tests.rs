@@ -171,7 +171,7 @@ fn records_add_up() {
             .values()
             .all(|points| points.len() == course.moments.seconds().len())
     );
-    let now = |records, blocks| Now {
+    let now = |records, blocks| SiteState {
         elapsed: Duration::from_secs(1001),
         records,
         kind: None,
