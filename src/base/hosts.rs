@@ -113,7 +113,7 @@ mod tests {
     /// `getent` finds the same addresses as libc for names and literals, with the port of the URL or of its scheme; an
     /// unknown host is an error.
     #[test]
-    fn asked_as_looked_up() {
+    fn commands_and_libc_agree() {
         let timeout = || NextTimeout {
             after: Duration::from_secs(30).into(),
             reason: Timeout::Resolve,

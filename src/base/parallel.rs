@@ -34,7 +34,7 @@ mod tests {
 
     /// Each item is processed once, however few there are.
     #[test]
-    fn each_item_once() {
+    fn each_item_is_processed_once() {
         for count in [0, 1, 2, 1000] {
             let mut squares = for_each((0..count).collect(), |number: u64| number * number);
             squares.sort_unstable();

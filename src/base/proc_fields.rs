@@ -67,7 +67,7 @@ mod tests {
 
     /// A name that is no UTF-8 hides no other line, and is not taken for one.
     #[test]
-    fn lines_behind_any_name() {
+    fn field_lines_follow_any_comm() {
         let text = b"Name:\tna\xc3\nUmask:\t0022\nTgid:\t42\nNSpid:\t42\t1\nSigIgn:\t0000000000001001\nVmRSS:\t  512 kB\n";
         let fields = ProcFields::from(&text[..]);
         assert_eq!(fields.number("Tgid"), Some(42));

@@ -37,7 +37,7 @@ mod tests {
     /// The program is the system's and gets an empty environment; a program that the system lacks is not searched for
     /// elsewhere.
     #[test]
-    fn nothing_of_ours() {
+    fn programs_get_an_empty_environment() {
         // Cargo has set some.
         assert!(std::env::vars_os().count() > 0);
         let env = command("env").expect("every system has it");

@@ -209,7 +209,7 @@ mod tests {
 
     /// A refusal carries the number of the link, whether privileges are missing, and the kernel's text.
     #[test]
-    fn refusals_are_told() {
+    fn refusals_carry_number_and_reason() {
         for refused in [make_links(2, refuse), make_in_process(2, refuse)] {
             let (number, refusal) = refused.expect_err("all are refused");
             assert_eq!((number, refusal.denied), (0, true));
@@ -220,7 +220,7 @@ mod tests {
 
     /// A maker that panics or exits makes no link, and does not continue as a second memleak.
     #[test]
-    fn makers_that_fail() {
+    fn failing_makers_leave_no_second_process() {
         let memleak = id();
         let panics = |_| {
             std::panic::set_hook(Box::new(|_| {}));

@@ -213,7 +213,7 @@ mod tests {
     /// While keys are added and deleted between batches, seen or not, every key that stays is seen, none twice, and the
     /// walk ends.
     #[test]
-    fn elements_come_and_go_as_root() {
+    fn batches_of_a_changing_table_as_root() {
         let (stay, churn) = (2 * ROOM, 4 * ROOM);
         let map = table(8 * ROOM, stay + churn);
         let mut next = stay;

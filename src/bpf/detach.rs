@@ -123,7 +123,7 @@ mod tests {
 
     /// A helper's descriptors are closed when it ends, and it does not end before `write_end` is closed.
     #[test]
-    fn closed_at_the_end() {
+    fn closers_end_when_the_pipe_is_closed() {
         let (read, write) = pipe2(OFlag::O_CLOEXEC).expect("a pipe");
         let (read_end, write_end) = pipe2(OFlag::O_CLOEXEC).expect("a pipe");
         let gaps = gaps_between(vec![write.as_raw_fd(), read_end.as_raw_fd()]);

@@ -136,7 +136,7 @@ mod tests {
 
     /// The image unused for longest is evicted first; one in use never is, however old.
     #[test]
-    fn the_longest_unused_goes_first() {
+    fn longest_unused_image_is_evicted_first() {
         let mut store = Placement::new(48, 16);
         for module in [A, B, C] {
             store.place(module, 16, unused).expect("there is room");
@@ -150,7 +150,7 @@ mod tests {
 
     /// Nothing is evicted for an image that would not fit anyway.
     #[test]
-    fn nothing_goes_in_vain() {
+    fn images_too_large_evict_nothing() {
         let mut store = Placement::new(48, 16);
         for module in [A, B, C] {
             store.place(module, 16, unused).expect("there is room");

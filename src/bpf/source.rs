@@ -41,7 +41,7 @@ mod tests {
 
     /// Every file is included once.
     #[test]
-    fn every_file_is_there() {
+    fn every_source_file_is_included_once() {
         let known: Vec<_> = FILES.iter().map(|(name, _)| (*name).to_owned()).collect();
         assert_eq!(known[..2], ["bpf/memleak.bpf.c", "bpf/kernel_memory.bpf.c"]);
         assert_eq!(known.iter().cloned().collect::<BTreeSet<_>>(), files());

@@ -84,7 +84,7 @@ mod tests {
 
     /// Only a full place holds a block, moving or not; not one that a free has emptied or that a probe is writing.
     #[test]
-    fn what_is_there() {
+    fn full_places_hold_blocks() {
         let expected = Some(([10, 20], [30, 40, 50]));
         let (empty, busy) = (0, young_state::YOUNG_BUSY.0.into());
         assert_eq!(read(&place(FULL)), expected);

@@ -427,7 +427,7 @@ mod tests {
 
     /// The short help fits on a screen and names existing flags; headings of the long help are in order.
     #[test]
-    fn short_and_long() {
+    fn short_and_long_help() {
         let mut command = crate::cli::command(Page::Screen).term_width(80);
         let short = command.render_help().to_string();
         assert!(short.lines().count() <= 24, "{short}");

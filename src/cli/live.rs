@@ -71,7 +71,7 @@ mod tests {
 
     /// Flag and subcommand are equivalent and accept all other flags; the default interval is 1 s.
     #[test]
-    fn two_ways_to_say_it() {
+    fn flag_and_subcommand_are_equivalent() {
         let second = Duration::from_secs(1);
         let shown = Some(LiveConfig { keeps_report: false });
         let kept = Some(LiveConfig { keeps_report: true });

@@ -151,7 +151,7 @@ mod tests {
 
     /// Small numbers of other programs are intervals: common ones are process ids in every container.
     #[test]
-    fn others_are_noted() {
+    fn intervals_that_are_process_ids_are_noted() {
         let note = check("-p 4711 5").expect("an interval").expect("with a note");
         assert_eq!(
             note,

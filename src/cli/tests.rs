@@ -45,7 +45,7 @@ fn times_have_units() {
 
 /// Every flag whose value is a size, a time or a percentage takes it in every way that these are written, and no other.
 #[test]
-fn one_way_to_write_amounts() {
+fn amounts_are_accepted_in_all_units() {
     let ways = |kind: &str| match kind {
         "SIZE" => (
             &["32MiB", "32M", "32m", "32768KiB", "0.03125G", "33554432"][..],
@@ -115,7 +115,7 @@ fn several_processes() {
 
 /// Without a process, the kernel's own allocations are traced; with one, they are not.
 #[test]
-fn no_process_is_the_kernel() {
+fn kernel_is_traced_without_a_process() {
     let kernel = |text: &str| config(text).map(|config| (config.trace.kernel, config.trace.pids));
     let traced = |percpu| Some(crate::session::KernelConfig { percpu });
     assert_eq!(kernel(""), Ok((traced(false), Vec::new())));

@@ -281,7 +281,7 @@ mod tests {
     /// While a name changes as fast as possible between a file, a pipe, a link out of the root and a device, only the
     /// file is ever opened.
     #[test]
-    fn what_is_swapped_is_never_opened() {
+    fn swapped_names_open_only_the_regular_file() {
         let root = root_of(&["real", "secret/inside"]);
         let outside = root_of(&["outside"]);
         let path = |name: &str| root.path().join(name);

@@ -86,7 +86,7 @@ mod tests {
     /// The truncated part of a file reads as zeros, also after its memory was released and after the file has grown
     /// again; the rest reads as before, and another file is unaffected.
     #[test]
-    fn what_is_cut_off_reads_as_zeros() {
+    fn truncated_parts_read_as_zeros() {
         let ((file, cut), (other_file, other)) = (mapped(), mapped());
         assert_eq!((ones(&cut), cut.is_cut()), (PAGES * PAGE, false));
         file.set_len(10 * PAGE + 5).expect("cut off");
@@ -110,7 +110,7 @@ mod tests {
 
     /// Threads that read files which are truncated and rewritten all the time do not crash.
     #[test]
-    fn cut_off_all_the_time() {
+    fn readers_survive_constant_truncation() {
         let done = AtomicBool::new(false);
         let (file, _) = mapped();
         file.set_len(0).expect("cut off");

@@ -186,7 +186,7 @@ mod tests {
 
     /// A text that may be truncated proves nothing about addresses that it does not list.
     #[test]
-    fn a_text_that_is_cut_off_is_not_taken_for_whole() {
+    fn truncated_maps_prove_nothing() {
         let text = b"1000-2000 rw-p 00000000 00:00 0 \n3000-4000 rw-p 00000000 00:00 0 \n";
         let bytes = u64::try_from(text.len()).expect("small");
         assert_eq!(parse_whole(text, bytes + 1).map(|entries| entries.len()), Some(2));

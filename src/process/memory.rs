@@ -224,7 +224,7 @@ VmFlags: rd ex mr mw me
 
     /// Outstanding memory that was never touched is in no sum, and no part becomes negative.
     #[test]
-    fn live_and_not_resident() {
+    fn untouched_outstanding_memory_is_in_no_sum() {
         let sums = sums(Tracks::Blocks, u64::MAX);
         let parts = sums.parts(Tracks::Blocks, Live::ByMapping, u64::MAX);
         // The mapping that holds it counts for no more than its resident bytes.

@@ -56,7 +56,7 @@ mod tests {
 
     /// Both ways read the same, and neither reads unmapped memory.
     #[test]
-    fn both_ways_are_alike() {
+    fn file_and_system_call_read_the_same() {
         let pid = std::process::id();
         let local = *b"what both ways are to find here!";
         let address = Avma::new(local.as_ptr().addr() as u64);

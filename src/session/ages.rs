@@ -45,7 +45,9 @@ impl Session<'_> {
             };
             match waited {
                 Ok(blocks) => break blocks.context("cannot read the block table")?,
-                Err(RecvTimeoutError::Timeout) => ended = self.follow(Instant::now() + FOLLOW_TIME, signals)?,
+                Err(RecvTimeoutError::Timeout) => {
+                    ended = self.follow(Instant::now() + FOLLOW_TIME, signals)?
+                }
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(anyhow!("the block table was not read to its end"));
                 }

@@ -138,7 +138,7 @@ mod tests {
 
     /// Looks after an exec are further and further apart, and end.
     #[test]
-    fn looks_after_an_exec_end() {
+    fn checks_after_an_exec_end() {
         let start = Instant::now();
         let mut reloads = Reloads::settling(start);
         let (mut now, mut checks) = (start, Vec::new());

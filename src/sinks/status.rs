@@ -305,7 +305,7 @@ mod tests {
 
     /// Numbers are read at most once per [`READING`] however often the session polls, and not at all without a line.
     #[test]
-    fn reading_is_seldom() {
+    fn vitals_are_read_at_most_once_per_interval() {
         let mut readings = 0;
         let line = StatusLine::default();
         let mut progress = Progress::new(&line);

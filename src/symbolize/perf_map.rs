@@ -114,7 +114,7 @@ mod tests {
 
     /// The last line that names an address counts; incomplete and malformed lines name nothing.
     #[test]
-    fn the_last_name_counts() {
+    fn last_line_of_an_address_counts() {
         let map = PerfMap::parse(
             b"1000 100 first\n2000 10 gone\n1080 20 LazyCompile:~f a.js:1\n0x3000 0x10 hex\n1ff8 20 over both\n\
               nonsense\n4000 zz no size\n5000 0 empty\nffffffffffffffff 2 beyond\n6000 10 unfinished",
@@ -156,7 +156,7 @@ mod tests {
 
     /// A file of another user, even root, is not read, nor one that is reached by a link.
     #[test]
-    fn only_the_users_own_as_root() {
+    fn other_users_perf_maps_are_refused_as_root() {
         const USER: u32 = 4711;
         let root = tempfile::tempdir().expect("a directory");
         let path = |name: &str| root.path().join("tmp").join(name);

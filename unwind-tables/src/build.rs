@@ -307,7 +307,7 @@ mod tests {
     proptest! {
         /// At every address, the table has the rule that the documented order of functions and sections requires.
         #[test]
-        fn table_says_what_the_winning_function_says(eh_frame in ranges(), debug_frame in ranges()) {
+        fn table_has_the_rules_of_the_winning_function(eh_frame in ranges(), debug_frame in ranges()) {
             let (eh_frame, debug_frame) = (cfi(&eh_frame, 1000), cfi(&debug_frame, 2000));
             let mut rows = lay_out(&fill_gaps(pieces(&eh_frame), pieces(&debug_frame)));
             compact::compact(&mut rows);

@@ -362,7 +362,7 @@ mod tests {
 
     /// Each number that a reader follows is checked, and the error names the wrong one.
     #[test]
-    fn damage_is_named() {
+    fn damaged_numbers_are_named() {
         let whole = words();
         assert_eq!(check(&whole), Ok(()));
         let at = |number: usize| whole[number] as usize;

@@ -429,7 +429,7 @@ mod tests {
         /// Whatever its instructions, an entry has the same rows as when gimli reads it, by an equivalent CIE with an
         /// instruction that is not plain.
         #[test]
-        fn plain_entries_say_what_gimli_says(
+        fn plain_entries_equal_gimlis(
             architecture in prop_oneof![Just(Architecture::X86_64), Just(Architecture::Aarch64)],
             functions in vec(vec(instruction(), 0..12).prop_map(|parts| parts.concat()), 1..6),
         ) {
@@ -453,7 +453,7 @@ mod tests {
 
     /// The CFI that a compiler writes for a function is plain: `push %rbx`, `sub $16, %rsp`, an early return, and all undone.
     #[test]
-    fn usual_functions_are_plain() {
+    fn compiled_functions_are_plain() {
         let function =
             b"\x41\x0e\x10\x83\x02\x44\x0e\x20\x50\x0a\x0e\x10\x41\x0e\x08\x41\x0b\x50\xc3\x0e\x08";
         let section = section(Architecture::X86_64, &[0, 0], &[function.to_vec()]);

@@ -60,7 +60,7 @@ mod tests {
 
     /// The result holds exactly the addresses of the ranges that no taken range covers.
     #[test]
-    fn without_leaves_the_rest() {
+    fn without_removes_the_taken_ranges() {
         let list = |ranges: &[(u64, u64)]| -> Vec<_> {
             ranges
                 .iter()

@@ -103,7 +103,7 @@ mod tests {
 
     /// Marked rows ascend, have unchanged rules except at the calls, and start at the same addresses otherwise.
     #[test]
-    fn marks_change_nothing_else() {
+    fn marks_change_rules_only_at_calls() {
         let rows = [
             row(10, PackedRule::END_OF_STACK),
             row(20, PackedRule::unsupported(Reason::Malformed)),

@@ -63,6 +63,6 @@ fn switches_are_found_by_their_code() {
 
 /// In programs that are not Go's, the code means something else.
 #[test]
-fn nothing_is_changed_elsewhere() {
+fn only_programs_of_go_are_marked() {
     assert_eq!(changed(SOURCE), [vec![], vec![], vec![]]);
 }

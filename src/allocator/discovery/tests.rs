@@ -184,7 +184,7 @@ fn is_the_disassembled(modules: &Modules) -> bool {
 /// before it finds straight code that writes neither what a probe reads nor what the unwinder needs, and a probe there
 /// is cheap if it is classified so.
 #[test]
-fn sites_hold_their_promise() {
+fn chosen_sites_are_verified_by_another_decoder() {
     for library in ["libc.so.6", "libtcmalloc.so.4", "libjemalloc.so.2", mimalloc()] {
         let (modules, discovery) = installed(library);
         for site in &discovery.sites {

@@ -232,7 +232,7 @@ fn branches() {
 /// A long branch into the window counts wherever it is, before or behind, at any alignment, and outside the function:
 /// cold parts lie far away.
 #[test]
-fn far_branches_count() {
+fn branches_from_anywhere_into_the_window_count() {
     // test %rdi,%rdi; je +0x10; ret
     let function: &[u8] = &[0x48, 0x85, 0xff, 0x74, 0x10, 0xc3];
     let entry_at: usize = 5001;

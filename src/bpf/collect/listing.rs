@@ -139,7 +139,7 @@ mod tests {
 
     /// The largest blocks of each stack are kept, in whatever order they are added; the others are counted.
     #[test]
-    fn the_largest_are_kept() {
+    fn largest_blocks_are_kept() {
         let mut listing = listing(2, 100, &[]);
         for (address, size) in [5, 1, 9, 7, 7].into_iter().enumerate() {
             listing.add(&block(3, size, address as u64), OLDER, OLDER);
@@ -166,7 +166,7 @@ mod tests {
 
     /// The limit of all stacks together holds, and every block beyond it is counted.
     #[test]
-    fn all_together_are_bounded() {
+    fn total_of_all_stacks_is_bounded() {
         let mut listing = listing(100, 2, &[]);
         for (stack, size) in [(1, 10), (1, 20), (1, 30), (2, 40)] {
             listing.add(&block(stack, size, size), OLDER, OLDER);

@@ -32,7 +32,7 @@ mod tests {
 
     /// Each map counts once, by its id, and programs do not count.
     #[test]
-    fn maps_count_once() {
+    fn own_memory_counts_each_map_once() {
         let map = |id: u32, bytes: u32| {
             format!("pos:\t0\nmap_type:\t2\nkey_size:\t4\nmemlock:\t{bytes}\nmap_id:\t{id}\nfrozen:\t0\n")
         };

@@ -170,7 +170,7 @@ mod tests {
     /// A limit that can be kept is kept within four seconds, whatever the size of blocks, and some seconds later the
     /// interval no longer changes.
     #[test]
-    fn comes_to_rest() {
+    fn interval_settles_under_the_limit() {
         for size in [1.0, 64.0, 4096.0, 1e6] {
             for limit in [0.03, 0.05, 0.08] {
                 let mut governor = Governor::new(limit, 1);
@@ -193,7 +193,7 @@ mod tests {
 
     /// The cost that the interval converges to is near the limit.
     #[test]
-    fn uses_what_is_allowed() {
+    fn cost_settles_near_the_limit() {
         let mut governor = Governor::new(0.05, 1);
         let measurements = run(&mut governor, 20, |_| SMALL);
         let last = measurements[79].0;
@@ -202,7 +202,7 @@ mod tests {
 
     /// Every allocation stays recorded while that costs less than the limit.
     #[test]
-    fn records_everything_while_it_can() {
+    fn all_is_recorded_while_cost_is_low() {
         let mut governor = Governor::new(0.1, 1);
         let measurements = run(&mut governor, 60, |_| SMALL);
         assert!(measurements.iter().all(|(_, decision)| decision.distance == 1));
@@ -214,7 +214,7 @@ mod tests {
     /// A rate that rises by a factor of 100 is answered within two seconds; after it falls, everything is recorded again
     /// within a minute, without exceeding the limit on the way.
     #[test]
-    fn follows_a_jump() {
+    fn interval_follows_a_change_of_rate() {
         let plant = |number: usize| Plant {
             rate: if (40..80).contains(&number) {
                 50_000.0
@@ -255,7 +255,7 @@ mod tests {
 
     /// Noise of 20 % does not make the interval oscillate: it stays within a factor of 3.
     #[test]
-    fn noise_does_not_make_it_swing() {
+    fn noise_does_not_change_the_interval_much() {
         let mut governor = Governor::new(0.05, 1);
         let mut distance = 1;
         let mut seen = Vec::new();
@@ -276,7 +276,7 @@ mod tests {
     /// If the probes alone exceed the limit, that is reported once, with the figure, and the interval does not grow without
     /// bound.
     #[test]
-    fn says_what_it_cannot_get_under() {
+    fn unreachable_limits_are_reported_once() {
         let mut governor = Governor::new(0.01, 1);
         let measurements = run(&mut governor, 30, |_| SMALL);
         let floors: Vec<_> = measurements

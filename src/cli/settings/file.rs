@@ -238,7 +238,7 @@ mod tests {
 
     /// Files that others own or can write to are refused; a named file may have any owner.
     #[test]
-    fn whose_word_it_is_as_root() {
+    fn owners_of_settings_files_as_root() {
         let directory = tempfile::tempdir().expect("a directory");
         fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).expect("our own");
         let path = directory.path().join("config.toml");

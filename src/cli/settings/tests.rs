@@ -295,7 +295,7 @@ fn the_command_line_comes_first() {
 
 /// The file of the user who called sudo is trusted in what is shown and measured, and in nothing else.
 #[test]
-fn the_callers_file() {
+fn sudo_users_file_sets_only_the_view() {
     let file = "top = 3\nmax-overhead = 5\noutput = '/etc/passwd'\nforce = true\ndebuginfod = true\n[report]\nrecord = 'x'\n";
     let parsed = parsed("memleak -p 1", &[], &[(file, Source::Anyone)]).expect("the rest makes sense");
     let mut notes = parsed.notes;

@@ -308,7 +308,7 @@ mod tests {
 
     /// Options of the recorded report can be changed; a recording is not copied onto itself.
     #[test]
-    fn other_views_and_copies() {
+    fn recorded_reports_with_other_options() {
         let (directory, options) = recorded();
         let text = ReportOptions {
             format: Format::Text,

@@ -99,7 +99,7 @@ mod tests {
 
     /// `getent` and `id` give the same as libc, for every user of the system and for one that does not exist.
     #[test]
-    fn asked_as_looked_up() {
+    fn commands_and_libc_agree() {
         let numbers = std::fs::read_to_string("/etc/passwd").expect("there");
         let numbers = numbers
             .lines()

@@ -255,7 +255,7 @@ mod tests {
 
     /// A program runs to its entry point, is released there, and ends with its own status.
     #[test]
-    fn held_at_its_entry() {
+    fn programs_stop_at_their_entry_point() {
         let mut stopped = start(&["/bin/sh", "-c", "exit 3"]).expect("there is a shell");
         let entry = stopped.entry().expect("the kernel says where");
         assert_eq!(stopped.run_to(entry, None).expect("it comes there"), entry);

@@ -83,7 +83,7 @@ mod tests {
 
     /// A known user is looked up, root and an unset SUDO_UID need no switch, and nonsense is an error.
     #[test]
-    fn who_called_sudo() {
+    fn user_of_sudo_is_looked_up() {
         assert_eq!(RunAs::of(None).expect("fine"), None);
         assert_eq!(RunAs::of(Some("0")).expect("fine"), None);
         // Every Debian system has this user.

@@ -161,7 +161,11 @@ impl InProgress {
     /// Notes that `other` has ended.
     pub(super) fn cross(&mut self, other: &Self) {
         let own = self.touches();
-        let common = own.flat_map(|own| other.touches().filter_map(|other_range| overlap(own, other_range)));
+        let common = own.flat_map(|own| {
+            other
+                .touches()
+                .filter_map(|other_range| overlap(own, other_range))
+        });
         self.note_crossed(common.collect());
     }
 

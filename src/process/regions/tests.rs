@@ -159,7 +159,7 @@ fn amount(count: u64, blocks: u64) -> Amount {
 
 /// A mapping that another thread makes at the addresses of an unfinished unmapping stays when the latter ends.
 #[test]
-fn a_late_end_does_not_take_what_came_after() {
+fn late_end_keeps_later_mappings() {
     let mut calls = Calls::new();
     calls.map(1, 10, 4, MAP_PRIVATE_ANONYMOUS);
     let unmap = [10 * PAGE, 4 * PAGE, 0, 0, 0];
@@ -228,7 +228,7 @@ fn moves(from: u64, count: u64, to: u64) -> [u64; 5] {
 /// Maps prove nothing about pages that a failed call had unmapped and a call not yet applied had mapped again when they
 /// were read: the pages are doubtful where they were moved to in between.
 #[test]
-fn maps_that_are_younger_than_what_is_known_settle_nothing_that_was_touched() {
+fn later_maps_do_not_settle_touched_pages() {
     let mut calls = Calls::new();
     calls.0.know(&[], 0);
     calls.map(1, 16, 4, MAP_PRIVATE_ANONYMOUS);
@@ -314,7 +314,7 @@ fn calls_that_cross_leave_doubt() {
 
 /// A mapping that the kernel places at addresses which an unfinished call unmaps is not doubtful.
 #[test]
-fn what_the_kernel_places_is_not_in_doubt() {
+fn mappings_placed_by_the_kernel_are_not_doubtful() {
     let mut calls = Calls::new();
     calls.0.know(&maps_of(&[(14, 1)]), 0);
     calls.map(1, 10, 4, MAP_PRIVATE_ANONYMOUS);
@@ -363,7 +363,7 @@ fn breaks_that_cross() {
 
 /// An end without its begin has all effects of the call.
 #[test]
-fn an_end_alone_is_enough() {
+fn end_without_begin_has_all_effects() {
     let mut calls = Calls::new();
     calls.map(1, 10, 4, MAP_PRIVATE_ANONYMOUS);
     calls.end(RegionCall::Munmap, 1, [11 * PAGE, PAGE + 1, 0, 0, 0], 0);
@@ -417,7 +417,7 @@ fn large_mappings_are_exact() {
 
 /// Arguments that the kernel refuses, or that a program made up, do not overflow.
 #[test]
-fn nonsense_is_harmless() {
+fn extreme_arguments_do_not_overflow() {
     let numbers = [0, 1, PAGE, 1 << 47, u64::MAX, u64::MAX - PAGE + 1];
     let mut calls = Calls::new();
     for call in [

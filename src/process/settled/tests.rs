@@ -59,7 +59,7 @@ fn mapped_twice() {
 
 /// With two objects of one name, it is not known which one was needed: neither is settled.
 #[test]
-fn two_of_a_name() {
+fn ambiguous_names_are_not_settled() {
     let directory = std::env::temp_dir().join(format!("memleak-settled-{}", std::process::id()));
     std::fs::create_dir_all(&directory).expect("a directory");
     let copy = directory.join("libc.so.6");

@@ -161,7 +161,7 @@ mod tests {
 
     /// A written baseline is ordered by names, and is read as it was.
     #[test]
-    fn written_and_read() {
+    fn written_baseline_is_ordered_and_read_back() {
         let mut names = SiteNames::default();
         let mut key = |frames: &[&str]| names.site(frames.iter().copied());
         let sites = [
@@ -272,7 +272,7 @@ mod tests {
 
         /// A written baseline is read as it was, for any names.
         #[test]
-        fn nothing_is_lost(sites in proptest::collection::hash_map(
+        fn any_baseline_is_read_back(sites in proptest::collection::hash_map(
             proptest::collection::vec("[!-~\u{e4}]([ -~]{0,9}[!-~])?", 1..5), (any::<u64>(), any::<u64>()), 0..9)
         ) {
             let mut names = SiteNames::default();

@@ -118,7 +118,7 @@ mod tests {
 
     /// At most ten annotations are written, as no more are shown.
     #[test]
-    fn not_more_than_are_shown() {
+    fn at_most_ten_annotations() {
         let many = vec![finding(Verdict::Exceeded, Vec::new()); 12];
         assert_eq!(lines(&many).len(), MAX);
     }

@@ -141,7 +141,7 @@ mod tests {
     proptest! {
         /// `matches` agrees with a matcher that backtracks.
         #[test]
-        fn no_match_is_missed(pattern in "\\^?[ab*]{0,6}\\$?", name in "[ab]{1,8}") {
+        fn matches_agree_with_backtracking(pattern in "\\^?[ab*]{0,6}\\$?", name in "[ab]{1,8}") {
             let characters = |text: &str| text.chars().collect::<Vec<_>>();
             let anchored = pattern.starts_with('^');
             let rest = characters(pattern.strip_prefix('^').unwrap_or(&pattern));

@@ -144,7 +144,7 @@ mod tests {
 
     /// Options about conditions need a condition; the others do not.
     #[test]
-    fn flags_are_about_something() {
+    fn gate_options_need_a_condition() {
         let nothing = Settings::default();
         let of = |change: fn(&mut Settings)| {
             let mut settings = nothing.clone();

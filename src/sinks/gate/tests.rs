@@ -96,7 +96,7 @@ fn amounts() {
 
 /// Young blocks, memory at an exec, and mappings that are not leaks do not count; memory at a program's end does.
 #[test]
-fn what_counts() {
+fn counted_blocks_and_mappings() {
     let with = |change: fn(&mut Stack)| {
         let mut changed = stack(&["f"], 100, 1);
         change(&mut changed);

@@ -227,7 +227,7 @@ mod tests {
 
     /// A site held nothing at the moments for which it was not given.
     #[test]
-    fn sites_come_and_go() {
+    fn moments_without_a_site_count_as_zero() {
         let mut names = SiteNames::default();
         let (steady, late) = (names.site(["a"].into_iter()), names.site(["b"].into_iter()));
         let mut trend = Trend::default();

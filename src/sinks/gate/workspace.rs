@@ -91,7 +91,7 @@ mod tests {
 
     /// Files of the tree are found by absolute and relative paths; other files, and directories, are not.
     #[test]
-    fn files_of_the_tree() {
+    fn workspace_files_are_found() {
         let tree = tempfile::tempdir().expect("a directory");
         let root = tree.path();
         fs::create_dir_all(root.join("sub/src")).expect("a directory");

@@ -159,7 +159,7 @@ mod tests {
 
     /// While a view is open, the last messages are kept, by lines, and warnings are marked.
     #[test]
-    fn kept_while_held() {
+    fn messages_are_kept_while_captured() {
         let messages = Messages::default();
         messages.capture();
         messages.take(true, "two\n");

@@ -92,7 +92,7 @@ pub(super) fn sample(stacks: &[(&str, u64)]) -> Sample {
 /// A site has the same key in the next report, whatever its amounts and the mapping of its module; another stack,
 /// allocator, process or end is another site.
 #[test]
-fn sites_stay_the_same() {
+fn sites_keep_their_keys() {
     let key = |stack: Stack| Sample::of(&report(vec![stack])).sites[0].key;
     let site = || outstanding_site("grow", 100);
     let moved = outstanding_site("grow", 50);
@@ -120,7 +120,7 @@ fn sites_stay_the_same() {
 
 /// A sample keeps the first stacks of each order, and counts the others, however many there are.
 #[test]
-fn what_is_kept_is_bounded() {
+fn samples_are_bounded() {
     let mut stacks: Vec<_> = (0..5000)
         .map(|number| outstanding_site(&format!("f{number}"), 1000))
         .collect();
@@ -199,7 +199,7 @@ fn subjects() {
 
 /// Losses of every kind are shown with their causes.
 #[test]
-fn losses_are_said() {
+fn losses_are_shown_with_causes() {
     let lost = |losses: Losses| {
         let report = Report {
             losses,

@@ -179,7 +179,7 @@ mod tests {
     /// Our files, and what our links lead to, are found; another user's files, and what that user's links lead to, are
     /// not.
     #[test]
-    fn whose_it_is_as_root() {
+    fn other_users_files_are_refused_as_root() {
         let (shared, own) = (everybodys(), tempfile::tempdir().expect("a directory"));
         let path = |name: &str| shared.path().join(name);
         fs::write(path("file"), "ours").expect("a file");

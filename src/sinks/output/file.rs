@@ -256,7 +256,7 @@ mod tests {
 
     /// An existing file is unchanged unless it is to be overwritten; a new one is for its owner alone.
     #[test]
-    fn nothing_is_overwritten_by_accident() {
+    fn existing_files_are_not_overwritten() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("leaks.txt");
         for make in [File::open, File::prepare] {
@@ -298,7 +298,7 @@ mod tests {
 
     /// An error in creating a file has its name.
     #[test]
-    fn directories_that_are_not_there() {
+    fn errors_name_the_missing_directory() {
         let path = Path::new("/nonexistent/leaks.txt");
         for make in [File::open, File::prepare] {
             let error = make(path, false).err().expect("refused").to_string();

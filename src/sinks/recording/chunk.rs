@@ -233,7 +233,7 @@ mod tests {
 
     /// A chunk is read as it was written; truncated anywhere it is cut, and with any bit changed it is not accepted.
     #[test]
-    fn chunks_are_checked() {
+    fn damaged_chunks_are_refused() {
         let payload: Vec<u64> = (0..100).map(|number| number * number).collect();
         let chunk = encode(Kind::Stacks, &payload).expect("small");
         let (whole, end) = file(&chunk);
@@ -257,7 +257,7 @@ mod tests {
 
     /// A valid checksum does not make the lengths valid: no more is decompressed than was announced.
     #[test]
-    fn lies_about_lengths() {
+    fn wrong_lengths_are_refused() {
         let chunk = encode(Kind::Head, &"x".repeat(1 << 20)).expect("small");
         for announced in [0_u32, 1, 1000, 1 << 20, (1 << 20) + 6, MAX_BYTES] {
             let mut chunk = chunk.clone();

@@ -148,7 +148,7 @@ fn assert_same(read: &Report, recorded: &Report) {
 
 /// Every field of every report is read as it was recorded, and every format of it is equal to the byte.
 #[test]
-fn what_is_recorded_is_read() {
+fn recorded_reports_are_read_back() {
     let place = Place::new();
     let reports = [
         rich(),
@@ -196,7 +196,7 @@ fn definitions_are_written_once() {
 
 /// A file truncated anywhere still has the reports before that point, and its ending is not `Done`.
 #[test]
-fn files_that_were_cut() {
+fn truncated_files_keep_earlier_reports() {
     let place = Place::new();
     let reports = [rich(), grown(3), grown(4)];
     let mut recorder = Recorder::create(&place.settings).unwrap();
@@ -276,7 +276,7 @@ const HEADER: usize = chunk::HEADER_BYTES;
 
 /// Additions of later versions are skipped: chunks of unknown kinds and unknown fields.
 #[test]
-fn what_is_not_known_is_skipped() {
+fn unknown_chunks_and_fields_are_skipped() {
     let place = Place::new();
     place.record(&[rich()]);
     let whole = fs::read(place.file()).unwrap();
@@ -298,7 +298,7 @@ fn what_is_not_known_is_skipped() {
 
 /// Only its owner can read a recording, and it replaces a file only if that was requested.
 #[test]
-fn nothing_is_replaced_by_accident() {
+fn existing_recordings_are_not_replaced() {
     use std::os::unix::fs::PermissionsExt;
     let mut place = Place::new();
     fs::write(place.file(), "old").unwrap();

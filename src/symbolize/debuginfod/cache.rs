@@ -164,7 +164,7 @@ mod tests {
 
     /// A directory of another user, or writable by others, is refused; a new one is created for this user alone.
     #[test]
-    fn whose_directory_it_is_as_root() {
+    fn other_users_cache_directories_are_refused_as_root() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("a/b");
         let refusal = || Cache::open(&path).err().map(|error| error.to_string());

@@ -9,7 +9,7 @@ use std::ops::Add;
 use std::time::Duration;
 
 use super::Site;
-use super::suspicion::{Course, SiteState, Point, Suspicion};
+use super::suspicion::{Course, Point, SiteState, Suspicion};
 use crate::model::{Ages, Amount, Estimate, RegionKind, Snapshot, Spread, StackBlocks, StackTotals};
 use serde::{Deserialize, Serialize};
 

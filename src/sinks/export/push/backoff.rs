@@ -86,7 +86,7 @@ mod tests {
 
     /// A server can make the delay longer, up to 600 s, but not shorter.
     #[test]
-    fn servers_are_heeded() {
+    fn retry_after_only_delays_more() {
         let seconds = Duration::from_secs;
         for (retry_after, random, expected) in [
             (seconds(30), 0, seconds(30)),
@@ -95,7 +95,11 @@ mod tests {
             (Duration::MAX, 0, seconds(600)),
         ] {
             let mut backoff = Backoff::new(seconds(1), seconds(60));
-            assert_eq!(backoff.wait(Some(retry_after), random), expected, "{retry_after:?}");
+            assert_eq!(
+                backoff.wait(Some(retry_after), random),
+                expected,
+                "{retry_after:?}"
+            );
         }
     }
 }

@@ -108,7 +108,7 @@ fn selection() {
 
 /// Sites with nothing outstanding are listed only in orders by something else.
 #[test]
-fn sites_that_hold_nothing() {
+fn sites_with_nothing_outstanding() {
     let mut gone = outstanding_site("gone", 100);
     gone.outstanding = Default::default();
     gone.recent = Default::default();

@@ -95,7 +95,7 @@ proptest! {
 
 /// A reference to a missing definition is refused, with the number of the report that has it.
 #[test]
-fn what_is_not_defined() {
+fn undefined_references_are_refused() {
     let place = recorded();
     let mut chunks = chunks(place.file());
     chunks.retain(|(kind, _)| *kind != Kind::Definitions.letters());

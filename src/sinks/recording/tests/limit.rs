@@ -53,7 +53,7 @@ fn thinned_evenly() {
 
 /// When the stacks become so many that only one report fits, the last one stays.
 #[test]
-fn the_last_has_room() {
+fn last_report_fits_by_dropping_others() {
     let (place, recorder) = bounded(Settings::MIN_LIMIT, 30, |number| 40 * number);
     recorder.finish().unwrap();
     let recording = place.open();
@@ -66,7 +66,7 @@ fn the_last_has_room() {
 
 /// A report that is too large by itself is an error, and earlier ones stay readable.
 #[test]
-fn not_even_one_has_room() {
+fn report_larger_than_the_limit_is_an_error() {
     let (place, mut recorder) = bounded(Settings::MIN_LIMIT, 3, |_| 10);
     let refused = recorder.record(4, &grown(4000)).unwrap_err().to_string();
     assert!(refused.contains("--record-limit allows (64.0 KiB)"), "{refused}");
