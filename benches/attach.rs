@@ -99,14 +99,14 @@ fn run(plan: &Plan, full: bool) -> anyhow::Result<()> {
     }
     let attaches = || all.iter().flatten();
     let fastest = attaches().map(Attach::attach_cpu).fold(f64::INFINITY, f64::min);
-    let most = attaches()
+    let max = attaches()
         .map(|attach| attach.peak_bytes)
         .max()
         .unwrap_or_default();
     let limit = MAX_RESIDENT + code.saturating_sub(DEFAULT_CODE) / 4;
     ensure!(
-        most <= limit,
-        "{most} bytes were resident, and {limit} is the most there may be"
+        max <= limit,
+        "{max} bytes were resident, and {limit} is the most there may be"
     );
     ensure!(
         !full || fastest <= LIMIT.as_secs_f64() * 1e3,
@@ -156,30 +156,30 @@ fn attach(pid: u32, prefix: &[&str]) -> anyhow::Result<Attach> {
         .stderr(Stdio::piped())
         .spawn()?;
     let mut messages = BufReader::new(child.stderr.take().context("a pipe was asked for")?).lines();
-    let (mut steps, mut said) = (Vec::new(), Vec::new());
+    let (mut steps, mut seen_messages) = (Vec::new(), Vec::new());
     loop {
         let line = messages
             .next()
-            .with_context(|| format!("memleak did not attach: {said:?}"))??;
+            .with_context(|| format!("memleak did not attach: {seen_messages:?}"))??;
         if let Some((_, list)) = line.split_once("attached in steps: ") {
             steps = list.split(", ").filter_map(step).collect();
         }
         if line.contains(": tracing ") {
             break;
         }
-        said.push(line);
+        seen_messages.push(line);
     }
     let attached = began.elapsed();
     // Time for calls to be traced: the report has to have some.
     std::thread::sleep(Duration::from_millis(50));
-    let told = Instant::now();
+    let signalled = Instant::now();
     let status = Command::new("kill")
         .args(["-INT", &child.id().to_string()])
         .status()?;
     ensure!(status.success(), "memleak has ended by itself");
     let drained = std::thread::spawn(move || messages.for_each(drop));
     let output = child.wait_with_output()?;
-    let ended = told.elapsed();
+    let ended = signalled.elapsed();
     _ = drained.join();
     ensure!(output.status.success(), "memleak failed: {}", output.status);
     let report: serde_json::Value = serde_json::from_slice(&output.stdout)?;
@@ -261,11 +261,11 @@ fn mebibytes(bytes: u64) -> f64 {
 }
 
 /// Median, least and most.
-fn line(what: &str, unit: &str, mut values: Vec<f64>) {
+fn line(label: &str, unit: &str, mut values: Vec<f64>) {
     values.sort_by(f64::total_cmp);
     let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
-    let (median, least, most) = (at(values.len() / 2), at(0), at(values.len().saturating_sub(1)));
-    println!("  {what:<22} {median:8.1} {unit} [{least:.1} .. {most:.1}]");
+    let (median, min, max) = (at(values.len() / 2), at(0), at(values.len().saturating_sub(1)));
+    println!("  {label:<22} {median:8.1} {unit} [{min:.1} .. {max:.1}]");
 }
 
 /// A running target; ended when dropped.

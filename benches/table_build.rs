@@ -61,10 +61,14 @@ fn main() -> ExitCode {
     for (path, build) in &measured {
         println!("{build}  {}", path.display());
         let is_sparse = SPARSE.iter().any(|sparse| Path::new(sparse) == path);
-        missed.extend(build.misses(full, !is_sparse).map(|what| (path.clone(), what)));
+        missed.extend(
+            build
+                .misses(full, !is_sparse)
+                .map(|problem| (path.clone(), problem)),
+        );
     }
-    for (path, what) in &missed {
-        println!("{}: {what}", path.display());
+    for (path, problem) in &missed {
+        println!("{}: {problem}", path.display());
     }
     match missed.is_empty() {
         true => ExitCode::SUCCESS,

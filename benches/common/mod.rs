@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use anyhow::{Context, bail, ensure};
 
 /// Request of the command line.
-pub(crate) struct Asked {
+pub(crate) struct Selection {
     /// True for `cargo bench` without `--quick`; otherwise less is measured, and coarsely.
     pub(crate) whole: bool,
     /// True for `cargo bench`, false for `cargo test`.
@@ -18,7 +18,7 @@ pub(crate) struct Asked {
     parts: Vec<String>,
 }
 
-impl Asked {
+impl Selection {
     fn from_arguments() -> Self {
         let arguments: Vec<String> = std::env::args().skip(1).collect();
         let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
@@ -34,7 +34,7 @@ impl Asked {
         }
     }
 
-    pub(crate) fn wants(&self, part: &str) -> bool {
+    pub(crate) fn selects(&self, part: &str) -> bool {
         self.parts.is_empty() || self.parts.iter().any(|wanted| wanted == part)
     }
 
@@ -54,12 +54,12 @@ impl Asked {
 /// Runs a benchmark of these parts.
 pub(crate) fn run_bench(
     parts: &[&str],
-    run: impl FnOnce(&Asked, &mut dyn Write) -> anyhow::Result<()>,
+    run: impl FnOnce(&Selection, &mut dyn Write) -> anyhow::Result<()>,
 ) -> ExitCode {
-    let asked = Asked::from_arguments();
-    let result = asked
+    let selection = Selection::from_arguments();
+    let result = selection
         .check(parts)
-        .and_then(|()| run(&asked, &mut io::stdout().lock()));
+        .and_then(|()| run(&selection, &mut io::stdout().lock()));
     // Files of a run that was killed are left to `cargo clean`.
     _ = fs::remove_dir_all(benches_directory().join(run_name()));
     match result {
@@ -75,9 +75,9 @@ pub(crate) fn run_bench(
 /// A median and the range that it is the median of.
 #[derive(Clone, Copy)]
 pub(crate) struct Spread {
-    pub(crate) least: f64,
+    pub(crate) min: f64,
     pub(crate) median: f64,
-    pub(crate) most: f64,
+    pub(crate) max: f64,
 }
 
 impl Spread {
@@ -92,9 +92,9 @@ impl Spread {
             _ => (at(middle.wrapping_sub(1)) + at(middle)) / 2.0,
         };
         Self {
-            least: at(0),
+            min: at(0),
             median,
-            most: at(values.len().saturating_sub(1)),
+            max: at(values.len().saturating_sub(1)),
         }
     }
 }
@@ -102,12 +102,12 @@ impl Spread {
 impl fmt::Display for Spread {
     /// `MEDIAN [MIN .. MAX]`, with the digits that are asked for.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { least, median, most } = *self;
+        let Self { min, median, max } = *self;
         let digits = f.precision().unwrap_or(2);
         let width = f.width().unwrap_or(0);
         write!(
             f,
-            "{median:width$.digits$} [{least:width$.digits$} .. {most:width$.digits$}]"
+            "{median:width$.digits$} [{min:width$.digits$} .. {max:width$.digits$}]"
         )
     }
 }

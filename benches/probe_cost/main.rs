@@ -13,7 +13,7 @@
 mod bare;
 mod ratios;
 mod target;
-mod ways;
+mod tracings;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -23,12 +23,12 @@ use memleak::bpf::preflight;
 
 use ratios::{RATIOS, Spread, Verdict};
 use target::{Build, Cost, FRAME_POINTERS, LARGE_FRAMES, Load, PLAIN, Stacks, Target};
-use ways::{Seen, Way};
+use tracings::{Seen, Tracing};
 
 /// Ways and loads that are compared with one another on one build of the target.
 struct Comparison {
     build: Build,
-    ways: &'static [Way],
+    tracings: &'static [Tracing],
     loads: Vec<Load>,
 }
 
@@ -43,7 +43,7 @@ struct Plan {
 
 impl Plan {
     fn whole() -> Self {
-        use Way::{
+        use Tracing::{
             Bare, BareEntries, Dwarf, Filtered, FirstInstructions, Fp, Kernel, NoMemo, NoWalk, Plain,
             Unsampled, Untraced,
         };
@@ -62,27 +62,27 @@ impl Plan {
             comparisons: vec![
                 Comparison {
                     build: PLAIN,
-                    ways: &[Untraced, Bare, NoWalk, Dwarf, Filtered, Unsampled, BareEntries],
+                    tracings: &[Untraced, Bare, NoWalk, Dwarf, Filtered, Unsampled, BareEntries],
                     loads,
                 },
                 Comparison {
                     build: FRAME_POINTERS,
-                    ways: &[Untraced, NoWalk, Kernel, Fp, Dwarf],
+                    tracings: &[Untraced, NoWalk, Kernel, Fp, Dwarf],
                     loads: [few.clone(), vec![Load::new(Stacks::Varied, 40)]].concat(),
                 },
                 Comparison {
                     build: PLAIN,
-                    ways: &[Untraced, NoWalk, Dwarf, NoMemo, Plain],
+                    tracings: &[Untraced, NoWalk, Dwarf, NoMemo, Plain],
                     loads: apart.to_vec(),
                 },
                 Comparison {
                     build: LARGE_FRAMES,
-                    ways: &[Untraced, NoWalk, Dwarf],
+                    tracings: &[Untraced, NoWalk, Dwarf],
                     loads: few.clone(),
                 },
                 Comparison {
                     build: PLAIN,
-                    ways: &[Untraced, Dwarf, FirstInstructions],
+                    tracings: &[Untraced, Dwarf, FirstInstructions],
                     loads: few[..1].to_vec(),
                 },
             ],
@@ -93,18 +93,18 @@ impl Plan {
     }
 
     fn quick() -> Self {
-        use Way::{Bare, BareEntries, Dwarf, Filtered, Fp, Kernel, NoWalk, Untraced};
+        use Tracing::{Bare, BareEntries, Dwarf, Filtered, Fp, Kernel, NoWalk, Untraced};
         let depths = [10, 40].map(|depth| Load::new(Stacks::Hot, depth));
         Self {
             comparisons: vec![
                 Comparison {
                     build: PLAIN,
-                    ways: &[Untraced, Bare, NoWalk, Dwarf, Filtered, BareEntries],
+                    tracings: &[Untraced, Bare, NoWalk, Dwarf, Filtered, BareEntries],
                     loads: depths.to_vec(),
                 },
                 Comparison {
                     build: FRAME_POINTERS,
-                    ways: &[Untraced, NoWalk, Kernel, Fp, Dwarf],
+                    tracings: &[Untraced, NoWalk, Kernel, Fp, Dwarf],
                     loads: depths.to_vec(),
                 },
             ],
@@ -146,10 +146,13 @@ fn run(plan: &Plan, out: &mut dyn Write) -> anyhow::Result<()> {
         writeln!(out, "\ntarget {}", comparison.build.name)?;
         let rounds = measure(plan, comparison)?;
         for (index, load) in comparison.loads.iter().enumerate() {
-            print_load(*load, index, comparison.ways, &rounds, out)?;
+            print_load(*load, index, comparison.tracings, &rounds, out)?;
             // Ratios that are measured once more beside other ways are judged once.
             for verdict in judge(plan, comparison, *load, index, &rounds) {
-                if verdicts.iter().all(|judged| judged.what != verdict.what) {
+                if verdicts
+                    .iter()
+                    .all(|judged| judged.description != verdict.description)
+                {
                     verdicts.push(verdict);
                 }
             }
@@ -178,15 +181,19 @@ fn run(plan: &Plan, out: &mut dyn Write) -> anyhow::Result<()> {
 type Round = Vec<Vec<(Cost, Seen)>>;
 
 fn measure(plan: &Plan, comparison: &Comparison) -> anyhow::Result<Vec<Round>> {
-    let Comparison { build, ways, loads } = comparison;
+    let Comparison {
+        build,
+        tracings,
+        loads,
+    } = comparison;
     let program = target::compile(build)?;
     let mut rounds = Vec::new();
     for number in 0..plan.rounds {
         let mut target = Target::start(&program)?;
-        let mut round: Round = ways.iter().map(|_| Vec::new()).collect();
-        for turn in 0..ways.len() {
-            let way = (number + turn) % ways.len();
-            round[way] = ways::measure(ways[way], build, &mut target, loads, plan.pairs)?;
+        let mut round: Round = tracings.iter().map(|_| Vec::new()).collect();
+        for turn in 0..tracings.len() {
+            let tracing = (number + turn) % tracings.len();
+            round[tracing] = tracings::measure(tracings[tracing], build, &mut target, loads, plan.pairs)?;
         }
         rounds.push(round);
     }
@@ -194,8 +201,8 @@ fn measure(plan: &Plan, comparison: &Comparison) -> anyhow::Result<Vec<Round>> {
 }
 
 /// Returns the cost that a way added to a load in a round, in round trips: its own less that of the first way.
-fn added(round: &Round, way: usize, load: usize) -> f64 {
-    round[way][load].0.round_trips - round[0][load].0.round_trips
+fn added(round: &Round, tracing: usize, load: usize) -> f64 {
+    round[tracing][load].0.round_trips - round[0][load].0.round_trips
 }
 
 /// Nanoseconds of a round trip, by which costs are told: the median of all rounds.
@@ -208,7 +215,7 @@ fn reference(rounds: &[Round]) -> f64 {
 fn print_load(
     load: Load,
     index: usize,
-    ways: &[Way],
+    tracings: &[Tracing],
     rounds: &[Round],
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
@@ -216,10 +223,15 @@ fn print_load(
     let over_rounds = |value: &dyn Fn(&Round) -> f64| {
         Spread::of(rounds.iter().map(|round| value(round) * reference).collect())
     };
-    for (number, way) in ways.iter().enumerate() {
-        if *way == Way::Untraced {
+    for (number, tracing) in tracings.iter().enumerate() {
+        if *tracing == Tracing::Untraced {
             let alone = over_rounds(&|round| round[number][index].0.round_trips);
-            writeln!(out, "  {:<20} {:<20} {alone:.0} ns", load.to_string(), way.name())?;
+            writeln!(
+                out,
+                "  {:<20} {:<20} {alone:.0} ns",
+                load.to_string(),
+                tracing.name()
+            )?;
             continue;
         }
         let cost = over_rounds(&|round| added(round, number, index));
@@ -230,7 +242,7 @@ fn print_load(
             out,
             "  {:<20} {:<20} {cost:.0} ns {frames:6.1} frames",
             "",
-            way.name()
+            tracing.name()
         )?;
     }
     Ok(())
@@ -238,7 +250,12 @@ fn print_load(
 
 /// The ratios of one load that have a limit.
 fn judge(plan: &Plan, comparison: &Comparison, load: Load, index: usize, rounds: &[Round]) -> Vec<Verdict> {
-    let position = |way| comparison.ways.iter().position(|&candidate| candidate == way);
+    let position = |tracing| {
+        comparison
+            .tracings
+            .iter()
+            .position(|&candidate| candidate == tracing)
+    };
     let mut verdicts = Vec::new();
     for ratio in RATIOS {
         let (Some(over), Some(under)) = (position(ratio.over), position(ratio.under)) else {

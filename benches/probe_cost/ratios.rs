@@ -3,12 +3,12 @@
 use std::fmt;
 
 use crate::target::{FRAME_POINTERS, PLAIN, Stacks};
-use crate::ways::Way;
+use crate::tracings::Tracing;
 
 /// Ratio of the costs of two ways on one load, and its limit.
 pub(crate) struct Ratio {
-    pub(crate) over: Way,
-    pub(crate) under: Way,
+    pub(crate) over: Tracing,
+    pub(crate) under: Tracing,
     pub(crate) build: &'static str,
     pub(crate) stacks: Stacks,
     pub(crate) depth: u32,
@@ -21,7 +21,7 @@ enum Limit {
     AtLeast(f64),
 }
 
-const fn at_most(limit: f64, over: Way, under: Way, stacks: Stacks, depth: u32) -> Ratio {
+const fn upper_limit(limit: f64, over: Tracing, under: Tracing, stacks: Stacks, depth: u32) -> Ratio {
     Ratio {
         over,
         under,
@@ -41,23 +41,35 @@ const fn with_frame_pointers(ratio: Ratio) -> Ratio {
 
 /// Every ratio that has a limit.
 pub(crate) const RATIOS: &[Ratio] = &[
-    at_most(1.12, Way::Dwarf, Way::NoWalk, Stacks::Hot, 10),
-    at_most(1.15, Way::Dwarf, Way::NoWalk, Stacks::Hot, 40),
-    at_most(1.20, Way::Dwarf, Way::NoWalk, Stacks::Varied, 10),
-    at_most(1.40, Way::Dwarf, Way::NoWalk, Stacks::Varied, 40),
-    at_most(1.30, Way::Dwarf, Way::NoWalk, Stacks::Distinct, 10),
-    at_most(1.70, Way::Dwarf, Way::NoWalk, Stacks::Distinct, 40),
-    with_frame_pointers(at_most(0.65, Way::Dwarf, Way::Kernel, Stacks::Hot, 10)),
-    with_frame_pointers(at_most(0.55, Way::Dwarf, Way::Kernel, Stacks::Hot, 40)),
-    with_frame_pointers(at_most(0.65, Way::Fp, Way::Kernel, Stacks::Hot, 10)),
-    with_frame_pointers(at_most(0.65, Way::Fp, Way::Kernel, Stacks::Hot, 40)),
-    at_most(1.6, Way::Dwarf, Way::Bare, Stacks::Hot, 10),
-    at_most(1.6, Way::Dwarf, Way::Bare, Stacks::Hot, 40),
-    at_most(1.15, Way::Filtered, Way::BareEntries, Stacks::Hot, 10),
-    at_most(1.15, Way::Unsampled, Way::BareEntries, Stacks::Hot, 10),
+    upper_limit(1.12, Tracing::Dwarf, Tracing::NoWalk, Stacks::Hot, 10),
+    upper_limit(1.15, Tracing::Dwarf, Tracing::NoWalk, Stacks::Hot, 40),
+    upper_limit(1.20, Tracing::Dwarf, Tracing::NoWalk, Stacks::Varied, 10),
+    upper_limit(1.40, Tracing::Dwarf, Tracing::NoWalk, Stacks::Varied, 40),
+    upper_limit(1.30, Tracing::Dwarf, Tracing::NoWalk, Stacks::Distinct, 10),
+    upper_limit(1.70, Tracing::Dwarf, Tracing::NoWalk, Stacks::Distinct, 40),
+    with_frame_pointers(upper_limit(
+        0.65,
+        Tracing::Dwarf,
+        Tracing::Kernel,
+        Stacks::Hot,
+        10,
+    )),
+    with_frame_pointers(upper_limit(
+        0.55,
+        Tracing::Dwarf,
+        Tracing::Kernel,
+        Stacks::Hot,
+        40,
+    )),
+    with_frame_pointers(upper_limit(0.65, Tracing::Fp, Tracing::Kernel, Stacks::Hot, 10)),
+    with_frame_pointers(upper_limit(0.65, Tracing::Fp, Tracing::Kernel, Stacks::Hot, 40)),
+    upper_limit(1.6, Tracing::Dwarf, Tracing::Bare, Stacks::Hot, 10),
+    upper_limit(1.6, Tracing::Dwarf, Tracing::Bare, Stacks::Hot, 40),
+    upper_limit(1.15, Tracing::Filtered, Tracing::BareEntries, Stacks::Hot, 10),
+    upper_limit(1.15, Tracing::Unsampled, Tracing::BareEntries, Stacks::Hot, 10),
     Ratio {
         limit: Limit::AtLeast(5.0),
-        ..at_most(0.0, Way::FirstInstructions, Way::Dwarf, Stacks::Hot, 10)
+        ..upper_limit(0.0, Tracing::FirstInstructions, Tracing::Dwarf, Stacks::Hot, 10)
     },
 ];
 
@@ -68,7 +80,7 @@ impl Ratio {
             Limit::AtMost(limit) => ("<=", limit, measured.median > limit * leeway),
             Limit::AtLeast(limit) => (">=", limit, measured.median < limit / leeway),
         };
-        let what = format!(
+        let description = format!(
             "{} / {}, {} {}",
             self.over.name(),
             self.under.name(),
@@ -77,7 +89,7 @@ impl Ratio {
         );
         Verdict {
             measured: format!("{measured:.2}   {sign} {number:.2}"),
-            what,
+            description,
             is_beyond,
         }
     }
@@ -85,7 +97,7 @@ impl Ratio {
 
 /// A ratio as it was measured.
 pub(crate) struct Verdict {
-    pub(crate) what: String,
+    pub(crate) description: String,
     measured: String,
     is_beyond: bool,
 }
@@ -99,15 +111,15 @@ impl Verdict {
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verdict = if self.is_beyond { "BEYOND" } else { "met" };
-        write!(f, "  {:<52} {}  {verdict}", self.what, self.measured)
+        write!(f, "  {:<52} {}  {verdict}", self.description, self.measured)
     }
 }
 
 /// A median and the range that it is the median of.
 pub(crate) struct Spread {
-    least: f64,
+    min: f64,
     median: f64,
-    most: f64,
+    max: f64,
 }
 
 impl Spread {
@@ -115,9 +127,9 @@ impl Spread {
         values.sort_by(f64::total_cmp);
         let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
         Self {
-            least: at(0),
+            min: at(0),
             median: at(values.len() / 2),
-            most: at(values.len().saturating_sub(1)),
+            max: at(values.len().saturating_sub(1)),
         }
     }
 
@@ -132,7 +144,7 @@ impl fmt::Display for Spread {
         write!(
             f,
             "{:7.digits$} [{:5.digits$} .. {:5.digits$}]",
-            self.median, self.least, self.most
+            self.median, self.min, self.max
         )
     }
 }

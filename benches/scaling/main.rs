@@ -20,7 +20,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::ensure;
-use common::{Asked, Spread, run_bench};
+use common::{Selection, Spread, run_bench};
 use memleak::bpf::preflight;
 use point::{AXES, Axis, Point};
 use station::{Station, TRACINGS, UNTRACED};
@@ -52,9 +52,9 @@ fn main() -> ExitCode {
     run_bench(&AXES.map(|axis| axis.name), run)
 }
 
-fn run(asked: &Asked, out: &mut dyn Write) -> anyhow::Result<()> {
+fn run(selection: &Selection, out: &mut dyn Write) -> anyhow::Result<()> {
     preflight::check()?;
-    let plan = if asked.whole { WHOLE } else { QUICK };
+    let plan = if selection.whole { WHOLE } else { QUICK };
     writeln!(
         out,
         "CPU time added to each malloc+free pair: median of {} rounds [least .. most], {} pairs each;\n\
@@ -62,8 +62,8 @@ fn run(asked: &Asked, out: &mut dyn Write) -> anyhow::Result<()> {
         plan.rounds, plan.pairs
     )?;
     let mut steep = Vec::new();
-    for axis in AXES.iter().filter(|axis| asked.wants(axis.name)) {
-        if !asked.bench && axis.name != SMOKE_AXIS {
+    for axis in AXES.iter().filter(|axis| selection.selects(axis.name)) {
+        if !selection.bench && axis.name != SMOKE_AXIS {
             continue;
         }
         writeln!(out, "\n{}", axis.title)?;

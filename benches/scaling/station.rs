@@ -97,11 +97,11 @@ impl Station {
 
     fn check(&self, point: &Point, pairs: u32, before: &Snapshot, after: &Snapshot) -> anyhow::Result<()> {
         let recorded = allocations(after, |_| true) - allocations(before, |_| true);
-        let least = u64::from(pairs / point.threads * point.threads);
-        let most = least + u64::from(BLOCKS_PER_COMMAND + BLOCKS_PER_THREAD * point.threads);
+        let min = u64::from(pairs / point.threads * point.threads);
+        let max = min + u64::from(BLOCKS_PER_COMMAND + BLOCKS_PER_THREAD * point.threads);
         ensure!(
-            (least..=most).contains(&recorded),
-            "{recorded} allocations were recorded, where {least} to {most} were made"
+            (min..=max).contains(&recorded),
+            "{recorded} allocations were recorded, where {min} to {max} were made"
         );
         let losses = &after.losses;
         ensure!(

@@ -22,7 +22,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::ensure;
-use common::{Asked, run_bench};
+use common::{Selection, run_bench};
 use measure::measure;
 use memleak::bpf::preflight;
 use subject::{SUBJECTS, Subject, Work, find};
@@ -64,9 +64,9 @@ fn main() -> ExitCode {
     run_bench(&["malloc", "redis", "clang"], run)
 }
 
-fn run(asked: &Asked, out: &mut dyn Write) -> anyhow::Result<()> {
+fn run(selection: &Selection, out: &mut dyn Write) -> anyhow::Result<()> {
     preflight::check()?;
-    let plan = match (asked.whole, asked.bench) {
+    let plan = match (selection.whole, selection.bench) {
         (true, _) => WHOLE,
         (false, true) => QUICK,
         (false, false) => SMOKE,
@@ -78,7 +78,7 @@ fn run(asked: &Asked, out: &mut dyn Write) -> anyhow::Result<()> {
         plan.rounds
     )?;
     let mut wrong = Vec::new();
-    for subject in SUBJECTS.iter().filter(|subject| asked.wants(subject.part)) {
+    for subject in SUBJECTS.iter().filter(|subject| selection.selects(subject.part)) {
         if plan.smoke && !subject.in_smoke {
             continue;
         }
@@ -144,23 +144,26 @@ fn wrong_rows(subject: &Subject, rows: &[Row]) -> Vec<String> {
     for row in rows.iter().filter(|row| row.tool.is_memleak()) {
         for (_, measured) in &row.rounds {
             let seen = &measured.observed;
-            let tell = |what: String| format!("{}, {}: {what}", row.tool.name, subject.title);
+            let in_row = |problem: String| format!("{}, {}: {problem}", row.tool.name, subject.title);
             if seen.lost != Some(0.0) {
-                wrong.push(tell(format!("{:?} allocations were lost", seen.lost)));
+                wrong.push(in_row(format!("{:?} allocations were lost", seen.lost)));
             }
             let Work::Pairs { .. } = subject.work else {
                 continue;
             };
             let allocations = seen.allocations.unwrap_or(0.0);
             if !row.tool.samples && allocations < measured.units {
-                wrong.push(tell(format!(
+                wrong.push(in_row(format!(
                     "{allocations} of {} allocations were seen",
                     measured.units
                 )));
             }
             let complete = seen.complete.unwrap_or(0.0);
             if row.tool.name.contains("dwarf") && complete < 1.0 {
-                wrong.push(tell(format!("{:.2} % of stacks are complete", 100.0 * complete)));
+                wrong.push(in_row(format!(
+                    "{:.2} % of stacks are complete",
+                    100.0 * complete
+                )));
             }
         }
     }

@@ -12,7 +12,7 @@ use anyhow::{Context, bail, ensure};
 use crate::common::{Target, run_directory};
 use crate::observed::Observed;
 use crate::subject::{Work, cpu_time_library};
-use crate::tool::{How, Tool};
+use crate::tool::{Tool, ToolKind};
 use crate::tracer::{Launch, Tracer};
 
 /// Result of one measurement; times are for one unit of work.
@@ -39,7 +39,7 @@ pub(crate) fn measure(work: Work, tool: &Tool, units: u32) -> anyhow::Result<Mea
     fs::remove_dir_all(&directory)?;
     fs::create_dir_all(&directory)?;
     let once = work == Work::Clang;
-    let (tracer, launch) = Tracer::prepare(tool.how, &allocator, &directory, once)?;
+    let (tracer, launch) = Tracer::prepare(tool.kind, &allocator, &directory, once)?;
     let mut subject = Started {
         tracer,
         command: Command::new("true"),
@@ -48,9 +48,9 @@ pub(crate) fn measure(work: Work, tool: &Tool, units: u32) -> anyhow::Result<Mea
     let port = free_port()?;
     subject.command = subject.command_of(&work.words(port)?, &launch, &allocator)?;
     match work {
-        Work::Pairs { command, .. } => subject.answer(command, units, tool.is_there_first()),
+        Work::Pairs { command, .. } => subject.answer(command, units, tool.starts_before_program()),
         Work::Redis { pipeline } => subject.serve(port, pipeline, units),
-        Work::Clang => subject.run_once(tool.how),
+        Work::Clang => subject.run_once(tool.kind),
     }
 }
 
@@ -137,7 +137,7 @@ impl Started {
     }
 
     /// The tool starts the program, or waits for it; it is over when both have ended.
-    fn run_once(mut self, how: How) -> anyhow::Result<Measured> {
+    fn run_once(mut self, kind: ToolKind) -> anyhow::Result<Measured> {
         let before = self.tracer.cpu_seconds();
         let began = Instant::now();
         let status = self
@@ -147,8 +147,8 @@ impl Started {
             .status()?;
         let wall = began.elapsed();
         let mut tool_cpu = (self.tracer.cpu_seconds() - before) * 1e9;
-        ensure!(status.success(), "{status}: {}", self.said());
-        if matches!(how, How::Memleak(_)) {
+        ensure!(status.success(), "{status}: {}", self.output());
+        if matches!(kind, ToolKind::Memleak(_)) {
             fs::rename(self.directory.join("stdout.once"), self.directory.join("stdout"))?;
         }
         let mut cpu = None;
@@ -170,9 +170,9 @@ impl Started {
         })
     }
 
-    fn said(&self) -> String {
-        let said = fs::read(self.directory.join("program")).unwrap_or_default();
-        String::from_utf8_lossy(&said)
+    fn output(&self) -> String {
+        let output = fs::read(self.directory.join("program")).unwrap_or_default();
+        String::from_utf8_lossy(&output)
             .lines()
             .last()
             .unwrap_or_default()
@@ -214,9 +214,9 @@ impl Server {
     }
 
     fn cpu_nanoseconds(&self) -> anyhow::Result<f64> {
-        let said = self.ask(&["INFO", "cpu"])?;
+        let output = self.ask(&["INFO", "cpu"])?;
         let seconds = |name: &str| -> anyhow::Result<f64> {
-            let value = field(&said, name).with_context(|| format!("redis says no {name}"))?;
+            let value = field(&output, name).with_context(|| format!("redis says no {name}"))?;
             Ok(value.parse()?)
         };
         Ok((seconds("used_cpu_user")? + seconds("used_cpu_sys")?) * 1e9)

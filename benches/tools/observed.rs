@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
-use crate::tool::How;
+use crate::tool::ToolKind;
 
 /// Figures of a trace; `None` where the tool does not state them.
 #[derive(Clone, Copy, Default)]
@@ -29,26 +29,26 @@ pub(crate) struct Observed {
 const UNWOUND_SAMPLES: usize = 50;
 
 /// Reads what the tool left in its directory.
-pub(crate) fn read(how: How, directory: &Path) -> anyhow::Result<Observed> {
+pub(crate) fn read(kind: ToolKind, directory: &Path) -> anyhow::Result<Observed> {
     let text = |name: &str| -> anyhow::Result<String> {
         let bytes = fs::read(directory.join(name)).with_context(|| format!("it wrote no {name}"))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
-    match how {
-        How::Memleak(_) => of_memleak(&text("stdout")?),
-        How::Bpftrace(_) => Ok(of_bpftrace(&text("stdout")?)),
-        How::Perf => of_perf(&directory.join("perf.data")),
-        How::Heaptrack => of_heaptrack(&directory.join("heaptrack")),
-        How::HeaptrackInjected => Ok(Observed {
+    match kind {
+        ToolKind::Memleak(_) => of_memleak(&text("stdout")?),
+        ToolKind::Bpftrace(_) => Ok(of_bpftrace(&text("stdout")?)),
+        ToolKind::Perf => of_perf(&directory.join("perf.data")),
+        ToolKind::Heaptrack => of_heaptrack(&directory.join("heaptrack")),
+        ToolKind::HeaptrackInjected => Ok(Observed {
             allocations: number_after(&(text("stdout")? + &text("stderr")?), "\tallocations:"),
             ..Observed::default()
         }),
-        How::Valgrind => Ok(Observed {
+        ToolKind::Valgrind => Ok(Observed {
             allocations: number_after(&text("valgrind")?, "total heap usage:"),
             ..Observed::default()
         }),
-        How::Gperftools | How::Jemalloc => of_profile(directory),
-        How::Untraced | How::Bcc => Ok(Observed::default()),
+        ToolKind::Gperftools | ToolKind::Jemalloc => of_profile(directory),
+        ToolKind::Untraced | ToolKind::Bcc => Ok(Observed::default()),
     }
 }
 

@@ -80,28 +80,28 @@ fn rest(subject: &Subject, row: &Row) -> String {
         return String::new();
     };
     let unit = subject.work.unit();
-    let mut said = Vec::new();
+    let mut parts = Vec::new();
     if matches!(subject.work, Work::Redis { .. }) {
         let rate = row.spread(|measured| 1e9 / measured.wall).median;
-        said.push(format!("{rate:.0} requests/s"));
+        parts.push(format!("{rate:.0} requests/s"));
     }
     if row.tool.name == TOOLS[UNTRACED].name {
-        return said.iter().map(|part| format!(", {part}")).collect();
+        return parts.iter().map(|part| format!(", {part}")).collect();
     }
     let tool = row.spread(|measured| measured.tool_cpu).median;
     if tool > 0.0 {
-        said.push(format!("tool {}", duration(tool)));
+        parts.push(format!("tool {}", duration(tool)));
     }
     let seen = &last.observed;
     if let Some(allocations) = seen.allocations {
-        said.push(format!(
+        parts.push(format!(
             "{:.2} allocations per {unit} {}",
             allocations / last.units,
             if row.tool.samples { "by estimate" } else { "seen" }
         ));
     }
     if let Some(lost) = seen.lost.filter(|&lost| lost > 0.0) {
-        said.push(format!(
+        parts.push(format!(
             "{:.0} % LOST",
             100.0 * lost / (lost + seen.allocations.unwrap_or(0.0))
         ));
@@ -111,18 +111,18 @@ fn rest(subject: &Subject, row: &Row) -> String {
             .depth
             .map(|depth| format!(" of {depth}"))
             .unwrap_or_default();
-        said.push(format!("{frames:.1}{of} frames"));
+        parts.push(format!("{frames:.1}{of} frames"));
     }
     if let Some(complete) = seen.complete {
-        said.push(format!("{:.1} % complete", 100.0 * complete));
+        parts.push(format!("{:.1} % complete", 100.0 * complete));
     }
     if let Some(written) = seen.written {
-        said.push(format!("{:.0} bytes to disk per {unit}", written / last.units));
+        parts.push(format!("{:.0} bytes to disk per {unit}", written / last.units));
     }
     if !row.tool.sees_frees {
-        said.push("no frees".to_owned());
+        parts.push("no frees".to_owned());
     }
-    said.iter().map(|part| format!(", {part}")).collect()
+    parts.iter().map(|part| format!(", {part}")).collect()
 }
 
 fn duration(nanoseconds: f64) -> String {

@@ -6,7 +6,7 @@ use crate::subject::{Work, find, library};
 
 /// Way in which a tool comes to the program.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum How {
+pub(crate) enum ToolKind {
     /// No tool.
     Untraced,
     /// `memleak` with these flags, attached while it runs (or starting it, if it runs but once).
@@ -31,7 +31,7 @@ pub(crate) enum How {
 
 pub(crate) struct Tool {
     pub(crate) name: &'static str,
-    pub(crate) how: How,
+    pub(crate) kind: ToolKind,
     /// Executable of PATH, or library, that must be installed.
     needs: &'static str,
     package: &'static str,
@@ -61,7 +61,7 @@ END { clear(@stack); clear(@bytes); clear(@size); }";
 
 const OWN: Tool = Tool {
     name: "",
-    how: How::Untraced,
+    kind: ToolKind::Untraced,
     needs: "sh",
     package: "",
     slowness: 1,
@@ -78,30 +78,30 @@ pub(crate) const TOOLS: [Tool; 13] = [
     },
     Tool {
         name: "memleak --unwind dwarf",
-        how: How::Memleak(&["--unwind", "dwarf"]),
+        kind: ToolKind::Memleak(&["--unwind", "dwarf"]),
         ..OWN
     },
     Tool {
         name: "memleak --unwind fp",
-        how: How::Memleak(&["--unwind", "fp"]),
+        kind: ToolKind::Memleak(&["--unwind", "fp"]),
         ..OWN
     },
     Tool {
         name: "memleak --sample-bytes 512K",
-        how: How::Memleak(&["--sample-bytes", "512K"]),
+        kind: ToolKind::Memleak(&["--sample-bytes", "512K"]),
         samples: true,
         ..OWN
     },
     Tool {
         name: "bcc memleak",
-        how: How::Bcc,
+        kind: ToolKind::Bcc,
         needs: "memleak-bpfcc",
         package: "bpfcc-tools linux-headers-$(uname -r)",
         ..OWN
     },
     Tool {
         name: "bpftrace, as bcc memleak",
-        how: How::Bpftrace(LEAKS),
+        kind: ToolKind::Bpftrace(LEAKS),
         needs: "bpftrace",
         package: "bpftrace",
         slowness: 8,
@@ -110,7 +110,7 @@ pub(crate) const TOOLS: [Tool; 13] = [
     },
     Tool {
         name: "bpftrace @[ustack]",
-        how: How::Bpftrace(COUNT_STACKS),
+        kind: ToolKind::Bpftrace(COUNT_STACKS),
         needs: "bpftrace",
         package: "bpftrace",
         slowness: 4,
@@ -119,7 +119,7 @@ pub(crate) const TOOLS: [Tool; 13] = [
     },
     Tool {
         name: "perf --call-graph dwarf",
-        how: How::Perf,
+        kind: ToolKind::Perf,
         needs: "perf",
         package: "linux-perf",
         slowness: 8,
@@ -128,21 +128,21 @@ pub(crate) const TOOLS: [Tool; 13] = [
     },
     Tool {
         name: "heaptrack",
-        how: How::Heaptrack,
+        kind: ToolKind::Heaptrack,
         needs: "heaptrack",
         package: "heaptrack",
         ..OWN
     },
     Tool {
         name: "heaptrack -p",
-        how: How::HeaptrackInjected,
+        kind: ToolKind::HeaptrackInjected,
         needs: "heaptrack",
         package: "heaptrack gdb",
         ..OWN
     },
     Tool {
         name: "gperftools HEAPPROFILE",
-        how: How::Gperftools,
+        kind: ToolKind::Gperftools,
         needs: "libtcmalloc.so.4",
         package: "libgoogle-perftools4",
         slowness: 4,
@@ -150,7 +150,7 @@ pub(crate) const TOOLS: [Tool; 13] = [
     },
     Tool {
         name: "jemalloc prof:true, 512K",
-        how: How::Jemalloc,
+        kind: ToolKind::Jemalloc,
         needs: "libjemalloc.so.2",
         package: "libjemalloc2",
         samples: true,
@@ -158,7 +158,7 @@ pub(crate) const TOOLS: [Tool; 13] = [
     },
     Tool {
         name: "valgrind --leak-check=full",
-        how: How::Valgrind,
+        kind: ToolKind::Valgrind,
         needs: "valgrind",
         package: "valgrind",
         slowness: 4,
@@ -170,50 +170,54 @@ pub(crate) const TOOLS: [Tool; 13] = [
 impl Tool {
     /// Returns the reason why the tool cannot be used for such work, and a remedy.
     pub(crate) fn obstacle(&self, work: Work) -> Option<String> {
-        let there = match self.needs.contains(".so") {
+        let is_installed = match self.needs.contains(".so") {
             true => library(self.needs).exists(),
             false => find(self.needs).is_some(),
         };
-        if !there {
+        if !is_installed {
             return Some(format!("not installed: apt-get install {}", self.package));
         }
         let once = work == Work::Clang;
-        match self.how {
-            How::Bcc | How::HeaptrackInjected if once => {
+        match self.kind {
+            ToolKind::Bcc | ToolKind::HeaptrackInjected if once => {
                 Some("attaches only to what runs already".to_owned())
             }
-            How::Bcc if !kernel_headers().exists() => Some(format!(
+            ToolKind::Bcc if !kernel_headers().exists() => Some(format!(
                 "compiles its programs with the running kernel's headers, and there is no {} (Debian's kernels: \
                  apt-get install {})",
                 kernel_headers().display(),
                 self.package
             )),
-            How::Jemalloc if !jemalloc_can_profile() => {
+            ToolKind::Jemalloc if !jemalloc_can_profile() => {
                 Some("this jemalloc is built without its profiler (./configure --enable-prof)".to_owned())
             }
-            How::Untraced
-            | How::Memleak(_)
-            | How::Perf
-            | How::Bpftrace(_)
-            | How::Bcc
-            | How::HeaptrackInjected
-            | How::Heaptrack
-            | How::Gperftools
-            | How::Jemalloc
-            | How::Valgrind => None,
+            ToolKind::Untraced
+            | ToolKind::Memleak(_)
+            | ToolKind::Perf
+            | ToolKind::Bpftrace(_)
+            | ToolKind::Bcc
+            | ToolKind::HeaptrackInjected
+            | ToolKind::Heaptrack
+            | ToolKind::Gperftools
+            | ToolKind::Jemalloc
+            | ToolKind::Valgrind => None,
         }
     }
 
     /// Returns whether the tool is attached before the program begins, and so sees allocations ahead of the work.
-    pub(crate) fn is_there_first(&self) -> bool {
+    pub(crate) fn starts_before_program(&self) -> bool {
         !matches!(
-            self.how,
-            How::Untraced | How::Memleak(_) | How::Perf | How::Bcc | How::HeaptrackInjected
+            self.kind,
+            ToolKind::Untraced
+                | ToolKind::Memleak(_)
+                | ToolKind::Perf
+                | ToolKind::Bcc
+                | ToolKind::HeaptrackInjected
         )
     }
 
     pub(crate) fn is_memleak(&self) -> bool {
-        matches!(self.how, How::Memleak(_))
+        matches!(self.kind, ToolKind::Memleak(_))
     }
 }
 

@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 
 use crate::observed::{self, Observed};
 use crate::subject::{find, library};
-use crate::tool::How;
+use crate::tool::ToolKind;
 
 /// A tool must be attached, or have written what it saw, in this time.
 const PATIENCE: Duration = Duration::from_secs(240);
@@ -24,7 +24,7 @@ const NO_INTERVAL: &str = "86400";
 
 /// A tool that runs beside the program, or none.
 pub(crate) struct Tracer {
-    how: How,
+    kind: ToolKind,
     directory: PathBuf,
     child: Option<Child>,
 }
@@ -40,13 +40,13 @@ impl Tracer {
     /// Prepares a tool, and starts it if it has to be there before the program. `once`: the program runs but once and
     /// cannot be attached to.
     pub(crate) fn prepare(
-        how: How,
+        kind: ToolKind,
         allocator: &Path,
         directory: &Path,
         once: bool,
     ) -> anyhow::Result<(Self, Launch)> {
         let mut tracer = Self {
-            how,
+            kind,
             directory: directory.to_owned(),
             child: None,
         };
@@ -57,35 +57,35 @@ impl Tracer {
             preloaded: None,
             environment: Vec::new(),
         };
-        match how {
-            How::Bpftrace(script) => tracer.start_bpftrace(script, allocator)?,
-            How::Perf => {
+        match kind {
+            ToolKind::Bpftrace(script) => tracer.start_bpftrace(script, allocator)?,
+            ToolKind::Perf => {
                 place_perf_probes(allocator)?;
                 if once {
                     launch.prefix = perf_record(directory);
                     launch.prefix.push("--".to_owned());
                 }
             }
-            How::Memleak(flags) if once => {
+            ToolKind::Memleak(flags) if once => {
                 launch.prefix = words(&[env!("CARGO_BIN_EXE_memleak"), "--format", "json"]);
                 launch.prefix.extend(flags.iter().map(|&flag| flag.to_owned()));
                 launch.prefix.extend([NO_INTERVAL, "--"].map(str::to_owned));
             }
-            How::Valgrind => {
+            ToolKind::Valgrind => {
                 let log = format!("--log-file={}", file("valgrind"));
                 launch.prefix = words(&["valgrind", "--leak-check=full", &log]);
             }
-            How::Heaptrack => {
+            ToolKind::Heaptrack => {
                 launch.preloaded = Some(PathBuf::from("/usr/lib/heaptrack/libheaptrack_preload.so"));
                 launch
                     .environment
                     .push(("DUMP_HEAPTRACK_OUTPUT", file("heaptrack")));
             }
-            How::Gperftools => {
+            ToolKind::Gperftools => {
                 launch.preloaded = Some(library("libtcmalloc.so.4"));
                 launch.environment.push(("HEAPPROFILE", file("profile")));
             }
-            How::Jemalloc => {
+            ToolKind::Jemalloc => {
                 launch.preloaded = Some(library("libjemalloc.so.2"));
                 let settings = format!(
                     "prof:true,prof_accum:true,prof_final:true,prof_prefix:{}",
@@ -93,7 +93,7 @@ impl Tracer {
                 );
                 launch.environment.push(("MALLOC_CONF", settings));
             }
-            How::Untraced | How::Memleak(_) | How::Bcc | How::HeaptrackInjected => {}
+            ToolKind::Untraced | ToolKind::Memleak(_) | ToolKind::Bcc | ToolKind::HeaptrackInjected => {}
         }
         Ok((tracer, launch))
     }
@@ -101,8 +101,8 @@ impl Tracer {
     /// Attaches the tool, if it comes to running processes.
     pub(crate) fn attach(&mut self, pid: u32) -> anyhow::Result<()> {
         let pid = pid.to_string();
-        match self.how {
-            How::Memleak(flags) => {
+        match self.kind {
+            ToolKind::Memleak(flags) => {
                 let mut command = Command::new(env!("CARGO_BIN_EXE_memleak"));
                 command
                     .args(["-p", &pid, "--format", "json"])
@@ -111,25 +111,25 @@ impl Tracer {
                 self.start(&mut command)?;
                 self.await_text("stderr", "tracing ")
             }
-            How::Perf => self.attach_perf(&pid),
-            How::Bcc => {
+            ToolKind::Perf => self.attach_perf(&pid),
+            ToolKind::Bcc => {
                 let program = find("memleak-bpfcc").context("memleak-bpfcc")?;
                 self.start(Command::new(program).args(["-p", &pid, NO_INTERVAL]))?;
                 self.await_text("stdout", "Attaching")
             }
-            How::HeaptrackInjected => {
+            ToolKind::HeaptrackInjected => {
                 let output = self.directory.join("heaptrack");
                 self.start(Command::new("heaptrack").arg("-o").arg(output).args(["-p", &pid]))?;
                 self.await_text("stdout", "injecting")?;
                 std::thread::sleep(SETTLING);
                 self.ensure_runs()
             }
-            How::Untraced
-            | How::Bpftrace(_)
-            | How::Heaptrack
-            | How::Gperftools
-            | How::Jemalloc
-            | How::Valgrind => Ok(()),
+            ToolKind::Untraced
+            | ToolKind::Bpftrace(_)
+            | ToolKind::Heaptrack
+            | ToolKind::Gperftools
+            | ToolKind::Jemalloc
+            | ToolKind::Valgrind => Ok(()),
         }
     }
 
@@ -146,7 +146,7 @@ impl Tracer {
     /// Ends it and reads what it saw. The program has ended.
     pub(crate) fn finish(mut self) -> anyhow::Result<Observed> {
         self.end()?;
-        let seen = observed::read(self.how, &self.directory);
+        let seen = observed::read(self.kind, &self.directory);
         self.remove_probes();
         seen.with_context(|| self.last_words())
     }
@@ -211,9 +211,9 @@ impl Tracer {
     fn await_text(&mut self, file: &str, text: &str) -> anyhow::Result<()> {
         let began = Instant::now();
         while began.elapsed() < PATIENCE {
-            let mut said = Vec::new();
-            File::open(self.directory.join(file))?.read_to_end(&mut said)?;
-            if String::from_utf8_lossy(&said).contains(text) {
+            let mut content = Vec::new();
+            File::open(self.directory.join(file))?.read_to_end(&mut content)?;
+            if String::from_utf8_lossy(&content).contains(text) {
                 return Ok(());
             }
             self.ensure_runs()?;
@@ -231,9 +231,9 @@ impl Tracer {
     /// The last lines that it wrote to standard error.
     fn last_words(&self) -> String {
         const LINES: usize = 3;
-        let said = fs::read(self.directory.join("stderr")).unwrap_or_default();
-        let said = String::from_utf8_lossy(&said);
-        let lines: Vec<&str> = said
+        let text = fs::read(self.directory.join("stderr")).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text
             .lines()
             .map(str::trim)
             .filter(|line| !line.is_empty())
@@ -249,7 +249,7 @@ impl Tracer {
             return Ok(());
         };
         // heaptrack's process is a shell, which ends after the program.
-        if self.how != How::HeaptrackInjected && child.try_wait()?.is_none() {
+        if self.kind != ToolKind::HeaptrackInjected && child.try_wait()?.is_none() {
             kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT)?;
         }
         let began = Instant::now();
@@ -264,7 +264,7 @@ impl Tracer {
     }
 
     fn remove_probes(&self) {
-        if self.how == How::Perf {
+        if self.kind == ToolKind::Perf {
             _ = Command::new("perf")
                 .args(["probe", "-q", "-d"])
                 .arg(format!("{}:*", perf_group()))

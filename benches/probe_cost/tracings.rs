@@ -12,7 +12,7 @@ use crate::target::{Build, Cost, Load, Target};
 
 /// A way to trace; the first is what the costs of others are added to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Way {
+pub(crate) enum Tracing {
     Untraced,
     /// Three empty programs, at entry and return of `malloc` and at `free`.
     Bare,
@@ -34,7 +34,7 @@ pub(crate) enum Way {
     FirstInstructions,
 }
 
-impl Way {
+impl Tracing {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Untraced => "untraced",
@@ -114,22 +114,25 @@ impl Way {
 
 /// Loads measured in one way: what a pair takes and what was seen, by load.
 pub(crate) fn measure(
-    way: Way,
+    tracing: Tracing,
     build: &Build,
     target: &mut Target,
     loads: &[Load],
     pairs: u32,
 ) -> anyhow::Result<Vec<(Cost, Seen)>> {
     let mut storages = storages();
-    let is_bare = matches!(way, Way::Bare | Way::BareEntries);
+    let is_bare = matches!(tracing, Tracing::Bare | Tracing::BareEntries);
     let bare = is_bare
-        .then(|| Bare::attach(target.pid(), way == Way::Bare))
+        .then(|| Bare::attach(target.pid(), tracing == Tracing::Bare))
         .transpose()?;
-    let session = match way.walk() {
-        Some(walk) => Some(Session::start(&mut storages, &way.config(target.pid(), walk))?),
+    let session = match tracing.walk() {
+        Some(walk) => Some(Session::start(
+            &mut storages,
+            &tracing.config(target.pid(), walk),
+        )?),
         None => None,
     };
-    let pairs = way.pairs(pairs);
+    let pairs = tracing.pairs(pairs);
     let mut measured = Vec::new();
     for &load in loads {
         // New stacks, pages and caches are not what each pair costs.
@@ -137,8 +140,8 @@ pub(crate) fn measure(
         let before = Seen::of(session.as_ref())?;
         let cost = target.ask(load, pairs)?;
         let seen = Seen::of(session.as_ref())?.since(&before);
-        if let Some(walk) = way.walk() {
-            seen.check(walk, way.records(), build, load, pairs * load.threads)?;
+        if let Some(walk) = tracing.walk() {
+            seen.check(walk, tracing.records(), build, load, pairs * load.threads)?;
         }
         measured.push((cost, seen));
     }
@@ -206,7 +209,7 @@ impl Seen {
         if !records {
             return Ok(());
         }
-        let least = match walk {
+        let min_frames = match walk {
             Walk::Off | Walk::Kernel => 0,
             Walk::Dwarf => load.least_frames(),
             // The functions that start a thread keep no frame pointers.
@@ -215,8 +218,8 @@ impl Seen {
         };
         let frames = self.frames_per_stack();
         ensure!(
-            frames >= f64::from(least),
-            "{load} {}: {walk:?} found {frames:.1} frames per stack, of at least {least}",
+            frames >= f64::from(min_frames),
+            "{load} {}: {walk:?} found {frames:.1} frames per stack, of at least {min_frames}",
             build.name
         );
         ensure!(
