@@ -434,11 +434,11 @@ mod tests {
             functions in vec(vec(instruction(), 0..12).prop_map(|parts| parts.concat()), 1..6),
         ) {
             let [plain, by_gimli] = [[0, 0], [0x2e, 0]].map(|last| section(architecture, &last, &functions));
-            let told = |cfi: &Cfi<_>| (cfi.rows.clone(), cfi.functions.clone(), cfi.fdes, cfi.malformed);
+            let parts = |cfi: &Cfi<_>| (cfi.rows.clone(), cfi.functions.clone(), cfi.fdes, cfi.malformed);
             let (mut first, mut second) = (Programs::new(architecture), Programs::new(architecture));
             let [plainly, by_gimlis] =
                 [read(architecture, &plain, &mut first), read(architecture, &by_gimli, &mut second)];
-            prop_assert_eq!(told(&plainly), told(&by_gimlis));
+            prop_assert_eq!(parts(&plainly), parts(&by_gimlis));
             prop_assert_eq!(first.ops(), second.ops());
             if architecture == Architecture::Aarch64 {
                 return Ok(());

@@ -329,15 +329,15 @@ fn check_directives(elf: &[u8], source: CfiSource) {
     let image = image.expect("CFI");
     for (number, (directives, expected)) in DIRECTIVES.iter().enumerate() {
         let start = symbol(elf, &format!("f{number}"));
-        let said = |offset| described(&image, image.rule_at(start.wrapping_add(offset)));
-        assert_eq!(said(1), expected.described(), "{directives}");
+        let rule_at = |offset| described(&image, image.rule_at(start.wrapping_add(offset)));
+        assert_eq!(rule_at(1), expected.described(), "{directives}");
         let signal = directives.starts_with(".cfi_signal_frame");
         let entry = if signal {
             expected.described()
         } else {
             rule_frame(sp(8), RA, Saved::Same).described()
         };
-        assert_eq!(said(0), entry, "before {directives}");
+        assert_eq!(rule_at(0), entry, "before {directives}");
     }
 }
 

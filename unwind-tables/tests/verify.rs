@@ -73,7 +73,7 @@ fn odd_files_agree() {
     named_rbx[COLUMN] = 3;
     // A terminator, as crtend.o has one, and what a linker put behind it.
     let joined = [&[0; 4], &usual[..]].concat();
-    for (what, cie, instructions) in [
+    for (case, cie, instructions) in [
         (
             "a row that the next one, which saves rbx, replaces at once",
             &usual,
@@ -105,10 +105,10 @@ fn odd_files_agree() {
             flags: 0,
         }
         .bytes();
-        let image = compile_as(&elf, Saves::Always).expect(what).image.expect(what);
-        let verified = verify(&elf, Some(&image)).expect(what);
-        assert_eq!((verified.wrong, &verified.examples[..]), (0, &[][..]), "{what}");
-        assert_eq!((verified.malformed, verified.rows > 0), (0, true), "{what}");
+        let image = compile_as(&elf, Saves::Always).expect(case).image.expect(case);
+        let verified = verify(&elf, Some(&image)).expect(case);
+        assert_eq!((verified.wrong, &verified.examples[..]), (0, &[][..]), "{case}");
+        assert_eq!((verified.malformed, verified.rows > 0), (0, true), "{case}");
     }
 }
 

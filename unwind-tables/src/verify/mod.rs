@@ -68,8 +68,8 @@ impl fmt::Display for Outcome {
                     fp,
                     interrupted,
                 } = caller;
-                let how = if *interrupted { "interrupted" } else { "calling" };
-                write!(f, "caller {how} at {pc:#x}, sp {sp:#x}, fp {fp:#x}")
+                let kind = if *interrupted { "interrupted" } else { "calling" };
+                write!(f, "caller {kind} at {pc:#x}, sp {sp:#x}, fp {fp:#x}")
             }
             Self::EndOfStack => f.write_str("end of stack"),
             Self::Gap => f.write_str("no CFI"),

@@ -424,22 +424,22 @@ fn exact_names() {
 #[test]
 fn sites_name_their_responsible_function() {
     let new = || samples::frame("libstdc++.so.6.0.30", "operator new(unsigned long)");
-    let holding = |frames, bytes| Stack {
+    let outstanding_stack = |frames, bytes| Stack {
         outstanding: amount(bytes, 1).into(),
         ..samples::stack(frames)
     };
     let mut page = Page::default();
     page.add(&report(vec![
-        holding(vec![new(), samples::frame("app", "Cache::insert(int)")], 400),
-        holding(
+        outstanding_stack(vec![new(), samples::frame("app", "Cache::insert(int)")], 400),
+        outstanding_stack(
             vec![
                 new(),
                 samples::inlined("app", "main", &["std::move<int>(int&)", "fill()", "f()"]),
             ],
             300,
         ),
-        holding(vec![samples::frame("libc.so.6", "strdup")], 200),
-        holding(Vec::new(), 100),
+        outstanding_stack(vec![samples::frame("libc.so.6", "strdup")], 200),
+        outstanding_stack(Vec::new(), 100),
     ]));
     let sites = data_of(&page)["sites"].clone();
     let owners: Vec<_> = sites

@@ -155,11 +155,11 @@ fn pprof_of_estimates() {
         assert_eq!(profile.period_type.map(|period| string(period.kind)), kind);
         assert_eq!(profile.period, period);
         assert_eq!(profile.sample[0].value[3], i64::MAX);
-        let says = profile
+        let has_label = profile
             .comment
             .iter()
             .any(|&line| string(line).starts_with("estimated from samples"));
-        assert_eq!(says, kind.is_some());
+        assert_eq!(has_label, kind.is_some());
     }
 }
 
