@@ -287,8 +287,8 @@ fn table_verify() {
 #[test]
 fn no_such_process_as_root() {
     require_root();
-    let most = fs::read_to_string("/proc/sys/kernel/pid_max").expect("/proc is mounted");
-    let pid = most.trim();
+    let pid_max = fs::read_to_string("/proc/sys/kernel/pid_max").expect("/proc is mounted");
+    let pid = pid_max.trim();
     check_refused(&memleak(&["-p", pid]), &["no process", pid, "ps"]);
 }
 

@@ -264,7 +264,7 @@ fn quiet_and_verbose_as_root() {
     require_root();
     let directory = directory("conventions-quiet");
     let program = compile(&directory, "amounts/plain.c", &["-O2"]);
-    let said = |flags: &[&str]| {
+    let messages = |flags: &[&str]| {
         let output = command()
             .args(flags)
             .args(["--format", "json", "--", program.to_str().expect("UTF-8")])
@@ -279,13 +279,13 @@ fn quiet_and_verbose_as_root() {
         );
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
-    let (quiet, usual, verbose) = (said(&["-q"]), said(&[]), said(&["-v"]));
+    let (quiet, default, verbose) = (messages(&["-q"]), messages(&[]), messages(&["-v"]));
     assert!(
-        !quiet.contains("tracing ") && usual.contains("tracing "),
-        "{quiet}\n{usual}"
+        !quiet.contains("tracing ") && default.contains("tracing "),
+        "{quiet}\n{default}"
     );
     assert!(
-        !usual.contains("attached in steps") && verbose.contains("attached in steps"),
+        !default.contains("attached in steps") && verbose.contains("attached in steps"),
         "{verbose}"
     );
     assert!(quiet.lines().all(|line| line.contains("warning: ")), "{quiet}");

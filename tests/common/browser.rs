@@ -46,8 +46,8 @@ impl Browser {
             .stderr(Stdio::null())
             .spawn()
             .expect("chromedriver starts");
-        let said = Lines::of(driver.stdout.take().expect("a pipe"), "chromedriver");
-        let port = std::iter::from_fn(|| said.next()).find_map(|line| {
+        let lines = Lines::of(driver.stdout.take().expect("a pipe"), "chromedriver");
+        let port = std::iter::from_fn(|| lines.next()).find_map(|line| {
             let (_, port) = line.split_once("started successfully on port ")?;
             port.trim_end_matches('.').parse().ok()
         });
@@ -111,7 +111,7 @@ impl Browser {
 
     /// A command of the browser's own protocol for its tools.
     #[track_caller]
-    fn tell(&self, command: &str, parameters: &Value) -> Value {
+    fn devtools_command(&self, command: &str, parameters: &Value) -> Value {
         self.command("goog/cdp/execute", &json!({"cmd": command, "params": parameters}))
     }
 
@@ -132,9 +132,9 @@ impl Browser {
     #[track_caller]
     pub fn appear(&self, [width, height]: [u32; 2], dark: bool) {
         let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500});
-        self.tell("Emulation.setDeviceMetricsOverride", &size);
+        self.devtools_command("Emulation.setDeviceMetricsOverride", &size);
         let scheme = json!({"name": "prefers-color-scheme", "value": if dark { "dark" } else { "light" }});
-        self.tell(
+        self.devtools_command(
             "Emulation.setEmulatedMedia",
             &json!({"media": "", "features": [scheme]}),
         );
@@ -203,7 +203,7 @@ impl Browser {
     /// Role and name of everything in the page that can be used, as those hear it who do not see it.
     #[track_caller]
     pub fn controls(&self) -> Vec<(String, String)> {
-        let tree = self.tell("Accessibility.getFullAXTree", &json!({}));
+        let tree = self.devtools_command("Accessibility.getFullAXTree", &json!({}));
         let nodes = tree["nodes"].as_array().expect("a list").iter();
         let roles = [
             "button",

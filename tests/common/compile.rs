@@ -108,8 +108,8 @@ pub fn run_sanitized(tests: &[&str]) {
         .args(tests)
         .output()
         .expect("it runs");
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let output_text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{output_text}");
     let passed = format!("{} passed", tests.len());
-    assert!(said.contains(&passed), "not {passed}: {said}");
+    assert!(output_text.contains(&passed), "not {passed}: {output_text}");
 }

@@ -11,7 +11,7 @@ pub struct Memleak {
     reports: Lines,
     messages: Lines,
     /// Messages up to the one that says that all is attached.
-    said: Vec<String>,
+    seen_messages: Vec<String>,
 }
 
 /// Longer than any test: such a trace reports when it is told to end.
@@ -77,8 +77,8 @@ impl Memleak {
     fn start(mut command: Command, flags: &[&str], interval: &[&str]) -> Self {
         end_if_only_compiled();
         require_root();
-        let is_said = |flag: &&str| ["--format", "--output"].contains(flag);
-        let format = match flags.iter().any(is_said) {
+        let is_given = |flag: &&str| ["--format", "--output"].contains(flag);
+        let format = match flags.iter().any(is_given) {
             true => &[][..],
             false => &["--format", "json"],
         };
@@ -97,7 +97,7 @@ impl Memleak {
             child,
             reports,
             messages,
-            said: Vec::new(),
+            seen_messages: Vec::new(),
         };
         memleak.await_attached();
         memleak
@@ -108,12 +108,12 @@ impl Memleak {
     fn await_attached(&mut self) {
         while let Some(line) = self.messages.next() {
             let is_attached = line.contains("tracing ");
-            self.said.push(line);
+            self.seen_messages.push(line);
             if is_attached {
                 return;
             }
         }
-        panic!("memleak did not attach: {:#?}", self.said);
+        panic!("memleak did not attach: {:#?}", self.seen_messages);
     }
 
     /// Tells it to compare with what is outstanding now, and waits until that is done.
@@ -122,17 +122,17 @@ impl Memleak {
         signal(self.child.id(), "USR1");
         while let Some(line) = self.messages.next() {
             let done = line.contains("marked at ");
-            self.said.push(line);
+            self.seen_messages.push(line);
             if done {
                 return;
             }
         }
-        panic!("memleak did not mark: {:#?}", self.said);
+        panic!("memleak did not mark: {:#?}", self.seen_messages);
     }
 
     /// Messages that were read so far: those up to the one that says that all is attached, and those up to a mark.
-    pub fn said(&self) -> &[String] {
-        &self.said
+    pub fn seen_messages(&self) -> &[String] {
+        &self.seen_messages
     }
 
     pub fn pid(&self) -> u32 {
@@ -176,7 +176,7 @@ impl Memleak {
         self.interrupt();
         let lines = self.reports.rest();
         assert!(self.child.wait().expect("a child of ours").success());
-        let mut messages = std::mem::take(&mut self.said);
+        let mut messages = std::mem::take(&mut self.seen_messages);
         messages.extend(self.messages.rest());
         (lines.join("\n"), messages)
     }
@@ -244,7 +244,7 @@ impl Memleak {
     #[track_caller]
     pub fn rest(mut self) -> (Vec<Report>, Vec<String>) {
         let reports = self.reports.rest();
-        let mut messages = std::mem::take(&mut self.said);
+        let mut messages = std::mem::take(&mut self.seen_messages);
         messages.extend(self.messages.rest());
         let status = self.child.wait().expect("a child of ours");
         assert!(status.success(), "{status}: {messages:#?}");

@@ -6,6 +6,7 @@
     reason = "each suite uses its own part"
 )]
 
+pub mod attach_paths;
 pub mod browser;
 pub mod compile;
 pub mod exclusion;
@@ -24,5 +25,4 @@ pub mod report;
 pub mod started;
 pub mod terminal;
 pub mod tracefs;
-pub mod ways;
 pub mod witness;

@@ -108,10 +108,10 @@ pub fn mimalloc() -> (&'static str, &'static str) {
         ("libmimalloc.so.2", "libmimalloc2.0"),
         ("libmimalloc.so.3", "libmimalloc3"),
     ];
-    let there = versions
+    let installed = versions
         .into_iter()
         .find(|(library, _)| Path::new(LIBRARIES).join(library).exists());
-    there.unwrap_or(versions[0])
+    installed.unwrap_or(versions[0])
 }
 
 /// The path of the directory of this name, which [`directory`] makes.
@@ -201,11 +201,11 @@ pub fn compile_as(output: &Path, source_name: &str, flags: &[&str]) -> PathBuf {
 /// Lines of a pipe, read by a thread so that a pipe is never full and waiting has an end.
 pub struct Lines {
     lines: Receiver<String>,
-    whose: String,
+    source: String,
 }
 
 impl Lines {
-    pub fn of(pipe: impl std::io::Read + Send + 'static, whose: &str) -> Self {
+    pub fn of(pipe: impl std::io::Read + Send + 'static, source: &str) -> Self {
         let (sender, lines) = channel();
         thread::spawn(move || {
             for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
@@ -216,7 +216,7 @@ impl Lines {
         });
         Self {
             lines,
-            whose: whose.to_owned(),
+            source: source.to_owned(),
         }
     }
 
@@ -226,7 +226,7 @@ impl Lines {
         match self.lines.recv_timeout(*PATIENCE) {
             Ok(line) => Some(line),
             Err(RecvTimeoutError::Disconnected) => None,
-            Err(RecvTimeoutError::Timeout) => panic!("{} says nothing for {:?}", self.whose, *PATIENCE),
+            Err(RecvTimeoutError::Timeout) => panic!("{} says nothing for {:?}", self.source, *PATIENCE),
         }
     }
 
@@ -277,7 +277,7 @@ impl Program {
 
     /// Lets it go on.
     #[track_caller]
-    pub fn tell(&mut self, line: &str) {
+    pub fn send_line(&mut self, line: &str) {
         let input = self.input.as_mut().expect("standard input is open");
         writeln!(input, "{line}").expect("the program reads");
     }
@@ -304,7 +304,7 @@ impl Program {
     /// Lets it go on, and waits until it says `answer`.
     #[track_caller]
     pub fn step(&mut self, answer: &str) {
-        self.tell("");
+        self.send_line("");
         self.expect(answer);
     }
 

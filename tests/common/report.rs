@@ -459,8 +459,8 @@ fn matches(frames: &[Frame], expected: &[&str]) -> bool {
         ([], frames) => frames.is_empty(),
         (["..", rest @ ..], frames) => {
             let library = |frame: &&Frame| frame.module.as_deref().is_some_and(|path| path.contains(".so"));
-            let most = frames.iter().take_while(library).count();
-            (0..=most).any(|skip| matches(&frames[skip..], rest))
+            let libraries = frames.iter().take_while(library).count();
+            (0..=libraries).any(|skip| matches(&frames[skip..], rest))
         }
         ([name, rest @ ..], [frame, frames @ ..]) => {
             let same = match name.strip_suffix('*') {

@@ -84,7 +84,7 @@ impl Started {
 
     /// A line for the program.
     #[track_caller]
-    pub fn tell(&mut self, line: &str) {
+    pub fn send_line(&mut self, line: &str) {
         let input = self.input.as_mut().expect("standard input is open");
         writeln!(input, "{line}").expect("the program reads");
     }

@@ -117,11 +117,11 @@ impl Terminal {
 
     /// Waits until the screen is as wanted, and returns it.
     #[track_caller]
-    pub fn await_screen(&mut self, what: &str, is_there: impl Fn(&str) -> bool) -> String {
+    pub fn await_screen(&mut self, description: &str, is_shown: impl Fn(&str) -> bool) -> String {
         let began = Instant::now();
         loop {
             let screen = self.screen();
-            if is_there(&screen) {
+            if is_shown(&screen) {
                 // It may be half drawn.
                 thread::sleep(Duration::from_millis(20));
                 if self.screen() == screen {
@@ -132,7 +132,7 @@ impl Terminal {
             let ended = self.child.try_wait().expect("a child of ours");
             assert!(
                 began.elapsed() < *PATIENCE / 4 && ended.is_none(),
-                "no {what}; ended: {ended:?}; on the screen:\n{screen}"
+                "no {description}; ended: {ended:?}; on the screen:\n{screen}"
             );
             thread::sleep(Duration::from_millis(10));
         }

@@ -145,7 +145,7 @@ impl Witness {
         let mut program = self.start(command.env("GROUND_TRUTH_GATE", "1"));
         program.expect("ready");
         let memleak = Memleak::attach(program.pid(), memleak_flags);
-        program.tell("");
+        program.send_line("");
         self.finish_whole(&mut program, memleak)
     }
 
@@ -154,7 +154,7 @@ impl Witness {
     pub fn finish_whole(&self, program: &mut Program, memleak: Memleak) -> Accounts {
         while program.line() != "done" {}
         let report = memleak.finish();
-        program.tell("");
+        program.send_line("");
         program.expect("recorded");
         self.accounts(report)
     }

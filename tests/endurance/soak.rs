@@ -37,7 +37,7 @@ struct Plan {
     /// Seconds between reports.
     interval: &'static str,
     /// Time between looks at the program, for which it stands still.
-    between_looks: Duration,
+    check_interval: Duration,
 }
 
 impl Plan {
@@ -50,13 +50,13 @@ impl Plan {
                 time: Duration::from_secs_f64(60.0 * minutes),
                 load,
                 interval: "2",
-                between_looks: Duration::from_secs(20),
+                check_interval: Duration::from_secs(20),
             },
             None => Self {
                 time: Duration::from_secs(6),
                 load,
                 interval: "0.25",
-                between_looks: Duration::from_secs(1),
+                check_interval: Duration::from_secs(1),
             },
         }
     }
@@ -155,7 +155,7 @@ impl Soak {
         let recording = recording.to_str().expect("UTF-8");
         let flags = ["--sort", "growth", "--record", recording, "--record-limit", "8M"];
         let memleak = Memleak::attach_reporting(program.pid(), &flags, &[plan.interval]);
-        program.tell("go");
+        program.send_line("go");
         Self {
             plan,
             began: Instant::now(),
@@ -237,9 +237,9 @@ impl Soak {
 
     /// Looks at the program standing still.
     fn look(&mut self) -> (Report, Counts) {
-        self.program.tell("still");
+        self.program.send_line("still");
         let looked = self.check();
-        self.program.tell("go");
+        self.program.send_line("go");
         looked
     }
 
@@ -248,7 +248,7 @@ impl Soak {
         let mut is_marked = false;
         let mut lost_at_mark = 0;
         while self.began.elapsed() < self.plan.time {
-            self.follow_for(self.plan.between_looks);
+            self.follow_for(self.plan.check_interval);
             let (report, counts) = self.look();
             let lost = counts[LEAK].outstanding.bytes;
             if !is_marked && self.began.elapsed() >= self.plan.warm_up() {
@@ -304,9 +304,9 @@ fn check_flat(samples: &[Sample]) -> Vec<String> {
         ("maps", |sample| sample.maps, MAX_RISE_OF_MAPS),
         ("descriptors", |sample| sample.descriptors, 0),
     ];
-    let check = |(name, figure, most): Flat| {
+    let check = |(name, figure, max_growth): Flat| {
         let (first, last) = quarters(samples, figure);
-        assert!(last <= first + most, "{name}: from {first} to {last}");
+        assert!(last <= first + max_growth, "{name}: from {first} to {last}");
         let peak = samples.iter().map(figure).max().unwrap_or_default();
         format!("| memleak's {name}: after the warm-up, at the end, at most | {first}, {last}, {peak} |")
     };
@@ -371,7 +371,7 @@ fn soak() {
     let mut soak = Soak::start(plan, &recording);
     soak.run();
     let took = soak.began.elapsed();
-    soak.program.tell("end");
+    soak.program.send_line("end");
     let (report, counts) = soak.check();
     check_end(&report, &counts);
     let Soak {
@@ -389,7 +389,7 @@ fn soak() {
         !messages.iter().any(|line| line.contains("warning")),
         "{messages:#?}"
     );
-    program.tell("");
+    program.send_line("");
     assert!(program.await_end().success());
     write_samples(&samples, &recording);
     let mut flat = Vec::new();

@@ -199,11 +199,11 @@ impl Traced {
         sleep(Duration::from_millis(2500));
         program.step("quiet");
         assert!(!page.exists(), "a page is there once it is whole");
-        let said = memleak.wait_for_text();
-        assert_eq!(said, "", "the page went to standard output");
+        let output_text = memleak.wait_for_text();
+        assert_eq!(output_text, "", "the page went to standard output");
         // The recording that was made beside makes the same page, without being asked for all reports.
-        let again = report_of(&recording, &["--format", "html"]);
-        assert!(again == fs::read(&page).expect("a page"), "another page");
+        let rendered = report_of(&recording, &["--format", "html"]);
+        assert!(rendered == fs::read(&page).expect("a page"), "another page");
         report_of(&recording, &["--output", picture.to_str().expect("a name")]);
         let json = report_of(&recording, &["--all", "--format", "json"]);
         let json = String::from_utf8(json).expect("text");
@@ -278,8 +278,8 @@ fn measures_and_units(browser: &Browser) {
 
 /// Growth is the difference of two moments, which one moves by keyboard; the attach is a moment, too.
 fn sliders(browser: &Browser, reports: &[Report]) {
-    let held = |report: &Report| i64::try_from(report.outstanding().bytes).expect("not that much");
-    let all: Vec<_> = reports.iter().map(held).collect();
+    let outstanding = |report: &Report| i64::try_from(report.outstanding().bytes).expect("not that much");
+    let all: Vec<_> = reports.iter().map(outstanding).collect();
     assert_eq!(all.len(), 4);
     let last = all[all.len() - 1];
     let growth = || tile(browser, "growth", "data-bytes");

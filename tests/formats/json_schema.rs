@@ -35,12 +35,12 @@ fn validate(schema: &str, lines: &str) -> Output {
 #[track_caller]
 fn check(schema: &str, lines: &str) {
     let output = validate(schema, lines);
-    let said = [&output.stdout, &output.stderr].map(|said| String::from_utf8_lossy(said));
+    let texts = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
     assert!(
         output.status.success(),
         "{schema}: {}{} (apt-get install python3-jsonschema)",
-        said[0],
-        said[1]
+        texts[0],
+        texts[1]
     );
 }
 
@@ -97,14 +97,14 @@ fn violations_are_found() {
             report["stacks"][0]["end"] = "somewhere".into();
         }),
     ];
-    for (what, change) in changes {
+    for (name, change) in changes {
         let mut changed = report.clone();
         change(&mut changed);
         let output = validate("report.schema.json", &format!("{changed}\n"));
         assert_eq!(
             output.status.code(),
-            Some(i32::from(what != "nothing")),
-            "{what}: {}",
+            Some(i32::from(name != "nothing")),
+            "{name}: {}",
             String::from_utf8_lossy(&output.stdout)
         );
     }

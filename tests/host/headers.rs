@@ -28,8 +28,8 @@ fn headers_include_what_they_need() {
                 .args(["-x", "c", "/dev/null"])
                 .output()
                 .expect("clang runs");
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{header}, {machine}: {said}");
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{header}, {machine}: {errors}");
         }
     }
 }

@@ -242,21 +242,21 @@ fn check_estimates(mut sample: impl FnMut(&[u64]) -> Vec<u32>) {
         }
         estimates.push(sums);
     }
-    for what in 0..2 {
-        let values: Vec<f64> = estimates.iter().map(|sums| sums[what]).collect();
+    for measure in 0..2 {
+        let values: Vec<f64> = estimates.iter().map(|sums| sums[measure]).collect();
         let mean = values.iter().sum::<f64>() / f64::from(RUNS);
         let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / f64::from(RUNS - 1);
-        let off = (mean - truth[what]) / (variance / f64::from(RUNS)).sqrt();
+        let off = (mean - truth[measure]) / (variance / f64::from(RUNS)).sqrt();
         assert!(
             off.abs() < 4.0,
-            "{what}: {mean}, not {}: {off} standard errors",
-            truth[what]
+            "{measure}: {mean}, not {}: {off} standard errors",
+            truth[measure]
         );
-        let ratio = variance / stated[what];
+        let ratio = variance / stated[measure];
         assert!(
             (0.9..1.1).contains(&ratio),
-            "{what}: variance {variance}, stated {}",
-            stated[what]
+            "{measure}: variance {variance}, stated {}",
+            stated[measure]
         );
     }
 }

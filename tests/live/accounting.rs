@@ -11,11 +11,11 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::common::attach_paths::attach_paths;
 use crate::common::exclusion::alone;
 use crate::common::memleak::Memleak;
 use crate::common::program::{LIBRARIES, PATIENCE, Program, compile, directory, mimalloc, stock};
 use crate::common::report::{Amount, Report};
-use crate::common::ways::ways;
 
 const RELEASE: [&str; 4] = [
     "-O2",
@@ -84,16 +84,16 @@ fn check_load(preload: Option<(&str, &str)>, way: &str) {
     let count = rounds().to_string();
     let mut program = start(&path, &[way, &THREADS.to_string(), &count], preload);
     let memleak = Memleak::attach_reporting(program.pid(), &[], &["0.2"]);
-    program.tell("");
+    program.send_line("");
     let mut reports = vec![memleak.report()];
     // The full load takes minutes, which reports pass.
-    let said = loop {
+    let line = loop {
         match program.try_line() {
-            Some(said) => break said,
+            Some(line) => break line,
             None => reports.push(memleak.report()),
         }
     };
-    assert_eq!(said, "done");
+    assert_eq!(line, "done");
     reports.extend(memleak.finish_with_all_reports().0);
     check_reports(&reports);
     let report = reports.last().expect("a last one");
@@ -170,7 +170,7 @@ fn killed_under_load() {
     let path = build("killed", "load/load_threads.cpp");
     let mut program = start(&path, &["new", &THREADS.to_string(), "100000000"], None);
     let memleak = Memleak::attach_reporting(program.pid(), &[], &["0.2"]);
-    program.tell("");
+    program.send_line("");
     let first = memleak.report();
     program.signal("KILL");
     let (mut reports, _) = memleak.rest();
@@ -193,7 +193,7 @@ fn killed_under_load() {
 #[test]
 fn rough_treatment() {
     let path = build("rough", "load/rough.c");
-    for attach in ways() {
+    for attach in attach_paths() {
         let mut program = start(&path, &["400"], None);
         let memleak = Memleak::attach_reporting(program.pid(), &["--attach", attach], &["0.1"]);
         program.step("done");
@@ -256,7 +256,7 @@ impl Code {
 /// Rounds per second of the program.
 fn speed(program: &mut Program) -> f64 {
     let mut rounds = || -> f64 {
-        program.tell("");
+        program.send_line("");
         program.line().parse().expect("a number")
     };
     let (began, first) = (Instant::now(), rounds());

@@ -44,7 +44,7 @@ fn check_program(name: &str, preload: Option<(&str, &str)>) {
     let mut program = Program::spawn(&mut command);
     program.expect("ready");
     let memleak = Memleak::attach(program.pid(), &[]);
-    program.tell("");
+    program.send_line("");
     let [before, after] = [program.line(), program.line()].map(|line| {
         let numbers: Vec<u64> = line
             .split(' ')

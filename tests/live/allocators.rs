@@ -108,7 +108,7 @@ fn trace(path: &Path, preloaded: Option<&str>, flags: &[&str]) -> Report {
 
 /// Checks that each row is one stack with one block of just that size, and that there is nothing else.
 #[track_caller]
-fn check_rows(what: &str, report: &Report, rows: &[Row]) {
+fn check_rows(case: &str, report: &Report, rows: &[Row]) {
     for &(row, bytes) in rows {
         let site = row
             .strip_suffix("_old_kept")
@@ -119,27 +119,27 @@ fn check_rows(what: &str, report: &Report, rows: &[Row]) {
             .filter(|stack| stack.names().iter().any(|name| is_function(name, &site)))
             .collect();
         let [stack] = stacks[..] else {
-            panic!("{what}: not one stack through {site}:\n{report}")
+            panic!("{case}: not one stack through {site}:\n{report}")
         };
         let one = Amount { bytes, blocks: 1 };
         let left = if row.ends_with("_kept") { one } else { NOTHING };
         assert_eq!(
             (stack.allocated, stack.outstanding),
             (one, left),
-            "{what}: {site}:\n{stack}"
+            "{case}: {site}:\n{stack}"
         );
         // musl comes without CFI.
         let in_musl = stack
             .end_at
             .iter()
             .any(|at| at.module.iter().any(|path| path.contains("musl")));
-        assert!(stack.end == "complete" || in_musl, "{what}: {stack}");
+        assert!(stack.end == "complete" || in_musl, "{case}: {stack}");
     }
-    assert_eq!(report.stacks.len(), rows.len(), "{what}: nothing else:\n{report}");
+    assert_eq!(report.stacks.len(), rows.len(), "{case}: nothing else:\n{report}");
     assert_eq!(
         (report.lost.blocks, report.events.unknown_frees),
         (0, 0),
-        "{what}:\n{report}"
+        "{case}:\n{report}"
     );
 }
 
@@ -214,8 +214,11 @@ fn a_program_that_never_frees() {
     let mut program = start(&path, &["10"], None);
     let memleak = Memleak::attach(program.pid(), &[]);
     program.step("done");
-    let (report, said) = memleak.finish_with_messages();
-    assert!(said.iter().any(|line| line.contains("never frees")), "{said:#?}");
+    let (report, messages) = memleak.finish_with_messages();
+    assert!(
+        messages.iter().any(|line| line.contains("never frees")),
+        "{messages:#?}"
+    );
     report.check_sums();
     let five = Amount {
         bytes: 5 * 24,
@@ -265,7 +268,7 @@ fn operators_that_throw_under_load() {
     );
     let check = |library: &str| {
         let mut program = start(&path, &["3000"], Some(library));
-        program.tell("");
+        program.send_line("");
         for attach in ["session", "multi", "perf", "session"] {
             let memleak = Memleak::attach(program.pid(), &["--attach", attach]);
             let report = memleak.finish();
@@ -514,7 +517,7 @@ fn functions_with_a_prefix() {
 fn what_is_not_there() {
     let path = compile(&directory("allocators-missing"), "allocators/pool.c", &RELEASE);
     let program = start(&path, &[], None);
-    for (flags, told) in [
+    for (flags, expected) in [
         (["-O", "libnothing.so"], "libc.so.6"),
         (["--alloc", "pool_lost:alloc(size=0)"], "`pool_lost`"),
     ] {
@@ -524,7 +527,7 @@ fn what_is_not_there() {
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{errors}");
         assert!(
-            errors.lines().last().is_some_and(|line| line.contains(told)),
+            errors.lines().last().is_some_and(|line| line.contains(expected)),
             "{errors}"
         );
     }

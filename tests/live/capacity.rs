@@ -26,15 +26,15 @@ fn millions_of_blocks() {
         blocks,
     };
     // Until a report that was begun after it had them all.
-    let held = loop {
+    let full = loop {
         let report = memleak.report();
         assert!(report.outstanding().blocks <= blocks, "{report}");
         if report.outstanding().blocks == blocks {
             break report;
         }
     };
-    assert_eq!(held.only_through("hold").outstanding, all, "{held}");
-    assert_eq!(held.lost.blocks, 0, "{held}");
+    assert_eq!(full.only_through("hold").outstanding, all, "{full}");
+    assert_eq!(full.lost.blocks, 0, "{full}");
     program.step("done");
     let report = memleak.finish();
     report.check_sums();
@@ -180,13 +180,13 @@ fn calls_beyond_the_queue_are_counted() {
         .map(|line| serde_json::from_str(line).expect("JSON"))
         .collect();
     let (report, calls) = lines.split_last().expect("a report");
-    let told = u64::try_from(calls.len()).expect("not that many");
+    let traced = u64::try_from(calls.len()).expect("not that many");
     let of_hold = |call: &Value| {
         let caller = call["caller"].as_str().unwrap_or_default();
         call["event"] == "allocation" && call["bytes"] == BLOCK_BYTES && caller.starts_with("hold+0x")
     };
     assert!(calls.iter().all(of_hold), "{}", calls[0]);
-    assert!(told > BLOCKS / 2, "{told} were told");
-    assert_eq!(report["lost"]["calls"], BLOCKS - told);
+    assert!(traced > BLOCKS / 2, "{traced} were told");
+    assert_eq!(report["lost"]["calls"], BLOCKS - traced);
     assert_eq!(report["outstanding"]["blocks"], BLOCKS);
 }

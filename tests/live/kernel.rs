@@ -117,7 +117,7 @@ fn objects_and_pages_come_and_go() {
         let left = [MESSAGE, LOCK, PAGE].map(|of| outstanding(report, of));
         left == [Amount::default(); 3]
     });
-    program.tell("");
+    program.send_line("");
     memleak.finish();
 }
 
@@ -208,7 +208,7 @@ fn a_full_table_is_reported() {
     let memleak = Memleak::attach_to_kernel(&["--max-blocks", "16"], "86400");
     program.step("done");
     program.step("done");
-    program.tell("");
+    program.send_line("");
     let report = memleak.finish();
     check(&report);
     assert!(report.lost.blocks > 0, "{report}");
@@ -228,7 +228,7 @@ fn calls_are_told() {
     let memleak = Memleak::attach_to_kernel(&flags, "86400");
     program.step("done");
     program.step("done");
-    program.tell("");
+    program.send_line("");
     let text = memleak.finish_text();
     let calls = text.lines().map(|line| -> serde_json::Value {
         serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
@@ -242,9 +242,9 @@ fn calls_are_told() {
         })
         .collect();
     for event in ["allocation", "free"] {
-        let told = calls.iter().filter(|call| call["event"] == event);
-        let told: Vec<_> = told.filter(|call| call["bytes"] == MESSAGE_BYTES).collect();
-        assert_eq!(told.len() as u64, MESSAGES, "{event}:\n{text}");
-        assert!(told.iter().all(|call| call["comm"] == "kernel_user"), "{text}");
+        let traced = calls.iter().filter(|call| call["event"] == event);
+        let traced: Vec<_> = traced.filter(|call| call["bytes"] == MESSAGE_BYTES).collect();
+        assert_eq!(traced.len() as u64, MESSAGES, "{event}:\n{text}");
+        assert!(traced.iter().all(|call| call["comm"] == "kernel_user"), "{text}");
     }
 }

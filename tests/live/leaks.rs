@@ -4,11 +4,11 @@
 use std::fs;
 use std::thread;
 
+use crate::common::attach_paths::attach_paths;
 use crate::common::memleak::Memleak;
 use crate::common::profiles;
 use crate::common::program::{Program, compile, directory};
 use crate::common::report::{Amount, Report, Stack};
-use crate::common::ways::ways;
 
 const RELEASE: [&str; 4] = [
     "-O2",
@@ -326,13 +326,13 @@ fn operator_new() {
 /// The leaker says how many blocks it leaked while it stands still; the report says the same, to the block.
 #[test]
 fn the_leaker_is_counted_to_the_block() {
-    for attach in ways() {
+    for attach in attach_paths() {
         let directory = directory(&format!("leaks-leaker-{attach}"));
         let path = compile(&directory, "amounts/leaker.cpp", &RELEASE);
         let mut leaker = Program::start(&path, &["0", "50"]);
         let before = pause(&mut leaker);
         let memleak = Memleak::attach_reporting(leaker.pid(), &["--attach", attach], &["0.3"]);
-        leaker.tell("");
+        leaker.send_line("");
         // Attached, it leaks until the second report.
         memleak.report();
         memleak.report();
@@ -357,7 +357,7 @@ fn the_leaker_is_counted_to_the_block() {
 /// Makes the leaker stand still; returns how many blocks it has leaked.
 #[track_caller]
 fn pause(leaker: &mut Program) -> u64 {
-    leaker.tell("");
+    leaker.send_line("");
     leaker.line().parse().expect("a number")
 }
 
@@ -400,7 +400,7 @@ fn thirty_threads() {
 /// parent's.
 #[test]
 fn fork() {
-    for attach in ways() {
+    for attach in attach_paths() {
         let report = trace(
             &format!("fork-{attach}"),
             "processes/fork.c",

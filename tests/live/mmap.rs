@@ -279,12 +279,12 @@ fn maps(pid: u32) -> Vec<Range<u64>> {
 const WINDOW: u64 = 0x1000_0000_0000;
 
 /// A call that a program has made, and which pages of its window were mapped after it, as bits.
-struct Told {
+struct RecordedCall {
     event: RegionEvent,
     mapped: u64,
 }
 
-impl Told {
+impl RecordedCall {
     fn parse(line: &str, number: u64) -> Self {
         let mut words = line.split(' ');
         let call = match words.next().expect("a system call").parse() {
@@ -389,18 +389,21 @@ fn each_call_does_what_the_kernel_does() {
         regions.know(&[], 0);
         let mut owners = [None; 64];
         for (number, line) in (1..).zip(String::from_utf8_lossy(&output.stdout).lines()) {
-            let told = Told::parse(line, number);
-            told.follow(&mut owners);
+            let recorded = RecordedCall::parse(line, number);
+            recorded.follow(&mut owners);
             let begins = CallMoment::Begins { program_break: 0 };
-            for moment in [begins, told.event.moment] {
-                regions.apply(&RegionEvent { moment, ..told.event });
+            for moment in [begins, recorded.event.moment] {
+                regions.apply(&RegionEvent {
+                    moment,
+                    ..recorded.event
+                });
             }
             if regions.has_doubts() {
-                let CallMoment::Ended { result, .. } = told.event.moment else {
+                let CallMoment::Ended { result, .. } = recorded.event.moment else {
                     panic!("it has ended");
                 };
                 assert!(result > 4096_u64.wrapping_neg(), "seed {seed}, {line}");
-                regions.settle(regions.mark(), &told.maps());
+                regions.settle(regions.mark(), &recorded.maps());
             }
             let mut known = [None; 64];
             for (range, region) in regions.iter() {
@@ -436,14 +439,14 @@ fn follow_random_calls(path: &Path, seed: u64, calls: u64, rounds: u64, windows:
     let mut session = Session::start(&mut storages, &config).expect("it can be traced");
     let before = maps(pid);
     for round in 1..=rounds {
-        program.tell("");
+        program.send_line("");
         let waiter = std::thread::spawn(move || {
             program.expect("done");
             program
         });
         while !waiter.is_finished() {
-            let soon = Instant::now() + Duration::from_millis(5);
-            session.follow(soon, &Signals::default()).expect("it goes on");
+            let deadline = Instant::now() + Duration::from_millis(5);
+            session.follow(deadline, &Signals::default()).expect("it goes on");
         }
         program = waiter.join().expect("it says that it is done");
         let ours = session.regions().expect("it can be read");

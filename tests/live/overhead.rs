@@ -32,7 +32,7 @@ impl Paced {
 
     #[track_caller]
     fn ask(&mut self, command: &str) -> Answer {
-        self.0.tell(command);
+        self.0.send_line(command);
         let line = self.0.line();
         let mut numbers = line
             .split(' ')
@@ -78,11 +78,11 @@ fn the_cost_is_what_is_told() {
         let report = memleak.finish();
         let overhead = report.overhead.expect("it was measured");
         assert!(overhead.measured && overhead.governor.is_none());
-        let (real, told) = ((traced - 2.0 * untraced) / 1e9, spent_seconds(&overhead));
-        println!("{way}: {real:.3} s, told {told:.3} s: {overhead:?}");
+        let (real, reported) = ((traced - 2.0 * untraced) / 1e9, spent_seconds(&overhead));
+        println!("{way}: {real:.3} s, told {reported:.3} s: {overhead:?}");
         assert!(
-            (1.0 / 1.5..1.5).contains(&(told / real)),
-            "{real} s, told {told} s"
+            (1.0 / 1.5..1.5).contains(&(reported / real)),
+            "{real} s, told {reported} s"
         );
     }
 }
@@ -186,9 +186,9 @@ fn without_statistics() {
     let (report, messages) = memleak.finish_with_messages();
     let overhead = report.overhead.expect("it was reckoned");
     assert!(!overhead.measured && overhead.percent > 0.0, "{overhead:?}");
-    let said = messages
+    let warnings = messages
         .iter()
         .filter(|line| line.contains("CAP_SYS_ADMIN"))
         .count();
-    assert_eq!(said, 1, "{messages:#?}");
+    assert_eq!(warnings, 1, "{messages:#?}");
 }

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::common::attach_paths::attach_paths;
 use crate::common::memleak::Memleak;
 use crate::common::program::{Program, compile, compile_as, copy_program, directory};
 use crate::common::report::{Amount, Report, Stack};
-use crate::common::ways::ways;
 
 const RELEASE: [&str; 4] = [
     "-O2",
@@ -59,7 +59,7 @@ fn await_report(memleak: &Memleak, wanted: impl Fn(&Report) -> bool) {
 /// Two processes of one program and one of another, traced together: each has its own stacks and its own amounts.
 #[test]
 fn several_targets() {
-    for attach in ways() {
+    for attach in attach_paths() {
         let path = build(&format!("several-{attach}"), "amounts/plain.c");
         let mut programs = ["10", "30", "50"].map(|blocks| start(&path, &[blocks]));
         let [first, second, third] = programs.each_ref().map(Program::pid);
@@ -181,7 +181,7 @@ fn check_image(report: &Report, stacks: &[&Stack], name: &str, path: &Path) {
 /// old one, though it allocates before these can have been replaced. What the old one held is told apart.
 #[test]
 fn exec_at_the_same_addresses() {
-    for attach in ways() {
+    for attach in attach_paths() {
         let images = Images::build(&format!("exec-{attach}"));
         let mut program = images.start(["40", "asked", "leader"], ["500", "now", "leader"]);
         let pid = program.pid();
@@ -269,7 +269,7 @@ fn exec_chain() {
 /// Exec by another thread than the first: the process's probes are attached anew, and it is traced on.
 #[test]
 fn exec_by_another_thread() {
-    for attach in ways() {
+    for attach in attach_paths() {
         let images = Images::build(&format!("thread-{attach}"));
         let mut program = images.start(["40", "asked", "thread"], ["500", "asked", "leader"]);
         let memleak = Memleak::attach_reporting(program.pid(), &["--attach", attach], &["0.2"]);
@@ -305,7 +305,7 @@ fn exec_asked(images: &Images, rounds: usize, flags: &[&str]) -> Vec<String> {
         }
         program.step("done");
         if number < rounds {
-            program.tell("");
+            program.send_line("");
         }
     }
     let (report, messages) = memleak.finish_with_messages();
@@ -396,7 +396,7 @@ fn copies_share_a_table() {
 #[test]
 fn threads_end_in_calls() {
     const THREADS: u64 = 20;
-    for attach in ways() {
+    for attach in attach_paths() {
         let path = build(&format!("threads-{attach}"), "processes/dying_threads.c");
         let mut program = start(&path, &[&THREADS.to_string()]);
         let memleak = Memleak::attach(program.pid(), &["--attach", attach]);
@@ -423,7 +423,7 @@ fn threads_end_in_calls() {
 /// of copies of its parent's blocks are nobody's.
 #[test]
 fn fork_followed() {
-    for attach in ways() {
+    for attach in attach_paths() {
         let path = build(&format!("fork-{attach}"), "processes/fork.c");
         let mut program = start(&path, &[]);
         let memleak = Memleak::attach(program.pid(), &["--follow-fork", "--attach", attach]);
@@ -536,7 +536,7 @@ fn too_many_children() {
 #[test]
 fn vfork_followed() {
     const ROUNDS: u64 = 50;
-    for attach in ways() {
+    for attach in attach_paths() {
         let path = build(&format!("vfork-{attach}"), "processes/spawn.c");
         let mut program = start(&path, &[&ROUNDS.to_string()]);
         let memleak = Memleak::attach(program.pid(), &["--follow-fork", "--attach", attach]);
@@ -568,7 +568,7 @@ fn vfork_followed() {
 /// Without --follow-fork, children are not traced and leave their parent's amounts alone.
 #[test]
 fn vfork_not_followed() {
-    for attach in ways() {
+    for attach in attach_paths() {
         let path = build(&format!("unfollowed-{attach}"), "processes/spawn.c");
         let mut program = start(&path, &["20"]);
         let memleak = Memleak::attach(program.pid(), &["--attach", attach]);

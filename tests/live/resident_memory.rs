@@ -27,10 +27,10 @@ fn trace(test: &str, flags: &[&str]) -> Memory {
 
 /// Checks that `bytes` is `expected` or up to `more` above it.
 #[track_caller]
-fn check(what: &str, bytes: u64, expected: u64, more: u64, memory: &Memory) {
+fn check(part: &str, bytes: u64, expected: u64, more: u64, memory: &Memory) {
     assert!(
         (expected..=expected + more).contains(&bytes),
-        "{what}: {bytes} is not {expected} or up to {more} more: {memory:?}"
+        "{part}: {bytes} is not {expected} or up to {more} more: {memory:?}"
     );
 }
 

@@ -28,7 +28,7 @@ fn the_leak_is_first() {
             &["--format", "text", "--record", file],
             &["1", "6"],
         );
-        program.tell("");
+        program.send_line("");
         let text = memleak.wait_for_text();
         let last = text.rfind("\n[").expect("several reports");
         let rows: Vec<_> = text[last..].lines().skip(3).take(2).collect();

@@ -91,8 +91,8 @@ fn reports_under_churn() {
         let churn = report.only_through("churn_block");
         let found = of_all_ages(&churn.recent.ages);
         // A block of each thread may be between the table and the totals.
-        let most = churn.outstanding.blocks + u64::from(THREADS);
-        assert!(found.blocks <= most, "{found:?} of {churn}");
+        let max = churn.outstanding.blocks + u64::from(THREADS);
+        assert!(found.blocks <= max, "{found:?} of {churn}");
         assert_eq!(churn.recent.young, Some(churn.outstanding), "{churn}");
     }
     program.step("quiet");
@@ -355,10 +355,10 @@ impl Shelf {
             .args(arguments)
             .output()
             .expect("util-linux is installed");
-        let (out, said) = (output.stdout, output.stderr);
+        let (out, errors) = (output.stdout, output.stderr);
         let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-        assert!(output.status.success(), "{arguments:?}: {}", text(&said));
-        (text(&out), text(&said))
+        assert!(output.status.success(), "{arguments:?}: {}", text(&errors));
+        (text(&out), text(&errors))
     }
 }
 
@@ -381,10 +381,10 @@ fn what_is_recorded_outlives_everything() {
     let mode = fs::metadata(&file).expect("a recording").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     fs::set_permissions(&file, Permissions::from_mode(0o644)).expect("our own");
-    let (read, said) = shelf.memleak(&["report", &file, "--all", "--format", "json"]);
-    assert!(said.contains("has no end"), "{said}");
+    let (read, errors) = shelf.memleak(&["report", &file, "--all", "--format", "json"]);
+    assert!(errors.contains("has no end"), "{errors}");
     // The next may have been recorded and not been written yet.
-    assert!(read.lines().count() - reports.len() <= 1, "{said}");
+    assert!(read.lines().count() - reports.len() <= 1, "{errors}");
     assert!(
         read.lines().zip(&reports).all(|(read, written)| read == written),
         "{read}"
@@ -541,11 +541,11 @@ fn exported() {
 /// Fetches the metrics from the address that memleak names.
 #[track_caller]
 fn metrics(memleak: &Memleak) -> String {
-    let said = memleak.said().iter().find_map(|line| {
+    let address = memleak.seen_messages().iter().find_map(|line| {
         let (_, rest) = line.split_once("metrics: http://")?;
         rest.split_once("/metrics").map(|(address, _)| address.to_owned())
     });
-    let mut stream = TcpStream::connect(said.expect("an address")).expect("it listens");
+    let mut stream = TcpStream::connect(address.expect("an address")).expect("it listens");
     stream
         .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
         .expect("it reads");

@@ -83,7 +83,7 @@ fn attached_to_a_busy_program() {
         "load/many_threads.c",
         &[&THREADS.to_string(), "1000000000"],
     );
-    program.tell("");
+    program.send_line("");
     for _ in 0..5 {
         let memleak = Memleak::attach_reporting(program.pid(), &[], &["0.1"]);
         let first = memleak.report();

@@ -120,12 +120,12 @@ fn a_user_looks_around() {
     terminal.press("q");
     let (status, screen) = terminal.wait();
     assert_eq!(status, Some(1), "{screen}");
-    for said in [
+    for text in [
         "most by keep_large()",
         "nothing lost",
         "outstanding>1KiB: exceeded: ",
     ] {
-        assert!(screen.contains(said), "{said}: {screen}");
+        assert!(screen.contains(text), "{text}: {screen}");
     }
     let reports = fs::read_to_string(&kept).expect("the last report was kept");
     let report = Report::parse(reports.trim_end());

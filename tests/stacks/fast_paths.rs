@@ -56,7 +56,7 @@ fn stacks(name: &str, flags: &[&str]) -> Program {
 /// Asks it for so many pairs, by each of so many threads.
 #[track_caller]
 fn allocate(program: &mut Program, stacks: &str, depth: u32, pairs: u64, threads: u32) {
-    program.tell(&format!("{stacks} {depth} {pairs} {threads}"));
+    program.send_line(&format!("{stacks} {depth} {pairs} {threads}"));
     let answer = program.line();
     assert!(answer.parse::<f64>().is_ok(), "{answer}");
 }

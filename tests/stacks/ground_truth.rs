@@ -49,7 +49,7 @@ fn check_plain(test: &str, source: &str, flags: &[&str], arguments: &[&str], sta
 
 /// Asks the leaker how many blocks it leaked; it stands still afterwards.
 fn ask(leaker: &mut Program) -> u64 {
-    leaker.tell("");
+    leaker.send_line("");
     leaker.line().parse().expect("a number")
 }
 
@@ -64,7 +64,7 @@ fn check_leaker(test: &str, flags: &[&str]) {
         work: |leaker| {
             let mut leaked = 0;
             while leaked < 600 {
-                leaker.tell("");
+                leaker.send_line("");
                 leaked = ask(leaker);
             }
         },

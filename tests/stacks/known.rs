@@ -64,10 +64,10 @@ fn trace_leaker(test: &str, more: &[&str], memleak_flags: &[&str]) -> Report {
     );
     let mut leaker = Program::start(&path, &["0", "1000"]);
     // Once it answers, it stands still until the next line.
-    leaker.tell("");
+    leaker.send_line("");
     leaker.line();
     let memleak = Memleak::attach_reporting(leaker.pid(), memleak_flags, &["1", "2"]);
-    leaker.tell("");
+    leaker.send_line("");
     let first = memleak.report();
     let second = memleak.last_report();
     assert!(

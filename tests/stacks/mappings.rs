@@ -105,7 +105,7 @@ fn check_replaced(test: &str, mode: &str, after: &[&str], symbol: &str) {
         exact: vec![before, from_main(after)],
     };
     follow_until_complete(&mut program, &memleak, &possible, "inner_a");
-    program.tell("swap");
+    program.send_line("swap");
     program.expect("done");
     follow_until_complete(&mut program, &memleak, &possible, symbol);
     let report = memleak.finish();
@@ -125,7 +125,7 @@ fn follow_until_complete(
 ) -> u64 {
     let mut last = None;
     for asked in 1..200 {
-        program.tell("");
+        program.send_line("");
         program.expect("done");
         let report = memleak.report();
         possible.check(&report);
@@ -150,7 +150,7 @@ fn swap(test: &str, rounds: u64, more: &[&str], flags: &[&str]) -> (Report, u64)
     let mut program = Program::start(&path, &[first, second, &rounds.to_string()]);
     program.expect("ready");
     let memleak = Memleak::attach_reporting(program.pid(), &[&ROOM[..], &["-v"], flags].concat(), &["0.5"]);
-    program.tell("");
+    program.send_line("");
     // Every library was where the first was.
     program.expect(&rounds.to_string());
     let mut blocks = 21 * rounds + 2;
@@ -158,7 +158,7 @@ fn swap(test: &str, rounds: u64, more: &[&str], flags: &[&str]) -> (Report, u64)
     for symbol in ["inner_a", "inner_b"] {
         program.expect("done");
         blocks += follow_until_complete(&mut program, &memleak, &possible, symbol);
-        program.tell("next");
+        program.send_line("next");
     }
     program.expect("done");
     let (report, messages) = memleak.finish_with_messages();

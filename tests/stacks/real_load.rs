@@ -210,7 +210,7 @@ fn redis() {
     );
     server.expect("ready");
     let memleak = Memleak::attach(server.pid(), &FLAGS);
-    server.tell("");
+    server.send_line("");
     let mut connection = await_answer(port.parse().expect("a number"));
     let requests = load("4000", "200000");
     run_tool(

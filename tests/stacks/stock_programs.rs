@@ -44,22 +44,22 @@ fn check(name: &str, pid: u32) {
     let walks = &report.unwinding.allocations;
     let total: u64 = walks.values().sum();
     let complete = walks["complete"];
-    say(&format!(
+    print(&format!(
         "{name}: {complete} of {total} walks complete; {walks:?}"
     ));
-    say_incomplete(&report);
+    print_incomplete(&report);
     assert!(total > 10_000, "{name} is under load: {total} allocations");
     assert!((total - complete) * ONE_IN <= total, "{name}: {walks:?}");
     assert_eq!(report.lost.blocks, 0, "{name}: {:?}", report.lost);
 }
 
 /// Prints to the terminal, past the capture of successful tests' output.
-fn say(line: &str) {
+fn print(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// The most frequent ends of incomplete stacks.
-fn say_incomplete(report: &Report) {
+fn print_incomplete(report: &Report) {
     let mut stacks: Vec<_> = report
         .stacks
         .iter()
@@ -69,7 +69,7 @@ fn say_incomplete(report: &Report) {
     for stack in stacks.iter().take(3) {
         let last = stack.frames.last().map_or("no frame", |frame| frame.name());
         let (blocks, end, at) = (stack.allocated.blocks, &stack.end, &stack.end_at);
-        say(&format!("    {blocks} {end} behind {last} at {at:?}"));
+        print(&format!("    {blocks} {end} behind {last} at {at:?}"));
     }
 }
 
@@ -121,9 +121,9 @@ fn sqlite() {
     let sqlite = stock("/usr/bin/sqlite3", "sqlite3");
     let mut program = Program::start(&sqlite, &[":memory:"]);
     // A child process says it: the shell's own output is buffered.
-    program.tell(".system echo ready");
+    program.send_line(".system echo ready");
     program.expect("ready");
-    program.tell(
+    program.send_line(
         "create table t(a, b); \
         with recursive c(x) as (select 1 union all select x + 1 from c) \
         insert into t select x, hex(randomblob(20)) from c limit 300000000;",

@@ -204,13 +204,13 @@ fn every_module_has_a_layer() {
 /// The page of the crate has each module once, and no other.
 #[test]
 fn the_page_has_the_layers() {
-    let there = |module: &&String| {
+    let exists = |module: &&String| {
         let source = root().join("src");
         source.join(format!("{module}.rs")).exists() || source.join(module).join("mod.rs").exists()
     };
     let layers = layers();
     assert!(layers.len() > 8, "the search finds the list: {layers:?}");
-    let absent: Vec<String> = layers.iter().filter(|module| !there(module)).cloned().collect();
+    let absent: Vec<String> = layers.iter().filter(|module| !exists(module)).cloned().collect();
     assert_none(
         &absent,
         "modules in the list of docs/architecture.md that are not there",

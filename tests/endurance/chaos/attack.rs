@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::left_behind::{Object, changed_code, held_by};
+use super::left_behind::{Object, changed_code, objects_of};
 use super::subject::Subject;
 use crate::common::program::{Lines, PATIENCE};
 use crate::common::random::Random;
@@ -119,7 +119,7 @@ pub enum Phase {
 pub struct Outcome {
     pub phase: Phase,
     /// Objects in the kernel that memleak held.
-    pub held: BTreeSet<Object>,
+    pub objects: BTreeSet<Object>,
     pub attached_after: Option<Duration>,
 }
 
@@ -150,7 +150,7 @@ impl Attack {
             Means::Terminate,
             Means::FreezeAndKill,
         ];
-        let (moment, most) = moments[random.index(moments.len())];
+        let (moment, max_wait) = moments[random.index(moments.len())];
         let mut flags = FLAGS[random.index(FLAGS.len())].to_vec();
         let more = MORE_FLAGS[random.index(MORE_FLAGS.len())];
         let is_out = |flag: &&str| flags.contains(&"--mmap") && NOT_WITH_MMAP.contains(flag);
@@ -168,7 +168,7 @@ impl Attack {
         Self {
             flags,
             moment,
-            wait: Duration::from_micros(random.below(most)),
+            wait: Duration::from_micros(random.below(max_wait)),
             means: means[random.index(means.len())],
             files,
         }
@@ -181,7 +181,7 @@ impl Attack {
         self.await_moment(&mut memleak);
         sleep(self.wait);
         let phase = memleak.phase();
-        let held = held_by(memleak.child.id());
+        let objects = objects_of(memleak.child.id());
         self.end(&mut memleak);
         let status = memleak.await_end();
         // Until it handles signals, they end it.
@@ -191,10 +191,10 @@ impl Attack {
             (None, Some(2 | 15)) | (Some(0 | 130 | 143), _) => !is_killed || memleak.is_interrupted,
             _ => false,
         };
-        assert!(is_meant, "{self:?}, {phase:?}: {status}: {:#?}", memleak.said());
+        assert!(is_meant, "{self:?}, {phase:?}: {status}: {:#?}", memleak.seen_messages());
         Outcome {
             phase,
-            held,
+            objects,
             attached_after: memleak.attached_after,
         }
     }
@@ -239,7 +239,7 @@ struct Running {
     target: u32,
     began: Instant,
     messages: Lines,
-    said: Vec<String>,
+    seen_messages: Vec<String>,
     attached_after: Option<Duration>,
     is_interrupted: bool,
 }
@@ -262,7 +262,7 @@ impl Running {
             child,
             target,
             began: Instant::now(),
-            said: Vec::new(),
+            seen_messages: Vec::new(),
             attached_after: None,
             is_interrupted: false,
         }
@@ -271,15 +271,15 @@ impl Running {
     /// Takes note of what it has said.
     fn listen(&mut self) {
         while let Some(line) = self.messages.try_next() {
-            self.hear(line);
+            self.note_message(line);
         }
     }
 
-    fn hear(&mut self, line: String) {
+    fn note_message(&mut self, line: String) {
         if line.contains("tracing ") && self.attached_after.is_none() {
             self.attached_after = Some(self.began.elapsed());
         }
-        self.said.push(line);
+        self.seen_messages.push(line);
     }
 
     /// Waits until all is attached.
@@ -287,8 +287,8 @@ impl Running {
     fn await_tracing(&mut self) {
         while self.attached_after.is_none() {
             match self.messages.next() {
-                Some(line) => self.hear(line),
-                None => panic!("memleak did not attach: {:#?}", self.said),
+                Some(line) => self.note_message(line),
+                None => panic!("memleak did not attach: {:#?}", self.seen_messages),
             }
         }
     }
@@ -304,13 +304,13 @@ impl Running {
     }
 
     /// Waits until the program's code has so many changes, or memleak traces without probes, or has ended.
-    fn await_code(&mut self, is_so: impl Fn(usize, &Self) -> bool) {
-        while !is_so(changed_code(self.target), self) && !self.has_ended() {
+    fn await_code(&mut self, condition: impl Fn(usize, &Self) -> bool) {
+        while !condition(changed_code(self.target), self) && !self.has_ended() {
             self.listen();
             if self.attached_after.is_some() && !self.is_interrupted {
                 return;
             }
-            assert!(self.began.elapsed() < *PATIENCE, "{:#?}", self.said);
+            assert!(self.began.elapsed() < *PATIENCE, "{:#?}", self.seen_messages);
         }
     }
 
@@ -351,14 +351,14 @@ impl Running {
             if let Some(status) = self.child.try_wait().expect("a child of ours") {
                 return status;
             }
-            assert!(began.elapsed() < *PATIENCE, "it does not end: {:#?}", self.said());
+            assert!(began.elapsed() < *PATIENCE, "it does not end: {:#?}", self.seen_messages());
             sleep(Duration::from_millis(1));
         }
     }
 
-    fn said(&mut self) -> &[String] {
+    fn seen_messages(&mut self) -> &[String] {
         self.listen();
-        &self.said
+        &self.seen_messages
     }
 }
 

@@ -32,7 +32,7 @@ pub fn existing() -> BTreeSet<Object> {
 }
 
 /// Objects that a process has descriptors of; none if it has ended.
-pub fn held_by(pid: u32) -> BTreeSet<Object> {
+pub fn objects_of(pid: u32) -> BTreeSet<Object> {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fdinfo")) else {
         return BTreeSet::new();
     };
@@ -64,8 +64,8 @@ pub fn orphans() -> BTreeSet<Object> {
     // In this order: what comes meanwhile is not in question.
     let mut existing = existing();
     for pid in processes() {
-        let held = held_by(pid);
-        existing.retain(|object| !held.contains(object));
+        let objects = objects_of(pid);
+        existing.retain(|object| !objects.contains(object));
     }
     existing
 }

@@ -6,8 +6,8 @@
 //! `MEMLEAK_CHAOS_ROUNDS` is how often memleak is ended on each program, `MEMLEAK_CHAOS_SEED` what is random.
 
 mod attack;
-mod held;
 mod left_behind;
+mod starting;
 mod subject;
 
 use std::collections::BTreeMap;
@@ -39,10 +39,10 @@ fn seed() -> u64 {
 }
 
 #[track_caller]
-fn wait_until(what: &str, is_so: impl Fn() -> Result<(), String>) {
+fn wait_until(context: &str, condition: impl Fn() -> Result<(), String>) {
     let began = Instant::now();
-    while let Err(how) = is_so() {
-        assert!(began.elapsed() < *PATIENCE, "{what}: {how}");
+    while let Err(failure) = condition() {
+        assert!(began.elapsed() < *PATIENCE, "{context}: {failure}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -50,17 +50,17 @@ fn wait_until(what: &str, is_so: impl Fn() -> Result<(), String>) {
 /// Checks that nothing of a memleak that has ended is left.
 #[track_caller]
 fn check_clean(attack: &Attack, outcome: &Outcome, run: &Run, scratch: &Path) {
-    let what = format!("seed {}, {attack:?}, {outcome:?}", seed());
-    wait_until(&what, || {
+    let context = format!("seed {}, {attack:?}, {outcome:?}", seed());
+    wait_until(&context, || {
         let existing = left_behind::existing();
-        let left: Vec<&Object> = outcome.held.intersection(&existing).collect();
+        let left: Vec<&Object> = outcome.objects.intersection(&existing).collect();
         if left.is_empty() {
             Ok(())
         } else {
             Err(format!("in the kernel: {left:?}"))
         }
     });
-    wait_until(&what, || {
+    wait_until(&context, || {
         let tree = left_behind::tree(run.pid);
         let changed = tree.iter().filter(|&&pid| left_behind::changed_code(pid) > 0);
         let stopped = tree.iter().filter(|&&pid| left_behind::is_stopped(pid));
@@ -71,7 +71,7 @@ fn check_clean(attack: &Attack, outcome: &Outcome, run: &Run, scratch: &Path) {
     });
     for entry in fs::read_dir(scratch).expect("a directory of ours").flatten() {
         let name = entry.file_name().into_string().expect("UTF-8");
-        assert!(attack.files.contains(&name), "{what}: {name} is left");
+        assert!(attack.files.contains(&name), "{context}: {name} is left");
         fs::remove_file(entry.path()).expect("a file of memleak's");
     }
 }

@@ -162,10 +162,10 @@ impl Run {
     }
 
     #[track_caller]
-    pub fn assert_goes_on(&mut self, what: &str) {
+    pub fn assert_goes_on(&mut self, moment: &str) {
         if let Some(status) = self.child.try_wait().expect("a child of ours") {
             let errors = fs::read_to_string(self.directory.join("errors")).unwrap_or_default();
-            panic!("{what}: the program ended with {status}: {errors}");
+            panic!("{moment}: the program ended with {status}: {errors}");
         }
     }
 

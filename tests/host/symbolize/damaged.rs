@@ -95,14 +95,14 @@ fn check_with_damaged(program: &Path, file: &Path, root: &Path, place: &str) {
 fn what_multiplies_is_refused() {
     let directory = directory("multiplied");
     let source = source("symbols/multiplied_debug_info.S");
-    for (what, gap) in [
+    for (damage, gap) in [
         ("ABBREVIATIONS", Gap::Malformed),
         ("LINES", Gap::Malformed),
         ("SAME_LINES", Gap::Malformed),
         ("FILES", Gap::TooLarge),
     ] {
-        let file = directory.join(format!("{what}.so"));
-        let define = format!("-D{what}");
+        let file = directory.join(format!("{damage}.so"));
+        let define = format!("-D{damage}");
         run(
             "gcc",
             &["-shared", "-nostdlib", &define, "-o", text(&file), &source],
@@ -110,9 +110,9 @@ fn what_multiplies_is_refused() {
         let victim = names::dynamic_symbol(&file, "victim");
         let began = std::time::Instant::now();
         let found = Subject::new(&file).at(victim + 4, true);
-        assert_eq!(own_chain(&found)[0].0, "victim", "{what}");
-        assert_eq!(found.gap, Some(gap), "{what}");
-        assert!(began.elapsed().as_secs() < 20, "{what}: {:?}", began.elapsed());
+        assert_eq!(own_chain(&found)[0].0, "victim", "{damage}");
+        assert_eq!(found.gap, Some(gap), "{damage}");
+        assert!(began.elapsed().as_secs() < 20, "{damage}: {:?}", began.elapsed());
     }
 }
 

@@ -131,7 +131,10 @@ impl Case {
         let symbols: Vec<Symbols> = tables.collect();
         let mut named = 0;
         for (&address, ours) in self.addresses.iter().zip(&self.ours) {
-            let names: Vec<String> = symbols.iter().flat_map(|table| table.holding(address)).collect();
+            let names: Vec<String> = symbols
+                .iter()
+                .flat_map(|table| table.containing(address))
+                .collect();
             let outermost = &ours[ours.len() - 1].0;
             assert!(
                 names.is_empty() || names.contains(outermost),
@@ -180,12 +183,12 @@ impl Symbols {
     }
 
     /// The names of what holds `address`.
-    fn holding(&self, address: u64) -> Vec<String> {
+    fn containing(&self, address: u64) -> Vec<String> {
         let starts = self
             .functions
             .range(address.saturating_sub(self.longest)..=address);
-        let holding = starts.flat_map(|(_, functions)| functions.iter().filter(|(end, _)| *end > address));
-        holding.map(|(_, name)| name.clone()).collect()
+        let containing = starts.flat_map(|(_, functions)| functions.iter().filter(|(end, _)| *end > address));
+        containing.map(|(_, name)| name.clone()).collect()
     }
 }
 

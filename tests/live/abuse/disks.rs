@@ -39,29 +39,29 @@ fn on_disk(place: &Path, [bytes, taken]: [u32; 2], arguments: &[&str], then: &st
 
 /// One line says that there was no room, where, and what to do.
 #[track_caller]
-fn check_said(output: &Output, status: i32, place: &str) {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(status), "{said}");
+fn check_no_space(output: &Output, status: i32, place: &str) {
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{text}");
     let wanted = format!(
         "cannot write {place}: No space left on device (os error 28): make room there, or give another place"
     );
-    let lines = said.lines().filter(|line| line.contains("No space left"));
+    let lines = text.lines().filter(|line| line.contains("No space left"));
     let (warnings, errors): (Vec<_>, Vec<_>) = lines.partition(|line| line.contains("warning: "));
-    assert_eq!(errors, [format!("memleak: {wanted}")], "{said}");
+    assert_eq!(errors, [format!("memleak: {wanted}")], "{text}");
     assert!(
         warnings.len() <= 1 && warnings.iter().all(|line| line.contains(&wanted)),
-        "{said}"
+        "{text}"
     );
-    assert!(!said.contains("panicked"), "{said}");
+    assert!(!text.contains("panicked"), "{text}");
 }
 
-fn told(output: &Output) -> (String, Vec<String>) {
+fn listing(output: &Output) -> (String, Vec<String>) {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let mut lines = text.lines().map(str::to_owned);
-    let there = lines
+    let files = lines
         .find(|line| line.starts_with("there: "))
         .expect("it is told");
-    (there["there: ".len()..].trim().to_owned(), lines.collect())
+    (files["there: ".len()..].trim().to_owned(), lines.collect())
 }
 
 /// A full disk ends a trace whose output is on it, with everything that was written before whole; a trace whose
@@ -92,9 +92,9 @@ fn disks_are_full() {
     };
 
     let output = run([16384, 1], &["--output", "leaks.json", "0.05"], "cat leaks.json");
-    check_said(&output, 2, "`leaks.json`");
-    let (there, lines) = told(&output);
-    assert_eq!(there, "leaks.json");
+    check_no_space(&output, 2, "`leaks.json`");
+    let (files, lines) = listing(&output);
+    assert_eq!(files, "leaks.json");
     assert!(!lines.is_empty(), "{output:?}");
     lines.iter().for_each(|line| Report::parse(line).check_sums());
 
@@ -104,9 +104,9 @@ fn disks_are_full() {
         &["--record", "trace.mlr", "--format", "json", "0.02", "150"],
         &list,
     );
-    check_said(&output, 2, "`trace.mlr`");
-    let (there, lines) = told(&output);
-    assert_eq!(there, "trace.mlr");
+    check_no_space(&output, 2, "`trace.mlr`");
+    let (files, lines) = listing(&output);
+    assert_eq!(files, "trace.mlr");
     assert!((1..150).contains(&lines.len()), "{} reports", lines.len());
     lines.iter().for_each(|line| Report::parse(line).check_sums());
 
@@ -135,8 +135,8 @@ fn disks_are_full() {
         ),
     ] {
         let output = run([4096, 4096], arguments, "");
-        check_said(&output, 2, &format!("`{name}`"));
-        assert_eq!(told(&output).0, "", "{name}: nothing is left");
+        check_no_space(&output, 2, &format!("`{name}`"));
+        assert_eq!(listing(&output).0, "", "{name}: nothing is left");
     }
 }
 
@@ -158,6 +158,6 @@ fn standard_output_is_full() {
             .stdin(Stdio::null())
             .output()
             .expect("memleak was built");
-        check_said(&output, 2, "to standard output");
+        check_no_space(&output, 2, "to standard output");
     }
 }

@@ -359,10 +359,10 @@ pub(super) fn ordinary(path: &Path) {
 /// Writes all of them and returns what each is, and where.
 pub(super) fn craft(directory: &Path) -> Vec<(&'static str, PathBuf)> {
     let all = HOLES.into_iter().flat_map(holes).chain(names()).chain(circles());
-    let saved = all.enumerate().map(|(number, (what, crafted))| {
+    let saved = all.enumerate().map(|(number, (name, crafted))| {
         let path = directory.join(format!("lib{number}.so"));
         crafted.save(&path);
-        (what, path)
+        (name, path)
     });
     saved.collect()
 }

@@ -9,7 +9,7 @@ use crate::common::program::{Program, compile, directory};
 
 /// Debug information of one object may take a gigabyte while its names are sought, and each processor may look through
 /// pages of files of 256 MiB while tables are built.
-fn most() -> u64 {
+fn max_memory() -> u64 {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     (160 + 256 * processors as u64).max(160 + 1024) * MIB
 }
@@ -27,8 +27,8 @@ sys.exit(os.waitstatus_to_exitcode(status))";
         .stdin(Stdio::null())
         .output()
         .expect("python3 (apt-get install python3)");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let mut figures = said.lines().last().expect("figures").split(' ');
+    let output_text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let mut figures = output_text.lines().last().expect("figures").split(' ');
     let peak = figures.next().and_then(|peak| peak.parse().ok()).expect("bytes");
     let seconds = figures
         .next()
@@ -55,7 +55,7 @@ fn files_that_hurt() {
     program.step("done");
     // One that has them all.
     while memleak.report().through("allocate").is_empty() {}
-    let report = finish_within("files that hurt", memleak, (most(), 60.0));
+    let report = finish_within("files that hurt", memleak, (max_memory(), 60.0));
     let blocks: u64 = report
         .through("allocate")
         .iter()
@@ -66,21 +66,21 @@ fn files_that_hurt() {
     let (output, peak, seconds) = measured(&["doctor", "-p", &program.pid().to_string()]);
     eprintln!("doctor: {} MiB, {seconds:.1} s", peak / MIB);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    assert!(peak < most() && seconds < 60.0, "{peak} bytes, {seconds} s");
+    assert!(peak < max_memory() && seconds < 60.0, "{peak} bytes, {seconds} s");
     // Some of each kind; what is larger than 4 GiB is refused at once.
     let step = if std::env::var_os("MEMLEAK_FULL_LOAD").is_some() {
         1
     } else {
         4
     };
-    for (what, path) in crafted.iter().step_by(step) {
+    for (name, path) in crafted.iter().step_by(step) {
         let (output, peak, seconds) = measured(&["table", path.to_str().expect("UTF-8")]);
-        eprintln!("table, {what}: {} MiB, {seconds:.1} s", peak / MIB);
-        assert!(matches!(output.status.code(), Some(0 | 2)), "{what}: {output:?}");
+        eprintln!("table, {name}: {} MiB, {seconds:.1} s", peak / MIB);
+        assert!(matches!(output.status.code(), Some(0 | 2)), "{name}: {output:?}");
         // It is read whole.
         let length = fs::metadata(path).expect("our own file").len();
-        let most = 160 * MIB + if length > 4 << 30 { 0 } else { length };
-        assert!(peak < most && seconds < 20.0, "{what}: {peak} bytes, {seconds} s");
+        let max = 160 * MIB + if length > 4 << 30 { 0 } else { length };
+        assert!(peak < max && seconds < 20.0, "{name}: {peak} bytes, {seconds} s");
     }
     for path in files {
         fs::remove_file(path).expect("our own file");
@@ -109,6 +109,6 @@ fn a_file_is_cut_short() {
         let stack = report.only_through("allocate");
         assert_eq!(stack.allocated.blocks, 1, "{report}");
         assert_eq!(stack.passes("thunk"), !is_cut, "{stack}");
-        program.tell("");
+        program.send_line("");
     }
 }

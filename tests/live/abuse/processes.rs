@@ -31,7 +31,7 @@ fn a_pid_is_used_again() {
             (pid, Some("exited")),
             "{flags:?}"
         );
-        program.tell("");
+        program.send_line("");
         assert!(program.await_end().success());
     }
 }
@@ -68,7 +68,7 @@ fn code_comes_and_goes() {
         &["--stack-storage-size", "200000"],
         &["86400"],
     );
-    program.tell("");
+    program.send_line("");
     let blocks: u64 = program.line().parse().expect("a number");
     let open = memleak.open_files();
     assert!(open < most_open, "{open} files are open");
@@ -89,5 +89,5 @@ fn code_comes_and_goes() {
             "{stack}"
         );
     }
-    program.tell("");
+    program.send_line("");
 }

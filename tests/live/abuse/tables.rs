@@ -52,7 +52,7 @@ fn the_least_of_everything() {
     let path = compile(&directory("abuse-least"), "amounts/many_blocks.c", &["-O2"]);
     let mut program = Program::start(&path, &["20000"]);
     program.expect("ready");
-    let least = [
+    let minimum = [
         "--max-blocks",
         "1",
         "--stack-storage-size",
@@ -60,7 +60,7 @@ fn the_least_of_everything() {
         "--table-memory",
         "64K",
     ];
-    let memleak = Memleak::attach(program.pid(), &least);
+    let memleak = Memleak::attach(program.pid(), &minimum);
     program.step("held");
     program.step("done");
     let report = finish_within("the least of everything", memleak, (160 * MIB, 30.0));

@@ -59,13 +59,13 @@ fn names_that_act() {
     program.expect("ready");
     let memleak = Memleak::attach(program.pid(), &["--format", "text", "-o", "0"]);
     program.step("done");
-    let (text, said) = memleak.finish_text_with_messages();
+    let (text, messages) = memleak.finish_text_with_messages();
     assert!(text.contains("evil\\u"), "{text}");
     assert!(
-        said.iter().any(|line| line.contains("1b[2J\\n::error (")),
-        "{said:#?}"
+        messages.iter().any(|line| line.contains("1b[2J\\n::error (")),
+        "{messages:#?}"
     );
-    for line in text.lines().chain(said.iter().map(String::as_str)) {
+    for line in text.lines().chain(messages.iter().map(String::as_str)) {
         let acts = |character: char| character.is_control() && character != '\t' || character == '\u{202e}';
         assert!(!line.contains(acts) && !line.starts_with("::error"), "{line:?}");
     }

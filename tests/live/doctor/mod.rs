@@ -6,12 +6,12 @@ use std::fs;
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use crate::common::attach_paths;
 use crate::common::exclusion::alone;
 use crate::common::memleak::Memleak;
 use crate::common::program::{
     Program, compile, compile_as, copy_program, directory, require_root, run_tool, source, stock,
 };
-use crate::common::ways;
 use serde_json::Value;
 
 const RELEASE: [&str; 2] = ["-O2", "-fomit-frame-pointer"];
@@ -101,14 +101,14 @@ fn ways_to_attach() {
     require_root();
     let diagnosis = parse(&doctor(&["--format", "json"]));
     let system = &diagnosis["system"];
-    let offered = ways::ways();
-    for way in ways::ALL {
-        let found = findings(system, &format!("attach_{way}"));
+    let offered = attach_paths::attach_paths();
+    for path in attach_paths::ALL {
+        let found = findings(system, &format!("attach_{path}"));
         let [(level, text, remedy)] = found[..] else {
-            panic!("{way}: {found:?}");
+            panic!("{path}: {found:?}");
         };
-        let works = offered.contains(&way);
-        assert_eq!(level, if works { "ok" } else { "note" }, "{way}: {text}");
+        let works = offered.contains(&path);
+        assert_eq!(level, if works { "ok" } else { "note" }, "{path}: {text}");
         assert!(works || remedy.is_some_and(|remedy| remedy.contains("Linux 6.")));
     }
     let found = findings(system, "attach");

@@ -9,11 +9,11 @@ use std::process::{Command, Output};
 use tempfile::TempDir;
 
 use super::{check_cannot_trace, doctor_by};
+use crate::common::attach_paths::attach_paths;
 use crate::common::machine::{Feature, lacks};
 use crate::common::memleak::Memleak;
 use crate::common::program::{Program, compile_as, copy_program, directory, require_root, run_tool};
 use crate::common::report::Report;
-use crate::common::ways::ways;
 
 /// The list that every message names.
 const GRANT: &str = "setcap cap_bpf,cap_perfmon,cap_sys_ptrace+ep";
@@ -24,7 +24,7 @@ const ANOTHER: u32 = 1;
 
 /// Capabilities that tracing needs on this kernel: perf events need more.
 fn needed() -> Vec<&'static str> {
-    let by_perf_only = ways() == ["perf"];
+    let by_perf_only = attach_paths() == ["perf"];
     let admin = by_perf_only.then_some("sys_admin");
     TRACING.into_iter().chain(admin).collect()
 }
@@ -117,13 +117,13 @@ impl Place {
 #[track_caller]
 fn refusal(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(said.trim_end().lines().count(), 1, "{said}");
-    said
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(errors.trim_end().lines().count(), 1, "{errors}");
+    errors
 }
 
 #[track_caller]
-fn check_says(text: &str, parts: &[&str]) {
+fn check_contains(text: &str, parts: &[&str]) {
     for part in parts {
         assert!(text.contains(part), "no {part:?} in {text}");
     }
@@ -167,12 +167,12 @@ fn each_missing_one_is_named() {
         .zip(["CAP_BPF", "CAP_PERFMON", "CAP_SYS_PTRACE"])
     {
         let others: Vec<_> = TRACING.into_iter().filter(|&other| other != missing).collect();
-        let said = place.refused(target.pid(), &others, &[]);
-        check_says(&said, &[&format!("needs {name}: "), GRANT]);
+        let errors = place.refused(target.pid(), &others, &[]);
+        check_contains(&errors, &[&format!("needs {name}: "), GRANT]);
         let output = place.command(NOBODY, &others, "memleak").arg("doctor").output();
         let output = output.expect("setpriv");
         check_cannot_trace(&output, &[&format!("{name} is missing")]);
-        check_says(&String::from_utf8_lossy(&output.stdout), &[GRANT]);
+        check_contains(&String::from_utf8_lossy(&output.stdout), &[GRANT]);
     }
 }
 
@@ -182,9 +182,9 @@ fn perf_events_need_more() {
     let place = Place::new("perf");
     let by_perf = ["--attach", "perf"];
     let target = place.target(ANOTHER);
-    let said = place.refused(target.pid(), &TRACING, &by_perf);
-    check_says(
-        &said,
+    let errors = place.refused(target.pid(), &TRACING, &by_perf);
+    check_contains(
+        &errors,
         &[
             "perf events, which need CAP_SYS_ADMIN",
             "sudo memleak",
@@ -203,8 +203,8 @@ fn files_of_one_user() {
     let target = place.target(ANOTHER);
     let closed = fs::Permissions::from_mode(0o700);
     fs::set_permissions(place.path("calls"), closed).expect("a file of ours");
-    let said = place.refused(target.pid(), &needed(), &[]);
-    check_says(&said, &["CAP_DAC_READ_SEARCH", "calls", "sudo"]);
+    let errors = place.refused(target.pid(), &needed(), &[]);
+    check_contains(&errors, &["CAP_DAC_READ_SEARCH", "calls", "sudo"]);
     let more = [&needed()[..], &["dac_read_search"]].concat();
     let (report, messages) = place.trace(target, &more, &[]);
     check_complete(&report, &messages);
@@ -225,7 +225,7 @@ fn deleted_files() {
         };
         let (report, messages) = place.trace(deleted(), &needed(), &[]);
         let warned = messages.iter().find(|line| line.contains("replaced or deleted"));
-        check_says(
+        check_contains(
             warned.expect("a warning"),
             &["CAP_CHECKPOINT_RESTORE", "CAP_DAC_READ_SEARCH", "sudo"],
         );
@@ -259,12 +259,12 @@ fn refused_by(mut command: Command) -> String {
 /// A trace is refused in one line for this reason, with this remedy, and doctor says both.
 #[track_caller]
 fn check_obstacle(memleak: impl Fn() -> Command, reason: &str, remedy: &str) {
-    check_says(&refused_by(memleak()), &[reason, remedy]);
+    check_contains(&refused_by(memleak()), &[reason, remedy]);
     let output = doctor_by(memleak());
     check_cannot_trace(&output, &[reason]);
     let text = String::from_utf8_lossy(&output.stdout);
     let fatal = text.lines().find(|line| line.starts_with("  fatal"));
-    check_says(fatal.expect("a line"), &[reason, remedy]);
+    check_contains(fatal.expect("a line"), &[reason, remedy]);
 }
 
 /// A kernel without type information loads nothing, and the refusal says that this is why.
@@ -299,7 +299,7 @@ fn lockdown() {
     }
     let output = doctor_by(memleak());
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    check_says(&String::from_utf8_lossy(&output.stdout), &["ok       lockdown: "]);
+    check_contains(&String::from_utf8_lossy(&output.stdout), &["ok       lockdown: "]);
 }
 
 /// Without tracefs everything can be traced but mapping calls.
@@ -312,13 +312,13 @@ fn no_tracefs() {
     let command = || in_namespace("umount -l /sys/kernel/tracing; ! umount -l /sys/kernel/debug 2>/dev/null");
     let mut of_mappings = command();
     of_mappings.arg("--mmap");
-    check_says(
+    check_contains(
         &refused_by(of_mappings),
         &["--mmap", "mount -t tracefs nodev /sys/kernel/tracing"],
     );
     let output = doctor_by(command());
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    check_says(
+    check_contains(
         &String::from_utf8_lossy(&output.stdout),
         &["note     tracefs: ", "mount -t tracefs"],
     );

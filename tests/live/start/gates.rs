@@ -16,8 +16,8 @@ fn run(arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_memleak"));
     command.env_remove("GITHUB_WORKSPACE");
     let output: Output = command.args(arguments).output().expect("memleak was built");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    (output.status.code(), said)
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code(), errors)
 }
 
 /// An exceeded condition is status 1 and named with its worst sites; an inconclusive one is 3; else the program's own
@@ -73,10 +73,10 @@ fn conditions() {
             .chain(["0.1", "--", &program])
             .chain(arguments.iter().copied())
             .collect();
-        let (found, said) = run(&all);
-        assert_eq!(found, Some(status), "{all:?}: {said}");
+        let (found, errors) = run(&all);
+        assert_eq!(found, Some(status), "{all:?}: {errors}");
         for part in parts {
-            assert!(said.contains(part), "no {part:?} in {said}");
+            assert!(errors.contains(part), "no {part:?} in {errors}");
         }
     }
 }
@@ -103,17 +103,17 @@ fn growth() {
     for _ in 0..9 {
         Report::parse(&started.line());
     }
-    started.tell("");
+    started.send_line("");
     let outcome = started.finish();
-    let said = outcome.messages.join("\n");
-    assert_eq!(outcome.status, Some(1), "{said}");
+    let errors = outcome.messages.join("\n");
+    assert_eq!(outcome.status, Some(1), "{errors}");
     for part in [
         "error: growth>1MiB/min: exceeded: +",
         "MiB/min: grow < main\n",
         "site.growth>1GiB/s: not exceeded: +",
         "outstanding>0: not exceeded: 0 B in 0 blocks at 0 sites",
     ] {
-        assert!(said.contains(part), "no {part:?} in {said}");
+        assert!(errors.contains(part), "no {part:?} in {errors}");
     }
 
     let report = ["report", file, "--format", "summary"];
@@ -130,9 +130,9 @@ fn growth() {
         (&[][..], 3, "but the recording has no end"),
         (&["--at", "-1"], 0, "not exceeded"),
     ] {
-        let (status, said) = run(&[&report[..], &condition, at].concat());
-        assert_eq!(status, Some(expected), "{said}");
-        assert!(said.contains(part), "no {part:?} in {said}");
+        let (status, errors) = run(&[&report[..], &condition, at].concat());
+        assert_eq!(status, Some(expected), "{errors}");
+        assert!(errors.contains(part), "no {part:?} in {errors}");
     }
 }
 
@@ -162,21 +162,21 @@ fn accepted_leaks() {
         "known",
         "leak",
     ];
-    let (status, said) = run(&flags);
-    assert_eq!(status, Some(1), "{said}");
+    let (status, errors) = run(&flags);
+    assert_eq!(status, Some(1), "{errors}");
     for part in [
         "480 B in 10 blocks at 1 site",
         "suppressed: 500 B in 5 blocks by leak:^known$ (",
         "nothing outstanding is suppressed by 1 rule: leak:nothing (",
     ] {
-        assert!(said.contains(part), "no {part:?} in {said}");
+        assert!(errors.contains(part), "no {part:?} in {errors}");
     }
     let text = fs::read_to_string(&baseline).expect("it was written");
     assert!(
         text.contains("\n480 bytes in 10 blocks\n    malloc\n    leak\n    main\n"),
         "{text}"
     );
-    let again = |flags: &[&str]| {
+    let report_again = |flags: &[&str]| {
         let begin = ["report", &recording, "--fail-on", "outstanding>0"];
         run(&[&begin[..], flags].concat())
     };
@@ -186,8 +186,8 @@ fn accepted_leaks() {
         (&["--baseline", &baseline], 0),
         (&["--suppressions", "/dev/null"], 1),
     ] {
-        let (status, said) = again(&[&suppressions[..], flags].concat());
-        assert_eq!(status, Some(expected), "{said}");
+        let (status, errors) = report_again(&[&suppressions[..], flags].concat());
+        assert_eq!(status, Some(expected), "{errors}");
     }
     // Another process: the same, and more.
     let flags = [
@@ -198,17 +198,17 @@ fn accepted_leaks() {
         "--",
         program,
     ];
-    let (status, said) = run(&[&flags[..], &["leak", "leak", "known"]].concat());
-    assert_eq!(status, Some(1), "{said}");
+    let (status, errors) = run(&[&flags[..], &["leak", "leak", "known"]].concat());
+    assert_eq!(status, Some(1), "{errors}");
     let found = "980 B in 15 blocks at 2 sites beyond the baseline\n";
-    assert!(said.contains(found), "no {found:?} in {said}");
+    assert!(errors.contains(found), "no {found:?} in {errors}");
 
     fs::write(&rules, "leak:a\nrace:b\n").expect("our own file");
-    let (status, said) = again(&suppressions);
-    assert_eq!(status, Some(2), "{said}");
+    let (status, errors) = report_again(&suppressions);
+    assert_eq!(status, Some(2), "{errors}");
     assert!(
-        said.contains("known.txt:2: `race:b` is not a suppression"),
-        "{said}"
+        errors.contains("known.txt:2: `race:b` is not a suppression"),
+        "{errors}"
     );
 }
 
@@ -227,8 +227,8 @@ fn suppressions_are_leak_sanitizers() {
     let file = |name: &str| directory.join(name).display().to_string();
     let (recording, rules) = (file("leaks.memleak"), file("rules.txt"));
     let plain = plain.to_str().expect("UTF-8");
-    let (status, said) = run(&["--record", &recording, "--", plain, "leak", "known"]);
-    assert_eq!(status, Some(0), "{said}");
+    let (status, errors) = run(&["--record", &recording, "--", plain, "leak", "known"]);
+    assert_eq!(status, Some(0), "{errors}");
 
     let functions = ["leak", "known"];
     let gate = [
@@ -240,16 +240,16 @@ fn suppressions_are_leak_sanitizers() {
         "outstanding>0",
     ];
     let of_memleak = || {
-        let (_, said) = run(&gate);
-        functions.map(|function| said.contains(&format!(" blocks: {function} < main (")))
+        let (_, errors) = run(&gate);
+        functions.map(|function| errors.contains(&format!(" blocks: {function} < main (")))
     };
     let options = format!("suppressions={rules}:fast_unwind_on_malloc=0");
     let of_leak_sanitizer = || {
         let mut command = Command::new(&sanitized);
         let output = command.args(functions).env("LSAN_OPTIONS", &options).output();
-        let said = output.expect("it was built").stderr;
-        let said = String::from_utf8_lossy(&said);
-        functions.map(|function| said.contains(&format!(" in {function} /")))
+        let errors = output.expect("it was built").stderr;
+        let errors = String::from_utf8_lossy(&errors);
+        functions.map(|function| errors.contains(&format!(" in {function} /")))
     };
     let mut seen = BTreeSet::new();
     for text in [
@@ -316,9 +316,9 @@ fn findings_for_others() {
         program.to_str().expect("UTF-8"),
         "leak",
     ];
-    let (status, said) = run(&flags);
-    assert_eq!(status, Some(1), "{said}");
-    let annotations: Vec<_> = said.lines().filter(|line| line.starts_with("::")).collect();
+    let (status, errors) = run(&flags);
+    assert_eq!(status, Some(1), "{errors}");
+    let annotations: Vec<_> = errors.lines().filter(|line| line.starts_with("::")).collect();
     let source = fs::read_to_string("tests/programs/processes/gated.c").expect("our own source");
     let line = (1..)
         .zip(source.lines())

@@ -58,7 +58,7 @@ fn nothing_is_noticed() {
         for line in ["a b", "it's", "x y", "traced 0 0, continued 0, user 0"] {
             started.expect(line);
         }
-        started.tell("");
+        started.send_line("");
         let outcome = started.finish();
         assert_eq!(outcome.status, Some(7), "{:#?}", outcome.messages);
         let report = outcome.report();
@@ -88,7 +88,7 @@ fn ways_to_name_it() {
         let mut started = Started::spawn_with(&mut command, &["--", name.to_str().expect("UTF-8"), "-c"]);
         started.expect("-c");
         started.expect("traced 0 0, continued 0, user 0");
-        started.tell("");
+        started.send_line("");
         let outcome = started.finish();
         assert_eq!(outcome.status, Some(7), "{:#?}", outcome.messages);
         check_allocations(outcome.report());
@@ -107,7 +107,7 @@ fn musl() {
     assert!(status.expect("musl-gcc (apt-get install musl-tools)").success());
     let mut started = Started::start(&["-c", &program.display().to_string()]);
     started.expect("traced 0 0, continued 0, user 0");
-    started.tell("");
+    started.send_line("");
     let outcome = started.finish();
     assert_eq!(outcome.status, Some(7), "{:#?}", outcome.messages);
     for (symbol, bytes) in [("allocate_early", 123), ("allocate", 456)] {
@@ -139,7 +139,7 @@ fn script() {
 fn killed() {
     let program = compile(&directory("start-killed"), "processes/started.c", &RELEASE);
     let mut started = Started::start(&["-c", &format!("{} die", program.display())]);
-    started.tell("");
+    started.send_line("");
     let outcome = started.finish();
     assert_eq!(outcome.status, Some(128 + 9), "{:#?}", outcome.messages);
     check_allocations(outcome.report());
@@ -157,7 +157,7 @@ fn program_goes_on() {
     let pid = report.targets[0].pid;
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs on");
     assert!(status.contains("TracerPid:\t0"), "{status}");
-    started.tell("");
+    started.send_line("");
     await_end(pid);
 }
 
@@ -175,7 +175,7 @@ fn signals_are_the_programs() {
         signal(started.pid(), name);
         started.expect("caught");
         std::thread::sleep(Duration::from_millis(20));
-        started.tell("");
+        started.send_line("");
         started.expect(&format!("signal {number}, times 1"));
     }
     let outcome = started.finish();
@@ -221,10 +221,10 @@ fn interrupted_at_a_terminal() {
         while !terminal.line().contains(wanted) {}
     };
     expect(&mut terminal, "ignored:");
-    terminal.tell("\x03");
+    terminal.send_line("\x03");
     expect(&mut terminal, "caught");
     std::thread::sleep(Duration::from_millis(100));
-    terminal.tell("");
+    terminal.send_line("");
     expect(&mut terminal, "signal 2, times 1");
     assert_eq!(terminal.await_end().code(), Some(5));
     let report = Report::parse(&fs::read_to_string(reports).expect("a report was written"));
@@ -238,7 +238,7 @@ fn children() {
     let program = compile(&directory("start-children"), "processes/started.c", &RELEASE);
     let script = format!("'{0}' one; '{0}' two", program.display());
     let mut started = Started::start(&["--follow-fork", "5", "--", "sh", "-c", &script]);
-    started.tell("\n");
+    started.send_line("\n");
     let outcome = started.finish();
     assert_eq!(outcome.status, Some(7), "{:#?}", outcome.messages);
     assert_eq!(outcome.lines.len(), 4, "{:?}", outcome.lines);
@@ -253,9 +253,9 @@ fn children() {
             .stacks
             .iter()
             .filter(|stack| stack.instance == child.instance);
-        let held: Amount = own.map(|stack| stack.outstanding).sum();
+        let outstanding: Amount = own.map(|stack| stack.outstanding).sum();
         assert_eq!(
-            held,
+            outstanding,
             Amount {
                 bytes: 123 + 456,
                 blocks: 2
@@ -320,10 +320,10 @@ fn ended_before_it_began() {
     fs::remove_file(library).expect("our own file");
     let outcome = Started::start(&["-c", &program.display().to_string()]).finish();
     assert_eq!(outcome.status, Some(127), "{:#?}", outcome.messages);
-    let said = outcome.messages.join("\n");
+    let messages = outcome.messages.join("\n");
     assert!(
-        said.contains("libgone.so") && said.contains("before its first instruction"),
-        "{said}"
+        messages.contains("libgone.so") && messages.contains("before its first instruction"),
+        "{messages}"
     );
 }
 
@@ -339,8 +339,12 @@ fn secrets_stay_here() {
     command.envs(secrets).args(["-c", "/usr/bin/env"]);
     let outcome = Started::spawn(&mut command).finish();
     assert_eq!(outcome.status, Some(0), "{:#?}", outcome.messages);
-    let said = |line: &str| outcome.lines.iter().any(|said| said == line);
-    assert!(said("OTHER=kept") && said("MEMLEAK_TOP=3"), "{:?}", outcome.lines);
+    let is_printed = |line: &str| outcome.lines.iter().any(|printed| printed == line);
+    assert!(
+        is_printed("OTHER=kept") && is_printed("MEMLEAK_TOP=3"),
+        "{:?}",
+        outcome.lines
+    );
     let leaked = outcome.lines.iter().find(|line| line.contains("secret"));
     assert_eq!(leaked, None);
 }
@@ -382,7 +386,7 @@ fn under_sudo() {
     command.env("SUDO_UID", "1").arg("-c").arg(&program);
     let mut started = Started::spawn(&mut command);
     started.expect("traced 0 0, continued 0, user 1");
-    started.tell("");
+    started.send_line("");
     let outcome = started.finish();
     fs::remove_dir_all(directory).expect("our own directory");
     assert_eq!(outcome.status, Some(7), "{:#?}", outcome.messages);

@@ -32,7 +32,7 @@ enum Fate {
     /// Killed with memleak, before it did anything.
     KilledBefore,
     /// Went on, to its end.
-    WentOn,
+    Completed,
     /// Had ended before.
     EndedBefore,
 }
@@ -79,22 +79,22 @@ fn output(directory: &Path) -> String {
 
 /// Kills memleak and looks what became of the program.
 #[track_caller]
-fn kill(mut memleak: Child, directory: &Path, expected: &str, what: &str) -> Fate {
+fn kill(mut memleak: Child, directory: &Path, expected: &str, context: &str) -> Fate {
     let started = children(memleak.id());
     memleak.kill().expect("a child of ours");
     let status = memleak.wait().expect("a child of ours");
     let ends = statuses(&started);
-    let said = output(directory);
+    let printed = output(directory);
     let errors = || fs::read_to_string(directory.join("errors")).unwrap_or_default();
     match (status.code(), &ends[..]) {
-        (Some(DONE), []) if said == expected => Fate::EndedBefore,
-        (None, []) if said.is_empty() => Fate::NotStarted,
-        (None, [WaitStatus::Signaled(..)]) if said.is_empty() => Fate::KilledBefore,
-        (None, [WaitStatus::Exited(_, DONE)]) if said == expected => Fate::WentOn,
+        (Some(DONE), []) if printed == expected => Fate::EndedBefore,
+        (None, []) if printed.is_empty() => Fate::NotStarted,
+        (None, [WaitStatus::Signaled(..)]) if printed.is_empty() => Fate::KilledBefore,
+        (None, [WaitStatus::Exited(_, DONE)]) if printed == expected => Fate::Completed,
         // It had just ended, and memleak was about to say so.
-        (None, []) if said == expected => Fate::EndedBefore,
+        (None, []) if printed == expected => Fate::EndedBefore,
         _ => panic!(
-            "{what}: memleak ended with {status}, the program with {ends:?}: {said:?} {}",
+            "{context}: memleak ended with {status}, the program with {ends:?}: {printed:?} {}",
             errors()
         ),
     }
@@ -118,10 +118,10 @@ fn is_any_left(token: &str) -> Result<(), String> {
 
 /// See above. SIGKILL alone: other signals are for the program.
 #[test]
-fn held_programs() {
+fn program_runs_fully_or_not_at_all() {
     require_root();
     set_child_subreaper(true).expect("every process may");
-    let directory = directory("held");
+    let directory = directory("starting");
     let flags = ["-O2", "-fomit-frame-pointer", "-pthread"];
     let program = compile_as(&directory.join("program"), "chaos/exceptions.cpp", &flags);
     let untraced = Command::new(&program).args([PROGRAM_ROUNDS, "stop"]).output();
@@ -133,13 +133,13 @@ fn held_programs() {
     let mut directories: Vec<PathBuf> = Vec::new();
     for round in 0..2 * rounds() {
         let attach = ["session", "multi", "perf"][random.index(3)];
-        let (moment, most) = [
+        let (moment, max_wait) = [
             (Moment::Started, 2000),
             (Moment::Forked, 10),
             (Moment::Forked, 500),
         ][random.index(3)];
-        let wait = Duration::from_micros(random.below(1000 * most));
-        let what = format!(
+        let wait = Duration::from_micros(random.below(1000 * max_wait));
+        let context = format!(
             "seed {}, round {round}: {attach}, {wait:?} after {moment:?}",
             seed()
         );
@@ -148,17 +148,23 @@ fn held_programs() {
         if let Moment::Forked = moment {
             let began = Instant::now();
             while children(memleak.id()).is_empty() && memleak.try_wait().is_ok_and(|end| end.is_none()) {
-                assert!(began.elapsed() < *PATIENCE, "{what}: it starts nothing");
+                assert!(began.elapsed() < *PATIENCE, "{context}: it starts nothing");
             }
         }
         sleep(wait);
-        *fates.entry(kill(memleak, &place, &expected, &what)).or_default() += 1;
+        *fates
+            .entry(kill(memleak, &place, &expected, &context))
+            .or_default() += 1;
         directories.push(place);
     }
     wait_until("started programs", || is_any_left(&token));
     for place in directories {
-        let said = output(&place);
-        assert!(said.is_empty() || said == expected, "{}: {said}", place.display());
+        let printed = output(&place);
+        assert!(
+            printed.is_empty() || printed == expected,
+            "{}: {printed}",
+            place.display()
+        );
     }
     wait_until("held by nobody", || match orphans().difference(&before).count() {
         0 => Ok(()),

@@ -6,7 +6,7 @@ pub const ALL: [&str; 3] = ["session", "multi", "perf"];
 /// Ways of [`ALL`] that `KERNEL_WAYS` names, as `tests/kernels.sh` sets it for older kernels; all, if it is not set or
 /// empty.
 #[track_caller]
-pub fn ways() -> Vec<&'static str> {
+pub fn attach_paths() -> Vec<&'static str> {
     let named = std::env::var("KERNEL_WAYS").unwrap_or_default();
     if named.is_empty() {
         return ALL.to_vec();
