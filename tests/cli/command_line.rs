@@ -34,7 +34,7 @@ pub(super) fn check_refused(output: &Output, parts: &[&str]) {
 
 /// Command lines that make no sense, and what the line about each says.
 #[test]
-fn nonsense_is_refused() {
+fn invalid_command_lines_are_refused() {
     for (arguments, parts) in [
         (&["-p"][..], &["--pid <PID>", "--help"][..]),
         (&["-p", "1", "--percpu"], &["--percpu", "without -p"]),
@@ -210,7 +210,7 @@ fn source_of_the_programs() {
 
 /// Long options can be shortened, as bcc's memleaks have it; help is also where libbpf-tools' has it.
 #[test]
-fn options_as_elsewhere() {
+fn options_of_bcc_and_libbpf_tools() {
     check_refused(
         &memleak(&["-p", "1", "--combined", "--show-al"]),
         &["--combined-only", "only one"],
@@ -223,7 +223,7 @@ fn options_as_elsewhere() {
 
 /// Files that have no unwind table.
 #[test]
-fn files_without_a_table() {
+fn files_without_cfi_have_no_table() {
     for (file, parts) in [
         ("/etc/passwd", &["/etc/passwd", "not an ELF file"][..]),
         ("/nonexistent", &["/nonexistent", "No such file"]),
@@ -295,7 +295,7 @@ fn no_such_process_as_root() {
 /// Refuses a second pid, rather than wait as many seconds, if both are processes of one program; and only then: another
 /// program's small number, a kernel thread's, and a number with its unit are intervals.
 #[test]
-fn second_pid_is_no_interval() {
+fn second_pid_is_not_taken_for_an_interval() {
     let sleeper = || Command::new("/bin/sleep").arg("60").spawn().expect("/bin/sleep");
     let mut sleepers = [sleeper(), sleeper()];
     let [first, second] = [0, 1].map(|at: usize| sleepers[at].id().to_string());

@@ -122,7 +122,7 @@ fn manual() {
 
 /// A reader that goes has what it wanted: of help, of a table, of completions.
 #[test]
-fn nobody_listens() {
+fn closed_pipe_is_no_error() {
     for arguments in [
         &["--help"][..],
         &["completions", "bash"],
@@ -151,8 +151,8 @@ fn nobody_listens() {
 
 /// A trace whose reader goes ends long before its next report, and well.
 #[test]
-fn nobody_listens_to_a_trace_as_root() {
-    let directory = directory("conventions-nobody_listens");
+fn trace_ends_with_its_reader_as_root() {
+    let directory = directory("conventions-closed-pipe");
     let program = Program::start(&compile(&directory, "amounts/plain.c", &["-O2"]), &[]);
     program.expect("ready");
     let (mut child, _messages) = tracing(&["-p", &program.pid().to_string(), "86400"]);

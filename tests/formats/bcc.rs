@@ -106,7 +106,7 @@ for *_, time, message in calls:
 
 /// Calls one by one, as bcc's memleak tells them: what was asked for, what was freed, what came of it.
 #[test]
-fn calls_are_told() {
+fn calls_are_traced_like_bcc() {
     require_root();
     let program = compile(&directory("bcc-told"), "amounts/acceptance.c", &["-O2"]);
     let command = format!("{} realloc 30000 exits", program.display());

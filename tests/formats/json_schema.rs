@@ -112,7 +112,7 @@ fn violations_are_found() {
 
 /// Each end has its name in the schema, and the schema has no others.
 #[test]
-fn ends_are_those_of_walks() {
+fn schema_lists_all_ends_of_walks() {
     let schema = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/report.schema.json"));
     let schema = parsed(&schema.expect("docs/report.schema.json"));
     let names = schema["$defs"]["end"]["enum"].as_array().expect("a list").iter();

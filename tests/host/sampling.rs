@@ -283,7 +283,7 @@ fn estimates_at_changing_distances() {
 
 /// At a distance of 1, every call is recorded and stands for itself alone, an empty one too.
 #[test]
-fn a_distance_of_one_is_all() {
+fn distance_of_one_records_every_call() {
     let host = Host::build("all");
     let sizes = [0, 1, 2, 16, 31, 4096, 1 << 40];
     for mean in [0, 1] {

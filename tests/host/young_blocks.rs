@@ -12,7 +12,7 @@ type ExchangeBlocks = unsafe extern "C" fn(u32, u64) -> u64;
 /// Few addresses that are soon used again, two places, and more threads than processors: every block that is freed is
 /// known, and as it was recorded; none is left.
 #[test]
-fn each_block_is_in_one_place() {
+fn blocks_are_in_one_place() {
     let flags = ["-Wno-unused-function", "-Wno-pass-failed", "-pthread"];
     let object = compile_for_host("young.c", "host-young", &flags);
     let rounds = match std::env::var_os("MEMLEAK_FULL_LOAD") {

@@ -514,7 +514,7 @@ fn functions_with_a_prefix() {
 
 /// Requests for allocators or functions that are not there are one error that says what is there, or what to do.
 #[test]
-fn what_is_not_there() {
+fn missing_allocators_are_named() {
     let path = compile(&directory("allocators-missing"), "allocators/pool.c", &RELEASE);
     let program = start(&path, &[], None);
     for (flags, expected) in [

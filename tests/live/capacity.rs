@@ -102,7 +102,7 @@ fn blocks_that_move_are_accounted_for_once() {
 
 /// Blocks beyond a full table are lost at the stack that allocated them, and old ones are as they were.
 #[test]
-fn what_does_not_fit_is_lost_by_stack() {
+fn full_block_table_counts_losses_by_stack() {
     const ROOM: u64 = 1000;
     let path = compile(&directory("capacity-full"), "amounts/many_blocks.c", &["-O2"]);
     let mut program = Program::start(&path, &["50000"]);

@@ -94,7 +94,7 @@ fn kernel_user(test: &str) -> Program {
 /// Messages, locks and pages are outstanding to the block and byte, from stacks that begin at the allocator's caller
 /// and end at the system call; and gone when they are freed.
 #[test]
-fn objects_and_pages_come_and_go() {
+fn kernel_objects_and_pages() {
     if lacks(Feature::Btf) {
         return;
     }
@@ -149,7 +149,7 @@ fn check_stacks(report: &Report) {
 /// Per-CPU memory is traced when it is asked for: the table that this very trace would make for another is not needed,
 /// a mount has some. Without the flag there is none.
 #[test]
-fn percpu_memory_is_optional() {
+fn percpu_memory_needs_its_flag() {
     if lacks(Feature::Btf) {
         return;
     }
@@ -217,7 +217,7 @@ fn a_full_table_is_reported() {
 
 /// Calls are told one by one, each message that is allocated and each that is freed, by whom and from where.
 #[test]
-fn calls_are_told() {
+fn calls_of_the_kernel_are_traced() {
     if lacks(Feature::Btf) {
         return;
     }

@@ -325,7 +325,7 @@ fn operator_new() {
 
 /// The leaker says how many blocks it leaked while it stands still; the report says the same, to the block.
 #[test]
-fn the_leaker_is_counted_to_the_block() {
+fn leaker_is_counted_exactly() {
     for attach in attach_paths() {
         let directory = directory(&format!("leaks-leaker-{attach}"));
         let path = compile(&directory, "amounts/leaker.cpp", &RELEASE);

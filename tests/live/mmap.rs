@@ -116,7 +116,7 @@ fn trace(test: &str, flags: &[&str]) -> Report {
 /// stack that starts at the call itself; calls that fail change nothing; what is an allocator's or a thread's is
 /// named as such; what was there before the attach is only counted.
 #[test]
-fn every_call_leaves_exactly_what_is_mapped() {
+fn mapping_calls_leave_exact_remainders() {
     if lacks(Feature::Tracefs) {
         return;
     }
@@ -188,7 +188,7 @@ fn mappings_beyond_the_capacity_are_counted() {
 /// A child's unmapping of what it has of its parent leaves the parent's alone; its own mappings, and those of what it
 /// executes, are its own, and stay as what it held at its end.
 #[test]
-fn children_have_mappings_of_their_own() {
+fn mappings_of_children_are_separate() {
     if lacks(Feature::Tracefs) {
         return;
     }
@@ -377,7 +377,7 @@ impl RecordedCall {
 /// After each of thousands of random calls, each page is known as that call's which mapped it last, by the kernel's own
 /// word; only calls that have failed leave doubt.
 #[test]
-fn each_call_does_what_the_kernel_does() {
+fn random_calls_equal_the_kernels_state() {
     let path = compile(&directory("mmap-told"), "mappings/random_mappings.c", &RELEASE);
     for seed in 1..=8_u64 {
         let output = Command::new(&path)
@@ -469,7 +469,7 @@ fn follow_random_calls(path: &Path, seed: u64, calls: u64, rounds: u64, windows:
 /// After each hundred of random calls on each of four threads, failing ones among them, what is known to be mapped since
 /// the attach is what the kernel says, to the page.
 #[test]
-fn random_calls_leave_what_the_kernel_says() {
+fn random_calls_of_threads_equal_the_maps() {
     crate::common::program::require_root();
     let path = compile(&directory("mmap-random"), "mappings/random_mappings.c", &RELEASE);
     for seed in 1..=4 {
@@ -480,7 +480,7 @@ fn random_calls_leave_what_the_kernel_says() {
 /// Calls of threads that all work on the same addresses, so that it is not told which of them was first, leave what the
 /// kernel says.
 #[test]
-fn calls_that_cross_leave_what_the_kernel_says() {
+fn crossing_calls_equal_the_maps() {
     crate::common::program::require_root();
     let path = compile(
         &directory("mmap-crossing"),

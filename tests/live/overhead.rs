@@ -65,7 +65,7 @@ fn spent_seconds(overhead: &Overhead) -> f64 {
 /// The cost that is told is what the target takes longer, to within a factor of 1.5, in all ways to attach.
 #[test]
 #[allow(clippy::print_stdout, reason = "what the test found")]
-fn the_cost_is_what_is_told() {
+fn reported_cost_is_near_the_measured() {
     const PAIRS: u32 = 100_000;
     // Times are measured, and other tests' probes take some of every process.
     let _alone = alone();
@@ -99,7 +99,7 @@ fn check_estimate(kind: &str, estimate: &Estimate, truth: u64) {
 /// estimates are right for all sizes, whatever it did; and what is freed is gone to the last one.
 #[test]
 #[allow(clippy::print_stdout, reason = "what the test found")]
-fn a_limit_is_held() {
+fn overhead_limit_is_kept() {
     const LIMIT: f64 = 0.08;
     // As above.
     let _alone = alone();
@@ -157,7 +157,7 @@ fn allocated_before(pairs: u64) -> [u64; 3] {
 /// A limit that is far away changes nothing: every block is recorded, amounts are exact, and frees of blocks from
 /// before the attach are counted. What it costs is said once, at the start.
 #[test]
-fn a_limit_that_is_not_reached() {
+fn distant_limit_changes_nothing() {
     let mut program = Paced::start("far");
     program.ask("0 512");
     let memleak = Memleak::attach(program.0.pid(), &["--max-overhead", "10000"]);

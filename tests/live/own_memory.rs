@@ -36,7 +36,7 @@ fn map_bytes(pid: u32) -> u64 {
 
 /// Figures of a report agree with those of `/proc` while nothing happens, and stay below the bound.
 #[test]
-fn own_memory_is_bounded_and_true() {
+fn own_memory_equals_proc() {
     let directory = directory("own_memory");
     let path = compile(&directory, "amounts/memory.c", &["-O2", "-pthread"]);
     let file = directory.join("file");
@@ -66,7 +66,7 @@ fn own_memory_is_bounded_and_true() {
 /// Memory for finding names is given back once they are found: of debug information that takes a hundred megabytes,
 /// memleak's own, little is left.
 #[test]
-fn names_take_memory_while_they_are_sought() {
+fn memory_of_symbolization_is_released() {
     let program = env!("CARGO_BIN_EXE_memleak");
     let mut target = Command::new(program)
         .args(["table", "--verify", "/usr/lib"])

@@ -91,7 +91,7 @@ fn several_targets() {
 
 /// The end of one of two processes ends nothing; the end of both ends the trace. What was held is told apart.
 #[test]
-fn one_target_ends_first() {
+fn trace_goes_on_until_all_targets_end() {
     let path = build("ends", "amounts/plain.c");
     let mut programs = ["10", "30"].map(|blocks| start(&path, &[blocks]));
     let [first, second] = programs.each_ref().map(Program::pid);

@@ -37,7 +37,7 @@ fn check(part: &str, bytes: u64, expected: u64, more: u64, memory: &Memory) {
 /// All parts add up to what is resident, and each is what the program has of it: to the page where it asked for whole
 /// pages, otherwise with what the C library and the program itself need besides.
 #[test]
-fn parts_are_what_the_program_has() {
+fn memory_parts_equal_the_programs() {
     let memory = trace("blocks", &[]);
     check("tracked", memory.tracked, 64 * MIB, MIB / 2, &memory);
     // Of the block that was never touched all but the page of its header.
@@ -62,7 +62,7 @@ fn parts_are_what_the_program_has() {
 
 /// Traced mappings are what blocks leave unexplained.
 #[test]
-fn traced_mappings_explain_the_rest() {
+fn traced_mappings_and_blocks_add_up() {
     let memory = trace("mappings", &["--mmap"]);
     // A mapping that malloc made for one large block is a mapping too.
     check("tracked", memory.tracked, (32 + 40) * MIB, MIB / 2, &memory);

@@ -131,7 +131,7 @@ fn estimates_by_calls() {
 /// Blocks much larger than the distance between chosen bytes are all recorded, and exact; what is freed is taken away
 /// exactly, so that nothing is left at the end, and no error.
 #[test]
-fn frees_take_away_what_was_added() {
+fn frees_of_sampled_blocks_are_exact() {
     let path = compile(&directory("sampling-frees"), "amounts/sizes.c", &RELEASE);
     for flags in [["--sample-bytes", "2K"], ["--sample-rate", "7"]] {
         let Sampled { mixed, done } = trace(&path, &flags);
@@ -151,7 +151,7 @@ fn frees_take_away_what_was_added() {
 
 /// One of one is all: exact, and said to be.
 #[test]
-fn one_of_one_is_exact() {
+fn interval_of_one_is_exact() {
     let path = compile(&directory("sampling-one"), "amounts/sizes.c", &RELEASE);
     let Sampled { mixed, done } = trace(&path, &["-s", "1"]);
     assert!(mixed.sampling.is_none());

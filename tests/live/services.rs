@@ -16,7 +16,7 @@ const SERVICES: [(&str, &str, &[&str]); 3] = [
 
 /// The leak is the first line of the table within six reports, with the highest score; the site that holds most is not.
 #[test]
-fn the_leak_is_first() {
+fn leak_is_ranked_first() {
     for (source, leak, flags) in SERVICES {
         let directory = directory("services");
         let mut program = Program::start(&compile(&directory, &format!("services/{source}"), flags), &[]);

@@ -104,7 +104,7 @@ fn reports_under_churn() {
 /// A slow leak is first by growth among threads that allocate and free thousands of times as much, and a larger
 /// amount that stays; those leave nothing behind. Each report is in the order of growth.
 #[test]
-fn what_grows_is_first() {
+fn growing_site_is_ranked_first() {
     let mut program = start("growth", 20_000, 3);
     let mut memleak = Memleak::attach_reporting(program.pid(), &["--sort", "growth"], &["0.3"]);
     program.step("kept");
@@ -216,7 +216,7 @@ fn age_filter() {
 /// A program that has exited held what it held: nothing of it is young, people are shown all of it, and with its blocks if
 /// they want them.
 #[test]
-fn what_an_ended_program_held_is_shown() {
+fn outstanding_blocks_of_an_ended_program() {
     let mut program = start("ended", 100, 0);
     let json = Memleak::attach(program.pid(), &["-o", "60000"]);
     let text = Memleak::attach(program.pid(), &["-o", "60000", "-a", "--format", "text"]);
@@ -309,7 +309,7 @@ fn changes_add_up() {
 
 /// A million live blocks are all found, each once, while other threads allocate and free; the report ends.
 #[test]
-fn a_million_blocks() {
+fn million_blocks_in_a_report() {
     let blocks = 1_000_000;
     let mut program = start("million", blocks, 2);
     let flags = ["-o", "0", "--max-blocks", "2000000"];
@@ -365,7 +365,7 @@ impl Shelf {
 /// A recording of a memleak that was killed can be read by anyone, without the program that was traced, and is to the
 /// byte what memleak reported then. Another reader finds the same in it.
 #[test]
-fn what_is_recorded_outlives_everything() {
+fn recording_survives_the_kill_of_memleak() {
     let shelf = Shelf::new();
     let path = program("recorded");
     let mut program = Program::start(&path, &["500", "1"]);

@@ -77,7 +77,7 @@ fn first_is(name: &'static str) -> impl Fn(&str) -> bool {
 /// A process's sites, with what they hold and how they grow, and their stacks; each key does what the help says; the last
 /// report is kept where that was asked for, the terminal is left as it was, and conditions are said there.
 #[test]
-fn a_user_looks_around() {
+fn keys_of_the_live_view() {
     let directory = directory("view-around");
     let program = compile(&directory, "amounts/growing.cpp", &RELEASE);
     let program = Program::start(&program, &["\u{1b}[31mevil", "0"]);
@@ -224,7 +224,7 @@ fn ends() {
 
 /// A terminal that vanishes ends the trace, whether that is a signal or not; what was to be kept is.
 #[test]
-fn the_terminal_vanishes() {
+fn vanished_terminal_ends_the_trace() {
     let directory = directory("view-vanishes");
     let program = compile(&directory, "amounts/growing.cpp", &RELEASE);
     let program = Program::start(&program, &["growing", "0"]);
@@ -251,7 +251,7 @@ fn the_terminal_vanishes() {
 /// A terminal that takes nothing any more stops neither the trace nor its end: what was to be kept is. What is to be said
 /// waits for the terminal, unless a second signal says that it need not.
 #[test]
-fn the_terminal_is_stuck() {
+fn stuck_terminal_does_not_block_the_trace() {
     let directory = directory("view-stuck");
     let program = compile(&directory, "amounts/growing.cpp", &RELEASE);
     let program = Program::start(&program, &["growing", "0"]);
@@ -277,7 +277,7 @@ fn the_terminal_is_stuck() {
 /// The end of a target leaves its last state on the screen until the user leaves. A program that was started is kept from
 /// the terminal, and its status is memleak's.
 #[test]
-fn the_target_ends() {
+fn view_stays_after_the_target_ends() {
     let program = growing("view-ends");
     let command = format!("{} growing 60", program.display());
     let mut terminal = Terminal::start_in(

@@ -41,7 +41,7 @@ fn damaged_files() {
 
 /// Nor do damaged files beside it: debug files, split ones, packages, and small tables in the program.
 #[test]
-fn damaged_files_beside() {
+fn damaged_debug_files_are_survived() {
     let directory = directory("damaged-beside");
     let split = |version, place: &str| {
         let split = forms::Split::cpp(&format!("damaged{version}"), &[version]);
@@ -92,7 +92,7 @@ fn check_with_damaged(program: &Path, file: &Path, root: &Path, place: &str) {
 /// A megabyte of debug information that stands for hundreds of gigabytes, as thousands of units each have all of the same
 /// abbreviations, rows of lines or lists of files, is refused at once, and symbols still name the code.
 #[test]
-fn what_multiplies_is_refused() {
+fn multiplied_debug_information_is_refused() {
     let directory = directory("multiplied");
     let source = source("symbols/multiplied_debug_info.S");
     for (damage, gap) in [

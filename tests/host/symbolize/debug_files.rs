@@ -111,7 +111,7 @@ impl Drop for TracePipe {
 /// A pipe, or a link to a file that acts when it is opened or read, in the place of a debug file or a part of one, is
 /// not waited for, and takes nothing from its other readers.
 #[test]
-fn places_that_act_as_root() {
+fn pipes_and_links_as_debug_files_as_root() {
     program::require_root();
     if lacks(Feature::Tracefs) {
         return;

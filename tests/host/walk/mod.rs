@@ -504,7 +504,7 @@ fn any_walks_are_equal() {
 
 /// `bpf/walk/` alone, without all that makes it faster, is the same walk.
 #[test]
-fn the_walk_alone_is_equal() {
+fn reference_step_alone_is_equal() {
     let mut hosts = [Architecture::X86_64, Architecture::Aarch64].map(plain_walk);
     let mut random = Random::new(23);
     let mut ends = HashSet::new();

@@ -23,7 +23,7 @@ fn set_clock(file: &Path, offset: &str) {
 /// Ten years back, and then twenty on: intervals, durations, ages, and what is reckoned from a recording are as if nothing
 /// had happened; when something was, is told by the new clock.
 #[test]
-fn the_clock_is_set() {
+fn clock_changes_do_not_affect_times() {
     let library = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
     let library = stock(library, "faketime");
     let directory = directory("abuse-clock");

@@ -41,7 +41,7 @@ sys.exit(os.waitstatus_to_exitcode(status))";
 /// named, and doctor looks at them, within bounds. Nothing is lost by it.
 #[test]
 #[allow(clippy::print_stderr, reason = "what the test measured")]
-fn files_that_hurt() {
+fn hostile_files_take_bounded_resources() {
     let directory = directory("abuse-hostile");
     let crafted = elf::craft(&directory);
     let path = compile(&directory, "hostile/crafted.c", &RELEASE);
@@ -90,7 +90,7 @@ fn files_that_hurt() {
 /// A file is cut short, as `cp` over a library does, after its code has run: what is gone of it cannot be named, and
 /// nothing else happens to memleak.
 #[test]
-fn a_file_is_cut_short() {
+fn truncated_file_does_not_end_memleak() {
     let directory = directory("abuse-cut");
     let path = compile(&directory, "hostile/crafted.c", &RELEASE);
     let library = directory.join("libcut.so");

@@ -9,7 +9,7 @@ use crate::common::program::{Program, compile, compile_as, directory};
 /// A pid that is used again while memleak does not look is not taken for the traced process. Not one of its blocks is
 /// shown, and the trace ends, since its process has.
 #[test]
-fn a_pid_is_used_again() {
+fn reused_pid_is_not_the_target() {
     let path = compile(&directory("abuse-reuse"), "processes/reuse.c", &RELEASE);
     for flags in [&[][..], &["--follow-fork"], &["--attach", "perf"]] {
         let mut program = Program::start(&path, &[]);
@@ -40,7 +40,7 @@ fn a_pid_is_used_again() {
 /// the while allocating through that code. Each block is shown or lost, stacks are true or say why they end, and neither
 /// memory nor open files grow with how many there were.
 #[test]
-fn code_comes_and_goes() {
+fn churn_of_libraries_and_code() {
     let full = std::env::var_os("MEMLEAK_FULL_LOAD").is_some();
     let (rounds, files) = if full { (20_000, 4000) } else { (400, 300) };
     let directory = directory("abuse-storm");

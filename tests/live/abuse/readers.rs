@@ -32,7 +32,7 @@ fn await_stuck(pid: u32) {
 /// Probes go on while nobody reads, and nothing is kept in memory for the reader; who reads again gets everything that
 /// was counted.
 #[test]
-fn a_reader_stops_reading() {
+fn blocked_reader_stops_no_probe() {
     const BLOCKS: u64 = 300_000;
     let path = compile(&directory("abuse-reader"), "amounts/many_blocks.c", &RELEASE);
     let mut program = Program::start(&path, &[&BLOCKS.to_string()]);
@@ -53,7 +53,7 @@ fn a_reader_stops_reading() {
 
 /// A second signal ends it though nobody reads.
 #[test]
-fn nobody_reads_to_the_end() {
+fn second_signal_ends_it_without_a_reader() {
     let path = compile(&directory("abuse-nobody"), "amounts/plain.c", &RELEASE);
     let program = Program::start(&path, &["10"]);
     program.expect("ready");
@@ -69,7 +69,7 @@ fn nobody_reads_to_the_end() {
 /// The window is closed: the trace ends, and what was to be kept is. What has nowhere to go is no reason to go on, nor to
 /// fall.
 #[test]
-fn a_terminal_vanishes() {
+fn closed_terminal_ends_the_trace() {
     let directory = directory("abuse-vanishes");
     let path = compile(&directory, "amounts/plain.c", &RELEASE);
     let mut program = Program::start(&path, &["10"]);

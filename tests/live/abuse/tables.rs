@@ -48,7 +48,7 @@ fn tens_of_thousands_of_stacks() {
 
 /// With the least of everything at once, every allocation is shown or counted as lost.
 #[test]
-fn the_least_of_everything() {
+fn smallest_tables_lose_nothing_uncounted() {
     let path = compile(&directory("abuse-least"), "amounts/many_blocks.c", &["-O2"]);
     let mut program = Program::start(&path, &["20000"]);
     program.expect("ready");

@@ -35,7 +35,7 @@ fn build_for_all(test: &str) -> (tempfile::TempDir, PathBuf) {
 /// A target that maps a library as code, and cuts its file off and mends it all the time, does not end its tracer, which
 /// reads that file meanwhile.
 #[test]
-fn files_cut_off_while_they_are_read() {
+fn truncated_library_does_not_end_the_tracer() {
     let path = build("cut");
     let library = path.with_file_name("libcut.so");
     fs::copy("/lib/x86_64-linux-gnu/libm.so.6", &library).expect("a large library");
@@ -50,7 +50,7 @@ fn files_cut_off_while_they_are_read() {
 
 /// Names of processes and functions that contain control characters reach no terminal as they are, and begin no line.
 #[test]
-fn names_that_act() {
+fn names_with_control_characters() {
     const NAME: &str = "\u{1b}[2J\n::error";
     let path = build("names");
     let renamed = format!("--redefine-sym=leak_here=evil{NAME}\u{9b}31m\u{202e}");
@@ -82,7 +82,7 @@ fn as_nobody(before: &[&str], path: &Path, arguments: &[&str]) -> Program {
 /// The owner of files that a process makes is known, also of one that has asked not to be looked into, and of one that
 /// acts as another.
 #[test]
-fn whose_files_are_believed() {
+fn owners_of_files_of_a_process() {
     require_root();
     let (_directory, path) = build_for_all("whose");
     for (arguments, user) in [(&["hidden"][..], NOBODY), (&["acting", "4711"], 4711)] {

@@ -132,7 +132,7 @@ fn ways_to_attach() {
 /// The doctor's findings about each module and probe are what the report of a trace says; and the program's code is
 /// untouched.
 #[test]
-fn prediction_comes_true() {
+fn doctor_predicts_the_trace() {
     // Other tests' probes are in every process.
     let _alone = alone();
     let path = compile(&directory("doctor-prediction"), "amounts/plain.c", &RELEASE);

@@ -159,7 +159,7 @@ fn three_capabilities_are_enough() {
 
 /// A missing capability is named with the command that grants it, by a trace and by doctor.
 #[test]
-fn each_missing_one_is_named() {
+fn missing_capabilities_are_named_with_remedy() {
     let place = Place::new("missing");
     let target = place.target(NOBODY);
     for (missing, name) in TRACING
@@ -340,7 +340,7 @@ fn refused_by_seccomp() {
 
 /// Documents name the same capabilities as messages.
 #[test]
-fn documents_name_the_same() {
+fn documents_list_the_same_capabilities() {
     for file in ["docs/permissions.md", "tests/package.sh"] {
         let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(file);
         let text = fs::read_to_string(path).expect("it is here");

@@ -292,7 +292,7 @@ fn suppressions_are_leak_sanitizers() {
 /// Findings that fail are told to GitHub by lines of its own, at the place in the source, and to whoever reads JUnit's
 /// files.
 #[test]
-fn findings_for_others() {
+fn findings_for_github_and_junit() {
     let directory = directory("start-others");
     let program = compile(&directory, "processes/gated.c", &[&RELEASE[..], &["-g"]].concat());
     let junit = directory.join("junit.xml").display().to_string();

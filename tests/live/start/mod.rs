@@ -50,7 +50,7 @@ fn await_end(pid: u32) {
 /// A started program sees its arguments as given, no tracer and no signal. Its allocations are known from the
 /// constructors on, by complete stacks, and in the last report although it has exited; its status is memleak's.
 #[test]
-fn nothing_is_noticed() {
+fn started_program_sees_no_tracer() {
     let program = compile(&directory("start-noticed"), "processes/started.c", &RELEASE);
     let command = format!("'{}' 'a b' \"it's\" x\\ y", program.display());
     for attach in ["session", "multi", "perf"] {
@@ -73,7 +73,7 @@ fn nothing_is_noticed() {
 /// Words behind `--` name a program as `-c` does, also one without a loader, and one that lies in PATH: its allocations
 /// are known, and its status is memleak's.
 #[test]
-fn ways_to_name_it() {
+fn commands_and_paths_of_programs() {
     let directory = directory("start-ways");
     let in_path = compile(&directory, "processes/started.c", &RELEASE);
     let fixed = compile_as(
@@ -303,7 +303,7 @@ fn refused() {
 
 /// A program that cannot be loaded, here for want of a library, ends with the status that its loader gives it.
 #[test]
-fn ended_before_it_began() {
+fn unloadable_program_gives_its_status() {
     let directory = directory("start-ended");
     let library = compile_as(
         &directory.join("libgone.so"),
@@ -329,7 +329,7 @@ fn ended_before_it_began() {
 
 /// Secrets that prove to servers who memleak is stay in memleak; all else of the environment is the program's.
 #[test]
-fn secrets_stay_here() {
+fn secrets_are_not_inherited() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_memleak"));
     let secrets = [
         ("MEMLEAK_PUSH_TOKEN", "secret"),
@@ -352,7 +352,7 @@ fn secrets_stay_here() {
 /// Descriptors of memleak, for files and maps, a port and the output of other things, are not inherited by a program
 /// that it starts.
 #[test]
-fn descriptors_stay_here() {
+fn descriptors_are_not_inherited() {
     let directory = directory("start-descriptors");
     let list = "exec ls /proc/self/fd";
     let alone = Command::new("/bin/sh")
