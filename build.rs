@@ -37,12 +37,12 @@ fn main() {
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".into());
     require(&clang);
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    let here = env::var("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR");
-    if let Err(error) = fs::write(out.join("bpf_files.rs"), source_list(Path::new(&here))) {
+    let manifest_dir = env::var("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR");
+    if let Err(error) = fs::write(out.join("bpf_files.rs"), source_list(Path::new(&manifest_dir))) {
         fail(&format!("cannot write to {}: {error}", out.display()));
     }
     // Source files are named in the type information: alike wherever the repository is.
-    let nameless = format!("-ffile-prefix-map={here}=/memleak");
+    let nameless = format!("-ffile-prefix-map={manifest_dir}=/memleak");
     // For the test that compiles it for the other machine.
     let headers = env::var("DEP_BPF_INCLUDE").expect("libbpf-sys says where libbpf's headers are");
     println!("cargo::rustc-env=BPF_HEADERS={headers}");

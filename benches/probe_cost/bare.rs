@@ -40,8 +40,8 @@ impl Bare {
 /// Finds the place, file and offset, where a trace would probe a function of a process that has mapped `modules`.
 fn site(modules: &Modules, function: &str) -> anyhow::Result<(PathBuf, usize)> {
     let discovery = discover(modules.iter(), &mut Catalog::new(Selection::default()));
-    let is_it = |site: &&ProbeSite| *site.function.name == *function;
-    let site = discovery.sites.iter().find(is_it).context("it is there")?;
+    let is_named = |site: &&ProbeSite| *site.function.name == *function;
+    let site = discovery.sites.iter().find(is_named).context("it is there")?;
     let module = modules.get(site.module).context("a site has a module")?;
     let path = module.probe_path().context("it has a file")?;
     Ok((path, usize::try_from(site.offset.get())?))

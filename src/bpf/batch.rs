@@ -173,7 +173,7 @@ mod tests {
     }
 
     /// Times each key is seen, and number of batches.
-    fn seen(map: &MapHandle, room: u32, mut meanwhile: impl FnMut()) -> (BTreeMap<u32, u32>, u32) {
+    fn seen(map: &MapHandle, room: u32, mut between_batches: impl FnMut()) -> (BTreeMap<u32, u32>, u32) {
         let (mut seen, mut batches) = (BTreeMap::new(), 0);
         let table = HashTable::new(MapHandle::try_from(map).expect("a handle"));
         let walked = table.walk_by(room, |batch| {
@@ -184,7 +184,7 @@ mod tests {
                 assert_eq!(u64::from(key), value, "values belong to their keys");
                 *seen.entry(key).or_insert(0) += 1;
             }
-            meanwhile();
+            between_batches();
         });
         walked.expect("it can be read");
         (seen, batches)

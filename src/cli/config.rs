@@ -139,14 +139,14 @@ pub enum ConfigError {
     NoDebuginfodServer,
     /// Something that this program was built without.
     #[error(
-        "{flag}: this memleak was built without {what}: use one that was built with the cargo feature `{feature}`, which is \
+        "{flag}: this memleak was built without {part}: use one that was built with the cargo feature `{feature}`, which is \
          on by default"
     )]
     NotBuilt {
         /// The flag or subcommand.
         flag: &'static str,
         /// The part of memleak that it needs.
-        what: &'static str,
+        part: &'static str,
         /// The cargo feature of that part.
         feature: &'static str,
     },
@@ -174,7 +174,7 @@ impl ConfigError {
     pub(crate) const fn without_net(flag: &'static str) -> Self {
         Self::NotBuilt {
             flag,
-            what: "the part that asks servers",
+            part: "the part that asks servers",
             feature: "net",
         }
     }

@@ -18,23 +18,23 @@ pub struct LiveArgs {
 }
 
 impl LiveArgs {
-    /// Checks the flag against the output flags and call lines, `tells_calls`.
+    /// Checks the flag against the output flags and call lines, `traces_calls`.
     pub(super) fn check(
         &self,
         output: &OutputArgs,
-        tells_calls: bool,
+        traces_calls: bool,
     ) -> Result<Option<LiveConfig>, ConfigError> {
         if self.live && !cfg!(feature = "tui") {
             return Err(ConfigError::NotBuilt {
                 flag: "--live",
-                what: "the view on the terminal",
+                part: "the view on the terminal",
                 feature: "tui",
             });
         }
         let keeps_report = output.place.output.is_some();
         match (self.live, output.format, keeps_report) {
             (false, ..) => Ok(None),
-            (true, ..) if tells_calls => Err(ConfigError::LiveCalls),
+            (true, ..) if traces_calls => Err(ConfigError::LiveCalls),
             (true, Some(_), false) => Err(ConfigError::LiveFormat),
             (true, ..) => Ok(Some(LiveConfig { keeps_report })),
         }

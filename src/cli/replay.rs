@@ -181,15 +181,15 @@ impl TryFrom<ReportArgs> for ReportOptions {
     }
 }
 
-/// Form named like the format of the file's extension. For errors: `what` has the forms `all`.
+/// Form named like the format of the file's extension. For errors: `output` has the forms `all`.
 fn form<T: ValueEnum>(
     destination: &Destination,
-    what: &'static str,
+    output: &'static str,
     all: &'static str,
 ) -> Result<T, ConfigError> {
     let format = format_of(None, destination)?;
     let form = T::from_str(format.name(), false);
-    form.map_err(|_| ConfigError::NoSuchForm(format.name().to_owned(), what, all))
+    form.map_err(|_| ConfigError::NoSuchForm(format.name().to_owned(), output, all))
 }
 
 /// Report format named like a form.

@@ -109,7 +109,7 @@ pub(super) fn regions(bytes: &[u8]) {
         let maps: Vec<MapsEntry> = Vec::new();
         match choices.byte() {
             1 => drop(regions.settle(regions.mark(), &maps)),
-            2 => regions.know(&maps, event.time),
+            2 => regions.enter_existing(&maps, event.time),
             3 => regions.doubt_all(),
             _ => {}
         }

@@ -38,7 +38,7 @@ impl Live<'_> {
         // A new instance may itself have ended in the meantime.
         while self.observe_once() {}
         self.free_slots()?;
-        self.forget_sometimes()
+        self.forget_when_due()
     }
 
     /// Returns whether there was a new instance.
@@ -229,7 +229,7 @@ impl Live<'_> {
     }
 
     /// Calls [`Live::forget_ended`], unless the pause since the last call is not over.
-    fn forget_sometimes(&mut self) -> anyhow::Result<()> {
+    fn forget_when_due(&mut self) -> anyhow::Result<()> {
         // Blocks of ended instances must stay until the next report has listed them.
         if self.lists_blocks {
             return Ok(());

@@ -195,7 +195,7 @@ impl<'obj> Live<'obj> {
         if let Some(regions) = &mut self.regions {
             // Only after walks have what they need: mapping calls before this are older than the trace.
             regions.start(&self.kernel)?;
-            self.know_regions();
+            self.enter_existing_regions();
         }
         Ok(())
     }

@@ -211,12 +211,12 @@ impl<'obj> Session<'obj> {
         self.follow_with(deadline, signals, &mut |_| Ok(()))
     }
 
-    /// Like [`Session::follow`], but calls `meanwhile` several times a second.
+    /// Like [`Session::follow`], but calls `on_tick` several times a second.
     fn follow_with(
         &mut self,
         deadline: Instant,
         signals: &Signals,
-        meanwhile: &mut dyn FnMut(&Self) -> anyhow::Result<()>,
+        on_tick: &mut dyn FnMut(&Self) -> anyhow::Result<()>,
     ) -> anyhow::Result<bool> {
         let mut next_reload: Option<Duration> = None;
         loop {
@@ -239,7 +239,7 @@ impl<'obj> Session<'obj> {
             if signals.take_mark() {
                 self.since.mark(&self.snapshot()?);
             }
-            meanwhile(self)?;
+            on_tick(self)?;
             if left.is_zero() {
                 return Ok(false);
             }

@@ -92,14 +92,14 @@ impl Ledger {
     }
 
     /// Reads the mappings that an instance has from before, if they can be read and are not known yet.
-    fn know(&mut self, kernel: &Kernel<'_>, processes: &BTreeMap<u32, Process>, instance: u32) {
+    fn enter_existing(&mut self, kernel: &Kernel<'_>, processes: &BTreeMap<u32, Process>, instance: u32) {
         let capacity = self.capacity;
         let entry = self.regions.entry(instance);
         let regions = entry.or_insert_with(|| Regions::new(capacity));
-        if !regions.knows_before()
+        if !regions.has_existing()
             && let Some(maps) = maps_of(kernel, processes, instance)
         {
-            regions.know(&maps, monotonic_nanoseconds());
+            regions.enter_existing(&maps, monotonic_nanoseconds());
         }
     }
 
@@ -131,12 +131,12 @@ fn maps_of(kernel: &Kernel<'_>, processes: &BTreeMap<u32, Process>, instance: u3
 
 impl Live<'_> {
     /// Records what the processes have mapped by now as older than the trace: calls are followed from now on.
-    pub(super) fn know_regions(&mut self) {
+    pub(super) fn enter_existing_regions(&mut self) {
         let Some(ledger) = &mut self.regions else {
             return;
         };
         for &instance in self.processes.keys() {
-            ledger.know(&self.kernel, &self.processes, instance);
+            ledger.enter_existing(&self.kernel, &self.processes, instance);
         }
     }
 
@@ -155,7 +155,7 @@ impl Live<'_> {
         let events = self.events.take_regions();
         let instances: BTreeSet<_> = events.iter().map(|event| event.instance).collect();
         for instance in instances {
-            ledger.know(&self.kernel, &self.processes, instance);
+            ledger.enter_existing(&self.kernel, &self.processes, instance);
         }
         for event in &events {
             if let Some(regions) = ledger.regions.get_mut(&event.instance) {

@@ -36,7 +36,7 @@ struct Drawn {
     /// True if it is enabled and the terminal can show it.
     is_wanted: bool,
     /// True if it is on the terminal now.
-    is_there: bool,
+    is_drawn: bool,
 }
 
 impl StatusLine {
@@ -73,7 +73,7 @@ impl StatusLine {
             terminal_size::terminal_size_of(io::stderr()).map_or(80, |(width, _)| usize::from(width.0));
         let short: String = text.chars().take(width.saturating_sub(1)).collect();
         _ = io::stderr().write_all(format!("{CLEAR}{short}").as_bytes());
-        drawn.is_there = true;
+        drawn.is_drawn = true;
     }
 
     fn lock(&self) -> MutexGuard<'_, Drawn> {
@@ -84,7 +84,7 @@ impl StatusLine {
 
 impl Drawn {
     fn clear(&mut self) {
-        if std::mem::take(&mut self.is_there) {
+        if std::mem::take(&mut self.is_drawn) {
             _ = io::stderr().write_all(CLEAR.as_bytes());
         }
     }

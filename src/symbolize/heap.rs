@@ -17,7 +17,7 @@ pub(super) fn own_bytes() -> usize {
 
 /// Returns free pages to the system.
 #[cfg(target_env = "gnu")]
-pub(super) fn give_back() {
+pub(super) fn trim() {
     // SAFETY: `malloc_trim` (malloc_trim(3)) takes no pointers, may be called by any thread at any time, and does not
     // move allocated blocks.
     let found = unsafe { libc::malloc_trim(0) };
@@ -27,4 +27,4 @@ pub(super) fn give_back() {
 
 /// Only glibc has `malloc_trim`.
 #[cfg(not(target_env = "gnu"))]
-pub(super) fn give_back() {}
+pub(super) fn trim() {}

@@ -128,7 +128,7 @@ impl Symbolizer {
         let held = self.objects.len();
         self.shrink(0, KEPT_MEMORY);
         if self.objects.len() < held {
-            heap::give_back();
+            heap::trim();
         }
     }
 
@@ -203,7 +203,7 @@ impl Symbolizer {
                 object.path.display()
             );
             loaded.give_up_lines();
-            heap::give_back();
+            heap::trim();
         }
     }
 

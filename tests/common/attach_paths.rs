@@ -12,8 +12,8 @@ pub fn attach_paths() -> Vec<&'static str> {
         return ALL.to_vec();
     }
     let known = |name| {
-        let way = ALL.into_iter().find(|way| *way == name);
-        way.unwrap_or_else(|| panic!("KERNEL_WAYS={named}: {name} is none of {ALL:?}"))
+        let path = ALL.into_iter().find(|path| *path == name);
+        path.unwrap_or_else(|| panic!("KERNEL_WAYS={named}: {name} is none of {ALL:?}"))
     };
     named.split(',').map(known).collect()
 }

@@ -39,7 +39,7 @@ impl Drop for Alone {
 
 /// Makes the calling test run beside others, but not beside one that is alone, until its end. Threads that a test
 /// starts have no name, and run with it.
-pub fn take_part() {
+pub fn share_machine() {
     if IS_ALONE.get() || thread::current().name().is_none() {
         return;
     }

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
-use super::exclusion::take_part;
+use super::exclusion::share_machine;
 use super::program::directory;
 use super::tracefs;
 
@@ -29,7 +29,7 @@ pub enum Feature {
 #[must_use]
 #[track_caller]
 pub fn lacks(feature: Feature) -> bool {
-    take_part();
+    share_machine();
     let Err(reason) = probe(feature) else {
         return false;
     };

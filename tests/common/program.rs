@@ -12,7 +12,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::exclusion::take_part;
+use super::exclusion::share_machine;
 
 /// Maximum time for one thing before the test fails; nothing takes a tenth of it on an idle machine.
 /// `MEMLEAK_TEST_PATIENCE` multiplies it, for a machine that has other work.
@@ -41,7 +41,7 @@ pub const AS_ROOT: &str = "_as_root";
 /// Fails a test that needs privileges and does not have them, or does not say that it needs them.
 #[track_caller]
 pub fn require_root() {
-    take_part();
+    share_machine();
     let thread = thread::current();
     let test = thread.name().unwrap_or_default();
     match crate::ROOT {
@@ -72,7 +72,7 @@ const COMPILE_ONLY: &str = "MEMLEAK_TEST_COMPILE_ONLY";
 /// Ends a test that has compiled its programs, before the first of them is run or traced, if no more is asked for.
 #[track_caller]
 pub fn end_if_only_compiled() {
-    take_part();
+    share_machine();
     assert!(
         std::env::var_os(COMPILE_ONLY).is_none(),
         "compiled, and nothing is run with {COMPILE_ONLY}"
@@ -126,7 +126,7 @@ pub fn directory_path(name: &str) -> PathBuf {
 #[track_caller]
 pub fn directory(name: &str) -> PathBuf {
     static OWNERS: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
-    take_part();
+    share_machine();
     if let Some(test) = thread::current().name() {
         let mut owners = OWNERS.lock().unwrap_or_else(PoisonError::into_inner);
         let owner = owners.entry(name.to_owned()).or_insert_with(|| test.to_owned());

@@ -331,7 +331,7 @@ impl Records {
                 let call = Call {
                     allocator: allocator.to_owned(),
                     complete: end == "end",
-                    frames: self.way_from(frame.parse().ok()?)?,
+                    frames: self.frames_from(frame.parse().ok()?)?,
                 };
                 let amount = Amount {
                     bytes: bytes.parse().ok()?,
@@ -345,14 +345,14 @@ impl Records {
     }
 
     /// The frame and its callers.
-    fn way_from(&self, mut number: u32) -> Option<Vec<Place>> {
-        let mut way = Vec::new();
+    fn frames_from(&self, mut number: u32) -> Option<Vec<Place>> {
+        let mut frames = Vec::new();
         while number != 0 {
             let (place, caller) = self.frames.get(&number)?;
-            way.push(place.clone());
+            frames.push(place.clone());
             number = *caller;
         }
-        Some(way)
+        Some(frames)
     }
 }
 

@@ -210,11 +210,11 @@ fn mappings_of_children_are_separate() {
         // Its tables need not have been there yet: its size names it.
         ("", 37, Some("exited")),
     ] {
-        let is_it = |stack: &&Stack| match site {
+        let is_same = |stack: &&Stack| match site {
             "" => stack.outstanding.bytes == pages * page(),
             site => stack.passes(site),
         };
-        let found: Vec<_> = report.stacks.iter().filter(is_it).collect();
+        let found: Vec<_> = report.stacks.iter().filter(is_same).collect();
         let [stack] = found[..] else {
             panic!("one stack of {site} {pages}:\n{report}");
         };
@@ -386,7 +386,7 @@ fn random_calls_equal_the_kernels_state() {
             .expect("it runs");
         assert!(output.status.success());
         let mut regions = Regions::new(1000);
-        regions.know(&[], 0);
+        regions.enter_existing(&[], 0);
         let mut owners = [None; 64];
         for (number, line) in (1..).zip(String::from_utf8_lossy(&output.stdout).lines()) {
             let recorded = RecordedCall::parse(line, number);

@@ -87,8 +87,8 @@ fn keys_of_the_live_view() {
     let arguments = ["live", "-p", &pid, "0.2", "--output", kept_in];
     let mut terminal = Terminal::start(&[&arguments[..], &condition].concat());
     let screen = terminal.await_screen("everything", |screen| {
-        let is_there = first_is("keep_large()")(screen) && sites(screen).len() == 2;
-        is_there && screen.contains("overhead") && screen.contains("% of one CPU")
+        let is_shown = first_is("keep_large()")(screen) && sites(screen).len() == 2;
+        is_shown && screen.contains("overhead") && screen.contains("% of one CPU")
     });
     let title = screen.lines().next().unwrap_or_default();
     assert!(

@@ -264,12 +264,12 @@ fn every_threat_has_a_test() {
         let tests = columns.last().map_or("", |tests| tests.trim());
         let names: Vec<&str> = tests.split(", ").map(|name| name.trim_matches('`')).collect();
         assert_eq!(columns.len(), 3, "{threat}");
-        let is_there = |name: &str| {
+        let exists = |name: &str| {
             let (file, test) = name.split_once("::")?;
             let text = fs::read_to_string(root().join(file)).ok()?;
             text.contains(&format!("fn {test}(")).then_some(())
         };
-        let missing = names.iter().filter(|name| is_there(name).is_none());
+        let missing = names.iter().filter(|name| exists(name).is_none());
         offences.extend(missing.map(|name| format!("{}: no test `{name}`", columns[0])));
     }
     assert_none(&offences, "threats without a test: see docs/threats.md");

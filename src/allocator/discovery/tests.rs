@@ -16,8 +16,8 @@ const MIMALLOC: [&str; 2] = ["libmimalloc.so.2", "libmimalloc.so.3"];
 
 /// The mimalloc that is installed.
 fn mimalloc() -> &'static str {
-    let is_there = |name: &&str| Path::new(LIBRARIES).join(name).exists();
-    MIMALLOC.into_iter().find(is_there).unwrap_or(MIMALLOC[0])
+    let is_installed = |name: &&str| Path::new(LIBRARIES).join(name).exists();
+    MIMALLOC.into_iter().find(is_installed).unwrap_or(MIMALLOC[0])
 }
 
 /// Runs discovery over one installed library.
@@ -50,7 +50,7 @@ fn every_function_is_found() {
             .filter(|function| function.family == Family::Libc);
         of_libc.map(|function| &*function.name)
     };
-    let not_everywhere = ["cfree", "free_sized", "free_aligned_sized", "reallocf"];
+    let version_dependent = ["cfree", "free_sized", "free_aligned_sized", "reallocf"];
     let cases: &[(&str, &[&str], &[&str])] = &[
         ("libc.so.6", &["cfree"], &[]),
         (
@@ -86,7 +86,7 @@ fn every_function_is_found() {
     for (library, missing, more) in cases {
         let (_, discovery) = installed(library);
         assert_eq!(discovery.problems, [], "{library}");
-        let expected = libc().filter(|name| !missing.contains(name) && !not_everywhere.contains(name));
+        let expected = libc().filter(|name| !missing.contains(name) && !version_dependent.contains(name));
         for name in expected.chain(more.iter().copied()) {
             site_of(&discovery, name);
         }

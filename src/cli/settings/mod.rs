@@ -421,14 +421,14 @@ impl Line {
             error,
         };
         let with = match self.parse(&setting.words) {
-            Ok(cli) => complaint(cli),
+            Ok(cli) => config_error(cli),
             Err(error) if error.kind() == ErrorKind::ArgumentConflict => return Ok(false),
             Err(error) => return Err(wrong(one_line(&error)).into()),
         };
         // An error that exists without the setting, too, is not the setting's.
         let is_applied = match with {
             None => true,
-            Some(error) if Some(&error) == complaint(self.parse(&[])?).as_ref() => true,
+            Some(error) if Some(&error) == config_error(self.parse(&[])?).as_ref() => true,
             Some(error) if error.is_of_several() => false,
             Some(error) => return Err(wrong(error.to_string()).into()),
         };
@@ -448,7 +448,7 @@ impl Line {
 }
 
 /// Error in the meaning of a command line that parses.
-fn complaint(cli: Cli) -> Option<ConfigError> {
+fn config_error(cli: Cli) -> Option<ConfigError> {
     match cli.command {
         None => Config::try_from(cli.trace).err(),
         Some(Command::Live(args)) => Config::try_from(args.live()).err(),

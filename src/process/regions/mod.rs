@@ -133,7 +133,7 @@ impl Regions {
 
     /// Enters the process's maps as of `time`, on the clock of the events: mappings that belong to no call were there
     /// before.
-    pub fn know(&mut self, maps: &[MapsEntry], time: u64) {
+    pub fn enter_existing(&mut self, maps: &[MapsEntry], time: u64) {
         for entry in maps {
             for free in self.live.gaps(&entry.range) {
                 self.before.fill(&free, ());
@@ -142,8 +142,8 @@ impl Regions {
         self.known_since = time;
     }
 
-    /// True once [`Regions::know`] was called.
-    pub fn knows_before(&self) -> bool {
+    /// True once [`Regions::enter_existing`] was called.
+    pub fn has_existing(&self) -> bool {
         self.known_since < u64::MAX
     }
 

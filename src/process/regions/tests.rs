@@ -230,7 +230,7 @@ fn moves(from: u64, count: u64, to: u64) -> [u64; 5] {
 #[test]
 fn later_maps_do_not_settle_touched_pages() {
     let mut calls = Calls::new();
-    calls.0.know(&[], 0);
+    calls.0.enter_existing(&[], 0);
     calls.map(1, 16, 4, MAP_PRIVATE_ANONYMOUS);
     // The call unmaps the second page, and fails.
     calls.call(RegionCall::Mmap, 2, covers(17, 1), ENOMEM);
@@ -251,7 +251,7 @@ fn later_maps_do_not_settle_touched_pages() {
 #[test]
 fn doubt_is_moved_and_ends() {
     let mut calls = Calls::new();
-    calls.0.know(&[], 0);
+    calls.0.enter_existing(&[], 0);
     calls.map(1, 16, 4, MAP_PRIVATE_ANONYMOUS);
     calls.call(RegionCall::Mmap, 2, covers(17, 2), ENOMEM);
     calls.call(RegionCall::Mremap, 3, moves(16, 4, 32), 32 * PAGE);
@@ -268,7 +268,7 @@ fn doubt_is_moved_and_ends() {
 fn gaps_are_not_moved() {
     let mut calls = Calls::new();
     // The third page is from before the trace.
-    calls.0.know(&maps_of(&[(18, 1)]), 0);
+    calls.0.enter_existing(&maps_of(&[(18, 1)]), 0);
     calls.map(1, 16, 1, MAP_PRIVATE_ANONYMOUS);
     calls.map(2, 32, 6, MAP_PRIVATE_ANONYMOUS);
     calls.call(RegionCall::Mremap, 3, moves(16, 5, 32), 32 * PAGE);
@@ -288,7 +288,7 @@ fn calls_that_cross_leave_doubt() {
     // All orders of their begins and ends.
     for order in 0..4 {
         let mut calls = Calls::new();
-        calls.0.know(&[], 0);
+        calls.0.enter_existing(&[], 0);
         calls.map(1, 10, 4, MAP_PRIVATE_ANONYMOUS);
         let begin = |calls: &mut Calls, thread| match thread {
             2 => calls.begin(RegionCall::Munmap, 2, unmap),
@@ -316,7 +316,7 @@ fn calls_that_cross_leave_doubt() {
 #[test]
 fn mappings_placed_by_the_kernel_are_not_doubtful() {
     let mut calls = Calls::new();
-    calls.0.know(&maps_of(&[(14, 1)]), 0);
+    calls.0.enter_existing(&maps_of(&[(14, 1)]), 0);
     calls.map(1, 10, 4, MAP_PRIVATE_ANONYMOUS);
     let unmap = [10 * PAGE, 5 * PAGE, 0, 0, 0];
     calls.begin(RegionCall::Munmap, 1, unmap);
@@ -331,7 +331,7 @@ fn mappings_placed_by_the_kernel_are_not_doubtful() {
 fn breaks_that_cross() {
     for lowered_first in [true, false] {
         let mut calls = Calls::new();
-        calls.0.know(&[], 0);
+        calls.0.enter_existing(&[], 0);
         let mut brk = |thread, to: u64, ended| {
             let arguments = [to * PAGE, 0, 0, 0, 0];
             let moment = match ended {

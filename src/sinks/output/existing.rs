@@ -159,7 +159,7 @@ mod tests {
     const STRANGER: u32 = 4711;
 
     /// A directory in which everyone may create files, as in /tmp.
-    fn everybodys() -> tempfile::TempDir {
+    fn shared_directory() -> tempfile::TempDir {
         let directory = tempfile::tempdir().expect("a directory");
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o1777)).expect("our own");
         directory
@@ -180,7 +180,7 @@ mod tests {
     /// not.
     #[test]
     fn other_users_files_are_refused_as_root() {
-        let (shared, own) = (everybodys(), tempfile::tempdir().expect("a directory"));
+        let (shared, own) = (shared_directory(), tempfile::tempdir().expect("a directory"));
         let path = |name: &str| shared.path().join(name);
         fs::write(path("file"), "ours").expect("a file");
         fs::write(own.path().join("secret"), "secret").expect("a file");

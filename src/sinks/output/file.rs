@@ -103,7 +103,7 @@ impl File {
                 path,
                 overwrite,
             } => {
-                let named = give_name(&file, &path, overwrite);
+                let named = link_to_path(&file, &path, overwrite);
                 return named.map(|()| file).map_err(|error| refused(&path, error));
             }
             Self::Hidden {
@@ -212,7 +212,7 @@ fn nameless(directory: &Path) -> io::Result<fs::File> {
     options.custom_flags(libc::O_TMPFILE).open(directory)
 }
 
-fn give_name(file: &fs::File, path: &Path, overwrite: bool) -> io::Result<()> {
+fn link_to_path(file: &fs::File, path: &Path, overwrite: bool) -> io::Result<()> {
     let link = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
     let name = |path: &Path| {
         let named = linkat(AT_FDCWD, &*link, AT_FDCWD, path, AtFlags::AT_SYMLINK_FOLLOW);

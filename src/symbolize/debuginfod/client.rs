@@ -90,7 +90,7 @@ impl Client {
     }
 
     /// True if a server is left.
-    pub(super) fn can_ask(&self) -> bool {
+    pub(super) fn has_servers(&self) -> bool {
         !self.settings.servers.is_empty()
     }
 

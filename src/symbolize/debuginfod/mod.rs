@@ -259,7 +259,7 @@ impl Fetcher {
     }
 
     fn fetch(&mut self, Request { id, name }: &Request) -> State {
-        if !self.client.can_ask() {
+        if !self.client.has_servers() {
             return State::Missing;
         }
         tracing::info!("debuginfod: asking for the debug information of {name} (build {id})");

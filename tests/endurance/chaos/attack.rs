@@ -191,7 +191,11 @@ impl Attack {
             (None, Some(2 | 15)) | (Some(0 | 130 | 143), _) => !is_killed || memleak.is_interrupted,
             _ => false,
         };
-        assert!(is_meant, "{self:?}, {phase:?}: {status}: {:#?}", memleak.seen_messages());
+        assert!(
+            is_meant,
+            "{self:?}, {phase:?}: {status}: {:#?}",
+            memleak.seen_messages()
+        );
         Outcome {
             phase,
             objects,
@@ -351,7 +355,11 @@ impl Running {
             if let Some(status) = self.child.try_wait().expect("a child of ours") {
                 return status;
             }
-            assert!(began.elapsed() < *PATIENCE, "it does not end: {:#?}", self.seen_messages());
+            assert!(
+                began.elapsed() < *PATIENCE,
+                "it does not end: {:#?}",
+                self.seen_messages()
+            );
             sleep(Duration::from_millis(1));
         }
     }
