@@ -53,7 +53,8 @@ impl CallTracer {
         }
     }
 
-    /// Sends the queued calls to `reports`. `caller_of` gives the caller for a stack record, `pid_of` the process of a call.
+    /// Sends the queued calls to `reports`. `caller_of` gives the caller for a stack record, `pid_of` the process of a
+    /// call.
     pub(super) fn trace_all(
         &mut self,
         reports: &mut dyn ReportSink,

@@ -29,8 +29,8 @@ impl Backoff {
         self.failures = 0;
     }
 
-    /// The delay after one more failure, at least `retry_after` (the server's `Retry-After`). Half of it is random, so that many
-    /// clients do not retry at the same moment.
+    /// The delay after one more failure, at least `retry_after` (the server's `Retry-After`). Half of it is random, so
+    /// that many clients do not retry at the same moment.
     pub(super) fn next(&mut self, retry_after: Option<Duration>) -> Duration {
         self.wait(retry_after, random())
     }
