@@ -21,7 +21,7 @@ use memleak::process::launch::{LaunchError, PASSED_ON, Relay, Relayed, Sender};
 use memleak::session::Signals;
 use memleak::session::TraceConfig;
 use memleak::sinks::output;
-use memleak::sinks::status::Above;
+use memleak::sinks::status::ClearingWriters;
 use memleak::sinks::{Diagnostics, Sinks};
 use memleak::{bpf, session};
 use nix::sys::signal::Signal;
@@ -255,7 +255,7 @@ fn painted(style: Style) -> Style {
 }
 
 fn log(wanted: Targets, diagnostics: &Diagnostics, is_painted: bool) {
-    let writer = Above::new(diagnostics.line.clone(), diagnostics.messages.clone());
+    let writer = ClearingWriters::new(diagnostics.line.clone(), diagnostics.messages.clone());
     tracing_subscriber::fmt()
         .with_max_level(Level::TRACE)
         .with_writer(writer)

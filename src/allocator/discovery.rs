@@ -18,7 +18,7 @@ use super::functions::{AllocFunction, Family, Presence, Role};
 use super::linkage::Linkage;
 use super::probing::SiteCost;
 use super::problem::{Problem, Reason};
-use super::sites::{self, FunctionCode, Why};
+use super::sites::{self, FunctionCode, SiteReason};
 use super::symbols::{self, SymbolKind};
 use crate::base::parallel;
 use crate::process::{Module, ModuleId};
@@ -41,7 +41,7 @@ pub struct ProbeSite {
     pub offset: FileOffset,
     pub cost: SiteCost,
     /// Reason for the choice of the instruction.
-    pub why: Why,
+    pub why: SiteReason,
     /// The `ret` instructions that end the calls of a function that can throw; `None` for others.
     pub rets: Option<Vec<FileOffset>>,
     /// Set if the function allocates without calling another traced function.

@@ -84,12 +84,12 @@ impl<'a> FunctionCode<'a> {
 pub struct Choice {
     pub svma: Svma,
     pub cost: SiteCost,
-    pub why: Why,
+    pub why: SiteReason,
 }
 
 /// Why a site was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum Why {
+pub enum SiteReason {
     #[error("the entry is cheap to probe")]
     CheapEntry,
     /// A later instruction gives the same information at a lower cost.
@@ -97,7 +97,7 @@ pub enum Why {
     Moved(u64),
     /// The entry is expensive, and no cheap instruction gives the same information.
     #[error("no cheap instruction tells the same: {0}")]
-    DearEntry(Obstacle),
+    ExpensiveEntry(Obstacle),
 }
 
 /// Why the search for a cheaper instruction ended.
@@ -155,15 +155,15 @@ fn choose_for<'a, I: Decoded<'a>>(code: &FunctionCode<'a>, arguments: &[u8]) -> 
         why,
     };
     match cheap_site::<I>(code, arguments) {
-        Ok(svma) if svma == code.entry => Ok(cheap(svma, Why::CheapEntry)),
-        Ok(svma) => Ok(cheap(svma, Why::Moved(svma.offset_from(code.entry)))),
+        Ok(svma) if svma == code.entry => Ok(cheap(svma, SiteReason::CheapEntry)),
+        Ok(svma) => Ok(cheap(svma, SiteReason::Moved(svma.offset_from(code.entry)))),
         Err(obstacle) => Ok(Choice {
             svma: code.entry,
             cost: I::near_entry(code)
                 .next()
                 .ok_or(Unprobeable::Invalid)?
                 .probing()?,
-            why: Why::DearEntry(obstacle),
+            why: SiteReason::ExpensiveEntry(obstacle),
         }),
     }
 }

@@ -192,7 +192,7 @@ mod tests {
 
     /// A walk sees each element once: none of an empty table, all of a full one, over several batches.
     #[test]
-    fn each_element_once_as_root() {
+    fn batches_see_each_element_once_as_root() {
         assert_eq!(seen(&table(16, 0), ROOM, || {}).0, BTreeMap::new());
         let elements = 3 * ROOM;
         let (seen, batches) = seen(&table(elements, elements), ROOM, || {});

@@ -146,7 +146,7 @@ const MEASURED: &[Row] = &[
     ),
 ];
 
-struct Taken {
+struct Usage {
     /// Instructions processed by the verifier.
     instructions: u64,
     /// Bytes of stack, by the deepest chain of its calls.
@@ -154,7 +154,7 @@ struct Taken {
 }
 
 /// Instructions and stack of each program that is loaded with these settings.
-fn taken(attach: AttachPath, walk: Walk, sampling: Sampling, calls: CallTrace) -> BTreeMap<String, Taken> {
+fn taken(attach: AttachPath, walk: Walk, sampling: Sampling, calls: CallTrace) -> BTreeMap<String, Usage> {
     let settings = Settings {
         walk,
         fast_paths: FastPaths::default(),
@@ -201,7 +201,7 @@ fn taken(attach: AttachPath, walk: Walk, sampling: Sampling, calls: CallTrace) -
     loaded
         .map(|program| {
             let name = program.name().to_string_lossy().into_owned();
-            let taken = Taken {
+            let taken = Usage {
                 instructions: verified_instructions(program.as_fd()),
                 stack: stack_depth::deepest(program.insns()),
             };
@@ -242,7 +242,7 @@ fn programs_stay_within_their_budgets_as_root() {
                 beyond.push(line);
             }
         }
-        for (name, Taken { stack, .. }) in taken {
+        for (name, Usage { stack, .. }) in taken {
             let line = format!("{name}, {variant}: {stack} of {MAX} bytes of stack");
             println!("{line}");
             if stack > MAX {

@@ -249,7 +249,7 @@ mod tests {
 
     /// The running kernel's layouts are known.
     #[test]
-    fn this_kernel_is_understood() {
+    fn tracepoints_of_this_kernel_are_parsed() {
         let events = KernelEvents::read().expect("the kernel has BTF and its allocators' tracepoints");
         assert!(events.page_descriptor_bytes >= 32, "{events:?}");
     }

@@ -203,7 +203,7 @@ mod tests {
 
     /// Each mistake is refused with its own reason.
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_command_lines_are_refused() {
         for (arguments, error) in [
             ("--push h:4040", SettingsError::Url),
             ("--push-label a=b", SettingsError::NothingPushed("--push-label")),

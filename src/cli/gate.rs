@@ -124,7 +124,7 @@ mod tests {
 
     /// Invalid conditions and limits are refused, with their position.
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_command_lines_are_refused() {
         for (arguments, part) in [
             ("--fail-on leaks>1", "`leaks>1`, character 1"),
             ("--max-lost some --fail-on blocks>1", "`some` for --max-lost"),

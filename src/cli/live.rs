@@ -99,7 +99,7 @@ mod tests {
 
     /// A format without an output, and call lines on the same terminal, are refused.
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_command_lines_are_refused() {
         assert_eq!(config("live -p 1 -t"), Err(ConfigError::LiveCalls));
         for arguments in ["-p 1 --live --format json", "live -p 1 --format text"] {
             assert_eq!(config(arguments), Err(ConfigError::LiveFormat), "{arguments}");

@@ -117,7 +117,7 @@ mod tests {
 
     /// An unknown extension, and -f without a file, are refused.
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_command_lines_are_refused() {
         for name in ["leaks", "leaks.xml"] {
             let error = output(&format!("--output {name}"))
                 .expect_err("refused")

@@ -106,7 +106,7 @@ mod tests {
 
     /// Invalid limits, and recording flags without a recording, are refused.
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_command_lines_are_refused() {
         let limit = |text: &str| ConfigError::RecordLimit(text.to_owned());
         for (arguments, expected) in [
             (

@@ -13,7 +13,7 @@ use super::output::{OutputArgs, PlaceArgs, format_of};
 use super::quantity::QuantityArgs;
 use super::record::RecordArgs;
 use crate::commands::replay::{
-    DifferenceFormat, DifferenceOptions, ReportOptions, Source, TrendOptions, Which,
+    DifferenceFormat, DifferenceOptions, ReportOptions, ReportSelection, Source, TrendOptions,
 };
 use crate::sinks::output::Destination;
 use leak_report::model::Measure;
@@ -163,9 +163,9 @@ impl TryFrom<ReportArgs> for ReportOptions {
         Ok(Self {
             quantity: has_quantity.then_some(quantity),
             which: match (args.at, args.all) {
-                (Some(number), _) => Which::One(number),
-                (None, true) => Which::All,
-                (None, false) => Which::Last,
+                (Some(number), _) => ReportSelection::One(number),
+                (None, true) => ReportSelection::All,
+                (None, false) => ReportSelection::Last,
             },
             list: args.list,
             format,

@@ -227,7 +227,7 @@ fn selection() {
 
 /// Every invalid command line is refused with its own reason.
 #[test]
-fn nonsense_is_refused() {
+fn invalid_command_lines_are_refused() {
     let bad = |text: &str| text.to_owned();
     let unit = |flag, text: &str, error, example| ConfigError::Unit {
         flag,

@@ -29,11 +29,11 @@ pub(super) fn recording(bytes: &[u8]) {
         return;
     };
     for index in 0..recording.count().min(MAX_REPORTS) {
-        let glance = recording.glance(index);
+        let summary = recording.summary(index);
         let Ok(recorded) = recording.report(index) else {
             continue;
         };
-        assert!(glance.is_ok_and(|glance| glance.number == recorded.number));
+        assert!(summary.is_ok_and(|summary| summary.number == recorded.number));
         record_again(recorded.number, &recorded.report);
     }
 }

@@ -107,9 +107,9 @@ fn objects() -> Vec<Vec<u8>> {
 }
 
 /// An input, which is saved if its claim panics.
-struct Kept<'a>(&'a str, &'a [u8]);
+struct SavedInput<'a>(&'a str, &'a [u8]);
 
-impl Drop for Kept<'_> {
+impl Drop for SavedInput<'_> {
     #[allow(clippy::print_stderr, reason = "test code: the harness shows it")]
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -123,7 +123,7 @@ impl Drop for Kept<'_> {
 }
 
 fn check_kept(name: &str, bytes: &[u8]) {
-    let kept = Kept(name, bytes);
+    let kept = SavedInput(name, bytes);
     check(name, kept.1);
 }
 

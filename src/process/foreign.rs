@@ -84,7 +84,7 @@ struct CheckedFile {
 }
 
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct ResolvedFile {
     pub(crate) file: File,
     /// Path in that root, with all links resolved, so that names of neighbouring files can be made from it.
     pub(crate) path: PathBuf,
@@ -98,7 +98,12 @@ pub(crate) struct Found {
 /// # Errors
 ///
 /// The file does not exist, is larger, or is not regular.
-pub(crate) fn open_in_root(root: &Path, path: &Path, last: LastLink, max: u64) -> Result<Found, OpenError> {
+pub(crate) fn open_in_root(
+    root: &Path,
+    path: &Path,
+    last: LastLink,
+    max: u64,
+) -> Result<ResolvedFile, OpenError> {
     let root_directory = open_path(root, OFlag::O_DIRECTORY)?;
     let descriptor = resolve(&root_directory, path, last)?;
     let file = CheckedFile::regular(descriptor)?;
@@ -109,7 +114,7 @@ pub(crate) fn open_in_root(root: &Path, path: &Path, last: LastLink, max: u64) -
     // In another mount namespace, `name_of` gives paths relative to that namespace's root.
     let own = name_of(&file.descriptor)?;
     let inside = own.strip_prefix(&root_path).unwrap_or(&own);
-    Ok(Found {
+    Ok(ResolvedFile {
         path: Path::new("/").join(inside),
         file: file.open()?,
     })
@@ -199,7 +204,7 @@ mod tests {
 
     const MAX: u64 = 1 << 20;
 
-    fn open(root: &Path, path: &str) -> Result<Found, OpenError> {
+    fn open(root: &Path, path: &str) -> Result<ResolvedFile, OpenError> {
         open_in_root(root, Path::new(path), LastLink::Follow, MAX)
     }
 

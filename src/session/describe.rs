@@ -73,7 +73,7 @@ struct FrameKey<M> {
 }
 
 /// Facts about stacks beyond their totals: changes, ages and single blocks.
-pub(super) struct Recently<'a> {
+pub(super) struct RecentFacts<'a> {
     pub(super) changes: Changes<'a>,
     /// True if no report was made before.
     pub(super) first: bool,
@@ -82,7 +82,7 @@ pub(super) struct Recently<'a> {
     pub(super) blocks: Option<&'a LiveBlocks>,
 }
 
-impl Recently<'_> {
+impl RecentFacts<'_> {
     /// Describes for the report what it was compared with.
     pub(super) fn compared(&self, view: &View) -> Compared {
         Compared {
@@ -113,7 +113,7 @@ pub(super) struct Shown<'a> {
 pub(super) fn report<O: Origin>(
     origin: O,
     snapshot: &Snapshot,
-    recently: &Recently<'_>,
+    recently: &RecentFacts<'_>,
     shown: Shown<'_>,
     inspect: impl FnOnce(&[Site<O::Module>]),
 ) -> Report {
@@ -323,7 +323,7 @@ impl<O: Origin> Describer<O> {
         }
     }
 
-    fn stack(&mut self, site: Site<O::Module>, recently: &Recently<'_>, view: &View) -> Stack {
+    fn stack(&mut self, site: Site<O::Module>, recently: &RecentFacts<'_>, view: &View) -> Stack {
         let process = self.origin.process(site.instance);
         let (pid, instance) = process.map_or((0, 0), |process| (process.pid, process.instance));
         let ended = process.and_then(|process| process.ended);

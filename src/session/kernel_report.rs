@@ -7,7 +7,7 @@ use unwind_tables::walk::{End, FoundBy, Frame as WalkFrame, Unwind};
 
 use super::View;
 use super::calls::Caller;
-use super::describe::{self, Describer, Origin, Recently, Shown};
+use super::describe::{self, Describer, Origin, RecentFacts, Shown};
 use crate::symbolize::{Kallsyms, readable};
 use leak_report::model::leak::age::SiteProcesses;
 use leak_report::model::leak::kernel_frames::{KernelAllocator, Kind, cut, is_root};
@@ -34,7 +34,7 @@ pub(super) struct Facts {
 
 pub(super) fn report(
     mut snapshot: Snapshot,
-    recently: &Recently<'_>,
+    recently: &RecentFacts<'_>,
     symbols: &Kallsyms,
     facts: &Facts,
 ) -> Report {

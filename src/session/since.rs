@@ -1,6 +1,6 @@
 //! References that reports compare with: the previous report, and the baseline that the user marks.
 
-use super::describe::{Recently, time_of_day};
+use super::describe::{RecentFacts, time_of_day};
 use crate::bpf::collect::LiveBlocks;
 use leak_report::model::Snapshot;
 use leak_report::model::TimeOfDay;
@@ -28,8 +28,8 @@ impl Since {
         &'a self,
         snapshot: &Snapshot,
         blocks: Option<&'a LiveBlocks>,
-    ) -> Recently<'a> {
-        Recently {
+    ) -> RecentFacts<'a> {
+        RecentFacts {
             changes: self.growth.changes(snapshot),
             first: !self.growth.has_reported(),
             marked: self.marked,

@@ -92,30 +92,30 @@ impl Drawn {
 
 /// Makes writers that clear the line before they write.
 #[derive(Clone, Debug)]
-pub struct Above<M> {
+pub struct ClearingWriters<M> {
     line: StatusLine,
     inner: M,
 }
 
-impl<M> Above<M> {
+impl<M> ClearingWriters<M> {
     /// Wraps the writers of `inner`.
     pub fn new(line: StatusLine, inner: M) -> Self {
         Self { line, inner }
     }
 }
 
-impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for Above<M> {
-    type Writer = AboveWriter<'a, M::Writer>;
+impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for ClearingWriters<M> {
+    type Writer = ClearingWriter<'a, M::Writer>;
 
     fn make_writer(&'a self) -> Self::Writer {
-        AboveWriter {
+        ClearingWriter {
             line: &self.line,
             inner: self.inner.make_writer(),
         }
     }
 
     fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> Self::Writer {
-        AboveWriter {
+        ClearingWriter {
             line: &self.line,
             inner: self.inner.make_writer_for(metadata),
         }
@@ -124,12 +124,12 @@ impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for Above<M> {
 
 /// Writer that clears the line first. It holds the lock, so the line is not redrawn until the write is done.
 #[derive(Debug)]
-pub struct AboveWriter<'a, W> {
+pub struct ClearingWriter<'a, W> {
     line: &'a StatusLine,
     inner: W,
 }
 
-impl<W: Write> Write for AboveWriter<'_, W> {
+impl<W: Write> Write for ClearingWriter<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut drawn = self.line.lock();
         drawn.clear();

@@ -17,7 +17,7 @@ use object::read::elf::{NoteIterator, ProgramHeader, SectionHeader};
 use object::{LittleEndian, Object, ReadRef};
 
 use super::sections::{Elf, parse_copied};
-use crate::process::foreign::{Found, LastLink, OpenError, open_in_root};
+use crate::process::foreign::{LastLink, OpenError, ResolvedFile, open_in_root};
 
 /// Directory of separate debug files.
 pub(super) const DEBUG_DIRECTORY: &str = "/usr/lib/debug";
@@ -37,7 +37,7 @@ const MAX_NOTE_BYTES: u64 = 1 << 20;
 pub(super) struct BuildId(Vec<u8>);
 
 /// Opens a debug file by a path in the root of a process.
-pub(super) fn open_regular(root: &Path, path: &Path) -> Result<Found, OpenError> {
+pub(super) fn open_regular(root: &Path, path: &Path) -> Result<ResolvedFile, OpenError> {
     open_in_root(root, path, LastLink::Follow, MAX_FILE)
 }
 
@@ -62,7 +62,7 @@ impl DebugLinks {
     }
 
     /// Finds the first debug file for the object at `path`, under each of `roots` in turn.
-    pub(super) fn find(&self, path: &Path, roots: &[PathBuf]) -> Option<Found> {
+    pub(super) fn find(&self, path: &Path, roots: &[PathBuf]) -> Option<ResolvedFile> {
         roots.iter().find_map(|root| {
             let by_id = self.build_id.as_ref().and_then(|id| id.open_kept(root));
             by_id.or_else(|| {
@@ -73,7 +73,7 @@ impl DebugLinks {
         })
     }
 
-    fn open_linked(&self, root: &Path, path: &Path) -> Option<Found> {
+    fn open_linked(&self, root: &Path, path: &Path) -> Option<ResolvedFile> {
         let (_, crc) = self.link.as_ref()?;
         let opened = open_regular(root, path).ok()?;
         let belongs = match (&self.build_id, build_id_of(&opened.file)) {
@@ -177,7 +177,7 @@ impl BuildId {
     }
 
     /// Opens the file at `path` if it has this build-id.
-    pub(super) fn open_same(&self, root: &Path, path: &Path) -> Option<Found> {
+    pub(super) fn open_same(&self, root: &Path, path: &Path) -> Option<ResolvedFile> {
         let opened = open_regular(root, path).ok()?;
         self.is_of(&opened.file).then_some(opened)
     }
@@ -187,7 +187,7 @@ impl BuildId {
     }
 
     /// Opens the file with this build-id in [`DEBUG_DIRECTORY`].
-    fn open_kept(&self, root: &Path) -> Option<Found> {
+    fn open_kept(&self, root: &Path) -> Option<ResolvedFile> {
         self.open_same(root, &self.kept_path())
     }
 

@@ -27,7 +27,7 @@ pub(super) struct Lines {
 
 /// Debug information for an address.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct LineInfo {
     /// Function whose machine code contains the address, demangled.
     pub(super) function: Option<Arc<str>>,
     /// Source file of the call in that function.
@@ -52,10 +52,10 @@ impl Lines {
     }
 
     /// Looks up the code at `address`.
-    pub(super) fn find(&self, address: u64) -> Result<Found, Gap> {
+    pub(super) fn find(&self, address: u64) -> Result<LineInfo, Gap> {
         if address == u64::MAX {
             // No code ends behind this address, and addr2line would compute the next one.
-            return Ok(Found::default());
+            return Ok(LineInfo::default());
         }
         let mut lookup = self.context.find_frames(address);
         let frames = loop {
@@ -98,7 +98,7 @@ impl Lines {
         let outermost = chain.pop();
         let outermost = outermost.map(|frame| (frame.symbol, frame.file, frame.line));
         let (function, file, line) = outermost.unwrap_or_default();
-        Ok(Found {
+        Ok(LineInfo {
             function,
             file,
             line,

@@ -25,7 +25,7 @@ pub(super) struct RawSymbol<'a> {
 
 /// A symbol that contains an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Found<'a> {
+pub(super) struct FoundSymbol<'a> {
     /// Mangled name.
     pub(super) name: &'a [u8],
     /// First byte, as an SVMA.
@@ -90,9 +90,9 @@ impl SymbolTable {
     }
 
     /// The symbol that contains `address`: the innermost one with a size, else one without.
-    pub(super) fn find(&self, address: u64) -> Option<Found<'_>> {
+    pub(super) fn find(&self, address: u64) -> Option<FoundSymbol<'_>> {
         let entry = self.sized.find(address).or_else(|| self.unsized_.find(address))?;
-        Some(Found {
+        Some(FoundSymbol {
             name: self.names.get(entry.name.clone())?,
             start: entry.range.start,
         })

@@ -23,7 +23,7 @@ const MAX_REMEMBERED: usize = 2;
 
 /// Rule of a row for one register.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Kept {
+pub(crate) enum PlainSave {
     /// The row has no rule for it.
     #[default]
     Unmentioned,
@@ -40,7 +40,7 @@ pub(crate) enum Kept {
 pub(crate) struct PlainRow {
     pub(crate) cfa_register: u8,
     pub(crate) cfa_offset: i32,
-    pub(crate) kept: [Kept; REGISTERS],
+    pub(crate) kept: [PlainSave; REGISTERS],
     /// True if the return address has an authentication code.
     pub(crate) signed: bool,
 }
@@ -165,7 +165,7 @@ fn initial_row(
     factors: Factors,
 ) -> Option<PlainRow> {
     let mut cfa = None;
-    let mut kept = [Kept::Unmentioned; REGISTERS];
+    let mut kept = [PlainSave::Unmentioned; REGISTERS];
     #[allow(
         clippy::wildcard_enum_match_arm,
         reason = "whatever else there is, is not plain"
@@ -198,9 +198,9 @@ fn initial_row(
 
 impl Factors {
     /// Returns the rule for a slot at a factored offset from the CFA.
-    fn slot(self, units: u64) -> Option<Kept> {
+    fn slot(self, units: u64) -> Option<PlainSave> {
         let offset = i32::try_from(units).ok()?.checked_mul(self.data)?;
-        Some(Kept::AtCfa(offset))
+        Some(PlainSave::AtCfa(offset))
     }
 }
 
@@ -256,8 +256,8 @@ impl State<'_> {
                 self.save(register, cursor.uleb()?)?;
             }
             constants::DW_CFA_restore_extended => self.restore(cursor.register()?)?,
-            constants::DW_CFA_undefined => self.keep(cursor.register()?, Kept::Undefined)?,
-            constants::DW_CFA_same_value => self.keep(cursor.register()?, Kept::Same)?,
+            constants::DW_CFA_undefined => self.keep(cursor.register()?, PlainSave::Undefined)?,
+            constants::DW_CFA_same_value => self.keep(cursor.register()?, PlainSave::Same)?,
             constants::DW_CFA_remember_state => {
                 *self.remembered.get_mut(self.depth)? = self.row;
                 self.depth += 1;
@@ -277,7 +277,7 @@ impl State<'_> {
         Some(())
     }
 
-    fn keep(&mut self, register: usize, kept: Kept) -> Option<()> {
+    fn keep(&mut self, register: usize, kept: PlainSave) -> Option<()> {
         if let Some(index) = self.factors.architecture.plain_index(register)? {
             self.row.kept[index] = kept;
         }
@@ -457,8 +457,8 @@ mod tests {
         let function =
             b"\x41\x0e\x10\x83\x02\x44\x0e\x20\x50\x0a\x0e\x10\x41\x0e\x08\x41\x0b\x50\xc3\x0e\x08";
         let section = section(Architecture::X86_64, &[0, 0], &[function.to_vec()]);
-        let mut initial = [Kept::Unmentioned; REGISTERS];
-        initial[REGISTERS - 1] = Kept::AtCfa(-8);
+        let mut initial = [PlainSave::Unmentioned; REGISTERS];
+        initial[REGISTERS - 1] = PlainSave::AtCfa(-8);
         let cie = PlainCie {
             initial: PlainRow {
                 cfa_register: 7,
@@ -481,7 +481,7 @@ mod tests {
             Some(())
         });
         assert_eq!(done, Some(()));
-        let (same, saved) = (Kept::Unmentioned, Kept::AtCfa(-16));
+        let (same, saved) = (PlainSave::Unmentioned, PlainSave::AtCfa(-16));
         let expected = [
             (0, 8, same),
             (1, 16, saved),

@@ -21,7 +21,7 @@ use crate::elf::ElfView;
 use crate::expression;
 use crate::image::ImageView;
 use crate::packed::{KIND_BITS, PackedRule, kind};
-use crate::plain::{Kept, PlainRow};
+use crate::plain::{PlainRow, PlainSave};
 use crate::program::{FP, Opcode, PC, REGISTERS, SP};
 use crate::table::RowRule;
 use crate::translate::{RowContext, Slice};
@@ -234,7 +234,7 @@ pub(crate) fn translate<'a, S: UnwindSection<Slice<'a>>>(
 
 /// Returns the saves of a plain row; `None` if the row must go through [`translate`].
 pub(crate) fn translate_plain(row: &PlainRow, long: &mut LongSaves) -> Option<SavesRule> {
-    if row.kept[usize::from(SP)] != Kept::Unmentioned {
+    if row.kept[usize::from(SP)] != PlainSave::Unmentioned {
         return None;
     }
     let mut saved = [Saved::Unknown; LONG_WORDS];
@@ -244,10 +244,10 @@ pub(crate) fn translate_plain(row: &PlainRow, long: &mut LongSaves) -> Option<Sa
     for (number, (slot, &kept)) in (0..).zip(saved.iter_mut().zip(&row.kept)) {
         if ![SP, FP].contains(&number) {
             match kept {
-                Kept::Unmentioned => {}
-                Kept::Same => *slot = Saved::Same,
-                Kept::Undefined => *slot = Saved::Unknown,
-                Kept::AtCfa(offset) => *slot = Saved::slot(long::AT_CFA, offset.into()),
+                PlainSave::Unmentioned => {}
+                PlainSave::Same => *slot = Saved::Same,
+                PlainSave::Undefined => *slot = Saved::Unknown,
+                PlainSave::AtCfa(offset) => *slot = Saved::slot(long::AT_CFA, offset.into()),
             }
         }
     }

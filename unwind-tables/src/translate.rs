@@ -13,7 +13,7 @@ use gimli::{Encoding, EndianSlice, LittleEndian, UnwindExpression, UnwindSection
 use crate::architecture::Architecture;
 use crate::expression;
 use crate::packed::PackedRule;
-use crate::plain::{Kept, PlainRow};
+use crate::plain::{PlainRow, PlainSave};
 use crate::program::{self, FP, LR, Op, Opcode, PC, Programs, SP};
 use crate::rule::{CfaRule, FrameRule, Reason, Register, Saved};
 
@@ -90,18 +90,18 @@ pub(crate) fn translate_plain(row: &PlainRow, programs: &mut Programs) -> Option
     let architecture = programs.architecture();
     let kept = |register: u8| row.kept[usize::from(register)];
     let ra = match kept(PC) {
-        Kept::Undefined => return Some(PackedRule::END_OF_STACK),
-        Kept::AtCfa(offset) => Saved::AtCfa(offset),
-        Kept::Unmentioned | Kept::Same if architecture == Architecture::Aarch64 => Saved::Same,
-        Kept::Unmentioned | Kept::Same => return None,
+        PlainSave::Undefined => return Some(PackedRule::END_OF_STACK),
+        PlainSave::AtCfa(offset) => Saved::AtCfa(offset),
+        PlainSave::Unmentioned | PlainSave::Same if architecture == Architecture::Aarch64 => Saved::Same,
+        PlainSave::Unmentioned | PlainSave::Same => return None,
     };
-    if kept(SP) != Kept::Unmentioned {
+    if kept(SP) != PlainSave::Unmentioned {
         return None;
     }
     let fp = match kept(FP) {
-        Kept::Unmentioned | Kept::Same => Saved::Same,
-        Kept::AtCfa(offset) => Saved::AtCfa(offset),
-        Kept::Undefined => return None,
+        PlainSave::Unmentioned | PlainSave::Same => Saved::Same,
+        PlainSave::AtCfa(offset) => Saved::AtCfa(offset),
+        PlainSave::Undefined => return None,
     };
     let frame = FrameRule {
         cfa: CfaRule::Offset {

@@ -27,7 +27,7 @@ pub(super) fn end_lines(report: &Report) -> Vec<String> {
             counted(*allocations, "allocation"),
             counted(*stacks, "stack"),
             explain(*end).meaning,
-            At(addresses),
+            AtAddresses(addresses),
         )
     };
     bounded(report.ends.iter().map(describe).collect())
@@ -76,9 +76,9 @@ impl fmt::Display for Name<'_> {
 }
 
 /// Displays ` (at 0x1234, 0x1240, …)`.
-struct At<'a>(&'a [u64]);
+struct AtAddresses<'a>(&'a [u64]);
 
-impl fmt::Display for At<'_> {
+impl fmt::Display for AtAddresses<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [first, rest @ ..] = self.0 else {
             return Ok(());

@@ -121,12 +121,16 @@ fn leaves() {
 /// another build-id are skipped.
 #[test]
 fn known_sites() {
-    let dear = |obstacle| (0, SiteCost::SingleStepped, Why::DearEntry(obstacle));
+    let dear = |obstacle| (0, SiteCost::SingleStepped, SiteReason::ExpensiveEntry(obstacle));
     let cheap = |at| {
         (
             at,
             SiteCost::Emulated,
-            if at == 0 { Why::CheapEntry } else { Why::Moved(at) },
+            if at == 0 {
+                SiteReason::CheapEntry
+            } else {
+                SiteReason::Moved(at)
+            },
         )
     };
     let cases = [

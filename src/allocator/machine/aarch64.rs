@@ -22,7 +22,7 @@ pub fn words(code: &[u8], start: Svma) -> impl Iterator<Item = (Svma, u32)> + '_
 
 /// Decodes the instructions of `code`, the first of which is at `start`.
 pub(super) fn instructions(code: &[u8], start: Svma) -> impl Iterator<Item = Instruction> + '_ {
-    let mut known = Known::default();
+    let mut known = KnownRegisters::default();
     words(code, start).map(move |(at, word)| {
         let flow = known.target(flow(word, at), word);
         known.execute(word, at);
@@ -205,12 +205,12 @@ pub fn hint(word: u32) -> u32 {
 
 /// Register contents that are known in straight code: addresses in the object, and slots whose values were loaded.
 #[derive(Default)]
-struct Known {
+struct KnownRegisters {
     addresses: [Option<Svma>; 31],
     loaded_from: [Option<Svma>; 31],
 }
 
-impl Known {
+impl KnownRegisters {
     /// Resolves a jump or call by a register that was loaded from a slot: `adrp`, `ldr`, `br`.
     fn target(&self, flow: Flow, word: u32) -> Flow {
         let slot = self.loaded_from.get(field(word, 5) as usize).copied().flatten();

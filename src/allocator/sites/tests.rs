@@ -13,10 +13,10 @@ fn chosen(code: &[u8], reads: &[u8]) -> Result<Choice, Unprobeable> {
 }
 
 /// Checks a choice: bytes behind the entry, cost, and why.
-fn check(code: &[u8], reads: &[u8], at: u64, why: Why) {
+fn check(code: &[u8], reads: &[u8], at: u64, why: SiteReason) {
     let cost = match why {
-        Why::CheapEntry | Why::Moved(_) => SiteCost::Emulated,
-        Why::DearEntry(_) => SiteCost::SingleStepped,
+        SiteReason::CheapEntry | SiteReason::Moved(_) => SiteCost::Emulated,
+        SiteReason::ExpensiveEntry(_) => SiteCost::SingleStepped,
     };
     let expected = Choice {
         svma: Svma::new(ENTRY + at),
@@ -27,11 +27,11 @@ fn check(code: &[u8], reads: &[u8], at: u64, why: Why) {
 }
 
 fn moved(code: &[u8], reads: &[u8], at: u64) {
-    check(code, reads, at, Why::Moved(at));
+    check(code, reads, at, SiteReason::Moved(at));
 }
 
 fn stays(code: &[u8], reads: &[u8], obstacle: Obstacle) {
-    check(code, reads, 0, Why::DearEntry(obstacle));
+    check(code, reads, 0, SiteReason::ExpensiveEntry(obstacle));
 }
 
 /// Real prologues: glibc 2.36-9+deb12u, gperftools 2.10, jemalloc 5.3.0, mimalloc 2.0.9 of Debian 12.
@@ -42,7 +42,7 @@ fn real_prologues() {
         &[0x41, 0x54, 0x55, 0x53, 0x48, 0x89, 0xfb],
         &[0],
         0,
-        Why::CheapEntry,
+        SiteReason::CheapEntry,
     );
     // libc free: test %rdi,%rdi; je +0xbf; push %rbp
     moved(
@@ -102,7 +102,12 @@ fn real_prologues() {
         Obstacle::ArgumentOverwritten(0),
     );
     // mimalloc posix_memalign: jmp mi_posix_memalign@plt
-    check(&[0xe9, 0x6b, 0x5c, 0xff, 0xff], &[0, 2], 0, Why::CheapEntry);
+    check(
+        &[0xe9, 0x6b, 0x5c, 0xff, 0xff],
+        &[0, 2],
+        0,
+        SiteReason::CheapEntry,
+    );
 }
 
 /// Programs built for CET start each function with an endbr64, which is expensive; the next instruction rarely is.
@@ -255,7 +260,7 @@ fn branches_from_anywhere_into_the_window_count() {
     for opcode in [&[0xe9][..], &[0x0f, 0x84]] {
         for branch_at in [0, 13, 4000, 9000] {
             let from = Svma::new(0x40_0000).wrapping_add(u64::try_from(branch_at).expect("fits"));
-            let found = Why::DearEntry(Obstacle::BranchLandsBefore(from));
+            let found = SiteReason::ExpensiveEntry(Obstacle::BranchLandsBefore(from));
             assert_eq!(
                 why(&text(branch_at, opcode, entry_at + 3)),
                 found,
@@ -263,12 +268,12 @@ fn branches_from_anywhere_into_the_window_count() {
             );
             assert_eq!(
                 why(&text(branch_at, opcode, entry_at)),
-                Why::Moved(3),
+                SiteReason::Moved(3),
                 "{opcode:02x?} at {branch_at}"
             );
             assert_eq!(
                 why(&text(branch_at, opcode, entry_at + 4)),
-                Why::Moved(3),
+                SiteReason::Moved(3),
                 "{opcode:02x?} at {branch_at}"
             );
         }
@@ -291,7 +296,7 @@ fn too_far() {
         .expect("the entry is in the segment");
     assert_eq!(
         choose(&code, [0]).expect("probeable").why,
-        Why::DearEntry(Obstacle::TooFar)
+        SiteReason::ExpensiveEntry(Obstacle::TooFar)
     );
 }
 

@@ -22,14 +22,14 @@ pub struct ListRequest {
 
 /// A listed block. Ordered as in the list: the first is the least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Kept {
+struct RankedBlock {
     size: Reverse<u64>,
     address: Avma,
     age: Duration,
     weight: Weight,
 }
 
-impl Kept {
+impl RankedBlock {
     fn listed(self) -> ListedBlock {
         ListedBlock {
             address: self.address,
@@ -42,8 +42,8 @@ impl Kept {
 
 /// Listed blocks of a stack record; the heap's top is the last in the list.
 #[derive(Clone, Debug, Default)]
-struct OfStack {
-    kept: BinaryHeap<Kept>,
+struct RankedBlocks {
+    kept: BinaryHeap<RankedBlock>,
     left_out: u64,
 }
 
@@ -52,7 +52,7 @@ struct OfStack {
 pub(super) struct Listing {
     request: ListRequest,
     /// By the number of the stack record.
-    by_stack: HashMap<u32, OfStack>,
+    by_stack: HashMap<u32, RankedBlocks>,
     kept: usize,
 }
 
@@ -72,7 +72,7 @@ impl Listing {
         }
         let ListLimits { of_a_stack, in_all } = self.request.limits;
         let stack = self.by_stack.entry(block.stack).or_default();
-        let kept = Kept {
+        let kept = RankedBlock {
             size: Reverse(block.size),
             address: block.address,
             age,
@@ -94,13 +94,13 @@ impl Listing {
     /// List of a stack that consists of several records.
     pub(super) fn of(&self, records: &[u32]) -> BlockList {
         let stacks = || records.iter().filter_map(|record| self.by_stack.get(record));
-        let mut kept: Vec<Kept> = stacks().flat_map(|stack| stack.kept.iter().copied()).collect();
+        let mut kept: Vec<RankedBlock> = stacks().flat_map(|stack| stack.kept.iter().copied()).collect();
         kept.sort_unstable();
         let max = self.request.limits.of_a_stack;
         let beyond = u64::try_from(kept.len().saturating_sub(max)).unwrap_or(u64::MAX);
         kept.truncate(max);
         BlockList {
-            listed: kept.into_iter().map(Kept::listed).collect(),
+            listed: kept.into_iter().map(RankedBlock::listed).collect(),
             left_out: stacks().map(|stack| stack.left_out).sum::<u64>() + beyond,
         }
     }

@@ -146,7 +146,7 @@ fn addresses_of_different_allocators_are_different_as_root() {
 
 /// An address that is allocated again was freed unseen: the old block is closed and counted.
 #[test]
-fn a_missed_free_is_made_up_for_as_root() {
+fn missed_frees_are_corrected_as_root() {
     with_programs(&settings(true, 16), |trace| {
         let programs = &trace.skeleton.progs;
         run(&programs.kernel_kmalloc, &[1, 0x1000, 40, 64, 0, 0]);
@@ -158,7 +158,7 @@ fn a_missed_free_is_made_up_for_as_root() {
 
 /// Allocations that do not fit into the table are lost, and counted in blocks and bytes.
 #[test]
-fn a_full_table_loses_what_is_new_as_root() {
+fn full_tables_lose_new_blocks_as_root() {
     with_programs(&settings(true, 2), |trace| {
         let programs = &trace.skeleton.progs;
         for number in 1..=100 {

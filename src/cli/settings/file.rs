@@ -26,7 +26,7 @@ const MAX_BYTES: u64 = 64 << 10;
 
 /// Settings files to read.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum FileChoice {
     None,
     One(PathBuf),
     /// The user's file and the system-wide one.
@@ -77,21 +77,22 @@ pub(super) fn is_privileged_by_file() -> bool {
 }
 
 /// Path, text and trust of the files that exist, in descending precedence.
-pub(super) fn read_all(wanted: &Wanted) -> Result<Vec<(PathBuf, String, Source)>, FileError> {
+pub(super) fn read_all(wanted: &FileChoice) -> Result<Vec<(PathBuf, String, Source)>, FileError> {
     let candidates = match wanted {
-        Wanted::None => Vec::new(),
-        Wanted::One(path) => vec![Candidate {
+        FileChoice::None => Vec::new(),
+        FileChoice::One(path) => vec![Candidate {
             path: path.clone(),
             user: None,
             trust: Source::Trusted,
         }],
-        Wanted::Default => default_candidates(),
+        FileChoice::Default => default_candidates(),
     };
     let mut files = Vec::new();
     for candidate in candidates {
         match candidate.read() {
             // Default files are optional, and a home directory may be inaccessible.
-            Err(FileError::Unreadable { error, .. }) if *wanted == Wanted::Default && is_absent(&error) => {}
+            Err(FileError::Unreadable { error, .. })
+                if *wanted == FileChoice::Default && is_absent(&error) => {}
             Err(error) => return Err(error),
             Ok(text) => files.push((candidate.path, text, candidate.trust)),
         }
@@ -262,7 +263,7 @@ mod tests {
 
     /// Files that are not regular or too large are refused; a link is followed with the user's rights only.
     #[test]
-    fn strange_files_as_root() {
+    fn irregular_and_large_files_are_refused_as_root() {
         let directory = tempfile::tempdir().expect("a directory");
         fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).expect("our own");
         let path = |name: &str| directory.path().join(name);
@@ -290,8 +291,10 @@ mod tests {
     #[test]
     fn absent_files() {
         let missing = PathBuf::from("/nonexistent/config.toml");
-        let error = read_all(&Wanted::One(missing)).expect_err("refused").to_string();
+        let error = read_all(&FileChoice::One(missing))
+            .expect_err("refused")
+            .to_string();
         assert!(error.contains("/nonexistent/config.toml"), "{error}");
-        assert!(read_all(&Wanted::None).is_ok_and(|files| files.is_empty()));
+        assert!(read_all(&FileChoice::None).is_ok_and(|files| files.is_empty()));
     }
 }

@@ -154,7 +154,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Parsed, Pa
 fn parse_with(
     arguments: &[OsString],
     variables: &[(OsString, OsString)],
-    read: impl FnOnce(&file::Wanted) -> Result<Vec<(PathBuf, String, Source)>, FileError>,
+    read: impl FnOnce(&file::FileChoice) -> Result<Vec<(PathBuf, String, Source)>, FileError>,
 ) -> Result<Parsed, ParseError> {
     let flags = Flags::new();
     let given = flags.command.clone().try_get_matches_from(arguments)?;
@@ -186,7 +186,7 @@ pub fn wanted_color(arguments: &[OsString]) -> Option<super::ColorArg> {
 }
 
 /// Settings files to read, according to the command line and the environment.
-fn named_files(given: &ArgMatches, entries: &[Entry]) -> file::Wanted {
+fn named_files(given: &ArgMatches, entries: &[Entry]) -> file::FileChoice {
     let of_environment = |name| {
         entries
             .iter()
@@ -195,15 +195,15 @@ fn named_files(given: &ArgMatches, entries: &[Entry]) -> file::Wanted {
     };
     let on_command_line = |id| given.value_source(id) == Some(ValueSource::CommandLine);
     if on_command_line("no_config") {
-        return file::Wanted::None;
+        return file::FileChoice::None;
     }
     if let Some(path) = given.get_one::<PathBuf>("config") {
-        return file::Wanted::One(path.clone());
+        return file::FileChoice::One(path.clone());
     }
     match (of_environment("no-config"), of_environment("config")) {
-        (Some(Value::Switch(true)), _) => file::Wanted::None,
-        (_, Some(Value::Text(path))) => file::Wanted::One(path.into()),
-        _ => file::Wanted::Default,
+        (Some(Value::Switch(true)), _) => file::FileChoice::None,
+        (_, Some(Value::Text(path))) => file::FileChoice::One(path.into()),
+        _ => file::FileChoice::Default,
     }
 }
 

@@ -189,7 +189,7 @@ fn subcommands() {
 
 /// An invalid setting is refused, with its origin and a suggestion; an unrelated variable is ignored.
 #[test]
-fn nonsense_is_refused() {
+fn invalid_settings_are_refused() {
     for (environment, file, parts) in [
         (
             &[][..],

@@ -26,7 +26,7 @@ pub(super) struct ElfFile {
 
 /// Result of a search.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct SearchResult {
     /// Sorted by path.
     pub(super) files: Vec<ElfFile>,
     /// Files and directories that could not be read, and why.
@@ -39,8 +39,8 @@ pub(super) struct Found {
 /// # Errors
 ///
 /// Fails if a given path does not exist, or is neither a directory nor a regular file.
-pub(super) fn find(paths: &[impl AsRef<Path>]) -> anyhow::Result<Found> {
-    let mut found = Found::default();
+pub(super) fn find(paths: &[impl AsRef<Path>]) -> anyhow::Result<SearchResult> {
+    let mut found = SearchResult::default();
     for path in paths.iter().map(AsRef::as_ref) {
         let metadata = fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?;
         if metadata.is_dir() {
@@ -55,7 +55,7 @@ pub(super) fn find(paths: &[impl AsRef<Path>]) -> anyhow::Result<Found> {
     Ok(found)
 }
 
-impl Found {
+impl SearchResult {
     fn add_directory(&mut self, path: &Path, depth: usize) {
         let entries = match fs::read_dir(path) {
             Ok(entries) => entries,

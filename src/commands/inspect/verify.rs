@@ -153,7 +153,7 @@ fn describe(path: &Path, result: &FileResult, out: &mut dyn Write) -> io::Result
     } = &result.verified;
     let path = printable(&path.to_string_lossy());
     for example in examples {
-        let verify::Wrong { at, image, cfi } = example;
+        let verify::Mismatch { at, image, cfi } = example;
         writeln!(out, "{path}: WRONG at {at:#x}: table {image}; CFI {cfi}")?;
     }
     let more = wrong.saturating_sub(examples.len() as u64);

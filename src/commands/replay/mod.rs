@@ -7,6 +7,6 @@ mod source;
 mod trend;
 
 pub use diff::{DifferenceFormat, DifferenceOptions, diff};
-pub use report::{ReportOptions, Which, report};
+pub use report::{ReportOptions, ReportSelection, report};
 pub use source::Source;
 pub use trend::{TrendOptions, trend};

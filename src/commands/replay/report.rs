@@ -23,7 +23,7 @@ use leak_report::render::{Format, ReportSink, Span, counted, size};
 
 /// Selection of reports of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
+pub enum ReportSelection {
     Last,
     /// Report with this number, from 1, or from -1 backwards.
     One(NonZeroI64),
@@ -35,7 +35,7 @@ pub enum Which {
 pub struct ReportOptions {
     /// Path of the recording.
     pub file: PathBuf,
-    pub which: Which,
+    pub which: ReportSelection,
     /// True if only a line per report is written.
     pub list: bool,
     pub format: Format,
@@ -57,7 +57,10 @@ pub struct ReportOptions {
 
 /// Shows, lists or copies reports. Returns the exit status.
 pub fn report(options: &ReportOptions) -> anyhow::Result<u8> {
-    if options.which == Which::All && options.format.span() == Span::LastReport && options.record.is_none() {
+    if options.which == ReportSelection::All
+        && options.format.span() == Span::LastReport
+        && options.record.is_none()
+    {
         bail!(
             "a {} is of one report: leave out --all, or choose one with --at N",
             options.format.name()
@@ -66,11 +69,11 @@ pub fn report(options: &ReportOptions) -> anyhow::Result<u8> {
     let recording = open(&options.file)?;
     let chosen = match (options.which, &options.record) {
         // A document of all reports has all of the recording, unless one is chosen.
-        (Which::Last, None) if options.format.span() != Span::AllReports => {
+        (ReportSelection::Last, None) if options.format.span() != Span::AllReports => {
             recording.count() - 1..recording.count()
         }
-        (Which::Last | Which::All, _) => 0..recording.count(),
-        (Which::One(number), _) => {
+        (ReportSelection::Last | ReportSelection::All, _) => 0..recording.count(),
+        (ReportSelection::One(number), _) => {
             let index = index(&recording, number)?;
             index..index + 1
         }
@@ -107,7 +110,7 @@ fn show(recording: &Recording, chosen: Range<usize>, options: &ReportOptions) ->
         shown.report(&gate.check(&read(index)?))?;
     }
     let is_whole = matches!(recording.ending(), Ending::Done { .. });
-    if !is_whole && !matches!(options.which, Which::One(_)) {
+    if !is_whole && !matches!(options.which, ReportSelection::One(_)) {
         let reason = "the recording has no end, so there may have been later reports: choose one with --at N";
         gate.doubt(reason.to_owned());
     }
@@ -228,7 +231,7 @@ mod tests {
         };
         let options = ReportOptions {
             file,
-            which: Which::Last,
+            which: ReportSelection::Last,
             list: false,
             format: Format::Json,
             destination,
@@ -282,10 +285,10 @@ mod tests {
             which,
             ..options.clone()
         };
-        let one = |number| Which::One(NonZeroI64::new(number).expect("not 0"));
+        let one = |number| ReportSelection::One(NonZeroI64::new(number).expect("not 0"));
         for (which, reports) in [
-            (Which::Last, &all[2..]),
-            (Which::All, &all),
+            (ReportSelection::Last, &all[2..]),
+            (ReportSelection::All, &all),
             (one(1), &all[..1]),
             (one(-2), &all[1..2]),
             (one(3), &all[2..]),
@@ -352,14 +355,14 @@ mod tests {
             };
             report(&options).expect("shown")
         };
-        let newest = Which::One(NonZeroI64::new(-1).expect("not 0"));
-        for which in [Which::Last, Which::All, newest] {
+        let newest = ReportSelection::One(NonZeroI64::new(-1).expect("not 0"));
+        for which in [ReportSelection::Last, ReportSelection::All, newest] {
             assert_eq!(status("blocks>0", which), 1, "{which:?}");
             assert_eq!(status("incomplete>100%", which), 0, "{which:?}");
         }
         let bytes = fs::read(&options.file).expect("it was recorded");
         fs::write(&options.file, &bytes[..bytes.len() - 1]).expect("cut");
-        for (which, expected) in [(Which::Last, 3), (Which::All, 3), (newest, 0)] {
+        for (which, expected) in [(ReportSelection::Last, 3), (ReportSelection::All, 3), (newest, 0)] {
             assert_eq!(status("blocks>0", which), 1, "{which:?}");
             assert_eq!(status("incomplete>100%", which), expected, "{which:?}");
         }

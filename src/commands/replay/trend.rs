@@ -106,9 +106,9 @@ fn spread(count: usize) -> Vec<usize> {
 fn builds(chosen: &mut [Chosen]) -> anyhow::Result<(Builds, Option<String>)> {
     let mut kernels = Vec::with_capacity(chosen.len());
     for chosen in chosen.iter_mut() {
-        let glance = chosen.recording.glance(chosen.index)?;
-        (chosen.number, chosen.read_at) = (glance.number, glance.read_at);
-        kernels.push(glance.kernel);
+        let summary = chosen.recording.summary(chosen.index)?;
+        (chosen.number, chosen.read_at) = (summary.number, summary.read_at);
+        kernels.push(summary.kernel);
     }
     let [first, others @ ..] = &*chosen else {
         return Ok((Builds::default(), None));

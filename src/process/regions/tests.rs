@@ -283,7 +283,7 @@ fn gaps_are_not_moved() {
 /// Either of two concurrent calls on the same addresses can be the first: the mapping that one of them made is
 /// doubtful until the other has ended and the maps are read.
 #[test]
-fn calls_that_cross_leave_doubt() {
+fn crossing_calls_are_doubtful() {
     let unmap = [10 * PAGE, 4 * PAGE, 0, 0, 0];
     // All orders of their begins and ends.
     for order in 0..4 {

@@ -203,7 +203,7 @@ mod tests {
 
     /// An invalid baseline is refused, with file, line and remedy.
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_baselines_are_refused() {
         let begin = "memleak baseline 1\n";
         for (text, line, part) in [
             (String::new(), 1, "not a baseline"),

@@ -67,7 +67,7 @@ pub struct Gate<'a> {
     trend: Trend,
     workspace: Workspace,
     /// Taken from the last report.
-    last: Option<Kept>,
+    last: Option<LastReport>,
     /// Reason why later reports may be missing.
     doubt: Option<String>,
 }
@@ -80,7 +80,7 @@ struct Documents {
 }
 
 /// Data kept of the last report.
-struct Kept {
+struct LastReport {
     facts: Facts,
     /// Amounts per site before the baseline is subtracted; empty unless a baseline is to be written.
     outstanding: Vec<(SiteName, Amount)>,
@@ -172,7 +172,7 @@ impl<'a> Gate<'a> {
     }
 
     /// Writes annotations, test cases, the baseline and proposed suppressions, as requested.
-    fn publish(self, findings: &[Finding], last: Kept) -> anyhow::Result<()> {
+    fn publish(self, findings: &[Finding], last: LastReport) -> anyhow::Result<()> {
         if self.settings.annotations == Some(Annotations::GitHub) {
             let mut out = io::stderr().lock();
             // Without standard error there is nowhere left to report a failure.
@@ -218,13 +218,13 @@ impl<'a> Gate<'a> {
         Arc::new(marked)
     }
 
-    fn examine(&mut self, report: &Report) -> Kept {
+    fn examine(&mut self, report: &Report) -> LastReport {
         let sites = site::sites(report, &mut self.names);
         self.note(report, &sites);
         let is_written = self.settings.write_baseline.is_some();
         let outstanding = sites.iter().filter(|_| is_written);
         let is_proposed = self.settings.write_suppressions.is_some();
-        Kept {
+        LastReport {
             outstanding: outstanding
                 .map(|site| (site.key.clone(), site.outstanding.amount))
                 .collect(),

@@ -23,10 +23,10 @@ pub(super) struct Message {
 
 /// Destination of log messages: standard error, or the view while it is open. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct Messages(Arc<Mutex<Kept>>);
+pub struct Messages(Arc<Mutex<KeptMessages>>);
 
 #[derive(Debug, Default)]
-struct Kept {
+struct KeptMessages {
     /// True while a view is open.
     is_capturing: bool,
     /// Kept messages, newest last.
@@ -88,12 +88,12 @@ impl Messages {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, KeptMessages> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Kept {
+impl KeptMessages {
     fn keep(&mut self, is_warning: bool, line: &str) {
         // A message that is repeated with each report is kept once.
         self.messages.retain(|message| message.text != line);

@@ -61,12 +61,12 @@ impl Order {
 
 /// Net growth (allocated - freed) in bytes and blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Net {
+pub(super) struct NetGrowth {
     pub(super) bytes: i64,
     pub(super) blocks: i64,
 }
 
-impl Net {
+impl NetGrowth {
     pub(super) fn of(self, unit: Unit) -> i64 {
         match unit {
             Unit::Bytes => self.bytes,
@@ -92,7 +92,7 @@ pub(super) struct Site {
     pub(super) allocated: Amount,
     pub(super) lost: Amount,
     /// Growth since the baseline, if the user marked one; else since the previous report.
-    pub(super) growth: Net,
+    pub(super) growth: NetGrowth,
     pub(super) suspicion: Suspicion,
     /// Standard error of the bytes shown; `None` where they are exact.
     pub(super) error: Option<u64>,
@@ -129,7 +129,7 @@ impl Site {
 struct Ranked {
     shown: Amount,
     allocated: Amount,
-    growth: Net,
+    growth: NetGrowth,
     suspicion: Suspicion,
 }
 
@@ -265,12 +265,12 @@ fn most_important(suspects: &[StackRef<'_>], report: &Report) -> HashSet<usize> 
     kept
 }
 
-fn growth(stack: StackRef<'_>, report: &Report) -> Net {
+fn growth(stack: StackRef<'_>, report: &Report) -> NetGrowth {
     let change = match report.compared.marked {
         Some(_) => &stack.recent.since_baseline,
         None => &stack.recent.since_last,
     };
-    Net {
+    NetGrowth {
         bytes: change.net_bytes(),
         blocks: change.net_blocks(),
     }

@@ -157,7 +157,7 @@ pub(super) struct Chunk {
 
 /// Result of reading a chunk's frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum ReadFrame {
     Chunk(Chunk),
     /// End of the file.
     End,
@@ -188,13 +188,13 @@ impl Chunk {
 }
 
 /// Reads the frame at offset `at` of a file of `end` bytes.
-pub(super) fn next(file: &File, at: u64, end: u64) -> io::Result<Next> {
+pub(super) fn next(file: &File, at: u64, end: u64) -> io::Result<ReadFrame> {
     let left = end.saturating_sub(at);
     if left == 0 {
-        return Ok(Next::End);
+        return Ok(ReadFrame::End);
     }
     if left < FRAME_BYTES as u64 {
-        return Ok(Next::Cut);
+        return Ok(ReadFrame::Cut);
     }
     let mut frame = [0; FRAME_BYTES];
     file.read_exact_at(&mut frame, at)?;
@@ -202,18 +202,18 @@ pub(super) fn next(file: &File, at: u64, end: u64) -> io::Result<Next> {
     let (length, stored, sum) = (number(4), number(8), number(12));
     // zlib enlarges incompressible data by a few bytes per 16 KiB.
     if length > MAX_BYTES || stored > MAX_BYTES + MAX_BYTES / 1024 {
-        return Ok(Next::Damaged);
+        return Ok(ReadFrame::Damaged);
     }
     if u64::from(stored) > left - FRAME_BYTES as u64 {
-        return Ok(Next::Cut);
+        return Ok(ReadFrame::Cut);
     }
     let mut bytes = vec![0; stored as usize];
     file.read_exact_at(&mut bytes, at + FRAME_BYTES as u64)?;
     if checksum(&frame[..12], &bytes) != sum {
-        return Ok(Next::Damaged);
+        return Ok(ReadFrame::Damaged);
     }
     let kind = Kind::ALL.into_iter().find(|kind| kind.letters() == frame[..4]);
-    Ok(Next::Chunk(Chunk {
+    Ok(ReadFrame::Chunk(Chunk {
         kind,
         at,
         length,
@@ -237,21 +237,28 @@ mod tests {
         let payload: Vec<u64> = (0..100).map(|number| number * number).collect();
         let chunk = encode(Kind::Stacks, &payload).expect("small");
         let (whole, end) = file(&chunk);
-        let Ok(Next::Chunk(found)) = next(&whole, 0, end) else {
+        let Ok(ReadFrame::Chunk(found)) = next(&whole, 0, end) else {
             panic!("no chunk")
         };
         assert_eq!((found.kind, found.end()), (Some(Kind::Stacks), end));
         assert_eq!(found.read(&whole).expect("readable"), Some(payload));
-        assert_eq!(next(&whole, end, end).expect("readable"), Next::End);
+        assert_eq!(next(&whole, end, end).expect("readable"), ReadFrame::End);
         for length in 1..end {
-            assert_eq!(next(&whole, 0, length).expect("readable"), Next::Cut, "{length}");
+            assert_eq!(
+                next(&whole, 0, length).expect("readable"),
+                ReadFrame::Cut,
+                "{length}"
+            );
         }
         for bit in 0..chunk.len() * 8 {
             let mut changed = chunk.clone();
             changed[bit / 8] ^= 1 << (bit % 8);
             let (changed, end) = file(&changed);
             let found = next(&changed, 0, end).expect("readable");
-            assert!(matches!(found, Next::Cut | Next::Damaged), "bit {bit}: {found:?}");
+            assert!(
+                matches!(found, ReadFrame::Cut | ReadFrame::Damaged),
+                "bit {bit}: {found:?}"
+            );
         }
     }
 
@@ -265,7 +272,7 @@ mod tests {
             let sum = checksum(&chunk[..12], &chunk[FRAME_BYTES..]);
             chunk[12..16].copy_from_slice(&sum.to_le_bytes());
             let (file, end) = file(&chunk);
-            let Ok(Next::Chunk(found)) = next(&file, 0, end) else {
+            let Ok(ReadFrame::Chunk(found)) = next(&file, 0, end) else {
                 panic!("no chunk")
             };
             assert_eq!(
@@ -277,7 +284,7 @@ mod tests {
         let mut large = chunk;
         large[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
         let (file, end) = file(&large);
-        assert_eq!(next(&file, 0, end).expect("readable"), Next::Damaged);
+        assert_eq!(next(&file, 0, end).expect("readable"), ReadFrame::Damaged);
     }
 
     /// A header has the format number and the writer's version; other magic bytes are refused.

@@ -45,7 +45,7 @@ pub use anonymize::Anonymizer;
 pub(crate) use chunk::sealed;
 use leak_report::model::unix_nanoseconds;
 use leak_report::units::size;
-pub use read::{Ending, Glance, Recorded, Recording};
+pub use read::{Ending, Recorded, Recording, ReportSummary};
 pub use recorder::{Recorder, Settings};
 
 /// Origin of a recording.

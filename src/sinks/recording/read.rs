@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::chunk::{self, Chunk, FORMAT, HEADER_BYTES, Kind, Next};
+use super::chunk::{self, Chunk, FORMAT, HEADER_BYTES, Kind, ReadFrame};
 use super::chunks::{
     self, Done, LIMITS, MAX_BLOCKS, MAX_FRAMES, MAX_STACKS, MAX_TARGETS, Numbered, StackBlocks,
 };
@@ -70,7 +70,7 @@ pub struct Recorded {
 
 /// Summary of a report that is read without its stacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Glance {
+pub struct ReportSummary {
     /// Number among the reports that were made, from 1.
     pub number: u64,
     /// Time at which the totals were read.
@@ -137,19 +137,19 @@ impl Recording {
         let mut parts = Vec::new();
         loop {
             let chunk = match chunk::next(&self.file, at, end)? {
-                Next::Chunk(chunk) => chunk,
-                Next::End => return Ok(()),
-                Next::Cut => {
+                ReadFrame::Chunk(chunk) => chunk,
+                ReadFrame::End => return Ok(()),
+                ReadFrame::Cut => {
                     self.ending = Ending::Cut(at);
                     return Ok(());
                 }
-                Next::Damaged => {
+                ReadFrame::Damaged => {
                     let why = "its checksum is wrong".to_owned();
                     self.ending = Ending::Damaged { at, why };
                     return Ok(());
                 }
             };
-            if let Err(Wrong(why)) = self.note(chunk, &mut parts)? {
+            if let Err(Refused(why)) = self.note(chunk, &mut parts)? {
                 self.ending = Ending::Damaged { at, why };
                 return Ok(());
             }
@@ -161,11 +161,11 @@ impl Recording {
     }
 
     /// Indexes one chunk; `parts` collects the stacks and blocks of the next report.
-    fn note(&mut self, chunk: Chunk, parts: &mut Vec<Chunk>) -> io::Result<Result<(), Wrong>> {
+    fn note(&mut self, chunk: Chunk, parts: &mut Vec<Chunk>) -> io::Result<Result<(), Refused>> {
         let Some(kind) = chunk.kind else {
             return Ok(Ok(()));
         };
-        let unreadable = || Ok(Err(Wrong("it is not what was written".to_owned())));
+        let unreadable = || Ok(Err(Refused("it is not what was written".to_owned())));
         match kind {
             Kind::Stacks | Kind::Blocks => parts.push(chunk),
             Kind::Report => self.reports.push(Place {
@@ -179,7 +179,7 @@ impl Recording {
             Kind::Definitions => match chunk.read::<Definitions>(&self.file)? {
                 Some(definitions) => {
                     let defined = Arc::make_mut(&mut self.dictionary).define(definitions, LIMITS);
-                    return Ok(defined.map_err(Wrong::from));
+                    return Ok(defined.map_err(Refused::from));
                 }
                 None => return unreadable(),
             },
@@ -215,18 +215,18 @@ impl Recording {
     }
 
     /// Reads a report's summary without its stacks; the first has index 0.
-    pub fn glance(&self, index: usize) -> Result<Glance, ReadError> {
-        self.checked(index, self.try_glance(index))
+    pub fn summary(&self, index: usize) -> Result<ReportSummary, ReadError> {
+        self.checked(index, self.try_summary(index))
     }
 
-    fn try_glance(&self, index: usize) -> io::Result<Result<Glance, Wrong>> {
+    fn try_summary(&self, index: usize) -> io::Result<Result<ReportSummary, Refused>> {
         let Some(place) = self.reports.get(index) else {
-            return Ok(Err(Wrong("there is no such report".to_owned())));
+            return Ok(Err(Refused("there is no such report".to_owned())));
         };
         let Some(Numbered { number, report, .. }) = place.report.read(&self.file)? else {
-            return Ok(Err(Wrong("it is not what was written".to_owned())));
+            return Ok(Err(Refused("it is not what was written".to_owned())));
         };
-        Ok(Ok(Glance {
+        Ok(Ok(ReportSummary {
             number,
             read_at: report.read_at,
             kernel: report.kernel.map(|kernel| kernel.release),
@@ -238,18 +238,18 @@ impl Recording {
         self.checked(index, self.try_report(index))
     }
 
-    fn checked<T>(&self, index: usize, read: io::Result<Result<T, Wrong>>) -> Result<T, ReadError> {
+    fn checked<T>(&self, index: usize, read: io::Result<Result<T, Refused>>) -> Result<T, ReadError> {
         let path = || self.path.clone();
         let read = read.map_err(|error| ReadError::File { path: path(), error });
-        read?.map_err(|Wrong(problem)| ReadError::Damaged {
+        read?.map_err(|Refused(problem)| ReadError::Damaged {
             path: path(),
             report: index + 1,
             problem,
         })
     }
 
-    fn try_report(&self, index: usize) -> io::Result<Result<Recorded, Wrong>> {
-        let unreadable = |problem: &str| Ok(Err(Wrong(problem.to_owned())));
+    fn try_report(&self, index: usize) -> io::Result<Result<Recorded, Refused>> {
+        let unreadable = |problem: &str| Ok(Err(Refused(problem.to_owned())));
         let Some(place) = self.reports.get(index) else {
             return unreadable("there is no such report");
         };
@@ -273,7 +273,7 @@ impl Recording {
     }
 
     /// Combines a report with its stacks, and checks both.
-    fn whole(&self, numbered: Numbered, stacks: Vec<Stack>) -> Result<Recorded, Wrong> {
+    fn whole(&self, numbered: Numbered, stacks: Vec<Stack>) -> Result<Recorded, Refused> {
         let Numbered {
             number,
             stacks: all,
@@ -281,13 +281,15 @@ impl Recording {
             report,
         } = numbered;
         if all != stacks.len() {
-            return Err(Wrong("stacks are missing".to_owned()));
+            return Err(Refused("stacks are missing".to_owned()));
         }
         if age_bounds_ns != chunks::age_bounds() {
-            return Err(Wrong("ages are in other classes than this version's".to_owned()));
+            return Err(Refused(
+                "ages are in other classes than this version's".to_owned(),
+            ));
         }
         if report.targets.len() > MAX_TARGETS {
-            return Err(Wrong("more processes than can be recorded".to_owned()));
+            return Err(Refused("more processes than can be recorded".to_owned()));
         }
         let ends = report.ends.iter().filter_map(|group| group.module);
         let steps = report.steps.iter().filter_map(|steps| steps.module);
@@ -304,9 +306,9 @@ impl Recording {
 
 /// Reason for refusing a chunk with a valid checksum: written by another program or a newer version.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Wrong(String);
+struct Refused(String);
 
-impl From<Invalid> for Wrong {
+impl From<Invalid> for Refused {
     fn from(invalid: Invalid) -> Self {
         Self(invalid.to_string())
     }
@@ -331,27 +333,27 @@ impl<'a> Stacks<'a> {
         }
     }
 
-    fn add(&mut self, part: Vec<Stack>) -> Result<(), Wrong> {
+    fn add(&mut self, part: Vec<Stack>) -> Result<(), Refused> {
         for stack in &part {
             self.dictionary.check(stack)?;
             self.frames += self.dictionary.frames(stack.path).len();
         }
         self.stacks.extend(part);
         if self.stacks.len() > MAX_STACKS || self.frames > MAX_FRAMES {
-            return Err(Wrong("more stacks than can be recorded".to_owned()));
+            return Err(Refused("more stacks than can be recorded".to_owned()));
         }
         Ok(())
     }
 
     /// Appends single blocks to stacks that were added before.
-    fn add_blocks(&mut self, part: Vec<StackBlocks>) -> Result<(), Wrong> {
+    fn add_blocks(&mut self, part: Vec<StackBlocks>) -> Result<(), Refused> {
         for StackBlocks { stack, blocks } in part {
             self.blocks += blocks.listed.len();
             if self.blocks > MAX_BLOCKS {
-                return Err(Wrong("more blocks than can be recorded".to_owned()));
+                return Err(Refused("more blocks than can be recorded".to_owned()));
             }
             let Some(stack) = self.stacks.get_mut(stack) else {
-                return Err(Wrong("blocks of a stack that is not there".to_owned()));
+                return Err(Refused("blocks of a stack that is not there".to_owned()));
             };
             stack.blocks.get_or_insert_default().append(blocks);
         }

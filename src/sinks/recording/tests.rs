@@ -367,7 +367,7 @@ fn unpacked(path: &Path) -> String {
     let end = file.metadata().unwrap().len();
     let mut at = HEADER as u64;
     let mut text = String::new();
-    while let Ok(chunk::Next::Chunk(chunk)) = chunk::next(&file, at, end) {
+    while let Ok(chunk::ReadFrame::Chunk(chunk)) = chunk::next(&file, at, end) {
         let value: ciborium::Value = chunk.read(&file).unwrap().unwrap();
         text.push_str(&format!("{value:?}"));
         at = chunk.end();

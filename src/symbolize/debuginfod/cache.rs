@@ -33,7 +33,7 @@ pub(super) enum Cached {
 }
 
 /// A file being written to the cache; removed on drop unless kept.
-pub(super) struct Arriving {
+pub(super) struct PartialFile {
     pub(super) file: File,
     path: PathBuf,
     target: PathBuf,
@@ -61,7 +61,7 @@ impl Cache {
     }
 
     /// Creates a temporary file for the debug file of the object with this build-id.
-    pub(super) fn arriving(&self, id: &BuildId) -> io::Result<Arriving> {
+    pub(super) fn arriving(&self, id: &BuildId) -> io::Result<PartialFile> {
         let target = self.path(id);
         let path = target.with_extension(format!("{}", std::process::id()));
         make_directory(path.parent().unwrap_or(&self.directory))?;
@@ -74,7 +74,7 @@ impl Cache {
             .create_new(true)
             .mode(0o600)
             .open(&path)?;
-        Ok(Arriving { file, path, target })
+        Ok(PartialFile { file, path, target })
     }
 
     /// Stores that no server has the file.
@@ -120,7 +120,7 @@ impl Cache {
     }
 }
 
-impl Arriving {
+impl PartialFile {
     /// Moves the file to its final path, which is returned.
     pub(super) fn keep(mut self) -> io::Result<PathBuf> {
         fs::rename(&self.path, &self.target)?;
@@ -128,7 +128,7 @@ impl Arriving {
     }
 }
 
-impl Drop for Arriving {
+impl Drop for PartialFile {
     fn drop(&mut self) {
         // A kept file has been renamed already.
         _ = fs::remove_file(&self.path);

@@ -12,7 +12,7 @@ use ureq::Agent;
 use ureq::tls::TlsConfig;
 
 use super::super::debug_file::BuildId;
-use super::cache::{Arriving, Cache};
+use super::cache::{Cache, PartialFile};
 use super::settings::DebuginfodSettings;
 use crate::base::hosts;
 
@@ -157,7 +157,7 @@ impl Client {
     fn receive(
         &self,
         mut body: impl Read,
-        arriving: &mut Arriving,
+        arriving: &mut PartialFile,
         progress: &AtomicU64,
     ) -> Result<u64, FetchError> {
         let began = Instant::now();

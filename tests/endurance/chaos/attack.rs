@@ -83,7 +83,7 @@ enum Moment {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Means {
+enum Action {
     Kill,
     Interrupt,
     InterruptTwice,
@@ -97,7 +97,7 @@ pub struct Attack {
     flags: Vec<&'static str>,
     moment: Moment,
     wait: Duration,
-    means: Means,
+    action: Action,
     /// Files that the flags have memleak write.
     pub files: Vec<String>,
 }
@@ -139,16 +139,16 @@ impl Attack {
             (Moment::Interrupted, 300_000),
             (Moment::Unprobed, 30_000),
         ];
-        let means = [
-            Means::Kill,
-            Means::Kill,
-            Means::Kill,
-            Means::Kill,
-            Means::Interrupt,
-            Means::Interrupt,
-            Means::InterruptTwice,
-            Means::Terminate,
-            Means::FreezeAndKill,
+        let action = [
+            Action::Kill,
+            Action::Kill,
+            Action::Kill,
+            Action::Kill,
+            Action::Interrupt,
+            Action::Interrupt,
+            Action::InterruptTwice,
+            Action::Terminate,
+            Action::FreezeAndKill,
         ];
         let (moment, max_wait) = moments[random.index(moments.len())];
         let mut flags = FLAGS[random.index(FLAGS.len())].to_vec();
@@ -169,7 +169,7 @@ impl Attack {
             flags,
             moment,
             wait: Duration::from_micros(random.below(max_wait)),
-            means: means[random.index(means.len())],
+            action: action[random.index(action.len())],
             files,
         }
     }
@@ -185,7 +185,7 @@ impl Attack {
         self.end(&mut memleak);
         let status = memleak.await_end();
         // Until it handles signals, they end it.
-        let is_killed = matches!(self.means, Means::Kill | Means::FreezeAndKill);
+        let is_killed = matches!(self.action, Action::Kill | Action::FreezeAndKill);
         let is_meant = match (status.code(), status.signal()) {
             (None, Some(9)) => is_killed,
             (None, Some(2 | 15)) | (Some(0 | 130 | 143), _) => !is_killed || memleak.is_interrupted,
@@ -219,16 +219,16 @@ impl Attack {
     }
 
     fn end(&self, memleak: &mut Running) {
-        match self.means {
-            Means::Kill => memleak.signal(Signal::SIGKILL),
-            Means::Terminate => memleak.signal(Signal::SIGTERM),
-            Means::Interrupt => memleak.interrupt(),
-            Means::InterruptTwice => {
+        match self.action {
+            Action::Kill => memleak.signal(Signal::SIGKILL),
+            Action::Terminate => memleak.signal(Signal::SIGTERM),
+            Action::Interrupt => memleak.interrupt(),
+            Action::InterruptTwice => {
                 memleak.interrupt();
                 sleep(self.wait / 4);
                 memleak.interrupt();
             }
-            Means::FreezeAndKill => {
+            Action::FreezeAndKill => {
                 memleak.signal(Signal::SIGSTOP);
                 sleep(Duration::from_millis(50));
                 memleak.signal(Signal::SIGKILL);

@@ -82,7 +82,7 @@ impl fmt::Display for Outcome {
 
 /// An address at which the two sides differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wrong {
+pub struct Mismatch {
     /// The address.
     pub at: Svma,
     /// Result by the image.
@@ -110,7 +110,7 @@ pub struct Verified {
     /// Number of places at which the two sides differ: ranges of addresses with one rule in the image.
     pub wrong: u64,
     /// First differences, at most [`MAX_EXAMPLES`].
-    pub examples: Vec<Wrong>,
+    pub examples: Vec<Mismatch>,
     /// Places that the image marks as unsupported, by reason.
     pub unsupported: BTreeMap<Reason, Unsupported>,
     /// Number of locations of saved registers compared, over all places.
@@ -441,7 +441,7 @@ impl Comparison<'_> {
     fn differ(&mut self, at: Svma, image: Outcome, cfi: Outcome) {
         self.found.wrong += 1;
         if self.found.examples.len() < MAX_EXAMPLES {
-            self.found.examples.push(Wrong { at, image, cfi });
+            self.found.examples.push(Mismatch { at, image, cfi });
         }
     }
 }

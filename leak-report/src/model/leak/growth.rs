@@ -85,13 +85,13 @@ impl Add for Recent {
 
 /// Totals at an earlier moment.
 #[derive(Clone, Debug, Default)]
-struct Earlier {
+struct EarlierTotals {
     at: Duration,
     /// Allocated and freed, by record and kind.
     totals: HashMap<(u32, Option<RegionKind>), Change>,
 }
 
-impl Earlier {
+impl EarlierTotals {
     fn of(snapshot: &Snapshot) -> Self {
         let totals = |stack: &StackTotals| ((stack.record, stack.kind), total(stack));
         Self {
@@ -121,9 +121,9 @@ fn total(stack: &StackTotals) -> Change {
 #[derive(Clone, Debug, Default)]
 pub struct Growth {
     /// Totals of the last report; `None` before the first, when the attach takes its place.
-    last: Option<Earlier>,
+    last: Option<EarlierTotals>,
     /// Totals at the baseline; `None` if it is the attach.
-    baseline: Option<Earlier>,
+    baseline: Option<EarlierTotals>,
     /// Amounts at the reports since the baseline.
     course: Course,
 }
@@ -143,13 +143,13 @@ pub struct Changes<'a> {
 impl Growth {
     /// Makes `snapshot` the baseline.
     pub fn mark(&mut self, snapshot: &Snapshot) {
-        self.baseline = Some(Earlier::of(snapshot));
+        self.baseline = Some(EarlierTotals::of(snapshot));
         self.course = Course::default();
     }
 
     /// Makes `snapshot` the last report; `outstanding` returns the outstanding bytes of a stack without young blocks.
     pub fn reported(&mut self, snapshot: &Snapshot, outstanding: impl Fn(&StackTotals) -> u64) {
-        self.last = Some(Earlier::of(snapshot));
+        self.last = Some(EarlierTotals::of(snapshot));
         self.course.note(snapshot, outstanding);
     }
 
@@ -160,7 +160,7 @@ impl Growth {
 
     /// Compares `snapshot` with the last report and the baseline.
     pub fn changes(&self, snapshot: &Snapshot) -> Changes<'_> {
-        let since = |earlier: &Option<Earlier>| {
+        let since = |earlier: &Option<EarlierTotals>| {
             let at = earlier.as_ref().map_or(Duration::ZERO, |earlier| earlier.at);
             snapshot.elapsed.saturating_sub(at)
         };
@@ -176,7 +176,7 @@ impl Growth {
 impl Changes<'_> {
     /// Changes of a stack of the snapshot.
     pub fn of(&self, stack: &StackTotals, blocks: Option<StackBlocks>) -> Recent {
-        let change = |earlier: &Option<Earlier>| match earlier {
+        let change = |earlier: &Option<EarlierTotals>| match earlier {
             Some(earlier) => earlier.change(stack),
             None => total(stack),
         };

@@ -45,12 +45,12 @@ pub(super) struct Health {
     more_modules: usize,
     /// Outstanding blocks by age: upper bound in nanoseconds (null for the oldest), bytes, blocks.
     ages: Option<Vec<(Option<u64>, u64, u64)>>,
-    own: Own,
+    own: OwnMemoryData,
 }
 
 /// memleak's own memory in bytes.
 #[derive(Clone, Debug, Serialize)]
-struct Own {
+struct OwnMemoryData {
     resident: u64,
     peak: u64,
     kernel: u64,
@@ -143,7 +143,7 @@ impl Health {
                 .collect(),
             more_modules: report.steps.len().saturating_sub(MAX_ROWS),
             ages: ages(report),
-            own: Own {
+            own: OwnMemoryData {
                 resident: resident_bytes,
                 peak: peak_bytes,
                 kernel: kernel_bytes,

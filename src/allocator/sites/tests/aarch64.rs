@@ -11,7 +11,7 @@ fn choose_in(words: &[u32], reads: &[u8]) -> Result<Choice, Unprobeable> {
     choose(&code.expect("the entry is in the segment"), reads.iter().copied())
 }
 
-fn check(words: &[u32], reads: &[u8], at: u64, why: Why) {
+fn check(words: &[u32], reads: &[u8], at: u64, why: SiteReason) {
     let choice = choose_in(words, reads).expect("probeable");
     assert_eq!(
         (choice.svma, choice.why),
@@ -19,11 +19,15 @@ fn check(words: &[u32], reads: &[u8], at: u64, why: Why) {
         "{words:08x?}"
     );
     let cheap = choice.cost == SiteCost::Emulated;
-    assert_eq!(cheap, !matches!(why, Why::DearEntry(_)), "{words:08x?}");
+    assert_eq!(
+        cheap,
+        !matches!(why, SiteReason::ExpensiveEntry(_)),
+        "{words:08x?}"
+    );
 }
 
 fn stays(words: &[u32], reads: &[u8], obstacle: Obstacle) {
-    check(words, reads, 0, Why::DearEntry(obstacle));
+    check(words, reads, 0, SiteReason::ExpensiveEntry(obstacle));
 }
 
 /// Real prologues: glibc 2.36-9+deb12u13 and libstdc++ 12.2.0-14 of Debian 12, glibc 2.41-12 of Debian 13, which signs
@@ -34,23 +38,28 @@ fn real_prologues() {
     // malloc: stp x29, x30, [sp, #-64]!; mov x29, sp
     stays(&[0xa9bc_7bfd, 0x9100_03fd], &[0], changed);
     // free: cbz x0, +0x110; stp x29, x30, [sp, #-64]!
-    check(&[0xb400_0880, 0xa9bc_7bfd], &[0], 0, Why::CheapEntry);
+    check(&[0xb400_0880, 0xa9bc_7bfd], &[0], 0, SiteReason::CheapEntry);
     // reallocarray: umulh x3, x1, x2; mul x1, x1, x2; cbnz x3, +8; b realloc@plt
     let reallocarray = [0x9bc2_7c23, 0x9b02_7c21, 0xb500_0043, 0x17fe_4b11];
     stays(&reallocarray, &[0, 1, 2], Obstacle::ArgumentOverwritten(1));
     // operator delete(void*, nothrow): b operator delete@plt; nop
-    check(&[0x17ff_e70c, 0xd503_201f], &[0], 0, Why::CheapEntry);
+    check(&[0x17ff_e70c, 0xd503_201f], &[0], 0, SiteReason::CheapEntry);
     // Debian 13's malloc: paciasp; stp x29, x30, [sp, #-64]!
     stays(&[0xd503_233f, 0xa9bc_7bfd], &[0], Obstacle::ReturnAddressWritten);
     // Debian 13's free: bti c; cbz x0, +0x1d4; paciasp
-    check(&[0xd503_245f, 0xb400_0ea0, 0xd503_233f], &[0], 4, Why::Moved(4));
+    check(
+        &[0xd503_245f, 0xb400_0ea0, 0xd503_233f],
+        &[0],
+        4,
+        SiteReason::Moved(4),
+    );
 }
 
 /// A probe moves past instructions that do not change what it reads.
 #[test]
 fn obstacles() {
     const BRANCH: u32 = 0xb400_0060; // cbz x0, +12
-    let moved = |word: u32, reads: &[u8]| check(&[word, BRANCH, 0], reads, 4, Why::Moved(4));
+    let moved = |word: u32, reads: &[u8]| check(&[word, BRANCH, 0], reads, 4, SiteReason::Moved(4));
     let stopped = |word: u32, obstacle| stays(&[word, BRANCH, 0], &[0, 1], obstacle);
     moved(0xf940_0029, &[0, 1]); // ldr x9, [x1]
     moved(0xf100_041f, &[0]); // cmp x0, #1
@@ -77,7 +86,7 @@ fn branches() {
         let from = Svma::new(ENTRY + 16);
         stays(&words(branch), &[0], Obstacle::BranchLandsBefore(from));
     };
-    let passes = |branch| check(&words(branch), &[0], 8, Why::Moved(8));
+    let passes = |branch| check(&words(branch), &[0], 8, SiteReason::Moved(8));
     passes(0x17ff_fffc); // b entry
     lands(0x17ff_fffd); // b entry + 4
     lands(0x54ff_ffc0); // b.eq entry + 8, the site
@@ -97,7 +106,7 @@ fn segments_that_are_not_aligned() {
     let code = FunctionCode::new(Architecture::Aarch64, &text, start, entry, 0);
     let choice = choose(&code.expect("the entry is in the segment"), [0]).expect("probeable");
     let found = Obstacle::BranchLandsBefore(Svma::new(ENTRY));
-    assert_eq!(choice.why, Why::DearEntry(found));
+    assert_eq!(choice.why, SiteReason::ExpensiveEntry(found));
 }
 
 /// An entry that the kernel refuses is not probed.
@@ -106,7 +115,7 @@ fn refused_entries() {
     assert_eq!(choose_in(&[0xd65f_0bff], &[]), Err(Unprobeable::Kind)); // retaa
     assert_eq!(choose_in(&[0], &[]), Err(Unprobeable::Invalid)); // udf
     // ldr x9, literal; cbz x0, +8: later instead
-    check(&[0x5800_0049, 0xb400_0040], &[0], 4, Why::Moved(4));
+    check(&[0x5800_0049, 0xb400_0040], &[0], 4, SiteReason::Moved(4));
 }
 
 /// No words make the search panic or leave the function.

@@ -10,7 +10,7 @@ use ureq::http::{HeaderMap, Response};
 use ureq::tls::{Certificate, PemItem, TlsConfig, parse_pem};
 use ureq::{Agent, Body};
 
-use super::credentials::{Secret, Wallet};
+use super::credentials::{CachedCredentials, Secret};
 use super::envelope::Upload;
 use super::settings::{Api, Settings};
 use crate::base::hosts;
@@ -27,7 +27,7 @@ pub(super) struct Client {
     api: Api,
     server: String,
     headers: Vec<(String, Secret)>,
-    wallet: Option<Wallet>,
+    cached: Option<CachedCredentials>,
     agent: Agent,
 }
 
@@ -45,7 +45,11 @@ pub(super) enum Outcome {
 impl Client {
     /// Creates a client for the server of `settings`.
     pub(super) fn new(settings: &Settings) -> Result<Self, ExportError> {
-        let wallet = settings.credentials.clone().map(Wallet::open).transpose()?;
+        let cached = settings
+            .credentials
+            .clone()
+            .map(CachedCredentials::open)
+            .transpose()?;
         let mut config = Agent::config_builder()
             .http_status_as_error(false)
             // A redirect must not send the data elsewhere, least of all with credentials.
@@ -63,7 +67,7 @@ impl Client {
             api: settings.api,
             server: settings.server.clone(),
             headers: settings.headers.clone(),
-            wallet,
+            cached,
             agent: hosts::agent(config.build()),
         })
     }
@@ -90,8 +94,8 @@ impl Client {
         for (name, value) in fixed.chain(given) {
             request = request.header(name, value);
         }
-        if let Some(wallet) = &mut self.wallet {
-            request = request.header("authorization", wallet.authorization());
+        if let Some(cached) = &mut self.cached {
+            request = request.header("authorization", cached.authorization());
         }
         match request.send(&upload.body[..]) {
             Ok(response) => meaning(self.api, response),

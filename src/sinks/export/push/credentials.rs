@@ -51,12 +51,12 @@ pub(super) struct Credentials {
 }
 
 /// Credentials with the token as it was last read.
-pub(super) struct Wallet {
+pub(super) struct CachedCredentials {
     credentials: Credentials,
     last: Secret,
 }
 
-impl Wallet {
+impl CachedCredentials {
     pub(super) fn open(credentials: Credentials) -> Result<Self, ExportError> {
         let last = match &credentials.token {
             Token::Known(token) => token.clone(),
@@ -128,7 +128,7 @@ mod tests {
             ("ä", "ASCII"),
         ] {
             fs::write(&path, text).expect("written");
-            let error = Wallet::open(credentials(None))
+            let error = CachedCredentials::open(credentials(None))
                 .err()
                 .expect("refused")
                 .to_string();
@@ -138,21 +138,21 @@ mod tests {
             );
         }
         fs::write(&path, "first\n").expect("written");
-        let mut wallet = Wallet::open(credentials(None)).expect("a token");
-        assert_eq!(wallet.authorization(), "Bearer first");
+        let mut cached = CachedCredentials::open(credentials(None)).expect("a token");
+        assert_eq!(cached.authorization(), "Bearer first");
         fs::write(&path, "second\n").expect("written");
-        assert_eq!(wallet.authorization(), "Bearer second");
+        assert_eq!(cached.authorization(), "Bearer second");
         fs::remove_file(&path).expect("removed");
-        assert_eq!(wallet.authorization(), "Bearer second");
-        let error = Wallet::open(credentials(None))
+        assert_eq!(cached.authorization(), "Bearer second");
+        let error = CachedCredentials::open(credentials(None))
             .err()
             .expect("refused")
             .to_string();
         assert!(error.contains("No such file"), "{error}");
         fs::write(&path, "password").expect("written");
         // RFC 7617, 2: `Aladdin` with another password.
-        let mut wallet = Wallet::open(credentials(Some("Aladdin"))).expect("a token");
-        assert_eq!(wallet.authorization(), "Basic QWxhZGRpbjpwYXNzd29yZA==");
+        let mut cached = CachedCredentials::open(credentials(Some("Aladdin"))).expect("a token");
+        assert_eq!(cached.authorization(), "Basic QWxhZGRpbjpwYXNzd29yZA==");
         assert!(!format!("{:?}", Token::Known(Secret::new("hidden"))).contains("hidden"));
     }
 }

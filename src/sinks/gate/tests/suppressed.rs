@@ -92,7 +92,7 @@ fn either_name() {
 
 /// An invalid rule is refused, with file, line and remedy.
 #[test]
-fn nonsense_suppressions_are_refused() {
+fn invalid_suppressions_are_refused() {
     for (text, line, part) in [
         (
             "leak:a\nrace:b\n",

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use super::Model;
-use crate::sinks::live::sample::{Net, Order, Sample, Site};
+use crate::sinks::live::sample::{NetGrowth, Order, Sample, Site};
 use leak_report::model::{FrameRef, ModuleRef};
 
 impl Model {
@@ -67,7 +67,7 @@ pub(in crate::sinks::live) struct LeftOut {
 fn is_listed(site: &Site, order: Order) -> bool {
     match order {
         Order::Suspicion | Order::Outstanding | Order::Blocks => site.shown.blocks > 0,
-        Order::Growth => site.shown.blocks > 0 || site.growth != Net::default(),
+        Order::Growth => site.shown.blocks > 0 || site.growth != NetGrowth::default(),
         Order::Allocated => true,
     }
 }

@@ -13,7 +13,7 @@ fn exercise(path: &Path) {
         return;
     };
     for index in 0..recording.count() {
-        let _ = recording.glance(index);
+        let _ = recording.summary(index);
         if let Ok(recorded) = recording.report(index) {
             formats(&recorded.report);
         }

@@ -18,7 +18,7 @@ fn bounded(limit: u64, count: u64, stacks: impl Fn(u64) -> u64) -> (Place, Recor
 fn numbers(recording: &Recording) -> Vec<u64> {
     let numbers = 0..recording.count();
     numbers
-        .map(|index| recording.glance(index).unwrap().number)
+        .map(|index| recording.summary(index).unwrap().number)
         .collect()
 }
 
