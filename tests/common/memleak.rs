@@ -2,7 +2,7 @@
 
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use super::program::{Lines, end_if_only_compiled, require_root, signal};
+use super::program::{Lines, cpu_seconds, end_if_only_compiled, require_root, signal};
 use super::report::Report;
 
 /// A running `memleak`; killed when dropped.
@@ -144,17 +144,10 @@ impl Memleak {
         signal(self.child.id(), name);
     }
 
-    /// Seconds of a processor that it has taken so far.
+    /// CPU time that it has taken so far, in seconds.
     #[track_caller]
     pub fn cpu_seconds(&self) -> f64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("it runs");
-        let fields = stat.rsplit(") ").next().expect("behind its name");
-        let ticks = fields.split(' ').skip(11).take(2);
-        // USER_HZ is 100 wherever Linux runs.
-        ticks
-            .map(|ticks| ticks.parse::<f64>().expect("a number"))
-            .sum::<f64>()
-            / 100.0
+        cpu_seconds(self.pid())
     }
 
     #[track_caller]

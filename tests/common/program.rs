@@ -351,6 +351,19 @@ impl Drop for Program {
     }
 }
 
+/// CPU time that all threads of a process have taken so far, in seconds.
+#[track_caller]
+pub fn cpu_seconds(pid: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+    let fields = stat.rsplit(") ").next().expect("behind its name");
+    let ticks = fields.split(' ').skip(11).take(2);
+    // USER_HZ is 100 wherever Linux runs.
+    ticks
+        .map(|ticks| ticks.parse::<f64>().expect("a number"))
+        .sum::<f64>()
+        / 100.0
+}
+
 /// Sends a signal to a child of this test.
 pub fn signal(pid: u32, name: &str) {
     let status = Command::new("/bin/kill")

@@ -218,7 +218,7 @@ class Trace {
     return hideYoung ? Math.max(0, all - this.number(site, moment, "young", unit)) : all;
   }
 
-  /** What came less what went between two moments. Young blocks count, as in the text report. */
+  /** Net growth between two moments. Young blocks count, as in the text report. */
   growth(site, before, after, unit) {
     return this.number(site, after, "outstanding", unit) - this.number(site, before, "outstanding", unit);
   }

@@ -204,7 +204,7 @@ class SiteTable {
       const attributes = { title: exactAmount(grown, unit), class: grown > 0 ? "grew" : null };
       return element("span", attributes, signed(amount(grown, unit), grown));
     };
-    const hint = "What came less what went between the two moments";
+    const hint = "Net growth between the two moments: what was allocated less what was freed";
     return [
       { key: "growth", label: "Growth", hint, numeric: true, value: growth, cell },
       {
