@@ -53,6 +53,7 @@ pub fn target(pid: u32, comm: &str) -> TargetFacts {
 
 pub fn report(targets: Vec<TargetFacts>, stacks: Vec<Stack>) -> Report {
     Report {
+        elapsed: Duration::from_secs(12),
         targets,
         events: Events::default(),
         ..samples::report(stacks)
