@@ -49,6 +49,8 @@ pub struct Target {
     pid: u32,
     comm: String,
     exe: PathBuf,
+    /// True if `comm` and `exe` are of one program.
+    is_consistent: bool,
     start_time: u64,
     // Bound to the process, not to its pid: after its end reads fail, even if the pid is reused.
     stat: File,
@@ -112,10 +114,12 @@ impl Target {
             return Err(TargetError::Zombie { pid, comm });
         }
         let exe = check_program(pid, &comm)?;
+        let is_consistent = read_stat(&stat_file).is_ok_and(|later| stat.is_same_program(&later));
         Ok(Self {
             pid,
             comm,
             exe,
+            is_consistent,
             start_time: stat.start_time,
             stat: stat_file,
         })
@@ -148,6 +152,11 @@ impl Target {
     /// Command name when it was opened, at most 15 bytes.
     pub fn comm(&self) -> &str {
         &self.comm
+    }
+
+    /// True if [`Target::comm`] and [`Target::exe`] are of one program: no exec came between the two reads.
+    pub(crate) fn is_consistent(&self) -> bool {
+        self.is_consistent
     }
 
     /// Path of the executable when it was opened, as the target sees it.

@@ -15,6 +15,9 @@ pub(crate) struct Stat {
     pub(crate) threads: u64,
     /// Start time in clock ticks since boot.
     pub(crate) start_time: u64,
+    /// Lowest address of the program's code; 0 without memory and while an exec maps a new program, not 0 to a reader
+    /// without permission.
+    pub(crate) start_code: u64,
 }
 
 /// `PF_KTHREAD` of `include/linux/sched.h`, unchanged since 2.6.28.
@@ -37,7 +40,15 @@ impl Stat {
             flags: number(9)?,
             threads: number(20)?,
             start_time: number(22)?,
+            start_code: number(26)?,
         })
+    }
+
+    /// True if the process ran one program between the reading of `self` and that of `later`, or programs of one name.
+    ///
+    /// During an exec, the kernel replaces the memory, to which `/proc/PID/exe` belongs, before the name.
+    pub(crate) fn is_same_program(&self, later: &Self) -> bool {
+        self.comm == later.comm && later.start_code != 0
     }
 
     /// True if the task belongs to the kernel and has no memory of its own.
@@ -58,7 +69,7 @@ mod tests {
     use super::*;
 
     fn line(comm: &str, state: char, flags: u64, threads: u64) -> Vec<u8> {
-        format!("42 ({comm}) {state} 1 42 42 0 -1 {flags} 1 2 3 4 5 6 7 8 20 0 {threads} 0 98765 4096 17\n")
+        format!("42 ({comm}) {state} 1 42 42 0 -1 {flags} 1 2 3 4 5 6 7 8 20 0 {threads} 0 98765 4096 17 18446744073709551615 94 99\n")
             .into_bytes()
     }
 
@@ -73,6 +84,7 @@ mod tests {
                 flags: 0x40_0000,
                 threads: 3,
                 start_time: 98765,
+                start_code: 94,
             };
             assert_eq!(stat, expected);
         }
@@ -92,6 +104,22 @@ mod tests {
             let stat = Stat::parse(&line("a", state, 0, threads)).expect("a valid line");
             assert_eq!(stat.has_exited(), exited, "{state} with {threads} threads");
         }
+    }
+
+    /// A process that changed its name meanwhile, or has nothing mapped yet, may run another program.
+    #[test]
+    fn same_program() {
+        let before = Stat::parse(&line("a", 'S', 0, 1)).expect("a valid line");
+        assert!(before.is_same_program(&before));
+        let renamed = Stat {
+            comm: "b".to_owned(),
+            ..before.clone()
+        };
+        let executing = Stat {
+            start_code: 0,
+            ..before.clone()
+        };
+        assert!(!before.is_same_program(&renamed) && !before.is_same_program(&executing));
     }
 
     /// Kernel threads are recognised by their flag.

@@ -96,12 +96,12 @@ impl Live<'_> {
 
     fn begin(&mut self, instance: Instance) {
         let (number, origin, by_other_thread) = (instance.number, instance.origin, instance.by_other_thread);
-        let target = match self.kernel.processes.ended(number) {
-            Some(_) => None,
-            None => Target::open(instance.pid)
-                .inspect_err(|error| tracing::debug!("{error}"))
-                .ok(),
-        };
+        let is_live = || self.kernel.processes.ended(number).is_none();
+        // Checked again: it may have executed another program meanwhile, of the same name.
+        let target = is_live()
+            .then(|| Target::open(instance.pid).inspect_err(|error| tracing::debug!("{error}")))
+            .and_then(Result::ok)
+            .filter(|_| is_live());
         let parent = instance.parent.and_then(|parent| self.processes.get_mut(&parent));
         let mut process = Process::new(instance, target, History::default());
         match (origin, parent) {

@@ -66,7 +66,7 @@ fn facts(instance: &Instance, target: Option<&Target>) -> TargetFacts {
         (Origin::Attached, Some(target)) => target.comm().to_owned(),
         _ => instance.comm.clone(),
     };
-    let exe = target.filter(|target| is_of_instance(target, &comm));
+    let exe = target.filter(|target| target.is_consistent() && is_of_instance(target, &comm));
     TargetFacts {
         pid: instance.pid,
         instance: instance.number,
