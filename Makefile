@@ -1,7 +1,7 @@
 # `make demo` shows what memleak does, `make test` runs everything, `make help` lists all there is. What is missing is
 # installed first.
 
-.PHONY: help demo build quick docs test test-fresh dist build-arm64 dist-arm64 setup-build setup-test setup-dist setup-arm64 setup-kernels setup-fresh test-kernels fmt clippy features doc unit rebuild bench-smoke demo-smoke bench verify-arm64 chaos soak deny fuzz
+.PHONY: help demo build quick docs test test-fresh dist build-arm64 dist-arm64 setup-build setup-test setup-dist setup-arm64 setup-kernels setup-fresh test-kernels fmt compile lint clippy features doc suites live unit rebuild bench-smoke demo-smoke bench verify-arm64 chaos soak deny fuzz
 .NOTPARALLEL:
 
 CARGO := cargo
@@ -22,7 +22,7 @@ help:
 	@echo 'make dist          set up, build target/dist: a Debian package and an archive, of a static program'
 	@echo 'make quick         formatting, lints and pure tests: no root, under a minute after a build'
 	@echo 'make test          set up, run all checks and tests (root, or sudo)'
-	@echo '  its steps:       make fmt clippy features doc unit rebuild bench-smoke demo-smoke'
+	@echo '  its steps:       make fmt compile lint suites live rebuild bench-smoke demo-smoke'
 	@echo 'make build-arm64   the program for arm64, in target/aarch64-unknown-linux-gnu/release; on x86-64'
 	@echo 'make dist-arm64    its packages, in target/dist-arm64'
 	@echo 'make test-kernels  core tests on this kernel, and on Linux 6.1 and 6.12 under qemu, for x86-64 and arm64 (root; half an'
@@ -88,9 +88,12 @@ quick: fmt
 	@$(STEP) quick $(CARGO) clippy --workspace --locked --lib --bins $(QUICK) -- -D warnings
 	@MEMLEAK_SHORT_LOAD=1 RUST_TEST_THREADS=$(TEST_THREADS) $(WITHOUT_ROOT) $(STEP) quick $(CARGO) test --workspace --locked --lib $(QUICK) -- --skip _as_root
 
-# One profile throughout, so that dependencies are compiled once: what is measured runs in the kernel.
+# One profile throughout, so that dependencies are compiled once: what is measured runs in the kernel. Lints take what the
+# suites leave of the CPUs; tests/live, which measures what tracing costs, runs by itself.
 test: setup-test
-	@$(MAKE) --no-print-directory fmt clippy features doc unit rebuild bench-smoke demo-smoke
+	@$(MAKE) --no-print-directory fmt compile
+	@tests/beside.sh '$(MAKE) --no-print-directory lint' '$(MAKE) --no-print-directory suites'
+	@$(MAKE) --no-print-directory live rebuild bench-smoke demo-smoke
 	@echo '==> all passed'
 
 # Of other packages than this machine's, as data: nothing of them is installed or run.
@@ -99,6 +102,8 @@ verify-arm64: build
 
 fmt:
 	@$(STEP) fmt $(CARGO) fmt --all --check
+
+lint: clippy features doc
 
 clippy:
 	@$(STEP) clippy $(CARGO) clippy --workspace --all-targets --locked -- -D warnings
@@ -112,12 +117,25 @@ features:
 
 doc:
 	@RUSTDOCFLAGS='-D warnings' $(STEP) doc $(CARGO) doc --workspace --no-deps --locked
+	@$(STEP) doc $(CARGO) test --workspace --locked --doc
 
-# Tests wait twice as long as they compute: for the kernel to change code, for programs, and for reports.
-TEST_THREADS := $(shell echo $$(($$(nproc) * 3 / 2)))
+compile:
+	@$(STEP) compile $(CARGO) test --workspace --locked --no-run
 
-unit:
-	@RUST_TEST_THREADS=$(TEST_THREADS) $(STEP) unit $(CARGO) test --workspace --locked --no-fail-fast $(GIVE_BACK)
+# Tests wait as long as they compute: for the kernel to change code, for programs, and for reports.
+TEST_THREADS := $(shell echo $$(($$(nproc) * 5 / 2)))
+TESTS := RUST_TEST_THREADS=$(TEST_THREADS) $(STEP)
+
+# All but tests/live, with root or without; of unwind-tables, too.
+SUITES := $(filter-out live,$(patsubst tests/%/main.rs,%,$(wildcard tests/*/main.rs))) \
+	$(patsubst unwind-tables/tests/%.rs,%,$(wildcard unwind-tables/tests/*.rs))
+suites:
+	@$(TESTS) suites $(CARGO) test --workspace --locked --no-fail-fast --lib $(SUITES:%=--test %) $(GIVE_BACK)
+
+live:
+	@$(TESTS) live $(CARGO) test --workspace --locked --test live $(GIVE_BACK)
+
+unit: suites live
 
 # The reference of all flags. Its test fails where it is not what the program says.
 docs: setup-build
