@@ -3,6 +3,7 @@
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, OpAccess, OpKind, Register, UsedMemory,
 };
+use memchr::memchr2_iter;
 use unwind_tables::addr::Svma;
 
 use super::{Decoded, FunctionCode, Obstacle, WINDOW};
@@ -157,15 +158,15 @@ fn near_branch_target(instruction: &iced_x86::Instruction) -> Option<u64> {
 /// function, which compilers put megabytes away, hides a branch. False matches are rare: one in 2³² / 64 displacements
 /// hits a window of 64 bytes, and only makes a probe more expensive.
 fn far_branches(text: &[u8], start: Svma) -> impl Iterator<Item = (Svma, Svma)> + '_ {
-    let candidate = move |(at, bytes): (u64, &[u8])| {
-        let (length, displacement) = match *bytes {
+    let candidate = move |at: usize| {
+        let (length, displacement) = match *text.get(at..at.checked_add(6)?)? {
             [0xe9, a, b, c, d, _] => (5, [a, b, c, d]),
             [0x0f, 0x80..=0x8f, a, b, c, d] => (6, [a, b, c, d]),
             _ => return None,
         };
-        let from = start.wrapping_add(at);
+        let from = start.wrapping_add(u64::try_from(at).ok()?);
         let displacement = i64::from(i32::from_le_bytes(displacement)).cast_unsigned();
         Some((from, from.wrapping_add(length).wrapping_add(displacement)))
     };
-    (0u64..).zip(text.windows(6)).filter_map(candidate)
+    memchr2_iter(0xe9, 0x0f, text).filter_map(candidate)
 }
