@@ -1,7 +1,7 @@
 # `make demo` shows what memleak does, `make test` runs everything, `make help` lists all there is. What is missing is
 # installed first.
 
-.PHONY: help demo build quick docs test test-fresh dist build-arm64 dist-arm64 setup-build setup-test setup-dist setup-arm64 setup-kernels setup-fresh test-kernels fmt compile lint clippy features doc suites live unit rebuild bench-smoke demo-smoke bench verify-arm64 chaos soak deny fuzz
+.PHONY: help demo build quick docs test test-fresh dist build-arm64 dist-arm64 setup-build setup-test setup-dist setup-arm64 setup-kernels setup-fresh test-kernels fmt compile lint clippy features doc suites live rebuild bench-smoke demo-smoke bench verify-arm64 chaos soak deny fuzz
 .NOTPARALLEL:
 
 CARGO := cargo
@@ -126,16 +126,14 @@ compile:
 TEST_THREADS := $(shell echo $$(($$(nproc) * 5 / 2)))
 TESTS := RUST_TEST_THREADS=$(TEST_THREADS) $(STEP)
 
-# All but tests/live, with root or without; of unwind-tables, too.
-SUITES := $(filter-out live,$(patsubst tests/%/main.rs,%,$(wildcard tests/*/main.rs))) \
-	$(patsubst unwind-tables/tests/%.rs,%,$(wildcard unwind-tables/tests/*.rs))
+# All but tests/live, of every crate.
+SUITES := $(filter-out live,$(notdir $(patsubst %/main.rs,%,$(wildcard tests/*/main.rs */tests/*/main.rs)) \
+	$(basename $(wildcard */tests/*.rs))))
 suites:
 	@$(TESTS) suites $(CARGO) test --workspace --locked --no-fail-fast --lib $(SUITES:%=--test %) $(GIVE_BACK)
 
 live:
 	@$(TESTS) live $(CARGO) test --workspace --locked --test live $(GIVE_BACK)
-
-unit: suites live
 
 # The reference of all flags. Its test fails where it is not what the program says.
 docs: setup-build

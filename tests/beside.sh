@@ -6,8 +6,10 @@
 set -u
 said=$(mktemp)
 trap 'rm -f "$said"' EXIT
-# Both may be cargo, whose lock on a build is taken by whoever comes first: soon given back by one that has nothing to compile.
-nice -n 10 sh -c "sleep 5; $1" >"$said" 2>&1 &
+trap 'exit 130' HUP INT TERM
+# FOREGROUND goes first: if both are cargo, that which compiles holds the lock on the build for minutes. Signals as in
+# tests/step.sh, so that Ctrl-C ends both.
+nice -n 10 env --default-signal=HUP,INT,QUIT,TERM sh -c "sleep 5; $1" >"$said" 2>&1 &
 background=$!
 status=0
 sh -c "$2" || status=$?
