@@ -57,15 +57,21 @@ const volatile struct compared compared = {};
 
 extern bool bpf_session_is_return(void) __ksym __weak;
 
-/* Entry and return in one; returns 1 at the entry to skip the return of calls that need none. */
+/*
+ * Entry and return in one; returns 1 at the entry to skip the return of calls that need none. Also attached to each `ret` of
+ * a function that can throw: unwinding past a return probe would terminate the target.
+ */
 SEC("uprobe.session")
 int allocation_session(struct pt_regs *ctx)
 {
-	if (bpf_session_is_return()) {
-		finish_returned_call(ctx);
-		return 0;
-	}
-	return begin_call(ctx, bpf_get_attach_cookie(ctx)) ? 0 : 1;
+	bool returned = bpf_session_is_return();
+	u64 cookie = bpf_get_attach_cookie(ctx);
+
+	if (!returned && !is_at_ret(cookie))
+		return begin_call(ctx, cookie) ? 0 : 1;
+	end_call(ctx, !returned);
+	/* Asked again: the verifier would follow all of end_call once for each value that it has to remember. */
+	return bpf_session_is_return() ? 0 : 1;
 }
 
 SEC("uprobe")
@@ -75,18 +81,11 @@ int allocation_entry(struct pt_regs *ctx)
 	return 0;
 }
 
+/* Attached to returns, or to each `ret` of a function that can throw. */
 SEC("uretprobe")
 int allocation_return(struct pt_regs *ctx)
 {
-	finish_returned_call(ctx);
-	return 0;
-}
-
-/* Attached to each `ret` of a function that can throw: unwinding past a return probe would terminate the target. */
-SEC("uprobe")
-int allocation_ret(struct pt_regs *ctx)
-{
-	finish_returning_call(ctx);
+	end_call(ctx, is_at_ret(bpf_get_attach_cookie(ctx)));
 	return 0;
 }
 

@@ -241,12 +241,13 @@ enum role {
  *    bit 0..7       8..11   12..15      16..19        20..23         24..27        28                       29
  *    function       role    size arg    count arg     pointer arg    result arg    returns seen by `ret`    leaf
  *
- *    bit 32..63
- *    module
+ *    bit 30         32..63
+ *    at a `ret`     module
  *
  * The size is the product of size and count; the pointer is the block to free or resize; the result argument points to
  * where the block's address is stored on success (status 0), if it is not returned. A leaf calls no other probed function
- * of its module: calls within it can be distinguished from later ones without a probe at its return.
+ * of its module: calls within it can be distinguished from later ones without a probe at its return. A probe at a `ret` has
+ * only that bit.
  */
 enum cookie_shift {
 	COOKIE_FUNCTION = 0,
@@ -257,6 +258,7 @@ enum cookie_shift {
 	COOKIE_RESULT = 24,
 	COOKIE_BY_RET = 28,
 	COOKIE_LEAF = 29,
+	COOKIE_AT_RET = 30,
 	COOKIE_MODULE = 32,
 };
 
@@ -476,6 +478,8 @@ enum counter {
 	COUNTER_DIFFERENT_WALK = 25,
 	/* A call not sent to user space (-t): the queue was full. */
 	COUNTER_LOST_CALL_EVENT = 26,
+	/* Probe hits of `ret` instructions. */
+	COUNTER_RET_HITS = 27,
 	COUNTERS,
 };
 

@@ -28,6 +28,12 @@ static __always_inline u32 cookie_field(u64 cookie, enum cookie_shift shift)
 	return cookie >> shift & 15;
 }
 
+/* Returns whether a probe is at a `ret`, and not at a function's entry. */
+static __always_inline bool is_at_ret(u64 cookie)
+{
+	return cookie >> COOKIE_AT_RET & 1;
+}
+
 /* Returns the current thread's state, or NULL if it has none yet. */
 static __always_inline struct thread *known_thread(void)
 {
@@ -273,32 +279,35 @@ static __always_inline void finish_call(struct pt_regs *ctx, struct thread *thre
 	}
 }
 
-/* Handles the return of a function that allocates or resizes. */
-static __always_inline void finish_returned_call(struct pt_regs *ctx)
+/* Returns the address that a function is about to return to, at its `ret`. */
+static __always_inline u64 returns_to(struct pt_regs *ctx, struct call *call)
 {
-	struct thread *thread = known_thread();
+	u64 address, replaced;
 
-	if (thread && thread->call.return_slot == returned_slot(ctx))
-		finish_call(ctx, thread, (struct caller){ .pc = program_counter(ctx), .sp = ctx->sp });
+	if (!read_return_address(way_back(ctx), &address))
+		address = call->return_address;
+	if (!is_trampoline(address))
+		return address;
+	replaced = replaced_return_address(return_slot(ctx));
+	return replaced ? replaced : address;
 }
 
-/* Handles a `ret` of a function that allocates or resizes, where the stack pointer equals that at the entry. */
-static __always_inline void finish_returning_call(struct pt_regs *ctx)
+/*
+ * Handles the end of a function that allocates or resizes: at its `ret`, where the stack pointer equals that at the entry, or
+ * once it has returned.
+ */
+static __always_inline void end_call(struct pt_regs *ctx, bool at_ret)
 {
 	struct thread *thread = known_thread();
-	u64 slot = return_slot(ctx);
-	u64 pc, replaced;
+	struct caller caller = { .pc = program_counter(ctx), .sp = ctx->sp };
 
-	if (!thread || thread->call.return_slot != slot)
+	if (at_ret)
+		count(COUNTER_RET_HITS);
+	if (!thread || thread->call.return_slot != (at_ret ? return_slot(ctx) : returned_slot(ctx)))
 		return;
-	if (!read_return_address(way_back(ctx), &pc))
-		pc = thread->call.return_address;
-	if (is_trampoline(pc)) {
-		replaced = replaced_return_address(slot);
-		if (replaced)
-			pc = replaced;
-	}
-	finish_call(ctx, thread, (struct caller){ .pc = pc, .sp = callers_sp(ctx) });
+	if (at_ret)
+		caller = (struct caller){ .pc = returns_to(ctx, &thread->call), .sp = callers_sp(ctx) };
+	finish_call(ctx, thread, caller);
 }
 
 /*

@@ -192,16 +192,15 @@ fn allocation_requests<'a>(
     let returning = || entries(probes, |end| *end == CallEnd::ReturnProbe);
     let entry = |places| requests(path, &programs.allocation_entry, Moment::Entry, places);
     // Returns before entries: a call whose entry is recorded must have its return recorded.
-    let by_ret = requests(path, &programs.allocation_ret, Moment::Entry, rets(probes));
-    let (returns, beginnings) = match path {
+    let (by_ret, returns, beginnings) = match path {
         AttachPath::Session => {
-            let both = &programs.allocation_session;
-            (vec![], requests(path, both, Moment::Both, returning()))
+            let both = |places| requests(path, &programs.allocation_session, Moment::Both, places);
+            (both(rets(probes)), vec![], both(returning()))
         }
         AttachPath::Multi | AttachPath::Perf => {
-            let at_return = &programs.allocation_return;
-            let returns = requests(path, at_return, Moment::Return, returning());
-            (returns, entry(returning()))
+            let end = |moment, places| requests(path, &programs.allocation_return, moment, places);
+            let returns = end(Moment::Return, returning());
+            (end(Moment::Entry, rets(probes)), returns, entry(returning()))
         }
     };
     let by_ret_beginnings = entry(entries(probes, is_rets));
@@ -305,7 +304,7 @@ fn rets(probes: &[Probe]) -> Vec<Place<'_>> {
         places.extend(new.map(|&offset| Place {
             probe,
             offset,
-            cookie: 0,
+            cookie: 1 << cookie_shift::COOKIE_AT_RET.0,
         }));
     }
     places

@@ -276,7 +276,6 @@ fn choose_programs(object: &mut OpenMemleakSkel<'_>, attach: AttachPath) {
         for program in [
             &mut programs.allocation_entry,
             &mut programs.allocation_return,
-            &mut programs.allocation_ret,
             &mut programs.free_entry,
             &mut programs.loader_hook,
             &mut programs.calibration_entry,

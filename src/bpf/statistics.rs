@@ -35,7 +35,7 @@ impl Runs {
 /// Runs by [`ProbeProgram`], in the order of [`ProbeProgram::ALL`].
 pub type AllRuns = [Runs; ProbeProgram::ALL.len()];
 
-/// Descriptors of the probe programs, usable on any thread.
+/// Descriptors of the probe programs, usable on any thread. [`ProbeProgram::Ret`] has none: it is a part of another.
 #[derive(Debug)]
 pub struct ProbePrograms([Option<OwnedFd>; ProbeProgram::ALL.len()]);
 
@@ -51,12 +51,12 @@ impl ProbePrograms {
             descriptor(&programs.allocation_session)?,
             descriptor(&programs.allocation_entry)?,
             descriptor(&programs.allocation_return)?,
-            descriptor(&programs.allocation_ret)?,
+            None,
             descriptor(&programs.free_entry)?,
         ]))
     }
 
-    /// Runs of each program while statistics were kept; 0 for one that is not loaded.
+    /// Runs of each program while statistics were kept; 0 for one that has no descriptor or is not loaded.
     pub fn read(&self) -> io::Result<AllRuns> {
         let mut all = AllRuns::default();
         for (runs, descriptor) in all.iter_mut().zip(&self.0) {

@@ -13,7 +13,7 @@ use anyhow::Context;
 use super::MaxOverhead;
 use super::live::Live;
 use super::probes::{AllocatorProbes, SlowSites};
-use crate::bpf::collect;
+use crate::bpf::collect::{self, Hits};
 use crate::bpf::overhead::{Account, Governor, Measurement, Window};
 use crate::bpf::{Calibration, ProbePrograms, Recorded, Statistics};
 use leak_report::model::{Governed, Overhead, Sampling, Spent, Traps};
@@ -183,7 +183,7 @@ impl Shared {
                 (None, false)
             }
         };
-        let Ok(entries) = collect::entries(&self.recorded) else {
+        let Ok(Hits { entries, .. }) = collect::hits(&self.recorded) else {
             return;
         };
         let seconds = self.started.elapsed().as_secs_f64();
@@ -209,17 +209,19 @@ impl Shared {
     fn window(&self) -> anyhow::Result<Window> {
         let statistics = Statistics::keep()?;
         let (began, runs) = (Instant::now(), self.programs.read()?);
-        let entries = collect::entries(&self.recorded)?;
+        let hits = collect::hits(&self.recorded)?;
         thread::sleep(WINDOW);
         let after = self.programs.read()?;
-        let entries = collect::entries(&self.recorded)?.saturating_sub(entries);
+        let hits = collect::hits(&self.recorded)?.since(hits);
         let seconds = began.elapsed().as_secs_f64();
         drop(statistics);
-        Ok(Window {
+        let mut window = Window {
             seconds,
-            entries,
+            entries: hits.entries,
             runs: std::array::from_fn(|number| after[number].since(runs[number])),
-        })
+        };
+        window.split_rets(hits.rets);
+        Ok(window)
     }
 }
 
@@ -313,7 +315,7 @@ impl State {
     }
 
     fn overhead(&mut self, shared: &Shared) -> Overhead {
-        if let Ok(entries) = collect::entries(&shared.recorded) {
+        if let Ok(Hits { entries, .. }) = collect::hits(&shared.recorded) {
             self.account
                 .advance(shared.started.elapsed().as_secs_f64(), entries);
         }

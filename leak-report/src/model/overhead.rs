@@ -1,7 +1,7 @@
 //! Cost of tracing for the target, in CPU time.
 
 use serde::{Deserialize, Serialize};
-/// BPF program of a probe.
+/// BPF program of a probe, or the part of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProbeProgram {
@@ -11,7 +11,7 @@ pub enum ProbeProgram {
     Entry,
     /// Return of allocation functions.
     Return,
-    /// `ret` instructions of functions that can throw.
+    /// `ret` instructions of functions that can throw: the part of the program that handles returns.
     Ret,
     /// Entry of functions that free.
     Free,
@@ -21,7 +21,7 @@ impl ProbeProgram {
     /// All programs in numeric order.
     pub const ALL: [Self; 5] = [Self::Session, Self::Entry, Self::Return, Self::Ret, Self::Free];
 
-    /// Name of the BPF program.
+    /// Name of the BPF program; of the part for `ret`s, its own.
     pub fn name(self) -> &'static str {
         match self {
             Self::Session => "allocation_session",

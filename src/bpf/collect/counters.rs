@@ -55,6 +55,7 @@ counters! {
     COUNTER_RECALLED_WALK => RecalledWalk,
     COUNTER_DIFFERENT_WALK => DifferentWalk,
     COUNTER_LOST_CALL_EVENT => LostCallEvent,
+    COUNTER_RET_HITS => RetHits,
 }
 
 impl Counter {

@@ -11,9 +11,30 @@ use crate::bpf::types::{limits, stack_record};
 const RECORD_WORDS: usize = size_of::<stack_record>() / size_of::<u64>();
 const SHAPE_WORD: usize = std::mem::offset_of!(stack_record, frames_at) / size_of::<u64>();
 
-/// Entries of functions that allocate, including nested ones, since tracing began.
-pub(crate) fn entries(recorded: &Recorded) -> Result<u64, libbpf_rs::Error> {
-    Counter::ProbeHits.read(&recorded.counters)
+/// Probe hits of functions that allocate, nested calls included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Hits {
+    pub entries: u64,
+    /// Of `ret` instructions.
+    pub rets: u64,
+}
+
+impl Hits {
+    /// Hits since `before`.
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self {
+            entries: self.entries.saturating_sub(before.entries),
+            rets: self.rets.saturating_sub(before.rets),
+        }
+    }
+}
+
+/// Reads the probe hits since tracing began.
+pub(crate) fn hits(recorded: &Recorded) -> Result<Hits, libbpf_rs::Error> {
+    Ok(Hits {
+        entries: Counter::ProbeHits.read(&recorded.counters)?,
+        rets: Counter::RetHits.read(&recorded.counters)?,
+    })
 }
 
 /// Blocks recorded since tracing began, each counted as 1, by function number.

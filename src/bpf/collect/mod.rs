@@ -18,7 +18,7 @@ mod vitals;
 pub use blocks::{Block, BlockTable, LiveBlocks, Moment};
 pub use call_events::{CallEvent, CallQueue};
 pub use counters::{Counter, Counters};
-pub(crate) use counts::{entries, recorded_by_function};
+pub(crate) use counts::{Hits, hits, recorded_by_function};
 pub use events::{Event, Events as EventQueue};
 pub use kernel::take_kernel;
 pub use listing::ListRequest;

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::counters::Counters;
-use super::counts::entries;
+use super::counts::hits;
 use super::snapshot::losses;
 use super::totals;
 use crate::bpf::Recorded;
@@ -25,7 +25,7 @@ pub(crate) fn vitals(recorded: &Recorded, elapsed: Duration) -> Result<Vitals, l
         .sum();
     Ok(Vitals {
         elapsed,
-        calls: entries(recorded)?,
+        calls: hits(recorded)?.entries,
         live,
         stacks: used.saturating_sub(limits::FIRST_STACK.0).into(),
         lost: losses(&counters).blocks,

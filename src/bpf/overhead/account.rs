@@ -25,6 +25,20 @@ pub struct Window {
 }
 
 impl Window {
+    /// Splits off [`ProbeProgram::Ret`], given the probe hits of `ret`s, from the program that handles them with returns. They
+    /// are taken to last as long as its other runs.
+    pub fn split_rets(&mut self, hits: u64) {
+        let [session, _, returned, ret, _] = &mut self.runs;
+        let both = if session.count > 0 { session } else { returned };
+        let nanoseconds = ratio(real(both.nanoseconds), real(both.count));
+        let count = hits.min(both.count);
+        *ret = Runs {
+            count,
+            nanoseconds: whole(real(count) * nanoseconds),
+        };
+        *both = both.since(*ret);
+    }
+
     /// Estimates a window where there are no statistics.
     pub fn assumed(seconds: f64, entries: u64) -> Self {
         let mut runs = AllRuns::default();

@@ -62,6 +62,26 @@ fn windows_are_extrapolated() {
     near(second.programs[ProbeProgram::Free as usize].runs, 100_000.0);
 }
 
+/// Hits of `ret`s are split off from the program that handles returns, with their share of its time.
+#[test]
+fn hits_of_rets() {
+    let total = runs(100, 20);
+    for (program, rets, left) in [
+        (ProbeProgram::Session, 30, 70),
+        (ProbeProgram::Return, 30, 70),
+        (ProbeProgram::Return, 120, 0),
+    ] {
+        let mut window = Window::default();
+        window.runs[program as usize] = total;
+        window.split_rets(rets);
+        let both = [ProbeProgram::Ret, program].map(|program| window.runs[program as usize]);
+        assert_eq!(both, [runs(100 - left, 20), runs(left, 20)]);
+    }
+    let mut idle = Window::default();
+    idle.split_rets(1);
+    assert_eq!(idle, Window::default());
+}
+
 /// Refused returns cost nothing; those seen at a `ret` cost a single step.
 #[test]
 fn kinds_of_traps() {

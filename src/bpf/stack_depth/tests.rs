@@ -130,7 +130,7 @@ fn the_other_machines_programs_have_enough_stack() {
     stacks.extend(self::stacks(&compile("bpf/kernel_memory.bpf.c")));
     for name in [
         "allocation_session",
-        "allocation_ret",
+        "allocation_return",
         "free_entry",
         "mmap_ends",
         "process_fork",
@@ -138,7 +138,10 @@ fn the_other_machines_programs_have_enough_stack() {
     ] {
         assert!(stacks.contains_key(name), "{stacks:?}");
     }
-    assert!(stacks["allocation_ret"] > 200, "calls are followed: {stacks:?}");
+    assert!(
+        stacks["allocation_return"] > 200,
+        "calls are followed: {stacks:?}"
+    );
     let beyond: Vec<_> = stacks.iter().filter(|&(_, &stack)| stack > MAX).collect();
     assert!(beyond.is_empty(), "of {MAX} bytes, for {OTHER}: {beyond:?}");
 }
