@@ -11,11 +11,12 @@ use crate::bpf::types::{limits, stack_record};
 const RECORD_WORDS: usize = size_of::<stack_record>() / size_of::<u64>();
 const SHAPE_WORD: usize = std::mem::offset_of!(stack_record, frames_at) / size_of::<u64>();
 
-/// Probe hits of functions that allocate, nested calls included.
+/// Numbers of probe hits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hits {
+    /// Entries of functions that allocate, nested calls included.
     pub entries: u64,
-    /// Of `ret` instructions.
+    /// Probe hits of `ret` instructions.
     pub rets: u64,
 }
 
