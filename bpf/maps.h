@@ -4,6 +4,7 @@
 #define MAPS_H
 
 #include "calls/thread.h"
+#include "calls/usdt_site.h"
 #include "fast/state.h"
 #include "kernel.h"
 #include "shared.h"
@@ -29,6 +30,9 @@ SEC(".bss.probed") struct probed {
 	/* Number of the only module, plus 1; 0 while no module is probed, ~0 if several are. */
 	u64 module;
 } probed;
+
+/* Arguments of USDT probes, by number. Written by user space before it attaches; read by probes. */
+SEC(".bss.usdt") struct usdt_site usdt_sites[MAX_USDT_SITES];
 
 /* Traced processes, by slot. Lifecycle probes write it when instances begin and end, walks and the loader hook to request a
  * reload of mappings, user space when it publishes mapping lists and frees slots. */

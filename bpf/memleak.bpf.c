@@ -5,6 +5,7 @@
  * programs.
  */
 #include "calls/calls.h"
+#include "calls/usdt.h"
 #include "process/lifecycle.h"
 #include "process/regions.h"
 
@@ -52,6 +53,8 @@ struct compared {
 	enum call_event_kind call_event_kind;
 	struct call_event call_event;
 	enum kernel_allocator kernel_allocator;
+	enum usdt_kind usdt_kind;
+	struct usdt_site usdt_site;
 };
 const volatile struct compared compared = {};
 
@@ -93,6 +96,21 @@ SEC("uprobe")
 int free_entry(struct pt_regs *ctx)
 {
 	free_call(ctx, bpf_get_attach_cookie(ctx));
+	return 0;
+}
+
+/* Attached to the USDT probes of a process that samples its allocations itself. */
+SEC("uprobe")
+int usdt_allocation(struct pt_regs *ctx)
+{
+	usdt_allocated(ctx, bpf_get_attach_cookie(ctx));
+	return 0;
+}
+
+SEC("uprobe")
+int usdt_free(struct pt_regs *ctx)
+{
+	usdt_freed(ctx, bpf_get_attach_cookie(ctx));
 	return 0;
 }
 

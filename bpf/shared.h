@@ -48,6 +48,10 @@ enum limits {
 	ALIKE_COUNTS = 1 << 16,
 	/* Arguments of a mapping call in a region event. */
 	REGION_ARGUMENTS = 5,
+	/* Different places of arguments among all USDT probes. */
+	MAX_USDT_SITES = 256,
+	/* Arguments of a USDT probe that are read. */
+	USDT_ARGUMENTS = 3,
 };
 
 /* Why a walk ended. Exactly one per walk. */
@@ -414,6 +418,8 @@ enum sampling {
 	SAMPLE_CALLS = 1,
 	/* Calls in which a byte was chosen; each byte is, with probability 1 / `sampling_interval`. */
 	SAMPLE_BYTES = 2,
+	/* The process chooses, and says how much each chosen block stands for (calls/usdt.h). */
+	SAMPLE_PROVIDER = 3,
 };
 
 /* The current sampling interval, with --max-overhead. */

@@ -48,6 +48,16 @@ static __always_inline u64 current_owner(struct thread *thread)
 	return owner_of_process(current_tgid());
 }
 
+/* Returns the state of the current thread, whose allocations are `owner`'s; creates it if `known` is NULL. NULL without memory. */
+static __always_inline struct thread *owned_thread(struct thread *known, u64 owner)
+{
+	if (!known)
+		known = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (known)
+		known->owner = owner;
+	return known;
+}
+
 /* Forgets the thread's current call, whose return was not and will not be seen. */
 static __always_inline void forget_call(struct thread *thread)
 {
@@ -110,15 +120,20 @@ static __always_inline bool can_go_unseen(u64 cookie, enum call_end end)
 	return end == SEEN_BY_RETURN_PROBE && cookie >> COOKIE_LEAF & 1;
 }
 
+/* Returns whether -z and -Z exclude a block of `size`, and counts it. */
+static __always_inline bool is_left_out(u64 size)
+{
+	if (!is_filtered(size))
+		return false;
+	count(COUNTER_FILTERED);
+	count_by(COUNTER_FILTERED_BYTES, size);
+	return true;
+}
+
 /* Returns the stored weight of the block that a call will allocate; 0 if it is not to be recorded. */
 static __always_inline u32 weight_of(struct thread *thread, u64 size)
 {
-	if (is_filtered(size)) {
-		count(COUNTER_FILTERED);
-		count_by(COUNTER_FILTERED_BYTES, size);
-		return 0;
-	}
-	return chosen_weight(&thread->sampler, size);
+	return is_left_out(size) ? 0 : chosen_weight(&thread->sampler, size);
 }
 
 /* Counts a call as lost whose return will not be seen, so that its effect on blocks is unknown. */
@@ -161,15 +176,11 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 
 	if (!owner)
 		return false;
+	thread = owned_thread(thread, owner);
 	if (!thread) {
-		thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0,
-					      BPF_LOCAL_STORAGE_GET_F_CREATE);
-		if (!thread) {
-			lose_call(COUNTER_LOST_THREAD_STATE, size, WEIGHT_ONE, function);
-			return false;
-		}
+		lose_call(COUNTER_LOST_THREAD_STATE, size, WEIGHT_ONE, function);
+		return false;
 	}
-	thread->owner = owner;
 	count(COUNTER_PROBE_HITS);
 	/* From here on, an earlier call of the thread is over: is_nested has forgotten it. */
 	if (is_nested(thread, ctx, cookie))

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use memchr::memmem;
+use unwind_tables::Architecture;
 use unwind_tables::addr::{FileOffset, Svma, contains};
 use unwind_tables::elf::{ElfView, Segment};
 
@@ -20,6 +21,7 @@ use super::probing::SiteCost;
 use super::problem::{Problem, Reason};
 use super::sites::{self, FunctionCode, SiteReason};
 use super::symbols::{self, SymbolKind};
+use super::usdt::{self, Argument, UsdtProbe};
 use crate::base::parallel;
 use crate::process::{Module, ModuleId};
 use leak_report::model::Name;
@@ -58,11 +60,30 @@ impl ProbeSite {
     }
 }
 
+/// A USDT probe by which a module announces blocks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsdtSite {
+    pub module: ModuleId,
+    /// Number in the catalog of [`usdt::ALLOCATION`] or [`usdt::FREE`].
+    pub number: usize,
+    pub function: AllocFunction,
+    /// File offset of the instruction.
+    pub offset: FileOffset,
+    /// True if the instruction is a `nop` that is followed by one of five bytes, which newer kernels probe for less.
+    pub has_long_nop: bool,
+    /// File offset of the counter of those who are attached.
+    pub semaphore: Option<FileOffset>,
+    /// Places of the arguments that are read.
+    pub arguments: Vec<Argument>,
+}
+
 /// All probe sites of a process, and the problems found.
 #[derive(Debug, Default)]
 pub struct Discovery {
     /// The sites, by module and entry; each (module, address) once.
     pub sites: Vec<ProbeSite>,
+    /// USDT probes that announce blocks, by module.
+    pub usdt: Vec<UsdtSite>,
     /// Functions and modules that are not probed, with the reason.
     pub problems: Vec<Problem>,
 }
@@ -73,6 +94,7 @@ pub fn discover<'a>(modules: impl IntoIterator<Item = &'a Module>, catalog: &mut
     let mut nameless = Vec::new();
     for module in modules.into_iter().filter(|module| !module.is_vdso()) {
         if catalog.selection.admits(&module.path) {
+            discovery.add_usdt(module, catalog);
             nameless.extend(discovery.add_module(module, catalog));
             module.release();
         }
@@ -98,6 +120,24 @@ impl Discovery {
             Err(reason) => self.problem(module, reason),
         }
         None
+    }
+
+    /// Adds a module's USDT probes that announce blocks, if there are some for allocations and some for frees.
+    fn add_usdt(&mut self, module: &Module, catalog: &Catalog) {
+        let Ok(elf) = ElfView::parse(module.bytes()) else {
+            return;
+        };
+        let mut sites = Vec::new();
+        for probe in usdt::probes(module.bytes(), &elf) {
+            match usdt_site(module, &elf, &probe, catalog) {
+                Ok(site) => sites.extend(site),
+                Err(reason) => self.problem(module, reason),
+            }
+        }
+        let has = |role| sites.iter().any(|site| site.function.role == role);
+        if has(Role::Allocate) && has(Role::Free) {
+            self.usdt.extend(sites);
+        }
     }
 
     /// Reports the allocators among modules without symbols of any.
@@ -287,6 +327,44 @@ fn site(
         rets,
         leaf: false,
     })
+}
+
+/// Finds in the file what a USDT probe names; `None` if it is no announcement of blocks.
+fn usdt_site(
+    module: &Module,
+    elf: &ElfView<'_>,
+    probe: &UsdtProbe,
+    catalog: &Catalog,
+) -> Result<Option<UsdtSite>, Reason> {
+    /// The pointer of a block that is freed; pointer, size and bytes that an allocated one stands for.
+    const OF_FREE: usize = 1;
+    const OF_ALLOCATION: usize = 3;
+    /// `nop`, and the `nop` of five bytes.
+    const LONG_NOP: [u8; 6] = [0x90, 0x0f, 0x1f, 0x44, 0x00, 0x00];
+    let known = catalog.number(probe.name.as_bytes());
+    let Some((number, function)) = known.and_then(|number| Some((number, catalog.get(number)?))) else {
+        return Ok(None);
+    };
+    let name = || function.name.clone();
+    let wanted = match function.role {
+        Role::Free => OF_FREE,
+        Role::Allocate | Role::Resize | Role::ResizeOrFree | Role::ResizeInPlace => OF_ALLOCATION,
+    };
+    let arguments = usdt::arguments(&probe.arguments, elf.architecture(), wanted)
+        .map_err(|error| Reason::Usdt(name(), error))?;
+    let offset_of = |svma| elf.offset_of(svma).ok_or_else(|| Reason::OutsideCode(name()));
+    let offset = offset_of(probe.svma)?;
+    let at = usize::try_from(offset.get()).ok();
+    let code = at.and_then(|at| module.bytes().get(at..at.checked_add(LONG_NOP.len())?));
+    Ok(Some(UsdtSite {
+        module: module.id,
+        number,
+        function: function.clone(),
+        offset,
+        has_long_nop: elf.architecture() == Architecture::X86_64 && code == Some(&LONG_NOP),
+        semaphore: probe.semaphore.map(offset_of).transpose()?,
+        arguments,
+    }))
 }
 
 /// Code of a function, within the executable segment that contains it.

@@ -93,6 +93,8 @@ pub enum Family {
     /// The functions that Rust code calls, whatever its allocator is.
     Rust,
     Given,
+    /// The USDT probes of processes that sample their allocations themselves (`super::usdt`).
+    Usdt,
 }
 
 impl Family {

@@ -19,9 +19,10 @@ pub mod problem;
 pub mod sites;
 pub mod symbols;
 pub mod table;
+pub mod usdt;
 
 pub use catalog::{Catalog, Selection};
-pub use discovery::{Discovery, ProbeSite, choose_site, discover};
+pub use discovery::{Discovery, ProbeSite, UsdtSite, choose_site, discover};
 pub use functions::{AllocFunction, Family, ResultAt, Role, Shape, SizeAt};
 pub use probing::SiteCost;
 pub use problem::{Problem, Reason};

@@ -9,6 +9,7 @@ use unwind_tables::error::TableError;
 use super::flow::NoExits;
 use super::probing::Unprobeable;
 use super::symbols::SymbolError;
+use super::usdt::ArgumentError;
 use leak_report::model::Name;
 
 /// A module or function that is not probed, or an expected function that was not found.
@@ -81,6 +82,9 @@ pub enum Reason {
         "`{0}` is the same code as `{1}`, whose arguments mean something else: only the latter is probed"
     )]
     Conflict(Name, Name),
+    /// A USDT probe that announces blocks, but cannot be read.
+    #[error("its USDT probe `{0}` cannot be used: {1}")]
+    Usdt(Name, ArgumentError),
     /// The catalog is full.
     #[error("too many functions: those that start with `{0}` are not probed; limit the objects with -O")]
     TooManyFunctions(String),
@@ -102,6 +106,7 @@ impl Reason {
             | Self::Unprobeable(..)
             | Self::NoExits(..)
             | Self::Conflict(..)
+            | Self::Usdt(..)
             | Self::TooManyFunctions(_) => true,
             Self::NoAllocator
             | Self::NotFound(_)

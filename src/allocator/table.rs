@@ -4,7 +4,8 @@
 //! functions of a family are probed only if it defines one that allocates and one that frees.
 
 use super::functions::{AllocFunction, Family, Presence, ResultAt, Role, Shape, SizeAt};
-use Family::{Collector, Cxx, Jemalloc, Libc, Mimalloc, Rust, Tcmalloc, TcmallocInternal};
+use super::usdt;
+use Family::{Collector, Cxx, Jemalloc, Libc, Mimalloc, Rust, Tcmalloc, TcmallocInternal, Usdt};
 use SizeAt::{Argument, Product};
 use leak_report::model::Name;
 
@@ -217,6 +218,9 @@ pub const FUNCTIONS: &[AllocFunction] = &[
     allocates(Rust, "__rust_alloc_zeroed", Argument(0)),
     resizes(Rust, "__rust_realloc", 0, Argument(3)),
     frees(Rust, "__rust_dealloc", 0),
+
+    allocates(Usdt, usdt::ALLOCATION, Argument(1)),
+    frees(Usdt, usdt::FREE, 0),
 ];
 
 const fn function(family: Family, name: &'static str, role: Role, shape: Shape) -> AllocFunction {

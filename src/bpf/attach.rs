@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use libbpf_rs::{Link, ProgramMut, UprobeMultiOpts, UprobeOpts};
 use thiserror::Error;
@@ -13,6 +13,7 @@ use super::attach_helper::{self, Refusal};
 use super::load::AttachPath;
 use super::skeleton::MemleakProgs;
 use super::skeleton::types::{cookie_shift, role};
+use super::usdt::UsdtProbe;
 
 /// Position and meaning of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -155,10 +156,24 @@ pub(super) fn attach(
     path: AttachPath,
     pid: Option<u32>,
     probes: &[Probe],
+    usdt: &[UsdtProbe],
 ) -> Result<Attached, AttachError> {
     let pid = kernel_pid(pid);
-    let frees = free_requests(programs, path, probes);
-    let requests: Vec<_> = [frees.as_slice(), &allocation_requests(programs, path, probes)].concat();
+    let announced = |program, frees: bool| {
+        let places = usdt.iter().filter(|probe| probe.frees == frees).map(Place::usdt);
+        requests(path, program, Moment::Entry, places.collect())
+    };
+    let frees = [
+        free_requests(programs, path, probes),
+        announced(&programs.usdt_free, true),
+    ]
+    .concat();
+    let allocations = [
+        allocation_requests(programs, path, probes),
+        announced(&programs.usdt_allocation, false),
+    ]
+    .concat();
+    let requests: Vec<_> = [frees.as_slice(), &allocations].concat();
     let links = attach_helper::make_links(requests.len(), |number| requests[number].make(path, pid));
     let mut links = links.map_err(|(number, refusal)| requests[number].error(path, refusal))?;
     let allocations = links.split_off(frees.len());
@@ -237,11 +252,12 @@ fn requests<'a>(
 impl Request<'_> {
     fn make(&self, path: AttachPath, pid: i32) -> Result<Link, libbpf_rs::Error> {
         let first = self.places[0];
-        let file = &first.probe.path;
+        let file = first.path;
         if path == AttachPath::Perf {
             let options = UprobeOpts {
                 cookie: first.cookie,
                 retprobe: self.moment == Moment::Return,
+                ref_ctr_offset: position(first.semaphore),
                 ..Default::default()
             };
             return self
@@ -251,6 +267,7 @@ impl Request<'_> {
         let options = UprobeMultiOpts {
             offsets: self.places.iter().map(|place| position(place.offset)).collect(),
             cookies: self.places.iter().map(|place| place.cookie).collect(),
+            ref_ctr_offsets: self.semaphores(),
             retprobe: self.moment == Moment::Return,
             session: self.moment == Moment::Both,
             ..Default::default()
@@ -258,28 +275,60 @@ impl Request<'_> {
         self.program.attach_uprobe_multi_with_opts(pid, file, "", options)
     }
 
+    /// Positions of the places' semaphores; empty if none has one.
+    fn semaphores(&self) -> Vec<usize> {
+        let any = self.places.iter().any(|place| place.semaphore.get() != 0);
+        let all = self.places.iter().map(|place| position(place.semaphore));
+        if any { all.collect() } else { Vec::new() }
+    }
+
     fn error(&self, path: AttachPath, refusal: Refusal) -> AttachError {
-        let name = |place: &Place<'_>| format!("`{}`", place.probe.name);
+        let name = |place: &Place<'_>| format!("`{}`", place.name);
         let names: Vec<_> = self.places.iter().map(name).collect();
-        AttachError::new(path, &names.join(", "), &self.places[0].probe.file, refusal)
+        AttachError::new(path, &names.join(", "), self.places[0].file, refusal)
     }
 }
 
 /// An instruction to probe, with its cookie.
 #[derive(Clone, Copy)]
 struct Place<'a> {
-    probe: &'a Probe,
+    path: &'a Path,
+    /// Names of the file and of the probe, for messages.
+    file: &'a str,
+    name: &'a str,
     offset: FileOffset,
+    /// 0 if there is none.
+    semaphore: FileOffset,
     cookie: u64,
 }
 
 impl<'a> Place<'a> {
+    fn function(probe: &'a Probe, offset: FileOffset, cookie: u64) -> Self {
+        Self {
+            path: &probe.path,
+            file: &probe.file,
+            name: &probe.name,
+            offset,
+            semaphore: FileOffset::new(0),
+            cookie,
+        }
+    }
+
     fn entry(probe: &'a Probe) -> Self {
         let by_ret = u64::from(matches!(probe.end, CallEnd::Rets(_)));
+        let cookie = probe.cookie.bits() | by_ret << cookie_shift::COOKIE_BY_RET.0;
+        Self::function(probe, probe.offset, cookie)
+    }
+
+    fn usdt(probe: &'a UsdtProbe) -> Self {
+        let (function, site) = (u64::from(probe.function), u64::from(probe.site));
         Self {
-            probe,
+            path: &probe.path,
+            file: &probe.file,
+            name: &probe.name,
             offset: probe.offset,
-            cookie: probe.cookie.bits() | by_ret << cookie_shift::COOKIE_BY_RET.0,
+            semaphore: probe.semaphore.unwrap_or(FileOffset::new(0)),
+            cookie: function << cookie_shift::COOKIE_FUNCTION.0 | site << cookie_shift::COOKIE_MODULE.0,
         }
     }
 }
@@ -301,11 +350,8 @@ fn rets(probes: &[Probe]) -> Vec<Place<'_>> {
         let new = offsets
             .iter()
             .filter(|&&offset| seen.insert((&probe.path, offset)));
-        places.extend(new.map(|&offset| Place {
-            probe,
-            offset,
-            cookie: 1 << cookie_shift::COOKIE_AT_RET.0,
-        }));
+        let at_ret = 1 << cookie_shift::COOKIE_AT_RET.0;
+        places.extend(new.map(|&offset| Place::function(probe, offset, at_ret)));
     }
     places
 }
@@ -371,10 +417,7 @@ enum Moment {
 fn by_file(places: Vec<Place<'_>>) -> Vec<Vec<Place<'_>>> {
     let mut files: Vec<Vec<Place<'_>>> = Vec::new();
     for place in places {
-        match files
-            .iter_mut()
-            .find(|file| file[0].probe.path == place.probe.path)
-        {
+        match files.iter_mut().find(|file| file[0].path == place.path) {
             Some(file) => file.push(place),
             None => files.push(vec![place]),
         }

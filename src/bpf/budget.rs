@@ -17,6 +17,7 @@ use leak_report::model::{CallTrace, Sampling};
 type Row = (&'static str, AttachPath, Walk, Sampling, u64);
 
 const SAMPLED: Sampling = Sampling::Bytes(1 << 19);
+const PROVIDED: Sampling = Sampling::Provider(None);
 const GOVERNED: Sampling = Sampling::Governed(1 << 19);
 
 /// Tolerance above the measured figure, in percent.
@@ -124,6 +125,14 @@ const MEASURED: &[Row] = &[
         597,
     ),
     (
+        "usdt_allocation",
+        AttachPath::Multi,
+        Walk::Dwarf,
+        PROVIDED,
+        67_376,
+    ),
+    ("usdt_free", AttachPath::Multi, Walk::Dwarf, PROVIDED, 1_143),
+    (
         "process_fork",
         AttachPath::Session,
         Walk::Dwarf,
@@ -173,6 +182,8 @@ fn taken(attach: AttachPath, walk: Walk, sampling: Sampling, calls: CallTrace) -
         &programs.allocation_entry,
         &programs.allocation_return,
         &programs.free_entry,
+        &programs.usdt_allocation,
+        &programs.usdt_free,
         &programs.mmap_begins,
         &programs.mmap_ends,
         &programs.munmap_begins,
@@ -214,13 +225,15 @@ fn verified_instructions(program: impl AsFd) -> u64 {
 #[allow(clippy::print_stdout, reason = "what the test found")]
 fn programs_stay_within_their_budgets_as_root() {
     let mut beyond = Vec::new();
+    let announced =
+        [AttachPath::Multi, AttachPath::Perf].map(|attach| (attach, Walk::Dwarf, PROVIDED, CallTrace::Off));
     let all_calls = (AttachPath::Multi, Walk::Dwarf, SAMPLED, CallTrace::All);
     let variants = AttachPath::ALL
         .into_iter()
         .flat_map(|attach| [Walk::Dwarf, Walk::Fp].map(|walk| (attach, walk, Sampling::All)))
         .chain([SAMPLED, GOVERNED].map(|sampling| (AttachPath::Session, Walk::Dwarf, sampling)))
         .map(|(attach, walk, sampling)| (attach, walk, sampling, CallTrace::Off));
-    for (attach, walk, sampling, calls) in variants.chain([all_calls]) {
+    for (attach, walk, sampling, calls) in variants.chain(announced).chain([all_calls]) {
         let taken = taken(attach, walk, sampling, calls);
         let variant = format!("{attach:?}, {walk:?}, {sampling:?}, {calls:?}");
         let rows = MEASURED

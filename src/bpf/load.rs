@@ -245,7 +245,7 @@ pub(super) fn load<'obj>(
         sizes.keep_young(settings.capacity.blocks);
     }
     let mut object = MemleakSkelBuilder::default().open(storage)?;
-    choose_programs(&mut object, settings.attach);
+    choose_programs(&mut object, settings.attach, settings.sampling);
     if settings.regions {
         object.maps.region_events.set_max_entries(REGION_QUEUE_BYTES)?;
     } else {
@@ -265,11 +265,16 @@ pub(super) fn load<'obj>(
     })
 }
 
-fn choose_programs(object: &mut OpenMemleakSkel<'_>, attach: AttachPath) {
+fn choose_programs(object: &mut OpenMemleakSkel<'_>, attach: AttachPath, sampling: Sampling) {
     let programs = &mut object.progs;
     let session = attach == AttachPath::Session;
-    programs.allocation_session.set_autoload(session);
-    programs.allocation_return.set_autoload(!session);
+    let announced = matches!(sampling, Sampling::Provider(_));
+    programs.usdt_allocation.set_autoload(announced);
+    programs.usdt_free.set_autoload(announced);
+    programs.allocation_session.set_autoload(session && !announced);
+    programs.allocation_return.set_autoload(!session && !announced);
+    programs.allocation_entry.set_autoload(!announced);
+    programs.free_entry.set_autoload(!announced);
     programs.calibration_session.set_autoload(session);
     programs.calibration_return.set_autoload(!session);
     if attach != AttachPath::Perf {
@@ -277,6 +282,8 @@ fn choose_programs(object: &mut OpenMemleakSkel<'_>, attach: AttachPath) {
             &mut programs.allocation_entry,
             &mut programs.allocation_return,
             &mut programs.free_entry,
+            &mut programs.usdt_allocation,
+            &mut programs.usdt_free,
             &mut programs.loader_hook,
             &mut programs.calibration_entry,
             &mut programs.calibration_return,

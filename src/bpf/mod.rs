@@ -30,6 +30,7 @@ mod statistics;
 mod store;
 mod tables;
 mod tracepoints;
+mod usdt;
 mod young;
 
 /// Declares a module for an object's skeleton.
@@ -83,6 +84,7 @@ pub use statistics::{AllRuns, ProbePrograms, Runs, Statistics};
 pub(crate) use store::Recorded;
 pub use tables::{Stored, TableStore};
 pub use tracepoints::{KernelEvents, TracepointError};
+pub use usdt::{UsdtProbe, optimizes_long_nops};
 pub(crate) use young::YoungBlocks;
 
 use store::{map_words, recorded};
@@ -96,6 +98,8 @@ pub struct Kernel<'obj> {
     attach: AttachPath,
     /// Array of `types::probed`.
     probed: SharedWords<AtomicU64>,
+    /// Array of `types::usdt_site`.
+    usdt_sites: SharedWords<AtomicU64>,
     pub tables: TableStore,
     pub publisher: Publisher,
     pub processes: Processes,
@@ -136,10 +140,12 @@ impl<'obj> Kernel<'obj> {
         let recorded = Arc::new(recorded!(maps, &sizes, settings)?);
         let events = MapHandle::try_from(&maps.events)?;
         let probed = map_words(&maps.bss_probed)?;
+        let usdt_sites = map_words(&maps.bss_usdt)?;
         let tables = TableStore::new(map_words(&maps.bss_tables)?);
         Ok(Self {
             attach: settings.attach,
             probed,
+            usdt_sites,
             tables,
             publisher,
             processes,
@@ -182,14 +188,20 @@ impl<'obj> Kernel<'obj> {
         program.test_run(ProgramInput::default()).map(drop)
     }
 
-    /// Attaches all `probes` to process `pid`, or to all processes; attaches all or none.
+    /// Attaches all `probes` and `usdt` probes to process `pid`, or to all processes; attaches all or none.
     ///
     /// # Errors
     ///
     /// The first probe that could not be attached.
-    pub fn attach(&self, pid: Option<u32>, probes: &[Probe]) -> Result<Attached, AttachError> {
+    pub fn attach(
+        &self,
+        pid: Option<u32>,
+        probes: &[Probe],
+        usdt: &[UsdtProbe],
+    ) -> Result<Attached, AttachError> {
         self.note_modules(probes);
-        attach::attach(&self.skeleton.progs, self.attach, pid, probes)
+        usdt::describe(&self.usdt_sites, usdt);
+        attach::attach(&self.skeleton.progs, self.attach, pid, probes, usdt)
     }
 
     /// Records whether all probed functions are in one module. Runs before any of `probes` can be hit.

@@ -40,7 +40,13 @@ pub type AllRuns = [Runs; ProbeProgram::ALL.len()];
 pub struct ProbePrograms([Option<OwnedFd>; ProbeProgram::ALL.len()]);
 
 impl ProbePrograms {
+    /// The program for allocations at USDT probes runs once for each, as one at the entry of a function does.
     pub(super) fn of(programs: &MemleakProgs<'_>) -> io::Result<Self> {
+        let announced = programs.usdt_allocation.autoload();
+        let (entry, free) = match announced {
+            true => (&programs.usdt_allocation, &programs.usdt_free),
+            false => (&programs.allocation_entry, &programs.free_entry),
+        };
         let descriptor = |program: &ProgramMut<'_>| -> io::Result<Option<OwnedFd>> {
             match program.autoload() {
                 true => program.as_fd().try_clone_to_owned().map(Some),
@@ -49,10 +55,10 @@ impl ProbePrograms {
         };
         Ok(Self([
             descriptor(&programs.allocation_session)?,
-            descriptor(&programs.allocation_entry)?,
+            descriptor(entry)?,
             descriptor(&programs.allocation_return)?,
             None,
-            descriptor(&programs.free_entry)?,
+            descriptor(free)?,
         ]))
     }
 

@@ -91,6 +91,7 @@ pub(super) fn sampling_knobs(sampling: Sampling) -> (u32, u64) {
             types::sampling::SAMPLE_BYTES.0,
             bytes.clamp(1, Sampling::MAX_BYTES),
         ),
+        Sampling::Provider(_) => (types::sampling::SAMPLE_PROVIDER.0, 1),
         // The interval itself is set once the map exists.
         Sampling::Governed(_) => (types::sampling::SAMPLE_BYTES.0, 1),
     }
@@ -250,7 +251,9 @@ impl Recorded {
     pub(crate) fn sampling_now(&self) -> Sampling {
         match self.sampling {
             Sampling::Governed(_) => self.distance.sampling(),
-            fixed @ (Sampling::All | Sampling::Calls(_) | Sampling::Bytes(_)) => fixed,
+            fixed @ (Sampling::All | Sampling::Calls(_) | Sampling::Bytes(_) | Sampling::Provider(_)) => {
+                fixed
+            }
         }
     }
 

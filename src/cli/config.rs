@@ -74,6 +74,10 @@ pub enum ConfigError {
          with"
     )]
     OverheadByCalls,
+    #[error(
+        "--source usdt: the process itself chooses what it announces: leave out {0}, or use --source uprobe"
+    )]
+    ChosenByProcess(&'static str),
     #[error("no allocation is at least {min} (-z) and at most {max} (-Z) bytes large: raise -Z or lower -z")]
     NoSize { min: u64, max: u64 },
     #[error("invalid value `{0}` for --table-memory: it must be from 64 KiB to 256 MiB; for example, 32M")]
@@ -188,6 +192,7 @@ impl ConfigError {
                 | Self::TwoTargets
                 | Self::TwoPrograms
                 | Self::OverheadByCalls
+                | Self::ChosenByProcess(_)
                 | Self::NoSize { .. }
                 | Self::AgesNotRead
                 | Self::BlocksNotRead(_)

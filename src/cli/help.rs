@@ -171,6 +171,7 @@ const GROUPS: &[Group] = &[
             flag("max_overhead", Anyone),
             flag("sample_bytes", Anyone),
             flag("sample_rate", Anyone),
+            flag("source", Anyone),
             flag("min_size", Anyone),
             flag("max_size", Anyone),
         ],

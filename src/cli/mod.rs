@@ -38,7 +38,7 @@ pub use self::allocators::AllocatorArgs;
 use crate::bpf::{AttachPath, Walk};
 use crate::commands::doctor;
 use crate::process::launch::Streams;
-use crate::session::{TraceConfig, View};
+use crate::session::{SourceChoice, TraceConfig, View};
 use crate::sinks::SinkConfig;
 pub use config::{Config, ConfigError};
 use config::{non_zero, parse_count, parse_period, parse_pid, parse_pids, parse_table_memory};
@@ -284,16 +284,21 @@ impl TryFrom<TraceArgs> for Config {
         }
         let live = args.live.check(&args.output, calls.is_some())?;
         let selected = args.selection.check()?;
-        let of_processes = [
-            ("--follow-fork", args.follow_fork),
+        let of_allocators = [
             ("--mmap", args.mmap),
-            ("--table-memory", args.table_memory.is_some()),
             ("--max-overhead", selected.max_overhead.is_some()),
             ("-O", !args.allocators.objects.is_empty()),
             ("-S", !args.allocators.prefixes.is_empty()),
             ("--alloc", !args.allocators.functions.is_empty()),
+        ];
+        selected.check_source(of_allocators)?;
+        let of_processes = [
+            ("--follow-fork", args.follow_fork),
+            ("--table-memory", args.table_memory.is_some()),
+            ("--source", selected.source != SourceChoice::Auto),
             ("--debuginfod", args.debuginfod.debuginfod),
         ];
+        let of_processes = [&of_processes[..], &of_allocators].concat();
         let is_process = !pids.is_empty() || !program.is_empty();
         let kernel = args.kernel.check(is_process, &of_processes)?;
         let interval = args.interval.as_deref().map_or_else(
@@ -328,6 +333,7 @@ impl TryFrom<TraceArgs> for Config {
             calls,
             debuginfod: args.debuginfod.check()?,
             sampling: selected.sampling,
+            source: selected.source,
             max_overhead: selected.max_overhead,
             sizes: selected.sizes,
             max_blocks: capacity("--max-blocks", args.max_blocks)?,

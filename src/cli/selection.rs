@@ -4,12 +4,19 @@ use clap::Args;
 
 use super::config::{ConfigError, parse_max_overhead, parse_sampling, parse_sizes};
 use crate::bpf::SizeFilter;
-use crate::session::MaxOverhead;
+use crate::session::{MaxOverhead, SourceChoice};
 use leak_report::model::Sampling;
 
 /// Which allocations are recorded.
 #[derive(Debug, Args)]
 pub struct SelectionArgs {
+    /// What tells memleak about blocks.
+    ///
+    /// A process can sample its allocations itself and announce each block that it chose, and its free, by USDT probes
+    /// (otel_memory, OpenTelemetry's contract for memory profiling). That costs it next to nothing, and amounts are
+    /// estimates. A process that does is traced by that, unless flags ask for some functions or another sampling.
+    #[arg(long, value_name = "SOURCE", value_enum, default_value_t)]
+    pub source: SourceChoice,
     /// Record one of N allocations, at a random place among each N of a thread; amounts are estimates then.
     #[arg(
         short = 's',
@@ -51,6 +58,7 @@ impl SelectionArgs {
                 (Some(_), Sampling::Bytes(bytes)) => Sampling::Governed(bytes),
                 (Some(_), _) => Sampling::Governed(1),
             },
+            source: self.source,
             max_overhead,
             sizes: parse_sizes(self.min_size.as_deref(), self.max_size.as_deref())?,
         })
@@ -60,6 +68,25 @@ impl SelectionArgs {
 /// Validated [`SelectionArgs`].
 pub(super) struct Selected {
     pub(super) sampling: Sampling,
+    pub(super) source: SourceChoice,
     pub(super) max_overhead: Option<MaxOverhead>,
     pub(super) sizes: Option<SizeFilter>,
+}
+
+impl Selected {
+    /// Checks the source against flags that choose calls of allocators, each with whether it is given.
+    pub(super) fn check_source(&self, of_allocators: [(&'static str, bool); 5]) -> Result<(), ConfigError> {
+        let of_calls = [
+            ("-s", matches!(self.sampling, Sampling::Calls(_))),
+            ("--sample-bytes", matches!(self.sampling, Sampling::Bytes(_))),
+        ];
+        let conflict = of_calls
+            .into_iter()
+            .chain(of_allocators)
+            .find(|(_, given)| *given);
+        match (self.source, conflict) {
+            (SourceChoice::Usdt, Some((flag, _))) => Err(ConfigError::ChosenByProcess(flag)),
+            _ => Ok(()),
+        }
+    }
 }

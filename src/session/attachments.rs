@@ -39,7 +39,8 @@ impl Attachments {
             .collect();
         let probes = allocators.of(&new, modules);
         if !probes.is_empty() {
-            self.probes.add(kernel.attach(pid, &probes)?);
+            self.probes
+                .add(kernel.attach(pid, &probes.functions, &probes.usdt)?);
         }
         Ok(())
     }

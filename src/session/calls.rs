@@ -176,7 +176,11 @@ impl Session<'_> {
             let process = live.processes.get(&event.instance);
             process.map_or(event.process, |process| process.facts.pid)
         };
-        let caller_of = |record| describer.caller(stack_of(&live.kernel, record));
+        let caller_of = |record| {
+            let mut stack = stack_of(&live.kernel, record);
+            live.leave_out_providers(stack.as_mut_slice());
+            describer.caller(stack)
+        };
         call_tracer.trace_all(reports, pid_of, caller_of)?;
         call_tracer.warn(|| Counters::read(&live.kernel.recorded.counters))
     }

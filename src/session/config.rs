@@ -32,6 +32,8 @@ pub struct TraceConfig {
     pub walk: Walk,
     /// Fast paths that are on; for benchmarks and tests.
     pub fast_paths: FastPaths,
+    /// Source of what memleak knows of blocks.
+    pub source: SourceChoice,
     /// Puts probes on first instructions, whatever they cost; for benchmarks.
     pub first_instructions: bool,
     /// Access of a started program to the terminal.
@@ -63,6 +65,18 @@ pub struct TraceConfig {
     pub count: Option<NonZeroU64>,
     /// Time to trace; unlimited without it.
     pub duration: Option<Duration>,
+}
+
+/// Source of what memleak knows of blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum SourceChoice {
+    /// The processes themselves if all of them announce what they allocate (`usdt`), else probes in allocators (`uprobe`).
+    #[default]
+    Auto,
+    /// USDT probes of processes that sample their allocations (otel_memory).
+    Usdt,
+    /// Probes in the functions of allocators: every call.
+    Uprobe,
 }
 
 /// Limit on the cost of tracing, above 0.
@@ -132,6 +146,7 @@ impl TraceConfig {
             allocators: Selection::default(),
             walk: Walk::Dwarf,
             fast_paths: FastPaths::default(),
+            source: SourceChoice::Uprobe,
             first_instructions: false,
             streams: Streams::Inherited,
             top: 0,

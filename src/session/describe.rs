@@ -107,9 +107,11 @@ pub(super) struct Shown<'a> {
     /// Maximum number of stacks in a text report.
     pub(super) top: usize,
     pub(super) unwind: Unwind,
+    /// The snapshot with fewer frames, if stacks are not to be shown whole. How complete they are is told of whole ones.
+    pub(super) shortened: Option<&'a Snapshot>,
 }
 
-/// Makes the report of `snapshot`, without its targets. `inspect` is called with all sites before they are cut to a depth.
+/// Makes the report of `snapshot`, without its targets. `inspect` is called with all sites before any frame is left out.
 pub(super) fn report<O: Origin>(
     origin: O,
     snapshot: &Snapshot,
@@ -117,7 +119,12 @@ pub(super) fn report<O: Origin>(
     shown: Shown<'_>,
     inspect: impl FnOnce(&[Site<O::Module>]),
 ) -> Report {
-    let Shown { view, top, unwind } = shown;
+    let Shown {
+        view,
+        top,
+        unwind,
+        shortened,
+    } = shown;
     let changes = &recently.changes;
     let sites_of = |origin: &O, snapshot: &Snapshot| {
         group(
@@ -132,9 +139,13 @@ pub(super) fn report<O: Origin>(
     let completeness = Completeness::of(&sites);
     let ends = describer.ends(&sites);
     let steps = describer.steps(&sites);
-    let sites = match view.depth {
-        None => sites,
-        Some(depth) => sites_of(&describer.origin, &innermost(snapshot, depth.get())),
+    let sites = match (shortened, view.depth) {
+        (None, None) => sites,
+        (Some(shortened), None) => sites_of(&describer.origin, shortened),
+        (shortened, Some(depth)) => {
+            let cut = innermost(shortened.unwrap_or(snapshot), depth.get());
+            sites_of(&describer.origin, &cut)
+        }
     };
     let stacks = sites
         .into_iter()
@@ -154,6 +165,7 @@ pub(super) fn report<O: Origin>(
         order: None,
         dictionary: Arc::new(describer.dictionary),
         stacks,
+        source: snapshot.source,
         sampling: snapshot.sampling,
         events: snapshot.events,
         losses: snapshot.losses.clone(),

@@ -46,6 +46,7 @@ pub(super) fn report(
         view: &facts.view,
         top: facts.top,
         unwind: Unwind::Dwarf,
+        shortened: None,
     };
     let inspect = |sites: &[_]| kinds = kind_totals(sites);
     let report = describe::report(Listed(symbols), &snapshot, recently, shown, inspect);

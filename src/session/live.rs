@@ -2,7 +2,7 @@
 //!
 //! `lifecycle` follows processes as they start and end.
 
-use leak_report::model::CallTrace;
+use leak_report::model::{CallTrace, Sampling};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Instant;
@@ -55,6 +55,7 @@ pub(super) struct Prepared {
     pub(super) modules: Modules,
     pub(super) built: BuiltTables,
     pub(super) probes: AllocatorProbes,
+    pub(super) sampling: Sampling,
     /// Mappings of each target, in the order of `targets`.
     pub(super) mappings: Vec<Mappings>,
     /// Durations of the steps of preparation.
@@ -134,7 +135,7 @@ impl<'obj> Live<'obj> {
             follow_fork: config.follow_fork,
             regions: config.mmap,
             sizes: config.sizes,
-            sampling: config.sampling,
+            sampling: prepared.sampling,
             calls: config.calls.map_or(CallTrace::Off, |calls| calls.trace),
             capacity: capacity(config, prepared),
         };
@@ -252,7 +253,14 @@ impl<'obj> Live<'obj> {
             .values()
             .map(|process| process.attached.link_count());
         let links = self.attached.link_count() + own.sum::<usize>();
-        let probes = counted(self.probes.count() as u64, "probe");
+        let count = self.probes.count() as u64;
+        let probes = match self.probes.are_announced() {
+            true => format!(
+                "what it announces by {} (otel_memory)",
+                counted(count, "USDT probe")
+            ),
+            false => counted(count, "probe"),
+        };
         tracing::info!("tracing {traced}: {probes}{shared}; {end}");
         tracing::debug!("attached by {links} {path:?} links");
     }

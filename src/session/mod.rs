@@ -20,6 +20,7 @@ mod phases;
 mod probes;
 mod process;
 mod program;
+mod provider;
 mod regions;
 mod reload;
 mod schedule;
@@ -45,6 +46,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use unwind_tables::addr::Avma;
 use unwind_tables::walk::Unwind;
 
+use crate::allocator::Selection;
 use crate::bpf::collect::{self, CallQueue, Moment};
 use crate::bpf::preflight;
 use crate::bpf::{AttachPath, Storage, Walk};
@@ -53,8 +55,8 @@ use crate::process::{History, MappedCode, Mappings, ModuleId, Modules, Target};
 use crate::symbolize::debuginfod::{Debuginfod, Patience};
 use crate::symbolize::{PerfMap, Symbolizer};
 use calls::CallTracer;
-pub use config::{KernelConfig, MaxOverhead, TraceConfig, View};
-use leak_report::model::{CheckedWalks, InstanceEnd, Snapshot};
+pub use config::{KernelConfig, MaxOverhead, SourceChoice, TraceConfig, View};
+use leak_report::model::{CheckedWalks, InstanceEnd, Sampling, Snapshot};
 use leak_report::model::{Module, Report};
 use leak_report::render::{ReportSink, Stage};
 use live::{Live, Prepared};
@@ -338,6 +340,7 @@ impl<'obj> Session<'obj> {
         // The snapshot may have stacks of instances and in mappings that are newer than what was last read of them.
         self.live.observe()?;
         self.live.reload_all()?;
+        self.live.warn_of_silence();
         // Only now that `read_blocks` has listed the blocks of ended instances.
         self.live.forget_ended()?;
         then(&mut self.live);
@@ -372,7 +375,13 @@ impl<'obj> Session<'obj> {
             Walk::Dwarf | Walk::Off | Walk::Kernel => Unwind::Dwarf,
         };
         let recently = self.since.recently(&snapshot, blocks.as_ref());
-        let shown = describe::Shown { view, top, unwind };
+        let shortened = self.live.without_providers(&snapshot);
+        let shown = describe::Shown {
+            view,
+            top,
+            unwind,
+            shortened: shortened.as_ref(),
+        };
         let report = describe::report(origin, &snapshot, &recently, shown, |_| ());
         let processes = &self.live.processes;
         let has_ended = |instance| {
@@ -449,9 +458,16 @@ fn prepare(config: &TraceConfig, started: Option<u32>) -> anyhow::Result<Prepare
     if let Some(missing) = probes::missing_by_request(&config.allocators, &problems, mapped()) {
         bail!("nothing to probe: {missing}");
     }
+    let sampling = match are_announced(config, &targets, &mappings, &probes) {
+        true => {
+            probes.use_announcements();
+            Sampling::Provider(None)
+        }
+        false => config.sampling,
+    };
     let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
     for (target, mappings) in targets.iter().zip(&mappings) {
-        if !config.mmap && !probes.any(mappings.module_ids()) {
+        if !config.mmap && !probes.are_announced() && !probes.any(mappings.module_ids()) {
             bail!(
                 "nothing to probe in process {}: {}",
                 target.pid(),
@@ -465,8 +481,42 @@ fn prepare(config: &TraceConfig, started: Option<u32>) -> anyhow::Result<Prepare
         modules,
         built,
         probes,
+        sampling,
         phases,
     })
+}
+
+/// Returns whether the processes are to be traced by what they announce.
+fn are_announced(
+    config: &TraceConfig,
+    targets: &[Target],
+    mappings: &[Mappings],
+    probes: &AllocatorProbes,
+) -> bool {
+    let silent = || {
+        let processes = targets.iter().zip(mappings);
+        processes.filter(|(_, mappings)| !probes.any_announced(mappings.module_ids()))
+    };
+    match config.source {
+        SourceChoice::Uprobe => false,
+        // Whoever asks for some functions, or for another choice of calls, asks for probes in allocators.
+        SourceChoice::Auto => {
+            silent().next().is_none()
+                && !config.mmap
+                && config.sampling == Sampling::All
+                && config.allocators == Selection::default()
+        }
+        SourceChoice::Usdt => {
+            for (target, _) in silent() {
+                tracing::warn!(
+                    "process {} announces nothing yet: {}",
+                    target.pid(),
+                    probes::NO_ANNOUNCEMENT
+                );
+            }
+            true
+        }
+    }
 }
 
 fn read_mappings(target: &Target, modules: &mut Modules) -> anyhow::Result<Mappings> {

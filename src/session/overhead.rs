@@ -333,7 +333,7 @@ impl Governing {
     fn new(limit: MaxOverhead, sampling: Sampling) -> Self {
         let least = match sampling {
             Sampling::Governed(least) => least,
-            Sampling::All | Sampling::Calls(_) | Sampling::Bytes(_) => 1,
+            Sampling::All | Sampling::Calls(_) | Sampling::Bytes(_) | Sampling::Provider(_) => 1,
         };
         Self {
             governor: Governor::new(limit.share(), least),

@@ -4,18 +4,40 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use unwind_tables::addr::FileOffset;
 
+use crate::allocator::usdt::Argument;
 use crate::allocator::{
     self, AllocFunction, Catalog, Discovery, ProbeSite, Problem, Reason, ResultAt, Role, Selection,
 };
-use crate::allocator::{SiteCost, SizeAt};
+use crate::allocator::{SiteCost, SizeAt, UsdtSite};
 use crate::bpf::overhead::SlowShares;
-use crate::bpf::{CallEnd, Cookie, Probe, ProbeRole};
+use crate::bpf::{CallEnd, Cookie, Probe, ProbeRole, UsdtProbe, optimizes_long_nops};
 use crate::process::{Module, ModuleId, Modules};
+
+/// Probes in the functions of allocators, or USDT probes by which processes announce blocks.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Probes {
+    pub(super) functions: Vec<Probe>,
+    pub(super) usdt: Vec<UsdtProbe>,
+}
+
+impl Probes {
+    pub(super) fn is_empty(&self) -> bool {
+        self.functions.is_empty() && self.usdt.is_empty()
+    }
+}
+
+/// Says what a process lacks that announces nothing, with the remedy.
+pub(super) const NO_ANNOUNCEMENT: &str = "no file that it has mapped has the USDT probes otel_memory:alloc and otel_memory:free; \
+     --source uprobe traces the calls of its allocator";
 
 /// Probes of each module that was examined; most have none.
 #[derive(Debug, Default)]
 pub(super) struct AllocatorProbes {
-    by_module: HashMap<ModuleId, Vec<Probe>>,
+    by_module: HashMap<ModuleId, Probes>,
+    /// True if USDT probes are used instead of those in functions.
+    are_announced: bool,
+    /// Places of the arguments of USDT probes, by number.
+    places: Vec<Vec<Argument>>,
     catalog: Catalog,
     /// True if probes go to first instructions instead of the chosen sites.
     first_instructions: bool,
@@ -68,10 +90,22 @@ impl AllocatorProbes {
     pub(super) fn new(selection: Selection, first_instructions: bool) -> Self {
         Self {
             by_module: HashMap::new(),
+            are_announced: false,
+            places: Vec::new(),
             catalog: Catalog::new(selection),
             first_instructions,
             slow: SlowSites::default(),
         }
+    }
+
+    /// Uses USDT probes instead of those in functions.
+    pub(super) fn use_announcements(&mut self) {
+        self.are_announced = true;
+        self.slow = SlowSites::default();
+    }
+
+    pub(super) fn are_announced(&self) -> bool {
+        self.are_announced
     }
 
     pub(super) fn slow_sites(&self) -> &SlowSites {
@@ -85,14 +119,23 @@ impl AllocatorProbes {
 
     /// Names of the probed functions, each once, in catalog order.
     pub(super) fn names(&self) -> Vec<&str> {
-        let probes = self.by_module.values().flatten();
-        let numbers: BTreeSet<usize> = probes.map(|probe| probe.cookie.function.into()).collect();
+        let probes = self.by_module.values();
+        let numbers: BTreeSet<usize> = match self.are_announced {
+            true => probes
+                .flat_map(|probes| &probes.usdt)
+                .map(|probe| probe.function.into())
+                .collect(),
+            false => probes
+                .flat_map(|probes| &probes.functions)
+                .map(|probe| probe.cookie.function.into())
+                .collect(),
+        };
         let functions = numbers.into_iter().filter_map(|number| self.catalog.get(number));
         functions.map(|function| &*function.name).collect()
     }
 
     /// Probes of the modules in `wanted`; examines those that are new.
-    pub(super) fn of(&mut self, wanted: &[ModuleId], modules: &Modules) -> Vec<Probe> {
+    pub(super) fn of(&mut self, wanted: &[ModuleId], modules: &Modules) -> Probes {
         let new: HashSet<_> = wanted
             .iter()
             .filter(|module| !self.by_module.contains_key(module))
@@ -100,8 +143,14 @@ impl AllocatorProbes {
         if !new.is_empty() {
             self.examine(new.into_iter().filter_map(|&module| modules.get(module)), modules);
         }
-        let known = wanted.iter().filter_map(|module| self.by_module.get(module));
-        known.flatten().cloned().collect()
+        let mut all = Probes::default();
+        for probes in wanted.iter().filter_map(|module| self.by_module.get(module)) {
+            match self.are_announced {
+                true => all.usdt.extend_from_slice(&probes.usdt),
+                false => all.functions.extend_from_slice(&probes.functions),
+            }
+        }
+        all
     }
 
     /// Examines `new` modules. Returns what is wrong with them.
@@ -113,7 +162,7 @@ impl AllocatorProbes {
         let new: Vec<_> = new.collect();
         let discovery = allocator::discover(new.iter().copied(), &mut self.catalog);
         for module in new {
-            self.by_module.insert(module.id, Vec::new());
+            self.by_module.insert(module.id, Probes::default());
         }
         for site in &discovery.sites {
             let probes = self.by_module.entry(site.module).or_default();
@@ -121,23 +170,56 @@ impl AllocatorProbes {
                 true => site.offset.wrapping_sub(site.svma.offset_from(site.entry)),
                 false => site.offset,
             };
-            probes.extend(probe(site, offset, modules));
-            self.slow.add(site);
+            probes.functions.extend(probe(site, offset, modules));
+            if !self.are_announced {
+                self.slow.add(site);
+            }
+        }
+        for site in &discovery.usdt {
+            if let Some(places) = self.number_of(&site.arguments) {
+                let probes = self.by_module.entry(site.module).or_default();
+                probes.usdt.extend(usdt_probe(site, places, modules));
+            }
         }
         log_discovery(&discovery);
         discovery.problems
+    }
+
+    /// Number of these places of arguments, which the kernel side knows them by; `None` if there are too many.
+    fn number_of(&mut self, arguments: &[Argument]) -> Option<u32> {
+        let known = self.places.iter().position(|places| places == arguments);
+        let number = known.unwrap_or(self.places.len());
+        let number = u32::try_from(number)
+            .ok()
+            .filter(|&number| number < UsdtProbe::MAX_SITES);
+        if known.is_none() && number.is_some() {
+            self.places.push(arguments.to_vec());
+        }
+        number
     }
 
     /// Returns whether any of `modules` has something to probe.
     pub(super) fn any(&self, modules: impl Iterator<Item = ModuleId>) -> bool {
         modules
             .filter_map(|module| self.by_module.get(&module))
-            .any(|probes| !probes.is_empty())
+            .any(|probes| !probes.functions.is_empty())
     }
 
-    /// Number of probes in all modules.
+    /// Returns whether any of `modules` announces blocks.
+    pub(super) fn any_announced(&self, mut modules: impl Iterator<Item = ModuleId>) -> bool {
+        modules.any(|module| {
+            let probes = self.by_module.get(&module);
+            probes.is_some_and(|probes| !probes.usdt.is_empty())
+        })
+    }
+
+    /// Number of probes that are used in all modules.
     pub(super) fn count(&self) -> usize {
-        self.by_module.values().map(Vec::len).sum()
+        let count = |probes: &Probes| match self.are_announced {
+            true => probes.usdt.len(),
+            false => probes.functions.len(),
+        };
+        self.by_module.values().map(count).sum()
     }
 }
 
@@ -183,10 +265,7 @@ fn probe(site: &ProbeSite, offset: FileOffset, modules: &Modules) -> Option<Prob
     let cookie = cookie(number, site);
     Some(Probe {
         path: module.probe_path()?,
-        file: match &module.build_id {
-            Some(build_id) => format!("{} (build {build_id})", module.path.display()),
-            None => module.path.display().to_string(),
-        },
+        file: file_name(module),
         offset,
         cookie,
         end: match &site.rets {
@@ -196,6 +275,31 @@ fn probe(site: &ProbeSite, offset: FileOffset, modules: &Modules) -> Option<Prob
         },
         name: function.name.to_string(),
     })
+}
+
+/// Makes the probe of a USDT `site` whose arguments have the number `places`; `None` if its module has no file to probe.
+fn usdt_probe(site: &UsdtSite, places: u32, modules: &Modules) -> Option<UsdtProbe> {
+    let module = modules.get(site.module)?;
+    let skipped = u64::from(site.has_long_nop && optimizes_long_nops());
+    Some(UsdtProbe {
+        path: module.probe_path()?,
+        file: file_name(module),
+        offset: site.offset.wrapping_add(skipped),
+        semaphore: site.semaphore,
+        function: u8::try_from(site.number).ok()?,
+        frees: site.function.role == Role::Free,
+        site: places,
+        arguments: site.arguments.clone(),
+        name: site.function.name.to_string(),
+    })
+}
+
+/// Name of a module's file for messages.
+fn file_name(module: &Module) -> String {
+    match &module.build_id {
+        Some(build_id) => format!("{} (build {build_id})", module.path.display()),
+        None => module.path.display().to_string(),
+    }
 }
 
 /// Message about something that the user requested and that is nowhere to be found, with the remedy; `None` if nothing

@@ -24,6 +24,8 @@ pub(super) struct Process {
     pub(super) is_given: bool,
     pub(super) ended: Option<InstanceEnd>,
     pub(super) memory: Memory,
+    /// True if a warning told that it announces nothing.
+    pub(super) is_silence_told: bool,
 }
 
 impl Process {
@@ -43,6 +45,7 @@ impl Process {
             is_given,
             ended: None,
             memory,
+            is_silence_told: false,
         }
     }
 

@@ -17,7 +17,7 @@ use crate::process::Module;
 use crate::process::maps::MapsEntry;
 use crate::process::regions::{RegionTotals, Regions};
 use crate::symbolize::{CodeObject, Symbolizer};
-use leak_report::model::{Amount, RegionKind, Snapshot, StackTotals};
+use leak_report::model::{Amount, RegionKind, Snapshot, Source, StackTotals};
 
 /// Maximum number of innermost frames searched for an allocator's function.
 const ALLOCATOR_FRAMES: usize = 12;
@@ -266,6 +266,11 @@ impl Live<'_> {
     /// Warning for a report without any call: possible causes and remedies.
     pub(super) fn nothing_seen(&self) -> String {
         match self.regions {
+            None if self.probes.are_announced() => {
+                "the process announced no allocation: it is idle, or it has allocated too little for one to be chosen; --source \
+                 uprobe traces every call"
+                    .to_owned()
+            }
             None => format!(
                 "no call of a probed function was seen, and probed were {}: the target is idle, or allocates by others; \
                  name those with --alloc SYMBOL:SHAPE or, if only their names have a prefix, -S PREFIX; memleak doctor \
@@ -281,6 +286,7 @@ impl Live<'_> {
         let Some(ledger) = &self.regions else {
             return;
         };
+        snapshot.source = Source::Syscall;
         for (&instance, regions) in &ledger.regions {
             let maps = maps_of(&self.kernel, &self.processes, instance).unwrap_or_default();
             let mut known = HashMap::new();

@@ -10,6 +10,7 @@ pub struct Report {
     pub memleak: String,
     pub unwind: String,
     pub duration_ns: u64,
+    pub source: String,
     pub sampling: Option<Sampling>,
     pub targets: Vec<Target>,
     pub events: Events,
@@ -145,7 +146,7 @@ pub struct Events {
 #[derive(Debug, Deserialize)]
 pub struct Sampling {
     pub method: String,
-    pub interval: u64,
+    pub interval: Option<u64>,
 }
 
 /// An amount over all stacks, with its error if it is estimated.

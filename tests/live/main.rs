@@ -8,6 +8,7 @@ mod abuse;
 mod accounting;
 mod allocator_statistics;
 mod allocators;
+mod announced;
 mod capacity;
 mod containers;
 mod doctor;

@@ -107,5 +107,7 @@ fn sampling(sampling: Sampling) -> String {
         Sampling::Calls(calls) => format!("one of {calls}"),
         Sampling::Bytes(bytes) => format!("one for each {bytes} B"),
         Sampling::Governed(bytes) => format!("one for each {bytes} B at last (--max-overhead)"),
+        Sampling::Provider(None) => "by the process".to_owned(),
+        Sampling::Provider(Some(bytes)) => format!("by the process, one for each {bytes} B"),
     }
 }

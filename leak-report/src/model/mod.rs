@@ -49,7 +49,7 @@ pub use report::unix_nanoseconds;
 pub use report::{
     Compared, Report, SiteId, SiteKey, Stack, StackRecent, StackRef, Suppression, TargetFacts, TimeOfDay,
 };
-pub use sampling::Sampling;
+pub use sampling::{Sampling, Source};
 pub use snapshot::{CheckedWalks, Snapshot, StackTotals};
 pub use symbol::{Gap, InlinedFrame, Symbol, Symbolized};
 pub use vitals::{OwnMemory, Vitals};

@@ -15,7 +15,7 @@ use super::dictionary::{Frames, Import};
 use super::{
     Ages, Amount, BlockList, Change, Completeness, Dictionary, EndGroup, Estimate, Events, InstanceEnd,
     KernelFacts, Location, Losses, ModuleId, ModuleRef, ModuleSteps, NameStyle, Order, Overhead, OwnMemory,
-    Parts, PathId, Quantity, RegionKind, Sampling, Suspicion, TextId,
+    Parts, PathId, Quantity, RegionKind, Sampling, Source, Suspicion, TextId,
 };
 
 /// Contents of one report.
@@ -51,6 +51,9 @@ pub struct Report {
     /// last.
     #[serde(skip)]
     pub stacks: Vec<Stack>,
+    /// Source of the knowledge of allocations.
+    #[serde(default)]
+    pub source: Source,
     /// Selection of the recorded allocations; unless all were recorded, amounts are estimates.
     pub sampling: Sampling,
     /// Counts of allocator calls.
@@ -123,6 +126,7 @@ impl Report {
             depth: self.depth,
             compared: self.compared,
             order: self.order,
+            source: self.source,
             sampling: self.sampling,
             events: self.events,
             overhead: self.overhead,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use unwind_tables::addr::Avma;
 use unwind_tables::walk::{End, Frame};
 
-use super::{Amount, Estimate, Events, Losses, RegionKind, Sampling};
+use super::{Amount, Estimate, Events, Losses, RegionKind, Sampling, Source};
 
 /// Stack, and what it has allocated since the attach.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +57,8 @@ pub struct CheckedWalks {
 pub struct Snapshot {
     /// Time since the attach.
     pub elapsed: Duration,
+    /// Source of the knowledge of allocations.
+    pub source: Source,
     /// Selection of the recorded allocations; unless all were recorded, amounts are estimates.
     pub sampling: Sampling,
     /// Stacks that allocated.

@@ -52,7 +52,7 @@ fn line(block: &ListedBlock, report: &Report) -> String {
     let text = format!("addr = {:#x} size = {}, {age} old", block.address, block.size);
     match report.sampling {
         Sampling::All => text,
-        Sampling::Calls(_) | Sampling::Bytes(_) | Sampling::Governed(_) => {
+        Sampling::Calls(_) | Sampling::Bytes(_) | Sampling::Governed(_) | Sampling::Provider(_) => {
             format!("{text}, stands for {:.1}", block.weight.blocks())
         }
     }

@@ -159,7 +159,7 @@ fn lost(report: &Report) -> Option<String> {
 fn sampled(report: &Report) -> Option<String> {
     match report.sampling {
         Sampling::All | Sampling::Governed(0 | 1) => None,
-        Sampling::Calls(_) | Sampling::Bytes(_) | Sampling::Governed(_) => {
+        Sampling::Calls(_) | Sampling::Bytes(_) | Sampling::Governed(_) | Sampling::Provider(_) => {
             Some("amounts are estimates, not sums of what was sampled".to_owned())
         }
     }

@@ -17,6 +17,11 @@ pub(super) fn sampling_lines(report: &Report) -> Vec<String> {
             "one allocation for each {} is recorded now, more or fewer before",
             size(bytes)
         )),
+        Sampling::Provider(None) => Some("the process chose the allocations that were recorded".to_owned()),
+        Sampling::Provider(Some(bytes)) => Some(format!(
+            "the process chose one allocation for each {} to be recorded",
+            size(bytes)
+        )),
     };
     if let Some(chosen) = chosen {
         let Estimate { amount, spread } = report.stacks().map(|stack| stack.outstanding).sum();

@@ -79,6 +79,7 @@ struct ReportJson<'a> {
     memleak: &'static str,
     unwind: &'static str,
     duration_ns: u64,
+    source: &'static str,
     sampling: Option<SamplingJson>,
     /// Only with `--perf-max-stack-depth`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -278,6 +279,7 @@ impl<'a> From<&'a Report> for ReportJson<'a> {
                 Unwind::Fp => "fp",
             },
             duration_ns: u64::try_from(report.elapsed.as_nanos()).unwrap_or(u64::MAX),
+            source: report.source.name(),
             sampling: SamplingJson::of(report.sampling),
             max_stack_depth: report.depth,
             targets: report

@@ -60,6 +60,7 @@ fn profile(report: &Report) -> Profile {
         Sampling::All => None,
         Sampling::Calls(calls) => Some(("objects", "count", calls)),
         Sampling::Bytes(bytes) | Sampling::Governed(bytes) => Some(("space", "bytes", bytes)),
+        Sampling::Provider(bytes) => bytes.map(|bytes| ("space", "bytes", bytes)),
     };
     finish(report, table, ALL_TYPES, period, report.elapsed)
 }

@@ -37,7 +37,7 @@ pub(super) fn growth_lines(stack: StackRef<'_>, report: &Report) -> Vec<String> 
             let line = growth_line(change, time, &since);
             match report.sampling {
                 Sampling::All => line,
-                Sampling::Calls(_) | Sampling::Bytes(_) | Sampling::Governed(_) => {
+                Sampling::Calls(_) | Sampling::Bytes(_) | Sampling::Governed(_) | Sampling::Provider(_) => {
                     let error = whole(change.net_spread().standard_error().bytes);
                     format!("{line}, standard error at most {error} B")
                 }

@@ -243,7 +243,7 @@ fn json_of_an_empty_report() {
     let expected = concat!(
         r#"{"schema_version":1,"memleak":""#,
         env!("CARGO_PKG_VERSION"),
-        r#"","unwind":"dwarf","duration_ns":12345000000,"sampling":null,"#,
+        r#"","unwind":"dwarf","duration_ns":12345000000,"source":"uprobe","sampling":null,"#,
         r#""targets":[{"pid":4242,"comm":"leaker","exe":"/opt/leaker","instance":1,"parent":null,"ended":null,"memory":null}],"#,
         r#""events":{"allocations":30,"frees":8,"unknown_frees":0,"own_unknown_frees":0,"failed":0,"abandoned":0,"missed_frees":0,"#,
         r#""filtered":0,"filtered_bytes":0},"#,

@@ -15,8 +15,8 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 use crate::model::leak::Completeness;
 use crate::model::{
     Amount, Compared, Dictionary, Events, Frame, FrameId, InlinedFrame, Location, Losses, Module, ModuleId,
-    NameStyle, NamesId, OwnMemory, Place, Quantity, Report, Sampling, Stack, Symbol, Symbolized, TargetFacts,
-    TextId, TextKind, TimeOfDay,
+    NameStyle, NamesId, OwnMemory, Place, Quantity, Report, Sampling, Source, Stack, Symbol, Symbolized,
+    TargetFacts, TextId, TextKind, TimeOfDay,
 };
 
 pub use full::full;
@@ -158,6 +158,7 @@ pub fn report(stacks: Vec<Stack>) -> Report {
         read_at: UNIX_EPOCH + Duration::from_secs(1_700_000_000),
         elapsed: Duration::from_millis(12_345),
         unwind: Unwind::Dwarf,
+        source: Source::default(),
         sampling: Sampling::All,
         top: 10,
         names: NameStyle::default(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::counters::{Counter, Counters};
 use super::snapshot::take_recorded;
 use crate::bpf::KernelTrace;
-use leak_report::model::Snapshot;
+use leak_report::model::{Snapshot, Source};
 
 /// Name of the loss cause of allocations during the recording of another.
 const NESTED: &str = "nested_event";
@@ -20,6 +20,7 @@ pub fn take_kernel(trace: &KernelTrace<'_>, elapsed: Duration) -> Result<Snapsho
         .allocations
         .saturating_sub(counters.get(Counter::NestedAllocation));
     let mut snapshot = take_recorded(&trace.recorded, elapsed)?;
+    snapshot.source = Source::Kernel;
     let losses = &mut snapshot.losses;
     losses.frees = left_out.frees.saturating_sub(counters.get(Counter::NestedFree));
     losses.blocks = losses.blocks.saturating_add(lost);

@@ -107,7 +107,7 @@ fn attempt(path: AttachPath) -> anyhow::Result<()> {
     let offset = entry_point()?;
     let probes = [Role::Allocate, Role::Free].map(|role| probe(role, offset));
     let _watch = kernel.watch().context("cannot follow processes")?;
-    kernel.attach(Some(std::process::id()), &probes)?;
+    kernel.attach(Some(std::process::id()), &probes, &[])?;
     Ok(())
 }
 

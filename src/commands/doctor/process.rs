@@ -1,11 +1,11 @@
 //! Examines what a trace of one process would find. Only reads the process.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use super::Finding;
 use super::modules::{self, ModuleFinding};
-use crate::allocator::{self, Catalog, ProbeSite, Problem, SiteCost};
+use crate::allocator::{self, Catalog, ProbeSite, Problem, SiteCost, UsdtSite, usdt};
 use crate::process::{MappedCode, Mappings, Module, ModuleId, Modules, Target, Unreadable};
 use leak_report::model::TableFacts;
 use leak_report::render::ends::runtime_advice;
@@ -25,6 +25,8 @@ pub struct ProcessFindings {
     pub modules: Vec<ModuleFinding>,
     /// Sites where probes would be placed.
     pub sites: Vec<ProbeSite>,
+    /// USDT probes by which it announces what it allocates.
+    pub announcements: Vec<UsdtSite>,
     /// Reasons why something would not be probed.
     pub problems: Vec<Problem>,
 }
@@ -38,6 +40,7 @@ impl ProcessFindings {
             general,
             modules: Vec::new(),
             sites: Vec::new(),
+            announcements: Vec::new(),
             problems: Vec::new(),
         }
     }
@@ -48,7 +51,31 @@ impl ProcessFindings {
         let sites = self.sites.iter().map(|site| self.site_finding(site));
         let problems = self.problems.iter().map(problem_finding);
         let general = self.general.iter().cloned();
-        general.chain(modules).chain(sites).chain(problems)
+        let announced = self.announced_finding();
+        general
+            .chain(modules)
+            .chain(announced)
+            .chain(sites)
+            .chain(problems)
+    }
+
+    /// The source by default, if the process announces what it allocates.
+    fn announced_finding(&self) -> Option<Finding> {
+        let paths: BTreeSet<_> = self
+            .announcements
+            .iter()
+            .map(|site| self.path(site.module))
+            .collect();
+        (!paths.is_empty()).then(|| {
+            let paths = paths.into_iter().collect::<Vec<_>>().join(" and ");
+            let text = format!(
+                "{} and {} in {paths}: it samples its allocations and announces them, which costs next to nothing; memleak \
+                 traces it by that",
+                usdt::ALLOCATION,
+                usdt::FREE
+            );
+            Finding::fine("announced", text).with_remedy("--source uprobe traces every call")
+        })
     }
 
     /// Path of a module, printable; `?` if unknown.
@@ -101,7 +128,7 @@ fn examine_code(target: &Target, mappings: &Mappings, modules: &Modules) -> Proc
     let mut general = mapping_findings(target, mappings);
     let known: Vec<&Module> = modules.iter().collect();
     let discovery = allocator::discover(known.iter().copied(), &mut Catalog::default());
-    if discovery.sites.is_empty() {
+    if discovery.sites.is_empty() && discovery.usdt.is_empty() {
         let reasons: Vec<_> = discovery.problems.iter().map(ToString::to_string).collect();
         general.push(Finding::fatal(
             "allocators",
@@ -113,6 +140,7 @@ fn examine_code(target: &Target, mappings: &Mappings, modules: &Modules) -> Proc
     ProcessFindings {
         modules: tables,
         sites: discovery.sites,
+        announcements: discovery.usdt,
         problems: discovery.problems,
         ..ProcessFindings::of(target.pid(), general)
     }

@@ -375,5 +375,7 @@ fn sampling(sampling: Sampling) -> Option<String> {
             Some(format!("estimates: 1 for each {}", short_size(bytes)))
         }
         Sampling::Bytes(_) | Sampling::Governed(_) => None,
+        Sampling::Provider(None) => Some("estimates: chosen by the process".to_owned()),
+        Sampling::Provider(Some(bytes)) => Some(format!("estimates: 1 for each {}", short_size(bytes))),
     }
 }

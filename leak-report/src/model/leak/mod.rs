@@ -12,6 +12,7 @@ pub mod growth;
 pub mod kernel_frames;
 pub mod moments;
 pub mod order;
+pub mod provider;
 pub mod suspicion;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,7 @@ pub use completeness::Completeness;
 pub use depth::innermost;
 pub use growth::{Change, Growth, Recent};
 pub use order::Order;
+pub use provider::leave_out_providers;
 pub use suspicion::Suspicion;
 
 /// Frame of a site. `at.pc` is the raw return address in the epoch in which the site was last seen.

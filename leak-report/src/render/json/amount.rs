@@ -61,15 +61,17 @@ impl AmountJson {
 #[derive(Serialize)]
 pub(super) struct SamplingJson {
     method: &'static str,
-    interval: u64,
+    /// Null if the process chooses and does not say how.
+    interval: Option<u64>,
 }
 
 impl SamplingJson {
     pub(super) fn of(sampling: Sampling) -> Option<Self> {
         let (method, interval) = match sampling {
             Sampling::All => return None,
-            Sampling::Calls(calls) => ("calls", calls),
-            Sampling::Bytes(bytes) | Sampling::Governed(bytes) => ("bytes", bytes),
+            Sampling::Calls(calls) => ("calls", Some(calls)),
+            Sampling::Bytes(bytes) | Sampling::Governed(bytes) => ("bytes", Some(bytes)),
+            Sampling::Provider(bytes) => ("provider", bytes),
         };
         Some(Self { method, interval })
     }

@@ -90,6 +90,7 @@ fn times(page: &mut Page, report: &Report) {
     .is(report.elapsed.as_secs_f64());
     let distance = match report.sampling {
         Sampling::Bytes(bytes) | Sampling::Governed(bytes) => Some(bytes),
+        Sampling::Provider(bytes) => bytes,
         Sampling::All | Sampling::Calls(_) => None,
     };
     if let Some(bytes) = distance {

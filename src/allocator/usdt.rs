@@ -1,0 +1,270 @@
+//! USDT probes: instructions that a program offers to tracers, each described by a note in its file (`.note.stapsdt`, as
+//! SystemTap's `sys/sdt.h` writes it).
+//!
+//! Pure: ELF bytes in. What is looked for is OpenTelemetry's contract for memory profiling: a process that samples its
+//! allocations announces each sampled block by [`ALLOCATION`], and its free by [`FREE`].
+
+use object::LittleEndian;
+use object::elf::{FileHeader64, NoteType};
+use object::read::elf::NoteIterator;
+use thiserror::Error;
+use unwind_tables::Architecture;
+use unwind_tables::addr::{FileOffset, Svma};
+use unwind_tables::elf::ElfView;
+
+/// Provider of the contract's probes.
+pub const PROVIDER: &str = "otel_memory";
+/// `(pointer, size, weighted_bytes)`: a block that stands for `weighted_bytes` of what is allocated.
+pub const ALLOCATION: &str = "otel_memory:alloc";
+/// `(pointer)`: a block that was announced is about to be freed.
+pub const FREE: &str = "otel_memory:free";
+
+/// Type of a note that describes a probe, by the owner `stapsdt`.
+const NOTE_TYPE: NoteType = NoteType(3);
+/// Maximum number of notes that are read of one file, and of those the maximum that are the contract's.
+const MAX_NOTES: usize = 1 << 16;
+const MAX_PROBES: usize = 64;
+
+/// A USDT probe of [`PROVIDER`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsdtProbe {
+    /// Provider and name, as in [`ALLOCATION`].
+    pub name: String,
+    /// Address of the instruction.
+    pub svma: Svma,
+    /// Address of a counter, 16 bits, of those who are attached: while it is 0, the program announces nothing. `None` if
+    /// the program always does.
+    pub semaphore: Option<Svma>,
+    /// Places of the arguments, as the compiler wrote them: `8@%rdi -4@12(%rsp)`.
+    pub arguments: String,
+}
+
+/// The contract's probes in a file that is mapped by a process; none if it has none that can be read.
+pub fn probes(bytes: &[u8], elf: &ElfView<'_>) -> Vec<UsdtProbe> {
+    let Some(section) = elf
+        .section_range(b".note.stapsdt")
+        .and_then(|range| slice(bytes, range))
+    else {
+        return Vec::new();
+    };
+    // An object that was moved after it was linked (prelink) has moved this section too, but its notes know the old address.
+    let base = elf
+        .section_range(b".stapsdt.base")
+        .and_then(|range| elf.svma_of(range.start));
+    let Ok(notes) = NoteIterator::<FileHeader64<LittleEndian>>::new(LittleEndian, 4, section) else {
+        return Vec::new();
+    };
+    let notes = notes.take(MAX_NOTES).map_while(Result::ok);
+    let wanted = notes.filter(|note| note.name() == b"stapsdt" && note.n_type(LittleEndian) == NOTE_TYPE);
+    wanted
+        .filter_map(|note| probe(note.desc(), base))
+        .take(MAX_PROBES)
+        .collect()
+}
+
+fn slice(bytes: &[u8], range: std::ops::Range<FileOffset>) -> Option<&[u8]> {
+    let start = usize::try_from(range.start.get()).ok()?;
+    let end = usize::try_from(range.end.get()).ok()?;
+    bytes.get(start..end)
+}
+
+/// Reads a note: three addresses (probe, base, semaphore), then provider, name and arguments, each ended by a zero.
+fn probe(note: &[u8], base: Option<Svma>) -> Option<UsdtProbe> {
+    let (words, texts) = note.split_at_checked(24)?;
+    let mut words = words
+        .as_chunks::<8>()
+        .0
+        .iter()
+        .map(|word| u64::from_le_bytes(*word));
+    let (svma, old_base, semaphore) = (words.next()?, words.next()?, words.next()?);
+    let moved = base.map_or(0, |base| base.get().wrapping_sub(old_base));
+    let mut texts = texts.split(|&byte| byte == 0).map(str::from_utf8);
+    let (provider, name, arguments) = (texts.next()?.ok()?, texts.next()?.ok()?, texts.next()?.ok()?);
+    (provider == PROVIDER).then(|| UsdtProbe {
+        name: format!("{provider}:{name}"),
+        svma: Svma::new(svma.wrapping_add(moved)),
+        semaphore: (semaphore != 0).then(|| Svma::new(semaphore.wrapping_add(moved))),
+        arguments: arguments.to_owned(),
+    })
+}
+
+/// Where an argument is when the probe is hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Argument {
+    pub place: Place,
+    /// Width in bytes: 1, 2, 4 or 8.
+    pub bytes: u8,
+    pub is_signed: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    Constant(i64),
+    Register(Register),
+    /// In memory, at `base + displacement`, plus the index shifted to the left by so many bits.
+    Memory {
+        base: Register,
+        displacement: i64,
+        index: Option<(Register, u8)>,
+    },
+}
+
+/// A register, by its offset in the kernel's `struct pt_regs`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Register(pub u16);
+
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ArgumentError {
+    #[error("argument `{0}` is in a place that cannot be read by a probe")]
+    Unsupported(String),
+    #[error("it has {found} arguments and not {wanted}")]
+    Missing { found: usize, wanted: usize },
+}
+
+/// Reads the places of the first `wanted` arguments.
+pub fn arguments(
+    text: &str,
+    architecture: Architecture,
+    wanted: usize,
+) -> Result<Vec<Argument>, ArgumentError> {
+    let arguments = split(text);
+    if arguments.len() < wanted {
+        let found = arguments.len();
+        return Err(ArgumentError::Missing { found, wanted });
+    }
+    let read =
+        |text: &str| argument(text, architecture).ok_or_else(|| ArgumentError::Unsupported(text.to_owned()));
+    arguments.into_iter().take(wanted).map(read).collect()
+}
+
+/// Parts a list of arguments at spaces; those within brackets, `8@[sp, 16]`, are of one argument.
+fn split(text: &str) -> Vec<&str> {
+    let mut depth = 0_usize;
+    let parts = text.split(|character| {
+        match character {
+            '[' | '(' => depth += 1,
+            ']' | ')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        character == ' ' && depth == 0
+    });
+    parts.filter(|part| !part.is_empty()).collect()
+}
+
+/// Reads `WIDTH@PLACE`; a width below 0 is a signed argument's.
+fn argument(text: &str, architecture: Architecture) -> Option<Argument> {
+    let (width, place) = text.split_once('@').unwrap_or(("8", text));
+    let width: i8 = width.parse().ok()?;
+    let bytes = width.unsigned_abs();
+    let place = match architecture {
+        Architecture::X86_64 => x86_64_place(place),
+        Architecture::Aarch64 => aarch64_place(place),
+    };
+    [1, 2, 4, 8].contains(&bytes).then_some(Argument {
+        place: place?,
+        bytes,
+        is_signed: width < 0,
+    })
+}
+
+/// Reads an operand as GNU as writes it: `$12`, `%rdi`, `-8(%rbp)`, `16(%rax,%rbx,4)`.
+fn x86_64_place(text: &str) -> Option<Place> {
+    if let Some(constant) = text.strip_prefix('$') {
+        return number(constant).map(Place::Constant);
+    }
+    if let Some(name) = text.strip_prefix('%') {
+        return x86_64_register(name).map(Place::Register);
+    }
+    let (displacement, operand) = text.strip_suffix(')')?.split_once('(')?;
+    let mut registers = operand.split(',').map(str::trim);
+    let mut register = || x86_64_register(registers.next()?.strip_prefix('%')?);
+    let base = register()?;
+    let index = register();
+    let scale = registers
+        .next()
+        .map_or(Some(1), |scale| scale.parse::<u8>().ok())?;
+    let shift = [(1, 0), (2, 1), (4, 2), (8, 3)]
+        .into_iter()
+        .find(|&(known, _)| known == scale)?
+        .1;
+    Some(Place::Memory {
+        base,
+        displacement: if displacement.is_empty() {
+            0
+        } else {
+            number(displacement)?
+        },
+        index: index.map(|index| (index, shift)),
+    })
+}
+
+/// A general register of x86-64 by any of its names, but for those of second bytes (`%ah`), which shift its value.
+fn x86_64_register(name: &str) -> Option<Register> {
+    /// Names without the letters that give a width, in the order of `struct pt_regs`; empty for what is none.
+    const NAMES: [&str; 20] = [
+        "r15", "r14", "r13", "r12", "bp", "bx", "r11", "r10", "r9", "r8", "ax", "cx", "dx", "si", "di", "",
+        "", "", "", "sp",
+    ];
+    let whole = match name.as_bytes() {
+        // %r8 to %r15, with d, w or b for a part.
+        [b'r', digit, ..] if digit.is_ascii_digit() => name.trim_end_matches(['d', 'w', 'b']),
+        [b'r' | b'e', _, _] => name.get(1..)?,
+        [.., b'l'] if name.len() == 3 => name.get(..2)?,
+        [letter @ b'a'..=b'd', b'l'] => match letter {
+            b'a' => "ax",
+            b'b' => "bx",
+            b'c' => "cx",
+            _ => "dx",
+        },
+        _ => name,
+    };
+    let place = NAMES
+        .iter()
+        .position(|known| !known.is_empty() && *known == whole)?;
+    Some(Register(u16::try_from(place * 8).ok()?))
+}
+
+/// Reads an operand as GNU as writes it: `12`, `x0`, `[sp, 16]`, `[x0]`.
+fn aarch64_place(text: &str) -> Option<Place> {
+    if let Some(memory) = text.strip_prefix('[') {
+        let mut parts = memory.strip_suffix(']')?.split(',').map(str::trim);
+        let base = aarch64_register(parts.next()?)?;
+        let displacement = parts
+            .next()
+            .map_or(Some(0), |text| number(text.trim_start_matches('#')))?;
+        return parts.next().is_none().then_some(Place::Memory {
+            base,
+            displacement,
+            index: None,
+        });
+    }
+    match aarch64_register(text) {
+        Some(register) => Some(Place::Register(register)),
+        None => number(text.trim_start_matches('#')).map(Place::Constant),
+    }
+}
+
+fn aarch64_register(name: &str) -> Option<Register> {
+    /// Offset of the stack pointer in `struct pt_regs`, behind 31 registers.
+    const SP: u16 = 31 * 8;
+    if name == "sp" {
+        return Some(Register(SP));
+    }
+    let number: u16 = name.strip_prefix(['x', 'w'])?.parse().ok()?;
+    (number < 31).then_some(Register(number * 8))
+}
+
+fn number(text: &str) -> Option<i64> {
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => (-1, digits),
+        None => (1, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let value = match digits.strip_prefix("0x") {
+        Some(hexadecimal) => i64::from_str_radix(hexadecimal, 16),
+        None => digits.parse(),
+    };
+    value.ok().map(|value| sign * value)
+}
+
+#[cfg(test)]
+mod tests;

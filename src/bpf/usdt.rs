@@ -1,0 +1,92 @@
+//! USDT probes by which a process announces blocks (`allocator::usdt`), as the kernel side knows them.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use unwind_tables::addr::FileOffset;
+
+use super::memory::SharedWords;
+use super::skeleton::types::{limits, usdt_argument, usdt_kind, usdt_site};
+use crate::allocator::usdt::{Argument, Place};
+
+const SITE_WORDS: usize = size_of::<usdt_site>() / size_of::<u64>();
+const ARGUMENT_WORDS: usize = size_of::<usdt_argument>() / size_of::<u64>();
+
+/// Position and meaning of a USDT probe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsdtProbe {
+    /// File to probe, as the kernel can open it.
+    pub path: PathBuf,
+    /// File name for messages.
+    pub file: String,
+    /// Position of the instruction.
+    pub offset: FileOffset,
+    /// Position of the counter of those who are attached, if there is one.
+    pub semaphore: Option<FileOffset>,
+    /// Index into the caller's function table.
+    pub function: u8,
+    /// True if it announces the free of a block.
+    pub frees: bool,
+    /// Number of its arguments' places, below [`UsdtProbe::MAX_SITES`]; equal places have equal numbers.
+    pub site: u32,
+    /// Places of the arguments that are read.
+    pub arguments: Vec<Argument>,
+    /// Name for messages.
+    pub name: String,
+}
+
+impl UsdtProbe {
+    /// Maximum number of different places of arguments.
+    pub const MAX_SITES: u32 = limits::MAX_USDT_SITES.0;
+}
+
+/// Tells the kernel side where the arguments of `probes` are. Runs before any of them can be hit.
+pub(super) fn describe(sites: &SharedWords<AtomicU64>, probes: &[UsdtProbe]) {
+    let (sites, _) = sites.words().as_chunks::<SITE_WORDS>();
+    for probe in probes {
+        let Some(site) = sites.get(probe.site as usize) else {
+            continue;
+        };
+        let (places, _) = site.as_chunks::<ARGUMENT_WORDS>();
+        for (place, argument) in places.iter().zip(&probe.arguments) {
+            for (word, value) in place.iter().zip(argument_words(*argument)) {
+                word.store(value, Ordering::SeqCst);
+            }
+        }
+    }
+}
+
+/// Words of `struct usdt_argument` of `bpf/shared.h`.
+fn argument_words(argument: Argument) -> [u64; ARGUMENT_WORDS] {
+    let (kind, value, register, index) = match argument.place {
+        Place::Constant(value) => (usdt_kind::USDT_CONSTANT, value, 0, None),
+        Place::Register(register) => (usdt_kind::USDT_REGISTER, 0, register.0, None),
+        Place::Memory {
+            base,
+            displacement,
+            index,
+        } => (usdt_kind::USDT_MEMORY, displacement, base.0, index),
+    };
+    let (index_at, scale) = index.map_or((0, 0), |(index, shift)| (index.0 + 1, shift));
+    let place = u64::from(register)
+        | u64::from(index_at) << 16
+        | u64::from(scale) << 32
+        | u64::from(kind.0) << 40
+        | u64::from(argument.bytes) << 48
+        | u64::from(argument.is_signed) << 56;
+    [value.cast_unsigned(), place]
+}
+
+/// Returns whether this kernel makes a call of a probed `nop` of five bytes (6.18 on x86-64), instead of a trap. The system call
+/// of that call fails differently elsewhere than one that does not exist.
+#[allow(unsafe_code, reason = "a system call that no library has")]
+pub fn optimizes_long_nops() -> bool {
+    /// `uprobe` of the kernel's `arch/x86/entry/syscalls/syscall_64.tbl`.
+    const UPROBE: libc::c_long = 336;
+    if !cfg!(target_arch = "x86_64") {
+        return false;
+    }
+    // SAFETY: outside of the kernel's own trampoline, it only fails.
+    let result = unsafe { libc::syscall(UPROBE) };
+    result == -1 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENXIO)
+}
