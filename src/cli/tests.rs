@@ -287,8 +287,14 @@ fn invalid_command_lines_are_refused() {
             "-p 1 --source usdt --max-overhead 5",
             ConfigError::ChosenByProcess("--max-overhead"),
         ),
-        ("-p 1 --source usdt -O libc.so.6", ConfigError::ChosenByProcess("-O")),
-        ("-p 1 --source usdt --mmap", ConfigError::ChosenByProcess("--mmap")),
+        (
+            "-p 1 --source usdt -O libc.so.6",
+            ConfigError::ChosenByProcess("-O"),
+        ),
+        (
+            "-p 1 --source usdt --mmap",
+            ConfigError::ChosenByProcess("--mmap"),
+        ),
         ("-p 1 -z many", size("-z", "many", UnitError::Number)),
         ("-p 1 -Z -1", size("-Z", "-1", UnitError::Number)),
         ("-p 1 -Z 1P", size("-Z", "1P", UnitError::Bytes(bad("P")))),
