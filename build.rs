@@ -1,6 +1,7 @@
-//! Compiles each object of `bpf/` with clang into a skeleton, and lists their files for `--ebpf`, in `OUT_DIR`. Writes
-//! nowhere else, fetches nothing.
+//! Compiles each object of `bpf/` with clang into a skeleton, lists their files for `--ebpf`, and compiles `libmemleak.so` from
+//! `memleak-alloc`, in `OUT_DIR`. Writes nowhere else, fetches nothing.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
 use std::{env, fs};
@@ -62,6 +63,56 @@ fn main() {
         if let Err(error) = built {
             fail(&format!("cannot compile {source}: {error:#}"));
         }
+    }
+    compile_library(Path::new(&manifest_dir), &out.join("libmemleak.so"));
+}
+
+/// Compiles the library that programs are started with (`--preload`): by the compiler itself, since Cargo has no profile for a
+/// single library that is as fast in a debug build and has no standard library.
+fn compile_library(root: &Path, output: &Path) {
+    const FLAGS: [&str; 14] = [
+        "--edition=2024",
+        "--crate-name=memleak",
+        "--crate-type=cdylib",
+        "--cfg=memleak_preload",
+        "-Copt-level=3",
+        "-Ccodegen-units=1",
+        "-Clto=fat",
+        "-Cpanic=abort",
+        // Stacks begin within it.
+        "-Cforce-unwind-tables=yes",
+        "-Ctarget-feature=-crt-static",
+        // One object for each C library: no other is named in it, and once loaded it stays.
+        "-Clink-arg=-nostdlib",
+        "-Clink-arg=-Wl,-soname,libmemleak.so",
+        "-Clink-arg=-Wl,-z,nodelete",
+        "-Cstrip=debuginfo",
+    ];
+    println!("cargo::rerun-if-changed=memleak-alloc/src");
+    let variable = |name| env::var_os(name).unwrap_or_else(|| fail(&format!("cargo sets {name}")));
+    let mut compiler = Command::new(variable("RUSTC"));
+    compiler.args(FLAGS).arg("--target").arg(variable("TARGET"));
+    if let Some(linker) = env::var_os("RUSTC_LINKER") {
+        let mut flag = OsString::from("-Clinker=");
+        flag.push(linker);
+        compiler.arg(flag);
+    }
+    if env::var_os("CARGO_CFG_TARGET_ARCH").is_some_and(|machine| machine == "aarch64") {
+        // Otherwise atomics would ask the C library which instructions there are.
+        compiler.arg("-Ctarget-feature=-outline-atomics");
+    }
+    let mut nameless = root.as_os_str().to_owned();
+    nameless.push("=/memleak");
+    compiler.arg("--remap-path-prefix").arg(nameless);
+    let source = root.join("memleak-alloc/src/lib.rs");
+    let output = compiler.arg(source).arg("-o").arg(output).output();
+    match output {
+        Ok(output) if output.status.success() => {}
+        Ok(output) => fail(&format!(
+            "cannot compile libmemleak.so: {}",
+            String::from_utf8_lossy(&output.stderr).replace('\n', "; ")
+        )),
+        Err(error) => fail(&format!("cannot run the compiler for libmemleak.so: {error}")),
     }
 }
 

@@ -1,0 +1,215 @@
+//! Cost of `libmemleak.so` in nanoseconds of CPU time per pair of malloc and free: while nobody is attached, and with memleak
+//! attached, which walks the stack of each sampled block. Needs root.
+//!
+//! `cargo bench --bench sampler` takes 21 rounds (`--rounds=N`), `-- small`, `-- mixed`, `-- server` one kind of work; `cargo test
+//! --bench sampler` takes a look. Before each allocator and with one and two threads, all variants run at the same time, and work
+//! in turn, in an order that changes: each figure is what a variant takes longer than the program without the library in the same
+//! round, as the median of all rounds and its quartiles.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use common::{Selection, Target, compile, run_bench, run_directory};
+use memleak::bpf::preflight;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// Kinds of work, each with the pairs of a measurement for each thread.
+const WORKS: [(&str, u32); 3] = [("small", 6_000_000), ("mixed", 2_000_000), ("server", 1_000_000)];
+/// Allocators, with the library that has each; the C library's own has none.
+const ALLOCATORS: [(&str, Option<&str>); 3] = [
+    ("glibc", None),
+    ("jemalloc", Some("/usr/lib/x86_64-linux-gnu/libjemalloc.so.2")),
+    (
+        "tcmalloc",
+        Some("/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"),
+    ),
+];
+/// Variants, the first of which is what others are compared with: whether each has the library, and the distance at which
+/// memleak traces it.
+const VARIANTS: [(&str, bool, Option<&str>); 5] = [
+    ("without", false, None),
+    ("without, again", false, None),
+    ("nobody attached", true, None),
+    ("memleak, 512K", true, Some("512K")),
+    ("memleak, 64K", true, Some("64K")),
+];
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn main() -> ExitCode {
+    run_bench(&["small", "mixed", "server"], run)
+}
+
+fn run(selection: &Selection, out: &mut dyn Write) -> anyhow::Result<()> {
+    preflight::check()?;
+    let rounds = match (selection.rounds, selection.whole, selection.bench) {
+        (Some(rounds), ..) => rounds,
+        (None, true, _) => 21,
+        (None, false, true) => 5,
+        (None, false, false) => 1,
+    };
+    writeln!(
+        out,
+        "CPU nanoseconds per pair without the library, and what each variant takes more: median of {rounds} rounds [quartiles]"
+    )?;
+    let directory = run_directory("sampler")?;
+    let library = directory.join("libmemleak.so");
+    let status = Command::new(env!("CARGO_BIN_EXE_memleak"))
+        .args(["library", "--output"])
+        .arg(&library)
+        .status()?;
+    ensure!(status.success(), "memleak library: {status}");
+    let program = compile("sampler/target.c", "sampler-target")?;
+    for (allocator, file) in ALLOCATORS {
+        if file.is_some_and(|file| !Path::new(file).exists()) {
+            writeln!(out, "\n{allocator}: not installed")?;
+            continue;
+        }
+        let mut variants = VARIANTS
+            .iter()
+            .map(|variant| Variant::start(variant, &program, &library, file, &directory))
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        for (work, pairs) in WORKS.into_iter().filter(|(work, _)| selection.selects(work)) {
+            // A look shows that all of it works.
+            let pairs = if selection.bench { pairs } else { 1000 };
+            for threads in [1, 2] {
+                let measured = measure(&mut variants, &format!("{work} {threads} {pairs}"), rounds)?;
+                writeln!(out, "\n{allocator}, {work}, {threads} threads")?;
+                print(&measured, out)?;
+                out.flush()?;
+            }
+        }
+        for variant in variants {
+            variant.finish()?;
+        }
+    }
+    Ok(())
+}
+
+/// A running program, and memleak if that traces it.
+struct Variant {
+    target: Target,
+    memleak: Option<Child>,
+}
+
+impl Variant {
+    fn start(
+        &(name, has_library, distance): &(&str, bool, Option<&str>),
+        program: &Path,
+        library: &Path,
+        allocator: Option<&str>,
+        directory: &Path,
+    ) -> anyhow::Result<Self> {
+        let own = has_library.then(|| library.display().to_string());
+        let preloaded: Vec<String> = own.into_iter().chain(allocator.map(str::to_owned)).collect();
+        let target = Target::start(Command::new(program).env("LD_PRELOAD", preloaded.join(" ")))?;
+        let memleak = distance
+            .map(|distance| attach(target.pid(), distance, &directory.join(name)))
+            .transpose()?;
+        Ok(Self { target, memleak })
+    }
+
+    fn finish(self) -> anyhow::Result<()> {
+        if let Some(mut memleak) = self.memleak {
+            kill(Pid::from_raw(memleak.id().cast_signed()), Signal::SIGINT)?;
+            let status = memleak.wait()?;
+            ensure!(status.success(), "memleak ended with {status}");
+        }
+        self.target.finish()
+    }
+}
+
+/// Starts a trace by the library and waits until it is attached; what it says goes to a file.
+fn attach(pid: u32, distance: &str, messages: &PathBuf) -> anyhow::Result<Child> {
+    let memleak = Command::new(env!("CARGO_BIN_EXE_memleak"))
+        .args([
+            "-p",
+            &pid.to_string(),
+            "--source",
+            "usdt",
+            "--sample-bytes",
+            distance,
+            "1d",
+        ])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(File::create(messages)?)
+        .spawn()
+        .context("cannot run memleak")?;
+    let began = Instant::now();
+    while began.elapsed() < PATIENCE {
+        let mut text = String::new();
+        File::open(messages)?.read_to_string(&mut text)?;
+        if text.contains("tracing ") {
+            return Ok(memleak);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    anyhow::bail!("memleak is not attached after {PATIENCE:?}")
+}
+
+/// Answers of each variant to `command`, by round.
+fn measure(variants: &mut [Variant], command: &str, rounds: usize) -> anyhow::Result<Vec<Vec<f64>>> {
+    let mut measured = vec![Vec::new(); variants.len()];
+    for variant in &mut *variants {
+        variant.target.ask(command)?;
+    }
+    for round in 0..rounds {
+        for turn in 0..variants.len() {
+            let turn = if round % 2 == 0 {
+                turn
+            } else {
+                variants.len() - 1 - turn
+            };
+            let index = (turn + round) % variants.len();
+            measured[index].push(variants[index].target.ask(command)?);
+        }
+    }
+    Ok(measured)
+}
+
+fn print(measured: &[Vec<f64>], out: &mut dyn Write) -> anyhow::Result<()> {
+    let Some(without) = measured.first() else {
+        return Ok(());
+    };
+    for ((name, ..), answers) in VARIANTS.iter().zip(measured) {
+        let more: Vec<f64> = answers
+            .iter()
+            .zip(without)
+            .map(|(answer, base)| answer - base)
+            .collect();
+        let ratios: Vec<f64> = answers
+            .iter()
+            .zip(without)
+            .map(|(answer, base)| answer / base)
+            .collect();
+        let [low, median, high] = quartiles(more);
+        let [_, own, _] = quartiles(answers.clone());
+        let [_, ratio, _] = quartiles(ratios);
+        writeln!(
+            out,
+            "  {name:<16} {own:7.2} ns   {median:+6.2} [{low:+6.2} .. {high:+6.2}]   x {ratio:.3}"
+        )?;
+    }
+    Ok(())
+}
+
+/// Lower quartile, median and upper quartile.
+fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
+    values.sort_by(f64::total_cmp);
+    let at = |part: f64| {
+        let last = values.len().saturating_sub(1) as f64;
+        values
+            .get((last * part).round() as usize)
+            .copied()
+            .unwrap_or(f64::NAN)
+    };
+    [at(0.25), at(0.5), at(0.75)]
+}

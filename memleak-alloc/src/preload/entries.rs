@@ -1,0 +1,176 @@
+//! The C library's functions.
+
+use super::next::{NEXT, Nesting};
+use super::thread;
+use crate::blocks::Announced;
+use crate::sampler;
+
+/// Handles an allocation that [`thread::is_due`] said to contain a chosen byte. Returns `block`.
+#[cold]
+#[inline(never)]
+pub(super) extern "C" fn allocated(block: *mut u8, size: usize) -> *mut u8 {
+    // SAFETY: this thread's state. The sampler allocates nothing, so that it is not entered again; a signal handler that
+    // allocates meanwhile changes the thread's numbers, and each of them is a number that could be there.
+    let thread = unsafe { &mut *thread::current() };
+    sampler::allocated(thread, block.addr(), size);
+    block
+}
+
+/// Returns whether an allocation of `size` bytes has to be handled by [`allocated`].
+#[inline(always)]
+pub(super) fn is_due(size: usize) -> bool {
+    sampler::is_active() && thread::is_due(size)
+}
+
+/// Calls a function of the next allocator that may call another one of these. What that allocates is sampled by the caller of this.
+#[inline(always)]
+fn outer<T>(nesting: Nesting, call: impl FnOnce() -> T) -> T {
+    match sampler::is_active() && nesting.is_nested() {
+        true => thread::without_samples(call),
+        false => call(),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn malloc(size: usize) -> *mut u8 {
+    match is_due(size) {
+        true => allocated(NEXT.malloc.get()(size), size),
+        false => NEXT.malloc.get()(size),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn calloc(count: usize, size: usize) -> *mut u8 {
+    let bytes = count.saturating_mul(size);
+    match is_due(bytes) {
+        true => allocated(outer(Nesting::Calloc, || NEXT.calloc.get()(count, size)), bytes),
+        false => outer(Nesting::Calloc, || NEXT.calloc.get()(count, size)),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn aligned_alloc(alignment: usize, size: usize) -> *mut u8 {
+    match is_due(size) {
+        true => allocated(NEXT.aligned_alloc.get()(alignment, size), size),
+        false => NEXT.aligned_alloc.get()(alignment, size),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn memalign(alignment: usize, size: usize) -> *mut u8 {
+    match is_due(size) {
+        true => allocated(
+            outer(Nesting::Aligned, || NEXT.memalign.get()(alignment, size)),
+            size,
+        ),
+        false => outer(Nesting::Aligned, || NEXT.memalign.get()(alignment, size)),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn valloc(size: usize) -> *mut u8 {
+    match is_due(size) {
+        true => allocated(outer(Nesting::Aligned, || NEXT.valloc.get()(size)), size),
+        false => outer(Nesting::Aligned, || NEXT.valloc.get()(size)),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn pvalloc(size: usize) -> *mut u8 {
+    match is_due(size) {
+        true => allocated(outer(Nesting::Aligned, || NEXT.pvalloc.get()(size)), size),
+        false => outer(Nesting::Aligned, || NEXT.pvalloc.get()(size)),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn posix_memalign(place: *mut *mut u8, alignment: usize, size: usize) -> i32 {
+    let status = outer(Nesting::Aligned, || {
+        NEXT.posix_memalign.get()(place, alignment, size)
+    });
+    if is_due(size) {
+        let block = match status {
+            // SAFETY: it was stored there.
+            0 => unsafe { place.read() },
+            _ => core::ptr::null_mut(),
+        };
+        allocated(block, size);
+    }
+    status
+}
+
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn free(block: *mut u8) {
+    match sampler::must_tell_free(block.addr()) {
+        true => free_announced(block),
+        false => NEXT.free.get()(block),
+    }
+}
+
+#[cold]
+#[inline(never)]
+extern "C" fn free_announced(block: *mut u8) {
+    sampler::freed(block.addr());
+    NEXT.free.get()(block);
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn free_sized(block: *mut u8, size: usize) {
+    if sampler::must_tell_free(block.addr()) {
+        sampler::freed(block.addr());
+    }
+    NEXT.free_sized.get()(block, size);
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn free_aligned_sized(block: *mut u8, alignment: usize, size: usize) {
+    if sampler::must_tell_free(block.addr()) {
+        sampler::freed(block.addr());
+    }
+    NEXT.free_aligned_sized.get()(block, alignment, size);
+}
+
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn realloc(block: *mut u8, size: usize) -> *mut u8 {
+    match sampler::is_active() {
+        true => resize(block, size),
+        false => NEXT.realloc.get()(block, size),
+    }
+}
+
+/// By this `realloc` and not by the next `reallocarray`, which calls the former.
+#[unsafe(no_mangle)]
+extern "C" fn reallocarray(block: *mut u8, count: usize, size: usize) -> *mut u8 {
+    // More than there can be fails as an overflow has to: with ENOMEM, and the block as it was.
+    realloc(block, count.saturating_mul(size))
+}
+
+/// Resizes a block: its free, and an allocation. What was announced is freed before, since its address can be another's as
+/// soon as it is; if the call fails, it is announced again.
+#[inline(never)]
+extern "C" fn resize(block: *mut u8, size: usize) -> *mut u8 {
+    let old = announced(block);
+    let new = NEXT.realloc.get()(block, size);
+    after_resize(block, old, new, size);
+    new
+}
+
+/// Announces the free of `block` if it was announced.
+pub(super) fn announced(block: *mut u8) -> Option<Announced> {
+    match sampler::must_tell_free(block.addr()) {
+        true => sampler::freed(block.addr()),
+        false => None,
+    }
+}
+
+/// Announces what became of `block`, of which `old` was known.
+pub(super) fn after_resize(block: *mut u8, old: Option<Announced>, new: *mut u8, size: usize) {
+    match old {
+        // Size 0 asks for a free: there is no block then, and no failure.
+        Some(old) if new.is_null() && size != 0 => sampler::kept(block.addr(), old),
+        _ => {}
+    }
+    if !new.is_null() && thread::is_due(size) {
+        allocated(new, size);
+    }
+}

@@ -1,0 +1,46 @@
+//! `libmemleak.so`: the functions of `malloc` and its like, for programs that are started with it (`LD_PRELOAD`). Each forwards to
+//! the allocator that the program would have without it (`next`).
+//!
+//! The library needs no other one (no `DT_NEEDED`), so that one object serves glibc of any age and musl. It takes three functions of
+//! the C library by name: `dl_iterate_phdr`, and the one of `__register_atfork` and `pthread_atfork` that is there.
+//!
+//! Functions that call others of these by their dynamic symbols must not count twice: libstdc++'s `operator new`, which calls `malloc`,
+//! is passed through; where musl's `calloc` calls `malloc`, the inner call is not sampled.
+
+#![allow(unsafe_code, reason = "the C library's allocation functions")]
+
+mod elf;
+mod entries;
+mod jemalloc;
+mod next;
+mod operators;
+mod thread;
+
+/// Called by the loader before any code of the program that is not a constructor's.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static INITIALIZE: extern "C" fn() = initialize;
+
+extern "C" fn initialize() {
+    next::resolve();
+    next::follow_forks();
+}
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    abort()
+}
+
+/// Ends the process by SIGILL. For what cannot happen: nothing can be said from here.
+fn abort() -> ! {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: ends here.
+    unsafe {
+        core::arch::asm!("ud2", options(noreturn))
+    };
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: ends here.
+    unsafe {
+        core::arch::asm!("udf #0", options(noreturn))
+    };
+}
