@@ -92,6 +92,7 @@ fn run(cli: Cli, diagnostics: &Diagnostics) -> anyhow::Result<ExitCode> {
         }
         Some(Command::Diff(args)) => replay::diff(&args.try_into()?)?,
         Some(Command::Trend(args)) => replay::trend(&args.try_into()?)?,
+        Some(Command::Library(args)) => session::write_library(&args.output)?,
         Some(Command::Completions(args)) => cli::completions(&args, &mut out)?,
         Some(Command::Man(args)) => cli::man(&args, &mut out)?,
         None if cli.trace.dialects.ebpf => bpf::write_source(&mut out)?,

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Packs a memleak that needs no libraries: a tar archive, a Debian package, and their checksums. Neither holds more than
-# the program, its pages of the manual, completions and licences. `make dist` builds the program and calls this.
+# the program, libmemleak.so, pages of the manual, completions and licences. `make dist` builds the program and calls this.
 #
 # usage: tests/package.sh MEMLEAK DIRECTORY [arm64 WRITER]
 #   arm64 WRITER           MEMLEAK is for arm64, and this one of the same version runs here
@@ -36,11 +36,27 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' HUP INT TERM
 
+# The libmemleak.so that was built for this program, and is a part of it: several builds can have left theirs.
+library() {
+    python3 - "$binary" "$(dirname "$binary")"/build/memleak-*/out/libmemleak.so <<'END'
+import sys
+
+program = open(sys.argv[1], "rb").read()
+for path in sys.argv[2:]:
+    if open(path, "rb").read() in program:
+        print(path)
+        sys.exit()
+sys.exit("error: no libmemleak.so beside the program is the one in it")
+END
+}
+
 # What both have, below $1: usr or the archive's own directory.
 add_program() {
-    mkdir -p "$1/bin" "$1/share/man" "$1/share/doc/memleak" "$1/share/bash-completion/completions" \
+    mkdir -p "$1/bin" "$1/lib/memleak" "$1/share/man" "$1/share/doc/memleak" "$1/share/bash-completion/completions" \
         "$1/share/zsh/vendor-completions" "$1/share/fish/vendor_completions.d"
     "${tools}strip" -o "$1/bin/memleak" "$binary"
+    cp "$(library)" "$1/lib/memleak/libmemleak.so"
+    chmod 644 "$1/lib/memleak/libmemleak.so"
     "$writer" completions bash >"$1/share/bash-completion/completions/memleak"
     "$writer" completions zsh >"$1/share/zsh/vendor-completions/_memleak"
     "$writer" completions fish >"$1/share/fish/vendor_completions.d/memleak.fish"

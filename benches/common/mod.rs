@@ -16,13 +16,23 @@ pub(crate) struct Selection {
     pub(crate) bench: bool,
     /// The parts that are named; none means all.
     parts: Vec<String>,
+    /// `--rounds=N`: rounds of each measurement, instead of the usual number.
+    pub(crate) rounds: Option<usize>,
+    /// `--tools=NAME,NAME`: parts of the names of tools; none means all.
+    tools: Vec<String>,
 }
 
 impl Selection {
     fn from_arguments() -> Self {
         let arguments: Vec<String> = std::env::args().skip(1).collect();
         let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
+        let value = |name: &str| arguments.iter().find_map(|argument| argument.strip_prefix(name));
         Self {
+            rounds: value("--rounds=").and_then(|rounds| rounds.parse().ok()),
+            tools: value("--tools=")
+                .into_iter()
+                .flat_map(|names| names.split(',').map(str::to_owned))
+                .collect(),
             // Cargo passes --bench when benchmarks are asked for, and nothing when tests are.
             whole: has("--bench") && !has("--quick"),
             bench: has("--bench"),
@@ -36,6 +46,11 @@ impl Selection {
 
     pub(crate) fn selects(&self, part: &str) -> bool {
         self.parts.is_empty() || self.parts.iter().any(|wanted| wanted == part)
+    }
+
+    /// Returns whether a tool is to be measured.
+    pub(crate) fn selects_tool(&self, name: &str) -> bool {
+        self.tools.is_empty() || self.tools.iter().any(|wanted| name.contains(wanted.as_str()))
     }
 
     /// Refuses parts that are none of `known`: they would measure nothing.

@@ -1,7 +1,7 @@
 //! memleak against what a user would pick instead, on the same programs: how much longer these take. Needs root.
 //!
 //! `cargo bench --bench tools` measures all; `-- malloc`, `-- redis`, `-- clang` one kind of program; `-- --quick` does
-//! less of it. `cargo test --bench tools` takes a look at memleak itself only, and says which of the other tools are
+//! less of it, `--rounds=15` more, `--tools=libmemleak,heaptrack` with some tools only. `cargo test --bench tools` takes a look at memleak itself only, and says which of the other tools are
 //! missing. A tool that is not there or fails is named with the reason. Fails if memleak misses or loses an allocation
 //! of those that the program is known to make, or walks a stack of them incompletely: a trace that misses events is fast.
 //!
@@ -75,7 +75,7 @@ fn run(selection: &Selection, out: &mut dyn Write) -> anyhow::Result<()> {
         out,
         "Times that the program takes, untraced = 1: median of {} rounds [least .. most]; `cpu` is the program's own CPU \
          time,\n`wall` the time from start to end, `tool` the CPU time of the tool's own process beside it.",
-        plan.rounds
+        selection.rounds.unwrap_or(plan.rounds)
     )?;
     let mut wrong = Vec::new();
     for subject in SUBJECTS.iter().filter(|subject| selection.selects(subject.part)) {
@@ -88,7 +88,7 @@ fn run(selection: &Selection, out: &mut dyn Write) -> anyhow::Result<()> {
             writeln!(out, "  not measured: no {missing}: apt-get install {package}")?;
             continue;
         }
-        let rows = measure_all(&plan, subject)?;
+        let rows = measure_all(&plan, selection, subject)?;
         print(subject, &rows, out)?;
         wrong.extend(wrong_rows(subject, &rows));
         out.flush()?;
@@ -98,8 +98,10 @@ fn run(selection: &Selection, out: &mut dyn Write) -> anyhow::Result<()> {
 }
 
 /// A row for each tool.
-fn measure_all(plan: &Plan, subject: &Subject) -> anyhow::Result<Vec<Row>> {
-    let mut rows: Vec<Row> = TOOLS.iter().map(Row::new).collect();
+fn measure_all(plan: &Plan, selection: &Selection, subject: &Subject) -> anyhow::Result<Vec<Row>> {
+    let is_measured = |index: usize| index == UNTRACED || selection.selects_tool(TOOLS[index].name);
+    let tools = TOOLS.iter().enumerate().filter(|(index, _)| is_measured(*index));
+    let mut rows: Vec<Row> = tools.map(|(_, tool)| Row::new(tool)).collect();
     for row in &mut rows {
         row.obstacle = row.tool.obstacle(subject.work);
         if plan.smoke
@@ -110,7 +112,7 @@ fn measure_all(plan: &Plan, subject: &Subject) -> anyhow::Result<Vec<Row>> {
             row.obstacle = Some("left out of this look".to_owned());
         }
     }
-    for round in 0..plan.rounds {
+    for round in 0..selection.rounds.unwrap_or(plan.rounds) {
         for turn in 0..rows.len() {
             let step = if round % 2 == 0 {
                 turn

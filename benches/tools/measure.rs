@@ -148,7 +148,7 @@ impl Started {
         let wall = began.elapsed();
         let mut tool_cpu = (self.tracer.cpu_seconds() - before) * 1e9;
         ensure!(status.success(), "{status}: {}", self.output());
-        if matches!(kind, ToolKind::Memleak(_)) {
+        if kind.is_memleak() {
             fs::rename(self.directory.join("stdout.once"), self.directory.join("stdout"))?;
         }
         let mut cpu = None;

@@ -35,7 +35,7 @@ pub(crate) fn read(kind: ToolKind, directory: &Path) -> anyhow::Result<Observed>
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
     match kind {
-        ToolKind::Memleak(_) => of_memleak(&text("stdout")?),
+        ToolKind::Memleak(_) | ToolKind::Preloaded(Some(_)) => of_memleak(&text("stdout")?),
         ToolKind::Bpftrace(_) => Ok(of_bpftrace(&text("stdout")?)),
         ToolKind::Perf => of_perf(&directory.join("perf.data")),
         ToolKind::Heaptrack => of_heaptrack(&directory.join("heaptrack")),
@@ -48,7 +48,7 @@ pub(crate) fn read(kind: ToolKind, directory: &Path) -> anyhow::Result<Observed>
             ..Observed::default()
         }),
         ToolKind::Gperftools | ToolKind::Jemalloc => of_profile(directory),
-        ToolKind::Untraced | ToolKind::Bcc => Ok(Observed::default()),
+        ToolKind::Untraced | ToolKind::Preloaded(None) | ToolKind::Bcc => Ok(Observed::default()),
     }
 }
 

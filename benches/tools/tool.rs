@@ -11,6 +11,9 @@ pub(crate) enum ToolKind {
     Untraced,
     /// `memleak` with these flags, attached while it runs (or starting it, if it runs but once).
     Memleak(&'static [&'static str]),
+    /// The program is started with libmemleak.so; then `memleak` with these flags is attached while it runs (or starts it, if it
+    /// runs but once), if there are any.
+    Preloaded(Option<&'static [&'static str]>),
     /// `perf record` on uprobes, attached or starting it.
     Perf,
     /// bpftrace with a script on the allocator's file, in which `LIB` stands for the file.
@@ -27,6 +30,13 @@ pub(crate) enum ToolKind {
     Jemalloc,
     /// The program runs on a simulated CPU.
     Valgrind,
+}
+
+impl ToolKind {
+    /// Returns whether it is memleak that traces.
+    pub(crate) fn is_memleak(self) -> bool {
+        matches!(self, Self::Memleak(_) | Self::Preloaded(Some(_)))
+    }
 }
 
 pub(crate) struct Tool {
@@ -71,7 +81,7 @@ const OWN: Tool = Tool {
 
 pub(crate) const UNTRACED: usize = 0;
 
-pub(crate) const TOOLS: [Tool; 13] = [
+pub(crate) const TOOLS: [Tool; 16] = [
     Tool {
         name: "untraced",
         ..OWN
@@ -89,6 +99,23 @@ pub(crate) const TOOLS: [Tool; 13] = [
     Tool {
         name: "memleak --sample-bytes 512K",
         kind: ToolKind::Memleak(&["--sample-bytes", "512K"]),
+        samples: true,
+        ..OWN
+    },
+    Tool {
+        name: "libmemleak.so, nobody attached",
+        kind: ToolKind::Preloaded(None),
+        ..OWN
+    },
+    Tool {
+        name: "memleak by libmemleak.so, 512K",
+        kind: ToolKind::Preloaded(Some(&["--source", "usdt"])),
+        samples: true,
+        ..OWN
+    },
+    Tool {
+        name: "memleak by libmemleak.so, 64K",
+        kind: ToolKind::Preloaded(Some(&["--source", "usdt", "--sample-bytes", "64K"])),
         samples: true,
         ..OWN
     },
@@ -193,6 +220,7 @@ impl Tool {
             }
             ToolKind::Untraced
             | ToolKind::Memleak(_)
+            | ToolKind::Preloaded(_)
             | ToolKind::Perf
             | ToolKind::Bpftrace(_)
             | ToolKind::Bcc
@@ -210,6 +238,7 @@ impl Tool {
             self.kind,
             ToolKind::Untraced
                 | ToolKind::Memleak(_)
+                | ToolKind::Preloaded(_)
                 | ToolKind::Perf
                 | ToolKind::Bcc
                 | ToolKind::HeaptrackInjected
@@ -217,7 +246,7 @@ impl Tool {
     }
 
     pub(crate) fn is_memleak(&self) -> bool {
-        matches!(self.kind, ToolKind::Memleak(_))
+        self.kind.is_memleak()
     }
 }
 

@@ -66,8 +66,12 @@ impl Tracer {
                     launch.prefix.push("--".to_owned());
                 }
             }
-            ToolKind::Memleak(flags) if once => {
+            ToolKind::Preloaded(flags) if flags.is_none() || !once => launch.preloaded = Some(sampler()?),
+            ToolKind::Memleak(flags) | ToolKind::Preloaded(Some(flags)) if once => {
                 launch.prefix = words(&[env!("CARGO_BIN_EXE_memleak"), "--format", "json"]);
+                if kind != ToolKind::Memleak(flags) {
+                    launch.prefix.push("--preload".to_owned());
+                }
                 launch.prefix.extend(flags.iter().map(|&flag| flag.to_owned()));
                 launch.prefix.extend([NO_INTERVAL, "--"].map(str::to_owned));
             }
@@ -93,7 +97,11 @@ impl Tracer {
                 );
                 launch.environment.push(("MALLOC_CONF", settings));
             }
-            ToolKind::Untraced | ToolKind::Memleak(_) | ToolKind::Bcc | ToolKind::HeaptrackInjected => {}
+            ToolKind::Untraced
+            | ToolKind::Memleak(_)
+            | ToolKind::Preloaded(_)
+            | ToolKind::Bcc
+            | ToolKind::HeaptrackInjected => {}
         }
         Ok((tracer, launch))
     }
@@ -102,7 +110,7 @@ impl Tracer {
     pub(crate) fn attach(&mut self, pid: u32) -> anyhow::Result<()> {
         let pid = pid.to_string();
         match self.kind {
-            ToolKind::Memleak(flags) => {
+            ToolKind::Memleak(flags) | ToolKind::Preloaded(Some(flags)) => {
                 let mut command = Command::new(env!("CARGO_BIN_EXE_memleak"));
                 command
                     .args(["-p", &pid, "--format", "json"])
@@ -125,6 +133,7 @@ impl Tracer {
                 self.ensure_runs()
             }
             ToolKind::Untraced
+            | ToolKind::Preloaded(None)
             | ToolKind::Bpftrace(_)
             | ToolKind::Heaptrack
             | ToolKind::Gperftools
@@ -281,6 +290,17 @@ impl Drop for Tracer {
         }
         self.remove_probes();
     }
+}
+
+/// The library that samples, as memleak writes it.
+fn sampler() -> anyhow::Result<PathBuf> {
+    let path = crate::common::run_directory("sampler")?.join("libmemleak.so");
+    if !path.exists() {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_memleak"));
+        let status = command.args(["library", "--output"]).arg(&path).status()?;
+        ensure!(status.success(), "memleak library: {status}");
+    }
+    Ok(path)
 }
 
 /// The group of this run's uprobes.

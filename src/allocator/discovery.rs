@@ -5,6 +5,7 @@
 //! thread is recorded.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::sync::Arc;
 
 use memchr::memmem;
@@ -17,7 +18,7 @@ use super::definitions::{Definition, KnownFunctions, definitions, without_forwar
 use super::flow::{Code, NoExits};
 use super::functions::{AllocFunction, Family, Presence, Role};
 use super::linkage::Linkage;
-use super::probing::SiteCost;
+use super::probing::{LONG_NOP, SiteCost};
 use super::problem::{Problem, Reason};
 use super::sites::{self, FunctionCode, SiteReason};
 use super::symbols::{self, SymbolKind};
@@ -69,12 +70,12 @@ pub struct UsdtSite {
     pub function: AllocFunction,
     /// File offset of the instruction.
     pub offset: FileOffset,
-    /// True if the instruction is a `nop` that is followed by one of five bytes, which newer kernels probe for less.
-    pub has_long_nop: bool,
     /// File offset of the counter of those who are attached.
     pub semaphore: Option<FileOffset>,
     /// Places of the arguments that are read.
     pub arguments: Vec<Argument>,
+    /// Mean number of bytes between the blocks that it announces, if that is known.
+    pub distance: Option<u64>,
 }
 
 /// All probe sites of a process, and the problems found.
@@ -95,6 +96,9 @@ pub fn discover<'a>(modules: impl IntoIterator<Item = &'a Module>, catalog: &mut
     for module in modules.into_iter().filter(|module| !module.is_vdso()) {
         if catalog.selection.admits(&module.path) {
             discovery.add_usdt(module, catalog);
+            if is_sampler(module) {
+                continue;
+            }
             nameless.extend(discovery.add_module(module, catalog));
             module.release();
         }
@@ -235,6 +239,17 @@ impl Discovery {
     }
 }
 
+/// Returns whether a module is `libmemleak.so`, of any version: its functions only forward calls to another allocator.
+pub fn is_sampler(module: &Module) -> bool {
+    let name = module.path.file_name().map(OsStr::as_encoded_bytes);
+    name.is_some_and(|name| name.starts_with(b"libmemleak")) && is_sampler_file(module.bytes())
+}
+
+/// Returns whether a file is `libmemleak.so`, of any version, by a symbol that it has for tracers.
+pub fn is_sampler_file(bytes: &[u8]) -> bool {
+    memmem::find(bytes, b"\0memleak_samples_not_announced\0").is_some()
+}
+
 /// Name of the allocator whose message texts an object contains.
 fn stripped_allocator(module: &Module) -> Option<&'static str> {
     /// Texts that are unique to an allocator, with its name.
@@ -339,8 +354,6 @@ fn usdt_site(
     /// The pointer of a block that is freed; pointer, size and bytes that an allocated one stands for.
     const OF_FREE: usize = 1;
     const OF_ALLOCATION: usize = 3;
-    /// `nop`, and the `nop` of five bytes.
-    const LONG_NOP: [u8; 6] = [0x90, 0x0f, 0x1f, 0x44, 0x00, 0x00];
     let known = catalog.number(probe.name.as_bytes());
     let Some((number, function)) = known.and_then(|number| Some((number, catalog.get(number)?))) else {
         return Ok(None);
@@ -356,14 +369,17 @@ fn usdt_site(
     let offset = offset_of(probe.svma)?;
     let at = usize::try_from(offset.get()).ok();
     let code = at.and_then(|at| module.bytes().get(at..at.checked_add(LONG_NOP.len())?));
+    if elf.architecture() == Architecture::X86_64 && code == Some(&LONG_NOP) {
+        return Err(Reason::UsdtLongNop(name()));
+    }
     Ok(Some(UsdtSite {
         module: module.id,
         number,
         function: function.clone(),
         offset,
-        has_long_nop: elf.architecture() == Architecture::X86_64 && code == Some(&LONG_NOP),
         semaphore: probe.semaphore.map(offset_of).transpose()?,
         arguments,
+        distance: probe.distance,
     }))
 }
 

@@ -20,6 +20,9 @@ pub enum SiteCost {
     SingleStepped,
 }
 
+/// The `nop` of five bytes that the kernel recognizes (`arch_uprobe_analyze_insn` of Linux 6.18).
+pub(super) const LONG_NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
+
 /// Why an instruction must not or cannot be probed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
 pub enum Unprobeable {
@@ -38,6 +41,9 @@ pub enum Unprobeable {
     /// 16 bytes ahead when the overflow flag is set, as `jo` (70 10) would; and it mistakes `xchg %r8,%rax` (49 90) for
     /// a `nop`. Both observed on 6.18. On AArch64 it would execute instructions that depend on their own address out of
     /// line.
+    ///
+    /// Linux 6.18 replaces a probed `nop` of five bytes by a call into a page that it maps for that, which a forked child does
+    /// not have: the child ends by SIGSEGV at that instruction (`docs/decisions/0012-no-probe-on-long-nops.md`).
     #[error("the kernel would mistake it for another instruction and break the program")]
     Mistaken,
 }
@@ -81,7 +87,7 @@ fn is_emulated(bytes: &[u8]) -> bool {
 fn check_mistaken(instruction: &Instruction, bytes: &[u8]) -> Result<(), Unprobeable> {
     let encoding = instruction.code().encoding();
     let exchange = bytes.last() == Some(&0x90) && instruction.mnemonic() == Mnemonic::Xchg;
-    if encoding != EncodingKind::Legacy || exchange {
+    if encoding != EncodingKind::Legacy || exchange || bytes == LONG_NOP {
         Err(Unprobeable::Mistaken)
     } else {
         Ok(())
@@ -160,7 +166,6 @@ mod tests {
             &[0xc3],                                     // ret
             &[0x64, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0], // mov %fs:0,%rax
             &[0x66, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0],    // nopw 0(%rax,%rax,1)
-            &[0x0f, 0x1f, 0x44, 0, 0],                   // nopl 0(%rax,%rax,1): emulated by newer kernels
             &[0x66, 0x90],                               // xchg %ax,%ax: refused before 6.2
         ];
         for bytes in stepped {
@@ -194,5 +199,6 @@ mod tests {
         check(&[0x62, 0xf1, 0x7c, 0x48, 0x57, 0xc0], Err(Unprobeable::Mistaken)); // EVEX vxorps
         check(&[0x49, 0x90], Err(Unprobeable::Mistaken)); // xchg %r8,%rax, taken for nop
         check(&[0x41, 0x90], Err(Unprobeable::Mistaken)); // xchg %r8d,%eax, taken for nop
+        check(&[0x0f, 0x1f, 0x44, 0, 0], Err(Unprobeable::Mistaken)); // nopl 0(%rax,%rax,1), made a call
     }
 }

@@ -85,6 +85,11 @@ pub enum Reason {
     /// A USDT probe that announces blocks, but cannot be read.
     #[error("its USDT probe `{0}` cannot be used: {1}")]
     Usdt(Name, ArgumentError),
+    /// A USDT probe whose instruction Linux 6.18 replaces by a call into a page that a forked child does not have.
+    #[error(
+        "its USDT probe `{0}` is at a `nop` of five bytes, where a probe ends forked children on Linux 6.18: not used"
+    )]
+    UsdtLongNop(Name),
     /// The catalog is full.
     #[error("too many functions: those that start with `{0}` are not probed; limit the objects with -O")]
     TooManyFunctions(String),
@@ -107,6 +112,7 @@ impl Reason {
             | Self::NoExits(..)
             | Self::Conflict(..)
             | Self::Usdt(..)
+            | Self::UsdtLongNop(_)
             | Self::TooManyFunctions(_) => true,
             Self::NoAllocator
             | Self::NotFound(_)

@@ -18,12 +18,30 @@ pub const PROVIDER: &str = "otel_memory";
 pub const ALLOCATION: &str = "otel_memory:alloc";
 /// `(pointer)`: a block that was announced is about to be freed.
 pub const FREE: &str = "otel_memory:free";
+/// Probes that providers which offer a choice of distances have besides [`ALLOCATION`], each with its distance: the mean number
+/// of bytes between the blocks that it announces. The tracer chooses by attaching to one of them.
+const OF_OTHER_DISTANCES: [(&str, u64); 2] = [
+    ("otel_memory:alloc_64k", 64 << 10),
+    ("otel_memory:alloc_4m", 4 << 20),
+];
+/// Distance of [`ALLOCATION`] of a provider that offers a choice.
+pub const DEFAULT_DISTANCE: u64 = 512 << 10;
 
 /// Type of a note that describes a probe, by the owner `stapsdt`.
 const NOTE_TYPE: NoteType = NoteType(3);
 /// Maximum number of notes that are read of one file, and of those the maximum that are the contract's.
 const MAX_NOTES: usize = 1 << 16;
 const MAX_PROBES: usize = 64;
+
+/// Distance among those of a provider that offers a choice that is next to `wanted` bytes, by ratio; `None` if all are much larger.
+pub fn distance_near(wanted: u64) -> Option<u64> {
+    let [(_, smallest), (_, largest)] = OF_OTHER_DISTANCES;
+    let ratio = |distance: u64| (distance as f64 / wanted as f64).ln().abs();
+    let nearest = [smallest, DEFAULT_DISTANCE, largest]
+        .into_iter()
+        .min_by(|one, other| ratio(*one).total_cmp(&ratio(*other)));
+    nearest.filter(|_| wanted >= smallest / 2)
+}
 
 /// A USDT probe of [`PROVIDER`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +55,8 @@ pub struct UsdtProbe {
     pub semaphore: Option<Svma>,
     /// Places of the arguments, as the compiler wrote them: `8@%rdi -4@12(%rsp)`.
     pub arguments: String,
+    /// Mean number of bytes between the blocks that it announces, if that is known.
+    pub distance: Option<u64>,
 }
 
 /// The contract's probes in a file that is mapped by a process; none if it has none that can be read.
@@ -56,10 +76,23 @@ pub fn probes(bytes: &[u8], elf: &ElfView<'_>) -> Vec<UsdtProbe> {
     };
     let notes = notes.take(MAX_NOTES).map_while(Result::ok);
     let wanted = notes.filter(|note| note.name() == b"stapsdt" && note.n_type(LittleEndian) == NOTE_TYPE);
-    wanted
-        .filter_map(|note| probe(note.desc(), base))
-        .take(MAX_PROBES)
-        .collect()
+    let probes = wanted.filter_map(|note| probe(note.desc(), base));
+    with_distances(probes.take(MAX_PROBES).collect())
+}
+
+/// Gives probes of other distances the name of [`ALLOCATION`], and the distance to each if there is a choice.
+fn with_distances(mut probes: Vec<UsdtProbe>) -> Vec<UsdtProbe> {
+    let other = |name: &str| OF_OTHER_DISTANCES.into_iter().find(|(known, _)| *known == name);
+    let has_choice = probes.iter().any(|probe| other(&probe.name).is_some());
+    for probe in &mut probes {
+        if let Some((_, distance)) = other(&probe.name) {
+            ALLOCATION.clone_into(&mut probe.name);
+            probe.distance = Some(distance);
+        } else if has_choice && probe.name == ALLOCATION {
+            probe.distance = Some(DEFAULT_DISTANCE);
+        }
+    }
+    probes
 }
 
 fn slice(bytes: &[u8], range: std::ops::Range<FileOffset>) -> Option<&[u8]> {
@@ -85,6 +118,7 @@ fn probe(note: &[u8], base: Option<Svma>) -> Option<UsdtProbe> {
         svma: Svma::new(svma.wrapping_add(moved)),
         semaphore: (semaphore != 0).then(|| Svma::new(semaphore.wrapping_add(moved))),
         arguments: arguments.to_owned(),
+        distance: None,
     })
 }
 

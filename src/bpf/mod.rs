@@ -84,7 +84,7 @@ pub use statistics::{AllRuns, ProbePrograms, Runs, Statistics};
 pub(crate) use store::Recorded;
 pub use tables::{Stored, TableStore};
 pub use tracepoints::{KernelEvents, TracepointError};
-pub use usdt::{UsdtProbe, optimizes_long_nops};
+pub use usdt::UsdtProbe;
 pub(crate) use young::YoungBlocks;
 
 use store::{map_words, recorded};

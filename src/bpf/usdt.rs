@@ -31,6 +31,8 @@ pub struct UsdtProbe {
     pub site: u32,
     /// Places of the arguments that are read.
     pub arguments: Vec<Argument>,
+    /// Mean number of bytes between the blocks that it announces, if that is known.
+    pub distance: Option<u64>,
     /// Name for messages.
     pub name: String,
 }
@@ -75,18 +77,4 @@ fn argument_words(argument: Argument) -> [u64; ARGUMENT_WORDS] {
         | u64::from(argument.bytes) << 48
         | u64::from(argument.is_signed) << 56;
     [value.cast_unsigned(), place]
-}
-
-/// Returns whether this kernel makes a call of a probed `nop` of five bytes (6.18 on x86-64), instead of a trap. The system call
-/// of that call fails differently elsewhere than one that does not exist.
-#[allow(unsafe_code, reason = "a system call that no library has")]
-pub fn optimizes_long_nops() -> bool {
-    /// `uprobe` of the kernel's `arch/x86/entry/syscalls/syscall_64.tbl`.
-    const UPROBE: libc::c_long = 336;
-    if !cfg!(target_arch = "x86_64") {
-        return false;
-    }
-    // SAFETY: outside of the kernel's own trampoline, it only fails.
-    let result = unsafe { libc::syscall(UPROBE) };
-    result == -1 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENXIO)
 }

@@ -78,6 +78,13 @@ pub enum ConfigError {
         "--source usdt: the process itself chooses what it announces: leave out {0}, or use --source uprobe"
     )]
     ChosenByProcess(&'static str),
+    #[error(
+        "--preload is for a program that memleak starts, with -c COMMAND or behind --; a process that runs can be traced as it \
+         is, without it"
+    )]
+    PreloadWithoutProgram,
+    #[error("--preload has the program announce what it allocates: leave out --source uprobe")]
+    PreloadByProbes,
     #[error("no allocation is at least {min} (-z) and at most {max} (-Z) bytes large: raise -Z or lower -z")]
     NoSize { min: u64, max: u64 },
     #[error("invalid value `{0}` for --table-memory: it must be from 64 KiB to 256 MiB; for example, 32M")]
@@ -193,6 +200,8 @@ impl ConfigError {
                 | Self::TwoPrograms
                 | Self::OverheadByCalls
                 | Self::ChosenByProcess(_)
+                | Self::PreloadWithoutProgram
+                | Self::PreloadByProbes
                 | Self::NoSize { .. }
                 | Self::AgesNotRead
                 | Self::BlocksNotRead(_)

@@ -85,6 +85,7 @@ const GROUPS: &[Group] = &[
         flags: &[
             flag("pid", Environment),
             flag("command", Environment),
+            flag("preload", Environment),
             flag("follow_fork", Trusted),
             flag("mmap", Trusted),
             flag("duration", Anyone),

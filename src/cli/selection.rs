@@ -74,12 +74,21 @@ pub(super) struct Selected {
 }
 
 impl Selected {
+    /// Selects what a program announces that is started with memleak's library.
+    pub(super) fn preload(&mut self, is_started: bool) -> Result<(), ConfigError> {
+        match (is_started, self.source) {
+            (false, _) => Err(ConfigError::PreloadWithoutProgram),
+            (true, SourceChoice::Uprobe) => Err(ConfigError::PreloadByProbes),
+            (true, SourceChoice::Auto | SourceChoice::Usdt) => {
+                self.source = SourceChoice::Usdt;
+                Ok(())
+            }
+        }
+    }
+
     /// Checks the source against flags that choose calls of allocators, each with whether it is given.
     pub(super) fn check_source(&self, of_allocators: [(&'static str, bool); 5]) -> Result<(), ConfigError> {
-        let of_calls = [
-            ("-s", matches!(self.sampling, Sampling::Calls(_))),
-            ("--sample-bytes", matches!(self.sampling, Sampling::Bytes(_))),
-        ];
+        let of_calls = [("-s", matches!(self.sampling, Sampling::Calls(_)))];
         let conflict = of_calls
             .into_iter()
             .chain(of_allocators)

@@ -23,6 +23,8 @@ pub struct TraceConfig {
     pub kernel: Option<KernelConfig>,
     /// Program to start and its arguments; empty if running processes are traced.
     pub program: Vec<OsString>,
+    /// True if the program is started with the library that has it sample its allocations itself.
+    pub preload: bool,
     /// True if child processes are traced too.
     pub follow_fork: bool,
     /// True if mappings are accounted instead of what allocator functions allocate.
@@ -141,6 +143,7 @@ impl TraceConfig {
             pids: vec![pid],
             kernel: None,
             program: Vec::new(),
+            preload: false,
             follow_fork: false,
             mmap: false,
             allocators: Selection::default(),

@@ -17,6 +17,7 @@ mod live;
 mod memory;
 mod overhead;
 mod phases;
+mod preload;
 mod probes;
 mod process;
 mod program;
@@ -46,7 +47,6 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use unwind_tables::addr::Avma;
 use unwind_tables::walk::Unwind;
 
-use crate::allocator::Selection;
 use crate::bpf::collect::{self, CallQueue, Moment};
 use crate::bpf::preflight;
 use crate::bpf::{AttachPath, Storage, Walk};
@@ -62,6 +62,7 @@ use leak_report::render::{ReportSink, Stage};
 use live::{Live, Prepared};
 use overhead::Meter;
 use phases::Phases;
+pub use preload::write_library;
 use probes::AllocatorProbes;
 use schedule::Schedule;
 pub use signals::Signals;
@@ -175,7 +176,10 @@ impl<'obj> Session<'obj> {
         // Dropped, and so killed, if anything fails from here on.
         let stopped = match &config.program[..] {
             [] => None,
-            words => Some(program::start_stopped(words, config.streams, relay)?),
+            words => {
+                let preloaded = config.preload.then(preload::environment).transpose()?;
+                Some(program::start_stopped(words, preloaded, config.streams, relay)?)
+            }
         };
         let started = stopped.as_ref().map(StoppedProgram::pid);
         if let Some(pid) = started {
@@ -448,6 +452,11 @@ fn prepare(config: &TraceConfig, started: Option<u32>) -> anyhow::Result<Prepare
         .iter()
         .map(|target| read_mappings(target, &mut modules))
         .collect::<anyhow::Result<Vec<_>>>()?;
+    if config.preload {
+        for (target, mappings) in targets.iter().zip(&mappings) {
+            preload::check(&target.comm(), mappings, &modules)?;
+        }
+    }
     phases.end("read mappings");
     let built = ModuleTables::default().build(&mappings, &modules, config.walk, |_| true);
     phases.end("build tables");
@@ -458,12 +467,12 @@ fn prepare(config: &TraceConfig, started: Option<u32>) -> anyhow::Result<Prepare
     if let Some(missing) = probes::missing_by_request(&config.allocators, &problems, mapped()) {
         bail!("nothing to probe: {missing}");
     }
-    let sampling = match are_announced(config, &targets, &mappings, &probes) {
-        true => {
-            probes.use_announcements();
-            Sampling::Provider(None)
+    let sampling = match provider::choose(config, &targets, &mappings, &probes)? {
+        Some(chosen) => {
+            probes.use_announcements(chosen.distance);
+            Sampling::Provider(chosen.is_known.then_some(chosen.distance))
         }
-        false => config.sampling,
+        None => config.sampling,
     };
     let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
     for (target, mappings) in targets.iter().zip(&mappings) {
@@ -484,39 +493,6 @@ fn prepare(config: &TraceConfig, started: Option<u32>) -> anyhow::Result<Prepare
         sampling,
         phases,
     })
-}
-
-/// Returns whether the processes are to be traced by what they announce.
-fn are_announced(
-    config: &TraceConfig,
-    targets: &[Target],
-    mappings: &[Mappings],
-    probes: &AllocatorProbes,
-) -> bool {
-    let silent = || {
-        let processes = targets.iter().zip(mappings);
-        processes.filter(|(_, mappings)| !probes.any_announced(mappings.module_ids()))
-    };
-    match config.source {
-        SourceChoice::Uprobe => false,
-        // Whoever asks for some functions, or for another choice of calls, asks for probes in allocators.
-        SourceChoice::Auto => {
-            silent().next().is_none()
-                && !config.mmap
-                && config.sampling == Sampling::All
-                && config.allocators == Selection::default()
-        }
-        SourceChoice::Usdt => {
-            for (target, _) in silent() {
-                tracing::warn!(
-                    "process {} announces nothing yet: {}",
-                    target.pid(),
-                    probes::NO_ANNOUNCEMENT
-                );
-            }
-            true
-        }
-    }
 }
 
 fn read_mappings(target: &Target, modules: &mut Modules) -> anyhow::Result<Mappings> {

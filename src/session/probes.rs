@@ -4,13 +4,13 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use unwind_tables::addr::FileOffset;
 
-use crate::allocator::usdt::Argument;
+use crate::allocator::usdt::{Argument, DEFAULT_DISTANCE};
 use crate::allocator::{
     self, AllocFunction, Catalog, Discovery, ProbeSite, Problem, Reason, ResultAt, Role, Selection,
 };
 use crate::allocator::{SiteCost, SizeAt, UsdtSite};
 use crate::bpf::overhead::SlowShares;
-use crate::bpf::{CallEnd, Cookie, Probe, ProbeRole, UsdtProbe, optimizes_long_nops};
+use crate::bpf::{CallEnd, Cookie, Probe, ProbeRole, UsdtProbe};
 use crate::process::{Module, ModuleId, Modules};
 
 /// Probes in the functions of allocators, or USDT probes by which processes announce blocks.
@@ -34,8 +34,12 @@ pub(super) const NO_ANNOUNCEMENT: &str = "no file that it has mapped has the USD
 #[derive(Debug, Default)]
 pub(super) struct AllocatorProbes {
     by_module: HashMap<ModuleId, Probes>,
+    /// Modules that are `libmemleak.so`.
+    samplers: HashSet<ModuleId>,
     /// True if USDT probes are used instead of those in functions.
     are_announced: bool,
+    /// Distance of the USDT probes that are used, of providers that offer a choice.
+    distance: u64,
     /// Places of the arguments of USDT probes, by number.
     places: Vec<Vec<Argument>>,
     catalog: Catalog,
@@ -90,7 +94,9 @@ impl AllocatorProbes {
     pub(super) fn new(selection: Selection, first_instructions: bool) -> Self {
         Self {
             by_module: HashMap::new(),
+            samplers: HashSet::new(),
             are_announced: false,
+            distance: DEFAULT_DISTANCE,
             places: Vec::new(),
             catalog: Catalog::new(selection),
             first_instructions,
@@ -98,9 +104,10 @@ impl AllocatorProbes {
         }
     }
 
-    /// Uses USDT probes instead of those in functions.
-    pub(super) fn use_announcements(&mut self) {
+    /// Uses USDT probes instead of those in functions; of providers that offer a choice, those of `distance`.
+    pub(super) fn use_announcements(&mut self, distance: u64) {
         self.are_announced = true;
+        self.distance = distance;
         self.slow = SlowSites::default();
     }
 
@@ -146,11 +153,18 @@ impl AllocatorProbes {
         let mut all = Probes::default();
         for probes in wanted.iter().filter_map(|module| self.by_module.get(module)) {
             match self.are_announced {
-                true => all.usdt.extend_from_slice(&probes.usdt),
+                true => all.usdt.extend(self.chosen(probes).cloned()),
                 false => all.functions.extend_from_slice(&probes.functions),
             }
         }
         all
+    }
+
+    /// USDT probes of a module that are used.
+    fn chosen<'a>(&self, probes: &'a Probes) -> impl Iterator<Item = &'a UsdtProbe> + use<'a> {
+        let wanted = self.distance;
+        let usdt = probes.usdt.iter();
+        usdt.filter(move |probe| probe.distance.is_none_or(|distance| distance == wanted))
     }
 
     /// Examines `new` modules. Returns what is wrong with them.
@@ -163,6 +177,9 @@ impl AllocatorProbes {
         let discovery = allocator::discover(new.iter().copied(), &mut self.catalog);
         for module in new {
             self.by_module.insert(module.id, Probes::default());
+            if allocator::is_sampler(module) {
+                self.samplers.insert(module.id);
+            }
         }
         for site in &discovery.sites {
             let probes = self.by_module.entry(site.module).or_default();
@@ -207,16 +224,39 @@ impl AllocatorProbes {
 
     /// Returns whether any of `modules` announces blocks.
     pub(super) fn any_announced(&self, mut modules: impl Iterator<Item = ModuleId>) -> bool {
-        modules.any(|module| {
-            let probes = self.by_module.get(&module);
-            probes.is_some_and(|probes| !probes.usdt.is_empty())
-        })
+        modules.any(|module| self.announces(module))
+    }
+
+    /// Returns whether a program calls an allocator in its own file, `program`, past the library that would announce blocks.
+    pub(super) fn is_passed_by(
+        &self,
+        program: Option<ModuleId>,
+        modules: impl Iterator<Item = ModuleId>,
+    ) -> bool {
+        let mut providers = modules.filter(|module| self.announces(*module)).peekable();
+        let own = program.and_then(|program| self.by_module.get(&program));
+        let has_malloc = own.is_some_and(|own| own.functions.iter().any(|probe| probe.name == "malloc"));
+        has_malloc && providers.peek().is_some() && providers.all(|module| self.samplers.contains(&module))
+    }
+
+    fn announces(&self, module: ModuleId) -> bool {
+        self.by_module
+            .get(&module)
+            .is_some_and(|probes| !probes.usdt.is_empty())
+    }
+
+    /// Returns whether what announces blocks in `modules` offers a choice of distances; `None` if nothing does announce any.
+    pub(super) fn offers_distances(&self, modules: impl Iterator<Item = ModuleId>) -> Option<bool> {
+        let providers = modules.filter_map(|module| self.by_module.get(&module));
+        let mut providers = providers.filter(|probes| !probes.usdt.is_empty()).peekable();
+        providers.peek()?;
+        Some(providers.all(|probes| probes.usdt.iter().any(|probe| probe.distance.is_some())))
     }
 
     /// Number of probes that are used in all modules.
     pub(super) fn count(&self) -> usize {
         let count = |probes: &Probes| match self.are_announced {
-            true => probes.usdt.len(),
+            true => self.chosen(probes).count(),
             false => probes.functions.len(),
         };
         self.by_module.values().map(count).sum()
@@ -280,16 +320,16 @@ fn probe(site: &ProbeSite, offset: FileOffset, modules: &Modules) -> Option<Prob
 /// Makes the probe of a USDT `site` whose arguments have the number `places`; `None` if its module has no file to probe.
 fn usdt_probe(site: &UsdtSite, places: u32, modules: &Modules) -> Option<UsdtProbe> {
     let module = modules.get(site.module)?;
-    let skipped = u64::from(site.has_long_nop && optimizes_long_nops());
     Some(UsdtProbe {
         path: module.probe_path()?,
         file: file_name(module),
-        offset: site.offset.wrapping_add(skipped),
+        offset: site.offset,
         semaphore: site.semaphore,
         function: u8::try_from(site.number).ok()?,
         frees: site.function.role == Role::Free,
         site: places,
         arguments: site.arguments.clone(),
+        distance: site.distance,
         name: site.function.name.to_string(),
     })
 }

@@ -12,7 +12,7 @@ use super::hook;
 use crate::process::launch::{Relay, StoppedProgram, Streams};
 use crate::process::{Modules, Target};
 
-/// Starts `program` and holds it: at the last call of its loader's hook before constructors run, or at its entry point
+/// Starts `program`, with the environment variable that has it load a library before others if there is one, and holds it: at the last call of its loader's hook before constructors run, or at its entry point
 /// if it has no loader or that calls no hook.
 ///
 /// # Errors
@@ -20,10 +20,11 @@ use crate::process::{Modules, Target};
 /// Fails if the program cannot be started, held or inspected. It does not run then.
 pub(super) fn start_stopped(
     program: &[OsString],
+    preloaded: Option<(&'static str, OsString)>,
     streams: Streams,
     relay: &Arc<Relay>,
 ) -> anyhow::Result<StoppedProgram> {
-    let mut stopped = StoppedProgram::start(program, streams, relay)?;
+    let mut stopped = StoppedProgram::start(program, preloaded, streams, relay)?;
     let target = Target::open(stopped.pid())?;
     tracing::info!("started {} as process {}", target.comm(), stopped.pid());
     if streams == Streams::InheritedWithoutTerminal {

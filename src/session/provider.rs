@@ -1,15 +1,105 @@
-//! Processes that announce what they allocate: leaves out the frames of the code that does, and warns of those that do not.
+//! Processes that announce what they allocate: chooses whether and how they are traced by that, leaves out the frames of the code
+//! that announces, and warns of those that do not.
 
+use anyhow::bail;
 use unwind_tables::addr::Avma;
 use unwind_tables::walk::Frame;
 
 use super::live::Live;
-use super::probes::NO_ANNOUNCEMENT;
+use super::probes::{AllocatorProbes, NO_ANNOUNCEMENT};
+use super::{SourceChoice, TraceConfig};
+use crate::allocator::Selection;
+use crate::allocator::usdt::{DEFAULT_DISTANCE, distance_near};
 use crate::bpf::Origin;
-use crate::process::ModuleId;
+use crate::process::{Mappings, ModuleId, Target};
 use leak_report::model::leak::leave_out_providers;
-use leak_report::model::{Snapshot, StackTotals};
+use leak_report::model::{Sampling, Snapshot, StackTotals};
 use leak_report::render::printable;
+
+/// Announcements to trace processes by.
+pub(super) struct Chosen {
+    /// Distance of the probes that are used where there is a choice.
+    pub(super) distance: u64,
+    /// True if all that announce blocks offer a choice, so that this is the distance of each.
+    pub(super) is_known: bool,
+}
+
+/// Chooses how the processes are traced by what they announce; `None` if they are not.
+///
+/// # Errors
+///
+/// They are to be, and cannot as the flags say.
+pub(super) fn choose(
+    config: &TraceConfig,
+    targets: &[Target],
+    mappings: &[Mappings],
+    probes: &AllocatorProbes,
+) -> anyhow::Result<Option<Chosen>> {
+    let processes = || targets.iter().zip(mappings);
+    let offers: Vec<_> = processes()
+        .map(|(target, mappings)| offer(config, target, mappings, probes))
+        .collect();
+    let distance = match config.sampling {
+        Sampling::All => Some(DEFAULT_DISTANCE),
+        Sampling::Bytes(bytes) => distance_near(bytes),
+        Sampling::Calls(_) | Sampling::Governed(_) | Sampling::Provider(_) => None,
+    };
+    let is_known = offers.iter().all(|offer| *offer == Some(true));
+    match config.source {
+        SourceChoice::Uprobe => Ok(None),
+        // Whoever asks for some functions, or for another choice of calls, asks for probes in allocators.
+        SourceChoice::Auto => {
+            let is_announced = offers.iter().all(Option::is_some);
+            let is_any = config.sampling == Sampling::All;
+            let is_usual = !config.mmap && config.allocators == Selection::default();
+            let distance = distance.filter(|_| is_announced && is_usual && (is_any || is_known));
+            Ok(distance.map(|distance| Chosen { distance, is_known }))
+        }
+        SourceChoice::Usdt => {
+            for ((target, _), offer) in processes().zip(&offers) {
+                match (offer, config.sampling) {
+                    (None, _) => tracing::warn!(
+                        "process {} announces nothing yet: {NO_ANNOUNCEMENT}",
+                        target.pid()
+                    ),
+                    (Some(false), Sampling::Bytes(_)) => bail!(
+                        "process {} announces what it chooses at one distance, its own: leave out --sample-bytes, or use \
+                         --source uprobe",
+                        target.pid()
+                    ),
+                    (Some(_), _) => {}
+                }
+            }
+            let Some(distance) = distance else {
+                bail!(
+                    "--source usdt: no process announces one allocation for fewer than {} bytes: --source uprobe can record more",
+                    64 << 10
+                );
+            };
+            Ok(Some(Chosen { distance, is_known }))
+        }
+    }
+}
+
+/// Returns whether what announces a process's blocks offers a choice of distances; `None` if nothing does.
+fn offer(
+    config: &TraceConfig,
+    target: &Target,
+    mappings: &Mappings,
+    probes: &AllocatorProbes,
+) -> Option<bool> {
+    let program = mappings.module_ids().next();
+    if probes.is_passed_by(program, mappings.module_ids()) {
+        if config.source != SourceChoice::Uprobe {
+            tracing::warn!(
+                "process {} has libmemleak.so, and calls an allocator in its own file past it",
+                target.pid()
+            );
+        }
+        return None;
+    }
+    probes.offers_distances(mappings.module_ids())
+}
 
 /// Code that announces blocks.
 enum Announcer {

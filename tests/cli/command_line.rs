@@ -449,6 +449,10 @@ fn packages_as_root() {
         run(&path(&installed), &["--version"]),
         format!("memleak {version}\n")
     );
+    let library = fs::read(root.join("usr/lib/memleak/libmemleak.so")).expect("installed");
+    let written = path(&directory.join("libmemleak.so"));
+    run(&path(&installed), &["library", "--output", &written]);
+    assert_eq!(fs::read(&written).expect("written"), library);
     let doc = root.join("usr/share/doc/memleak");
     let copyright = fs::read_to_string(doc.join("copyright")).expect("installed");
     for part in ["libbpf-sys", "inferno", "libelf", "MIT License", "CDDL"] {

@@ -17,6 +17,7 @@ mod leaks;
 mod mmap;
 mod overhead;
 mod own_memory;
+mod preloaded;
 mod processes;
 mod resident_memory;
 mod sampling;

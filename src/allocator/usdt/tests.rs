@@ -90,3 +90,58 @@ fn lists_of_arguments() {
     let unsupported = ArgumentError::Unsupported("8@d0".into());
     assert_eq!(places("8@x0 8@d0", 2), Err(unsupported));
 }
+
+fn named(name: &str) -> UsdtProbe {
+    UsdtProbe {
+        name: name.to_owned(),
+        svma: Svma::new(0),
+        semaphore: None,
+        arguments: String::new(),
+        distance: None,
+    }
+}
+
+/// Where there is a choice, each probe of an allocation has its distance, and one name; elsewhere the distance is not known.
+#[test]
+fn probes_of_several_distances() {
+    let names = |names: &[&str]| -> Vec<_> {
+        let probes = with_distances(names.iter().map(|name| named(name)).collect());
+        probes
+            .into_iter()
+            .map(|probe| (probe.name, probe.distance))
+            .collect()
+    };
+    let (allocation, free) = (ALLOCATION.to_owned(), FREE.to_owned());
+    assert_eq!(
+        names(&[ALLOCATION, FREE]),
+        [(allocation.clone(), None), (free.clone(), None)]
+    );
+    assert_eq!(
+        names(&[ALLOCATION, "otel_memory:alloc_64k", FREE, "otel_memory:alloc_4m"]),
+        [
+            (allocation.clone(), Some(512 << 10)),
+            (allocation.clone(), Some(64 << 10)),
+            (free, None),
+            (allocation, Some(4 << 20)),
+        ]
+    );
+}
+
+/// The nearest distance by ratio; what is asked for far below all of them is none.
+#[test]
+fn nearest_distance() {
+    let (small, middle, large) = (64 << 10, 512 << 10, 4 << 20);
+    for (wanted, distance) in [
+        (1, None),
+        (4096, None),
+        (32 << 10, Some(small)),
+        (small, Some(small)),
+        (181 << 10, Some(small)),
+        (182 << 10, Some(middle)),
+        (1 << 20, Some(middle)),
+        (2 << 20, Some(large)),
+        (1 << 40, Some(large)),
+    ] {
+        assert_eq!(distance_near(wanted), distance, "{wanted}");
+    }
+}

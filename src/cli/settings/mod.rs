@@ -456,7 +456,7 @@ fn config_error(cli: Cli) -> Option<ConfigError> {
         Some(Command::Diff(args)) => DifferenceOptions::try_from(args).err(),
         Some(Command::Trend(args)) => TrendOptions::try_from(args).err(),
         Some(Command::Doctor(args)) => doctor::Options::try_from(args).err(),
-        Some(Command::Table { .. } | Command::Completions(_) | Command::Man(_)) => None,
+        Some(Command::Table { .. } | Command::Library(_) | Command::Completions(_) | Command::Man(_)) => None,
     }
 }
 

@@ -34,10 +34,17 @@ pub struct StoppedProgram {
 
 impl StoppedProgram {
     /// Starts `program` and stops it at the loader's first instruction, when the kernel has mapped the program and its
-    /// loader. From then on `relay` passes signals to it. On an error, nothing is left running.
-    pub fn start(program: &[OsString], streams: Streams, relay: &Arc<Relay>) -> Result<Self, LaunchError> {
+    /// loader. From then on `relay` passes signals to it. `variable` is added to its environment. On an error, nothing is left
+    /// running.
+    pub fn start(
+        program: &[OsString],
+        variable: Option<(&'static str, OsString)>,
+        streams: Streams,
+        relay: &Arc<Relay>,
+    ) -> Result<Self, LaunchError> {
         let name = name_of(program);
         let mut command = command(program, relay, &name)?;
+        command.envs(variable);
         streams.give_to(&mut command);
         let mut stopped = relay.start(|| {
             // Returns when the exec has succeeded or failed.
@@ -250,7 +257,7 @@ mod tests {
     }
 
     fn start(program: &[&str]) -> Result<StoppedProgram, LaunchError> {
-        StoppedProgram::start(&words(program), Streams::Inherited, &Arc::default())
+        StoppedProgram::start(&words(program), None, Streams::Inherited, &Arc::default())
     }
 
     /// A program runs to its entry point, is released there, and ends with its own status.
