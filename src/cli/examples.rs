@@ -31,6 +31,10 @@ const MORE_EXAMPLES: &[Example] = &[
         "memleak --fail-on 'outstanding>1MiB' -- ./tests",
         "status 1 if more is left at its end",
     ),
+    (
+        "memleak --preload -- ./server --port 80",
+        "a sample of its allocations, at next to no cost",
+    ),
     ("memleak 10", "the kernel's own allocations, every 10 seconds"),
     (
         "memleak --format json -p 4711 60 1 > leaks.json",
@@ -123,6 +127,13 @@ const OF_COMMANDS: &[(&str, &[Example])] = &[
                 "and how complete the process's stacks would be",
             ),
         ],
+    ),
+    (
+        "library",
+        &[(
+            "memleak library --output /usr/local/lib/libmemleak.so",
+            "for LD_PRELOAD of services that are to be traced at any time",
+        )],
     ),
     (
         "completions",

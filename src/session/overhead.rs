@@ -61,6 +61,8 @@ struct State {
     /// True if the cost at the start was logged.
     is_logged: bool,
     governing: Option<Governing>,
+    /// True if every call is recorded.
+    is_whole: bool,
 }
 
 struct Governing {
@@ -94,6 +96,7 @@ impl Meter {
                 measured: true,
                 is_logged: false,
                 governing,
+                is_whole: live.kernel.recorded.sampling == Sampling::All,
             }),
             is_ending: Mutex::new(false),
             ending: Condvar::new(),
@@ -260,6 +263,11 @@ impl State {
         if !self.is_logged && recent.seconds >= RECENT_PERIOD.as_secs_f64() && is_known {
             self.is_logged = true;
             tracing::info!("{}", render::forecast(&recent));
+            if self.is_whole
+                && let Some(ways) = render::cheaper_ways(&recent)
+            {
+                tracing::info!("{ways}");
+            }
         }
     }
 

@@ -63,7 +63,7 @@ pub(super) fn choose(
                         target.pid()
                     ),
                     (Some(false), Sampling::Bytes(_)) => bail!(
-                        "process {} announces what it chooses at one distance, its own: leave out --sample-bytes, or use \
+                        "process {} announces what it chooses at an interval of its own: leave out --sample-bytes, or use \
                          --source uprobe",
                         target.pid()
                     ),

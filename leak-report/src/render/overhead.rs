@@ -100,6 +100,21 @@ pub fn forecast(spent: &Spent) -> String {
     format!("{rate} allocations/s: {about}{share} of one CPU")
 }
 
+/// Ways to trace for less what costs as much, with what to expect of each; `None` if it costs little. Of a trace of every call.
+pub fn cheaper_ways(spent: &Spent) -> Option<String> {
+    /// Share of one CPU from which another way is worth a line.
+    const MUCH: f64 = 0.05;
+    /// Cost of a trace with `--sample-bytes 512K`, of every call 1: `benches/RESULTS.md`, redis.
+    const SAMPLED: f64 = 0.7;
+    (spent.share() >= MUCH).then(|| {
+        format!(
+            "for less: --sample-bytes 512K, about {}; --max-overhead PCT, a limit; next to nothing if it may be started again, \
+             with --preload",
+            share(spent.share() * SAMPLED)
+        )
+    })
+}
+
 /// Time per run of each program that ran.
 fn per_run(spent: &Spent) -> String {
     let name = |program| match program {
@@ -181,6 +196,11 @@ mod tests {
     #[test]
     fn forecasts() {
         assert_eq!(forecast(&spent()), "214 k allocations/s: about 41% of one CPU");
+        let ways = cheaper_ways(&spent()).expect("it costs much");
+        assert!(
+            ways.starts_with("for less: --sample-bytes 512K, about 29%; "),
+            "{ways}"
+        );
         let quiet = Spent {
             seconds: 1.0,
             entries: 3.0,
@@ -189,6 +209,7 @@ mod tests {
             ..Spent::default()
         };
         assert_eq!(forecast(&quiet), "3 allocations/s: less than 0.1% of one CPU");
+        assert_eq!(cheaper_ways(&quiet), None);
         for (number, text) in [
             (0.0, "0"),
             (999.4, "999"),
