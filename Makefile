@@ -107,6 +107,7 @@ lint: clippy features doc
 
 clippy:
 	@$(STEP) clippy $(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	@RUSTFLAGS='--cfg memleak_preload -C panic=abort' $(STEP) clippy $(CARGO) clippy -p memleak-alloc --lib --locked -- -D warnings
 
 # What can be left out of a build: without it, the rest has no warnings.
 FEATURES := net tui

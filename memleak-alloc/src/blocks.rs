@@ -31,12 +31,13 @@ impl Bucket {
 
 /// Numbers of buckets, powers of two: some 6 thousand blocks in the first table, 4 million in all.
 const TABLES: [usize; 4] = [1 << 10, 1 << 13, 1 << 16, 1 << 19];
+/// As many as a word of 16 bits has values, which `preload::entries::free` counts on.
 const PAGES: usize = 1 << 16;
 
 static FIRST: [Bucket; TABLES[0]] = [const { Bucket::empty() }; TABLES[0]];
 static OTHERS: [AtomicPtr<Bucket>; TABLES.len() - 1] =
     [const { AtomicPtr::new(ptr::null_mut()) }; TABLES.len() - 1];
-static ANNOUNCED_IN_PAGE: [AtomicU8; PAGES] = [const { AtomicU8::new(0) }; PAGES];
+pub(crate) static ANNOUNCED_IN_PAGE: [AtomicU8; PAGES] = [const { AtomicU8::new(0) }; PAGES];
 /// Number of blocks that were chosen and not announced, since there was no place for them. Tracers read it by its symbol.
 #[cfg_attr(memleak_preload, unsafe(no_mangle))]
 #[allow(non_upper_case_globals, reason = "a symbol")]

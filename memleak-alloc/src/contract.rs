@@ -40,6 +40,9 @@ pub static SEMAPHORES: Semaphores = Semaphores {
     free: AtomicU16::new(0),
 };
 
+/// Offset of the semaphore of frees in [`Semaphores`].
+pub const SEMAPHORE_OF_FREE: usize = core::mem::offset_of!(Semaphores, free);
+
 impl Semaphores {
     /// Returns whether anybody is attached to any of the probes.
     #[inline(always)]

@@ -1,9 +1,18 @@
 //! The C library's functions.
 
+#[cfg(target_arch = "x86_64")]
+use super::next::Next;
 use super::next::{NEXT, Nesting};
 use super::thread;
+#[cfg(target_arch = "x86_64")]
+use crate::blocks::ANNOUNCED_IN_PAGE;
 use crate::blocks::Announced;
+#[cfg(target_arch = "x86_64")]
+use crate::contract::{SEMAPHORE_OF_FREE, SEMAPHORES};
 use crate::sampler;
+
+#[cfg(target_arch = "x86_64")]
+const _: () = assert!(core::mem::offset_of!(Next, malloc) == 0);
 
 /// Handles an allocation that [`thread::is_due`] said to contain a chosen byte. Returns `block`.
 #[cold]
@@ -31,12 +40,38 @@ fn outer<T>(nesting: Nesting, call: impl FnOnce() -> T) -> T {
     }
 }
 
+/// In instructions that compare and jump in memory, which a compiler does not make of atomic variables: two less of eight.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub(super) extern "C" fn malloc(size: usize) -> *mut u8 {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "cmp qword ptr [rip + {semaphores}], 0",
+        "jne 3f",
+        "2: jmp qword ptr [rip + {next}]",
+        "3: mov rax, qword ptr [rip + memleak_thread@GOTTPOFF]",
+        "sub qword ptr fs:[rax], rdi",
+        "jnc 2b",
+        "jmp {chosen}",
+        ".cfi_endproc",
+        semaphores = sym SEMAPHORES, next = sym NEXT, chosen = sym malloc_chosen,
+    )
+}
+
+#[cfg(target_arch = "aarch64")]
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn malloc(size: usize) -> *mut u8 {
     match is_due(size) {
-        true => allocated(NEXT.malloc.get()(size), size),
+        true => malloc_chosen(size),
         false => NEXT.malloc.get()(size),
     }
+}
+
+#[cold]
+#[inline(never)]
+extern "C" fn malloc_chosen(size: usize) -> *mut u8 {
+    allocated(NEXT.malloc.get()(size), size)
 }
 
 #[unsafe(no_mangle)]
@@ -99,6 +134,29 @@ pub(super) unsafe extern "C" fn posix_memalign(place: *mut *mut u8, alignment: u
     status
 }
 
+#[cfg(target_arch = "x86_64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub(super) extern "C" fn free(block: *mut u8) {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "cmp word ptr [rip + {semaphores} + {free}], 0",
+        "jne 3f",
+        "2: jmp qword ptr [rip + {next} + {place}]",
+        "3: mov eax, edi",
+        "shr eax, 12",
+        "movzx eax, ax",
+        "lea rcx, [rip + {announced}]",
+        "cmp byte ptr [rcx + rax], 0",
+        "je 2b",
+        "jmp {freed}",
+        ".cfi_endproc",
+        semaphores = sym SEMAPHORES, free = const SEMAPHORE_OF_FREE, next = sym NEXT,
+        place = const core::mem::offset_of!(Next, free), announced = sym ANNOUNCED_IN_PAGE, freed = sym free_announced,
+    )
+}
+
+#[cfg(target_arch = "aarch64")]
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn free(block: *mut u8) {
     match sampler::must_tell_free(block.addr()) {

@@ -40,6 +40,7 @@ impl<F: Copy> Place<F> {
 /// Defines [`Next`] and its initial functions, each of which finds all and calls the one that it stands for.
 macro_rules! next {
     ($($name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?, otherwise $otherwise:expr;)*) => {
+        #[repr(C)]
         pub(super) struct Next {
             $(pub(super) $name: Place<extern "C" fn($($type),*) $(-> $result)?>,)*
         }
