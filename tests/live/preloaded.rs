@@ -71,7 +71,7 @@ fn outstanding(report: &Report, symbol: &str) -> Amount {
     report.through(symbol).iter().map(|stack| stack.outstanding).sum()
 }
 
-/// What `announced/edges.c` leaves, whatever its allocator.
+/// Checks what `announced/edges.c` leaves, whatever its allocator.
 #[track_caller]
 fn check_edges(name: &str, report: &Report) {
     let each = outstanding(report, "each_function");
