@@ -35,12 +35,13 @@ pub(super) fn maps(bytes: &[u8]) {
 fn written(entry: &MapsEntry) -> Vec<u8> {
     let flag = |is, letter| if is { letter } else { '-' };
     let mut line = format!(
-        "{:x}-{:x} {}{}{}p {:x} {:x}:{:x} {} ",
+        "{:x}-{:x} {}{}{}{} {:x} {:x}:{:x} {} ",
         entry.range.start.get(),
         entry.range.end.get(),
         flag(entry.readable, 'r'),
         flag(entry.writable, 'w'),
         flag(entry.executable, 'x'),
+        if entry.shared { 's' } else { 'p' },
         entry.offset.get(),
         entry.device.0,
         entry.device.1,

@@ -18,6 +18,8 @@ pub struct MapsEntry {
     pub executable: bool,
     pub writable: bool,
     pub readable: bool,
+    /// True if others can map the same memory and see writes to it.
+    pub shared: bool,
     /// Offset in the file at which the mapping starts; 0 without a file.
     pub offset: FileOffset,
     /// Major and minor number of the file's device; 0:0 without a file.
@@ -81,6 +83,7 @@ fn parse_line(line: &[u8]) -> Result<MapsEntry, MapsError> {
         readable: permissions.starts_with(b"r"),
         writable: permissions.get(1) == Some(&b'w'),
         executable: permissions.get(2) == Some(&b'x'),
+        shared: permissions.get(3) == Some(&b's'),
         offset: FileOffset::new(offset),
         device,
         inode,

@@ -21,6 +21,7 @@ mod settled;
 mod shortened;
 pub mod smaps;
 pub(crate) mod stat;
+pub mod touched;
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

@@ -352,7 +352,7 @@ impl RecordedCall {
                 }
                 assert_eq!(fifth < WINDOW, is_placed, "the flag");
             }
-            RegionCall::Brk => panic!("none is made"),
+            RegionCall::Brk | RegionCall::Madvise => panic!("none is made"),
         }
         for (number, owner) in owners.iter_mut().enumerate() {
             let is_mapped = self.mapped >> number & 1 == 1;

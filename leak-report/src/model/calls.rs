@@ -38,11 +38,13 @@ pub enum RegionCall {
     Brk,
     /// `munmap`
     Munmap,
+    /// `madvise` that discards pages
+    Madvise,
 }
 
 impl RegionCall {
     /// Every call.
-    pub const ALL: [Self; 4] = [Self::Mmap, Self::Mremap, Self::Brk, Self::Munmap];
+    pub const ALL: [Self; 5] = [Self::Mmap, Self::Mremap, Self::Brk, Self::Munmap, Self::Madvise];
 
     /// Name in reports, used in place of an allocator function.
     pub const fn name(self) -> &'static str {
@@ -51,6 +53,7 @@ impl RegionCall {
             Self::Mremap => "mremap",
             Self::Brk => "brk",
             Self::Munmap => "munmap",
+            Self::Madvise => "madvise",
         }
     }
 }

@@ -35,7 +35,7 @@ pub(super) fn taken(event: &RegionEvent, page_at: impl Fn(Avma) -> u64) -> Vec<R
         (RegionCall::Brk, CallMoment::Begins { program_break }) if (1..program_break).contains(&first) => {
             vec![between(first, program_break)]
         }
-        (RegionCall::Mmap | RegionCall::Brk, _) => Vec::new(),
+        (RegionCall::Mmap | RegionCall::Brk | RegionCall::Madvise, _) => Vec::new(),
     };
     ranges.into_iter().flatten().collect()
 }
@@ -57,18 +57,20 @@ pub(super) fn given(
         RegionCall::Mmap => whole_pages(result, second, page_of(fourth)),
         RegionCall::Mremap => whole_pages(result, third, page_at(Avma::new(first))),
         RegionCall::Brk => between(program_break?, result),
-        RegionCall::Munmap => None,
+        RegionCall::Munmap | RegionCall::Madvise => None,
     }
 }
 
 /// True if an ended call failed. `brk` returns the current break whether or not it was changed.
-pub(super) fn has_failed(event: &RegionEvent) -> bool {
+pub(in crate::process) fn has_failed(event: &RegionEvent) -> bool {
     let CallMoment::Ended { result, .. } = event.moment else {
         return false;
     };
     match event.call {
         RegionCall::Brk => event.arguments[0] != 0 && event.arguments[0] != result,
-        RegionCall::Mmap | RegionCall::Mremap | RegionCall::Munmap => result > 4096_u64.wrapping_neg(),
+        RegionCall::Mmap | RegionCall::Mremap | RegionCall::Munmap | RegionCall::Madvise => {
+            result > 4096_u64.wrapping_neg()
+        }
     }
 }
 

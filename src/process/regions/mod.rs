@@ -36,6 +36,7 @@ pub use event::{CallMoment, REGION_ARGUMENTS, RegionEvent};
 use intervals::Intervals;
 use leak_report::model::RegionCall;
 use leak_report::model::{Amount, RegionKind};
+pub(super) use meaning::has_failed;
 use progress::{InProgress, Moved, Taken};
 
 /// A mapping that a call made.
@@ -301,7 +302,7 @@ impl Regions {
         let (kind, page) = match (event.call, old) {
             (RegionCall::Mmap, _) => (kind::asked_for(protection, flags), meaning::page_of(flags)),
             (RegionCall::Mremap, Some(old)) => (old.kind, old.page),
-            (RegionCall::Mremap | RegionCall::Brk | RegionCall::Munmap, _) => {
+            (RegionCall::Mremap | RegionCall::Brk | RegionCall::Munmap | RegionCall::Madvise, _) => {
                 (RegionKind::Anonymous, pages::bytes())
             }
         };

@@ -107,7 +107,7 @@ impl InProgress {
                 let mut holds = takes.iter().filter(|range| range.start == old);
                 holds.next_back().cloned()
             }),
-            RegionCall::Mmap | RegionCall::Brk => None,
+            RegionCall::Mmap | RegionCall::Brk | RegionCall::Madvise => None,
         };
         let takes = match &moved {
             Some(moved) => {
