@@ -20,6 +20,14 @@ const volatile bool walk_memo = true;
 const volatile bool check_walks = false;
 /* Trace the children of traced processes too (--follow-fork). */
 const volatile bool follow_fork = false;
+/* Trace page faults (--faults): mapping calls only tell what becomes of pages. */
+const volatile bool traces_faults = false;
+/* Number of "page fault" in the user side's function table. */
+const volatile u32 fault_function = 0;
+/* Binary logarithm of the bytes of a page. */
+const volatile u32 page_shift = 12;
+/* Random number that the choice of pages depends on (-s). */
+const volatile u64 page_seed = 0;
 /* Process slots in use, slot 0 included. */
 const volatile u32 slot_count = 1;
 /* Mask of words of the table store. */

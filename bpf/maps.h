@@ -78,8 +78,9 @@ struct {
 	__uint(max_entries, 64 * 1024);
 } events SEC(".maps");
 
-/* Mapping calls of traced processes, in order. Written by probes; read by user space several times a second, and
- * when a quarter is full. Size: 8 MiB with --mmap, a page without; beyond it, calls are counted as lost. */
+/* Mapping calls of traced processes, and their page faults, in order. Written by probes; read by user space several times a
+ * second, and when a quarter is full. Size: 8 MiB with --mmap, 16 MiB with --faults, a page without; beyond it, they are
+ * counted as lost. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);

@@ -6,6 +6,7 @@
  */
 #include "calls/calls.h"
 #include "calls/usdt.h"
+#include "process/faults.h"
 #include "process/lifecycle.h"
 #include "process/regions.h"
 
@@ -49,6 +50,7 @@ struct compared {
 	struct event event;
 	enum region_call region_call;
 	struct region_event region_event;
+	struct fault_event fault_event;
 	enum call_trace call_trace;
 	enum call_event_kind call_event_kind;
 	struct call_event call_event;
@@ -212,8 +214,17 @@ MAPPING_CALL(mmap, CALL_MMAP)
 MAPPING_CALL(munmap, CALL_MUNMAP)
 MAPPING_CALL(mremap, CALL_MREMAP)
 MAPPING_CALL(brk, CALL_BRK)
+MAPPING_CALL(madvise, CALL_MADVISE)
 
-/* Returns the unread bytes in the queue of mapping calls. Run by user space. */
+/* Attached to the software event of page faults of each thread. Runs before the fault is handled, with preemption disabled. */
+SEC("perf_event")
+int page_fault(struct perf_event_context *ctx)
+{
+	page_faults(ctx);
+	return 0;
+}
+
+/* Returns the unread bytes in the queue of mapping calls and page faults. Run by user space. */
 SEC("syscall")
 int waiting_regions(void *ctx)
 {

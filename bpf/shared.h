@@ -486,6 +486,8 @@ enum counter {
 	COUNTER_LOST_CALL_EVENT = 26,
 	/* Probe hits of `ret` instructions. */
 	COUNTER_RET_HITS = 27,
+	/* A page fault not sent to user space: the queue was full. */
+	COUNTER_LOST_FAULT_EVENT = 28,
 	COUNTERS,
 };
 
@@ -506,16 +508,18 @@ struct event {
 	u64 address;
 };
 
-/* System calls that change a process's mappings. Their function numbers are the last ones below MAX_FUNCTIONS. */
+/* System calls that change a process's mappings, or what they hold. Their function numbers are the last ones below MAX_FUNCTIONS. */
 enum region_call {
 	CALL_MMAP = 0,
 	CALL_MREMAP = 1,
 	CALL_BRK = 2,
 	CALL_MUNMAP = 3,
+	/* With --faults only. */
+	CALL_MADVISE = 4,
 	REGION_CALLS,
 };
 
-/* A mapping call that is about to remove mappings, or that has ended. */
+/* A mapping call that is about to remove mappings or their contents, or that has ended. */
 struct region_event {
 	u32 instance;
 	/* Thread id, in the initial pid namespace. */
@@ -531,6 +535,15 @@ struct region_event {
 	u64 result;
 	/* CLOCK_MONOTONIC. */
 	u64 time;
+};
+
+/* A page fault (--faults), in the queue of the mapping calls. */
+struct fault_event {
+	/* The address that was to be accessed. */
+	u64 address;
+	u32 instance;
+	/* Index of the stack record. */
+	u32 stack;
 };
 
 /* Extent of the call trace (-t). */
@@ -579,6 +592,7 @@ _Static_assert(sizeof(struct mapping) == 64, "a mapping is one cache line");
 _Static_assert(sizeof(struct process) == 64, "user space reads it as eight words");
 _Static_assert(sizeof(struct instance) == 40, "user space reads it as five words");
 _Static_assert(sizeof(struct region_event) == 72, "user space reads it as nine words");
+_Static_assert(sizeof(struct fault_event) == 16, "user space tells it from a mapping call by its size");
 _Static_assert(sizeof(struct young_block) == 64, "a place is one cache line");
 _Static_assert(sizeof(struct stack_record) == 64, "a stack record is one cache line");
 _Static_assert(sizeof(struct stack_totals) == 64, "a stack's totals are one cache line");

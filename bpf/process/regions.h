@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Mapping calls: mmap, munmap, mremap and brk, sent to user space in the order in which they take effect. User space
- * interprets them (src/process/regions); here a call is its arguments, its result and its stack.
+ * Mapping calls: mmap, munmap, mremap and brk, and with --faults madvise, sent to user space in the order in which they take
+ * effect. User space interprets them (src/process/regions, src/process/touched); here a call is its arguments, its result and
+ * its stack.
  *
  * A call that removes mappings is sent when it begins: when it ends, another thread can already have new mappings at
  * those addresses. Every call is sent when it has ended, with all of its arguments, which makes up for a missed
@@ -33,6 +34,14 @@ struct task_struct___mapping {
 /* From the kernel's include/uapi/linux/mman.h. */
 #define MAP_FIXED 0x10
 #define MAP_FIXED_NOREPLACE 0x100000
+#define MAP_LOCKED 0x2000
+#define MAP_POPULATE 0x8000
+
+/* From the kernel's include/uapi/asm-generic/mman-common.h: what discards pages. */
+#define MADV_DONTNEED 4
+#define MADV_FREE 8
+#define MADV_REMOVE 9
+#define MADV_DONTNEED_LOCKED 24
 
 /* Wakes user space if more than a quarter of the queue is unread; it also polls the queue. */
 static __always_inline u64 region_wakeup(void)
@@ -73,7 +82,16 @@ static __always_inline u64 current_break(void)
 	return BPF_CORE_READ(task, mm, brk);
 }
 
-/* Returns whether the call can remove mappings; others are sent at their end only. */
+/* Returns whether the call can change mappings or discard pages: most advice does neither. */
+static __always_inline bool has_effect(struct pt_regs *regs, enum region_call call)
+{
+	u64 advice = syscall_argument(regs, 2);
+
+	return call != CALL_MADVISE || advice == MADV_DONTNEED || advice == MADV_FREE || advice == MADV_REMOVE ||
+	       advice == MADV_DONTNEED_LOCKED;
+}
+
+/* Returns whether the call can remove mappings or pages; others are sent at their end only. */
 static __always_inline bool takes_away(struct pt_regs *regs, enum region_call call)
 {
 	u64 flags = syscall_argument(regs, 3);
@@ -107,7 +125,7 @@ static __always_inline void region_call_begins(enum region_call call)
 	struct pt_regs *regs = user_registers();
 	struct region_event *event;
 
-	if (!owner || !takes_away(regs, call))
+	if (!owner || !has_effect(regs, call) || !takes_away(regs, call))
 		return;
 	event = new_region_event(owner, regs, call);
 	if (!event)
@@ -135,19 +153,27 @@ static __always_inline u64 mapped_bytes(struct pt_regs *regs, enum region_call c
 	}
 }
 
+/* Returns whether memory of the call's stack is what it maps: with --faults, only what it makes resident at once. */
+static __always_inline bool makes_mapping(struct pt_regs *regs, enum region_call call)
+{
+	if (call == CALL_MUNMAP || call == CALL_MADVISE)
+		return false;
+	return !traces_faults || (call == CALL_MMAP && syscall_argument(regs, 3) & (MAP_POPULATE | MAP_LOCKED));
+}
+
 static __always_inline void region_call_ends(enum region_call call)
 {
 	u64 owner = region_owner();
-	u32 function = MAX_FUNCTIONS - REGION_CALLS + call;
+	u32 function = traces_faults ? fault_function : MAX_FUNCTIONS - REGION_CALLS + call;
 	struct pt_regs *regs = user_registers();
 	struct region_event *event;
 	u32 stack = 0;
 
-	if (!owner)
+	if (!owner || !has_effect(regs, call))
 		return;
 
 	u64 value = result(regs);
-	bool maps = call != CALL_MUNMAP && !is_error(value);
+	bool maps = makes_mapping(regs, call) && !is_error(value);
 
 	/* A brk whose result is not its argument failed, or only queried the break: it maps nothing. */
 	if (call == CALL_BRK && syscall_argument(regs, 0) != value)
@@ -156,7 +182,8 @@ static __always_inline void region_call_ends(enum region_call call)
 		stack = current_stack(regs, NULL, caller_of_kernel(regs), owner, function);
 	event = new_region_event(owner, regs, call);
 	if (!event) {
-		if (maps)
+		/* With --faults, what is lost are pages, and user space finds them. */
+		if (maps && !traces_faults)
 			lose_block(COUNTER_LOST_REGION, mapped_bytes(regs, call), WEIGHT_ONE, stack);
 		return;
 	}

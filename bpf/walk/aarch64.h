@@ -11,6 +11,9 @@ enum machine {
 	ADDRESS_BITS = 48,
 	/* A call pushes nothing: the stack pointer at the function's entry is where its frame begins. */
 	RETURN_SLOT_BYTES = 0,
+	/* Words of `bpf_user_pt_regs_t`, and which of them is the program counter. */
+	CONTEXT_REGISTERS = 34,
+	CONTEXT_PC = 32,
 };
 
 /* From the kernel's arch/arm64/include/asm/ptrace.h: the fields needed here; those before `orig_x0` are ABI. */

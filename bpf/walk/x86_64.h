@@ -11,6 +11,9 @@ enum machine {
 	ADDRESS_BITS = 47,
 	/* A call pushes the return address: the stack pointer at the function's entry is the address of its slot. */
 	RETURN_SLOT_BYTES = 8,
+	/* Words of `bpf_user_pt_regs_t`, and which of them is the program counter. */
+	CONTEXT_REGISTERS = 21,
+	CONTEXT_PC = 16,
 };
 
 /* From the kernel's arch/x86/include/asm/ptrace.h; the order is ABI. */

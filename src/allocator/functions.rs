@@ -95,6 +95,8 @@ pub enum Family {
     Given,
     /// The USDT probes of processes that sample their allocations themselves (`super::usdt`).
     Usdt,
+    /// Not a function: page faults (`--faults`), with a place among them for its number and name.
+    Fault,
 }
 
 impl Family {

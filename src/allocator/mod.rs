@@ -26,4 +26,4 @@ pub use discovery::{Discovery, ProbeSite, UsdtSite, choose_site, discover, is_sa
 pub use functions::{AllocFunction, Family, ResultAt, Role, Shape, SizeAt};
 pub use probing::SiteCost;
 pub use problem::{Problem, Reason};
-pub use table::FUNCTIONS;
+pub use table::{FUNCTIONS, PAGE_FAULT};

@@ -5,9 +5,12 @@
 
 use super::functions::{AllocFunction, Family, Presence, ResultAt, Role, Shape, SizeAt};
 use super::usdt;
-use Family::{Collector, Cxx, Jemalloc, Libc, Mimalloc, Rust, Tcmalloc, TcmallocInternal, Usdt};
+use Family::{Collector, Cxx, Fault, Jemalloc, Libc, Mimalloc, Rust, Tcmalloc, TcmallocInternal, Usdt};
 use SizeAt::{Argument, Product};
 use leak_report::model::Name;
+
+/// Name of page faults among the functions.
+pub const PAGE_FAULT: &str = "page fault";
 
 /// Functions that are known by name, the best known name first if one address has several.
 #[rustfmt::skip]
@@ -221,6 +224,9 @@ pub const FUNCTIONS: &[AllocFunction] = &[
 
     allocates(Usdt, usdt::ALLOCATION, Argument(1)),
     frees(Usdt, usdt::FREE, 0),
+
+    // No symbol has a blank.
+    allocates(Fault, PAGE_FAULT, Argument(0)),
 ];
 
 const fn function(family: Family, name: &'static str, role: Role, shape: Shape) -> AllocFunction {

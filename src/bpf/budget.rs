@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 
 use super::fdinfo;
 use super::stack_depth::{self, MAX};
-use super::{AttachPath, Capacity, FastPaths, Kernel, Settings, Storage, Walk};
+use super::{AttachPath, Capacity, FastPaths, FaultSettings, Kernel, Settings, Storage, Walk};
 use leak_report::model::{CallTrace, Sampling};
 
 /// Program, attach path, walk, sampling, and instructions that the verifier of Linux 6.18 processed when this was written:
@@ -87,6 +87,7 @@ const MEASURED: &[Row] = &[
         Sampling::All,
         62_353,
     ),
+    ("page_fault", AttachPath::Perf, Walk::Dwarf, Sampling::All, 61_671),
     (
         "free_entry",
         AttachPath::Session,
@@ -163,6 +164,8 @@ fn taken(attach: AttachPath, walk: Walk, sampling: Sampling, calls: CallTrace) -
         attach,
         follow_fork: true,
         regions: true,
+        // Mapping calls are sent differently with and without.
+        faults: (attach == AttachPath::Perf).then_some(FaultSettings { function: 0, seed: 0 }),
         sizes: None,
         sampling,
         calls,
@@ -192,6 +195,9 @@ fn taken(attach: AttachPath, walk: Walk, sampling: Sampling, calls: CallTrace) -
         &programs.mremap_ends,
         &programs.brk_begins,
         &programs.brk_ends,
+        &programs.madvise_begins,
+        &programs.madvise_ends,
+        &programs.page_fault,
         &programs.loader_hook,
         &programs.process_exec,
         &programs.process_rename,

@@ -11,6 +11,7 @@ use thiserror::Error;
 use super::skeleton::types::limits;
 use super::skeleton::{MemleakSkel, MemleakSkelBuilder, OpenMemleakSkel, types};
 use super::store::{set_array_size, set_store_knobs, store_maps};
+use crate::base::pages;
 
 /// How stacks are walked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -96,6 +97,15 @@ pub struct SizeFilter {
     pub max: u64,
 }
 
+/// How page faults are traced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FaultSettings {
+    /// Number of page faults in the caller's function table.
+    pub function: u8,
+    /// Random number that the choice of pages depends on.
+    pub seed: u64,
+}
+
 /// Everything that is fixed when the object is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -108,6 +118,8 @@ pub struct Settings {
     pub follow_fork: bool,
     /// Traces mapping calls.
     pub regions: bool,
+    /// Traces page faults; needs [`Settings::regions`].
+    pub faults: Option<FaultSettings>,
     /// Sizes that are recorded; `None` for all.
     pub sizes: Option<SizeFilter>,
     /// Sampling among allocations of these sizes.
@@ -154,6 +166,8 @@ const KERNEL_STACKS: u32 = 1 << 16;
 
 /// Size of the queue of mapping calls: about 100,000 of them.
 const REGION_QUEUE_BYTES: u32 = 8 << 20;
+/// Size of the queue with page faults: about 700,000 of them.
+const FAULT_QUEUE_BYTES: u32 = 16 << 20;
 
 /// A loaded object and the sizes of its arrays.
 pub(super) struct Loaded<'obj> {
@@ -246,10 +260,15 @@ pub(super) fn load<'obj>(
     }
     let mut object = MemleakSkelBuilder::default().open(storage)?;
     choose_programs(&mut object, settings.attach, settings.sampling);
-    if settings.regions {
+    if settings.faults.is_some() {
+        object.maps.region_events.set_max_entries(FAULT_QUEUE_BYTES)?;
+    } else if settings.regions {
         object.maps.region_events.set_max_entries(REGION_QUEUE_BYTES)?;
     } else {
         leave_out_region_programs(&mut object);
+    }
+    if settings.faults.is_none() {
+        leave_out_fault_programs(&mut object);
     }
     set_knobs(&mut object, settings, &sizes)?;
     store_maps!(object).set(&sizes, &settings.capacity, settings.calls)?;
@@ -311,6 +330,18 @@ fn leave_out_region_programs(object: &mut OpenMemleakSkel<'_>) {
     }
 }
 
+/// Does not load the programs for page faults and for what only they need.
+fn leave_out_fault_programs(object: &mut OpenMemleakSkel<'_>) {
+    let programs = &mut object.progs;
+    for program in [
+        &mut programs.page_fault,
+        &mut programs.madvise_begins,
+        &mut programs.madvise_ends,
+    ] {
+        program.set_autoload(false);
+    }
+}
+
 /// Inode of this process's pid namespace; 0 for the initial one, in which the kernel needs no translation.
 pub(super) fn pid_namespace() -> u32 {
     /// `PROC_PID_INIT_INO` of the kernel's `include/linux/proc_ns.h`.
@@ -334,6 +365,12 @@ fn set_knobs(object: &mut OpenMemleakSkel<'_>, settings: &Settings, sizes: &Size
     knobs.check_walks = settings.fast_paths.checked;
     knobs.follow_fork = settings.follow_fork;
     knobs.pid_namespace = pid_namespace();
+    if let Some(faults) = settings.faults {
+        knobs.traces_faults = true;
+        knobs.fault_function = faults.function.into();
+        knobs.page_shift = pages::bytes().trailing_zeros();
+        knobs.page_seed = faults.seed;
+    }
     set_store_knobs!(knobs, settings, sizes);
     knobs.slot_count = sizes.slots;
     knobs.table_mask = sizes.table_words - 1;

@@ -12,6 +12,7 @@ mod clock;
 pub mod collect;
 mod detach;
 mod distance;
+mod faults;
 mod fdinfo;
 mod kernel_trace;
 mod layout;
@@ -72,8 +73,9 @@ pub use calibration::Calibration;
 pub(crate) use clock::monotonic_nanoseconds;
 pub use detach::detach_at_once;
 pub use distance::Distance;
+pub use faults::FaultWatch;
 pub use kernel_trace::{KernelMisses, KernelSettings, KernelTrace, Tracing};
-pub use load::{AttachPath, Capacity, FastPaths, LoadError, Settings, SizeFilter, Walk};
+pub use load::{AttachPath, Capacity, FastPaths, FaultSettings, LoadError, Settings, SizeFilter, Walk};
 pub use memory::SharedWords;
 pub use processes::{Instance, Origin, Processes, SlotState};
 pub use publish::{Published, Publisher, Reading};
@@ -105,7 +107,7 @@ pub struct Kernel<'obj> {
     pub processes: Processes,
     /// Queue of `types::event`.
     pub(crate) events: MapHandle,
-    /// Queue of `types::region_event`; `None` where mapping calls are not followed.
+    /// Queue of `types::region_event` and `types::fault_event`; `None` where mapping calls are not followed.
     pub(crate) region_events: Option<MapHandle>,
     /// Arrays and tables that probes write, for `collect`.
     pub(crate) recorded: Arc<Recorded>,

@@ -6,16 +6,13 @@ use libbpf_rs::{Link, ProgramInput, ProgramMut};
 
 use super::Kernel;
 use super::fdinfo::recursion_misses;
-use super::types::region_event;
-
-/// Bytes of one call in the queue, with the kernel's header of 8 bytes.
-const QUEUED_BYTES: usize = size_of::<region_event>() + 8;
 
 /// Links of the programs for mapping calls; dropping it detaches them.
 pub struct RegionWatch(#[allow(dead_code, reason = "held for its drop")] Vec<Link>);
 
 impl<'obj> Kernel<'obj> {
-    /// Starts to trace the mapping calls of traced processes. Requires [`super::Settings::regions`].
+    /// Starts to trace the mapping calls of traced processes. Requires [`super::Settings::regions`]. With
+    /// [`super::Settings::faults`], also calls that discard pages.
     pub fn watch_regions(&self) -> Result<RegionWatch, libbpf_rs::Error> {
         let programs = self.region_programs();
         let links = programs.into_iter().map(|program| program.attach());
@@ -29,25 +26,28 @@ impl<'obj> Kernel<'obj> {
         self.region_programs().into_iter().map(missed).sum()
     }
 
-    /// Events in the queue of mapping calls that wait to be read, including those still being written.
-    pub fn waiting_region_events(&self) -> Result<usize, libbpf_rs::Error> {
+    /// Bytes in the queue of mapping calls that wait to be read, including those still being written.
+    pub fn waiting_region_bytes(&self) -> Result<usize, libbpf_rs::Error> {
         let program = &self.skeleton.progs.waiting_regions;
         let bytes = program.test_run(ProgramInput::default())?.return_value;
-        Ok(usize::try_from(bytes).unwrap_or(usize::MAX) / QUEUED_BYTES)
+        Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 
     /// Ends first: an end alone describes a call, a beginning alone does not.
-    fn region_programs(&self) -> [&ProgramMut<'obj>; 8] {
+    fn region_programs(&self) -> Vec<&ProgramMut<'obj>> {
         let programs = &self.skeleton.progs;
-        [
+        let all = [
             &programs.mmap_ends,
             &programs.munmap_ends,
             &programs.mremap_ends,
             &programs.brk_ends,
+            &programs.madvise_ends,
             &programs.mmap_begins,
             &programs.munmap_begins,
             &programs.mremap_begins,
             &programs.brk_begins,
-        ]
+            &programs.madvise_begins,
+        ];
+        all.into_iter().filter(|program| program.autoload()).collect()
     }
 }

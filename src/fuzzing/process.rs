@@ -3,7 +3,7 @@
 use std::os::unix::ffi::OsStrExt;
 
 use super::choices::Choices;
-use crate::bpf::collect::{CallEvent, Event, parse_region};
+use crate::bpf::collect::{CallEvent, Event, MemoryEvent, parse_memory_event};
 use crate::process::maps::{self, MapsEntry, MapsName};
 use crate::process::regions::Regions;
 use crate::process::{smaps, stat};
@@ -68,10 +68,11 @@ fn written(entry: &MapsEntry) -> Vec<u8> {
 pub(super) fn events(bytes: &[u8]) {
     let event = Event::parse(bytes);
     let call = CallEvent::parse(bytes);
-    let region = parse_region(bytes);
+    let of_memory = parse_memory_event(bytes);
     assert!(bytes.len() >= 16 || event == Event::Unknown);
     assert!(bytes.len() >= 64 || call.is_none());
-    assert!(bytes.len() >= 72 || region.is_none());
+    assert!(bytes.len() >= 16 || of_memory.is_none());
+    assert!(bytes.len() >= 72 || !matches!(of_memory, Some(MemoryEvent::Call(_))));
     let half = |at: usize| {
         bytes
             .get(at..)?
@@ -91,8 +92,14 @@ pub(super) fn events(bytes: &[u8]) {
         );
         assert!(!call.comm.contains('\0'));
     }
-    if let Some(region) = region {
-        assert_eq!([Some(region.instance), Some(region.thread)], [0, 4].map(half));
+    match of_memory {
+        Some(MemoryEvent::Call(call)) => {
+            assert_eq!([Some(call.instance), Some(call.thread)], [0, 4].map(half));
+        }
+        Some(MemoryEvent::Fault(fault)) => {
+            assert_eq!([Some(fault.instance), Some(fault.stack)], [8, 12].map(half));
+        }
+        None => {}
     }
 }
 
@@ -103,7 +110,7 @@ pub(super) fn regions(bytes: &[u8]) {
     let mut regions = Regions::new(CAPACITY);
     while !choices.0.is_empty() {
         let record: [u8; 72] = record(&mut choices);
-        let Some(event) = parse_region(&record) else {
+        let Some(MemoryEvent::Call(event)) = parse_memory_event(&record) else {
             continue;
         };
         regions.apply(&event);

@@ -134,6 +134,7 @@ impl<'obj> Live<'obj> {
             attach: path,
             follow_fork: config.follow_fork,
             regions: config.mmap,
+            faults: None,
             sizes: config.sizes,
             sampling: prepared.sampling,
             calls: config.calls.map_or(CallTrace::Off, |calls| calls.trace),

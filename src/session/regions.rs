@@ -11,7 +11,7 @@ use unwind_tables::addr::Avma;
 use super::live::Live;
 use super::process::Process;
 use crate::allocator::{FUNCTIONS, Role};
-use crate::bpf::collect::{Counter, Counters, RangeBytes, stack_of};
+use crate::bpf::collect::{Counter, Counters, MemoryEvent, RangeBytes, stack_of};
 use crate::bpf::{Kernel, RegionWatch, monotonic_nanoseconds};
 use crate::process::Module;
 use crate::process::maps::MapsEntry;
@@ -26,7 +26,7 @@ const ALLOCATOR_FRAMES: usize = 12;
 const MAX_READINGS: usize = 8;
 
 /// Maximum time to wait for calls that are being written.
-const MAX_WRITING: Duration = Duration::from_millis(100);
+pub(super) const MAX_WRITING: Duration = Duration::from_millis(100);
 
 /// Addresses to compare with the processes' maps.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -120,7 +120,11 @@ impl Ledger {
 }
 
 /// Maps of a running instance; `None` if it has none any more.
-fn maps_of(kernel: &Kernel<'_>, processes: &BTreeMap<u32, Process>, instance: u32) -> Option<Vec<MapsEntry>> {
+pub(super) fn maps_of(
+    kernel: &Kernel<'_>,
+    processes: &BTreeMap<u32, Process>,
+    instance: u32,
+) -> Option<Vec<MapsEntry>> {
     let process = processes.get(&instance)?;
     let maps = process.target.as_ref()?.read_maps().ok()?;
     // Checked afterwards: if the process has executed another program, the maps are not this instance's.
@@ -147,22 +151,29 @@ impl Live<'_> {
         Ok(())
     }
 
-    /// Applies the queued mapping calls. Returns their number.
+    /// Applies the queued mapping calls. Returns how many bytes they took in the queue.
     fn apply_calls(&mut self) -> usize {
         let Some(ledger) = &mut self.regions else {
             return 0;
         };
-        let events = self.events.take_regions();
-        let instances: BTreeSet<_> = events.iter().map(|event| event.instance).collect();
+        let events = self.events.take_memory_events();
+        let calls = || {
+            events.iter().filter_map(|event| match event {
+                MemoryEvent::Call(call) => Some(call),
+                // They are not traced.
+                MemoryEvent::Fault(_) => None,
+            })
+        };
+        let instances: BTreeSet<_> = calls().map(|call| call.instance).collect();
         for instance in instances {
             ledger.enter_existing(&self.kernel, &self.processes, instance);
         }
-        for event in &events {
-            if let Some(regions) = ledger.regions.get_mut(&event.instance) {
-                regions.apply(event);
+        for call in calls() {
+            if let Some(regions) = ledger.regions.get_mut(&call.instance) {
+                regions.apply(call);
             }
         }
-        events.len()
+        events.iter().map(MemoryEvent::queued_bytes).sum()
     }
 
     /// Compares what is known to be mapped with the processes' maps, except where a call has changed it meanwhile.
@@ -198,7 +209,7 @@ impl Live<'_> {
     /// Applies all calls that have begun by now. Returns whether that was possible: the kernel side writes in turn, and
     /// the thread whose turn it is may be waiting for a CPU.
     fn apply_begun_calls(&mut self) -> anyhow::Result<bool> {
-        let waiting = self.kernel.waiting_region_events();
+        let waiting = self.kernel.waiting_region_bytes();
         let mut waiting = waiting.context("cannot ask for mapping calls that wait")?;
         let deadline = Instant::now() + MAX_WRITING;
         while waiting > 0 {

@@ -56,6 +56,7 @@ counters! {
     COUNTER_DIFFERENT_WALK => DifferentWalk,
     COUNTER_LOST_CALL_EVENT => LostCallEvent,
     COUNTER_RET_HITS => RetHits,
+    COUNTER_LOST_FAULT_EVENT => LostFaultEvent,
 }
 
 impl Counter {

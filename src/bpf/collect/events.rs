@@ -9,10 +9,9 @@ use libbpf_rs::{RingBuffer, RingBufferBuilder};
 use unwind_tables::addr::Avma;
 
 use super::fields::{half, whole};
-use super::regions;
+use super::regions::{self, MemoryEvent};
 use crate::bpf::Kernel;
 use crate::bpf::types::{event, event_kind};
-use crate::process::regions::RegionEvent;
 
 /// Bytes of `struct event`.
 const EVENT_BYTES: usize = size_of::<event>();
@@ -61,8 +60,8 @@ impl Event {
 pub struct Events {
     ring: RingBuffer<'static>,
     received: Rc<RefCell<Vec<Event>>>,
-    /// Mapping calls received; `None` where they are not followed.
-    regions: Option<Rc<RefCell<Vec<RegionEvent>>>>,
+    /// Mapping calls and page faults received; `None` where they are not followed.
+    regions: Option<Rc<RefCell<Vec<MemoryEvent>>>>,
 }
 
 impl Events {
@@ -107,13 +106,13 @@ impl Events {
         Ok(self.received.take())
     }
 
-    /// Receives queued mapping calls for [`Events::take_regions`]. Other events are kept for [`Events::wait`].
+    /// Receives queued mapping calls and page faults for [`Events::take_memory_events`]. Other events are kept for [`Events::wait`].
     pub fn consume(&self) -> Result<(), libbpf_rs::Error> {
         self.ring.consume()
     }
 
-    /// Mapping calls received, in order.
-    pub fn take_regions(&self) -> Vec<RegionEvent> {
+    /// Mapping calls and page faults received, in order.
+    pub fn take_memory_events(&self) -> Vec<MemoryEvent> {
         self.regions
             .as_ref()
             .map(|regions| regions.take())

@@ -25,7 +25,7 @@ pub use listing::ListRequest;
 pub(crate) use own::own_memory;
 pub use ranges::{RangeBytes, outstanding_in_ranges};
 #[cfg(any(test, fuzzing))]
-pub(crate) use regions::parse as parse_region;
-pub use regions::region_call_of_function;
-pub use snapshot::{stack_of, stack_of_kernel_mode, take};
+pub(crate) use regions::parse as parse_memory_event;
+pub use regions::{MemoryEvent, region_call_of_function};
+pub use snapshot::{not_walked, stack_of, stack_of_kernel_mode, take};
 pub(crate) use vitals::vitals;

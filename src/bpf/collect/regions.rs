@@ -1,10 +1,14 @@
-//! Parses mapping calls from the kernel side. Their effect on mappings is `crate::process::regions`.
+//! Parses mapping calls and page faults from the kernel side. Their effect is `crate::process::regions` and
+//! `crate::process::touched`.
 
 use std::mem::offset_of;
 
+use unwind_tables::addr::Avma;
+
 use super::fields::{half, whole};
-use crate::bpf::types::{self, limits, region_event};
+use crate::bpf::types::{self, fault_event, limits, region_event};
 use crate::process::regions::{CallMoment, REGION_ARGUMENTS, RegionEvent};
+use crate::process::touched::Fault;
 use leak_report::model::RegionCall;
 
 /// Bytes of `struct region_event`.
@@ -20,6 +24,7 @@ fn region_call(number: u32) -> Option<RegionCall> {
         types::region_call::CALL_MREMAP => Some(RegionCall::Mremap),
         types::region_call::CALL_BRK => Some(RegionCall::Brk),
         types::region_call::CALL_MUNMAP => Some(RegionCall::Munmap),
+        types::region_call::CALL_MADVISE => Some(RegionCall::Madvise),
         _ => None,
     }
 }
@@ -29,9 +34,44 @@ pub fn region_call_of_function(function: u8) -> Option<RegionCall> {
     region_call(u32::from(function).checked_sub(FIRST_FUNCTION)?)
 }
 
+/// Event of a process's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryEvent {
+    Call(RegionEvent),
+    Fault(Fault),
+}
+
+impl MemoryEvent {
+    /// Bytes that it takes in the queue.
+    pub fn queued_bytes(&self) -> usize {
+        /// The kernel's, of each record.
+        const HEADER_BYTES: usize = 8;
+        let bytes = match self {
+            Self::Call(_) => size_of::<region_event>(),
+            Self::Fault(_) => size_of::<fault_event>(),
+        };
+        HEADER_BYTES + bytes
+    }
+}
+
 /// Parses a record of the queue; `None` for one of unknown size or call.
-pub(crate) fn parse(record: &[u8]) -> Option<RegionEvent> {
-    let record = record.first_chunk::<EVENT_BYTES>()?;
+pub(crate) fn parse(record: &[u8]) -> Option<MemoryEvent> {
+    match record.first_chunk::<EVENT_BYTES>() {
+        Some(call) => parse_call(call).map(MemoryEvent::Call),
+        None => parse_fault(record).map(MemoryEvent::Fault),
+    }
+}
+
+fn parse_fault(record: &[u8]) -> Option<Fault> {
+    let record = record.first_chunk::<{ size_of::<fault_event>() }>()?;
+    Some(Fault {
+        instance: half(record, offset_of!(fault_event, instance)),
+        address: Avma::new(whole(record, offset_of!(fault_event, address))),
+        stack: half(record, offset_of!(fault_event, stack)),
+    })
+}
+
+fn parse_call(record: &[u8; EVENT_BYTES]) -> Option<RegionEvent> {
     let half = |at| half(record, at);
     let whole = |at| whole(record, at);
     let result = whole(offset_of!(region_event, result));

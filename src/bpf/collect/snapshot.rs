@@ -190,6 +190,11 @@ fn read_shape(recorded: &Recorded, index: u32, record: &[AtomicU64]) -> Option<S
     })
 }
 
+/// Record of what `function` has allocated at stacks that nobody has walked.
+pub fn not_walked(function: u8) -> u32 {
+    limits::MAX_FUNCTIONS.0 + u32::from(function)
+}
+
 /// Stack of a record with a fixed meaning: its index gives the function, and it has no frames.
 fn fixed_stack(index: u32) -> Option<StackTotals> {
     let functions = limits::MAX_FUNCTIONS.0;

@@ -98,6 +98,7 @@ fn attempt(path: AttachPath) -> anyhow::Result<()> {
         attach: path,
         follow_fork: false,
         regions: false,
+        faults: None,
         sizes: None,
         sampling: Sampling::All,
         calls: CallTrace::Off,

@@ -1,0 +1,112 @@
+//! Attaches the program for page faults to the threads of a process, by the kernel's software event: no other process pays.
+
+#![allow(unsafe_code, reason = "a system call that no library has")]
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+
+use libbpf_rs::{Link, ProgramMut};
+use libbpf_sys::{perf_event_attr, perf_event_attr__bindgen_ty_1};
+
+use super::Kernel;
+
+/// Links of the program for page faults, one for each thread; dropping it detaches them.
+#[derive(Default)]
+pub struct FaultWatch(Vec<Link>);
+
+impl FaultWatch {
+    /// Number of links held.
+    pub fn link_count(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// Maximum number of listings of the threads of a process that starts some meanwhile.
+const MAX_LISTINGS: usize = 16;
+
+impl Kernel<'_> {
+    /// Starts to trace the page faults of process `pid`: of all of its threads and of those that they start, with
+    /// `children` also of the processes that they start. Requires [`super::Settings::faults`].
+    ///
+    /// A thread that is started meanwhile may be attached to twice. A page has only one first fault all the same.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses, or memleak is out of file descriptors.
+    pub fn watch_faults(&self, watch: &mut FaultWatch, pid: u32, children: bool) -> io::Result<()> {
+        let program = &self.skeleton.progs.page_fault;
+        let mut known = HashSet::new();
+        for _ in 0..MAX_LISTINGS {
+            let new: Vec<u32> = threads(pid)?.filter(|thread| known.insert(*thread)).collect();
+            if new.is_empty() {
+                break;
+            }
+            for thread in new {
+                match attach(program, thread, children) {
+                    Ok(link) => watch.0.push(link),
+                    // It has ended meanwhile.
+                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn threads(pid: u32) -> io::Result<impl Iterator<Item = u32>> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task"))?;
+    Ok(threads
+        .flatten()
+        .filter_map(|thread| thread.file_name().to_str()?.parse().ok()))
+}
+
+fn attach(program: &ProgramMut<'_>, thread: u32, children: bool) -> io::Result<Link> {
+    let event = open_event(thread, children)?;
+    let link = program
+        .attach_perf_event(event.as_raw_fd())
+        .map_err(io::Error::other)?;
+    // The link closes it.
+    _ = event.into_raw_fd();
+    Ok(link)
+}
+
+/// Opens the event of page faults of a thread and of the threads that it starts, with `children` also of its processes. Every
+/// one of them is told: a thread's period would begin anew with it, and threads of few faults would not be seen.
+fn open_event(thread: u32, children: bool) -> io::Result<OwnedFd> {
+    let mut event = perf_event_attr {
+        type_: libbpf_sys::PERF_TYPE_SOFTWARE,
+        size: size_of::<perf_event_attr>()
+            .try_into()
+            .map_err(io::Error::other)?,
+        config: libbpf_sys::PERF_COUNT_SW_PAGE_FAULTS.into(),
+        __bindgen_anon_1: perf_event_attr__bindgen_ty_1 { sample_period: 1 },
+        sample_type: libbpf_sys::PERF_SAMPLE_ADDR.into(),
+        ..perf_event_attr::default()
+    };
+    event.set_disabled(1);
+    event.set_inherit(1);
+    event.set_inherit_thread(u64::from(!children));
+    event.set_exclude_hv(1);
+    let any_cpu: libc::c_int = -1;
+    let no_group: libc::c_int = -1;
+    let thread = libc::pid_t::try_from(thread).map_err(io::Error::other)?;
+    // SAFETY: the kernel reads `event`, of the size that is in it, and writes nothing of ours.
+    let descriptor = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            &raw const event,
+            thread,
+            any_cpu,
+            no_group,
+            libbpf_sys::PERF_FLAG_FD_CLOEXEC,
+        )
+    };
+    match RawFd::try_from(descriptor) {
+        // SAFETY: the kernel has just created this descriptor, and nothing else owns it.
+        Ok(descriptor @ 0..) => Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
