@@ -26,7 +26,7 @@ pub struct Problem {
 pub enum Reason {
     #[error(
         "no allocator found: no object of it defines malloc and free. Try again if it has just started, or trace what \
-         it maps, whatever allocates: --mmap (Go programs, static ones without symbols)"
+         becomes resident, whatever allocates: --faults, or what it maps: --mmap (Go programs, static ones without symbols)"
     )]
     NoAllocator,
     #[error("`{0}` not found")]

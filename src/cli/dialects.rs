@@ -12,7 +12,7 @@ pub struct DialectArgs {
     ///
     /// Those that come faster than they can be written are left out and counted. With --format bcc there is no report, as
     /// there; with --format libbpf reports are made as ever, and the lines go to standard error.
-    #[arg(short = 't', long, conflicts_with = "mmap")]
+    #[arg(short = 't', long, conflicts_with_all = ["mmap", "faults"])]
     pub trace: bool,
     /// Write the source of what would be loaded into the kernel, and end.
     #[arg(long, hide = true)]

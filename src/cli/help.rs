@@ -88,6 +88,7 @@ const GROUPS: &[Group] = &[
             flag("preload", Environment),
             flag("follow_fork", Trusted),
             flag("mmap", Trusted),
+            flag("faults", Trusted),
             flag("duration", Anyone),
             flag("percpu", Anyone),
             flag("wa_missing_free", Anyone),

@@ -87,7 +87,7 @@ impl Selected {
     }
 
     /// Checks the source against flags that choose calls of allocators, each with whether it is given.
-    pub(super) fn check_source(&self, of_allocators: [(&'static str, bool); 5]) -> Result<(), ConfigError> {
+    pub(super) fn check_source(&self, of_allocators: [(&'static str, bool); 6]) -> Result<(), ConfigError> {
         let of_calls = [("-s", matches!(self.sampling, Sampling::Calls(_)))];
         let conflict = of_calls
             .into_iter()

@@ -43,22 +43,22 @@ pub struct ViewArgs {
 }
 
 impl ViewArgs {
-    /// Checks the flags for reports in `format`. `of_mappings`: of mappings, not of blocks.
-    pub(super) fn check(&self, format: Format, of_mappings: bool) -> Result<View, ConfigError> {
+    /// Checks the flags for reports in `format`. `no_blocks`: the flag by which they are not of blocks, if one is given.
+    pub(super) fn check(&self, format: Format, no_blocks: Option<&'static str>) -> Result<View, ConfigError> {
         let older = match (&self.older, self.combined_only) {
             (Some(_), true) => return Err(ConfigError::AgesNotRead),
-            // Mappings have no ages.
-            (None, _) if of_mappings => None,
+            // Mappings and pages have no ages.
+            (None, _) if no_blocks.is_some() => None,
             (None, true) => None,
             (Some(text), false) => Some(parse_older(text)?),
             (None, false) => Some(View::default().older.unwrap_or(Duration::ZERO)),
         };
         let depth = self.perf_max_stack_depth.as_deref().map(parse_depth);
-        let list = self.show_allocs.then(|| match format.list_limits() {
+        let list = self.show_allocs.then(|| match (format.list_limits(), no_blocks) {
             _ if self.combined_only => Err(ConfigError::BlocksNotRead("--combined-only")),
-            _ if of_mappings => Err(ConfigError::BlocksNotRead("--mmap")),
-            None => Err(ConfigError::NoPlaceForBlocks(format.name())),
-            Some(limits) => Ok(limits),
+            (_, Some(flag)) => Err(ConfigError::BlocksNotRead(flag)),
+            (None, None) => Err(ConfigError::NoPlaceForBlocks(format.name())),
+            (Some(limits), None) => Ok(limits),
         });
         Ok(View {
             older,
@@ -85,7 +85,7 @@ mod tests {
             .into_iter()
             .chain(arguments.split_whitespace());
         let cli = Cli::try_parse_from(arguments).expect("the command line parses");
-        cli.trace.view.check(Format::Text, false)
+        cli.trace.view.check(Format::Text, None)
     }
 
     /// The default age is 0.5 s; numbers are milliseconds; totals only have no ages, and asking for both is refused, even
@@ -124,7 +124,7 @@ mod tests {
             cli.trace.view
         };
         let limit = |format| {
-            let view = args("-a").check(format, false);
+            let view = args("-a").check(format, None);
             view.map(|view| view.list.map(|limits| limits.of_a_stack))
         };
         assert_eq!(view("").map(|view| view.list), Ok(None));
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(limit(Format::Bcc), Ok(Some(usize::MAX)));
         let not_read = |flag| Err(ConfigError::BlocksNotRead(flag));
         assert_eq!(view("-C --show-allocs"), not_read("--combined-only"));
-        assert_eq!(args("-a").check(Format::Text, true), not_read("--mmap"));
+        assert_eq!(args("-a").check(Format::Text, Some("--mmap")), not_read("--mmap"));
     }
 
     /// Depths are numbers of frames above 0.

@@ -16,7 +16,7 @@ use leak_report::model::Parts;
 /// Size and alignment of glibc's arenas other than the first.
 const ARENA_BYTES: u64 = 64 << 20;
 
-/// Resident bytes by the purpose of the mappings.
+/// Resident bytes by the purpose of the mappings; without tracked pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
     pub allocator: u64,
@@ -37,6 +37,8 @@ pub enum Tracks {
     Blocks,
     /// Anonymous mappings.
     Mappings,
+    /// Pages, of all mappings.
+    Pages,
 }
 
 /// Outstanding bytes as accounted by the trace.
@@ -67,6 +69,13 @@ impl Sums {
                 Kind::Shared => (&mut sums.shared, false),
                 Kind::Other => (&mut sums.other, tracks == Tracks::Mappings),
             };
+            if tracks == Tracks::Pages {
+                let covered = live.min(mapping.bytes);
+                *sum = sum.saturating_add(mapping.bytes - covered);
+                sums.live = sums.live.saturating_add(live);
+                sums.covered = sums.covered.saturating_add(covered);
+                continue;
+            }
             *sum = sum.saturating_add(mapping.bytes);
             // Reserved address space (no access) is not expected to be resident.
             if is_tracked && (mapping.entry.readable || mapping.entry.writable) {
@@ -83,11 +92,15 @@ impl Sums {
             (Live::ByMapping, _) => (self.live, self.covered),
             (Live::Total(live), Tracks::Blocks) => (live, live.min(self.allocator)),
             (Live::Total(live), Tracks::Mappings) => (live, live.min(self.other)),
+            (Live::Total(live), Tracks::Pages) => (live, self.covered),
         };
         let (in_allocator, in_other) = match tracks {
             Tracks::Blocks => (resident, 0),
             Tracks::Mappings => (0, resident),
+            // They are in no sum.
+            Tracks::Pages => (0, 0),
         };
+        let pages = if tracks == Tracks::Pages { resident } else { 0 };
         let rest = self.allocator - in_allocator;
         let before = allocator_at_attach.min(rest);
         let all = [
@@ -96,6 +109,7 @@ impl Sums {
             self.files,
             self.shared,
             self.other,
+            pages,
         ];
         Parts {
             rss: all.into_iter().fold(0, u64::saturating_add),
@@ -198,7 +212,7 @@ VmFlags: rd ex mr mw me
         let stack = Avma::new(0x7f00_207f_f000);
         let inside = Avma::new(match tracks {
             Tracks::Blocks => 0x7f00_1000_0010,
-            Tracks::Mappings => 0x7f00_4000_0000,
+            Tracks::Mappings | Tracks::Pages => 0x7f00_4000_0000,
         });
         let live_in = |range: &Range<Avma>| if contains(range, inside) { live } else { 0 };
         Sums::of(&smaps::parse(TEXT.as_bytes()), &[stack], tracks, live_in)
@@ -245,5 +259,20 @@ VmFlags: rd ex mr mw me
         let parts = sums(Tracks::Mappings, 500 * KB).parts(Tracks::Mappings, Live::ByMapping, 0);
         assert_eq!((parts.tracked, parts.unexplained), (500 * KB, 1016 * KB));
         assert_eq!(parts.slack_at_least, 140 * KB);
+    }
+
+    /// With `--faults`, pages are taken out of whatever mappings they are in.
+    #[test]
+    fn traced_pages() {
+        let parts = sums(Tracks::Pages, 500 * KB).parts(Tracks::Pages, Live::ByMapping, 50 * KB);
+        assert_eq!(parts.rss, 1700 * KB);
+        assert_eq!((parts.tracked, parts.unexplained), (500 * KB, 1016 * KB));
+        assert_eq!(
+            (parts.before_attach_at_most, parts.slack_at_least),
+            (50 * KB, 90 * KB)
+        );
+        // Some are swapped.
+        let parts = sums(Tracks::Pages, 600 * KB).parts(Tracks::Pages, Live::ByMapping, 0);
+        assert_eq!((parts.tracked, parts.not_resident), (512 * KB, 88 * KB));
     }
 }

@@ -29,6 +29,8 @@ pub struct TraceConfig {
     pub follow_fork: bool,
     /// True if mappings are accounted instead of what allocator functions allocate.
     pub mmap: bool,
+    /// True if pages are accounted instead, by page faults.
+    pub faults: bool,
     /// Allocators to probe, and the files to search for them.
     pub allocators: Selection,
     pub walk: Walk,
@@ -146,6 +148,7 @@ impl TraceConfig {
             preload: false,
             follow_fork: false,
             mmap: false,
+            faults: false,
             allocators: Selection::default(),
             walk: Walk::Dwarf,
             fast_paths: FastPaths::default(),
@@ -167,6 +170,11 @@ impl TraceConfig {
             count: None,
             duration: None,
         }
+    }
+
+    /// Returns whether functions of allocators are probed, or their USDT probes.
+    pub fn is_of_blocks(&self) -> bool {
+        !self.mmap && !self.faults
     }
 
     /// Returns whether a report is made after an interval. `last`: no other follows.

@@ -4,6 +4,7 @@
 
 use leak_report::model::{CallTrace, Sampling};
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 use std::time::Instant;
 
@@ -12,15 +13,20 @@ use unwind_tables::addr::Avma;
 
 use super::TraceConfig;
 use super::attachments::Attachments;
+use super::faults::PageLedger;
 use super::phases::Phases;
 use super::probes::AllocatorProbes;
 use super::process::Process;
 use super::regions::Ledger;
 use super::tables::{BuiltTables, ModuleTables};
 use super::unreadable::UnreadableLog;
+use crate::allocator::{Catalog, PAGE_FAULT};
 use crate::bpf::collect::EventQueue;
 use crate::bpf::preflight;
-use crate::bpf::{AttachPath, Capacity, Kernel, Published, Reading, Settings, Storage, Walk, Watch};
+use crate::bpf::{
+    AttachPath, Capacity, FaultSettings, Kernel, Published, Reading, Settings, Storage, Walk, Watch,
+};
+use crate::process::touched::Choice;
 use crate::process::{History, MappedCode, Mappings, Modules, Target};
 use leak_report::render::counted;
 
@@ -48,6 +54,8 @@ const MAX_STACKS: u32 = 1 << 17;
 /// Maximum pieces of mappings per process: by default the kernel allows 65,530 (vm.max_map_count), but merges
 /// neighbours that are alike. Some 100 MB.
 const MAX_REGIONS: u32 = 1 << 20;
+/// Maximum pages per process that stacks have touched: 256 GiB of pages of 4 KiB, in 256 MB.
+const MAX_PAGES: u32 = 1 << 26;
 
 /// Everything that a trace needs before it is attached, whichever way that is done.
 pub(super) struct Prepared {
@@ -72,6 +80,8 @@ pub(super) struct Live<'obj> {
     _watch: Watch,
     /// Mappings that are accounted instead of blocks (`--mmap`).
     pub(super) regions: Option<Ledger>,
+    /// Pages that are accounted instead of blocks (`--faults`).
+    pub(super) pages: Option<PageLedger>,
     pub(super) events: EventQueue,
     pub(super) kernel: Kernel<'obj>,
     pub(super) walk: Walk,
@@ -128,13 +138,14 @@ impl<'obj> Live<'obj> {
         config: &TraceConfig,
         prepared: &mut Prepared,
     ) -> anyhow::Result<Self> {
+        let faults = fault_settings(config, prepared.probes.catalog());
         let settings = Settings {
             walk: config.walk,
             fast_paths: config.fast_paths,
             attach: path,
             follow_fork: config.follow_fork,
-            regions: config.mmap,
-            faults: None,
+            regions: !config.is_of_blocks(),
+            faults,
             sizes: config.sizes,
             sampling: prepared.sampling,
             calls: config.calls.map_or(CallTrace::Off, |calls| calls.trace),
@@ -154,6 +165,7 @@ impl<'obj> Live<'obj> {
             regions: config
                 .mmap
                 .then(|| Ledger::new(config.max_blocks.unwrap_or(MAX_REGIONS))),
+            pages: faults.map(|faults| page_ledger(config, faults)),
             events: EventQueue::open(&kernel)?,
             kernel,
             walk: config.walk,
@@ -199,6 +211,10 @@ impl<'obj> Live<'obj> {
             regions.start(&self.kernel)?;
             self.enter_existing_regions();
         }
+        if self.pages.is_some() {
+            self.start_faults(self.follow_fork)?;
+            self.phases.end("follow page faults");
+        }
         Ok(())
     }
 
@@ -224,6 +240,11 @@ impl<'obj> Live<'obj> {
         Ok(())
     }
 
+    /// Returns whether blocks are traced, and not mappings or pages.
+    pub(super) fn is_of_blocks(&self) -> bool {
+        self.regions.is_none() && self.pages.is_none()
+    }
+
     fn log_started(&self, path: AttachPath, is_program: bool) {
         let end = match is_program {
             true => "the program's end makes the last report",
@@ -240,6 +261,10 @@ impl<'obj> Live<'obj> {
             ""
         };
         let traced = format!("{}{children}", traced.join(", "));
+        if self.pages.is_some() {
+            tracing::info!("tracing {traced}: page faults, not allocator functions; {end}");
+            return;
+        }
         if self.regions.is_some() {
             tracing::info!("tracing {traced}: mapping calls, not allocator functions; {end}");
             return;
@@ -269,6 +294,9 @@ impl<'obj> Live<'obj> {
     /// Removes all probes from all processes. What was recorded stays.
     pub(super) fn detach(&mut self) {
         let began = Instant::now();
+        if let Some(pages) = &mut self.pages {
+            pages.detach();
+        }
         let own = self.processes.values_mut();
         let own = own.map(|process| std::mem::take(&mut process.attached));
         Attachments::detach(own.chain([std::mem::take(&mut self.attached)]));
@@ -376,6 +404,7 @@ impl<'obj> Live<'obj> {
 
     /// Attaches to those mapped files of an instance that have nothing attached for it yet.
     pub(super) fn attach_new(&mut self, number: u32) -> anyhow::Result<()> {
+        let is_of_blocks = self.is_of_blocks();
         let Some(process) = self.processes.get_mut(&number) else {
             return Ok(());
         };
@@ -385,13 +414,35 @@ impl<'obj> Live<'obj> {
             (Some(process.facts.pid), &mut process.attached)
         };
         let (mappings, modules) = (&process.mappings, &self.modules);
-        if self.regions.is_some() {
+        if !is_of_blocks {
             attached.add_hook(&self.kernel, pid, mappings, modules);
             return Ok(());
         }
         attached.add(&self.kernel, pid, mappings, modules, &mut self.probes)?;
         Ok(())
     }
+}
+
+/// How page faults are traced, if they are.
+fn fault_settings(config: &TraceConfig, catalog: &Catalog) -> Option<FaultSettings> {
+    let function = catalog.number(PAGE_FAULT.as_bytes());
+    let function = function.and_then(|number| u8::try_from(number).ok());
+    function.filter(|_| config.faults).map(|function| FaultSettings {
+        function,
+        seed: RandomState::new().hash_one(function),
+    })
+}
+
+fn page_ledger(config: &TraceConfig, faults: FaultSettings) -> PageLedger {
+    let interval = match config.sampling {
+        Sampling::Calls(calls) => calls,
+        Sampling::All | Sampling::Bytes(_) | Sampling::Governed(_) | Sampling::Provider(_) => 1,
+    };
+    let choice = Choice {
+        interval,
+        seed: faults.seed,
+    };
+    PageLedger::new(choice, faults.function, config.max_blocks.unwrap_or(MAX_PAGES))
 }
 
 fn capacity(config: &TraceConfig, prepared: &Prepared) -> Capacity {

@@ -82,9 +82,10 @@ impl Live<'_> {
     }
 
     fn tracks(&self) -> Tracks {
-        match self.regions {
-            Some(_) => Tracks::Mappings,
-            None => Tracks::Blocks,
+        match (&self.regions, &self.pages) {
+            (Some(_), _) => Tracks::Mappings,
+            (None, Some(_)) => Tracks::Pages,
+            (None, None) => Tracks::Blocks,
         }
     }
 
@@ -105,12 +106,16 @@ impl Live<'_> {
         let mappings = target.read_smaps().ok()?;
         process.memory.update(target.stack_pointers());
         let pointers: Vec<Avma> = process.memory.stack_pointers.values().copied().collect();
-        // Includes mappings without resident pages, which can hold outstanding blocks.
-        let anonymous = mappings.iter().filter(|mapping| mapping.entry.inode == 0);
+        // Includes mappings without resident pages, which can hold outstanding blocks; pages can be in all.
+        let is_of_pages = self.pages.is_some();
+        let anonymous = mappings
+            .iter()
+            .filter(|mapping| mapping.entry.inode == 0 || is_of_pages);
         let ranges: Vec<Range<Avma>> = anonymous.map(|mapping| mapping.entry.range.clone()).collect();
-        let RangeBytes { bytes, is_complete } = match &self.regions {
-            Some(ledger) => ledger.bytes_in_ranges(number, &ranges),
-            None => outstanding_in_ranges(&self.kernel, number, &ranges),
+        let RangeBytes { bytes, is_complete } = match (&self.regions, &self.pages) {
+            (Some(ledger), _) => ledger.bytes_in_ranges(number, &ranges),
+            (None, Some(ledger)) => ledger.bytes_in_ranges(number, &ranges),
+            (None, None) => outstanding_in_ranges(&self.kernel, number, &ranges),
         };
         let live_in = |range: &Range<Avma>| {
             let at = ranges.binary_search_by_key(&range.start, |candidate| candidate.start);

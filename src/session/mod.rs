@@ -9,6 +9,7 @@ mod calls;
 mod config;
 mod copies;
 mod describe;
+mod faults;
 mod hook;
 mod kernel_mode;
 mod kernel_report;
@@ -145,7 +146,7 @@ fn make_reports(
 
 /// A trace of processes. Dropping it detaches.
 pub struct Session<'obj> {
-    /// Measures the cost of tracing; `None` with `--mmap`.
+    /// Measures the cost of tracing; `None` with `--mmap` and `--faults`.
     meter: Option<Meter>,
     live: Live<'obj>,
     symbolizer: Symbolizer,
@@ -238,6 +239,7 @@ impl<'obj> Session<'obj> {
             live.observe()?;
             live.react(&events)?;
             live.follow_regions()?;
+            live.follow_faults()?;
             if !live.any_process_running() {
                 return Ok(true);
             }
@@ -336,6 +338,7 @@ impl<'obj> Session<'obj> {
         then: impl FnOnce(&mut Live<'obj>),
     ) -> anyhow::Result<Report> {
         self.live.settle_regions()?;
+        self.live.settle_faults()?;
         // The moment comes before the snapshot, so that every block that is old by then is in the totals.
         let moment = Moment::now();
         let mut snapshot = self.snapshot()?;
@@ -350,6 +353,7 @@ impl<'obj> Session<'obj> {
         then(&mut self.live);
         self.symbolizer.begin(patience);
         self.live.add_regions(&mut snapshot, &mut self.symbolizer);
+        self.live.add_faults(&mut snapshot);
         self.live.describe_memory(&snapshot);
         if snapshot.events.probe_hits == 0 {
             tracing::warn!("{}", self.live.nothing_seen());
@@ -476,7 +480,7 @@ fn prepare(config: &TraceConfig, started: Option<u32>) -> anyhow::Result<Prepare
     };
     let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
     for (target, mappings) in targets.iter().zip(&mappings) {
-        if !config.mmap && !probes.are_announced() && !probes.any(mappings.module_ids()) {
+        if config.is_of_blocks() && !probes.are_announced() && !probes.any(mappings.module_ids()) {
             bail!(
                 "nothing to probe in process {}: {}",
                 target.pid(),

@@ -75,9 +75,10 @@ struct Governing {
 }
 
 impl Meter {
-    /// Starts measuring a trace that has just begun; `None` with `--mmap`, which probes no allocator.
+    /// Starts measuring a trace that has just begun; `None` with `--mmap` and `--faults`, which probe no
+    /// allocator.
     pub(super) fn start(live: &Live<'_>, limit: Option<MaxOverhead>) -> anyhow::Result<Option<Self>> {
-        if live.regions.is_some() {
+        if !live.is_of_blocks() {
             return Ok(None);
         }
         let calibration = live.kernel.calibration();

@@ -51,7 +51,7 @@ pub(super) fn choose(
         SourceChoice::Auto => {
             let is_announced = offers.iter().all(Option::is_some);
             let is_any = config.sampling == Sampling::All;
-            let is_usual = !config.mmap && config.allocators == Selection::default();
+            let is_usual = config.is_of_blocks() && config.allocators == Selection::default();
             let distance = distance.filter(|_| is_announced && is_usual && (is_any || is_known));
             Ok(distance.map(|distance| Chosen { distance, is_known }))
         }

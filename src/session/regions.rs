@@ -277,6 +277,9 @@ impl Live<'_> {
     /// Warning for a report without any call: possible causes and remedies.
     pub(super) fn nothing_seen(&self) -> String {
         match self.regions {
+            _ if self.pages.is_some() => {
+                "no page fault was seen: the target has the memory that it needs, or is idle".to_owned()
+            }
             None if self.probes.are_announced() => {
                 "the process announced no allocation: it is idle, or it has allocated too little for one to be chosen; --source \
                  uprobe traces every call"

@@ -78,6 +78,18 @@ fn invalid_command_lines_are_refused() {
         ),
         (&["-p", "1", "--mmap", "-a"], &["--mmap", "--show-allocs"]),
         (&["-p", "1", "--mmap", "-t"], &["--mmap", "--trace"]),
+        (&["-p", "1", "--faults", "-a"], &["--faults", "--show-allocs"]),
+        (&["-p", "1", "--faults", "-t"], &["--faults", "--trace"]),
+        (&["-p", "1", "--faults", "--mmap"], &["--faults", "--mmap"]),
+        (
+            &["-p", "1", "--faults", "--source", "usdt"],
+            &["--faults", "--source"],
+        ),
+        (
+            &["-p", "1", "--faults", "-S", "je_"],
+            &["--faults", "--symbols-prefix"],
+        ),
+        (&["--faults"], &["--faults needs a process", "-p PID"]),
         (
             &["-p", "1", "--format", "folded", "-a"],
             &["--format folded", "single blocks", "--show-allocs"],

@@ -169,7 +169,7 @@ fn traced_processes() {
     );
 }
 
-/// Mappings, of a program with children that execute others.
+/// Mappings, blocks and pages, of a program with children that execute others.
 #[test]
 fn traced_mappings_and_children() {
     require_root();
@@ -179,7 +179,11 @@ fn traced_mappings_and_children() {
     let python = stock("/usr/bin/python3", "python3");
     let script = "import mmap, subprocess; kept = [mmap.mmap(-1, 8192) for _ in range(20)]; \
                   subprocess.run(['/bin/true']); print(len(kept))";
-    for flags in [&["--mmap"][..], &["--follow-fork"]] {
+    for flags in [
+        &["--mmap"][..],
+        &["--follow-fork"],
+        &["--faults", "--follow-fork"],
+    ] {
         let before = ["-q", "-f", "--output", path, "0.3"];
         let program = ["--", python.to_str().expect("UTF-8"), "-c", script];
         memleak(&[flags, &before[..], &program].concat());

@@ -12,6 +12,7 @@ mod announced;
 mod capacity;
 mod containers;
 mod doctor;
+mod faults;
 mod kernel;
 mod leaks;
 mod mmap;

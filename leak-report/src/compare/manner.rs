@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use unwind_tables::walk::Unwind;
 
-use crate::model::{Amount, Sampling};
+use crate::model::{Amount, Sampling, Source};
 use crate::model::{Report, TargetFacts};
 use crate::render::printable;
 
@@ -19,6 +19,7 @@ pub(super) struct Manner {
     sampling: Sampling,
     /// True for mappings, false for blocks; `None` if there is neither.
     is_of_mappings: Option<bool>,
+    is_of_pages: bool,
     unwind: Unwind,
     older: Option<Duration>,
     is_filtered: bool,
@@ -30,6 +31,7 @@ impl Manner {
             subject: subject(report),
             sampling: report.sampling,
             is_of_mappings: report.stacks.first().map(|stack| stack.kind.is_some()),
+            is_of_pages: report.source == Source::Faults,
             unwind: report.unwind,
             older: report.compared.older,
             is_filtered: report.events.filtered != Amount::default(),
@@ -52,6 +54,10 @@ impl Manner {
                 self.is_of_mappings
                     .is_some_and(|is| later.is_of_mappings == Some(!is)),
                 "one is of mappings (--mmap), the other is not",
+            ),
+            (
+                self.is_of_pages != later.is_of_pages,
+                "one is of pages (--faults), the other is not",
             ),
             (
                 self.unwind != later.unwind,

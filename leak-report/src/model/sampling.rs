@@ -34,6 +34,8 @@ pub enum Source {
     Syscall,
     /// Tracepoints and functions of the kernel's allocators.
     Kernel,
+    /// Page faults.
+    Faults,
 }
 
 impl Source {
@@ -44,6 +46,7 @@ impl Source {
             Self::Usdt => "usdt",
             Self::Syscall => "syscall",
             Self::Kernel => "kernel",
+            Self::Faults => "faults",
         }
     }
 }

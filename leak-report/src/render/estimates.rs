@@ -1,6 +1,6 @@
 //! Lines of text reports about sampling: the error of estimates, and allocations that were not recorded on purpose.
 
-use crate::model::{Estimate, Sampling, Spread};
+use crate::model::{Estimate, Sampling, Source, Spread};
 
 use super::health::{counted, size};
 use crate::model::Report;
@@ -11,6 +11,9 @@ pub(super) fn sampling_lines(report: &Report) -> Vec<String> {
     let mut lines = Vec::new();
     let chosen = match report.sampling {
         Sampling::All => None,
+        Sampling::Calls(pages) if report.source == Source::Faults => {
+            Some(format!("one of {pages} pages was recorded"))
+        }
         Sampling::Calls(calls) => Some(format!("one of {calls} allocations was recorded")),
         Sampling::Bytes(bytes) => Some(format!("one allocation for each {} was recorded", size(bytes))),
         Sampling::Governed(bytes) => Some(format!(

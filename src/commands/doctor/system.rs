@@ -91,7 +91,7 @@ fn tracefs(is_readable: bool) -> Finding {
         true => Finding::fine("tracefs", "mounted and readable"),
         false => Finding::note(
             "tracefs",
-            "not mounted, or not readable by this user: --mmap cannot be used",
+            "not mounted, or not readable by this user: --mmap and --faults cannot be used",
         )
         .with_remedy("mount -t tracefs nodev /sys/kernel/tracing, and have CAP_DAC_READ_SEARCH if not root"),
     }

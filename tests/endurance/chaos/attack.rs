@@ -24,6 +24,7 @@ const FLAGS: &[&[&str]] = &[
     &["--attach", "perf"],
     &["--unwind", "fp"],
     &["--mmap"],
+    &["--faults"],
     &["--attach", "multi", "--unwind", "fp"],
 ];
 /// Flags for what is recorded and reported.
@@ -51,8 +52,8 @@ const MORE_FLAGS: &[&[&str]] = &[
         "pprof",
     ],
 ];
-/// Flags that `--mmap` excludes.
-const NOT_WITH_MMAP: &[&str] = &[
+/// Flags that `--mmap` and `--faults` exclude, or one of them.
+const ONLY_WITH_BLOCKS: &[&str] = &[
     "--sample-bytes",
     "--sample-rate",
     "--max-overhead",
@@ -153,7 +154,8 @@ impl Attack {
         let (moment, max_wait) = moments[random.index(moments.len())];
         let mut flags = FLAGS[random.index(FLAGS.len())].to_vec();
         let more = MORE_FLAGS[random.index(MORE_FLAGS.len())];
-        let is_out = |flag: &&str| flags.contains(&"--mmap") && NOT_WITH_MMAP.contains(flag);
+        let has_no_blocks = flags.contains(&"--mmap") || flags.contains(&"--faults");
+        let is_out = |flag: &&str| has_no_blocks && ONLY_WITH_BLOCKS.contains(flag);
         if !more.iter().any(is_out) {
             flags.extend(more);
         }

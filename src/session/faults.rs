@@ -1,0 +1,428 @@
+//! Accounts pages instead of blocks (`--faults`): follows the page faults of each instance and the calls that discard pages,
+//! compares with what is resident, and replaces an allocator's totals by those of pages.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use unwind_tables::addr::Avma;
+
+use super::live::Live;
+use super::process::Process;
+use super::regions::{MAX_WRITING, maps_of};
+use crate::base::pages;
+use crate::bpf::collect::{Counter, Counters, MemoryEvent, RangeBytes, not_walked, stack_of};
+use crate::bpf::{FaultWatch, Kernel, Origin, RegionWatch};
+use crate::process::touched::{
+    Choice, HugePages, PageTotals, Pages, ResidentPages, Scan, ToRead, Unexplained,
+};
+use leak_report::model::{Amount, Estimate, Snapshot, Source, Spread, StackTotals};
+
+/// Minimum pause between two comparisons with what is resident.
+const MIN_PAUSE: Duration = Duration::from_secs(1);
+/// Minimum pause as a multiple of the time that the last comparison took: at most 2 % of the time is spent on them.
+const PAUSE_PER_WORK: u32 = 50;
+/// Maximum number of comparisons for one report: pages whose faults are just being handled are looked at again.
+const MAX_COMPARISONS: usize = 2;
+/// Maximum number of events that are kept for instances that are not known yet. Pages of others are found as lost.
+const MAX_EARLY: usize = 1 << 20;
+
+/// The pages of all instances.
+pub(super) struct PageLedger {
+    instances: BTreeMap<u32, Traced>,
+    choice: Choice,
+    /// Number of page faults in the table of functions.
+    function: u8,
+    /// Maximum number of pages of one instance.
+    capacity: usize,
+    huge: HugePages,
+    next_comparison: Instant,
+    /// Faults that were not recorded, as of the last report.
+    missed_faults: u64,
+    /// Calls that were missed, as of the last report.
+    missed_calls: u64,
+    /// Events of instances that are not known yet.
+    early: Vec<MemoryEvent>,
+    watch: Option<(RegionWatch, FaultWatch)>,
+}
+
+/// The pages of one instance.
+struct Traced {
+    pages: Pages,
+    /// `None` once it has ended.
+    resident: Option<ResidentPages>,
+    /// False until the first comparison: what that finds is older than the trace.
+    is_compared: bool,
+}
+
+impl PageLedger {
+    /// Creates an empty ledger, which follows nothing yet. `capacity` is the maximum number of pages per instance.
+    pub(super) fn new(choice: Choice, function: u8, capacity: u32) -> Self {
+        Self {
+            instances: BTreeMap::new(),
+            choice,
+            function,
+            capacity: usize::try_from(capacity).unwrap_or(usize::MAX),
+            huge: HugePages::open(),
+            next_comparison: Instant::now(),
+            missed_faults: 0,
+            missed_calls: 0,
+            early: Vec::new(),
+            watch: None,
+        }
+    }
+
+    /// Bytes of an instance's pages in each of `ranges`.
+    pub(super) fn bytes_in_ranges(&self, instance: u32, ranges: &[Range<Avma>]) -> RangeBytes {
+        let traced = self.instances.get(&instance);
+        let bytes_in = |range: &Range<Avma>| {
+            let pages = traced.map_or(0, |traced| traced.pages.count_in(range));
+            amount(pages, self.choice.interval).bytes
+        };
+        RangeBytes {
+            bytes: ranges.iter().map(bytes_in).collect(),
+            is_complete: true,
+        }
+    }
+
+    /// Begins the pages of a new instance. A child of fork has those that its parent had then: the parent's events until the
+    /// child's first one are applied.
+    fn begin(&mut self, kernel: &Kernel<'_>, number: u32, process: &Process) {
+        let instance = &process.instance;
+        let parent = instance.parent.filter(|_| instance.origin == Origin::Forked);
+        let pages = match parent.and_then(|parent| self.instances.get(&parent)) {
+            Some(parent) => parent.pages.forked(),
+            None => Pages::new(self.choice, self.capacity),
+        };
+        let traced = Traced {
+            pages,
+            resident: open_pages(kernel, process.facts.pid, instance.slot, number),
+            is_compared: false,
+        };
+        self.instances.insert(number, traced);
+    }
+
+    /// Stops following faults and calls.
+    pub(super) fn detach(&mut self) {
+        self.watch = None;
+    }
+}
+
+/// Opens the pages of a running instance.
+fn open_pages(kernel: &Kernel<'_>, pid: u32, slot: u32, instance: u32) -> Option<ResidentPages> {
+    let resident = ResidentPages::open(pid).ok()?;
+    // Checked afterwards: if the process has executed another program, the pages are not this instance's.
+    let is_its_own = kernel.publisher.begin_reading(slot).instance() == instance;
+    Some(resident).filter(|_| is_its_own)
+}
+
+impl Live<'_> {
+    /// Starts following page faults and calls. What is resident by then belongs to no stack.
+    pub(super) fn start_faults(&mut self, children: bool) -> anyhow::Result<()> {
+        // Before and after: what is found only afterwards is new if its fault was seen.
+        self.compare_pages()?;
+        let Some(ledger) = &mut self.pages else {
+            return Ok(());
+        };
+        ledger
+            .instances
+            .values_mut()
+            .for_each(|traced| traced.is_compared = false);
+        let regions = self.kernel.watch_regions().context(
+            "cannot follow calls that discard pages: --faults needs a kernel with CONFIG_FTRACE_SYSCALLS, and tracefs \
+             (mount -t tracefs nodev /sys/kernel/tracing)",
+        )?;
+        let mut faults = FaultWatch::default();
+        for process in self.processes.values().filter(|process| process.is_live()) {
+            let pid = process.facts.pid;
+            self.kernel
+                .watch_faults(&mut faults, pid, children)
+                .with_context(|| {
+                    format!("cannot follow the page faults of process {pid}: needs CAP_PERFMON; try sudo")
+                })?;
+        }
+        tracing::debug!("page faults of {} threads are followed", faults.link_count());
+        ledger.watch = Some((regions, faults));
+        self.compare_pages()?;
+        Ok(())
+    }
+
+    /// Applies faults and calls since the last time, and compares now and then with what is resident.
+    pub(super) fn follow_faults(&mut self) -> anyhow::Result<()> {
+        self.apply_memory_events();
+        if self
+            .pages
+            .as_ref()
+            .is_some_and(|ledger| Instant::now() >= ledger.next_comparison)
+        {
+            self.compare_pages()?;
+        }
+        Ok(())
+    }
+
+    /// Begins the pages of all instances that have none yet.
+    fn begin_pages(&mut self) {
+        let Some(ledger) = &mut self.pages else {
+            return;
+        };
+        for (&number, process) in &self.processes {
+            if !ledger.instances.contains_key(&number) {
+                ledger.begin(&self.kernel, number, process);
+            }
+        }
+    }
+
+    /// Applies the queued faults and calls. Returns how many bytes they took in the queue.
+    fn apply_memory_events(&mut self) -> usize {
+        if self.pages.is_none() {
+            return 0;
+        }
+        let events = self.events.take_memory_events();
+        let bytes = events.iter().map(MemoryEvent::queued_bytes).sum();
+        let Some(ledger) = &mut self.pages else {
+            return 0;
+        };
+        for event in std::mem::take(&mut ledger.early).into_iter().chain(events) {
+            let instance = match &event {
+                MemoryEvent::Call(call) => call.instance,
+                MemoryEvent::Fault(fault) => fault.instance,
+            };
+            if !ledger.instances.contains_key(&instance)
+                && let Some(process) = self.processes.get(&instance)
+            {
+                ledger.begin(&self.kernel, instance, process);
+            }
+            match (ledger.instances.get_mut(&instance), &event) {
+                (Some(Traced { pages, .. }), MemoryEvent::Call(call)) => pages.apply(call),
+                (Some(Traced { pages, .. }), MemoryEvent::Fault(fault)) => pages.touch(fault),
+                // It has just begun. `Live::observe` will find it.
+                (None, _) if ledger.early.len() < MAX_EARLY => ledger.early.push(event),
+                (None, _) => {}
+            }
+        }
+        bytes
+    }
+
+    /// Applies all faults and calls that have begun by now. Returns whether that was possible, as for mapping calls.
+    fn apply_begun_events(&mut self) -> anyhow::Result<bool> {
+        let waiting = self.kernel.waiting_region_bytes();
+        let mut waiting = waiting.context("cannot ask for page faults that wait")?;
+        let deadline = Instant::now() + MAX_WRITING;
+        while waiting > 0 {
+            self.events.consume().context("cannot read page faults")?;
+            waiting = waiting.saturating_sub(self.apply_memory_events());
+            if Instant::now() > deadline {
+                return Ok(waiting == 0);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Compares the pages of all running instances with what is resident. Returns how many have to be looked at again.
+    fn compare_pages(&mut self) -> anyhow::Result<u64> {
+        let began = Instant::now();
+        self.begin_pages();
+        let Some(ledger) = &self.pages else {
+            return Ok(0);
+        };
+        let mut missed = 0;
+        for number in ledger.instances.keys().copied().collect::<Vec<_>>() {
+            missed += self.compare_instance(number)?;
+        }
+        if let Some(ledger) = &mut self.pages {
+            let pause = (PAUSE_PER_WORK * began.elapsed()).max(MIN_PAUSE);
+            ledger.next_comparison = Instant::now() + pause;
+        }
+        Ok(missed)
+    }
+
+    fn compare_instance(&mut self, number: u32) -> anyhow::Result<u64> {
+        let is_live = self
+            .processes
+            .get(&number)
+            .is_some_and(|process| process.is_live());
+        let maps = maps_of(&self.kernel, &self.processes, number);
+        let Some(traced) = self.traced(number) else {
+            return Ok(0);
+        };
+        if !is_live {
+            traced.pages.end();
+            traced.resident = None;
+            return Ok(0);
+        }
+        let Some(maps) = maps else {
+            return Ok(0);
+        };
+        traced.pages.enter_maps(&maps);
+        let mut missed = 0;
+        for batch in traced.pages.batches(&maps) {
+            let Some(Traced { pages, resident, .. }) = self.traced(number) else {
+                return Ok(missed);
+            };
+            pages.mark();
+            let read = |(range, is_searched): &ToRead| -> Option<Scan> {
+                let states = resident.as_ref()?.read(range).ok()?;
+                let (first, is_searched) = (range.start, *is_searched);
+                Some(Scan {
+                    first,
+                    states,
+                    is_searched,
+                })
+            };
+            // It has just ended, or executed another program, if something cannot be read.
+            let Some(scans) = batch.iter().map(read).collect::<Option<Vec<_>>>() else {
+                return Ok(missed);
+            };
+            if !self.apply_begun_events()? {
+                return Ok(missed);
+            }
+            missed += self.settle_pages(number, &scans);
+        }
+        if let Some(traced) = self.traced(number) {
+            traced.is_compared = true;
+        }
+        Ok(missed)
+    }
+
+    fn traced(&mut self, number: u32) -> Option<&mut Traced> {
+        self.pages.as_mut()?.instances.get_mut(&number)
+    }
+
+    fn settle_pages(&mut self, number: u32, scans: &[Scan]) -> u64 {
+        let Some(PageLedger { instances, huge, .. }) = &mut self.pages else {
+            return 0;
+        };
+        let Some(Traced {
+            pages, is_compared, ..
+        }) = instances.get_mut(&number)
+        else {
+            return 0;
+        };
+        let unexplained = match is_compared {
+            true => Unexplained::Lost,
+            false => Unexplained::Before,
+        };
+        pages.settle(scans, unexplained, huge)
+    }
+
+    /// Applies all faults and calls up to now, and compares with what is resident, for a report.
+    pub(super) fn settle_faults(&mut self) -> anyhow::Result<()> {
+        if self.pages.is_none() {
+            return Ok(());
+        }
+        let events = self.events.wait(Duration::ZERO).context("cannot read events")?;
+        self.react(&events)?;
+        self.apply_memory_events();
+        for _ in 0..MAX_COMPARISONS {
+            if self.compare_pages()? == 0 {
+                break;
+            }
+        }
+        let counters = Counters::read(&self.kernel.recorded.counters).context("cannot read counters")?;
+        let missed_calls = counters.get(Counter::LostRegionEvent) + self.kernel.missed_region_calls();
+        let missed_faults = counters.get(Counter::LostFaultEvent);
+        if let Some(ledger) = &mut self.pages {
+            if missed_faults > ledger.missed_faults {
+                tracing::warn!(
+                    "{missed_faults} page faults came faster than they could be taken in: the pages are counted as lost; \
+                     -s N records one of N"
+                );
+            }
+            (ledger.missed_faults, ledger.missed_calls) = (missed_faults, missed_calls);
+        }
+        Ok(())
+    }
+
+    /// Adds the totals of pages to `snapshot`, which has only losses.
+    pub(super) fn add_faults(&self, snapshot: &mut Snapshot) {
+        let Some(ledger) = &self.pages else {
+            return;
+        };
+        snapshot.source = Source::Faults;
+        let mut totals: BTreeMap<u32, PageTotals> = BTreeMap::new();
+        let (mut unexplained, mut ends_not_seen) = (0, 0);
+        for Traced { pages, .. } in ledger.instances.values() {
+            for (record, more) in pages.totals() {
+                *totals.entry(record).or_default() += more;
+            }
+            unexplained += pages.unexplained();
+            ends_not_seen += pages.ends_not_seen();
+        }
+        let full: u64 = totals.values().map(|totals| totals.lost).sum();
+        totals.entry(not_walked(ledger.function)).or_default().lost += unexplained;
+        for (record, totals) in totals {
+            let stack = stack_of(&self.kernel, record).map(|shape| with_pages(shape, totals, ledger.choice));
+            let is_some = |stack: &StackTotals| stack.allocated.amount.blocks > 0 || stack.lost.blocks > 0;
+            snapshot.stacks.extend(stack.filter(is_some));
+        }
+        let lost: Amount = snapshot.stacks.iter().map(|stack| stack.lost).sum();
+        snapshot.losses.bytes = snapshot.losses.bytes.saturating_add(lost.bytes);
+        snapshot.losses.blocks = snapshot.losses.blocks.saturating_add(lost.blocks);
+        for (cause, count) in [
+            ("page_table_full", full),
+            ("page_faults_not_seen", unexplained),
+            ("page_ends_not_seen", ends_not_seen),
+            ("fault_queue_full", ledger.missed_faults),
+            ("region_calls_not_seen", ledger.missed_calls),
+        ] {
+            if count > 0 {
+                snapshot.losses.causes.insert(cause.into(), count);
+            }
+        }
+        let blocks = |amount: fn(&StackTotals) -> u64| snapshot.stacks.iter().map(amount).sum::<u64>();
+        let (allocations, frees) = (
+            blocks(|stack| stack.allocated.amount.blocks),
+            blocks(|stack| stack.freed.amount.blocks),
+        );
+        snapshot.events.allocations = allocations.saturating_add(snapshot.losses.blocks);
+        snapshot.events.frees = frees;
+    }
+}
+
+/// A stack with its pages as blocks.
+fn with_pages(shape: StackTotals, totals: PageTotals, choice: Choice) -> StackTotals {
+    let PageTotals {
+        touched,
+        gone,
+        squares,
+        lost,
+    } = totals;
+    // Of what is gone, it is not known which pages one fault had made resident together: they count as all do.
+    let gone_squares = u128::from(squares) * u128::from(gone) / u128::from(touched.max(1));
+    StackTotals {
+        allocated: estimate(touched, squares.into(), choice.interval),
+        freed: estimate(gone, gone_squares, choice.interval),
+        lost: amount(lost, choice.interval),
+        ..shape
+    }
+}
+
+fn amount(pages: u64, interval: u64) -> Amount {
+    let blocks = pages.saturating_mul(interval);
+    Amount {
+        bytes: blocks.saturating_mul(pages::bytes()),
+        blocks,
+    }
+}
+
+/// Amount of `pages` pages, each of which stands for `interval`: with v pages for each fault, and the probability p that it is
+/// recorded, the variance of the sum of v / p is estimated by the sum of v²(1 - p) / p² (Horvitz-Thompson).
+fn estimate(pages: u64, squares: u128, interval: u64) -> Estimate {
+    /// Unit of [`Spread::blocks`].
+    const UNITS_PER_BLOCK: u128 = 1 << 32;
+    let amount = amount(pages, interval);
+    if interval <= 1 {
+        return amount.into();
+    }
+    let variance = squares.saturating_mul(u128::from(interval) * u128::from(interval - 1));
+    let bytes = u128::from(pages::bytes());
+    Estimate {
+        amount,
+        spread: Spread {
+            recorded: pages,
+            bytes: variance.saturating_mul(bytes * bytes),
+            blocks: variance.saturating_mul(UNITS_PER_BLOCK),
+        },
+    }
+}

@@ -1,0 +1,33 @@
+// Grows Go's heap, by an allocator of its own, from one function, and lets garbage go besides.
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+)
+
+var kept [][]byte
+
+//go:noinline
+func grow(bytes int) {
+	for have := 0; have < bytes; have += 64 << 10 {
+		block := make([]byte, 64<<10)
+		for at := range block {
+			block[at] = byte(at)
+		}
+		kept = append(kept, block)
+	}
+}
+
+func main() {
+	input := bufio.NewReader(os.Stdin)
+	rendezvous := func(line string) {
+		fmt.Println(line)
+		input.ReadString('\n')
+	}
+	rendezvous("ready")
+	grow(128 << 20)
+	rendezvous("done")
+	fmt.Println(len(kept))
+}
