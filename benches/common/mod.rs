@@ -17,6 +17,7 @@ pub(crate) struct Selection {
     /// The parts that are named; none means all.
     parts: Vec<String>,
     /// `--rounds=N`: rounds of each measurement, instead of the usual number.
+    #[allow(dead_code, reason = "not every benchmark has rounds")]
     pub(crate) rounds: Option<usize>,
     /// `--tools=NAME,NAME`: parts of the names of tools; none means all.
     tools: Vec<String>,
@@ -49,6 +50,7 @@ impl Selection {
     }
 
     /// Returns whether a tool is to be measured.
+    #[allow(dead_code, reason = "not every benchmark has tools")]
     pub(crate) fn selects_tool(&self, name: &str) -> bool {
         self.tools.is_empty() || self.tools.iter().any(|wanted| name.contains(wanted.as_str()))
     }

@@ -6,6 +6,10 @@
 //! in turn, in an order that changes: each figure is what a variant takes longer than the program without the library in the same
 //! round, as the median of all rounds and its quartiles.
 
+#[allow(
+    dead_code,
+    reason = "spreads and copies of the C library are other benchmarks'"
+)]
 #[path = "../common/mod.rs"]
 mod common;
 

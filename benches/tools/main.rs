@@ -1,7 +1,8 @@
 //! memleak against what a user would pick instead, on the same programs: how much longer these take. Needs root.
 //!
-//! `cargo bench --bench tools` measures all; `-- malloc`, `-- redis`, `-- clang` one kind of program; `-- --quick` does
-//! less of it, `--rounds=15` more, `--tools=libmemleak,heaptrack` with some tools only. `cargo test --bench tools` takes a look at memleak itself only, and says which of the other tools are
+//! `cargo bench --bench tools` measures all; `-- malloc`, `-- redis`, `-- faults`, `-- clang` one kind of program; `-- --quick`
+//! does less of it, `--rounds=15` more, `--tools=libmemleak,heaptrack` with some tools only. `cargo test --bench tools` takes a
+//! look at memleak itself only, and says which of the other tools are
 //! missing. A tool that is not there or fails is named with the reason. Fails if memleak misses or loses an allocation
 //! of those that the program is known to make, or walks a stack of them incompletely: a trace that misses events is fast.
 //!
@@ -27,7 +28,7 @@ use measure::measure;
 use memleak::bpf::preflight;
 use subject::{SUBJECTS, Subject, Work, find};
 use table::{Row, print};
-use tool::{TOOLS, UNTRACED};
+use tool::{FAULTS, TOOLS, Tool, ToolKind, UNTRACED};
 
 /// Extent of a measurement.
 struct Plan {
@@ -36,6 +37,25 @@ struct Plan {
     /// Requests of each kind.
     requests: u32,
     smoke: bool,
+}
+
+impl Plan {
+    /// Rounds with a program: differences of some per cent take more of them.
+    fn rounds_of(&self, subject: &Subject) -> usize {
+        match subject.part {
+            FAULTS => 4 * self.rounds,
+            _ => self.rounds,
+        }
+    }
+
+    /// Requests of each kind: those of a pipeline take a tenth of the time.
+    fn requests_of(&self, subject: &Subject, pipeline: u32) -> u32 {
+        match (subject.part, pipeline) {
+            (FAULTS, 1) => 2 * self.requests,
+            (FAULTS, _) => 10 * self.requests,
+            _ => self.requests,
+        }
+    }
 }
 
 const WHOLE: Plan = Plan {
@@ -61,7 +81,7 @@ const SMOKE: Plan = Plan {
 const SLOW: u32 = 4;
 
 fn main() -> ExitCode {
-    run_bench(&["malloc", "redis", "clang"], run)
+    run_bench(&["malloc", "redis", FAULTS, "clang"], run)
 }
 
 fn run(selection: &Selection, out: &mut dyn Write) -> anyhow::Result<()> {
@@ -99,9 +119,12 @@ fn run(selection: &Selection, out: &mut dyn Write) -> anyhow::Result<()> {
 
 /// A row for each tool.
 fn measure_all(plan: &Plan, selection: &Selection, subject: &Subject) -> anyhow::Result<Vec<Row>> {
-    let is_measured = |index: usize| index == UNTRACED || selection.selects_tool(TOOLS[index].name);
-    let tools = TOOLS.iter().enumerate().filter(|(index, _)| is_measured(*index));
-    let mut rows: Vec<Row> = tools.map(|(_, tool)| Row::new(tool)).collect();
+    let is_measured = |tool: &Tool| tool.kind == ToolKind::Untraced || selection.selects_tool(tool.name);
+    let tools = TOOLS
+        .iter()
+        .filter(|tool| tool.is_for(subject.part) && is_measured(tool));
+    let mut rows: Vec<Row> = tools.map(Row::new).collect();
+    let rounds = selection.rounds.unwrap_or(plan.rounds_of(subject));
     for row in &mut rows {
         row.obstacle = row.tool.obstacle(subject.work);
         if plan.smoke
@@ -112,7 +135,7 @@ fn measure_all(plan: &Plan, selection: &Selection, subject: &Subject) -> anyhow:
             row.obstacle = Some("left out of this look".to_owned());
         }
     }
-    for round in 0..selection.rounds.unwrap_or(plan.rounds) {
+    for round in 0..rounds {
         for turn in 0..rows.len() {
             let step = if round % 2 == 0 {
                 turn
@@ -127,7 +150,7 @@ fn measure_all(plan: &Plan, selection: &Selection, subject: &Subject) -> anyhow:
             }
             let units = match subject.work {
                 Work::Pairs { .. } => plan.pairs,
-                Work::Redis { .. } => plan.requests,
+                Work::Redis { pipeline } => plan.requests_of(subject, pipeline),
                 Work::Clang => 1,
             };
             match measure(subject.work, row.tool, (units / row.tool.slowness).max(1)) {

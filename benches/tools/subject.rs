@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 
 use crate::common::{compile, own_libc, run_directory};
+use crate::tool::FAULTS;
 
 /// A workload.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -33,7 +34,7 @@ pub(crate) struct Subject {
     pub(crate) in_smoke: bool,
 }
 
-pub(crate) const SUBJECTS: [Subject; 6] = [
+pub(crate) const SUBJECTS: [Subject; 8] = [
     Subject {
         part: "malloc",
         title: "pairs of malloc and free, depth 10, no frame pointers",
@@ -74,6 +75,20 @@ pub(crate) const SUBJECTS: [Subject; 6] = [
     Subject {
         part: "redis",
         title: "redis-server, the same with a pipeline of 16",
+        work: Work::Redis { pipeline: 16 },
+        depth: None,
+        in_smoke: false,
+    },
+    Subject {
+        part: FAULTS,
+        title: "redis-server, the same without a pipeline, by page faults",
+        work: Work::Redis { pipeline: 1 },
+        depth: None,
+        in_smoke: false,
+    },
+    Subject {
+        part: FAULTS,
+        title: "redis-server, the same with a pipeline of 16, by page faults",
         work: Work::Redis { pipeline: 16 },
         depth: None,
         in_smoke: false,

@@ -5,7 +5,7 @@ use std::io::Write;
 use crate::common::Spread;
 use crate::measure::Measured;
 use crate::subject::{Subject, Work};
-use crate::tool::{TOOLS, Tool, UNTRACED};
+use crate::tool::{FAULTS, TOOLS, Tool, UNTRACED};
 
 /// A tool and how it did in each round in which it was measured, or why not.
 pub(crate) struct Row {
@@ -32,11 +32,23 @@ impl Row {
 
     /// Ratio to the untraced program in the same round.
     fn ratio(&self, untraced: &Self, value: impl Fn(&Measured) -> f64) -> Spread {
+        Spread::of(self.ratios(untraced, value))
+    }
+
+    /// Quartiles of the ratios, the median in the middle.
+    fn quartiles(&self, untraced: &Self, value: impl Fn(&Measured) -> f64) -> [f64; 3] {
+        let mut ratios = self.ratios(untraced, value);
+        ratios.sort_by(f64::total_cmp);
+        let at = |quarter: usize| ratios.get(ratios.len() * quarter / 4).copied();
+        [1, 2, 3].map(|quarter| at(quarter).unwrap_or(f64::NAN))
+    }
+
+    fn ratios(&self, untraced: &Self, value: impl Fn(&Measured) -> f64) -> Vec<f64> {
         let of_round = |wanted: usize| untraced.rounds.iter().find(|&&(round, _)| round == wanted);
         let ratio = |(round, measured): &(usize, Measured)| {
             of_round(*round).map(|(_, alone)| value(measured) / value(alone))
         };
-        Spread::of(self.rounds.iter().filter_map(ratio))
+        self.rounds.iter().filter_map(ratio).collect()
     }
 }
 
@@ -70,6 +82,14 @@ pub(crate) fn print(subject: &Subject, rows: &[Row], out: &mut dyn Write) -> std
             duration(time),
             rest(subject, row)
         )?;
+        if subject.part == FAULTS {
+            let [low, median, high] = row.quartiles(untraced, |measured| 1.0 / measured.wall);
+            writeln!(
+                out,
+                "  {:<28} throughput {median:.3}, quartiles {low:.3} and {high:.3}",
+                ""
+            )?;
+        }
     }
     Ok(())
 }

@@ -49,8 +49,10 @@ pub(crate) struct Tool {
     pub(crate) slowness: u32,
     /// True if the tool sees frees, and so can tell what is outstanding.
     pub(crate) sees_frees: bool,
-    /// True if the tool records only one of many allocations.
+    /// True if the tool records only one of many allocations, or none.
     pub(crate) samples: bool,
+    /// The only kind of programs that it is measured with; else all but `faults`.
+    only: Option<&'static str>,
 }
 
 /// Script for bpftrace that counts allocations by stack, as its manual shows it.
@@ -77,11 +79,15 @@ const OWN: Tool = Tool {
     slowness: 1,
     sees_frees: true,
     samples: false,
+    only: None,
 };
 
 pub(crate) const UNTRACED: usize = 0;
 
-pub(crate) const TOOLS: [Tool; 16] = [
+/// The kind of programs that grow, for what counts pages and not calls.
+pub(crate) const FAULTS: &str = "faults";
+
+pub(crate) const TOOLS: [Tool; 18] = [
     Tool {
         name: "untraced",
         ..OWN
@@ -120,6 +126,20 @@ pub(crate) const TOOLS: [Tool; 16] = [
         ..OWN
     },
     Tool {
+        name: "memleak --faults",
+        kind: ToolKind::Memleak(&["--faults"]),
+        samples: true,
+        only: Some(FAULTS),
+        ..OWN
+    },
+    Tool {
+        name: "memleak --faults -s 16",
+        kind: ToolKind::Memleak(&["--faults", "-s", "16"]),
+        samples: true,
+        only: Some(FAULTS),
+        ..OWN
+    },
+    Tool {
         name: "bcc memleak",
         kind: ToolKind::Bcc,
         needs: "memleak-bpfcc",
@@ -134,6 +154,7 @@ pub(crate) const TOOLS: [Tool; 16] = [
         slowness: 8,
         sees_frees: true,
         samples: false,
+        only: None,
     },
     Tool {
         name: "bpftrace @[ustack]",
@@ -143,6 +164,7 @@ pub(crate) const TOOLS: [Tool; 16] = [
         slowness: 4,
         sees_frees: false,
         samples: false,
+        only: None,
     },
     Tool {
         name: "perf --call-graph dwarf",
@@ -152,6 +174,7 @@ pub(crate) const TOOLS: [Tool; 16] = [
         slowness: 8,
         sees_frees: false,
         samples: false,
+        only: None,
     },
     Tool {
         name: "heaptrack",
@@ -191,10 +214,19 @@ pub(crate) const TOOLS: [Tool; 16] = [
         slowness: 4,
         sees_frees: true,
         samples: false,
+        only: None,
     },
 ];
 
 impl Tool {
+    /// Returns whether it is measured with this kind of programs.
+    pub(crate) fn is_for(&self, part: &str) -> bool {
+        match self.only {
+            Some(only) => part == only,
+            None => part != FAULTS || self.kind == ToolKind::Untraced,
+        }
+    }
+
     /// Returns the reason why the tool cannot be used for such work, and a remedy.
     pub(crate) fn obstacle(&self, work: Work) -> Option<String> {
         let is_installed = match self.needs.contains(".so") {
