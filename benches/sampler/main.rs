@@ -208,12 +208,6 @@ fn print(measured: &[Vec<f64>], out: &mut dyn Write) -> anyhow::Result<()> {
 /// Lower quartile, median and upper quartile.
 fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
     values.sort_by(f64::total_cmp);
-    let at = |part: f64| {
-        let last = values.len().saturating_sub(1) as f64;
-        values
-            .get((last * part).round() as usize)
-            .copied()
-            .unwrap_or(f64::NAN)
-    };
-    [at(0.25), at(0.5), at(0.75)]
+    let last = values.len().saturating_sub(1);
+    [last / 4, last / 2, last - last / 4].map(|at| values.get(at).copied().unwrap_or(f64::NAN))
 }

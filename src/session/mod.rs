@@ -458,7 +458,7 @@ fn prepare(config: &TraceConfig, started: Option<u32>) -> anyhow::Result<Prepare
         .collect::<anyhow::Result<Vec<_>>>()?;
     if config.preload {
         for (target, mappings) in targets.iter().zip(&mappings) {
-            preload::check(&target.comm(), mappings, &modules)?;
+            preload::check(target.comm(), mappings, &modules)?;
         }
     }
     phases.end("read mappings");
