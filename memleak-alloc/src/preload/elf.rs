@@ -1,7 +1,7 @@
 //! Finds functions by name in the objects that the loader has mapped, as `dlsym(RTLD_NEXT, …)` does. That one is in a library of its
 //! own before glibc 2.34, and in some versions it allocates.
 
-use core::ffi::{c_char, c_void};
+use core::ffi::c_void;
 use core::ptr;
 
 /// Name of a function, with its hash of either kind.
@@ -63,7 +63,7 @@ struct Search {
 #[repr(C)]
 struct ObjectInfo {
     bias: usize,
-    name: *const c_char,
+    name: *const u8,
     headers: *const ProgramHeader,
     header_count: u16,
 }
@@ -144,7 +144,7 @@ extern "C" fn visit(object: *const ObjectInfo, _size: usize, search: *mut c_void
 struct Object {
     bias: usize,
     symbols: *const Symbol,
-    strings: *const c_char,
+    strings: *const u8,
     versions: Option<*const u16>,
     hashes: Hashes,
 }
@@ -282,7 +282,7 @@ impl Object {
         let bytes = text.bytes().chain([0]).enumerate();
         bytes.into_iter().all(|(at, byte)| {
             // SAFETY: names are within the table of strings, each ended by a zero, behind which this does not come.
-            unsafe { start.add(at).read_volatile() }.cast_unsigned() == byte
+            unsafe { start.add(at).read_volatile() == byte }
         })
     }
 }
