@@ -10,7 +10,7 @@ use unwind_tables::addr::Avma;
 
 use super::live::Live;
 use super::process::Process;
-use super::regions::{MAX_WRITING, maps_of};
+use super::regions::maps_of;
 use crate::base::pages;
 use crate::bpf::collect::{Counter, Counters, MemoryEvent, RangeBytes, not_walked, stack_of};
 use crate::bpf::{FaultWatch, Kernel, Origin, RegionWatch};
@@ -204,21 +204,6 @@ impl Live<'_> {
         bytes
     }
 
-    /// Applies all faults and calls that have begun by now. Returns whether that was possible, as for mapping calls.
-    fn apply_begun_events(&mut self) -> anyhow::Result<bool> {
-        let waiting = self.kernel.waiting_region_bytes();
-        let mut waiting = waiting.context("cannot ask for page faults that wait")?;
-        let deadline = Instant::now() + MAX_WRITING;
-        while waiting > 0 {
-            self.events.consume().context("cannot read page faults")?;
-            waiting = waiting.saturating_sub(self.apply_memory_events());
-            if Instant::now() > deadline {
-                return Ok(waiting == 0);
-            }
-        }
-        Ok(true)
-    }
-
     /// Compares the pages of all running instances with what is resident. Returns how many have to be looked at again.
     fn compare_pages(&mut self) -> anyhow::Result<u64> {
         let began = Instant::now();
@@ -274,7 +259,7 @@ impl Live<'_> {
             let Some(scans) = batch.iter().map(read).collect::<Option<Vec<_>>>() else {
                 return Ok(missed);
             };
-            if !self.apply_begun_events()? {
+            if !self.apply_begun(Self::apply_memory_events)? {
                 return Ok(missed);
             }
             missed += self.settle_pages(number, &scans);

@@ -80,10 +80,12 @@ fn library() -> anyhow::Result<PathBuf> {
 ///
 /// The file has something else, or cannot be written.
 pub fn write_library(path: &Path) -> anyhow::Result<()> {
-    let is_other = match fs::read(path) {
-        Ok(bytes) => !is_sampler_file(&bytes),
+    let is_other = match fs::metadata(path) {
+        // Reading another kind of file could wait for ever.
+        Ok(metadata) if !metadata.is_file() => true,
+        Ok(_) => !fs::read(path).is_ok_and(|bytes| is_sampler_file(&bytes)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => false,
-        Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+        Err(error) => return Err(error).with_context(|| format!("cannot look at {}", path.display())),
     };
     if is_other {
         bail!(

@@ -26,7 +26,7 @@ const ALLOCATOR_FRAMES: usize = 12;
 const MAX_READINGS: usize = 8;
 
 /// Maximum time to wait for calls that are being written.
-pub(super) const MAX_WRITING: Duration = Duration::from_millis(100);
+const MAX_WRITING: Duration = Duration::from_millis(100);
 
 /// Addresses to compare with the processes' maps.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -194,7 +194,7 @@ impl Live<'_> {
             }
             read.push((instance, regions.mark(), maps));
         }
-        if read.is_empty() || !self.apply_begun_calls()? {
+        if read.is_empty() || !self.apply_begun(Self::apply_calls)? {
             return Ok(None);
         }
         let ledger = self.regions.iter_mut();
@@ -206,15 +206,16 @@ impl Live<'_> {
         Ok(Some(settled.sum()))
     }
 
-    /// Applies all calls that have begun by now. Returns whether that was possible: the kernel side writes in turn, and
-    /// the thread whose turn it is may be waiting for a CPU.
-    fn apply_begun_calls(&mut self) -> anyhow::Result<bool> {
+    /// Applies, by `apply`, which returns the bytes that it took in, all that has begun by now. Returns whether that was possible:
+    /// the kernel side writes in turn, and the thread whose turn it is may be waiting for a CPU.
+    pub(super) fn apply_begun(&mut self, apply: impl Fn(&mut Self) -> usize) -> anyhow::Result<bool> {
         let waiting = self.kernel.waiting_region_bytes();
-        let mut waiting = waiting.context("cannot ask for mapping calls that wait")?;
+        let mut waiting = waiting.context("cannot ask for mapping calls and page faults that wait")?;
         let deadline = Instant::now() + MAX_WRITING;
         while waiting > 0 {
-            self.events.consume().context("cannot read mapping calls")?;
-            waiting = waiting.saturating_sub(self.apply_calls());
+            let read = self.events.consume();
+            read.context("cannot read mapping calls and page faults")?;
+            waiting = waiting.saturating_sub(apply(self));
             if Instant::now() > deadline {
                 return Ok(waiting == 0);
             }

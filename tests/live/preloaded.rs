@@ -126,10 +126,11 @@ fn check_edges(name: &str, report: &Report) {
     );
 }
 
-fn edges_program(directory: &Path) -> PathBuf {
+/// A program that calls all functions, as it says and not as the compiler thinks.
+fn exerciser(directory: &Path, name: &str) -> PathBuf {
     compile_as(
-        &directory.join("edges"),
-        "announced/edges.c",
+        &directory.join(name),
+        &format!("announced/{name}.c"),
         &["-O1", "-fno-builtin", "-D_GNU_SOURCE", "-pthread"],
     )
 }
@@ -138,7 +139,7 @@ fn edges_program(directory: &Path) -> PathBuf {
 #[test]
 fn edges() {
     let directory = directory("preloaded-edges");
-    let program = edges_program(&directory);
+    let program = exerciser(&directory, "edges");
     let library = library(&directory);
     for way in attach_paths() {
         let program = start(&program, &[], &[&library]);
@@ -150,7 +151,7 @@ fn edges() {
 #[test]
 fn edges_of_other_allocators() {
     let directory = directory("preloaded-allocators");
-    let program = edges_program(&directory);
+    let program = exerciser(&directory, "edges");
     let library = library(&directory);
     for (name, allocator) in allocators() {
         let libraries = [library.as_str(), allocator.to_str().expect("UTF-8")];
@@ -233,11 +234,7 @@ fn operators() {
 fn storm() {
     let directory = directory("preloaded-storm");
     let library = library(&directory);
-    let program = compile_as(
-        &directory.join("storm"),
-        "announced/storm.c",
-        &["-O1", "-fno-builtin", "-D_GNU_SOURCE", "-pthread"],
-    );
+    let program = exerciser(&directory, "storm");
     let rounds = load("2", "20");
     let libraries = [String::new()].into_iter();
     let libraries = libraries.chain(
@@ -294,11 +291,7 @@ fn storm() {
 fn tracers_come_and_go() {
     let directory = directory("preloaded-tracers");
     let library = library(&directory);
-    let program = compile_as(
-        &directory.join("storm"),
-        "announced/storm.c",
-        &["-O1", "-fno-builtin", "-D_GNU_SOURCE", "-pthread"],
-    );
+    let program = exerciser(&directory, "storm");
     let mut program = start(&program, &["20"], &[&library]);
     program.send_line("");
     for round in 0..load(6, 40) {
