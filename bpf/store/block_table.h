@@ -47,13 +47,14 @@ static __always_inline bool is_surely_absent(struct block_key *key)
 }
 
 /* Inserts a block, unless its key is present (-EEXIST). Returns 0 or an error. */
-static __always_inline long enter_block(struct block_key *key, struct block *block)
+static __always_inline int enter_block(struct block_key *key, struct block *block)
 {
-	long error;
+	/* Before Linux 6.4, the functions of maps return 32 bits, and the upper half of what a program gets is 0. */
+	int error;
 
 	if (counts_alike())
 		__sync_fetch_and_add(alike_blocks(key), 1);
-	error = bpf_map_update_elem(&blocks, key, block, BPF_NOEXIST);
+	error = (int)bpf_map_update_elem(&blocks, key, block, BPF_NOEXIST);
 	if (error && counts_alike())
 		__sync_fetch_and_add(alike_blocks(key), -1);
 	return error;

@@ -174,7 +174,7 @@ static __always_inline void end_missed_block(struct block_key *key)
 static __always_inline bool insert_block(u32 instance, u64 address, struct block *block, struct lifetimes *lifetimes)
 {
 	struct block_key key = block_key(instance, address);
-	long error;
+	int error;
 
 	if (keeps_young() && (may_die_young(lifetimes) || is_young(&key))) {
 		end_missed_block(&key);
