@@ -43,7 +43,7 @@ pub(crate) static ANNOUNCED_IN_PAGE: [AtomicU8; PAGES] = [const { AtomicU8::new(
 #[allow(non_upper_case_globals, reason = "a symbol")]
 pub(crate) static memleak_samples_not_announced: AtomicU64 = AtomicU64::new(0);
 
-/// What is remembered of a block: its size, and which announcements it was chosen for.
+/// Record of an announced block: its size, and which announcements it was chosen for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Announced(u64);
 

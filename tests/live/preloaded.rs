@@ -127,10 +127,10 @@ fn check_edges(name: &str, report: &Report) {
 }
 
 /// A program that calls all functions, as it says and not as the compiler thinks.
-fn exerciser(directory: &Path, name: &str) -> PathBuf {
+fn exerciser(directory: &Path, source: &str) -> PathBuf {
     compile_as(
-        &directory.join(name),
-        &format!("announced/{name}.c"),
+        &directory.join("exerciser"),
+        source,
         &["-O1", "-fno-builtin", "-D_GNU_SOURCE", "-pthread"],
     )
 }
@@ -139,7 +139,7 @@ fn exerciser(directory: &Path, name: &str) -> PathBuf {
 #[test]
 fn edges() {
     let directory = directory("preloaded-edges");
-    let program = exerciser(&directory, "edges");
+    let program = exerciser(&directory, "announced/edges.c");
     let library = library(&directory);
     for way in attach_paths() {
         let program = start(&program, &[], &[&library]);
@@ -151,7 +151,7 @@ fn edges() {
 #[test]
 fn edges_of_other_allocators() {
     let directory = directory("preloaded-allocators");
-    let program = exerciser(&directory, "edges");
+    let program = exerciser(&directory, "announced/edges.c");
     let library = library(&directory);
     for (name, allocator) in allocators() {
         let libraries = [library.as_str(), allocator.to_str().expect("UTF-8")];
@@ -234,7 +234,7 @@ fn operators() {
 fn storm() {
     let directory = directory("preloaded-storm");
     let library = library(&directory);
-    let program = exerciser(&directory, "storm");
+    let program = exerciser(&directory, "announced/storm.c");
     let rounds = load("2", "20");
     let libraries = [String::new()].into_iter();
     let libraries = libraries.chain(
@@ -291,7 +291,7 @@ fn storm() {
 fn tracers_come_and_go() {
     let directory = directory("preloaded-tracers");
     let library = library(&directory);
-    let program = exerciser(&directory, "storm");
+    let program = exerciser(&directory, "announced/storm.c");
     let mut program = start(&program, &["20"], &[&library]);
     program.send_line("");
     for round in 0..load(6, 40) {

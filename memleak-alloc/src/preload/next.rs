@@ -56,7 +56,7 @@ macro_rules! next {
             })*
         }
 
-        /// What was found, before it is published in [`NEXT`].
+        /// Functions that were found, before they are published in [`NEXT`].
         static FOUND: Next = Next {
             $($name: Place::new($otherwise as *const ()),)*
         };
@@ -172,7 +172,7 @@ pub(super) fn resolve() {
     }
 }
 
-/// What was found, for who calls before it is published.
+/// Returns the functions that were found, for calls before they are published.
 fn found() -> &'static Next {
     resolve();
     if STAGE.load(Acquire) == TRYING && RESOLVER.load(Relaxed) == thread::current().addr() {

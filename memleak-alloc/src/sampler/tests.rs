@@ -33,7 +33,7 @@ fn simulate(sizes: &[usize], rounds: usize, seed: u64) -> [(f64, u32); 3] {
     sums.map(|(sum, count)| (sum / total, count))
 }
 
-/// What the chosen blocks stand for is what was allocated, within four standard errors, whatever the sizes and the distance.
+/// Chosen blocks stand for what was allocated, within four standard errors, whatever the sizes and the distance.
 #[test]
 fn estimates_are_unbiased() {
     let cases: [&[usize]; 4] = [&[64], &[16, 4096, 100, 700], &[100_000], &[24, 3_000_000, 512]];
