@@ -10,7 +10,7 @@ use unwind_tables::addr::Avma;
 
 use super::live::Live;
 use super::process::Process;
-use super::regions::maps_of;
+use super::regions::{count_events, maps_of};
 use crate::base::pages;
 use crate::bpf::collect::{Counter, Counters, MemoryEvent, RangeBytes, not_walked, stack_of};
 use crate::bpf::{FaultWatch, Kernel, Origin, RegionWatch};
@@ -344,24 +344,14 @@ impl Live<'_> {
         let lost: Amount = snapshot.stacks.iter().map(|stack| stack.lost).sum();
         snapshot.losses.bytes = snapshot.losses.bytes.saturating_add(lost.bytes);
         snapshot.losses.blocks = snapshot.losses.blocks.saturating_add(lost.blocks);
-        for (cause, count) in [
+        let causes = [
             ("page_table_full", full),
             ("page_faults_not_seen", unexplained),
             ("page_ends_not_seen", ends_not_seen),
             ("fault_queue_full", ledger.missed_faults),
             ("region_calls_not_seen", ledger.missed_calls),
-        ] {
-            if count > 0 {
-                snapshot.losses.causes.insert(cause.into(), count);
-            }
-        }
-        let blocks = |amount: fn(&StackTotals) -> u64| snapshot.stacks.iter().map(amount).sum::<u64>();
-        let (allocations, frees) = (
-            blocks(|stack| stack.allocated.amount.blocks),
-            blocks(|stack| stack.freed.amount.blocks),
-        );
-        snapshot.events.allocations = allocations.saturating_add(snapshot.losses.blocks);
-        snapshot.events.frees = frees;
+        ];
+        count_events(snapshot, causes);
     }
 }
 

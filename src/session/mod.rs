@@ -456,17 +456,17 @@ fn prepare(config: &TraceConfig, started: Option<u32>) -> anyhow::Result<Prepare
         .iter()
         .map(|target| read_mappings(target, &mut modules))
         .collect::<anyhow::Result<Vec<_>>>()?;
-    if config.preload {
-        for (target, mappings) in targets.iter().zip(&mappings) {
-            preload::check(target.comm(), mappings, &modules)?;
-        }
-    }
     phases.end("read mappings");
     let built = ModuleTables::default().build(&mappings, &modules, config.walk, |_| true);
     phases.end("build tables");
     let mut probes = AllocatorProbes::new(config.allocators.clone(), config.first_instructions);
     let problems = probes.examine(modules.iter(), &modules);
     phases.end("find probes");
+    if config.preload {
+        for (target, mappings) in targets.iter().zip(&mappings) {
+            preload::check(target.comm(), mappings, &modules, &probes)?;
+        }
+    }
     let mapped = || modules.iter().filter(|module| !module.is_vdso());
     if let Some(missing) = probes::missing_by_request(&config.allocators, &problems, mapped()) {
         bail!("nothing to probe: {missing}");

@@ -11,7 +11,8 @@ use anyhow::{Context, bail};
 use memchr::memmem;
 use sha2::{Digest, Sha256};
 
-use crate::allocator::{Catalog, discover, is_sampler, is_sampler_file};
+use super::probes::AllocatorProbes;
+use crate::allocator::{is_sampler, is_sampler_file};
 use crate::process::{Mappings, Module, Modules};
 
 /// The library. `build.rs` compiles it from `memleak-alloc`.
@@ -125,7 +126,12 @@ fn write(directory: &Path, path: &Path) -> io::Result<()> {
 /// # Errors
 ///
 /// It does not; the error says why, and what to do instead.
-pub(super) fn check(name: &str, mappings: &Mappings, modules: &Modules) -> anyhow::Result<()> {
+pub(super) fn check(
+    name: &str,
+    mappings: &Mappings,
+    modules: &Modules,
+    probes: &AllocatorProbes,
+) -> anyhow::Result<()> {
     let mapped: Vec<_> = mappings
         .module_ids()
         .filter_map(|module| modules.get(module))
@@ -143,14 +149,7 @@ pub(super) fn check(name: &str, mappings: &Mappings, modules: &Modules) -> anyho
              capabilities), loads none; leave out --preload, or build a Rust program with memleak-alloc"
         );
     }
-    let own_malloc = program.is_some_and(|program| {
-        let discovery = discover([*program], &mut Catalog::default());
-        discovery
-            .sites
-            .iter()
-            .any(|site| &*site.function.name == "malloc")
-    });
-    if own_malloc {
+    if probes.is_passed_by(mappings.module_ids().next(), mappings.module_ids()) {
         bail!(
             "cannot preload libmemleak.so into {name}: its own file has the allocator that it calls; leave out --preload"
         );

@@ -324,22 +324,12 @@ impl Live<'_> {
         }
         add_lost(snapshot);
         let in_doubt: usize = ledger.regions.values().map(Regions::in_doubt).sum();
-        for (cause, count) in [
+        let causes = [
             ("region_calls_not_seen", ledger.missed_calls),
             ("region_ends_not_seen", ledger.ends_not_seen),
             ("regions_in_doubt", u64::try_from(in_doubt).unwrap_or(u64::MAX)),
-        ] {
-            if count > 0 {
-                snapshot.losses.causes.insert(cause.into(), count);
-            }
-        }
-        let blocks = |amount: fn(&StackTotals) -> u64| snapshot.stacks.iter().map(amount).sum::<u64>();
-        let (allocations, frees) = (
-            blocks(|stack| stack.allocated.amount.blocks),
-            blocks(|stack| stack.freed.amount.blocks),
-        );
-        snapshot.events.allocations = allocations.saturating_add(snapshot.losses.blocks);
-        snapshot.events.frees = frees;
+        ];
+        count_events(snapshot, causes);
     }
 
     /// Returns whether a stack is that of an allocator taking memory from the kernel: one of its innermost frames is an
@@ -419,4 +409,18 @@ fn is_allocator(symbol: &str) -> bool {
     let plain = symbol.strip_prefix("__libc_").unwrap_or(symbol);
     let mut allocating = FUNCTIONS.iter().filter(|function| function.role != Role::Free);
     plain.starts_with("operator new") || allocating.any(|function| function.name == plain)
+}
+
+/// Adds to `snapshot` the causes of losses that there are, and what its stacks count as allocations and frees.
+pub(super) fn count_events<const N: usize>(snapshot: &mut Snapshot, causes: [(&'static str, u64); N]) {
+    for (cause, count) in causes.into_iter().filter(|(_, count)| *count > 0) {
+        snapshot.losses.causes.insert(cause.into(), count);
+    }
+    let blocks = |amount: fn(&StackTotals) -> u64| snapshot.stacks.iter().map(amount).sum::<u64>();
+    let (allocations, frees) = (
+        blocks(|stack| stack.allocated.amount.blocks),
+        blocks(|stack| stack.freed.amount.blocks),
+    );
+    snapshot.events.allocations = allocations.saturating_add(snapshot.losses.blocks);
+    snapshot.events.frees = frees;
 }
