@@ -251,7 +251,7 @@ enum role {
  * The size is the product of size and count; the pointer is the block to free or resize; the result argument points to
  * where the block's address is stored on success (status 0), if it is not returned. A leaf calls no other probed function
  * of its module: calls within it can be distinguished from later ones without a probe at its return. A probe at a `ret` has
- * only that bit.
+ * only that bit. A USDT probe has the binary logarithm of its distance, 0 if that is not known, in bits 12..16.
  */
 enum cookie_shift {
 	COOKIE_FUNCTION = 0,
@@ -263,6 +263,7 @@ enum cookie_shift {
 	COOKIE_BY_RET = 28,
 	COOKIE_LEAF = 29,
 	COOKIE_AT_RET = 30,
+	COOKIE_DISTANCE = 12,
 	COOKIE_MODULE = 32,
 };
 

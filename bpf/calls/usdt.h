@@ -72,6 +72,17 @@ static __always_inline u32 weight_by_provider(u64 size, u64 weighted)
 	return weight > 1ULL << WEIGHT_SHIFT ? store_weight(weight) : WEIGHT_ONE;
 }
 
+/*
+ * Returns whether the blocks that a probe announces are recorded: while the distance changes, probes of two distances are
+ * attached, which both announce some blocks.
+ */
+static __always_inline bool is_of_distance(u64 cookie)
+{
+	u32 logarithm = cookie >> COOKIE_DISTANCE & 31;
+
+	return !governed || !logarithm || *(volatile u64 *)&distance.mean == 1ULL << logarithm;
+}
+
 /* Handles a hit of `otel_memory:alloc`. */
 static __always_inline void usdt_allocated(struct pt_regs *ctx, u64 cookie)
 {
@@ -85,6 +96,8 @@ static __always_inline void usdt_allocated(struct pt_regs *ctx, u64 cookie)
 	if (!owner || !address)
 		return;
 	count(COUNTER_PROBE_HITS);
+	if (!is_of_distance(cookie))
+		return;
 	block.weight = weight_by_provider(size, usdt_argument(ctx, site, 2));
 	thread = owned_thread(thread, owner);
 	if (!thread) {

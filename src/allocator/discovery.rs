@@ -9,6 +9,8 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 
 use memchr::memmem;
+use object::read::elf::ElfFile64;
+use object::{LittleEndian, Object, ObjectSymbol};
 use unwind_tables::Architecture;
 use unwind_tables::addr::{FileOffset, Svma, contains};
 use unwind_tables::elf::{ElfView, Segment};
@@ -239,6 +241,9 @@ impl Discovery {
     }
 }
 
+/// Counter that `libmemleak.so` has for tracers, of blocks that it chose and could not announce.
+const NOT_ANNOUNCED: &str = "memleak_samples_not_announced";
+
 /// Returns whether a module is `libmemleak.so`, of any version: its functions only forward calls to another allocator.
 pub fn is_sampler(module: &Module) -> bool {
     let name = module.path.file_name().map(OsStr::as_encoded_bytes);
@@ -247,7 +252,16 @@ pub fn is_sampler(module: &Module) -> bool {
 
 /// Returns whether a file is `libmemleak.so`, of any version, by a symbol that it has for tracers.
 pub fn is_sampler_file(bytes: &[u8]) -> bool {
-    memmem::find(bytes, b"\0memleak_samples_not_announced\0").is_some()
+    memmem::find(bytes, format!("\0{NOT_ANNOUNCED}\0").as_bytes()).is_some()
+}
+
+/// Address of the counter of blocks that a `libmemleak.so` chose and could not announce, 64 bits.
+pub fn not_announced_counter(sampler: &[u8]) -> Option<Svma> {
+    let elf = ElfFile64::<LittleEndian>::parse(sampler).ok()?;
+    let counter = elf
+        .dynamic_symbols()
+        .find(|symbol| symbol.name() == Ok(NOT_ANNOUNCED))?;
+    Some(Svma::new(counter.address()))
 }
 
 /// Name of the allocator whose message texts an object contains.

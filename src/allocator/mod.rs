@@ -22,7 +22,9 @@ pub mod table;
 pub mod usdt;
 
 pub use catalog::{Catalog, Selection};
-pub use discovery::{Discovery, ProbeSite, UsdtSite, choose_site, discover, is_sampler, is_sampler_file};
+pub use discovery::{
+    Discovery, ProbeSite, UsdtSite, choose_site, discover, is_sampler, is_sampler_file, not_announced_counter,
+};
 pub use functions::{AllocFunction, Family, ResultAt, Role, Shape, SizeAt};
 pub use probing::SiteCost;
 pub use problem::{Problem, Reason};

@@ -33,14 +33,16 @@ const NOTE_TYPE: NoteType = NoteType(3);
 const MAX_NOTES: usize = 1 << 16;
 const MAX_PROBES: usize = 64;
 
+/// Distances of a provider that offers a choice, ascending.
+pub const DISTANCES: [u64; 3] = [OF_OTHER_DISTANCES[0].1, DEFAULT_DISTANCE, OF_OTHER_DISTANCES[1].1];
+
 /// Distance among those of a provider that offers a choice that is next to `wanted` bytes, by ratio; `None` if all are much larger.
 pub fn distance_near(wanted: u64) -> Option<u64> {
-    let [(_, smallest), (_, largest)] = OF_OTHER_DISTANCES;
     let ratio = |distance: u64| (distance as f64 / wanted as f64).ln().abs();
-    let nearest = [smallest, DEFAULT_DISTANCE, largest]
+    let nearest = DISTANCES
         .into_iter()
         .min_by(|one, other| ratio(*one).total_cmp(&ratio(*other)));
-    nearest.filter(|_| wanted >= smallest / 2)
+    nearest.filter(|_| wanted >= DISTANCES[0] / 2)
 }
 
 /// A USDT probe of [`PROVIDER`].

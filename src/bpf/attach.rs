@@ -322,13 +322,16 @@ impl<'a> Place<'a> {
 
     fn usdt(probe: &'a UsdtProbe) -> Self {
         let (function, site) = (u64::from(probe.function), u64::from(probe.site));
+        let distance = probe.distance.map_or(0, |distance| u64::from(distance.ilog2()));
         Self {
             path: &probe.path,
             file: &probe.file,
             name: &probe.name,
             offset: probe.offset,
             semaphore: probe.semaphore.unwrap_or(FileOffset::new(0)),
-            cookie: function << cookie_shift::COOKIE_FUNCTION.0 | site << cookie_shift::COOKIE_MODULE.0,
+            cookie: function << cookie_shift::COOKIE_FUNCTION.0
+                | distance << cookie_shift::COOKIE_DISTANCE.0
+                | site << cookie_shift::COOKIE_MODULE.0,
         }
     }
 }

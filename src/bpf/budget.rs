@@ -168,6 +168,7 @@ fn taken(attach: AttachPath, walk: Walk, sampling: Sampling, calls: CallTrace) -
         faults: (attach == AttachPath::Perf).then_some(FaultSettings { function: 0, seed: 0 }),
         sizes: None,
         sampling,
+        announced: sampling == PROVIDED,
         calls,
         capacity: Capacity {
             table_words: 1 << 20,

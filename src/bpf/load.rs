@@ -124,6 +124,8 @@ pub struct Settings {
     pub sizes: Option<SizeFilter>,
     /// Sampling among allocations of these sizes.
     pub sampling: Sampling,
+    /// Traces what processes announce by USDT probes instead of calls of allocators.
+    pub announced: bool,
     /// Calls that are reported one by one.
     pub calls: CallTrace,
     pub capacity: Capacity,
@@ -259,7 +261,7 @@ pub(super) fn load<'obj>(
         sizes.keep_young(settings.capacity.blocks);
     }
     let mut object = MemleakSkelBuilder::default().open(storage)?;
-    choose_programs(&mut object, settings.attach, settings.sampling);
+    choose_programs(&mut object, settings.attach, settings.announced);
     if settings.faults.is_some() {
         object.maps.region_events.set_max_entries(FAULT_QUEUE_BYTES)?;
     } else if settings.regions {
@@ -284,10 +286,9 @@ pub(super) fn load<'obj>(
     })
 }
 
-fn choose_programs(object: &mut OpenMemleakSkel<'_>, attach: AttachPath, sampling: Sampling) {
+fn choose_programs(object: &mut OpenMemleakSkel<'_>, attach: AttachPath, announced: bool) {
     let programs = &mut object.progs;
     let session = attach == AttachPath::Session;
-    let announced = matches!(sampling, Sampling::Provider(_));
     programs.usdt_allocation.set_autoload(announced);
     programs.usdt_free.set_autoload(announced);
     programs.allocation_session.set_autoload(session && !announced);
@@ -372,6 +373,9 @@ fn set_knobs(object: &mut OpenMemleakSkel<'_>, settings: &Settings, sizes: &Size
         knobs.page_seed = faults.seed;
     }
     set_store_knobs!(knobs, settings, sizes);
+    if settings.announced {
+        knobs.sampling = types::sampling::SAMPLE_PROVIDER.0;
+    }
     knobs.slot_count = sizes.slots;
     knobs.table_mask = sizes.table_words - 1;
     knobs.mapping_bits = sizes.mappings.trailing_zeros();

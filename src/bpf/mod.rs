@@ -64,6 +64,7 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use leak_report::model::Source;
 use libbpf_rs::{Link, MapHandle, OpenObject, ProgramInput};
 
 pub use attach::{AttachError, Attached, AttachedHook, CallEnd, Cookie, Hook, Probe, ProbeRole};
@@ -139,7 +140,10 @@ impl<'obj> Kernel<'obj> {
         };
         processes.reset();
         let region_events = settings.regions.then(|| MapHandle::try_from(&maps.region_events));
-        let recorded = Arc::new(recorded!(maps, &sizes, settings)?);
+        let mut recorded = recorded!(maps, &sizes, settings)?;
+        if settings.announced {
+            recorded.source = Source::Usdt;
+        }
         let events = MapHandle::try_from(&maps.events)?;
         let probed = map_words(&maps.bss_probed)?;
         let usdt_sites = map_words(&maps.bss_usdt)?;
@@ -153,7 +157,7 @@ impl<'obj> Kernel<'obj> {
             processes,
             events,
             region_events: region_events.transpose()?,
-            recorded,
+            recorded: Arc::new(recorded),
             skeleton,
         })
     }

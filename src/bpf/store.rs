@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use leak_report::model::{CallTrace, Sampling};
+use leak_report::model::{CallTrace, Sampling, Source};
 use libbpf_rs::libbpf_sys::{BPF_F_MMAPABLE, bpf_map_create_opts};
 use libbpf_rs::{MapCore, MapHandle, MapMut, MapType, OpenMapMut};
 
@@ -203,6 +203,7 @@ pub(crate) struct Recorded {
     pub(crate) variances: SharedWords<AtomicU64>,
     /// Sampling at load time; [`Recorded::sampling_now`] follows the governor.
     pub(crate) sampling: Sampling,
+    pub(crate) source: Source,
     pub(crate) distance: Distance,
     pub(crate) frames: SharedWords<AtomicU64>,
     /// Array of `types::usage`.
@@ -231,6 +232,7 @@ impl Recorded {
             totals: map_words(maps.totals)?,
             variances: map_words(maps.variances)?,
             sampling,
+            source: Source::Uprobe,
             distance: Distance::new(map_words(maps.distance)?),
             frames: map_words(maps.frames)?,
             usage: map_words(maps.usage)?,

@@ -31,7 +31,7 @@ pub struct UsdtProbe {
     pub site: u32,
     /// Places of the arguments that are read.
     pub arguments: Vec<Argument>,
-    /// Mean number of bytes between the blocks that it announces, if that is known.
+    /// Mean number of bytes between the blocks that it announces, a power of two, if that is known.
     pub distance: Option<u64>,
     /// Name for messages.
     pub name: String,

@@ -313,7 +313,6 @@ impl TryFrom<TraceArgs> for Config {
         let of_allocators = [
             ("--mmap", args.mmap),
             ("--faults", args.faults),
-            ("--max-overhead", selected.max_overhead.is_some()),
             ("-O", !args.allocators.objects.is_empty()),
             ("-S", !args.allocators.prefixes.is_empty()),
             ("--alloc", !args.allocators.functions.is_empty()),
@@ -323,6 +322,7 @@ impl TryFrom<TraceArgs> for Config {
             ("--follow-fork", args.follow_fork),
             ("--table-memory", args.table_memory.is_some()),
             ("--source", selected.source != SourceChoice::Auto),
+            ("--max-overhead", selected.max_overhead.is_some()),
             ("--debuginfod", args.debuginfod.debuginfod),
         ];
         let of_processes = [&of_processes[..], &of_allocators].concat();

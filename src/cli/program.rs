@@ -21,7 +21,7 @@ pub struct ProgramArgs {
     /// That costs next to nothing: the program traps only for the blocks that are sampled, one for each 512 KiB or about what
     /// --sample-bytes says (64 KiB, 512 KiB, 4 MiB). Amounts are estimates. The program, and its children, have libmemleak.so in
     /// memory then. Refused for programs that load no libraries (static, setuid) or have an allocator of their own.
-    #[arg(long, conflicts_with_all = ["sample_rate", "max_overhead", "mmap", "faults", "objects", "prefixes", "functions"])]
+    #[arg(long, conflicts_with_all = ["sample_rate", "mmap", "faults", "objects", "prefixes", "functions"])]
     pub preload: bool,
     /// The same, as words of their own behind `--`: PROGRAM ARGUMENT…
     #[arg(last = true, value_name = "PROGRAM")]

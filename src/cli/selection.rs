@@ -35,7 +35,8 @@ pub struct SelectionArgs {
     ///
     /// All are while that costs less. Else they are chosen as by --sample-bytes, by a distance that changes while the trace
     /// goes on, and amounts are estimates. With --sample-bytes SIZE, the distance is never below SIZE. What probes alone
-    /// cost, when nothing is recorded, cannot be had for less; if that is more, memleak says so.
+    /// cost, when nothing is recorded, cannot be had for less; if that is more, memleak says so. A process that announces what it
+    /// allocates at a choice of distances (--preload) is traced by the smallest of them that costs less.
     #[arg(long, value_name = "PCT", allow_negative_numbers = true)]
     pub max_overhead: Option<String>,
     /// Record only allocations of at least this size, for example 64 or 4K.
@@ -87,7 +88,7 @@ impl Selected {
     }
 
     /// Checks the source against flags that choose calls of allocators, each with whether it is given.
-    pub(super) fn check_source(&self, of_allocators: [(&'static str, bool); 6]) -> Result<(), ConfigError> {
+    pub(super) fn check_source(&self, of_allocators: [(&'static str, bool); 5]) -> Result<(), ConfigError> {
         let of_calls = [("-s", matches!(self.sampling, Sampling::Calls(_)))];
         let conflict = of_calls
             .into_iter()

@@ -284,10 +284,6 @@ fn invalid_command_lines_are_refused() {
         ("--source usdt", ConfigError::ProcessFlag("--source")),
         ("-p 1 --source usdt -s 2", ConfigError::ChosenByProcess("-s")),
         (
-            "-p 1 --source usdt --max-overhead 5",
-            ConfigError::ChosenByProcess("--max-overhead"),
-        ),
-        (
             "-p 1 --source usdt -O libc.so.6",
             ConfigError::ChosenByProcess("-O"),
         ),

@@ -100,6 +100,13 @@ const MAX_SMAPS_BYTES: u64 = 128 << 20;
 const MAX_THREADS: usize = 1 << 16;
 
 impl Target {
+    /// Reads 64 bits of its memory.
+    pub fn read_word(&self, address: Avma) -> io::Result<u64> {
+        let mut bytes = [0; 8];
+        ProcessMemory::open(self.pid)?.read_exact_at(&mut bytes, address)?;
+        Ok(u64::from_ne_bytes(bytes))
+    }
+
     /// Finds process `pid` and checks that it can be traced.
     pub fn open(pid: u32) -> Result<Self, TargetError> {
         let stat_file =

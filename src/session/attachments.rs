@@ -3,13 +3,16 @@
 use std::collections::HashSet;
 
 use super::hook;
-use super::probes::AllocatorProbes;
+use super::probes::{AllocatorProbes, Probes};
 use crate::bpf::{AttachError, Attached, AttachedHook, Kernel, detach_at_once};
 use crate::process::{Mappings, ModuleId, Modules};
 
 /// Probes and hooks; dropping them detaches.
 #[derive(Debug, Default)]
 pub(super) struct Attachments {
+    // Fields drop in this order.
+    /// USDT probes of the distance that is used.
+    of_distance: Attached,
     probes: Attached,
     hooks: Vec<AttachedHook>,
     /// Modules already handled: their probes, if any, are attached, or attaching failed.
@@ -37,12 +40,44 @@ impl Attachments {
             .module_ids()
             .filter(|&module| self.probed.insert(module))
             .collect();
-        let probes = allocators.of(&new, modules);
-        if !probes.is_empty() {
-            self.probes
-                .add(kernel.attach(pid, &probes.functions, &probes.usdt)?);
+        let Probes { functions, usdt } = allocators.of(&new, modules);
+        let (of_distance, usdt): (Vec<_>, Vec<_>) =
+            usdt.into_iter().partition(|probe| probe.distance.is_some());
+        if !functions.is_empty() || !usdt.is_empty() {
+            self.probes.add(kernel.attach(pid, &functions, &usdt)?);
+        }
+        if !of_distance.is_empty() {
+            self.of_distance.add(kernel.attach(pid, &[], &of_distance)?);
         }
         Ok(())
+    }
+
+    /// Attaches to the USDT probes of the distance that is used now, in the files that are probed already. Returns those of the
+    /// one that was, which are still attached.
+    ///
+    /// # Errors
+    ///
+    /// Fails if probes cannot be attached; those that were stay.
+    pub(super) fn change_distance(
+        &mut self,
+        kernel: &Kernel<'_>,
+        pid: Option<u32>,
+        modules: &Modules,
+        allocators: &mut AllocatorProbes,
+    ) -> Result<Attached, AttachError> {
+        let probed: Vec<_> = self.probed.iter().copied().collect();
+        let mut wanted = allocators.of(&probed, modules).usdt;
+        wanted.retain(|probe| probe.distance.is_some());
+        let attached = match wanted.is_empty() {
+            true => Attached::default(),
+            false => kernel.attach(pid, &[], &wanted)?,
+        };
+        Ok(std::mem::replace(&mut self.of_distance, attached))
+    }
+
+    /// Adds probes that are detached with the others.
+    pub(super) fn keep(&mut self, more: Attached) {
+        self.of_distance.add(more);
     }
 
     /// Attaches the loader's hook. Without it, only the walks that meet changed mappings notice them.
@@ -65,12 +100,15 @@ impl Attachments {
 
     /// Detaches all of these, in no particular order. What was recorded must have been read before.
     pub(super) fn detach(all: impl IntoIterator<Item = Self>) {
-        let (probes, hooks): (Vec<_>, Vec<_>) = all.into_iter().map(|one| (one.probes, one.hooks)).unzip();
-        detach_at_once(probes, hooks.into_iter().flatten());
+        let (probes, hooks): (Vec<_>, Vec<_>) = all
+            .into_iter()
+            .map(|one| ([one.of_distance, one.probes], one.hooks))
+            .unzip();
+        detach_at_once(probes.into_iter().flatten(), hooks.into_iter().flatten());
     }
 
     /// Number of links that hold probes.
     pub(super) fn link_count(&self) -> usize {
-        self.probes.link_count()
+        self.of_distance.link_count() + self.probes.link_count()
     }
 }

@@ -107,8 +107,8 @@ pub(super) struct Shown<'a> {
     /// Maximum number of stacks in a text report.
     pub(super) top: usize,
     pub(super) unwind: Unwind,
-    /// The snapshot with fewer frames, if stacks are not to be shown whole. How complete they are is told of whole ones.
-    pub(super) shortened: Option<&'a Snapshot>,
+    /// The snapshot with all frames that walks found, if some are never shown: how they were found is told of all.
+    pub(super) walked: Option<&'a Snapshot>,
 }
 
 /// Makes the report of `snapshot`, without its targets. `inspect` is called with all sites before any frame is left out.
@@ -123,7 +123,7 @@ pub(super) fn report<O: Origin>(
         view,
         top,
         unwind,
-        shortened,
+        walked,
     } = shown;
     let changes = &recently.changes;
     let sites_of = |origin: &O, snapshot: &Snapshot| {
@@ -136,16 +136,19 @@ pub(super) fn report<O: Origin>(
     let mut describer = Describer::new(origin);
     let sites = sites_of(&describer.origin, snapshot);
     inspect(&sites);
-    let completeness = Completeness::of(&sites);
+    let mut completeness = Completeness::of(&sites);
     let ends = describer.ends(&sites);
-    let steps = describer.steps(&sites);
-    let sites = match (shortened, view.depth) {
-        (None, None) => sites,
-        (Some(shortened), None) => sites_of(&describer.origin, shortened),
-        (shortened, Some(depth)) => {
-            let cut = innermost(shortened.unwrap_or(snapshot), depth.get());
-            sites_of(&describer.origin, &cut)
+    let steps = match walked {
+        None => describer.steps(&sites),
+        Some(walked) => {
+            let sites = sites_of(&describer.origin, walked);
+            completeness.frames = Completeness::of(&sites).frames;
+            describer.steps(&sites)
         }
+    };
+    let sites = match view.depth {
+        None => sites,
+        Some(depth) => sites_of(&describer.origin, &innermost(snapshot, depth.get())),
     };
     let stacks = sites
         .into_iter()

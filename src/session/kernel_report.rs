@@ -46,7 +46,7 @@ pub(super) fn report(
         view: &facts.view,
         top: facts.top,
         unwind: Unwind::Dwarf,
-        shortened: None,
+        walked: None,
     };
     let inspect = |sites: &[_]| kinds = kind_totals(sites);
     let report = describe::report(Listed(symbols), &snapshot, recently, shown, inspect);

@@ -25,6 +25,7 @@ use crate::bpf::collect::EventQueue;
 use crate::bpf::preflight;
 use crate::bpf::{
     AttachPath, Capacity, FaultSettings, Kernel, Published, Reading, Settings, Storage, Walk, Watch,
+    detach_at_once,
 };
 use crate::process::touched::Choice;
 use crate::process::{History, MappedCode, Mappings, Modules, Target};
@@ -148,6 +149,7 @@ impl<'obj> Live<'obj> {
             faults,
             sizes: config.sizes,
             sampling: prepared.sampling,
+            announced: prepared.probes.are_announced(),
             calls: config.calls.map_or(CallTrace::Off, |calls| calls.trace),
             capacity: capacity(config, prepared),
         };
@@ -237,6 +239,7 @@ impl<'obj> Live<'obj> {
         self.attach_new(number)?;
         self.phases.end("attach");
         self.note_memory(number);
+        self.read_not_announced();
         Ok(())
     }
 
@@ -289,6 +292,45 @@ impl<'obj> Live<'obj> {
         };
         tracing::info!("tracing {traced}: {probes}{shared}; {end}");
         tracing::debug!("attached by {links} {path:?} links");
+    }
+
+    /// Uses the USDT probes of another `distance`: those of both are attached for a moment, of which the kernel side ignores one.
+    ///
+    /// # Errors
+    ///
+    /// Fails if probes cannot be attached; then those of the distance until now are used.
+    pub(super) fn change_distance(&mut self, distance: u64) -> anyhow::Result<()> {
+        let before = self.probes.distance();
+        self.probes.use_distance(distance);
+        let Self {
+            kernel,
+            modules,
+            probes,
+            attached,
+            processes,
+            ..
+        } = self;
+        let own = processes.values_mut().filter(|process| process.is_live());
+        let own = own.map(|process| {
+            let pid = (!self.follow_fork).then_some(process.facts.pid);
+            (pid, &mut process.attached)
+        });
+        let mut replaced = Vec::new();
+        for (pid, attached) in [(None, attached)].into_iter().chain(own) {
+            match attached.change_distance(kernel, pid, modules, probes) {
+                Ok(old) => replaced.push((attached, old)),
+                Err(error) => {
+                    probes.use_distance(before);
+                    for (attached, old) in replaced {
+                        attached.keep(old);
+                    }
+                    return Err(error.into());
+                }
+            }
+        }
+        kernel.recorded.distance.set(distance);
+        detach_at_once(replaced.into_iter().map(|(_, old)| old), []);
+        Ok(())
     }
 
     /// Removes all probes from all processes. What was recorded stays.

@@ -240,6 +240,9 @@ impl<'obj> Session<'obj> {
             live.react(&events)?;
             live.follow_regions()?;
             live.follow_faults()?;
+            if let Some(meter) = &self.meter {
+                meter.apply_decision(live);
+            }
             if !live.any_process_running() {
                 return Ok(true);
             }
@@ -348,6 +351,8 @@ impl<'obj> Session<'obj> {
         self.live.observe()?;
         self.live.reload_all()?;
         self.live.warn_of_silence();
+        self.live.read_not_announced();
+        self.live.add_not_announced(&mut snapshot);
         // Only now that `read_blocks` has listed the blocks of ended instances.
         self.live.forget_ended()?;
         then(&mut self.live);
@@ -383,14 +388,15 @@ impl<'obj> Session<'obj> {
             Walk::Dwarf | Walk::Off | Walk::Kernel => Unwind::Dwarf,
         };
         let recently = self.since.recently(&snapshot, blocks.as_ref());
-        let shortened = self.live.without_providers(&snapshot);
+        let without_providers = self.live.without_providers(&snapshot);
         let shown = describe::Shown {
             view,
             top,
             unwind,
-            shortened: shortened.as_ref(),
+            walked: without_providers.is_some().then_some(&snapshot),
         };
-        let report = describe::report(origin, &snapshot, &recently, shown, |_| ());
+        let visible = without_providers.as_ref().unwrap_or(&snapshot);
+        let report = describe::report(origin, visible, &recently, shown, |_| ());
         let processes = &self.live.processes;
         let has_ended = |instance| {
             processes
@@ -474,7 +480,10 @@ fn prepare(config: &TraceConfig, started: Option<u32>) -> anyhow::Result<Prepare
     let sampling = match provider::choose(config, &targets, &mappings, &probes)? {
         Some(chosen) => {
             probes.use_announcements(chosen.distance);
-            Sampling::Provider(chosen.is_known.then_some(chosen.distance))
+            match config.max_overhead {
+                Some(_) => Sampling::Governed(chosen.distance),
+                None => Sampling::Provider(chosen.is_known.then_some(chosen.distance)),
+            }
         }
         None => config.sampling,
     };

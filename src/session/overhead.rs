@@ -13,10 +13,11 @@ use anyhow::Context;
 use super::MaxOverhead;
 use super::live::Live;
 use super::probes::{AllocatorProbes, SlowSites};
+use crate::allocator::usdt::DISTANCES;
 use crate::bpf::collect::{self, Hits};
-use crate::bpf::overhead::{Account, Governor, Measurement, Window};
+use crate::bpf::overhead::{Account, Decision, Governor, Ladder, Measurement, Window};
 use crate::bpf::{Calibration, ProbePrograms, Recorded, Statistics};
-use leak_report::model::{Governed, Overhead, Sampling, Spent, Traps};
+use leak_report::model::{Governed, Overhead, Sampling, Source, Spent, Traps};
 use leak_report::render;
 
 /// Length of one measurement, for which the kernel keeps statistics. They make each run of a program some 40 ns longer.
@@ -66,12 +67,33 @@ struct State {
 }
 
 struct Governing {
-    governor: Governor,
+    policy: Policy,
     governed: Governed,
+    /// Interval of the last decision.
+    decided: u64,
+    /// Interval decided on, until [`Meter::apply_decision`] has attached to its probes.
+    pending: Option<u64>,
     /// Cost up to the last measurement.
     spent: Spent,
     /// Blocks recorded up to the last measurement.
     recorded: u64,
+}
+
+/// Intervals that there are to choose from.
+enum Policy {
+    /// Any: the kernel side chooses the allocations.
+    Any(Governor),
+    /// A few, each with probes by which processes announce what they choose; another is used by attaching.
+    Announced(Ladder),
+}
+
+impl Policy {
+    fn decide(&mut self, measurement: Measurement) -> Decision {
+        match self {
+            Self::Any(governor) => governor.decide(measurement),
+            Self::Announced(ladder) => ladder.decide(measurement),
+        }
+    }
 }
 
 impl Meter {
@@ -85,7 +107,7 @@ impl Meter {
         let calibration = calibration
             .inspect_err(|error| tracing::debug!("traps are not measured: {error:#}"))
             .ok();
-        let governing = limit.map(|limit| Governing::new(limit, live.kernel.recorded.sampling));
+        let governing = limit.map(|limit| Governing::new(limit, &live.kernel.recorded));
         let shared = Arc::new(Shared {
             recorded: Arc::clone(&live.kernel.recorded),
             programs: live.kernel.probe_programs().context("cannot measure probes")?,
@@ -111,6 +133,19 @@ impl Meter {
             shared,
             thread: Some(thread),
         }))
+    }
+
+    /// Attaches to the probes of another interval if the governor has decided for one that the kernel side cannot choose by
+    /// itself.
+    pub(super) fn apply_decision(&self, live: &mut Live<'_>) {
+        let pending = |state: &mut State| state.governing.as_mut()?.pending.take();
+        let Some(distance) = pending(&mut lock(&self.shared.state)) else {
+            return;
+        };
+        match live.change_distance(distance) {
+            Ok(()) => lock(&self.shared.state).note_interval(distance),
+            Err(error) => tracing::warn!("{error:#}: the interval stays as it is"),
+        }
     }
 
     /// Cost of tracing so far. `probes` may have more than at the last call.
@@ -288,38 +323,52 @@ impl State {
                 0.0
             },
         };
-        let decision = governing.governor.decide(measurement);
+        let decision = governing.policy.decide(measurement);
         let limit = render::share(governing.governed.limit);
         if let Some(floor) = decision.floor {
             governing.governed.floor = Some(floor);
+            let (rate, share) = (render::rate(since.rate()), render::share(floor));
             tracing::warn!(
-                "--max-overhead {limit} cannot be held: {} allocations/s cost {} of one CPU by their probes alone, whatever \
-                 is recorded",
-                render::rate(since.rate()),
-                render::share(floor)
+                "--max-overhead {limit} cannot be held: {}",
+                match governing.policy {
+                    Policy::Any(_) => format!(
+                        "{rate} allocations/s cost {share} of one CPU by their probes alone, whatever is recorded"
+                    ),
+                    Policy::Announced(_) => format!(
+                        "{rate} allocations/s are announced at the largest interval, which costs {share} of one CPU"
+                    ),
+                }
             );
         }
-        let governed = &mut governing.governed;
-        if decision.distance == governed.now {
+        let before = std::mem::replace(&mut governing.decided, decision.distance);
+        if decision.distance == before {
             return;
         }
-        tracing::debug!(
-            "{measurement:?}: distance {} → {}",
-            governed.now,
-            decision.distance
-        );
-        if governed.changes == 0 && !self.is_logged {
+        tracing::debug!("{measurement:?}: distance {before} → {}", decision.distance);
+        if governing.governed.changes == 0 && !self.is_logged {
             self.is_logged = true;
             tracing::info!(
                 "{}: fewer are recorded from now on (limit {limit})",
                 render::forecast(&since)
             );
         }
-        governed.now = decision.distance;
-        governed.least = governed.least.min(decision.distance);
-        governed.most = governed.most.max(decision.distance);
-        governed.changes += 1;
-        recorded.distance.set(decision.distance);
+        match governing.policy {
+            Policy::Any(_) => {
+                recorded.distance.set(decision.distance);
+                self.note_interval(decision.distance);
+            }
+            Policy::Announced(_) => governing.pending = Some(decision.distance),
+        }
+    }
+
+    /// Notes that another sampling interval is used now.
+    fn note_interval(&mut self, distance: u64) {
+        if let Some(Governing { governed, .. }) = &mut self.governing {
+            governed.now = distance;
+            governed.least = governed.least.min(distance);
+            governed.most = governed.most.max(distance);
+            governed.changes += 1;
+        }
         self.account.forget();
     }
 
@@ -339,13 +388,21 @@ impl State {
 }
 
 impl Governing {
-    fn new(limit: MaxOverhead, sampling: Sampling) -> Self {
-        let least = match sampling {
+    fn new(limit: MaxOverhead, recorded: &Recorded) -> Self {
+        let least = match recorded.sampling {
             Sampling::Governed(least) => least,
             Sampling::All | Sampling::Calls(_) | Sampling::Bytes(_) | Sampling::Provider(_) => 1,
         };
+        let larger = DISTANCES.into_iter().filter(|distance| *distance >= least);
         Self {
-            governor: Governor::new(limit.share(), least),
+            policy: match recorded.source {
+                Source::Usdt => Policy::Announced(Ladder::new(limit.share(), larger.collect())),
+                Source::Uprobe | Source::Syscall | Source::Kernel | Source::Faults => {
+                    Policy::Any(Governor::new(limit.share(), least))
+                }
+            },
+            decided: least,
+            pending: None,
             governed: Governed {
                 limit: limit.share(),
                 now: least,

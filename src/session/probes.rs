@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use unwind_tables::addr::FileOffset;
+use unwind_tables::addr::{FileOffset, Svma};
 
 use crate::allocator::usdt::{Argument, DEFAULT_DISTANCE};
 use crate::allocator::{
     self, AllocFunction, Catalog, Discovery, ProbeSite, Problem, Reason, ResultAt, Role, Selection,
+    not_announced_counter,
 };
 use crate::allocator::{SiteCost, SizeAt, UsdtSite};
 use crate::bpf::overhead::SlowShares;
@@ -20,12 +21,6 @@ pub(super) struct Probes {
     pub(super) usdt: Vec<UsdtProbe>,
 }
 
-impl Probes {
-    pub(super) fn is_empty(&self) -> bool {
-        self.functions.is_empty() && self.usdt.is_empty()
-    }
-}
-
 /// Says what a process lacks that announces nothing, with the remedy.
 pub(super) const NO_ANNOUNCEMENT: &str = "no file that it has mapped has the USDT probes otel_memory:alloc and otel_memory:free; \
      --source uprobe traces the calls of its allocator";
@@ -34,8 +29,8 @@ pub(super) const NO_ANNOUNCEMENT: &str = "no file that it has mapped has the USD
 #[derive(Debug, Default)]
 pub(super) struct AllocatorProbes {
     by_module: HashMap<ModuleId, Probes>,
-    /// Modules that are `libmemleak.so`.
-    samplers: HashSet<ModuleId>,
+    /// Modules that are `libmemleak.so`, with the address of the counter of blocks that it could not announce.
+    samplers: HashMap<ModuleId, Option<Svma>>,
     /// True if USDT probes are used instead of those in functions.
     are_announced: bool,
     /// Distance of the USDT probes that are used, of providers that offer a choice.
@@ -94,7 +89,7 @@ impl AllocatorProbes {
     pub(super) fn new(selection: Selection, first_instructions: bool) -> Self {
         Self {
             by_module: HashMap::new(),
-            samplers: HashSet::new(),
+            samplers: HashMap::new(),
             are_announced: false,
             distance: DEFAULT_DISTANCE,
             places: Vec::new(),
@@ -109,6 +104,16 @@ impl AllocatorProbes {
         self.are_announced = true;
         self.distance = distance;
         self.slow = SlowSites::default();
+    }
+
+    /// Changes the distance of the USDT probes that are used.
+    pub(super) fn use_distance(&mut self, distance: u64) {
+        self.distance = distance;
+    }
+
+    /// Distance of the USDT probes that are used, of providers that offer a choice.
+    pub(super) fn distance(&self) -> u64 {
+        self.distance
     }
 
     pub(super) fn are_announced(&self) -> bool {
@@ -178,7 +183,8 @@ impl AllocatorProbes {
         for module in new {
             self.by_module.insert(module.id, Probes::default());
             if allocator::is_sampler(module) {
-                self.samplers.insert(module.id);
+                self.samplers
+                    .insert(module.id, not_announced_counter(module.bytes()));
             }
         }
         for site in &discovery.sites {
@@ -236,7 +242,14 @@ impl AllocatorProbes {
         let mut providers = modules.filter(|module| self.announces(*module)).peekable();
         let own = program.and_then(|program| self.by_module.get(&program));
         let has_malloc = own.is_some_and(|own| own.functions.iter().any(|probe| probe.name == "malloc"));
-        has_malloc && providers.peek().is_some() && providers.all(|module| self.samplers.contains(&module))
+        has_malloc
+            && providers.peek().is_some()
+            && providers.all(|module| self.samplers.contains_key(&module))
+    }
+
+    /// Address of the counter of blocks that a `libmemleak.so` could not announce; `None` for other modules.
+    pub(super) fn not_announced_counter(&self, module: ModuleId) -> Option<Svma> {
+        self.samplers.get(&module).copied().flatten()
     }
 
     fn announces(&self, module: ModuleId) -> bool {

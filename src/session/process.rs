@@ -2,6 +2,7 @@
 
 use super::attachments::Attachments;
 use super::memory::Memory;
+use super::provider::NotAnnounced;
 use super::reload::Reloads;
 use crate::bpf::{Instance, Origin};
 use crate::process::{History, Mappings, Target};
@@ -26,6 +27,7 @@ pub(super) struct Process {
     pub(super) memory: Memory,
     /// True if a warning told that it announces nothing.
     pub(super) is_silence_told: bool,
+    pub(super) not_announced: NotAnnounced,
 }
 
 impl Process {
@@ -33,7 +35,7 @@ impl Process {
     pub(super) fn new(instance: Instance, target: Option<Target>, history: History) -> Self {
         let facts = facts(&instance, target.as_ref());
         let is_given = instance.origin == Origin::Attached;
-        let memory = Memory::of(instance.origin);
+        let (memory, not_announced) = (Memory::of(instance.origin), NotAnnounced::of(instance.origin));
         Self {
             attached: Attachments::default(),
             instance,
@@ -46,6 +48,7 @@ impl Process {
             ended: None,
             memory,
             is_silence_told: false,
+            not_announced,
         }
     }
 

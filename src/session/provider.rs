@@ -1,6 +1,8 @@
 //! Processes that announce what they allocate: chooses whether and how they are traced by that, leaves out the frames of the code
 //! that announces, and warns of those that do not.
 
+use std::collections::BTreeSet;
+
 use anyhow::bail;
 use unwind_tables::addr::Avma;
 use unwind_tables::walk::Frame;
@@ -9,16 +11,16 @@ use super::live::Live;
 use super::probes::{AllocatorProbes, NO_ANNOUNCEMENT};
 use super::{SourceChoice, TraceConfig};
 use crate::allocator::Selection;
-use crate::allocator::usdt::{DEFAULT_DISTANCE, distance_near};
+use crate::allocator::usdt::{DEFAULT_DISTANCE, DISTANCES, distance_near};
 use crate::bpf::Origin;
-use crate::process::{Mappings, ModuleId, Target};
+use crate::process::{MappedCode, Mappings, ModuleId, Target};
 use leak_report::model::leak::leave_out_providers;
 use leak_report::model::{Sampling, Snapshot, StackTotals};
 use leak_report::render::printable;
 
 /// Announcements to trace processes by.
 pub(super) struct Chosen {
-    /// Distance of the probes that are used where there is a choice.
+    /// Distance of the probes that are used where there is a choice; with a governor, the first and smallest.
     pub(super) distance: u64,
     /// True if all that announce blocks offer a choice, so that this is the distance of each.
     pub(super) is_known: bool,
@@ -42,7 +44,9 @@ pub(super) fn choose(
     let distance = match config.sampling {
         Sampling::All => Some(DEFAULT_DISTANCE),
         Sampling::Bytes(bytes) => distance_near(bytes),
-        Sampling::Calls(_) | Sampling::Governed(_) | Sampling::Provider(_) => None,
+        Sampling::Governed(1) => Some(DISTANCES[0]),
+        Sampling::Governed(min) => distance_near(min),
+        Sampling::Calls(_) | Sampling::Provider(_) => None,
     };
     let is_known = offers.iter().all(|offer| *offer == Some(true));
     match config.source {
@@ -62,9 +66,9 @@ pub(super) fn choose(
                         "process {} announces nothing yet: {NO_ANNOUNCEMENT}",
                         target.pid()
                     ),
-                    (Some(false), Sampling::Bytes(_)) => bail!(
-                        "process {} announces what it chooses at an interval of its own: leave out --sample-bytes, or use \
-                         --source uprobe",
+                    (Some(false), Sampling::Bytes(_) | Sampling::Governed(_)) => bail!(
+                        "process {} announces what it chooses at an interval of its own: leave out --sample-bytes and \
+                         --max-overhead, or use --source uprobe",
                         target.pid()
                     ),
                     (Some(_), _) => {}
@@ -109,7 +113,74 @@ enum Announcer {
     Frame(Avma),
 }
 
+/// Blocks of a process that its library chose and could not announce.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NotAnnounced {
+    /// Count when the trace of the process began; `None` until it was read.
+    before: Option<u64>,
+    now: u64,
+}
+
+impl NotAnnounced {
+    pub(super) fn of(origin: Origin) -> Self {
+        Self {
+            // A program begins with 0; a forked one has its parent's count.
+            before: (origin == Origin::Execed).then_some(0),
+            now: 0,
+        }
+    }
+
+    fn since_begin(self) -> u64 {
+        self.now.saturating_sub(self.before.unwrap_or(self.now))
+    }
+}
+
 impl Live<'_> {
+    /// Reads how many blocks each running process could not announce.
+    pub(super) fn read_not_announced(&mut self) {
+        if !self.probes.are_announced() {
+            return;
+        }
+        for process in self.processes.values_mut() {
+            let Some(target) = &process.target else {
+                continue;
+            };
+            let counters = process
+                .mappings
+                .entries()
+                .iter()
+                .filter_map(|entry| match entry.code {
+                    MappedCode::Module { module, bias } => {
+                        Some(bias.to_avma(self.probes.not_announced_counter(module)?))
+                    }
+                    MappedCode::Anonymous | MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
+                });
+            // The library can be mapped in several pieces of code.
+            let counters: BTreeSet<_> = counters.collect();
+            let counts: Option<Vec<_>> = counters
+                .into_iter()
+                .map(|counter| target.read_word(counter).ok())
+                .collect();
+            if let Some(counts) = counts {
+                let count = &mut process.not_announced;
+                count.now = counts.into_iter().fold(0, u64::saturating_add);
+                count.before.get_or_insert(count.now);
+            }
+        }
+    }
+
+    /// Adds blocks that were chosen and not announced to what `snapshot` lacks.
+    pub(super) fn add_not_announced(&self, snapshot: &mut Snapshot) {
+        let counts = self.processes.values().map(|process| process.not_announced);
+        let blocks = counts.map(NotAnnounced::since_begin).fold(0, u64::saturating_add);
+        if blocks > 0 {
+            let losses = &mut snapshot.losses;
+            losses.blocks = losses.blocks.saturating_add(blocks);
+            losses.causes.insert("not_announced".into(), blocks);
+            snapshot.events.allocations = snapshot.events.allocations.saturating_add(blocks);
+        }
+    }
+
     /// Copies `snapshot` without the frames of providers; `None` if there are none.
     pub(super) fn without_providers(&self, snapshot: &Snapshot) -> Option<Snapshot> {
         self.probes.are_announced().then(|| {

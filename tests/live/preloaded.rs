@@ -286,6 +286,76 @@ fn storm() {
     }
 }
 
+/// `--max-overhead` acts by the distances that the library offers: in a burst the trace changes over to larger ones, estimates are
+/// the truth within their standard errors across the changes, and what is freed is gone to the last block.
+#[test]
+fn overhead_limit() {
+    let directory = directory("preloaded-limit");
+    let library = library(&directory);
+    let program = exerciser(&directory, "announced/storm.c");
+    let mut program = start(&program, &["60"], &[&library]);
+    let memleak = Memleak::attach(program.pid(), &["--max-overhead", "0.5"]);
+    program.send_line("");
+    let done = program.line();
+    let truth: f64 = done
+        .strip_prefix("done ")
+        .expect(&done)
+        .parse()
+        .expect("a number");
+    let (report, messages) = memleak.finish_with_messages();
+    program.send_line("");
+    assert!(program.end().success());
+    report.check_sums();
+    assert_eq!(report.source, "usdt");
+    let governor = report
+        .overhead
+        .as_ref()
+        .and_then(|overhead| overhead.governor.as_ref());
+    let interval = &governor.expect("there is a limit").interval;
+    assert_eq!(interval.least, 64 << 10, "{messages:#?}");
+    assert!(
+        [512 << 10, 4 << 20].contains(&interval.most),
+        "{interval:?}: {messages:#?}"
+    );
+    assert_eq!(outstanding(&report, "work"), Amount { bytes: 0, blocks: 0 });
+    assert_eq!((report.lost.blocks, report.events.missed_frees), (0, 0));
+    let estimate = report.allocated_estimate_through("work");
+    let error = estimate.standard_error.expect("an estimate has an error").bytes;
+    assert!(
+        (estimate.bytes as f64 - truth).abs() < 5.0 * error,
+        "{} of {truth}, ± {error}",
+        estimate.bytes
+    );
+}
+
+/// Blocks that the library cannot announce, as it may map no memory to remember them in, are counted as lost: what is known and
+/// what is lost are what was chosen.
+#[test]
+fn no_memory_to_remember_blocks() {
+    let directory = directory("preloaded-bounded");
+    let library = library(&directory);
+    let program = exerciser(&directory, "announced/bounded.c");
+    let mut program = start(&program, &[], &[&library]);
+    let memleak = Memleak::attach(program.pid(), &["--sample-bytes", "64K"]);
+    program.send_line("");
+    assert_eq!(program.line(), "done");
+    let report = memleak.finish();
+    program.send_line("");
+    assert!(program.end().success());
+    // Of no stack: what the library could not announce, nobody knows.
+    let lost = report.lost.causes.get("not_announced").copied().unwrap_or(0);
+    let recorded = report.outstanding.recorded_blocks.expect("an estimate");
+    assert!(lost > 1000 && report.lost.blocks == lost, "{:?}", report.lost);
+    // Of 60 KiB, with an interval of 64 KiB.
+    let (blocks, chosen) = (20_000.0, 1.0 - (-60.0_f64 / 64.0).exp());
+    let off = (lost + recorded) as f64 - blocks * chosen;
+    let error = (blocks * chosen * (1.0 - chosen)).sqrt();
+    assert!(
+        off.abs() < 5.0 * error,
+        "{recorded} and {lost}: {off} too many, ± {error}"
+    );
+}
+
 /// Tracers come and go, some of them killed: the program's blocks are as it left them, and nobody is attached at the end.
 #[test]
 fn tracers_come_and_go() {

@@ -143,7 +143,8 @@ pub struct Governed {
     pub most: u64,
     /// Number of changes.
     pub changes: u64,
-    /// Cost of the probes alone, as a share of one CPU, if that exceeds the limit.
+    /// Cost of tracing at the least, as a share of one CPU, if that exceeds the limit: of the probes alone, or of announcements at
+    /// the largest interval.
     pub floor: Option<f64>,
 }
 

@@ -72,12 +72,11 @@ fn governed_lines(governed: &Governed) -> Vec<String> {
             counted(changes, "change")
         ),
     }];
-    lines.extend(governed.floor.map(|floor| {
-        format!(
-            "probes alone cost {}, whatever is recorded: the limit cannot be held",
-            share(floor)
-        )
-    }));
+    lines.extend(
+        governed
+            .floor
+            .map(|floor| format!("it costs {} at least: the limit cannot be held", share(floor))),
+    );
     lines
 }
 
@@ -255,7 +254,7 @@ mod tests {
             [
                 "limit 2.0%: one for each 4.0 KiB (4096 B) is recorded now, from every allocation to one for each 8.0 KiB \
                  (8192 B) before (7 changes)",
-                "probes alone cost 3.0%, whatever is recorded: the limit cannot be held",
+                "it costs 3.0% at least: the limit cannot be held",
             ]
         );
         assert!(lines.iter().all(|line| !line.contains("byte")));

@@ -14,9 +14,7 @@ use super::counters::{Counter, Counters};
 use super::totals::{self, Totals};
 use crate::bpf::types::{frame_layout, limits, stack_record};
 use crate::bpf::{Kernel, KernelTrace, Recorded};
-use leak_report::model::{
-    Amount, CheckedWalks, Estimate, Events, Losses, Sampling, Snapshot, Source, StackTotals,
-};
+use leak_report::model::{Amount, CheckedWalks, Estimate, Events, Losses, Snapshot, StackTotals};
 
 /// Words of one stack record.
 const RECORD_WORDS: usize = size_of::<stack_record>() / size_of::<u64>();
@@ -45,13 +43,9 @@ pub(super) fn take_recorded(recorded: &Recorded, elapsed: Duration) -> Result<Sn
             blocks: counters.get(Counter::Filtered),
         },
     };
-    let source = match recorded.sampling {
-        Sampling::Provider(_) => Source::Usdt,
-        Sampling::All | Sampling::Calls(_) | Sampling::Bytes(_) | Sampling::Governed(_) => Source::Uprobe,
-    };
     Ok(Snapshot {
         elapsed,
-        source,
+        source: recorded.source,
         sampling: recorded.sampling_now(),
         stacks,
         events,

@@ -17,7 +17,7 @@ const MAX_DOWN: f64 = 1.5;
 const NEARLY_ALL: f64 = 0.9;
 const UP_FROM_ALL: f64 = 4.0;
 /// Consecutive measurements before the interval shrinks, or before the floor is reported.
-const PATIENCE: u32 = 4;
+pub(super) const PATIENCE: u32 = 4;
 /// Smallest interval that has an effect: with any below, allocations of 16 bytes and more are nearly all recorded.
 const FIRST: f64 = 16.0;
 /// Share recorded below which recording is not what exceeds the limit.
@@ -36,7 +36,7 @@ pub struct Measurement {
 pub struct Decision {
     /// The new interval, in bytes.
     pub distance: u64,
-    /// Share of one CPU that the probes alone take, if it exceeds the limit. Set once.
+    /// Share of one CPU that tracing takes at least, if it exceeds the limit. Set once.
     pub floor: Option<f64>,
 }
 

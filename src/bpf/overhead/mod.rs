@@ -8,9 +8,11 @@
 
 mod account;
 mod governor;
+mod ladder;
 
 pub use account::{Account, SlowShares, Window};
 pub use governor::{Decision, Governor, Measurement};
+pub use ladder::Ladder;
 
 /// Converts a count, exactly below 2^53.
 #[allow(

@@ -101,6 +101,7 @@ fn attempt(path: AttachPath) -> anyhow::Result<()> {
         faults: None,
         sizes: None,
         sampling: Sampling::All,
+        announced: false,
         calls: CallTrace::Off,
         capacity: SMALL,
     };

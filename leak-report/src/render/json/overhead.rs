@@ -45,7 +45,7 @@ struct GovernorJson {
     limit_percent: f64,
     interval: IntervalJson,
     changes: u64,
-    /// Cost of the probes alone, if that exceeds the limit.
+    /// Cost of tracing at the least, if that exceeds the limit.
     floor_percent: Option<f64>,
 }
 
