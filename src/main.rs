@@ -56,7 +56,9 @@ fn main() -> ExitCode {
     let diagnostics = Diagnostics::default();
     // The live view colours messages itself.
     let is_painted = !(cli.trace.live.live || matches!(cli.command, Some(Command::Live(_))));
-    log(cli.messages.verbosity(), &diagnostics, is_painted);
+    // Its trace of a moment is not to be told of: what it finds is.
+    let is_quiet = matches!(cli.command, Some(Command::Doctor(_)));
+    log(cli.messages.verbosity(is_quiet), &diagnostics, is_painted);
     notes.iter().for_each(|note| tracing::warn!("{note}"));
     for origin in yielded {
         tracing::debug!("{origin}: left out, as it does not go with the rest");

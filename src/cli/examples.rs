@@ -126,6 +126,10 @@ const OF_COMMANDS: &[(&str, &[Example])] = &[
                 "memleak doctor -p 4711",
                 "and how complete the process's stacks would be",
             ),
+            (
+                "memleak doctor -p 4711 --measure",
+                "and what each way to trace it would cost",
+            ),
         ],
     ),
     (

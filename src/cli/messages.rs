@@ -42,9 +42,10 @@ pub enum ColorArg {
 }
 
 impl MessageArgs {
-    /// The messages that are printed.
-    pub fn verbosity(&self) -> Targets {
+    /// The messages that are printed; of a command that `is_quiet`, only warnings and errors without a flag.
+    pub fn verbosity(&self, is_quiet: bool) -> Targets {
         let level = match (self.quiet, self.verbose) {
+            (0, 0) if is_quiet => Level::WARN,
             (0, 0) => Level::INFO,
             (0, 1) => Level::DEBUG,
             // Those of libraries, too.
@@ -88,7 +89,7 @@ mod tests {
             for command in ["memleak -p 1", "memleak report a", "memleak doctor"] {
                 let line = format!("{command} {flags}");
                 let cli = Cli::try_parse_from(line.split_whitespace()).expect("it parses");
-                assert_eq!(cli.messages.verbosity().to_string(), expected, "{line}");
+                assert_eq!(cli.messages.verbosity(false).to_string(), expected, "{line}");
             }
         }
         assert!(Cli::try_parse_from(["memleak", "-q", "-v"]).is_err());

@@ -158,6 +158,9 @@ pub struct DoctorArgs {
     /// A process to look at.
     #[arg(short = 'p', long = "pid", value_name = "PID")]
     pub pid: Option<String>,
+    /// Trace the process for two seconds, and say what each way to trace it would cost, and which is recommended.
+    #[arg(long, requires = "pid")]
+    pub measure: bool,
     /// Form of the findings.
     #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
     pub format: doctor::Format,
@@ -274,6 +277,7 @@ impl TryFrom<DoctorArgs> for doctor::Options {
     fn try_from(args: DoctorArgs) -> Result<Self, ConfigError> {
         Ok(Self {
             pid: args.pid.as_deref().map(parse_pid).transpose()?,
+            measure: args.measure,
             format: args.format,
         })
     }

@@ -133,6 +133,11 @@ impl Target {
         })
     }
 
+    /// Number of page faults since it began.
+    pub fn page_faults(&self) -> io::Result<u64> {
+        Ok(read_stat(&self.stat)?.faults)
+    }
+
     /// Process ID in memleak's own pid namespace.
     pub fn pid(&self) -> u32 {
         self.pid

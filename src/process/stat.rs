@@ -11,6 +11,8 @@ pub(crate) struct Stat {
     pub(crate) state: u8,
     /// Kernel flags of the task (`PF_…`).
     pub(crate) flags: u64,
+    /// Page faults of all its threads.
+    pub(crate) faults: u64,
     /// Number of live threads, including the leader while it is a zombie.
     pub(crate) threads: u64,
     /// Start time in clock ticks since boot.
@@ -38,6 +40,7 @@ impl Stat {
             comm,
             state: *fields.first()?.as_bytes().first()?,
             flags: number(9)?,
+            faults: number(10)?.saturating_add(number(12)?),
             threads: number(20)?,
             start_time: number(22)?,
             start_code: number(26)?,
@@ -82,6 +85,7 @@ mod tests {
                 comm: comm.to_owned(),
                 state: b'S',
                 flags: 0x40_0000,
+                faults: 4,
                 threads: 3,
                 start_time: 98765,
                 start_code: 94,

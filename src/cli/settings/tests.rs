@@ -89,7 +89,7 @@ fn switches() {
             .expect("it makes sense")
             .cli
             .messages
-            .verbosity()
+            .verbosity(false)
             .to_string()
     };
     assert_eq!(loud(&[], "verbose = 2"), "trace");
@@ -121,7 +121,7 @@ fn settings_yield() {
     );
     let quiet = parsed("memleak -v -p 1", &[], &[("quiet = 1", Source::Trusted)]);
     let quiet = quiet.expect("it yields");
-    assert_eq!(quiet.cli.messages.verbosity().to_string(), "memleak=debug");
+    assert_eq!(quiet.cli.messages.verbosity(false).to_string(), "memleak=debug");
     assert_eq!(quiet.yielded, [Origin::File("/user.toml".into(), 1)]);
     let files = ["force = true\noutput = '/tmp/a.json'\nrecord-limit = '1M'\n"];
     let written = config("memleak -p 1", &[], &files);

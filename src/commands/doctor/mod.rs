@@ -1,9 +1,10 @@
 //! `memleak doctor`: determines before a trace whether it can work, and how complete its stacks will be.
 //!
-//! Reads, and tries to load and attach in this process itself; the process to examine is only read. Each finding is one
-//! line with its remedy; the verdict sums them up.
+//! Reads, and tries to load and attach in this process itself; the process to examine is only read, unless it is to be traced for
+//! a moment (`cost`). Each finding is one line with its remedy; the verdict sums them up.
 
 mod attach;
+mod cost;
 mod json;
 mod modules;
 mod process;
@@ -30,6 +31,8 @@ pub enum Format {
 pub struct Options {
     /// Process to examine, if any.
     pub pid: Option<u32>,
+    /// Traces the process for a moment, and says what each way to trace it would cost.
+    pub measure: bool,
     pub format: Format,
 }
 
@@ -168,10 +171,11 @@ impl Diagnosis {
 pub fn run(options: Options, out: &mut dyn Write) -> io::Result<bool> {
     let mut system = system::findings();
     system.extend(attach::findings());
-    let diagnosis = Diagnosis {
-        system,
-        process: options.pid.map(process::examine),
-    };
+    let mut process = options.pid.map(process::examine);
+    if let Some(process) = process.as_mut().filter(|_| options.measure) {
+        process.measure();
+    }
+    let diagnosis = Diagnosis { system, process };
     match options.format {
         Format::Text => output::paint(output::is_painted(), out, |out| text::render(&diagnosis, out))?,
         Format::Json => json::render(&diagnosis, out)?,

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use super::Finding;
+use super::cost;
 use super::modules::{self, ModuleFinding};
+use super::{Finding, Level};
 use crate::allocator::{self, Catalog, ProbeSite, Problem, SiteCost, UsdtSite, usdt};
 use crate::process::{MappedCode, Mappings, Module, ModuleId, Modules, Target, Unreadable};
 use leak_report::model::TableFacts;
@@ -42,6 +43,13 @@ impl ProcessFindings {
             sites: Vec::new(),
             announcements: Vec::new(),
             problems: Vec::new(),
+        }
+    }
+
+    /// Traces the process for a moment, if it can be, and adds what each way to trace it would cost.
+    pub(super) fn measure(&mut self) {
+        if self.findings().all(|finding| finding.level < Level::Fatal) {
+            self.general.extend(cost::findings(self.pid));
         }
     }
 

@@ -66,6 +66,44 @@ fn findings<'a>(of: &'a Value, topic: &str) -> Vec<(&'a str, &'a str, Option<&'a
         .collect()
 }
 
+/// With `--measure`, each way to trace a process is there with its cost, and for one that allocates at a moderate rate, exactly one
+/// is recommended. A process that announces what it allocates has the one that it is traced by. Nothing stays attached.
+#[test]
+fn cost_of_each_way() {
+    require_root();
+    let python = stock("/usr/bin/python3", "python3");
+    let script = "while True: kept = [bytearray(700) for _ in range(2000)]";
+    let directory = directory("doctor-cost");
+    let library = directory.join("libmemleak.so").display().to_string();
+    assert_cmd::Command::new(env!("CARGO_BIN_EXE_memleak"))
+        .args(["library", "--output", &library])
+        .assert()
+        .success();
+    for (preloaded, ways) in [("", 4), (library.as_str(), 1)] {
+        let mut command = Command::new(&python);
+        command.args(["-c", script]).env("LD_PRELOAD", preloaded);
+        let mut process = command.spawn().expect("python3");
+        let pid = process.id().to_string();
+        // Until it is in its loop: before, nothing of it can be measured.
+        std::thread::sleep(Duration::from_secs(1));
+        let output = doctor(&["--format", "json", "-p", &pid, "--measure"]);
+        process.kill().expect("it runs");
+        process.wait().expect("it ends");
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let diagnosis = parse(&output);
+        let costs = findings(&diagnosis["process"]["findings"], "cost");
+        assert_eq!(costs.len(), ways, "{costs:?}");
+        assert!(
+            costs
+                .iter()
+                .all(|(_, text, _)| text.ends_with(" of one CPU") || text.ends_with("; recommended")),
+            "{costs:?}"
+        );
+        let best = costs.iter().filter(|(level, ..)| *level == "ok").count();
+        assert!(best <= 1 && (best == 1 || ways == 4), "{costs:?}");
+    }
+}
+
 /// As root, on a kernel that is supported, processes can be traced: every capability is there and a way to attach
 /// works, which was tried.
 #[test]

@@ -1,0 +1,157 @@
+//! The cost of each way to trace a process, by how much it allocates and faults in a short trace.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+
+use super::Finding;
+use crate::process::Target;
+use crate::session::{Session, Signals, SourceChoice, TraceConfig, View, storages};
+use leak_report::model::{Overhead, Report, Source};
+use leak_report::render::{rate, share};
+
+/// Time that the process is traced for.
+const PERIOD: Duration = Duration::from_secs(2);
+/// Share of one CPU up to which a way is cheap enough to be recommended.
+const CHEAP: f64 = 0.05;
+/// Cost of a trace with `--sample-bytes 512K`, of every call 1: `benches/RESULTS.md`, redis.
+const SAMPLED: f64 = 0.7;
+/// Nanoseconds of a page fault with `--faults`, of an announced block and its free, and of a pair of calls with the library:
+/// `benches/RESULTS.md`.
+const FAULT: f64 = 1100.0;
+const ANNOUNCED: f64 = 3700.0;
+const PAIR: f64 = 3.0;
+/// Interval of announcements, in bytes.
+const INTERVAL: f64 = 512.0 * 1024.0;
+
+/// How much the process does in a second.
+struct Rates {
+    allocations: f64,
+    bytes: f64,
+    faults: f64,
+    /// Share of one CPU that the trace of every call took.
+    every_call: f64,
+}
+
+/// Traces the process, and says what each way would cost.
+pub(super) fn findings(pid: u32) -> Vec<Finding> {
+    match measure(pid) {
+        Ok(Measured::Announced(overhead)) => vec![announced(&overhead)],
+        Ok(Measured::Calls(rates)) => of_calls(&rates),
+        Err(error) => vec![Finding::warning(
+            "cost",
+            format!("what a trace costs cannot be measured: {error:#}"),
+        )],
+    }
+}
+
+enum Measured {
+    Calls(Rates),
+    Announced(Overhead),
+}
+
+fn measure(pid: u32) -> anyhow::Result<Measured> {
+    let target = Target::open(pid)?;
+    let faults = || target.page_faults().context("cannot read its page faults");
+    let config = TraceConfig {
+        source: SourceChoice::Auto,
+        ..TraceConfig::of_process(pid)
+    };
+    let mut storages = storages();
+    let mut session = Session::start(&mut storages, &config)?;
+    let (before, began) = (faults()?, Instant::now());
+    let signals = Signals::default();
+    session.follow(began + PERIOD, &signals)?;
+    let (after, seconds) = (faults()?, began.elapsed().as_secs_f64());
+    let report: Report = session.last_report(&View::default(), 0, &signals)?;
+    let overhead = report.overhead.context("nothing was measured")?;
+    if report.source == Source::Usdt {
+        return Ok(Measured::Announced(overhead));
+    }
+    let allocated = report.stacks.iter().map(|stack| stack.allocated.amount.bytes);
+    Ok(Measured::Calls(Rates {
+        allocations: overhead.spent.rate(),
+        bytes: allocated.fold(0, u64::saturating_add) as f64 / seconds,
+        faults: after.saturating_sub(before) as f64 / seconds,
+        every_call: overhead.spent.share(),
+    }))
+}
+
+fn announced(overhead: &Overhead) -> Finding {
+    let text = format!(
+        "memleak -p PID, by what it announces: {} blocks/s, {} of one CPU",
+        rate(overhead.spent.rate()),
+        share(overhead.spent.share())
+    );
+    Finding::fine("cost", text)
+}
+
+/// Ways from the one that sees most to the one that costs least; the first that is cheap is recommended.
+fn of_calls(rates: &Rates) -> Vec<Finding> {
+    // Without the cost of every call, it may do so much more.
+    let faster = 1.0 / (1.0 - rates.every_call).max(0.1);
+    let samples = faster * rates.allocations.min(rates.bytes / INTERVAL);
+    let preloaded = (samples * ANNOUNCED + faster * rates.allocations * PAIR) / 1e9;
+    let per_second = |number: f64, unit| format!("{} {unit}/s", rate(number));
+    let ways = [
+        (
+            "memleak -p PID",
+            per_second(rates.allocations, "allocations"),
+            rates.every_call,
+        ),
+        (
+            "memleak -p PID --sample-bytes 512K",
+            "estimates".to_owned(),
+            SAMPLED * rates.every_call,
+        ),
+        (
+            "memleak --faults -p PID",
+            per_second(rates.faults, "page faults"),
+            rates.faults * FAULT / 1e9,
+        ),
+        (
+            "started anew, memleak --preload -- PROGRAM",
+            per_second(samples, "samples"),
+            preloaded,
+        ),
+    ];
+    // A way that costs nothing, as nothing happens, shows nothing.
+    let recommended = ways.iter().position(|(_, _, cost)| *cost <= CHEAP && *cost > 0.0);
+    let finding = |(number, (way, what, cost)): (usize, (&str, String, f64))| {
+        let text = format!("{way}: {what}, about {} of one CPU", share(cost));
+        match recommended == Some(number) {
+            true => Finding::fine("cost", format!("{text}; recommended")),
+            false => Finding::note("cost", text),
+        }
+    };
+    ways.into_iter().enumerate().map(finding).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The way that sees most of those that are cheap is recommended, and it alone.
+    #[test]
+    fn recommendations() {
+        let recommended = |allocations: f64, faults: f64| {
+            let findings = of_calls(&Rates {
+                allocations,
+                bytes: 100.0 * allocations,
+                faults,
+                every_call: allocations * 3e-6,
+            });
+            let mut recommended = findings.iter().map(|finding| finding.text.as_str());
+            let recommended = recommended.find(|text| text.ends_with("; recommended"));
+            recommended.map(|text| text.split(": ").next().expect("the way").to_owned())
+        };
+        let is = |way: &str| Some(way.to_owned());
+        assert_eq!(recommended(1e3, 0.0), is("memleak -p PID"));
+        assert_eq!(recommended(2e4, 0.0), is("memleak -p PID --sample-bytes 512K"));
+        assert_eq!(recommended(1e6, 1e3), is("memleak --faults -p PID"));
+        assert_eq!(
+            recommended(1e6, 1e6),
+            is("started anew, memleak --preload -- PROGRAM")
+        );
+    }
+}
