@@ -69,14 +69,18 @@ extern bool bpf_session_is_return(void) __ksym __weak;
 SEC("uprobe.session")
 int allocation_session(struct pt_regs *ctx)
 {
-	bool returned = bpf_session_is_return();
-	u64 cookie = bpf_get_attach_cookie(ctx);
+	bool at_ret = !bpf_session_is_return();
 
-	if (!returned && !is_at_ret(cookie))
-		return begin_call(ctx, cookie) ? 0 : 1;
-	end_call(ctx, !returned);
-	/* Asked again: the verifier would follow all of end_call once for each value that it has to remember. */
-	return bpf_session_is_return() ? 0 : 1;
+	/* Each call of the kernel takes some 7 ns: a return needs no cookie. */
+	if (at_ret) {
+		u64 cookie = bpf_get_attach_cookie(ctx);
+
+		if (!is_at_ret(cookie))
+			return begin_call(ctx, cookie) ? 0 : 1;
+	}
+	end_call(ctx, at_ret);
+	/* Skips the return of a call that ends at its `ret`; at a return, the kernel does not use the value. */
+	return 1;
 }
 
 SEC("uprobe")

@@ -34,10 +34,16 @@ static __always_inline bool is_at_ret(u64 cookie)
 	return cookie >> COOKIE_AT_RET & 1;
 }
 
+/* Returns the state of `task`, the current thread, or NULL if it has none yet. */
+static __always_inline struct thread *thread_of(void *task)
+{
+	return bpf_task_storage_get(&threads, task, 0, 0);
+}
+
 /* Returns the current thread's state, or NULL if it has none yet. */
 static __always_inline struct thread *known_thread(void)
 {
-	return bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
+	return thread_of(bpf_get_current_task_btf());
 }
 
 /* Returns the owner of the current thread's allocations, or 0 if it is not traced: probes can also fire in other processes. */
@@ -157,7 +163,7 @@ static __always_inline bool continues_by_jump(struct thread *thread, struct pt_r
 
 	if (call->end != SEEN_BY_RET || end != SEEN_BY_RETURN_PROBE || call->return_slot != return_slot(ctx))
 		return false;
-	if (return_probes_are_exhausted()) {
+	if (return_probes_are_exhausted((void *)bpf_get_current_task_btf())) {
 		lose_unseen_call(instance_of(thread->owner), call);
 		return false;
 	}
@@ -171,7 +177,8 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 	u64 size = requested_size(ctx, cookie);
 	u32 function = (cookie >> COOKIE_FUNCTION) & (MAX_FUNCTIONS - 1);
 	enum call_end end = cookie >> COOKIE_BY_RET & 1 ? SEEN_BY_RET : SEEN_BY_RETURN_PROBE;
-	struct thread *thread = known_thread();
+	void *task = bpf_get_current_task_btf();
+	struct thread *thread = thread_of(task);
 	u64 owner = current_owner(thread);
 
 	if (!owner)
@@ -207,7 +214,7 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 		call->old_known = take_block(instance_of(owner), call->old_address, &call->old,
 					     &thread->lifetimes);
 	call->end = end;
-	if (end == SEEN_BY_RETURN_PROBE && return_probes_are_exhausted())
+	if (end == SEEN_BY_RETURN_PROBE && return_probes_are_exhausted(task))
 		lose_unseen_call(instance_of(owner), call);
 	call->probed_at = program_counter(ctx);
 	call->module = cookie >> COOKIE_MODULE;

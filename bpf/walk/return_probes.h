@@ -108,10 +108,9 @@ static __always_inline u64 replaced_return_address(u64 slot)
 	return search.address;
 }
 
-/* Returns whether the thread is at MAX_RETURN_PROBES: the kernel then places no further return probe. */
-static __always_inline bool return_probes_are_exhausted(void)
+/* Returns whether a thread is at MAX_RETURN_PROBES: the kernel then places no further return probe. */
+static __always_inline bool return_probes_are_exhausted(struct task_struct___probed *task)
 {
-	struct task_struct___probed *task = (void *)bpf_get_current_task_btf();
 	struct uprobe_task___read *probed = NULL;
 
 	if (!bpf_core_field_exists(task->utask) || !bpf_core_field_exists(probed->depth))
