@@ -55,7 +55,16 @@ struct {
 	__uint(max_entries, MAX_PROCESSES + MAX_SHARERS);
 } owners SEC(".maps");
 
-/* State of each thread: its allocator call, sampler and habits. Written and read by probes; freed with the thread. */
+/* State of each thread: its allocator call, sampler and habits, at the place that its id selects; see calls/threads.h. Written and
+ * read by probes. Size: enough that few threads of some processes share a place; those that do are in `threads`. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, u32);
+	__type(value, struct thread_place);
+	__uint(max_entries, THREAD_PLACES);
+} thread_places SEC(".maps");
+
+/* State of each thread whose place is another's. Written and read by probes; freed with the thread. */
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);

@@ -13,7 +13,7 @@
 #include "calls/regs.h"
 #include "calls/return_address.h"
 #include "calls/sampling.h"
-#include "calls/thread.h"
+#include "calls/threads.h"
 #include "config.h"
 #include "counters.h"
 #include "kernel.h"
@@ -34,34 +34,12 @@ static __always_inline bool is_at_ret(u64 cookie)
 	return cookie >> COOKIE_AT_RET & 1;
 }
 
-/* Returns the state of `task`, the current thread, or NULL if it has none yet. */
-static __always_inline struct thread *thread_of(void *task)
-{
-	return bpf_task_storage_get(&threads, task, 0, 0);
-}
-
-/* Returns the current thread's state, or NULL if it has none yet. */
-static __always_inline struct thread *known_thread(void)
-{
-	return thread_of(bpf_get_current_task_btf());
-}
-
 /* Returns the owner of the current thread's allocations, or 0 if it is not traced: probes can also fire in other processes. */
 static __always_inline u64 current_owner(struct thread *thread)
 {
 	if (thread && owner_is_current(thread->owner))
 		return thread->owner;
 	return owner_of_process(current_tgid());
-}
-
-/* Returns the state of the current thread, whose allocations are `owner`'s; creates it if `known` is NULL. NULL without memory. */
-static __always_inline struct thread *owned_thread(struct thread *known, u64 owner)
-{
-	if (!known)
-		known = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (known)
-		known->owner = owner;
-	return known;
 }
 
 /* Forgets the thread's current call, whose return was not and will not be seen. */

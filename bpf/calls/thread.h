@@ -84,3 +84,15 @@ struct thread {
 	/* Owner of the thread's allocations, see process/processes.h; 0 if unknown. */
 	u64 owner;
 };
+
+/* Number of places for the state of threads; a power of two. */
+#define THREAD_PLACES 4096
+
+/* A place for the state of a thread, see calls/threads.h. */
+struct thread_place {
+	/* Kernel id of the thread that has it; 0 if none. */
+	u32 holder;
+	/* Time at which that thread began, by the kernel. */
+	u64 started;
+	struct thread thread;
+};

@@ -210,6 +210,7 @@ static __always_inline void thread_exits(void)
 	u32 slot = slot_of(owner);
 
 	abandon_call();
+	leave_place((void *)task);
 	if (task->signal->live.counter != 0)
 		return;
 	bpf_map_delete_elem(&owners, &tgid);

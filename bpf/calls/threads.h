@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Where the state of a thread is kept: at a place of an array that its id selects, or, if another thread has that place, in
+ * task storage, whose lookup calls the kernel.
+ *
+ * A thread takes its place with its first call, and gives it back at its end. Only the thread that has a place reads or
+ * writes what is in it. Places are of kernel ids, so no two threads that run have the same; a start time tells a thread from
+ * an earlier one of its id, should the end of that one not have been seen.
+ */
+#pragma once
+
+#include "calls/thread.h"
+#include "kernel.h"
+#include "maps.h"
+
+/* From the kernel's include/linux/sched.h: the fields needed here. */
+struct task_struct___started {
+	int pid;
+	u64 start_boottime;
+} __attribute__((preserve_access_index));
+
+static __always_inline struct thread_place *place_of_thread(struct task_struct___started *task)
+{
+	u32 key = task->pid & (THREAD_PLACES - 1);
+
+	return bpf_map_lookup_elem(&thread_places, &key);
+}
+
+/* Returns whether `task` has a place. */
+static __always_inline bool has_place(struct thread_place *place, struct task_struct___started *task)
+{
+	return place && place->holder == (u32)task->pid && place->started == task->start_boottime;
+}
+
+/* Returns the state of `task`, the current thread, or NULL if it has none yet. */
+static __always_inline struct thread *thread_of(void *task)
+{
+	struct thread_place *place = place_of_thread(task);
+
+	if (has_place(place, task))
+		return &place->thread;
+	return bpf_task_storage_get(&threads, task, 0, 0);
+}
+
+/* Returns the current thread's state, or NULL if it has none yet. */
+static __always_inline struct thread *known_thread(void)
+{
+	return thread_of(bpf_get_current_task_btf());
+}
+
+/* Takes the place of `task`, the current thread; returns NULL if another thread has it. */
+static __always_inline struct thread *take_place(struct task_struct___started *task)
+{
+	struct thread_place *place = place_of_thread(task);
+	u32 holder = task->pid;
+
+	if (!place)
+		return NULL;
+	/* A holder of this id that is not this thread has ended. */
+	if (place->holder != holder && __sync_val_compare_and_swap(&place->holder, 0, holder))
+		return NULL;
+	place->thread = (struct thread){};
+	place->started = task->start_boottime;
+	return &place->thread;
+}
+
+/*
+ * Gives the place of `task`, the current thread, back. It has no state any more. (A thread other than the first that execs gets
+ * the first one's id and start time: its own place stays taken, until a thread of its former id needs it.)
+ */
+static __always_inline void leave_place(struct task_struct___started *task)
+{
+	struct thread_place *place = place_of_thread(task);
+
+	if (!has_place(place, task))
+		return;
+	place->started = 0;
+	__sync_val_compare_and_swap(&place->holder, (u32)task->pid, 0);
+}
+
+/* Returns the state of the current thread, whose allocations are `owner`'s; creates it if `known` is NULL. NULL without memory. */
+static __always_inline struct thread *owned_thread(struct thread *known, u64 owner)
+{
+	if (!known)
+		known = take_place((void *)bpf_get_current_task_btf());
+	if (!known)
+		known = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (known)
+		known->owner = owner;
+	return known;
+}
