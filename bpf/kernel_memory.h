@@ -168,6 +168,7 @@ static __always_inline void record_kernel_block(u32 space, u64 address, u64 size
 {
 	struct block block = { .size = size, .weight = weight, .stack = stack };
 
+	block.allocated_at = bpf_ktime_get_ns();
 	record_block(space, address, &block, NULL);
 }
 

@@ -321,7 +321,7 @@ struct block_key {
 /* A block that was allocated and not freed. */
 struct block {
 	u64 size;
-	/* CLOCK_MONOTONIC. */
+	/* CLOCK_MONOTONIC, in nanoseconds; early by up to a timer tick, see time_of in calls/threads.h. */
 	u64 allocated_at;
 	/* Index of the stack record. */
 	u32 stack;

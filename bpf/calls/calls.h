@@ -264,7 +264,7 @@ static __always_inline void finish_call(struct pt_regs *ctx, struct thread *thre
 	if (resizes(call->role))
 		finish_resize(instance, call, address);
 	if (address && call->weight) {
-		struct block block = { .size = call->size, .weight = call->weight };
+		struct block block = { .size = call->size, .weight = call->weight, .allocated_at = time_of(thread) };
 
 		block.stack = current_stack(ctx, &thread->habits, caller, thread->owner, call->function);
 		record_block(instance, address, &block, &thread->lifetimes);

@@ -72,11 +72,20 @@ struct lifetimes {
 	u32 untried;
 };
 
+/* The time of a thread's last event, see time_of in calls/threads.h. */
+struct tick {
+	/* The kernel's count of timer ticks at that time. */
+	u64 number;
+	/* Nanoseconds of CLOCK_MONOTONIC. */
+	u64 time;
+};
+
 struct thread {
 	struct call call;
 	struct sampler sampler;
 	struct habits habits;
 	struct lifetimes lifetimes;
+	struct tick tick;
 	/* Last free of a known block: the block's address, the function's return slot, and the address of the probe. */
 	u64 freed;
 	u64 freed_slot;

@@ -111,6 +111,7 @@ static __always_inline void usdt_allocated(struct pt_regs *ctx, u64 cookie)
 	struct caller caller = { .pc = program_counter(ctx) + 1, .sp = ctx->sp, .link = link_of(ctx) };
 
 	block.stack = current_stack(ctx, &thread->habits, caller, owner, function);
+	block.allocated_at = time_of(thread);
 	record_block(instance_of(owner), address, &block, &thread->lifetimes);
 }
 

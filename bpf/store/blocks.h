@@ -210,10 +210,9 @@ static __always_inline void return_doubtful_block(u32 instance, u64 address, str
 		add_freed(block);
 }
 
-/* Records a new block. Runs before the target gets the address, so the block cannot be freed before it is in the totals. */
+/* Records a new block, with all of its fields set. Runs before the target gets the address, so the block cannot be freed before it is in the totals. */
 static __always_inline void record_block(u32 instance, u64 address, struct block *block, struct lifetimes *lifetimes)
 {
-	block->allocated_at = bpf_ktime_get_ns();
 	if (insert_block(instance, address, block, lifetimes))
 		add_allocated(block);
 	else
