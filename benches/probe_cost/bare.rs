@@ -15,9 +15,14 @@ pub(crate) struct Bare(#[allow(dead_code, reason = "held for its drop")] [Link; 
 impl Bare {
     /// Attaches to process `pid`. `returns`: whether the end of `malloc` is seen, too.
     pub(crate) fn attach(pid: u32, returns: bool) -> anyhow::Result<Self> {
-        let object = ObjectBuilder::default().open_file(compile()?)?;
-        let object = object.load().context("session probes need Linux 6.13")?;
         let entry = if returns { "both" } else { "entry_alone" };
+        Self::attach_programs(pid, "bare", entry, "release")
+    }
+
+    /// Attaches programs of `NAME.bpf.c` to process `pid`: a session program to `malloc`, another to `free`.
+    pub(crate) fn attach_programs(pid: u32, file: &str, entry: &str, release: &str) -> anyhow::Result<Self> {
+        let object = ObjectBuilder::default().open_file(compile(file)?)?;
+        let object = object.load().context("session probes need Linux 6.13")?;
         // The files are open while this lives.
         let mut modules = Modules::new();
         Target::open(pid)?.read_mappings(&mut modules)?;
@@ -30,10 +35,10 @@ impl Bare {
                 session: function == "malloc",
                 ..Default::default()
             };
-            let program = program.context("bare.bpf.c has it")?;
+            let program = program.context("the file has it")?;
             anyhow::Ok(program.attach_uprobe_multi_with_opts(pid.cast_signed(), path, "", options)?)
         };
-        Ok(Self([attach(entry, "malloc")?, attach("release", "free")?]))
+        Ok(Self([attach(entry, "malloc")?, attach(release, "free")?]))
     }
 }
 
@@ -47,12 +52,12 @@ fn site(modules: &Modules, function: &str) -> anyhow::Result<(PathBuf, usize)> {
     Ok((path, usize::try_from(site.offset.get())?))
 }
 
-fn compile() -> anyhow::Result<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/probe_cost/bare.bpf.c");
-    let object = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bare.bpf.o");
+fn compile(name: &str) -> anyhow::Result<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("benches/probe_cost/{name}.bpf.c"));
+    let object = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.bpf.o"));
     let mut compiler = Command::new("clang");
     compiler
-        .args(["-O2", "-g", "-target", "bpf", "-c", "-o"])
+        .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-c", "-o"])
         .arg(&object);
     let status = compiler
         .arg(source)

@@ -2,8 +2,9 @@
 //! of its stacks, and by how they are walked; and the ratios that are held to limits. Needs root and Linux 6.13.
 //!
 //! `cargo bench --bench probe_cost` measures all of it; `-- --quick` (and `cargo test --bench probe_cost`) less
-//! of it, more coarsely, with wider limits. Both fail if a ratio is beyond its limit, or if a walk did not find the
-//! frames that are there: a broken walk must not look fast.
+//! of it, more coarsely, with wider limits; `-- hot` one load in more rounds; `-- parts` what a probe is made of. All but the
+//! last fail if a ratio is beyond its limit, or if a walk did not find the frames that are there: a broken walk must not look
+//! fast.
 //!
 //! One process of `target.c` is measured in all ways in turn, in an order that changes with each round;
 //! costs are differences and ratios within a round. As processors are not equally fast from one second to the next, pairs
@@ -11,6 +12,7 @@
 //! that reports, which sleeps meanwhile, costs nothing here.
 
 mod bare;
+mod parts;
 mod ratios;
 mod target;
 mod tracings;
@@ -92,6 +94,20 @@ impl Plan {
         }
     }
 
+    /// The load and the ways that say what tracing itself costs, in more rounds: for comparing one build with another.
+    fn hot() -> Self {
+        use Tracing::{Bare, BareEntries, Dwarf, NoWalk, Untraced};
+        Self {
+            comparisons: vec![Comparison {
+                build: PLAIN,
+                tracings: &[Untraced, Bare, NoWalk, Dwarf, BareEntries],
+                loads: vec![Load::new(Stacks::Hot, 10)],
+            }],
+            rounds: 15,
+            ..Self::whole()
+        }
+    }
+
     fn quick() -> Self {
         use Tracing::{Bare, BareEntries, Dwarf, Filtered, Fp, Kernel, NoWalk, Untraced};
         let depths = [10, 40].map(|depth| Load::new(Stacks::Hot, depth));
@@ -118,12 +134,22 @@ impl Plan {
 fn main() -> ExitCode {
     // Cargo passes --bench when benchmarks are asked for, and nothing when tests are.
     let asked = |flag| std::env::args().any(|argument| argument == flag);
-    let plan = if asked("--quick") || !asked("--bench") {
+    if asked("parts") {
+        return told(parts::run(&mut std::io::stdout().lock()));
+    }
+    let plan = if asked("hot") {
+        Plan::hot()
+    } else if asked("--quick") || !asked("--bench") {
         Plan::quick()
     } else {
         Plan::whole()
     };
-    match run(&plan, &mut std::io::stdout().lock()) {
+    told(run(&plan, &mut std::io::stdout().lock()))
+}
+
+/// Tells of an error.
+fn told(result: anyhow::Result<()>) -> ExitCode {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Nothing is left to tell if standard error is gone too.

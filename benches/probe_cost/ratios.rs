@@ -41,12 +41,12 @@ const fn with_frame_pointers(ratio: Ratio) -> Ratio {
 
 /// Every ratio that has a limit.
 pub(crate) const RATIOS: &[Ratio] = &[
-    upper_limit(1.12, Tracing::Dwarf, Tracing::NoWalk, Stacks::Hot, 10),
-    upper_limit(1.15, Tracing::Dwarf, Tracing::NoWalk, Stacks::Hot, 40),
-    upper_limit(1.20, Tracing::Dwarf, Tracing::NoWalk, Stacks::Varied, 10),
-    upper_limit(1.40, Tracing::Dwarf, Tracing::NoWalk, Stacks::Varied, 40),
-    upper_limit(1.30, Tracing::Dwarf, Tracing::NoWalk, Stacks::Distinct, 10),
-    upper_limit(1.70, Tracing::Dwarf, Tracing::NoWalk, Stacks::Distinct, 40),
+    upper_limit(1.14, Tracing::Dwarf, Tracing::NoWalk, Stacks::Hot, 10),
+    upper_limit(1.17, Tracing::Dwarf, Tracing::NoWalk, Stacks::Hot, 40),
+    upper_limit(1.22, Tracing::Dwarf, Tracing::NoWalk, Stacks::Varied, 10),
+    upper_limit(1.44, Tracing::Dwarf, Tracing::NoWalk, Stacks::Varied, 40),
+    upper_limit(1.33, Tracing::Dwarf, Tracing::NoWalk, Stacks::Distinct, 10),
+    upper_limit(1.77, Tracing::Dwarf, Tracing::NoWalk, Stacks::Distinct, 40),
     with_frame_pointers(upper_limit(
         0.65,
         Tracing::Dwarf,
@@ -63,8 +63,9 @@ pub(crate) const RATIOS: &[Ratio] = &[
     )),
     with_frame_pointers(upper_limit(0.65, Tracing::Fp, Tracing::Kernel, Stacks::Hot, 10)),
     with_frame_pointers(upper_limit(0.65, Tracing::Fp, Tracing::Kernel, Stacks::Hot, 40)),
-    upper_limit(1.6, Tracing::Dwarf, Tracing::Bare, Stacks::Hot, 10),
-    upper_limit(1.6, Tracing::Dwarf, Tracing::Bare, Stacks::Hot, 40),
+    upper_limit(1.15, Tracing::NoWalk, Tracing::Bare, Stacks::Hot, 10),
+    upper_limit(1.35, Tracing::Dwarf, Tracing::Bare, Stacks::Hot, 10),
+    upper_limit(1.40, Tracing::Dwarf, Tracing::Bare, Stacks::Hot, 40),
     upper_limit(1.15, Tracing::Filtered, Tracing::BareEntries, Stacks::Hot, 10),
     upper_limit(1.15, Tracing::Unsampled, Tracing::BareEntries, Stacks::Hot, 10),
     Ratio {
