@@ -210,7 +210,10 @@ static __always_inline void return_doubtful_block(u32 instance, u64 address, str
 		add_freed(block);
 }
 
-/* Records a new block, with all of its fields set. Runs before the target gets the address, so the block cannot be freed before it is in the totals. */
+/*
+ * Records a new block, all of whose fields are set. Runs before the target gets the address, so the block cannot be freed before
+ * it is in the totals.
+ */
 static __always_inline void record_block(u32 instance, u64 address, struct block *block, struct lifetimes *lifetimes)
 {
 	if (insert_block(instance, address, block, lifetimes))

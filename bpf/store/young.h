@@ -23,6 +23,7 @@
 
 #include "calls/thread.h"
 #include "hash.h"
+#include "seam.h"
 #include "store/block_table.h"
 #include "store/store_config.h"
 #include "store/store_maps.h"
@@ -106,6 +107,14 @@ static __always_inline enum young_search take_young(struct block_key *key, struc
 	return YOUNG_ELSEWHERE;
 }
 
+/* Adds to the word of a place, after all that was written before: an addition whose result is not used has no order on arm64. */
+static __always_inline void add_to_word(struct young_block *place, u64 amount)
+{
+	u64 before = __sync_fetch_and_add(&place->word, amount);
+
+	OPAQUE(before);
+}
+
 /* Returns whether the place of a key, and not the block table, is authoritative for the key. */
 static __always_inline bool is_young(struct block_key *key)
 {
@@ -136,7 +145,7 @@ static __always_inline bool move_out(struct young_block *place, u64 word)
 	 */
 	if (entered)
 		remove_block(&key);
-	__sync_fetch_and_add(&place->word, -(u64)YOUNG_MOVING);
+	add_to_word(place, -(u64)YOUNG_MOVING);
 	return false;
 }
 
@@ -157,7 +166,7 @@ static __always_inline bool put_young(struct block_key *key, struct block *block
 	place->key = *key;
 	place->block = *block;
 	/* From busy to full, with the next count. By addition, as a mover can clear its bit; publishes key and block. */
-	__sync_fetch_and_add(&place->word, YOUNG_PUT - YOUNG_BUSY + YOUNG_FULL);
+	add_to_word(place, YOUNG_PUT - YOUNG_BUSY + YOUNG_FULL);
 	return true;
 }
 

@@ -25,7 +25,7 @@ const VALUE_WORDS: usize = size_of::<block>() / size_of::<u64>();
 pub struct Moment(u64);
 
 impl Moment {
-    /// MAX time by which the timestamp of a block is early: a timer tick, where there are 100 of them a second.
+    /// Maximum time by which the timestamp of a block is early: a timer tick, where there are 100 of them a second.
     pub const PRECISION: Duration = Duration::from_millis(10);
 
     pub fn now() -> Self {
