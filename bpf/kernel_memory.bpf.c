@@ -7,23 +7,8 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* The two programs of an event. `seen` counts events that the second one recorded. */
-#define KERNEL_EVENT(name, event, tracepoint, seen, record)                                                            \
-	SEC("raw_tp/" tracepoint) int name(u64 *ctx)                                                                  \
-	{                                                                                                              \
-		mark_running(event, 1);                                                                                \
-		record;                                                                                                \
-		mark_running(event, 0);                                                                                \
-		return 0;                                                                                              \
-	}                                                                                                              \
-	SEC("raw_tp/" tracepoint) int name##_nested(u64 *ctx)                                                         \
-	{                                                                                                              \
-		if (!is_running(event))                                                                                \
-			return 0;                                                                                      \
-		count(seen);                                                                                           \
-		record;                                                                                                \
-		return 0;                                                                                              \
-	}
+/* The pair of programs of an event. */
+#define KERNEL_EVENT(name, event, tracepoint, seen, record) PAIR_OF_PROGRAMS("raw_tp/" tracepoint, name, event, seen, record)
 
 KERNEL_EVENT(kernel_kmalloc, EVENT_KMALLOC, "kmalloc", COUNTER_NESTED_ALLOCATION,
 	     slab_allocated(ctx, kmalloc_size_at, KERNEL_KMALLOC))

@@ -3,10 +3,8 @@
  * Kernel mode: allocations and frees by the kernel's own allocators, from their tracepoints. One event has all data of a
  * call, so no per-call state is kept; stacks come from the kernel's own unwinder (bpf_get_stack).
  *
- * The kernel does not run a program for an event that occurs while the same program runs on the same CPU: a free in an
- * interrupt that arrives while an allocation is recorded would be missed. Hence each event has two programs. The first
- * marks the CPU while it runs; the second does its work only if it finds that mark, which means that the kernel skipped
- * the first. The kernel counts events that both miss, and user space reports that count.
+ * Events can occur while others are recorded, in interrupts: each has a pair of programs (running.h). User space reports events
+ * that both miss.
  *
  * Nothing here allocates memory: all maps are preallocated.
  */
@@ -17,6 +15,7 @@
 #include "counters.h"
 #include "hash.h"
 #include "kernel.h"
+#include "running.h"
 #include "seam.h"
 #include "store/blocks.h"
 #include "store/store_config.h"
@@ -39,13 +38,7 @@ const volatile u32 page_descriptor_bytes = 0;
 const volatile u64 interrupt_entries_start = 0;
 const volatile u64 interrupt_entries_end = 0;
 
-/* Not 0 while the first program for an event runs on this CPU, by enum kernel_event. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__type(key, u32);
-	__type(value, u32);
-	__uint(max_entries, KERNEL_EVENTS);
-} running SEC(".maps");
+_Static_assert((u32)KERNEL_EVENTS <= RUNNING_MARKS, "each event has a pair of programs");
 
 /* Sampler of each CPU, which chooses the allocations to record. Written and read by probes. */
 struct {
@@ -63,26 +56,6 @@ SEC(".bss.orders") struct page_orders {
 struct kmem_cache___read {
 	unsigned int object_size;
 } __attribute__((preserve_access_index));
-
-static __always_inline u32 *running_mark(u32 event)
-{
-	return bpf_map_lookup_elem(&running, &event);
-}
-
-static __always_inline void mark_running(u32 event, u32 value)
-{
-	u32 *mark = running_mark(event);
-
-	if (mark)
-		*(volatile u32 *)mark = value;
-}
-
-static __always_inline bool is_running(u32 event)
-{
-	u32 *mark = running_mark(event);
-
-	return mark && *(volatile u32 *)mark;
-}
 
 /* An argument of a raw tracepoint. The verifier requires a constant offset in the load instruction. */
 #define RAW_ARGUMENT(ctx, number)                                                                                      \
