@@ -9,6 +9,7 @@
 #include "process/faults.h"
 #include "process/lifecycle.h"
 #include "process/regions.h"
+#include "running.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -199,21 +200,29 @@ int forget_blocks(void *ctx)
 	return 0;
 }
 
-/* Entry and exit of the mapping calls. Their tracepoints run with preemption disabled. */
-#define MAPPING_CALL(name, call)                        \
-	SEC("tp/syscalls/sys_enter_" #name)             \
-	int name##_begins(void *ctx)                    \
-	{                                               \
-		region_call_begins(call);               \
-		return 0;                               \
-	}                                               \
-	SEC("tp/syscalls/sys_exit_" #name)              \
-	int name##_ends(void *ctx)                      \
-	{                                               \
-		region_call_ends(call);                 \
-		return 0;                               \
+/*
+ * Beginning and end of a mapping call, by the kernel's function of the system call, so that only these calls cost anything. User
+ * space puts the machine's prefix before its name. Else by the call's tracepoints, whose use costs every system call of every process; they
+ * run with preemption disabled, so that no program is running already. User space loads one or the other.
+ */
+#define MAPPING_CALL(name, call)                                                                                       \
+	PAIR_OF_PROGRAMS("fentry/" #name, name##_entry, call, COUNTER_NESTED_REGION_CALL, region_call_begins(call))           \
+	PAIR_OF_PROGRAMS("fexit/" #name, name##_exit, REGION_CALLS + call, COUNTER_NESTED_REGION_CALL,                        \
+			 region_call_ends(call, ctx[FUNCTION_RESULT]))                                                 \
+	SEC("tp/syscalls/sys_enter_" #name)                                                                            \
+	int name##_begins(void *ctx)                                                                                   \
+	{                                                                                                              \
+		region_call_begins(call);                                                                              \
+		return 0;                                                                                              \
+	}                                                                                                              \
+	SEC("tp/syscalls/sys_exit_" #name)                                                                             \
+	int name##_ends(void *ctx)                                                                                     \
+	{                                                                                                              \
+		region_call_ends(call, result(user_registers()));                                                      \
+		return 0;                                                                                              \
 	}
 
+_Static_assert(2 * REGION_CALLS <= RUNNING_MARKS, "each call has two pairs of programs");
 MAPPING_CALL(mmap, CALL_MMAP)
 MAPPING_CALL(munmap, CALL_MUNMAP)
 MAPPING_CALL(mremap, CALL_MREMAP)

@@ -489,6 +489,7 @@ enum counter {
 	COUNTER_RET_HITS = 27,
 	/* A page fault not sent to user space: the queue was full. */
 	COUNTER_LOST_FAULT_EVENT = 28,
+	COUNTER_NESTED_REGION_CALL = 29, /* As COUNTER_NESTED_FREE, of a mapping call. */
 	COUNTERS,
 };
 
@@ -509,13 +510,12 @@ struct event {
 	u64 address;
 };
 
-/* System calls that change a process's mappings, or what they hold. Their function numbers are the last ones below MAX_FUNCTIONS. */
+/* System calls that change mappings or, with --faults, what they hold. Their function numbers are the last below MAX_FUNCTIONS. */
 enum region_call {
 	CALL_MMAP = 0,
 	CALL_MREMAP = 1,
 	CALL_BRK = 2,
 	CALL_MUNMAP = 3,
-	/* With --faults only. */
 	CALL_MADVISE = 4,
 	REGION_CALLS,
 };

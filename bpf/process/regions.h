@@ -21,6 +21,11 @@
 
 #include <bpf/bpf_core_read.h>
 
+enum {
+	/* Word of the context of a program at the end of a system call's function: the registers are the word before. */
+	FUNCTION_RESULT = 1,
+};
+
 /* From the kernel's include/linux/mm_types.h: the fields needed here. */
 struct mm_struct___break {
 	unsigned long brk;
@@ -125,7 +130,7 @@ static __always_inline void region_call_begins(enum region_call call)
 	struct pt_regs *regs = user_registers();
 	struct region_event *event;
 
-	if (!owner || !has_effect(regs, call) || !takes_away(regs, call))
+	if (!owner || is_32_bit(regs) || !has_effect(regs, call) || !takes_away(regs, call))
 		return;
 	event = new_region_event(owner, regs, call);
 	if (!event)
@@ -161,7 +166,8 @@ static __always_inline bool makes_mapping(struct pt_regs *regs, enum region_call
 	return !traces_faults || (call == CALL_MMAP && syscall_argument(regs, 3) & (MAP_POPULATE | MAP_LOCKED));
 }
 
-static __always_inline void region_call_ends(enum region_call call)
+/* `value` is the call's result. */
+static __always_inline void region_call_ends(enum region_call call, u64 value)
 {
 	u64 owner = region_owner();
 	u32 function = traces_faults ? fault_function : MAX_FUNCTIONS - REGION_CALLS + call;
@@ -169,10 +175,9 @@ static __always_inline void region_call_ends(enum region_call call)
 	struct region_event *event;
 	u32 stack = 0;
 
-	if (!owner || !has_effect(regs, call))
+	if (!owner || is_32_bit(regs) || !has_effect(regs, call))
 		return;
 
-	u64 value = result(regs);
 	bool maps = makes_mapping(regs, call) && !is_error(value);
 
 	/* A brk whose result is not its argument failed, or only queried the break: it maps nothing. */

@@ -39,6 +39,15 @@ struct pt_regs {
 #define SYSCALL_ARGUMENT_3 regs[3]
 #define SYSCALL_ARGUMENT_4 regs[4]
 
+/* From the kernel's arch/arm64/include/asm/ptrace.h: PSR_MODE32_BIT. */
+#define MODE_32_BIT 0x10
+
+/* Returns whether a 32-bit program made the system call: its calls have the same functions, but no tracepoints. */
+static __always_inline bool is_32_bit(struct pt_regs *regs)
+{
+	return regs->pstate & MODE_32_BIT;
+}
+
 /* Saves nothing: programs use only the stack pointer, frame pointer and link register, see register_value. */
 static __always_inline void save_other_registers(struct pt_regs *ctx, u64 *general)
 {

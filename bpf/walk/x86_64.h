@@ -38,6 +38,12 @@ struct pt_regs {
 #define SYSCALL_ARGUMENT_3 r10
 #define SYSCALL_ARGUMENT_4 r8
 
+/* Returns false: the calls of 32-bit programs have functions of their own, which are not followed. */
+static __always_inline bool is_32_bit(struct pt_regs *regs)
+{
+	return false;
+}
+
 /* Saves the general registers except stack and frame pointer, by DWARF number (x86-64 psABI, figure 3.36). */
 static __always_inline void save_other_registers(struct pt_regs *ctx, u64 *general)
 {

@@ -8,6 +8,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{OpenObject, ProgramAttachType};
 use thiserror::Error;
 
+use super::regions::{CallHooks, choose_region_programs};
 use super::skeleton::types::limits;
 use super::skeleton::{MemleakSkel, MemleakSkelBuilder, OpenMemleakSkel, types};
 use super::store::{set_array_size, set_store_knobs, store_maps};
@@ -116,8 +117,8 @@ pub struct Settings {
     pub attach: AttachPath,
     /// Traces the children of traced processes, too.
     pub follow_fork: bool,
-    /// Traces mapping calls.
-    pub regions: bool,
+    /// How mapping calls are traced; `None` if they are not.
+    pub regions: Option<CallHooks>,
     /// Traces page faults; needs [`Settings::regions`].
     pub faults: Option<FaultSettings>,
     /// Sizes that are recorded; `None` for all.
@@ -261,16 +262,12 @@ pub(super) fn load<'obj>(
         sizes.keep_young(settings.capacity.blocks);
     }
     let mut object = MemleakSkelBuilder::default().open(storage)?;
-    choose_programs(&mut object, settings.attach, settings.announced);
+    choose_programs(&mut object, settings);
+    choose_region_programs(&mut object, settings.regions, settings.faults.is_some())?;
     if settings.faults.is_some() {
         object.maps.region_events.set_max_entries(FAULT_QUEUE_BYTES)?;
-    } else if settings.regions {
+    } else if settings.regions.is_some() {
         object.maps.region_events.set_max_entries(REGION_QUEUE_BYTES)?;
-    } else {
-        leave_out_region_programs(&mut object);
-    }
-    if settings.faults.is_none() {
-        leave_out_fault_programs(&mut object);
     }
     set_knobs(&mut object, settings, &sizes)?;
     store_maps!(object).set(&sizes, &settings.capacity, settings.calls)?;
@@ -286,15 +283,20 @@ pub(super) fn load<'obj>(
     })
 }
 
-fn choose_programs(object: &mut OpenMemleakSkel<'_>, attach: AttachPath, announced: bool) {
+/// Chooses the programs for blocks. Those that are not attached are not loaded: the verifier takes its time for each.
+fn choose_programs(object: &mut OpenMemleakSkel<'_>, settings: &Settings) {
+    let attach = settings.attach;
     let programs = &mut object.progs;
     let session = attach == AttachPath::Session;
+    let is_of_blocks = settings.regions.is_none();
+    let announced = is_of_blocks && settings.announced;
+    let probed = is_of_blocks && !announced;
     programs.usdt_allocation.set_autoload(announced);
     programs.usdt_free.set_autoload(announced);
-    programs.allocation_session.set_autoload(session && !announced);
-    programs.allocation_return.set_autoload(!session && !announced);
-    programs.allocation_entry.set_autoload(!announced);
-    programs.free_entry.set_autoload(!announced);
+    programs.allocation_session.set_autoload(session && probed);
+    programs.allocation_return.set_autoload(!session && probed);
+    programs.allocation_entry.set_autoload(probed);
+    programs.free_entry.set_autoload(probed);
     programs.calibration_session.set_autoload(session);
     programs.calibration_return.set_autoload(!session);
     if attach != AttachPath::Perf {
@@ -310,36 +312,6 @@ fn choose_programs(object: &mut OpenMemleakSkel<'_>, attach: AttachPath, announc
         ] {
             program.set_attach_type(ProgramAttachType::TraceUprobeMulti);
         }
-    }
-}
-
-/// Does not load the programs for mapping calls: a kernel may lack the functions that they attach to.
-fn leave_out_region_programs(object: &mut OpenMemleakSkel<'_>) {
-    let programs = &mut object.progs;
-    for program in [
-        &mut programs.mmap_begins,
-        &mut programs.mmap_ends,
-        &mut programs.munmap_begins,
-        &mut programs.munmap_ends,
-        &mut programs.mremap_begins,
-        &mut programs.mremap_ends,
-        &mut programs.brk_begins,
-        &mut programs.brk_ends,
-        &mut programs.waiting_regions,
-    ] {
-        program.set_autoload(false);
-    }
-}
-
-/// Does not load the programs for page faults and for what only they need.
-fn leave_out_fault_programs(object: &mut OpenMemleakSkel<'_>) {
-    let programs = &mut object.progs;
-    for program in [
-        &mut programs.page_fault,
-        &mut programs.madvise_begins,
-        &mut programs.madvise_ends,
-    ] {
-        program.set_autoload(false);
     }
 }
 

@@ -80,7 +80,7 @@ pub use load::{AttachPath, Capacity, FastPaths, FaultSettings, LoadError, Settin
 pub use memory::SharedWords;
 pub use processes::{Instance, Origin, Processes, SlotState};
 pub use publish::{Published, Publisher, Reading};
-pub use regions::RegionWatch;
+pub use regions::{CallHooks, RegionWatch};
 pub(crate) use skeleton::types;
 pub use source::write_source;
 pub use statistics::{AllRuns, ProbePrograms, Runs, Statistics};
@@ -139,7 +139,7 @@ impl<'obj> Kernel<'obj> {
             slot_count: sizes.slots,
         };
         processes.reset();
-        let region_events = settings.regions.then(|| MapHandle::try_from(&maps.region_events));
+        let region_events = settings.regions.map(|_| MapHandle::try_from(&maps.region_events));
         let mut recorded = recorded!(maps, &sizes, settings)?;
         if settings.announced {
             recorded.source = Source::Usdt;

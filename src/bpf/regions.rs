@@ -1,29 +1,106 @@
-//! Attaches the programs for mapping calls, and counts the calls that they missed.
+//! Loads and attaches the programs for mapping calls, and counts the calls that they missed.
 
+use std::fmt;
 use std::os::fd::AsFd;
 
+use libbpf_rs::skel::OpenSkel;
 use libbpf_rs::{Link, ProgramInput, ProgramMut};
 
 use super::Kernel;
+use super::collect::{Counter, Counters};
 use super::fdinfo::recursion_misses;
+use super::load::LoadError;
+use super::skeleton::OpenMemleakSkel;
+
+/// How the beginning and the end of a mapping call are seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallHooks {
+    /// By the kernel's functions of these system calls: no other call costs anything. Needs BPF trampolines, which Linux for arm64
+    /// has not had from the beginning.
+    Functions,
+    /// By tracepoints, whose use slows down every system call of every process.
+    Tracepoints,
+}
+
+impl CallHooks {
+    /// All of them, the cheapest first.
+    pub const ALL: [Self; 2] = [Self::Functions, Self::Tracepoints];
+}
+
+impl fmt::Display for CallHooks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Functions => "their functions",
+            Self::Tracepoints => "tracepoints",
+        })
+    }
+}
+
+/// Prefix of the kernel's functions of system calls, which have the registers as their only argument.
+const FUNCTION_PREFIX: &str = match cfg!(target_arch = "aarch64") {
+    true => "__arm64_sys_",
+    false => "__x64_sys_",
+};
 
 /// Links of the programs for mapping calls; dropping it detaches them.
 pub struct RegionWatch(#[allow(dead_code, reason = "held for its drop")] Vec<Link>);
+
+/// Chooses the programs for mapping calls that are loaded, by their sections, and with `faults` those for page faults. A kernel may
+/// lack what the others attach to.
+pub(super) fn choose_region_programs(
+    object: &mut OpenMemleakSkel<'_>,
+    hooks: Option<CallHooks>,
+    faults: bool,
+) -> Result<(), LoadError> {
+    object.progs.page_fault.set_autoload(faults);
+    object.progs.waiting_regions.set_autoload(hooks.is_some());
+    for mut program in object.open_object_mut().progs_mut() {
+        let section = program.section().to_string_lossy().into_owned();
+        let Some((of, call)) = attach_point(&section) else {
+            continue;
+        };
+        let is_loaded = hooks == Some(of) && (faults || call != ONLY_OF_FAULTS);
+        program.set_autoload(is_loaded);
+        if is_loaded && of == CallHooks::Functions {
+            program.set_attach_target(0, Some(format!("{FUNCTION_PREFIX}{call}")))?;
+        }
+    }
+    Ok(())
+}
+
+/// The system call that discards pages, and changes no mapping.
+const ONLY_OF_FAULTS: &str = "madvise";
+
+/// Kind of attach point and system call by the section of a program for mapping calls; `None` for other programs.
+fn attach_point(section: &str) -> Option<(CallHooks, &str)> {
+    [
+        ("fentry/", CallHooks::Functions),
+        ("fexit/", CallHooks::Functions),
+        ("tp/syscalls/sys_enter_", CallHooks::Tracepoints),
+        ("tp/syscalls/sys_exit_", CallHooks::Tracepoints),
+    ]
+    .into_iter()
+    .find_map(|(prefix, hooks)| Some((hooks, section.strip_prefix(prefix)?)))
+}
 
 impl<'obj> Kernel<'obj> {
     /// Starts to trace the mapping calls of traced processes. Requires [`super::Settings::regions`]. With
     /// [`super::Settings::faults`], also calls that discard pages.
     pub fn watch_regions(&self) -> Result<RegionWatch, libbpf_rs::Error> {
         let programs = self.region_programs();
-        let links = programs.into_iter().map(|program| program.attach());
+        let links = programs.into_iter().map(|(program, _)| program.attach());
         links.collect::<Result<_, _>>().map(RegionWatch)
     }
 
-    /// Number of calls, also of other processes, that were missed since the tracepoint preempted another program on the
-    /// same CPU: the kernel skips a tracepoint's programs then, and counts that since Linux 6.7.
-    pub fn missed_region_calls(&self) -> u64 {
+    /// Number of calls, also of other processes, that were missed since the program was preempted, or preempted another one, on
+    /// the same CPU: the kernel skips a program then, and counts that, of tracepoints since Linux 6.7. `counters` has those of
+    /// them that a second program has seen.
+    pub fn missed_region_calls(&self, counters: &Counters) -> u64 {
         let missed = |program: &ProgramMut<'obj>| recursion_misses(program.as_fd());
-        self.region_programs().into_iter().map(missed).sum()
+        let programs = self.region_programs().into_iter();
+        let first = programs.filter(|(_, is_second)| !is_second);
+        let missed: u64 = first.map(|(program, _)| missed(program)).sum();
+        missed.saturating_sub(counters.get(Counter::NestedRegionCall))
     }
 
     /// Bytes in the queue of mapping calls that wait to be read, including those still being written.
@@ -33,21 +110,44 @@ impl<'obj> Kernel<'obj> {
         Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 
-    /// Ends first: an end alone describes a call, a beginning alone does not.
-    fn region_programs(&self) -> Vec<&ProgramMut<'obj>> {
+    /// Programs that are loaded, each with whether it is the second of a pair, in the order in which they are attached. Ends first:
+    /// an end alone describes a call, a beginning alone does not. Of a pair, the second first: the kernel then runs it last.
+    pub(super) fn region_programs(&self) -> Vec<(&ProgramMut<'obj>, bool)> {
         let programs = &self.skeleton.progs;
         let all = [
-            &programs.mmap_ends,
-            &programs.munmap_ends,
-            &programs.mremap_ends,
-            &programs.brk_ends,
-            &programs.madvise_ends,
-            &programs.mmap_begins,
-            &programs.munmap_begins,
-            &programs.mremap_begins,
-            &programs.brk_begins,
-            &programs.madvise_begins,
+            (&programs.mmap_exit_nested, true),
+            (&programs.mmap_exit, false),
+            (&programs.munmap_exit_nested, true),
+            (&programs.munmap_exit, false),
+            (&programs.mremap_exit_nested, true),
+            (&programs.mremap_exit, false),
+            (&programs.brk_exit_nested, true),
+            (&programs.brk_exit, false),
+            (&programs.madvise_exit_nested, true),
+            (&programs.madvise_exit, false),
+            (&programs.mmap_entry_nested, true),
+            (&programs.mmap_entry, false),
+            (&programs.munmap_entry_nested, true),
+            (&programs.munmap_entry, false),
+            (&programs.mremap_entry_nested, true),
+            (&programs.mremap_entry, false),
+            (&programs.brk_entry_nested, true),
+            (&programs.brk_entry, false),
+            (&programs.madvise_entry_nested, true),
+            (&programs.madvise_entry, false),
+            (&programs.mmap_ends, false),
+            (&programs.munmap_ends, false),
+            (&programs.mremap_ends, false),
+            (&programs.brk_ends, false),
+            (&programs.madvise_ends, false),
+            (&programs.mmap_begins, false),
+            (&programs.munmap_begins, false),
+            (&programs.mremap_begins, false),
+            (&programs.brk_begins, false),
+            (&programs.madvise_begins, false),
         ];
-        all.into_iter().filter(|program| program.autoload()).collect()
+        all.into_iter()
+            .filter(|(program, _)| program.autoload())
+            .collect()
     }
 }

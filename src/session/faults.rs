@@ -305,7 +305,8 @@ impl Live<'_> {
             }
         }
         let counters = Counters::read(&self.kernel.recorded.counters).context("cannot read counters")?;
-        let missed_calls = counters.get(Counter::LostRegionEvent) + self.kernel.missed_region_calls();
+        let missed_calls =
+            counters.get(Counter::LostRegionEvent) + self.kernel.missed_region_calls(&counters);
         let missed_faults = counters.get(Counter::LostFaultEvent);
         if let Some(ledger) = &mut self.pages {
             if missed_faults > ledger.missed_faults {

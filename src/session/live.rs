@@ -4,6 +4,7 @@
 
 use leak_report::model::{CallTrace, Sampling};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 use std::time::Instant;
@@ -24,8 +25,8 @@ use crate::allocator::{Catalog, PAGE_FAULT};
 use crate::bpf::collect::EventQueue;
 use crate::bpf::preflight;
 use crate::bpf::{
-    AttachPath, Capacity, FaultSettings, Kernel, Published, Reading, Settings, Storage, Walk, Watch,
-    detach_at_once,
+    AttachPath, CallHooks, Capacity, FaultSettings, Kernel, Published, Reading, Settings, Storage, Walk,
+    Watch, detach_at_once,
 };
 use crate::process::touched::Choice;
 use crate::process::{History, MappedCode, Mappings, Modules, Target};
@@ -57,6 +58,34 @@ const MAX_STACKS: u32 = 1 << 17;
 const MAX_REGIONS: u32 = 1 << 20;
 /// Maximum pages per process that stacks have touched: 256 GiB of pages of 4 KiB, in 256 MB.
 const MAX_PAGES: u32 = 1 << 26;
+
+/// A way to attach.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    path: AttachPath,
+    /// How mapping calls are followed, if they are.
+    calls: Option<CallHooks>,
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} probes", self.path)?;
+        match self.calls {
+            Some(calls) => write!(f, ", mapping calls by {calls}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Ways to attach, in the order in which they are tried. The last one works on every kernel.
+fn ways(config: &TraceConfig) -> impl Iterator<Item = Way> {
+    let calls = match config.is_of_blocks() {
+        true => vec![None],
+        false => CallHooks::ALL.map(Some).to_vec(),
+    };
+    let of_path = move |&path: &AttachPath| calls.clone().into_iter().map(move |calls| Way { path, calls });
+    config.attach.iter().flat_map(of_path)
+}
 
 /// Everything that a trace needs before it is attached, whichever way that is done.
 pub(super) struct Prepared {
@@ -109,11 +138,11 @@ impl<'obj> Live<'obj> {
         mut prepared: Prepared,
     ) -> anyhow::Result<Self> {
         let mut refused = None;
-        for (storage, &path) in storages.iter_mut().zip(&config.attach) {
-            match Self::attempt(storage, path, config, &mut prepared) {
+        for (storage, way) in storages.iter_mut().zip(ways(config)) {
+            match Self::attempt(storage, way, config, &mut prepared) {
                 Ok(live) => return Ok(live),
                 Err(error) => {
-                    tracing::debug!("{path:?} probes: {error:#}");
+                    tracing::debug!("{way}: {error:#}");
                     refused = Some(error);
                 }
             }
@@ -135,7 +164,7 @@ impl<'obj> Live<'obj> {
     /// for the next way.
     fn attempt(
         storage: &'obj mut Storage,
-        path: AttachPath,
+        way: Way,
         config: &TraceConfig,
         prepared: &mut Prepared,
     ) -> anyhow::Result<Self> {
@@ -143,9 +172,9 @@ impl<'obj> Live<'obj> {
         let settings = Settings {
             walk: config.walk,
             fast_paths: config.fast_paths,
-            attach: path,
+            attach: way.path,
             follow_fork: config.follow_fork,
-            regions: !config.is_of_blocks(),
+            regions: way.calls,
             faults,
             sizes: config.sizes,
             sampling: prepared.sampling,
@@ -191,7 +220,7 @@ impl<'obj> Live<'obj> {
         added?;
         live.started = Instant::now();
         tracing::debug!("attached in steps: {}", live.phases);
-        live.log_started(path, !config.program.is_empty());
+        live.log_started(way, !config.program.is_empty());
         Ok(live)
     }
 
@@ -248,7 +277,7 @@ impl<'obj> Live<'obj> {
         self.regions.is_none() && self.pages.is_none()
     }
 
-    fn log_started(&self, path: AttachPath, is_program: bool) {
+    fn log_started(&self, way: Way, is_program: bool) {
         let end = match is_program {
             true => "the program's end makes the last report",
             false => "Ctrl-C ends it with a last report",
@@ -264,6 +293,9 @@ impl<'obj> Live<'obj> {
             ""
         };
         let traced = format!("{}{children}", traced.join(", "));
+        if let Some(calls) = way.calls {
+            tracing::debug!("mapping calls are followed by {calls}");
+        }
         if self.pages.is_some() {
             tracing::info!("tracing {traced}: page faults, not allocator functions; {end}");
             return;
@@ -291,7 +323,7 @@ impl<'obj> Live<'obj> {
             false => counted(count, "probe"),
         };
         tracing::info!("tracing {traced}: {probes}{shared}; {end}");
-        tracing::debug!("attached by {links} {path:?} links");
+        tracing::debug!("attached by {links} {:?} links", way.path);
     }
 
     /// Uses the USDT probes of another `distance`: those of both are attached for a moment, of which the kernel side ignores one.

@@ -50,7 +50,7 @@ use unwind_tables::walk::Unwind;
 
 use crate::bpf::collect::{self, CallQueue, Moment};
 use crate::bpf::preflight;
-use crate::bpf::{AttachPath, Storage, Walk};
+use crate::bpf::{AttachPath, CallHooks, Storage, Walk};
 use crate::process::launch::{Relay, Running, StoppedProgram};
 use crate::process::{History, MappedCode, Mappings, ModuleId, Modules, Target};
 use crate::symbolize::debuginfod::{Debuginfod, Patience};
@@ -70,12 +70,15 @@ pub use signals::Signals;
 use since::Since;
 use tables::ModuleTables;
 
+/// Maximum number of ways to attach that may be tried.
+const MAX_WAYS: usize = AttachPath::ALL.len() * CallHooks::ALL.len();
+
 /// Storage for each way to attach that may be tried.
-pub type Storages = [Storage; AttachPath::ALL.len()];
+pub type Storages = [Storage; MAX_WAYS];
 
 /// Empty storage for a session, which borrows it.
 pub fn storages() -> Storages {
-    [const { Storage::uninit() }; AttachPath::ALL.len()]
+    [const { Storage::uninit() }; MAX_WAYS]
 }
 
 /// Maximum time between two checks of the target and of signals.

@@ -233,7 +233,8 @@ impl Live<'_> {
         self.react(&events)?;
         self.apply_calls();
         let counters = Counters::read(&self.kernel.recorded.counters).context("cannot read counters")?;
-        let missed_calls = counters.get(Counter::LostRegionEvent) + self.kernel.missed_region_calls();
+        let missed_calls =
+            counters.get(Counter::LostRegionEvent) + self.kernel.missed_region_calls(&counters);
         self.settle_all_doubts()?;
         let gone = self.settle_doubts(Scope::All)?.unwrap_or_default();
         let Some(ledger) = &mut self.regions else {

@@ -57,6 +57,7 @@ counters! {
     COUNTER_LOST_CALL_EVENT => LostCallEvent,
     COUNTER_RET_HITS => RetHits,
     COUNTER_LOST_FAULT_EVENT => LostFaultEvent,
+    COUNTER_NESTED_REGION_CALL => NestedRegionCall,
 }
 
 impl Counter {
