@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::common::attach_paths;
 use crate::common::exclusion::alone;
+use crate::common::machine::{Feature, lacks};
 use crate::common::memleak::Memleak;
 use crate::common::program::{
     Program, compile, compile_as, copy_program, directory, require_root, run_tool, source, stock,
@@ -165,6 +166,40 @@ fn ways_to_attach() {
         (Some(newer), Some(remedy)) => assert!(remedy.contains(newer), "{remedy}"),
         other => panic!("{other:?}"),
     }
+}
+
+/// Traces follow mapping calls as the doctor says: by the kernel's functions on those of Debian's kernels that can, else by
+/// tracepoints.
+#[test]
+fn mapping_calls() {
+    require_root();
+    if lacks(Feature::Tracefs) {
+        return;
+    }
+    let diagnosis = parse(&doctor(&["--format", "json"]));
+    let found = findings(&diagnosis["system"], "mapping_calls");
+    let [(level, text, _)] = found[..] else {
+        panic!("{found:?}");
+    };
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("it has one");
+    let is_debians = std::env::var("KERNEL_WAYS").is_ok_and(|ways| !ways.is_empty());
+    if is_debians {
+        let expected = cfg!(target_arch = "x86_64") || !release.starts_with("6.1.");
+        assert_eq!(level == "ok", expected, "{release}: {text}");
+    }
+    let by = if level == "ok" {
+        "their functions"
+    } else {
+        "tracepoints"
+    };
+    let program = Program::spawn(Command::new("sleep").arg("1000"));
+    let memleak = Memleak::attach(program.pid(), &["--mmap", "-v"]);
+    let (_, messages) = memleak.finish_with_messages();
+    let said = format!("mapping calls are followed by {by}");
+    assert!(
+        messages.iter().any(|message| message.contains(&said)),
+        "{messages:?}"
+    );
 }
 
 /// The doctor's findings about each module and probe are what the report of a trace says; and the program's code is
