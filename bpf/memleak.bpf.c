@@ -202,8 +202,8 @@ int forget_blocks(void *ctx)
 
 /*
  * Beginning and end of a mapping call, by the kernel's function of the system call, so that only these calls cost anything. User
- * space puts the machine's prefix before its name. Else by the call's tracepoints, whose use costs every system call of every process; they
- * run with preemption disabled, so that no program is running already. User space loads one or the other.
+ * space puts the machine's prefix before its name. Else by the call's tracepoints, whose use costs every system call of every
+ * process; they run with preemption disabled, so that no program is running already. User space loads one or the other.
  */
 #define MAPPING_CALL(name, call)                                                                                       \
 	PAIR_OF_PROGRAMS("fentry/" #name, name##_entry, call, COUNTER_NESTED_REGION_CALL, region_call_begins(call))           \

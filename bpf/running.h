@@ -14,7 +14,7 @@
 #include "kernel.h"
 
 enum {
-	/* MAX pairs of one object. */
+	/* Maximum number of pairs of one object. */
 	RUNNING_MARKS = 16,
 };
 
