@@ -237,6 +237,7 @@ impl<'obj> Live<'obj> {
             self.add_target(target)
                 .with_context(|| format!("cannot trace process {pid}"))?;
         }
+        self.read_not_announced();
         if let Some(regions) = &mut self.regions {
             // Only after walks have what they need: mapping calls before this are older than the trace.
             regions.start(&self.kernel)?;
@@ -268,7 +269,6 @@ impl<'obj> Live<'obj> {
         self.attach_new(number)?;
         self.phases.end("attach");
         self.note_memory(number);
-        self.read_not_announced();
         Ok(())
     }
 

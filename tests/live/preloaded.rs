@@ -228,6 +228,13 @@ fn operators() {
     }
 }
 
+/// Bytes that the storm has asked for in all, as it says when it is done.
+fn asked_for(storm: &mut Program) -> f64 {
+    let done = storm.line();
+    let bytes = done.strip_prefix("done ").expect(&done);
+    bytes.parse().expect("a number")
+}
+
 /// Under 80 threads that come and go, every free of an announced block is announced, to the byte, and estimates are the truth
 /// within five standard errors, at each distance and before each allocator.
 #[test]
@@ -247,12 +254,7 @@ fn storm() {
             let mut program = start(&program, &[rounds], &[&library, &allocator]);
             let memleak = Memleak::attach(program.pid(), &["--sample-bytes", distance]);
             program.send_line("");
-            let done = program.line();
-            let truth: f64 = done
-                .strip_prefix("done ")
-                .expect(&done)
-                .parse()
-                .expect("a number");
+            let truth = asked_for(&mut program);
             let report = memleak.finish();
             program.send_line("");
             assert!(program.end().success());
@@ -296,12 +298,7 @@ fn overhead_limit() {
     let mut program = start(&program, &["60"], &[&library]);
     let memleak = Memleak::attach(program.pid(), &["--max-overhead", "0.5"]);
     program.send_line("");
-    let done = program.line();
-    let truth: f64 = done
-        .strip_prefix("done ")
-        .expect(&done)
-        .parse()
-        .expect("a number");
+    let truth = asked_for(&mut program);
     let (report, messages) = memleak.finish_with_messages();
     program.send_line("");
     assert!(program.end().success());

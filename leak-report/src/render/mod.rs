@@ -48,7 +48,7 @@ pub use format::{Format, Span, render};
 pub use health::{counted, line, losses_in_short, percent, short_size, size};
 pub use html::{Limits, Page};
 pub use json::{FrameJson, LostJson, SCHEMA_VERSION, frames as frames_json, write as write_json};
-pub use overhead::{cheaper_ways, forecast, rate, share};
+pub use overhead::{CHEAP, SAMPLED, cheaper_ways, forecast, rate, share};
 pub use people::INDENT;
 pub use people::{People, Screen};
 pub use pprof::{Amounts, Part};

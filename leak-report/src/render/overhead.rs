@@ -4,6 +4,11 @@ use super::health::{counted, size};
 use crate::model::Report;
 use crate::model::{Governed, Overhead, ProbeProgram, Spent};
 
+/// Share of one CPU up to which tracing is cheap: above, other ways are worth a line.
+pub const CHEAP: f64 = 0.05;
+/// Cost of a trace with `--sample-bytes 512K`, where that of a trace of every call is 1: `benches/RESULTS.md`, redis.
+pub const SAMPLED: f64 = 0.7;
+
 /// Lines of the closing block; none if nothing was spent.
 pub(super) fn lines(report: &Report) -> Vec<String> {
     spent(report).map_or_else(Vec::new, lines_of)
@@ -101,11 +106,7 @@ pub fn forecast(spent: &Spent) -> String {
 
 /// Ways to trace for less what costs as much, with what to expect of each; `None` if it costs little. Of a trace of every call.
 pub fn cheaper_ways(spent: &Spent) -> Option<String> {
-    /// Share of one CPU from which another way is worth a line.
-    const MUCH: f64 = 0.05;
-    /// Cost of a trace with `--sample-bytes 512K`, of every call 1: `benches/RESULTS.md`, redis.
-    const SAMPLED: f64 = 0.7;
-    (spent.share() >= MUCH).then(|| {
+    (spent.share() >= CHEAP).then(|| {
         format!(
             "for less: --sample-bytes 512K, about {}; --max-overhead PCT, a limit; next to nothing if it may be started again, \
              with --preload",

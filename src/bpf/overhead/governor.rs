@@ -48,9 +48,29 @@ pub struct Governor {
     distance: f64,
     /// Consecutive measurements well under the limit.
     calm: u32,
-    /// Consecutive measurements above the limit that a larger interval would not help.
-    helpless: u32,
-    has_warned: bool,
+    floor: Floor,
+}
+
+/// Consecutive measurements above a limit that a larger interval would not help.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Floor {
+    measurements: u32,
+    is_known: bool,
+}
+
+impl Floor {
+    /// Counts one more, and returns its share once there are enough of them, for the first time only.
+    pub(super) fn next(&mut self, share: f64) -> Option<f64> {
+        self.measurements += 1;
+        let is_new = self.measurements >= PATIENCE && !self.is_known;
+        self.is_known |= is_new;
+        is_new.then_some(share)
+    }
+
+    /// Begins to count anew.
+    pub(super) fn end(&mut self) {
+        self.measurements = 0;
+    }
 }
 
 impl Governor {
@@ -62,8 +82,7 @@ impl Governor {
             min_distance,
             distance: min_distance,
             calm: 0,
-            helpless: 0,
-            has_warned: false,
+            floor: Floor::default(),
         }
     }
 
@@ -77,20 +96,16 @@ impl Governor {
             0
         };
         if share > self.limit && recorded >= FEW {
-            self.helpless = 0;
+            self.floor.end();
             let factor = share / (AIM * self.limit);
             let factor = factor.max(if recorded > NEARLY_ALL { UP_FROM_ALL } else { 1.0 });
             let factor = factor.min(MAX_UP);
             let max = real(Sampling::MAX_BYTES);
             self.distance = (self.distance.max(FIRST) * factor).min(max);
         } else if share > self.limit {
-            self.helpless += 1;
-            if self.helpless >= PATIENCE && !self.has_warned {
-                self.has_warned = true;
-                floor = Some(share);
-            }
+            floor = self.floor.next(share);
         } else {
-            self.helpless = 0;
+            self.floor.end();
             if self.calm >= PATIENCE {
                 self.calm = 0;
                 self.go_down(measurement);

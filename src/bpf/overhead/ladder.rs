@@ -3,7 +3,7 @@
 //! The cost falls as the interval grows, at most in proportion. So the interval shrinks only when the cost would stay under the
 //! limit even if it rose in proportion.
 
-use super::governor::{Decision, Measurement, PATIENCE};
+use super::governor::{Decision, Floor, Measurement, PATIENCE};
 use super::real;
 
 /// Share of the limit up to which the cost may be expected to rise by a smaller interval.
@@ -21,9 +21,7 @@ pub struct Ladder {
     settling: u32,
     /// Consecutive measurements far enough under the limit.
     calm: u32,
-    /// Consecutive measurements above the limit with the largest interval.
-    helpless: u32,
-    has_warned: bool,
+    floor: Floor,
 }
 
 impl Ladder {
@@ -36,8 +34,7 @@ impl Ladder {
             current: 0,
             settling: 0,
             calm: 0,
-            helpless: 0,
-            has_warned: false,
+            floor: Floor::default(),
         }
     }
 
@@ -51,14 +48,10 @@ impl Ladder {
             if self.current + 1 < self.distances.len() {
                 self.step_to(self.current + 1);
             } else {
-                self.helpless += 1;
-                if self.helpless >= PATIENCE && !self.has_warned {
-                    self.has_warned = true;
-                    floor = Some(share);
-                }
+                floor = self.floor.next(share);
             }
         } else {
-            self.helpless = 0;
+            self.floor.end();
             self.calm = match self.share_below(share) {
                 Some(expected) if expected < LOW * self.limit => self.calm + 1,
                 _ => 0,

@@ -5,24 +5,19 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 use super::Finding;
+use crate::allocator::usdt::DEFAULT_DISTANCE;
 use crate::process::Target;
 use crate::session::{Session, Signals, SourceChoice, TraceConfig, View, storages};
 use leak_report::model::{Overhead, Report, Source};
-use leak_report::render::{rate, share};
+use leak_report::render::{CHEAP, SAMPLED, rate, share};
 
 /// Time that the process is traced for.
 const PERIOD: Duration = Duration::from_secs(2);
-/// Share of one CPU up to which a way is cheap enough to be recommended.
-const CHEAP: f64 = 0.05;
-/// Cost of a trace with `--sample-bytes 512K`, of every call 1: `benches/RESULTS.md`, redis.
-const SAMPLED: f64 = 0.7;
 /// Nanoseconds of a page fault with `--faults`, of an announced block and its free, and of a pair of calls with the library:
 /// `benches/RESULTS.md`.
 const FAULT: f64 = 1100.0;
 const ANNOUNCED: f64 = 3700.0;
 const PAIR: f64 = 3.0;
-/// Interval of announcements, in bytes.
-const INTERVAL: f64 = 512.0 * 1024.0;
 
 /// How much the process does in a second.
 struct Rates {
@@ -90,7 +85,7 @@ fn announced(overhead: &Overhead) -> Finding {
 fn of_calls(rates: &Rates) -> Vec<Finding> {
     // Without the cost of every call, it may do so much more.
     let faster = 1.0 / (1.0 - rates.every_call).max(0.1);
-    let samples = faster * rates.allocations.min(rates.bytes / INTERVAL);
+    let samples = faster * rates.allocations.min(rates.bytes / DEFAULT_DISTANCE as f64);
     let preloaded = (samples * ANNOUNCED + faster * rates.allocations * PAIR) / 1e9;
     let per_second = |number: f64, unit| format!("{} {unit}/s", rate(number));
     let ways = [
