@@ -473,7 +473,7 @@ fn prepare(config: &TraceConfig, started: Option<u32>) -> anyhow::Result<Prepare
     let built = ModuleTables::default().build(&mappings, &modules, config.walk, |_| true);
     phases.end("build tables");
     let mut probes = AllocatorProbes::new(config.allocators.clone(), config.first_instructions);
-    let problems = probes.examine(modules.iter(), &modules);
+    let found = probes.examine(modules.iter(), &modules);
     phases.end("find probes");
     if config.preload {
         for (target, mappings) in targets.iter().zip(&mappings) {
@@ -481,7 +481,7 @@ fn prepare(config: &TraceConfig, started: Option<u32>) -> anyhow::Result<Prepare
         }
     }
     let mapped = || modules.iter().filter(|module| !module.is_vdso());
-    if let Some(missing) = probes::missing_by_request(&config.allocators, &problems, mapped()) {
+    if let Some(missing) = probes::missing_by_request(&config.allocators, &found.problems, mapped()) {
         bail!("nothing to probe: {missing}");
     }
     let sampling = match provider::choose(config, &targets, &mappings, &probes)? {
@@ -494,7 +494,10 @@ fn prepare(config: &TraceConfig, started: Option<u32>) -> anyhow::Result<Prepare
         }
         None => config.sampling,
     };
-    let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
+    if config.is_of_blocks() && !probes.are_announced() {
+        probes::log_discovery(&found);
+    }
+    let problems: Vec<_> = found.problems.iter().map(ToString::to_string).collect();
     for (target, mappings) in targets.iter().zip(&mappings) {
         if config.is_of_blocks() && !probes.are_announced() && !probes.any(mappings.module_ids()) {
             bail!(

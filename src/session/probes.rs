@@ -153,7 +153,10 @@ impl AllocatorProbes {
             .filter(|module| !self.by_module.contains_key(module))
             .collect();
         if !new.is_empty() {
-            self.examine(new.into_iter().filter_map(|&module| modules.get(module)), modules);
+            let found = self.examine(new.into_iter().filter_map(|&module| modules.get(module)), modules);
+            if !self.are_announced {
+                log_discovery(&found);
+            }
         }
         let mut all = Probes::default();
         for probes in wanted.iter().filter_map(|module| self.by_module.get(module)) {
@@ -172,12 +175,12 @@ impl AllocatorProbes {
         usdt.filter(move |probe| probe.distance.is_none_or(|distance| distance == wanted))
     }
 
-    /// Examines `new` modules. Returns what is wrong with them.
+    /// Examines `new` modules. Returns what was found in them.
     pub(super) fn examine<'a>(
         &mut self,
         new: impl Iterator<Item = &'a Module>,
         modules: &Modules,
-    ) -> Vec<Problem> {
+    ) -> Discovery {
         let new: Vec<_> = new.collect();
         let discovery = allocator::discover(new.iter().copied(), &mut self.catalog);
         for module in new {
@@ -204,8 +207,7 @@ impl AllocatorProbes {
                 probes.usdt.extend(usdt_probe(site, places, modules));
             }
         }
-        log_discovery(&discovery);
-        discovery.problems
+        discovery
     }
 
     /// Number of these places of arguments, which the kernel side knows them by; `None` if there are too many.
@@ -276,8 +278,8 @@ impl AllocatorProbes {
     }
 }
 
-/// Logs where the probes are, which sites the kernel has to single-step, and what cannot be probed.
-fn log_discovery(discovery: &Discovery) {
+/// Logs where the probes of functions are, which sites the kernel has to single-step, and what cannot be probed.
+pub(super) fn log_discovery(discovery: &Discovery) {
     // Problems without a module are skipped: what these modules lack may be in one that was examined before.
     for problem in discovery
         .problems

@@ -23,7 +23,7 @@ pub enum Unexplained {
 const BATCH_PAGES: u64 = 1 << 18;
 
 /// Maximum size of a mapping that is searched for pages that nobody was seen to touch; of larger ones, only what is around
-/// known pages is read.
+/// known pages is read, for their huge pages.
 const MAX_SEARCHED_PAGES: u64 = 1 << 22;
 
 /// Pages to read, and whether they are searched for unexplained ones.
@@ -77,15 +77,22 @@ impl Pages {
                     continue;
                 }
                 match entry {
-                    Entry::NONE if scan.is_searched => rest.push((page, frame_in_huge(&scan.states, index))),
-                    Entry::NONE => {}
+                    Entry::NONE => {
+                        let frame = frame_in_huge(&scan.states, index);
+                        if scan.is_searched || frame.is_some() {
+                            rest.push((page, frame));
+                        }
+                    }
                     entry => missed += u64::from(self.settle_known(page, entry, *state, is_own)),
                 }
             }
             // Only now that all known pages of huge ones have been looked at.
             let mut nearby = Nearby::default();
             for (page, frame) in rest {
-                self.settle_rest(page, frame, unexplained, huge, &mut nearby);
+                let around = frame.and_then(|frame| around(page, frame, huge));
+                if !self.join_huge(page, around.as_ref(), &mut nearby) && scan.is_searched {
+                    self.enter_unexplained(page, around.is_some(), unexplained);
+                }
             }
         }
         missed
@@ -129,40 +136,41 @@ impl Pages {
         totals.squares = totals.squares.saturating_sub(1);
     }
 
-    /// Enters a resident page without a fault: the rest of a huge page belongs to whoever touched the huge page, nearest to
-    /// it if these are several (the kernel can make one of many small ones). `frame`: its frame, if it can be of a huge page.
-    fn settle_rest(
-        &mut self,
-        page: u64,
-        frame: Option<u64>,
-        unexplained: Unexplained,
-        huge: &mut HugePages,
-        nearby: &mut Nearby,
-    ) {
-        let around = frame.and_then(|frame| {
-            let frames = huge.around(frame)?;
-            let start = page.saturating_sub(frame - frames.start);
-            Some(start..page + (frames.end - frame))
-        });
-        if let Some(around) = &around {
-            if !nearby.around.contains(&page) {
-                *nearby = Nearby::of(around, self);
-            }
-            if let Some((stack, squares)) = nearby.join(page) {
-                self.table.set(page, Entry::touched(stack, true).seen());
-                let totals = self.total(stack);
-                totals.touched += 1;
-                totals.squares += squares;
-                return;
-            }
+    /// Enters a resident page without a fault that is part of a huge page, `around`: it belongs to whoever touched the huge page,
+    /// nearest to it if these are several (the kernel can make one of many small ones). Returns whether anybody has.
+    fn join_huge(&mut self, page: u64, around: Option<&Range<u64>>, nearby: &mut Nearby) -> bool {
+        let Some(around) = around else {
+            return false;
+        };
+        if !nearby.around.contains(&page) {
+            *nearby = Nearby::of(around, self);
         }
+        let Some((stack, squares)) = nearby.join(page) else {
+            return false;
+        };
+        self.table.set(page, Entry::touched(stack, true).seen());
+        let totals = self.total(stack);
+        totals.touched += 1;
+        totals.squares += squares;
+        true
+    }
+
+    /// Enters a resident page that nobody was seen to touch.
+    fn enter_unexplained(&mut self, page: u64, is_in_huge: bool, unexplained: Unexplained) {
         // The one fault of a huge page may have been at a page that is not chosen.
-        let is_ours = self.choice.interval == 1 || around.is_none();
+        let is_ours = self.choice.interval == 1 || !is_in_huge;
         if self.choice.is_chosen(page) && self.has_room(page) {
             self.table.set(page, Entry::BEFORE);
             self.unexplained += u64::from(unexplained == Unexplained::Lost && is_ours);
         }
     }
+}
+
+/// Pages of the huge page that `page` is part of, which has `frame`; `None` if it is part of none.
+fn around(page: u64, frame: u64, huge: &mut HugePages) -> Option<Range<u64>> {
+    let frames = huge.around(frame)?;
+    let start = page.saturating_sub(frame - frames.start);
+    Some(start..page + (frames.end - frame))
 }
 
 /// Frame of the page at `index`, if it can be part of a huge page: then its neighbour has the next frame, or the one before.

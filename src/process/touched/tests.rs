@@ -319,6 +319,24 @@ fn rest_of_huge_pages() {
     assert_eq!((held(&pages, 1), held(&pages, 2)), (6, 10));
 }
 
+/// Where pages are not searched, huge pages belong to those who touched them, too; other pages are nobody's, and not lost.
+#[test]
+fn huge_pages_of_large_mappings() {
+    let mut flags = vec![0; 512];
+    flags[16] = 1 << 15;
+    flags[17..32].fill(1 << 16);
+    let mut pages = pages();
+    touch(&mut pages, 5, 1);
+    pages.mark();
+    let scan = Scan {
+        first: BASE,
+        states: (16..40).map(|frame| PageState::new(PRESENT | frame)).collect(),
+        is_searched: false,
+    };
+    pages.settle(&[scan], Unexplained::Lost, &mut huge_pages(&flags));
+    assert_eq!((held(&pages, 1), pages.unexplained()), (16, 0));
+}
+
 /// A child of fork has nothing of its own: what it copies was there before.
 #[test]
 fn children_of_fork() {

@@ -171,6 +171,21 @@ NOINLINE static void huge(size_t huge_bytes)
 		memory[number * huge_bytes + huge_bytes / 3] = 1;
 }
 
+/* One page of each of four huge pages, in a mapping of 20 GiB. */
+NOINLINE static void huge_in_large(size_t huge_bytes)
+{
+	size_t bytes = 20UL << 30;
+	char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (memory == MAP_FAILED)
+		fail("mmap of 20 GiB");
+	if (madvise(memory, bytes, MADV_HUGEPAGE))
+		return;
+	memory = (char *)(((uintptr_t)memory + huge_bytes - 1) & -huge_bytes);
+	for (int number = 0; number < 4; number++)
+		memory[((size_t)number << 30) + huge_bytes / 3] = 1;
+}
+
 NOINLINE static void *in_thread(void *argument)
 {
 	touch(anonymous(3 * MIB), 3 * MIB);
@@ -209,6 +224,7 @@ int main(int argc, char **argv)
 	of_file(argv[1]);
 	populated();
 	huge(strtoul(argv[2], NULL, 10));
+	huge_in_large(strtoul(argv[2], NULL, 10));
 	thread();
 	/* Half of it is there already. */
 	touch(from_before, 4 * MIB);
