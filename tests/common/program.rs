@@ -176,6 +176,15 @@ pub fn run_tool(command: &mut Command) {
     assert!(output.status.success(), "{command:?}:\n{errors}");
 }
 
+/// `libmemleak.so`, as memleak writes it.
+#[track_caller]
+pub fn library(directory: &Path) -> PathBuf {
+    let path = directory.join("libmemleak.so");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_memleak"));
+    run_tool(command.args(["library", "--output"]).arg(&path));
+    path
+}
+
 /// `source` of `tests/programs`, compiled as `directory/NAME`, NAME being the source's without its ending.
 #[track_caller]
 pub fn compile(directory: &Path, source_name: &str, flags: &[&str]) -> PathBuf {

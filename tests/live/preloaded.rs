@@ -8,20 +8,12 @@ use std::process::Command;
 use crate::common::attach_paths::attach_paths;
 use crate::common::memleak::Memleak;
 use crate::common::program::{
-    LIBRARIES, Program, compile_as, directory, load, mimalloc, run_tool, source, stock,
+    LIBRARIES, Program, compile_as, directory, library, load, mimalloc, run_tool, source, stock,
 };
 use crate::common::report::{Amount, Report};
 use crate::common::started::Started;
 
 const LARGE: u64 = 4 << 20;
-
-/// The library, as memleak writes it.
-fn library(directory: &Path) -> String {
-    let path = directory.join("libmemleak.so");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_memleak"));
-    run_tool(command.args(["library", "--output"]).arg(&path));
-    path.to_str().expect("UTF-8").to_owned()
-}
 
 /// Allocators to be behind the library, each with what is preloaded for it.
 fn allocators() -> Vec<(&'static str, PathBuf)> {
@@ -140,7 +132,7 @@ fn exerciser(directory: &Path, source: &str) -> PathBuf {
 fn edges() {
     let directory = directory("preloaded-edges");
     let program = exerciser(&directory, "announced/edges.c");
-    let library = library(&directory);
+    let library = library(&directory).display().to_string();
     for way in attach_paths() {
         let program = start(&program, &[], &[&library]);
         check_edges(way, &trace(program, "done", &["--attach", way]));
@@ -152,7 +144,7 @@ fn edges() {
 fn edges_of_other_allocators() {
     let directory = directory("preloaded-allocators");
     let program = exerciser(&directory, "announced/edges.c");
-    let library = library(&directory);
+    let library = library(&directory).display().to_string();
     for (name, allocator) in allocators() {
         let libraries = [library.as_str(), allocator.to_str().expect("UTF-8")];
         check_edges(name, &trace(start(&program, &[], &libraries), "done", &[]));
@@ -163,7 +155,7 @@ fn edges_of_other_allocators() {
 #[test]
 fn musl() {
     let directory = directory("preloaded-musl");
-    let library = library(&directory);
+    let library = library(&directory).display().to_string();
     let program = directory.join("edges");
     let mut command = Command::new("musl-gcc");
     command.args([
@@ -193,7 +185,7 @@ fn musl() {
 #[test]
 fn operators() {
     let directory = directory("preloaded-operators");
-    let library = library(&directory);
+    let library = library(&directory).display().to_string();
     let program = compile_as(
         &directory.join("operators"),
         "announced/operators.cpp",
@@ -240,7 +232,7 @@ fn asked_for(storm: &mut Program) -> f64 {
 #[test]
 fn storm() {
     let directory = directory("preloaded-storm");
-    let library = library(&directory);
+    let library = library(&directory).display().to_string();
     let program = exerciser(&directory, "announced/storm.c");
     let rounds = load("2", "20");
     let libraries = [String::new()].into_iter();
@@ -293,7 +285,7 @@ fn storm() {
 #[test]
 fn overhead_limit() {
     let directory = directory("preloaded-limit");
-    let library = library(&directory);
+    let library = library(&directory).display().to_string();
     let program = exerciser(&directory, "announced/storm.c");
     let mut program = start(&program, &["60"], &[&library]);
     let memleak = Memleak::attach(program.pid(), &["--max-overhead", "0.5"]);
@@ -330,7 +322,7 @@ fn overhead_limit() {
 #[test]
 fn no_memory_to_remember_blocks() {
     let directory = directory("preloaded-bounded");
-    let library = library(&directory);
+    let library = library(&directory).display().to_string();
     let program = exerciser(&directory, "announced/bounded.c");
     let mut program = start(&program, &[], &[&library]);
     let memleak = Memleak::attach(program.pid(), &["--sample-bytes", "64K"]);
@@ -357,7 +349,7 @@ fn no_memory_to_remember_blocks() {
 #[test]
 fn tracers_come_and_go() {
     let directory = directory("preloaded-tracers");
-    let library = library(&directory);
+    let library = library(&directory).display().to_string();
     let program = exerciser(&directory, "announced/storm.c");
     let mut program = start(&program, &["20"], &[&library]);
     program.send_line("");

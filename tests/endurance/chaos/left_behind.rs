@@ -1,10 +1,11 @@
-//! Objects that memleak could leave behind in the kernel, and changes in the code of processes.
+//! Objects that memleak could leave behind in the kernel, and changes in the code and the counters of processes.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
 use libbpf_rs::query::{LinkInfoIter, MapInfoIter, ProgInfoIter};
+use object::{Object as _, ObjectSection};
 
 /// A BPF object, by its id, which is not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -121,6 +122,23 @@ pub fn changed_code(pid: u32) -> usize {
         .filter(|line| line.contains(" r-xp ") && line.contains('/'));
     code.map(|line| changed_in(line, &memory).unwrap_or_default())
         .sum()
+}
+
+/// Number of tracers that a process's `libmemleak.so` counts: those of each probe. `None` if it has none.
+pub fn listeners(pid: u32) -> Option<[u16; 4]> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+    let line = maps.lines().find(|line| line.ends_with("/libmemleak.so"))?;
+    let (range, path) = (line.split_whitespace().next()?, line.split_whitespace().last()?);
+    let start = u64::from_str_radix(range.split('-').next()?, 16).ok()?;
+    let bytes = fs::read(path).ok()?;
+    let file = object::File::parse(&*bytes).ok()?;
+    // Its first mapping is of its first byte, at address 0.
+    let counters = file.section_by_name(".probes").expect("counters").address();
+    let mut words = [0; 8];
+    let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
+    memory.read_exact_at(&mut words, start + counters).ok()?;
+    let (words, _) = words.as_chunks();
+    Some(std::array::from_fn(|at| u16::from_ne_bytes(words[at])))
 }
 
 fn changed_in(line: &str, memory: &File) -> Option<usize> {

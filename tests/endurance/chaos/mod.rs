@@ -1,7 +1,7 @@
 //! Real programs at work, while memleak is started on them, and interrupted and killed at random moments of all its
 //! phases, again and again: what each says is what it says undisturbed, to the byte, and so is the status that it ends
 //! with. After each end of memleak nothing of it is left: no byte of the program's code is changed, none of memleak's
-//! objects is in the kernel, and there is no file that was not asked for.
+//! objects is in the kernel, no `libmemleak.so` counts a tracer, and there is no file that was not asked for.
 //!
 //! `MEMLEAK_CHAOS_ROUNDS` is how often memleak is ended on each program, `MEMLEAK_CHAOS_SEED` what is random.
 
@@ -68,6 +68,10 @@ fn check_clean(attack: &Attack, outcome: &Outcome, run: &Run, scratch: &Path) {
             (changed, stopped) if changed.is_empty() && stopped.is_empty() => Ok(()),
             (changed, stopped) => Err(format!("changed code in {changed:?}, stopped: {stopped:?}")),
         }
+    });
+    wait_until(&context, || match left_behind::listeners(run.pid) {
+        None | Some([0, 0, 0, 0]) => Ok(()),
+        Some(counts) => Err(format!("still counted by libmemleak.so: {counts:?}")),
     });
     for entry in fs::read_dir(scratch).expect("a directory of ours").flatten() {
         let name = entry.file_name().into_string().expect("UTF-8");
@@ -163,6 +167,12 @@ fn redis() {
 #[test]
 fn python() {
     torment(&subject::PYTHON);
+}
+
+/// Python with `libmemleak.so`, which announces what it allocates to whoever is attached.
+#[test]
+fn announced() {
+    torment(&subject::ANNOUNCED);
 }
 
 /// A shell and its many children.

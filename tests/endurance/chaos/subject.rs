@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::left_behind::tree;
-use crate::common::program::{PATIENCE, compile_as, source, stock};
+use crate::common::program::{PATIENCE, compile_as, library, source, stock};
 
 /// Exit status of programs that did all their rounds.
 const DONE: i32 = 42;
@@ -26,6 +26,8 @@ pub struct Subject {
 pub struct Words {
     program: Vec<PathBuf>,
     more: Vec<PathBuf>,
+    /// Library to start it with.
+    preloaded: Option<PathBuf>,
     /// True if the process to trace is not the program, but one that it starts.
     starts_another: bool,
 }
@@ -35,6 +37,7 @@ impl Words {
         Self {
             program: program.to_vec(),
             more: Vec::new(),
+            preloaded: None,
             starts_another: false,
         }
     }
@@ -54,6 +57,10 @@ pub const EXCEPTIONS: Subject = subject("exceptions", |directory| {
 pub const SCARCE: Subject = subject("scarce", |directory| Words::of(&[build(directory, "scarce.c")]));
 pub const PYTHON: Subject = subject("python", |_| {
     Words::of(&[stock("/usr/bin/python3", "python3"), source("chaos/work.py")])
+});
+pub const ANNOUNCED: Subject = subject("announced", |directory| Words {
+    preloaded: Some(library(directory)),
+    ..(PYTHON.build)(directory)
 });
 pub const REDIS: Subject = subject("redis", |_| {
     stock("/usr/bin/redis-server", "redis-server");
@@ -206,7 +213,8 @@ pub fn command(words: &Words, directory: &Path, rounds: u64) -> Command {
     command
         .current_dir(directory)
         .env("PYTHONMALLOC", "malloc")
-        .env("PYTHONHASHSEED", "1");
+        .env("PYTHONHASHSEED", "1")
+        .envs(words.preloaded.iter().map(|library| ("LD_PRELOAD", library)));
     command
 }
 

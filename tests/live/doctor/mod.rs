@@ -11,7 +11,7 @@ use crate::common::exclusion::alone;
 use crate::common::machine::{Feature, lacks};
 use crate::common::memleak::Memleak;
 use crate::common::program::{
-    Program, compile, compile_as, copy_program, directory, require_root, run_tool, source, stock,
+    Program, compile, compile_as, copy_program, directory, library, require_root, run_tool, source, stock,
 };
 use serde_json::Value;
 
@@ -75,11 +75,7 @@ fn cost_of_each_way() {
     let python = stock("/usr/bin/python3", "python3");
     let script = "while True: kept = [bytearray(700) for _ in range(2000)]";
     let directory = directory("doctor-cost");
-    let library = directory.join("libmemleak.so").display().to_string();
-    assert_cmd::Command::new(env!("CARGO_BIN_EXE_memleak"))
-        .args(["library", "--output", &library])
-        .assert()
-        .success();
+    let library = library(&directory).display().to_string();
     for (preloaded, ways) in [("", 4), (library.as_str(), 1)] {
         let mut command = Command::new(&python);
         command.args(["-c", script]).env("LD_PRELOAD", preloaded);
