@@ -26,7 +26,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 /// Kinds of work, each with the pairs of a measurement for each thread.
-const WORKS: [(&str, u32); 3] = [("small", 6_000_000), ("mixed", 2_000_000), ("server", 1_000_000)];
+const WORKS: [(&str, u32); 3] = [("small", 6_000_000), ("mixed", 2_000_000), ("server", 2_000_000)];
 /// Allocators, with the library that has each; the C library's own has none.
 const ALLOCATORS: [(&str, Option<&str>); 3] = [
     ("glibc", None),
@@ -40,11 +40,16 @@ const ALLOCATORS: [(&str, Option<&str>); 3] = [
 /// memleak traces it.
 const VARIANTS: [(&str, bool, Option<&str>); 5] = [
     ("without", false, None),
-    ("without, again", false, None),
     ("nobody attached", true, None),
     ("memleak, 512K", true, Some("512K")),
     ("memleak, 64K", true, Some("64K")),
+    ("without, again", false, None),
 ];
+/// Times that all variants are started anew: where a process happens to be in memory, and in which memory, changes a pair by
+/// more than the library does.
+const GENERATIONS: usize = 3;
+/// Times that a process works before it is measured: a heap of blocks that are replaced at random grows for some time.
+const WARM_UPS: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn main() -> ExitCode {
@@ -76,22 +81,28 @@ fn run(selection: &Selection, out: &mut dyn Write) -> anyhow::Result<()> {
             writeln!(out, "\n{allocator}: not installed")?;
             continue;
         }
-        let mut variants = VARIANTS
-            .iter()
-            .map(|variant| Variant::start(variant, &program, &library, file, &directory))
-            .collect::<anyhow::Result<Vec<_>>>()?;
         for (work, pairs) in WORKS.into_iter().filter(|(work, _)| selection.selects(work)) {
             // A look shows that all of it works.
             let pairs = if selection.bench { pairs } else { 1000 };
-            for threads in [1, 2] {
-                let measured = measure(&mut variants, &format!("{work} {threads} {pairs}"), rounds)?;
+            let mut measured = [1, 2].map(|_| vec![Vec::new(); VARIANTS.len()]);
+            for generation in 0..GENERATIONS.min(rounds) {
+                let mut variants = VARIANTS
+                    .iter()
+                    .map(|variant| Variant::start(variant, &program, &library, file, &directory))
+                    .collect::<anyhow::Result<Vec<_>>>()?;
+                let rounds = (rounds + generation) / GENERATIONS.min(rounds);
+                for (threads, measured) in (1..).zip(&mut measured) {
+                    measure(&mut variants, &format!("{work} {threads} {pairs}"), rounds, measured)?;
+                }
+                for variant in variants {
+                    variant.finish()?;
+                }
+            }
+            for (threads, measured) in (1..).zip(&measured) {
                 writeln!(out, "\n{allocator}, {work}, {threads} threads")?;
-                print(&measured, out)?;
+                print(measured, out)?;
                 out.flush()?;
             }
-        }
-        for variant in variants {
-            variant.finish()?;
         }
     }
     Ok(())
@@ -159,11 +170,17 @@ fn attach(pid: u32, distance: &str, messages: &PathBuf) -> anyhow::Result<Child>
     anyhow::bail!("memleak is not attached after {PATIENCE:?}")
 }
 
-/// Answers of each variant to `command`, by round.
-fn measure(variants: &mut [Variant], command: &str, rounds: usize) -> anyhow::Result<Vec<Vec<f64>>> {
-    let mut measured = vec![Vec::new(); variants.len()];
+/// Adds the answers of each variant to `command`, by round.
+fn measure(
+    variants: &mut [Variant],
+    command: &str,
+    rounds: usize,
+    measured: &mut [Vec<f64>],
+) -> anyhow::Result<()> {
     for variant in &mut *variants {
-        variant.target.ask(command)?;
+        for _ in 0..WARM_UPS {
+            variant.target.ask(command)?;
+        }
     }
     for round in 0..rounds {
         for turn in 0..variants.len() {
@@ -176,7 +193,7 @@ fn measure(variants: &mut [Variant], command: &str, rounds: usize) -> anyhow::Re
             measured[index].push(variants[index].target.ask(command)?);
         }
     }
-    Ok(measured)
+    Ok(())
 }
 
 fn print(measured: &[Vec<f64>], out: &mut dyn Write) -> anyhow::Result<()> {
