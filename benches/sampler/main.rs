@@ -92,7 +92,12 @@ fn run(selection: &Selection, out: &mut dyn Write) -> anyhow::Result<()> {
                     .collect::<anyhow::Result<Vec<_>>>()?;
                 let rounds = (rounds + generation) / GENERATIONS.min(rounds);
                 for (threads, measured) in (1..).zip(&mut measured) {
-                    measure(&mut variants, &format!("{work} {threads} {pairs}"), rounds, measured)?;
+                    measure(
+                        &mut variants,
+                        &format!("{work} {threads} {pairs}"),
+                        rounds,
+                        measured,
+                    )?;
                 }
                 for variant in variants {
                     variant.finish()?;
