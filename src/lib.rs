@@ -20,6 +20,7 @@ pub mod commands;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod process;
+pub mod reach;
 pub mod session;
 pub mod sinks;
 pub mod symbolize;

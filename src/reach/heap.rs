@@ -1,0 +1,177 @@
+//! The blocks in question: found by any address in them.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::Range;
+
+use unwind_tables::addr::Avma;
+
+use super::bits::Bits;
+
+/// A block that was outstanding when it was listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    pub address: Avma,
+    /// Requested size in bytes.
+    pub size: u64,
+    /// Nanoseconds of the kernel's monotonic clock: with the address, its identity.
+    pub allocated_at: u64,
+    /// Number of its stack record.
+    pub stack: u32,
+}
+
+impl Block {
+    /// Addresses that lead to it. A block of no bytes has one, too.
+    pub fn range(&self) -> Range<Avma> {
+        self.address..self.address.wrapping_add(self.size.max(1))
+    }
+}
+
+/// Addresses of one entry of the index, and of a part of it.
+const CHUNK_BITS: u32 = 21;
+const PART_BITS: u32 = 12;
+const PARTS: usize = 1 << (CHUNK_BITS - PART_BITS);
+
+/// Number of the first block that begins in each part of a chunk or behind it, and behind the last part.
+type Chunk = [u32; PARTS + 1];
+
+/// Blocks by address. Each has a number: its place in that order.
+#[derive(Debug, Default)]
+pub struct Heap {
+    blocks: Vec<Block>,
+    chunks: HashMap<u64, Box<Chunk>, BuildHasherDefault<Spread>>,
+    all: Range<u64>,
+}
+
+impl Heap {
+    /// Takes blocks in any order. Of several that overlap, which no allocator makes, the last allocated remains: the others' frees
+    /// were not seen.
+    pub fn new(mut blocks: Vec<Block>) -> Self {
+        blocks.sort_unstable_by_key(|block| (block.address, block.allocated_at));
+        let mut kept: Vec<Block> = Vec::with_capacity(blocks.len());
+        for block in blocks {
+            let mut is_newest = true;
+            while let Some(last) = kept.last().filter(|last| last.range().end > block.address) {
+                if last.allocated_at > block.allocated_at {
+                    is_newest = false;
+                    break;
+                }
+                kept.pop();
+            }
+            if is_newest {
+                kept.push(block);
+            }
+        }
+        // Numbers are of 32 bits; so are the kernel side's.
+        kept.truncate(u32::MAX as usize);
+        let mut heap = Self {
+            all: extent(&kept),
+            blocks: kept,
+            chunks: HashMap::default(),
+        };
+        heap.make_index();
+        heap
+    }
+
+    fn make_index(&mut self) {
+        let mut next = 0;
+        for number in 0..self.blocks.len() {
+            let range = self.blocks[number].range();
+            let (first, last) = (chunk_of(range.start.get()), chunk_of(range.end.get() - 1));
+            for chunk in first.max(next)..=last {
+                self.chunks.insert(chunk, self.index_of(chunk, number));
+            }
+            next = next.max(last + 1);
+        }
+    }
+
+    /// Index of a chunk; blocks before `from` begin before it, but for the one that reaches into it.
+    fn index_of(&self, chunk: u64, from: usize) -> Box<Chunk> {
+        let mut number = from;
+        let starts = (0..=PARTS as u64).map(|part| (chunk << CHUNK_BITS) + (part << PART_BITS));
+        let mut index = Box::new([0; PARTS + 1]);
+        for (place, start) in index.iter_mut().zip(starts) {
+            while self
+                .blocks
+                .get(number)
+                .is_some_and(|block| block.address.get() < start)
+            {
+                number += 1;
+            }
+            *place = u32::try_from(number).unwrap_or(u32::MAX);
+        }
+        index
+    }
+
+    /// Number of the block that has `address`.
+    pub fn at(&self, address: u64) -> Option<u32> {
+        if !self.all.contains(&address) {
+            return None;
+        }
+        let chunk = self.chunks.get(&chunk_of(address))?;
+        let part = (address >> PART_BITS) as usize % PARTS;
+        let (first, behind) = (chunk[part] as usize, chunk[part + 1] as usize);
+        let before = self.blocks[first..behind].partition_point(|block| block.address.get() <= address);
+        let number = (first + before).checked_sub(1)?;
+        let is_in = self.blocks[number].range().end.get() > address;
+        is_in.then(|| u32::try_from(number).unwrap_or(u32::MAX))
+    }
+
+    /// All blocks, by number.
+    pub fn blocks(&self) -> &[Block] {
+        &self.blocks
+    }
+
+    /// The blocks of `bits`, which are of `older`, that are here, too.
+    pub fn still_here(&self, older: &Self, bits: &Bits) -> Bits {
+        let mut here = Bits::new(self.blocks.len());
+        let mut old = older.blocks.iter().zip(0..).peekable();
+        for (block, number) in self.blocks.iter().zip(0..) {
+            let identity = (block.address, block.allocated_at);
+            while old
+                .next_if(|(old, _)| (old.address, old.allocated_at) < identity)
+                .is_some()
+            {}
+            let is_same = |(old, old_number): &(&Block, u32)| {
+                (old.address, old.allocated_at) == identity && bits.has(*old_number)
+            };
+            if old.peek().is_some_and(is_same) {
+                here.insert(number);
+            }
+        }
+        here
+    }
+}
+
+fn extent(blocks: &[Block]) -> Range<u64> {
+    match (blocks.first(), blocks.last()) {
+        (Some(first), Some(last)) => first.address.get()..last.range().end.get(),
+        _ => 0..0,
+    }
+}
+
+fn chunk_of(address: u64) -> u64 {
+    address >> CHUNK_BITS
+}
+
+/// Hash of a chunk's number: nobody chooses these to collide, since the kernel chooses where memory is.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(byte.into());
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = (self.0 ^ number)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .rotate_left(29);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}

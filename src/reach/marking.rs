@@ -1,0 +1,58 @@
+//! One pass: from roots through the blocks that they lead to.
+
+use std::ops::Range;
+
+use unwind_tables::addr::Avma;
+
+use super::Memory;
+use super::bits::Bits;
+use super::heap::Heap;
+
+/// Blocks that are read at once.
+const BATCH: usize = 1 << 14;
+
+/// Blocks that were reached so far, and those whose memory is still to be read.
+#[derive(Debug)]
+pub struct Marking<'a> {
+    heap: &'a Heap,
+    reached: Bits,
+    pending: Vec<u32>,
+}
+
+impl<'a> Marking<'a> {
+    pub fn new(heap: &'a Heap) -> Self {
+        Self {
+            heap,
+            reached: Bits::new(heap.blocks().len()),
+            pending: Vec::new(),
+        }
+    }
+
+    /// Marks the blocks that `words` lead to. Interior pointers count.
+    pub fn see(&mut self, words: &[u64]) {
+        for &word in words {
+            if let Some(number) = self.heap.at(word)
+                && self.reached.insert(number)
+            {
+                self.pending.push(number);
+            }
+        }
+    }
+
+    /// Marks what is reached from `roots`, which ascend and do not overlap, and from what was seen before.
+    pub fn follow(mut self, memory: &dyn Memory, roots: &[Range<Avma>]) -> Bits {
+        memory.visit(roots, &mut |_, words| self.see(words));
+        while !self.pending.is_empty() {
+            // By address, so that neighbours are read together.
+            let mut batch = self.pending.split_off(self.pending.len().saturating_sub(BATCH));
+            batch.sort_unstable();
+            let ranges: Vec<_> = batch
+                .iter()
+                .filter_map(|&number| self.heap.blocks().get(number as usize))
+                .map(|block| block.range())
+                .collect();
+            memory.visit(&ranges, &mut |_, words| self.see(words));
+        }
+        self.reached
+    }
+}

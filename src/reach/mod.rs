@@ -1,0 +1,24 @@
+//! Blocks that a process can still reach: by pointers from where it begins to look (its data, stacks and registers), and from block to
+//! block. What cannot be reached is lost: no pointer to it can ever come back.
+//!
+//! Pure, but for whoever implements [`Memory`]. [`heap`] is the blocks in question, [`marking`] one pass from roots through them,
+//! [`passes`] what several passes over a running process say together, [`lost`] how memcheck tells apart what is lost.
+
+pub mod bits;
+pub mod heap;
+pub mod lost;
+pub mod marking;
+pub mod passes;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+
+use unwind_tables::addr::Avma;
+
+/// Memory of a process, as far as it can be read.
+pub trait Memory {
+    /// Reads the aligned words of `ranges`, which ascend and do not overlap, and calls `see` with the address of the first of some
+    /// consecutive ones, and these. What cannot be read, or was never touched, is left out.
+    fn visit(&self, ranges: &[Range<Avma>], see: &mut dyn FnMut(Avma, &[u64]));
+}
