@@ -23,7 +23,8 @@ pub struct Block {
 impl Block {
     /// Addresses that lead to it. A block of no bytes has one, too.
     pub fn range(&self) -> Range<Avma> {
-        self.address..self.address.wrapping_add(self.size.max(1))
+        let end = self.address.get().saturating_add(self.size.max(1));
+        self.address..Avma::new(end)
     }
 }
 
@@ -31,6 +32,9 @@ impl Block {
 const CHUNK_BITS: u32 = 21;
 const PART_BITS: u32 = 12;
 const PARTS: usize = 1 << (CHUNK_BITS - PART_BITS);
+
+/// Chunks of a block that are indexed: those of its first 64 GiB. A program can claim any size.
+const MAX_CHUNKS: u64 = 1 << 15;
 
 /// Number of the first block that begins in each part of a chunk or behind it, and behind the last part.
 type Chunk = [u32; PARTS + 1];
@@ -40,6 +44,8 @@ type Chunk = [u32; PARTS + 1];
 pub struct Heap {
     blocks: Vec<Block>,
     chunks: HashMap<u64, Box<Chunk>, BuildHasherDefault<Spread>>,
+    /// Blocks of more chunks than are indexed.
+    long: Vec<u32>,
     all: Range<u64>,
 }
 
@@ -68,6 +74,7 @@ impl Heap {
             all: extent(&kept),
             blocks: kept,
             chunks: HashMap::default(),
+            long: Vec::new(),
         };
         heap.make_index();
         heap
@@ -78,6 +85,10 @@ impl Heap {
         for number in 0..self.blocks.len() {
             let range = self.blocks[number].range();
             let (first, last) = (chunk_of(range.start.get()), chunk_of(range.end.get() - 1));
+            if last - first >= MAX_CHUNKS {
+                self.long.push(u32::try_from(number).unwrap_or(u32::MAX));
+            }
+            let last = last.min(first + MAX_CHUNKS);
             for chunk in first.max(next)..=last {
                 self.chunks.insert(chunk, self.index_of(chunk, number));
             }
@@ -108,13 +119,21 @@ impl Heap {
         if !self.all.contains(&address) {
             return None;
         }
-        let chunk = self.chunks.get(&chunk_of(address))?;
+        let Some(chunk) = self.chunks.get(&chunk_of(address)) else {
+            let mut long = self.long.iter().copied();
+            return long.find(|&number| self.has(number as usize, address));
+        };
         let part = (address >> PART_BITS) as usize % PARTS;
         let (first, behind) = (chunk[part] as usize, chunk[part + 1] as usize);
         let before = self.blocks[first..behind].partition_point(|block| block.address.get() <= address);
         let number = (first + before).checked_sub(1)?;
-        let is_in = self.blocks[number].range().end.get() > address;
-        is_in.then(|| u32::try_from(number).unwrap_or(u32::MAX))
+        self.has(number, address)
+            .then(|| u32::try_from(number).unwrap_or(u32::MAX))
+    }
+
+    fn has(&self, number: usize, address: u64) -> bool {
+        let block = self.blocks.get(number);
+        block.is_some_and(|block| block.range().contains(&Avma::new(address)))
     }
 
     /// All blocks, by number.

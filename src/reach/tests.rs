@@ -95,6 +95,19 @@ fn any_address_in_a_block() {
     assert_eq!(Heap::default().at(0), None);
 }
 
+/// A size that a program makes up costs nothing, and its block is found all the same.
+#[test]
+fn claimed_sizes() {
+    let heap = Heap::new(vec![block(0x1000, u64::MAX), block(0x10, 8)]);
+    assert_eq!(heap.at(0x10), Some(0));
+    assert_eq!(heap.at(0x1000), Some(1));
+    assert_eq!(heap.at(1 << 63), Some(1));
+    assert_eq!(heap.at(u64::MAX), None);
+    let heap = Heap::new(vec![block(0x1000, 100 << 30), block(101 << 30, 8)]);
+    assert_eq!((heap.at(99 << 30), heap.at(101 << 30)), (Some(0), Some(1)));
+    assert_eq!(heap.at((101 << 30) - 8), None);
+}
+
 /// If blocks overlap, the last allocated remains.
 #[test]
 fn overlapping_blocks() {
