@@ -56,30 +56,84 @@ fn callee(program: &[bpf_insn], at: usize) -> Option<usize> {
 
 /// Bytes of a function's frame: the lowest offset from its end that it accesses or computes an address of.
 fn part(function: &[bpf_insn]) -> u32 {
-    // Offset of each register from the end of the frame, where known.
-    let mut offsets = [None; 11];
-    offsets[FRAME] = Some(0_i32);
     let mut lowest = 0;
-    for insn in function {
-        let (to, from) = (usize::from(insn.dst_reg()), usize::from(insn.src_reg()));
-        // Classes, operations and sources of `include/uapi/linux/bpf_common.h` and `bpf.h`.
-        let (class, operation, is_register) = (insn.code & 7, insn.code & 0xF0, insn.code & 8 != 0);
-        let accessed = match class {
-            1 => offsets[from],
-            2 | 3 => offsets[to],
+    for (insn, before) in function.iter().zip(offsets_before(function)) {
+        let Some(before) = before else { continue };
+        let accessed = match insn.code & 7 {
+            LOAD => before[usize::from(insn.src_reg())],
+            STORE | STORE_REGISTER => before[usize::from(insn.dst_reg())],
             _ => None,
         };
-        lowest = accessed.map_or(lowest, |offset: i32| lowest.min(offset + i32::from(insn.off)));
-        match (class, operation, is_register) {
-            // Stores and jumps change no register; calls change only registers that hold no frame address by then.
-            (2 | 3 | 5 | 6, ..) => {}
-            (7, 0xB0, true) => offsets[to] = offsets[from],
-            (7, 0x00, false) => offsets[to] = offsets[to].map(|offset| offset + insn.imm),
-            _ => offsets[to] = None,
-        }
-        lowest = offsets[to].map_or(lowest, |offset| lowest.min(offset));
+        let computed = after(insn, before)[usize::from(insn.dst_reg())];
+        let accessed = accessed.map(|offset| offset + i32::from(insn.off));
+        lowest = [accessed, computed].into_iter().flatten().fold(lowest, i32::min);
     }
     lowest.unsigned_abs()
+}
+
+/// Offset of each register from the end of the frame, if it has the same one on every way to an instruction.
+type Offsets = [Option<i32>; 11];
+
+// Classes, operations and sources of `include/uapi/linux/bpf_common.h` and `bpf.h`.
+const LOAD: u8 = 1;
+const STORE: u8 = 2;
+const STORE_REGISTER: u8 = 3;
+const JUMP: u8 = 5;
+const JUMP_32: u8 = 6;
+const COMPUTE: u8 = 7;
+
+/// Offsets before each instruction; `None` for those that are never reached.
+fn offsets_before(function: &[bpf_insn]) -> Vec<Option<Offsets>> {
+    let mut entry: Offsets = [None; 11];
+    entry[FRAME] = Some(0);
+    let mut before: Vec<Option<Offsets>> = vec![None; function.len()];
+    let mut pending = vec![(0, entry)];
+    while let Some((at, offsets)) = pending.pop() {
+        let (Some(insn), Some(known)) = (function.get(at), before.get_mut(at)) else {
+            continue;
+        };
+        let joined = match *known {
+            None => offsets,
+            Some(known) => std::array::from_fn(|register| {
+                known[register].filter(|_| known[register] == offsets[register])
+            }),
+        };
+        if *known != Some(joined) {
+            *known = Some(joined);
+            let after = after(insn, joined);
+            pending.extend(next(insn, at).into_iter().flatten().map(|next| (next, after)));
+        }
+    }
+    before
+}
+
+fn after(insn: &bpf_insn, mut offsets: Offsets) -> Offsets {
+    let (to, from) = (usize::from(insn.dst_reg()), usize::from(insn.src_reg()));
+    match (insn.code & 7, insn.code & 0xF0, insn.code & 8 != 0) {
+        (JUMP, 0x80, _) => offsets[..6].fill(None),
+        (STORE | STORE_REGISTER | JUMP | JUMP_32, ..) => {}
+        (COMPUTE, 0xB0, true) => offsets[to] = offsets[from],
+        (COMPUTE, 0x00, false) => offsets[to] = offsets[to].map(|offset| offset + insn.imm),
+        _ => offsets[to] = None,
+    }
+    offsets
+}
+
+/// Instructions that can follow the one at `at`.
+fn next(insn: &bpf_insn, at: usize) -> [Option<usize>; 2] {
+    let behind = Some(at + 1);
+    let target = at.checked_add_signed(isize::from(insn.off) + 1);
+    match (insn.code & 7, insn.code & 0xF0) {
+        (JUMP, 0x00) => [target, None],
+        // A long jump.
+        (JUMP_32, 0x00) => [at.checked_add_signed(insn.imm as isize + 1), None],
+        (JUMP, 0x80) => [behind, None],
+        (JUMP, 0x90) => [None, None],
+        (JUMP | JUMP_32, _) => [behind, target],
+        // It has two places.
+        _ if insn.code == 0x18 => [Some(at + 2), None],
+        _ => [behind, None],
+    }
 }
 
 mod tests;
