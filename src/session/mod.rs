@@ -496,10 +496,9 @@ fn prepare(config: &TraceConfig, started: Option<u32>) -> anyhow::Result<Prepare
     };
     if config.is_of_blocks() && !probes.are_announced() {
         probes::log_discovery(&found);
-    }
-    let problems: Vec<_> = found.problems.iter().map(ToString::to_string).collect();
-    for (target, mappings) in targets.iter().zip(&mappings) {
-        if config.is_of_blocks() && !probes.are_announced() && !probes.any(mappings.module_ids()) {
+        let mut processes = targets.iter().zip(&mappings);
+        if let Some((target, _)) = processes.find(|(_, mappings)| !probes.any(mappings.module_ids())) {
+            let problems: Vec<_> = found.problems.iter().map(ToString::to_string).collect();
             bail!(
                 "nothing to probe in process {}: {}",
                 target.pid(),
