@@ -35,25 +35,10 @@ impl Bits {
         is_new
     }
 
-    /// Puts in all that `other` has.
-    pub fn extend(&mut self, other: &Self) {
-        self.combine(other, |word, other| word | other);
-    }
-
-    /// Keeps what `other` has, too.
-    pub fn retain(&mut self, other: &Self) {
-        self.combine(other, |word, other| word & other);
-    }
-
-    /// Takes out all that `other` has.
+    /// Takes out all that `other` has, which is of as many numbers.
     pub fn remove(&mut self, other: &Self) {
-        self.combine(other, |word, other| word & !other);
-    }
-
-    /// `other` is of as many numbers.
-    fn combine(&mut self, other: &Self, combine: impl Fn(u64, u64) -> u64) {
-        for (word, &other) in self.0.iter_mut().zip(&other.0) {
-            *word = combine(*word, other);
+        for (word, other) in self.0.iter_mut().zip(&other.0) {
+            *word &= !other;
         }
     }
 

@@ -33,8 +33,8 @@ const CHUNK_BITS: u32 = 21;
 const PART_BITS: u32 = 12;
 const PARTS: usize = 1 << (CHUNK_BITS - PART_BITS);
 
-/// Chunks of a block that are indexed: those of its first 64 GiB. A program can claim any size.
-const MAX_CHUNKS: u64 = 1 << 15;
+/// Chunks that are indexed, by 2 KiB each: 64 GiB of blocks. A program can claim any size; what is beyond is searched for.
+const MAX_CHUNKS: usize = 1 << 15;
 
 /// Number of the first block that begins in each part of a chunk or behind it, and behind the last part.
 type Chunk = [u32; PARTS + 1];
@@ -44,8 +44,8 @@ type Chunk = [u32; PARTS + 1];
 pub struct Heap {
     blocks: Vec<Block>,
     chunks: HashMap<u64, Box<Chunk>, BuildHasherDefault<Spread>>,
-    /// Blocks of more chunks than are indexed.
-    long: Vec<u32>,
+    /// True if all chunks of blocks are indexed.
+    is_indexed: bool,
     all: Range<u64>,
 }
 
@@ -74,7 +74,7 @@ impl Heap {
             all: extent(&kept),
             blocks: kept,
             chunks: HashMap::default(),
-            long: Vec::new(),
+            is_indexed: true,
         };
         heap.make_index();
         heap
@@ -85,11 +85,11 @@ impl Heap {
         for number in 0..self.blocks.len() {
             let range = self.blocks[number].range();
             let (first, last) = (chunk_of(range.start.get()), chunk_of(range.end.get() - 1));
-            if last - first >= MAX_CHUNKS {
-                self.long.push(u32::try_from(number).unwrap_or(u32::MAX));
-            }
-            let last = last.min(first + MAX_CHUNKS);
             for chunk in first.max(next)..=last {
+                if self.chunks.len() == MAX_CHUNKS {
+                    self.is_indexed = false;
+                    return;
+                }
                 self.chunks.insert(chunk, self.index_of(chunk, number));
             }
             next = next.max(last + 1);
@@ -98,20 +98,15 @@ impl Heap {
 
     /// Index of a chunk; blocks before `from` begin before it, but for the one that reaches into it.
     fn index_of(&self, chunk: u64, from: usize) -> Box<Chunk> {
-        let mut number = from;
-        let starts = (0..=PARTS as u64).map(|part| (chunk << CHUNK_BITS) + (part << PART_BITS));
-        let mut index = Box::new([0; PARTS + 1]);
-        for (place, start) in index.iter_mut().zip(starts) {
-            while self
-                .blocks
-                .get(number)
-                .is_some_and(|block| block.address.get() < start)
-            {
-                number += 1;
+        let mut next = from;
+        let part = |part: u64| (chunk << CHUNK_BITS).saturating_add(part << PART_BITS);
+        Box::new(std::array::from_fn(|index| {
+            let begins_before = |block: &&Block| block.address.get() < part(index as u64);
+            while self.blocks.get(next).filter(begins_before).is_some() {
+                next += 1;
             }
-            *place = u32::try_from(number).unwrap_or(u32::MAX);
-        }
-        index
+            number(next)
+        }))
     }
 
     /// Number of the block that has `address`.
@@ -119,21 +114,19 @@ impl Heap {
         if !self.all.contains(&address) {
             return None;
         }
-        let Some(chunk) = self.chunks.get(&chunk_of(address)) else {
-            let mut long = self.long.iter().copied();
-            return long.find(|&number| self.has(number as usize, address));
+        let candidates = match self.chunks.get(&chunk_of(address)) {
+            Some(chunk) => {
+                let part = (address >> PART_BITS) as usize % PARTS;
+                chunk[part] as usize..chunk[part + 1] as usize
+            }
+            None if self.is_indexed => return None,
+            None => 0..self.blocks.len(),
         };
-        let part = (address >> PART_BITS) as usize % PARTS;
-        let (first, behind) = (chunk[part] as usize, chunk[part + 1] as usize);
-        let before = self.blocks[first..behind].partition_point(|block| block.address.get() <= address);
-        let number = (first + before).checked_sub(1)?;
-        self.has(number, address)
-            .then(|| u32::try_from(number).unwrap_or(u32::MAX))
-    }
-
-    fn has(&self, number: usize, address: u64) -> bool {
-        let block = self.blocks.get(number);
-        block.is_some_and(|block| block.range().contains(&Avma::new(address)))
+        let before = candidates.start;
+        let begun = self.blocks[candidates].partition_point(|block| block.address.get() <= address);
+        let last = (before + begun).checked_sub(1)?;
+        let is_in = self.blocks[last].range().contains(&Avma::new(address));
+        is_in.then(|| number(last))
     }
 
     /// All blocks, by number.
@@ -167,6 +160,11 @@ fn extent(blocks: &[Block]) -> Range<u64> {
         (Some(first), Some(last)) => first.address.get()..last.range().end.get(),
         _ => 0..0,
     }
+}
+
+/// Number of the block at `index`: there are no more than numbers.
+fn number(index: usize) -> u32 {
+    u32::try_from(index).unwrap_or(u32::MAX)
 }
 
 fn chunk_of(address: u64) -> u64 {

@@ -3,6 +3,7 @@
 use super::Memory;
 use super::bits::Bits;
 use super::heap::Heap;
+use super::marking::Marking;
 
 /// Lost blocks, told apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,23 +38,11 @@ fn not_led_to(
     memory: &dyn Memory,
     candidates: &mut dyn Iterator<Item = u32>,
 ) -> Vec<u32> {
-    let mut reached = Bits::new(heap.blocks().len());
-    let mut leaders = Vec::new();
-    let mut pending = Vec::new();
-    for candidate in candidates {
-        if !reached.insert(candidate) {
-            continue;
-        }
-        leaders.push(candidate);
-        pending.push(candidate);
-        while let Some(number) = pending.pop() {
-            let block = heap.blocks().get(number as usize);
-            let range = block.map(super::heap::Block::range);
-            memory.visit(range.as_slice(), &mut |_, words| {
-                let blocks = words.iter().filter_map(|&word| heap.at(word));
-                pending.extend(blocks.filter(|&number| lost.has(number) && reached.insert(number)));
-            });
-        }
-    }
-    leaders
+    let mut marking = Marking::within(heap, lost);
+    let is_leader = |candidate: &u32| {
+        let is_new = marking.mark(*candidate);
+        marking.follow(memory, &[]);
+        is_new
+    };
+    candidates.filter(is_leader).collect()
 }

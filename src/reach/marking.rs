@@ -6,7 +6,7 @@ use unwind_tables::addr::Avma;
 
 use super::Memory;
 use super::bits::Bits;
-use super::heap::Heap;
+use super::heap::{Block, Heap};
 
 /// Blocks that are read at once.
 const BATCH: usize = 1 << 14;
@@ -28,31 +28,51 @@ impl<'a> Marking<'a> {
         }
     }
 
+    /// Marks no others than `blocks`: those count as reached, and what they lead to is not followed.
+    pub fn within(heap: &'a Heap, blocks: &Bits) -> Self {
+        let mut reached = Bits::all(heap.blocks().len());
+        reached.remove(blocks);
+        Self {
+            reached,
+            ..Self::new(heap)
+        }
+    }
+
+    /// Marks a block. Returns whether it is new.
+    pub fn mark(&mut self, number: u32) -> bool {
+        let is_new = self.reached.insert(number);
+        if is_new {
+            self.pending.push(number);
+        }
+        is_new
+    }
+
     /// Marks the blocks that `words` lead to. Interior pointers count.
     pub fn see(&mut self, words: &[u64]) {
         for &word in words {
-            if let Some(number) = self.heap.at(word)
-                && self.reached.insert(number)
-            {
-                self.pending.push(number);
+            if let Some(number) = self.heap.at(word) {
+                self.mark(number);
             }
         }
     }
 
-    /// Marks what is reached from `roots`, which ascend and do not overlap, and from what was seen before.
-    pub fn follow(mut self, memory: &dyn Memory, roots: &[Range<Avma>]) -> Bits {
+    /// Marks what is reached from `roots`, which ascend and do not overlap, and from what was marked before.
+    pub fn follow(&mut self, memory: &dyn Memory, roots: &[Range<Avma>]) {
         memory.visit(roots, &mut |_, words| self.see(words));
         while !self.pending.is_empty() {
             // By address, so that neighbours are read together.
             let mut batch = self.pending.split_off(self.pending.len().saturating_sub(BATCH));
             batch.sort_unstable();
-            let ranges: Vec<_> = batch
+            let blocks = batch
                 .iter()
-                .filter_map(|&number| self.heap.blocks().get(number as usize))
-                .map(|block| block.range())
-                .collect();
+                .filter_map(|&number| self.heap.blocks().get(number as usize));
+            let ranges: Vec<_> = blocks.map(Block::range).collect();
             memory.visit(&ranges, &mut |_, words| self.see(words));
         }
+    }
+
+    /// All that was reached.
+    pub fn reached(self) -> Bits {
         self.reached
     }
 }

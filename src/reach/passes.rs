@@ -14,10 +14,9 @@ pub const QUIET_PASSES: usize = 4;
 #[derive(Debug, Default)]
 pub struct Passes {
     heap: Heap,
-    /// Blocks that were there at the first pass and at each since: the others are too young to be asked about, or freed.
-    asked: Bits,
-    /// Blocks asked about that a pass has reached.
-    held: Bits,
+    /// Blocks that were there at the first pass and at each since, and that none has reached. Others are held, or too young to be
+    /// asked about, or freed.
+    lost: Bits,
     count: usize,
     quiet: usize,
 }
@@ -25,17 +24,13 @@ pub struct Passes {
 impl Passes {
     /// Adds a pass, which listed the blocks of `heap` and then reached `reached`.
     pub fn add(&mut self, heap: Heap, reached: &Bits) {
-        (self.asked, self.held) = match self.count {
-            0 => (Bits::all(heap.blocks().len()), Bits::new(heap.blocks().len())),
-            _ => (
-                heap.still_here(&self.heap, &self.asked),
-                heap.still_here(&self.heap, &self.held),
-            ),
+        self.lost = match self.count {
+            0 => Bits::all(heap.blocks().len()),
+            _ => heap.still_here(&self.heap, &self.lost),
         };
-        let before = self.held.count();
-        self.held.extend(reached);
-        self.held.retain(&self.asked);
-        let is_quiet = self.count > 0 && self.held.count() == before;
+        let before = self.lost.count();
+        self.lost.remove(reached);
+        let is_quiet = self.count > 0 && self.lost.count() == before;
         self.quiet = if is_quiet { self.quiet + 1 } else { 0 };
         self.count += 1;
         self.heap = heap;
@@ -56,10 +51,8 @@ impl Passes {
         &self.heap
     }
 
-    /// Those that were asked about and that no pass has reached.
-    pub fn lost(&self) -> Bits {
-        let mut lost = self.asked.clone();
-        lost.remove(&self.held);
-        lost
+    /// Blocks that were asked about and that no pass has reached, by their numbers in [`heap`](Self::heap).
+    pub fn lost(&self) -> &Bits {
+        &self.lost
     }
 }
