@@ -176,6 +176,7 @@ pub(super) fn report<O: Origin>(
         ends,
         steps,
         overhead: None,
+        judgement: None,
         kernel: None,
         own: own_memory(),
     };
@@ -349,6 +350,7 @@ impl<O: Origin> Describer<O> {
                 .listed(&site)
                 .map(|list| still_known(list, processes, site.outstanding().amount)),
             recent: recent(&site, processes, view, &recently.changes),
+            verdict: None,
             pid,
             instance,
             ended,

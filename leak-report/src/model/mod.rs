@@ -22,6 +22,7 @@ mod sampling;
 pub mod site_name;
 mod snapshot;
 mod symbol;
+mod verdict;
 mod vitals;
 mod weight;
 
@@ -52,6 +53,7 @@ pub use report::{
 pub use sampling::{Sampling, Source};
 pub use snapshot::{CheckedWalks, Snapshot, StackTotals};
 pub use symbol::{Gap, InlinedFrame, Symbol, Symbolized};
+pub use verdict::{Judgement, Unjudged, Verdict};
 pub use vitals::{OwnMemory, Vitals};
 pub use weight::{Weight, WeightedAmount};
 

@@ -14,8 +14,8 @@ use super::amount::is_default;
 use super::dictionary::{Frames, Import};
 use super::{
     Ages, Amount, BlockList, Change, Completeness, Dictionary, EndGroup, Estimate, Events, InstanceEnd,
-    KernelFacts, Location, Losses, ModuleId, ModuleRef, ModuleSteps, NameStyle, Order, Overhead, OwnMemory,
-    Parts, PathId, Quantity, RegionKind, Sampling, Source, Suspicion, TextId,
+    Judgement, KernelFacts, Location, Losses, ModuleId, ModuleRef, ModuleSteps, NameStyle, Order, Overhead,
+    OwnMemory, Parts, PathId, Quantity, RegionKind, Sampling, Source, Suspicion, TextId, Verdict,
 };
 
 /// Contents of one report.
@@ -68,6 +68,9 @@ pub struct Report {
     pub steps: Vec<ModuleSteps<ModuleId>>,
     /// Cost of tracing, if it was measured.
     pub overhead: Option<Overhead>,
+    /// Facts about the verdict; `None` if none was asked for.
+    #[serde(default)]
+    pub judgement: Option<Judgement>,
     /// Facts about the kernel, if its own allocations were traced.
     pub kernel: Option<KernelFacts>,
     /// Memory of memleak itself.
@@ -130,6 +133,7 @@ impl Report {
             sampling: self.sampling,
             events: self.events,
             overhead: self.overhead,
+            judgement: self.judgement.clone(),
             own: self.own,
         }
     }
@@ -243,6 +247,9 @@ pub struct Stack {
     pub allocated: Estimate,
     /// Ages and changes.
     pub recent: StackRecent,
+    /// Whether the process can still reach the outstanding blocks; `None` if that was not asked for.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub verdict: Option<Verdict>,
     /// Allocated but not recorded; not included in `allocated`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub lost: Amount,

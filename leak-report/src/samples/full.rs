@@ -72,6 +72,7 @@ pub fn stack(
         }
         .into(),
         recent: StackRecent::default(),
+        verdict: None,
         lost: Amount::default(),
         end,
         end_at,

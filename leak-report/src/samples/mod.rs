@@ -188,6 +188,7 @@ pub fn report(stacks: Vec<Stack>) -> Report {
         ends: Vec::new(),
         steps: Vec::new(),
         overhead: None,
+        judgement: None,
         kernel: None,
         own: OwnMemory {
             resident_bytes: 45 << 20,

@@ -136,6 +136,7 @@ fn samples_are_bounded() {
     let busy = Stack {
         outstanding: Amount::default().into(),
         recent: StackRecent::default(),
+        verdict: None,
         ..outstanding_site("busy", 90_000_000)
     };
     let mut growing = outstanding_site("growing", 500);
