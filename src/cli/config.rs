@@ -103,6 +103,8 @@ pub enum ConfigError {
     AgesNotRead,
     #[error("--show-allocs lists the block table, which {0} does not read: use only one of them")]
     BlocksNotRead(&'static str),
+    #[error("--verdict is on the blocks of processes, which {0} does not read: use only one of them")]
+    NothingToJudge(&'static str),
     #[error(
         "--format {0} cannot list single blocks: leave out --show-allocs, or use text, json, bcc or libbpf"
     )]
@@ -205,6 +207,7 @@ impl ConfigError {
                 | Self::NoSize { .. }
                 | Self::AgesNotRead
                 | Self::BlocksNotRead(_)
+                | Self::NothingToJudge(_)
                 | Self::NoPlaceForBlocks(_)
                 | Self::NoPlaceForCalls(_)
                 | Self::NothingToReplace
@@ -296,6 +299,10 @@ pub(crate) fn parse_period(flag: &'static str, text: &str) -> Result<Duration, C
 }
 
 /// Parses the age below which blocks are hidden; a number without a unit is in milliseconds.
+pub(crate) fn parse_verdict_limit(text: &str) -> Result<Duration, ConfigError> {
+    parse_time("--verdict-limit", text, TimeUnit::SECOND)
+}
+
 pub(crate) fn parse_older(text: &str) -> Result<Duration, ConfigError> {
     parse_time("--older", text, TimeUnit::MILLISECOND)
 }

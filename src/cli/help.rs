@@ -123,6 +123,8 @@ const GROUPS: &[Group] = &[
             flag("top", Anyone),
             flag("sort", Anyone),
             flag("older", Anyone),
+            flag("verdict", Anyone),
+            flag("verdict_limit", Anyone),
             flag("show_allocs", Anyone),
             flag("combined_only", Anyone),
             flag("perf_max_stack_depth", Anyone),

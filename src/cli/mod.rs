@@ -330,6 +330,7 @@ impl TryFrom<TraceArgs> for Config {
             ("--source", selected.source != SourceChoice::Auto),
             ("--max-overhead", selected.max_overhead.is_some()),
             ("--debuginfod", args.debuginfod.debuginfod),
+            ("--verdict", args.view.verdict.is_some()),
         ];
         let of_processes = [&of_processes[..], &of_allocators].concat();
         let is_process = !pids.is_empty() || !program.is_empty();

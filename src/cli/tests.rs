@@ -66,7 +66,17 @@ fn amounts_are_accepted_in_all_units() {
         let flag = arg.get_long().map(|name| format!("--{name}"));
         let parse = |value: &str| {
             // What others need.
-            let line = ["memleak", "-p", "1", "--record", "a", "--fail-on", "blocks>9"].map(str::to_owned);
+            let line = [
+                "memleak",
+                "-p",
+                "1",
+                "--verdict",
+                "--record",
+                "a",
+                "--fail-on",
+                "blocks>9",
+            ]
+            .map(str::to_owned);
             let given = flag.clone().into_iter().chain([value.to_owned()]);
             let cli = Cli::try_parse_from(line.into_iter().chain(given)).expect("the command line parses");
             Config::try_from(cli.trace)
@@ -92,6 +102,7 @@ fn amounts_are_accepted_in_all_units() {
         "record_limit",
         "sample_bytes",
         "table_memory",
+        "verdict_limit",
     ];
     checked.sort();
     assert_eq!(checked, known);

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
-use super::config::{ConfigError, parse_depth, parse_older};
+use super::config::{ConfigError, parse_depth, parse_older, parse_verdict_limit};
 use super::names::NameArgs;
-use crate::session::View;
+use crate::session::{VerdictSettings, View};
 use leak_report::model::leak::Order;
 use leak_report::render::Format;
 
@@ -32,6 +32,24 @@ pub struct ViewArgs {
     /// is left out is counted.
     #[arg(short = 'a', long)]
     pub show_allocs: bool,
+    /// Tell of each outstanding block whether the process can still reach it (reachable), or not (lost), as memcheck does.
+    ///
+    /// The process is not stopped: its memory is read in several passes while it runs, until they agree. What is lost can never
+    /// be freed.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHEN",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "last"
+    )]
+    pub verdict: Option<VerdictWhen>,
+    /// Begin no further pass of --verdict after this time; what is not settled by then is unknown.
+    ///
+    /// [default: 60s]
+    #[arg(long, value_name = "TIME", requires = "verdict")]
+    pub verdict_limit: Option<String>,
     /// Keep the N innermost frames of each stack; stacks that are alike in these are one.
     ///
     /// They are walked to their end all the same, and what reports say of that is about the whole stacks.
@@ -40,6 +58,15 @@ pub struct ViewArgs {
     /// How names are written.
     #[command(flatten)]
     pub names: NameArgs,
+}
+
+/// Reports that have a verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum VerdictWhen {
+    /// The last report.
+    Last,
+    /// Each report.
+    Each,
 }
 
 impl ViewArgs {
@@ -63,11 +90,35 @@ impl ViewArgs {
         Ok(View {
             older,
             sort: self.sort,
+            verdict: self.verdict_settings(no_blocks)?,
             depth: depth.transpose()?,
             list: list.transpose()?,
             names: self.names.into(),
             ..View::default()
         })
+    }
+
+    fn verdict_settings(
+        &self,
+        no_blocks: Option<&'static str>,
+    ) -> Result<Option<VerdictSettings>, ConfigError> {
+        let Some(when) = self.verdict else {
+            return Ok(None);
+        };
+        let no_blocks = no_blocks.or(self.combined_only.then_some("--combined-only"));
+        if let Some(flag) = no_blocks {
+            return Err(ConfigError::NothingToJudge(flag));
+        }
+        let default = VerdictSettings::default();
+        let limit = self
+            .verdict_limit
+            .as_deref()
+            .map(parse_verdict_limit)
+            .transpose()?;
+        Ok(Some(VerdictSettings {
+            each: when == VerdictWhen::Each,
+            limit: limit.unwrap_or(default.limit),
+        }))
     }
 }
 

@@ -214,14 +214,9 @@ impl Target {
     /// Reads all mappings, ascending. Lines that cannot be parsed are left out. Errors as for
     /// [`Target::read_mappings`].
     pub fn read_maps(&self) -> io::Result<Vec<maps::MapsEntry>> {
-        let text = self.maps_text()?;
-        let whole = maps::parse_whole(&text, MAX_MAPS_BYTES);
-        whole.ok_or_else(|| {
-            let pid = self.pid;
-            io::Error::other(format!(
-                "process {pid} has more mappings than {MAX_MAPS_BYTES} bytes list"
-            ))
-        })
+        let maps = maps_of(self.pid)?;
+        self.check_runs()?;
+        Ok(maps)
     }
 
     /// Reads the resident bytes of each mapping, ascending. Slow for processes of many gigabytes: the kernel visits
@@ -297,6 +292,16 @@ fn stack_pointer(text: &str) -> Option<Avma> {
     let pointer = text.split_ascii_whitespace().rev().nth(1)?;
     let pointer = u64::from_str_radix(pointer.strip_prefix("0x")?, 16).ok()?;
     Some(Avma::new(pointer))
+}
+
+/// Reads all mappings of process `pid`, ascending. By pid: to be used while it is known to run.
+pub(crate) fn maps_of(pid: u32) -> io::Result<Vec<maps::MapsEntry>> {
+    let whole = maps::parse_whole(&read_maps(pid)?, MAX_MAPS_BYTES);
+    whole.ok_or_else(|| {
+        io::Error::other(format!(
+            "process {pid} has more mappings than {MAX_MAPS_BYTES} bytes list"
+        ))
+    })
 }
 
 fn read_maps(pid: u32) -> io::Result<Vec<u8>> {

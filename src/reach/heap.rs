@@ -7,6 +7,7 @@ use std::ops::Range;
 use unwind_tables::addr::Avma;
 
 use super::bits::Bits;
+use super::passes::Identity;
 
 /// A block that was outstanding when it was listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,20 +135,20 @@ impl Heap {
         &self.blocks
     }
 
-    /// The blocks of `bits`, which are of `older`, that are here, too.
-    pub fn still_here(&self, older: &Self, bits: &Bits) -> Bits {
+    /// Identity of a block.
+    pub fn identity(&self, number: u32) -> Option<Identity> {
+        let block = self.blocks.get(number as usize)?;
+        Some((block.address, block.allocated_at))
+    }
+
+    /// Numbers of those of `blocks`, which ascend, that are here.
+    pub fn numbers(&self, blocks: &[Identity]) -> Bits {
         let mut here = Bits::new(self.blocks.len());
-        let mut old = older.blocks.iter().zip(0..).peekable();
+        let mut asked = blocks.iter().copied().peekable();
         for (block, number) in self.blocks.iter().zip(0..) {
             let identity = (block.address, block.allocated_at);
-            while old
-                .next_if(|(old, _)| (old.address, old.allocated_at) < identity)
-                .is_some()
-            {}
-            let is_same = |(old, old_number): &(&Block, u32)| {
-                (old.address, old.allocated_at) == identity && bits.has(*old_number)
-            };
-            if old.peek().is_some_and(is_same) {
+            while asked.next_if(|&asked| asked < identity).is_some() {}
+            if asked.next_if_eq(&identity).is_some() {
                 here.insert(number);
             }
         }

@@ -41,7 +41,7 @@ fn not_led_to(
     let mut marking = Marking::within(heap, lost);
     let is_leader = |candidate: &u32| {
         let is_new = marking.mark(*candidate);
-        marking.follow(memory, &[]);
+        marking.follow(memory, []);
         is_new
     };
     candidates.filter(is_leader).collect()

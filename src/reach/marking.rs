@@ -8,7 +8,7 @@ use super::Memory;
 use super::bits::Bits;
 use super::heap::{Block, Heap};
 
-/// Blocks that are read at once.
+/// Blocks, and ranges of roots, that are read at once.
 const BATCH: usize = 1 << 14;
 
 /// Blocks that were reached so far, and those whose memory is still to be read.
@@ -57,8 +57,15 @@ impl<'a> Marking<'a> {
     }
 
     /// Marks what is reached from `roots`, which ascend and do not overlap, and from what was marked before.
-    pub fn follow(&mut self, memory: &dyn Memory, roots: &[Range<Avma>]) {
-        memory.visit(roots, &mut |_, words| self.see(words));
+    pub fn follow(&mut self, memory: &dyn Memory, roots: impl IntoIterator<Item = Range<Avma>>) {
+        let mut roots = roots.into_iter();
+        loop {
+            let some: Vec<_> = roots.by_ref().take(BATCH).collect();
+            if some.is_empty() {
+                break;
+            }
+            memory.visit(&some, &mut |_, words| self.see(words));
+        }
         while !self.pending.is_empty() {
             // By address, so that neighbours are read together.
             let mut batch = self.pending.split_off(self.pending.len().saturating_sub(BATCH));

@@ -1,14 +1,20 @@
 //! Blocks that a process can still reach: by pointers from where it begins to look (its data, stacks and registers), and from block to
 //! block. What cannot be reached is lost: no pointer to it can ever come back.
 //!
-//! Pure, but for whoever implements [`Memory`]. [`heap`] is the blocks in question, [`marking`] one pass from roots through them,
-//! [`passes`] what several passes over a running process say together, [`lost`] how memcheck tells apart what is lost.
+//! [`heap`] is the blocks in question, [`roots`] where a process begins to look, [`marking`] one pass from there through the blocks,
+//! [`passes`] what several passes over a running process say together, [`lost`] how memcheck tells apart what is lost. All of these
+//! are pure; [`reader`] and [`pages`] read a process. [`judge`] puts them in order.
 
 pub mod bits;
 pub mod heap;
+pub mod judge;
 pub mod lost;
 pub mod marking;
+pub mod pages;
 pub mod passes;
+mod ranges;
+pub mod reader;
+pub mod roots;
 #[cfg(test)]
 mod tests;
 

@@ -1,4 +1,4 @@
-//! Reads the ages of blocks while the processes are followed.
+//! Reads blocks while the processes are followed.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 
 use super::View;
+use super::verdict::Judging;
 use super::{Session, Signals};
-use crate::bpf::collect::{BlockTable, ListRequest, LiveBlocks, Moment};
+use crate::bpf::collect::{Block, BlockTable, Judged, ListRequest, LiveBlocks, Moment};
 
 /// Time to wait for the block table before the processes are followed again.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -18,16 +19,18 @@ const FOLLOW_TIME: Duration = Duration::from_millis(10);
 impl Session<'_> {
     /// Reads the blocks of a moment by age; `None` if the view has no age limit.
     ///
-    /// Millions of blocks take seconds, so a thread of its own reads them: what the processes do meanwhile, such as
-    /// loading a library, must be handled at once.
+    /// With `judging`, each gets its verdict.
     pub(super) fn read_blocks(
         &mut self,
         moment: Moment,
         view: &View,
         signals: &Signals,
-    ) -> anyhow::Result<Option<LiveBlocks>> {
-        let Some(older) = view.older else {
-            return Ok(None);
+        judging: Option<Judging>,
+    ) -> anyhow::Result<(Option<LiveBlocks>, Option<Judging>)> {
+        // A verdict is on blocks, too.
+        let older = view.older.or(judging.as_ref().map(|_| Duration::ZERO));
+        let Some(older) = older else {
+            return Ok((None, None));
         };
         let began = Instant::now();
         let table = BlockTable::of(&self.live.kernel).context("cannot read the block table")?;
@@ -35,25 +38,44 @@ impl Session<'_> {
             limits,
             ended: self.live.ended(),
         });
+        let mut judging = judging;
+        let read = move || {
+            let mut judge = judging.as_mut().map(|judging| |block: &Block| judging.see(block));
+            let judge = judge
+                .as_mut()
+                .map(|judge| judge as &mut dyn FnMut(&Block) -> Judged);
+            let blocks = LiveBlocks::read(&table, moment, older, list, judge);
+            (blocks, judging)
+        };
+        let (blocks, judging) = self.meanwhile(signals, read)?;
+        tracing::debug!("block table read in {:.1?}", began.elapsed());
+        Ok((Some(blocks.context("cannot read the block table")?), judging))
+    }
+
+    /// Does `work` in a thread of its own, and follows the processes meanwhile: millions of blocks take seconds, and what the
+    /// processes do in that time, such as loading a library, must be handled at once.
+    pub(super) fn meanwhile<T: Send + 'static>(
+        &mut self,
+        signals: &Signals,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> anyhow::Result<T> {
         let (sender, receiver) = channel();
-        thread::spawn(move || sender.send(LiveBlocks::read(&table, moment, older, list)));
+        thread::spawn(move || sender.send(work()));
         let mut ended = false;
-        let blocks = loop {
+        loop {
             let waited = match ended {
                 true => receiver.recv().map_err(RecvTimeoutError::from),
                 false => receiver.recv_timeout(PAUSE),
             };
             match waited {
-                Ok(blocks) => break blocks.context("cannot read the block table")?,
+                Ok(result) => return Ok(result),
                 Err(RecvTimeoutError::Timeout) => {
                     ended = self.follow(Instant::now() + FOLLOW_TIME, signals)?
                 }
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err(anyhow!("the block table was not read to its end"));
+                    return Err(anyhow!("the blocks were not read to their end"));
                 }
             }
-        };
-        tracing::debug!("block table read in {:.1?}", began.elapsed());
-        Ok(Some(blocks))
+        }
     }
 }

@@ -119,10 +119,30 @@ pub struct View {
     pub quantity: Quantity,
     /// Maximum frames of a stack, from the innermost; without it, all.
     pub depth: Option<NonZeroUsize>,
+    /// How verdicts on blocks are made; without it, none are.
+    pub verdict: Option<VerdictSettings>,
     /// Limits on the list of single blocks; without it, none are listed.
     pub list: Option<ListLimits>,
     /// Form of names in formats for people.
     pub names: NameStyle,
+}
+
+/// How verdicts on blocks are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VerdictSettings {
+    /// True if each report has one, not only the last.
+    pub each: bool,
+    /// Time after which no further pass begins.
+    pub limit: Duration,
+}
+
+impl Default for VerdictSettings {
+    fn default() -> Self {
+        Self {
+            each: false,
+            limit: Duration::from_secs(60),
+        }
+    }
 }
 
 impl Default for View {
@@ -132,6 +152,7 @@ impl Default for View {
             sort: None,
             quantity: Quantity::default(),
             depth: None,
+            verdict: None,
             list: None,
             names: NameStyle::default(),
         }

@@ -16,7 +16,7 @@ use super::calls::Caller;
 use super::process::Process;
 use super::tables::ModuleTables;
 use crate::allocator::Catalog;
-use crate::bpf::collect::{LiveBlocks, own_memory, region_call_of_function};
+use crate::bpf::collect::{JudgedBlocks, LiveBlocks, own_memory, region_call_of_function};
 use crate::process::{History, ModuleId, Modules};
 use crate::symbolize::{CodeObject, PerfMap, Symbolizer, outside_modules};
 use leak_report::model::leak::growth::Changes;
@@ -25,8 +25,8 @@ use leak_report::model::leak::{
 };
 use leak_report::model::{
     self, Ages, Amount, BlockList, CodeSegment, Compared, Dictionary, EndGroup, Estimate, Frame, FrameId,
-    Location, Module, ModuleSteps, Name, PathId, Place, Report, Snapshot, Stack, StackRecent, StackTotals,
-    Symbolized, TargetFacts, TextKind, TimeOfDay,
+    Judgement, Location, Module, ModuleSteps, Name, PathId, Place, Report, Snapshot, Stack, StackRecent,
+    StackTotals, Symbolized, TargetFacts, TextKind, TimeOfDay, Unjudged, Verdict,
 };
 use leak_report::render::frame_name;
 
@@ -59,6 +59,8 @@ pub(super) trait Origin {
 pub(super) struct Describer<O: Origin> {
     origin: O,
     dictionary: Dictionary,
+    /// Blocks without a verdict, by reason.
+    unjudged: BTreeMap<Unjudged, Amount>,
     modules: HashMap<O::Module, Option<model::ModuleId>>,
     frames: HashMap<FrameKey<O::Module>, FrameId>,
 }
@@ -92,6 +94,10 @@ impl RecentFacts<'_> {
             since_baseline: self.changes.since_baseline,
             marked: self.marked,
         }
+    }
+
+    fn judged(&self) -> Option<&JudgedBlocks> {
+        self.blocks?.judged()
     }
 
     /// Blocks of a site; `None` if no list of blocks was requested.
@@ -176,7 +182,10 @@ pub(super) fn report<O: Origin>(
         ends,
         steps,
         overhead: None,
-        judgement: None,
+        judgement: recently.judged().map(|_| Judgement {
+            unjudged: describer.unjudged,
+            ..Judgement::default()
+        }),
         kernel: None,
         own: own_memory(),
     };
@@ -334,6 +343,7 @@ impl<O: Origin> Describer<O> {
         Self {
             origin,
             dictionary: Dictionary::default(),
+            unjudged: BTreeMap::new(),
             modules: HashMap::new(),
             frames: HashMap::new(),
         }
@@ -350,7 +360,7 @@ impl<O: Origin> Describer<O> {
                 .listed(&site)
                 .map(|list| still_known(list, processes, site.outstanding().amount)),
             recent: recent(&site, processes, view, &recently.changes),
-            verdict: None,
+            verdict: self.verdict(&site, processes, recently),
             pid,
             instance,
             ended,
@@ -364,6 +374,22 @@ impl<O: Origin> Describer<O> {
             path: self.path(&site),
             suppressed_by: None,
         }
+    }
+
+    /// Verdict on the outstanding blocks of a site; `None` if none was made.
+    fn verdict(
+        &mut self,
+        site: &Site<O::Module>,
+        processes: SiteProcesses,
+        recently: &RecentFacts<'_>,
+    ) -> Option<Verdict> {
+        let unseen = match processes {
+            SiteProcesses::Ended => Unjudged::Ended,
+            SiteProcesses::Running | SiteProcesses::Several => Unjudged::Young,
+        };
+        let judged = recently.judged()?;
+        let outstanding = site.outstanding().amount;
+        Some(judged.of(&site.records, outstanding, unseen, &mut self.unjudged))
     }
 
     fn path(&mut self, site: &Site<O::Module>) -> Option<PathId> {

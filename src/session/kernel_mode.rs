@@ -168,7 +168,7 @@ impl<'obj> Trace<'obj> {
             ended: HashSet::new(),
         });
         let table = BlockTable::of_kernel_mode(&self.loaded);
-        let blocks = table.and_then(|table| LiveBlocks::read(&table, moment, older, list));
+        let blocks = table.and_then(|table| LiveBlocks::read(&table, moment, older, list, None));
         blocks.map(Some).context("cannot read the block table")
     }
 }

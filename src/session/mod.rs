@@ -32,6 +32,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 mod unreadable;
+mod verdict;
 mod vitals;
 
 use std::collections::{HashMap, HashSet};
@@ -56,9 +57,9 @@ use crate::process::{History, MappedCode, Mappings, ModuleId, Modules, Target};
 use crate::symbolize::debuginfod::{Debuginfod, Patience};
 use crate::symbolize::{PerfMap, Symbolizer};
 use calls::CallTracer;
-pub use config::{KernelConfig, MaxOverhead, SourceChoice, TraceConfig, View};
+pub use config::{KernelConfig, MaxOverhead, SourceChoice, TraceConfig, VerdictSettings, View};
 use leak_report::model::{CheckedWalks, InstanceEnd, Sampling, Snapshot};
-use leak_report::model::{Module, Report};
+use leak_report::model::{Judgement, Module, Report};
 use leak_report::render::{ReportSink, Stage};
 use live::{Live, Prepared};
 use overhead::Meter;
@@ -69,6 +70,7 @@ use schedule::Schedule;
 pub use signals::Signals;
 use since::Since;
 use tables::ModuleTables;
+use verdict::Watch;
 
 /// Maximum number of ways to attach that may be tried.
 const MAX_WAYS: usize = AttachPath::ALL.len() * CallHooks::ALL.len();
@@ -159,6 +161,8 @@ pub struct Session<'obj> {
     /// Program that the session started.
     program: Option<Running>,
     since: Since,
+    /// Blocks that a verdict has called lost.
+    watch: Watch,
     /// Set if calls are traced one by one.
     call_tracer: Option<CallTracer>,
 }
@@ -212,6 +216,7 @@ impl<'obj> Session<'obj> {
             facts: HashMap::new(),
             perf_maps: HashMap::new(),
             since: Since::default(),
+            watch: Watch::default(),
         })
     }
 
@@ -321,7 +326,7 @@ impl<'obj> Session<'obj> {
 
     /// Makes a report of everything recorded so far, and follows the processes meanwhile.
     pub fn report(&mut self, view: &View, top: usize, signals: &Signals) -> anyhow::Result<Report> {
-        self.report_with(view, top, signals, Patience::None, |_| ())
+        self.report_with(view, top, signals, Patience::None, None)
     }
 
     /// Makes the last report. Detaches as soon as everything is read, before names are resolved, which can take
@@ -332,7 +337,7 @@ impl<'obj> Session<'obj> {
             true => Patience::Long,
             false => Patience::Until(Arc::clone(&signals.stop)),
         };
-        self.report_with(view, top, signals, patience, Live::detach)
+        self.report_with(view, top, signals, patience, Some(Live::detach))
     }
 
     fn report_with(
@@ -341,8 +346,9 @@ impl<'obj> Session<'obj> {
         top: usize,
         signals: &Signals,
         patience: Patience,
-        then: impl FnOnce(&mut Live<'obj>),
+        ending: Option<fn(&mut Live<'obj>)>,
     ) -> anyhow::Result<Report> {
+        let judging = self.judge(view, ending.is_some(), signals)?;
         self.live.settle_regions()?;
         self.live.settle_faults()?;
         // The moment comes before the snapshot, so that every block that is old by then is in the totals.
@@ -353,7 +359,8 @@ impl<'obj> Session<'obj> {
         }
         let mut snapshot = self.snapshot()?;
         let overhead = self.meter.as_ref().map(|meter| meter.overhead(&self.live.probes));
-        let blocks = self.read_blocks(moment, view, signals)?;
+        let (blocks, judging) = self.read_blocks(moment, view, signals, judging)?;
+        let judgement = judging.map(|judging| self.judgement(judging));
         // The snapshot may have stacks of instances and in mappings that are newer than what was last read of them.
         self.live.observe()?;
         self.live.reload_all()?;
@@ -362,7 +369,9 @@ impl<'obj> Session<'obj> {
         self.live.add_not_announced(&mut snapshot);
         // Only now that `read_blocks` has listed the blocks of ended instances.
         self.live.forget_ended()?;
-        then(&mut self.live);
+        if let Some(detach) = ending {
+            detach(&mut self.live);
+        }
         self.symbolizer.begin(patience);
         self.live.add_regions(&mut snapshot, &mut self.symbolizer);
         self.live.add_faults(&mut snapshot);
@@ -417,6 +426,10 @@ impl<'obj> Session<'obj> {
         Ok(Report {
             targets: targets.map(|process| process.facts.clone()).collect(),
             overhead,
+            judgement: judgement.map(|judgement| Judgement {
+                unjudged: report.judgement.unwrap_or_default().unjudged,
+                ..judgement
+            }),
             ..report
         })
     }

@@ -35,6 +35,11 @@ pub enum Unjudged {
     Unreadable,
 }
 
+impl Unjudged {
+    /// All reasons.
+    pub const ALL: [Self; 4] = [Self::Young, Self::Ended, Self::NotSettled, Self::Unreadable];
+}
+
 /// Facts about the verdict of a report.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

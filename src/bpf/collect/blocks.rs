@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use unwind_tables::addr::Avma;
 
+use super::judged::{Judged, JudgedBlocks};
 use super::listing::{ListRequest, Listing};
 use crate::bpf::types::{block, block_key};
 use crate::bpf::{Batch, HashTable, Kernel, KernelTrace, Recorded, YoungBlocks, monotonic_nanoseconds};
@@ -36,6 +37,11 @@ impl Moment {
     pub fn ago(time: Duration) -> Self {
         let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         Self(monotonic_nanoseconds().saturating_sub(nanoseconds))
+    }
+
+    /// The moment as a time on the clock.
+    pub fn since_boot(self) -> Duration {
+        Duration::from_nanos(self.0)
     }
 
     /// Time from this moment to `at`, in nanoseconds of the same clock; 0 if `at` is earlier.
@@ -162,22 +168,34 @@ pub struct LiveBlocks {
     by_stack: Vec<Option<Box<StackBlocks<WeightedAmount>>>>,
     /// Single blocks, if requested.
     listing: Option<Box<Listing>>,
+    judged: Option<JudgedBlocks>,
 }
 
 impl LiveBlocks {
     /// Reads all blocks, and separates those younger than `older` at `moment` from the others. Leaves out blocks allocated
-    /// after `moment`, since the totals that were read then lack them, too. Lists the single blocks that `list` requests.
+    /// after `moment`, since the totals that were read then lack them, too. Lists the single blocks that `list` requests, and asks
+    /// `judge`, if there is one, for the verdict on each.
     pub fn read(
         table: &BlockTable,
         moment: Moment,
         older: Duration,
         list: Option<ListRequest>,
+        mut judge: Option<&mut dyn FnMut(&Block) -> Judged>,
     ) -> Result<Self, libbpf_rs::Error> {
         let mut live = Self {
             listing: list.map(|list| Box::new(Listing::new(list))),
+            judged: judge.as_ref().map(|_| JudgedBlocks::default()),
             ..Self::default()
         };
-        table.visit(|block| live.add(&block, moment, older))?;
+        table.visit(|block| {
+            live.add(&block, moment, older);
+            if let (Some(judge), Some(judged)) = (judge.as_mut(), &mut live.judged) {
+                let verdict = judge(&block);
+                if block.allocated_at <= moment.0 {
+                    judged.add(block.stack, verdict, block.amount());
+                }
+            }
+        })?;
         Ok(live)
     }
 
@@ -205,6 +223,11 @@ impl LiveBlocks {
         let number = usize::try_from(record).unwrap_or(usize::MAX);
         let stack = self.by_stack.get(number).and_then(Option::as_deref);
         stack.map(StackBlocks::rounded).unwrap_or_default()
+    }
+
+    /// Blocks by the verdict on them; `None` if not requested.
+    pub fn judged(&self) -> Option<&JudgedBlocks> {
+        self.judged.as_ref()
     }
 
     /// Single blocks of the stack that has these records; `None` if not requested.

@@ -42,10 +42,14 @@ impl PageState {
 
     /// Returns whether the process holds memory by it: it is its own, resident or swapped, and not the kernel's page of
     /// zeros, `zero`, which stands for pages that were only read.
-    pub(super) fn is_own(self, zero: Option<u64>) -> bool {
+    pub fn is_own(self, zero: Option<u64>) -> bool {
         let is_zero = zero.is_some() && self.frame() == zero;
-        let is_there = self.has(Self::PRESENT) || (self.has(Self::SWAPPED) && !self.has(Self::GUARD));
-        is_there && !self.has(Self::OF_FILE) && !is_zero
+        self.is_there() && !self.has(Self::OF_FILE) && !is_zero
+    }
+
+    /// Returns whether something is at its address, resident or swapped out, the process's own or not.
+    pub fn is_there(self) -> bool {
+        self.has(Self::PRESENT) || (self.has(Self::SWAPPED) && !self.has(Self::GUARD))
     }
 
     /// Returns whether something is at its address, the process's own or not.
@@ -72,6 +76,15 @@ impl ResidentPages {
     /// Opens those of process `pid`.
     pub fn open(pid: u32) -> io::Result<Self> {
         File::open(format!("/proc/{pid}/pagemap")).map(Self)
+    }
+
+    /// Checks that the process has its memory still.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::read`].
+    pub fn check(&self) -> io::Result<()> {
+        self.read(&(0..1)).map(|_| ())
     }
 
     /// Reads the states of `pages`, by number.

@@ -1,0 +1,114 @@
+//! Ranges of addresses, ascending, taken from others.
+
+use std::iter::Peekable;
+use std::ops::Range;
+
+use unwind_tables::addr::Avma;
+
+/// Parts of some ranges that are in none of others.
+pub(super) struct Without<A, B: Iterator> {
+    from: A,
+    /// The rest of the range that is looked at.
+    rest: Option<Range<Avma>>,
+    taken: Peekable<B>,
+}
+
+/// Takes `taken` from `from`. Both ascend; none of `from` overlap.
+pub(super) fn without<A, B>(from: A, taken: B) -> Without<A::IntoIter, B::IntoIter>
+where
+    A: IntoIterator<Item = Range<Avma>>,
+    B: IntoIterator<Item = Range<Avma>>,
+{
+    Without {
+        from: from.into_iter(),
+        rest: None,
+        taken: taken.into_iter().peekable(),
+    }
+}
+
+impl<A, B> Iterator for Without<A, B>
+where
+    A: Iterator<Item = Range<Avma>>,
+    B: Iterator<Item = Range<Avma>>,
+{
+    type Item = Range<Avma>;
+
+    fn next(&mut self) -> Option<Range<Avma>> {
+        loop {
+            let rest = self.rest.take().or_else(|| self.from.next())?;
+            while self.taken.next_if(|taken| taken.end <= rest.start).is_some() {}
+            let Some(taken) = self.taken.peek().filter(|taken| taken.start < rest.end) else {
+                if rest.is_empty() {
+                    continue;
+                }
+                return Some(rest);
+            };
+            let before = rest.start..taken.start;
+            if taken.end < rest.end {
+                self.rest = Some(taken.end..rest.end);
+            }
+            if !before.is_empty() {
+                return Some(before);
+            }
+        }
+    }
+}
+
+/// Parts that both have. Each ascends without overlap.
+pub(super) fn common(one: &[Range<Avma>], other: &[Range<Avma>]) -> Vec<Range<Avma>> {
+    let mut common = Vec::new();
+    let (mut ones, mut others) = (one.iter().peekable(), other.iter().peekable());
+    while let (Some(a), Some(b)) = (ones.peek(), others.peek()) {
+        let both = a.start.max(b.start)..a.end.min(b.end);
+        if !both.is_empty() {
+            common.push(both);
+        }
+        match a.end <= b.end {
+            true => ones.next(),
+            false => others.next(),
+        };
+    }
+    common
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ranges(of: &[bool]) -> Vec<Range<Avma>> {
+        let mut ranges: Vec<Range<Avma>> = Vec::new();
+        for (at, _) in (0..).zip(of).filter(|(_, is_in)| **is_in) {
+            match ranges.last_mut() {
+                Some(last) if last.end.get() == at => last.end = Avma::new(at + 1),
+                Some(_) | None => ranges.push(Avma::new(at)..Avma::new(at + 1)),
+            }
+        }
+        ranges
+    }
+
+    proptest! {
+        /// As if done address by address, and no empty range is left.
+        #[test]
+        fn address_by_address(both in prop::collection::vec((any::<bool>(), any::<bool>()), 0..60)) {
+            let (one, other): (Vec<bool>, Vec<bool>) = both.iter().copied().unzip();
+            let expected: Vec<bool> = both.iter().map(|(one, other)| *one && !*other).collect();
+            let left: Vec<_> = without(ranges(&one), ranges(&other)).collect();
+            prop_assert_eq!(left, ranges(&expected));
+            let expected: Vec<bool> = both.iter().map(|(one, other)| *one && *other).collect();
+            prop_assert_eq!(common(&ranges(&one), &ranges(&other)), ranges(&expected));
+        }
+    }
+
+    /// Ranges to take may overlap, and ranges to take from may touch.
+    #[test]
+    fn overlapping_ranges() {
+        let range = |(start, end)| Avma::new(start)..Avma::new(end);
+        let left = without(
+            [(0, 10), (10, 20)].map(range),
+            [(2, 8), (4, 5), (6, 12), (12, 12)].map(range),
+        );
+        assert_eq!(left.collect::<Vec<_>>(), [(0, 2), (12, 20)].map(range));
+    }
+}

@@ -1,0 +1,277 @@
+//! Reads the memory of a process that runs: nothing in it is written, and nothing of it is stopped.
+
+use std::cell::{Cell, RefCell};
+use std::fs::File;
+use std::io::IoSliceMut;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
+use unwind_tables::addr::Avma;
+
+use super::Memory;
+use super::pages::Pages;
+use crate::base::pages;
+
+const WORD: u64 = size_of::<u64>() as u64;
+/// Bytes that are read by one call of the system, and ranges, which it bounds by 1024 (`IOV_MAX`).
+const BYTES_AT_ONCE: usize = 1 << 20;
+const RANGES_AT_ONCE: usize = 512;
+/// Bytes between two ranges that are cheaper to read than another range.
+const GAP: u64 = 1024;
+
+/// Memory of a process. By pid: whoever makes it sees to it that the process has not ended meanwhile.
+#[derive(Debug)]
+pub struct Reader {
+    pid: Pid,
+    /// Reads pages that the process itself may not (`PROT_NONE`).
+    file: Option<File>,
+    pages: Pages,
+    buffer: RefCell<Vec<u8>>,
+    read: Cell<u64>,
+    unreadable: Cell<u64>,
+}
+
+/// Ranges that are read together: `spans` of memory, in the buffer one behind the other, and `pieces` of them.
+#[derive(Debug, Default)]
+struct Batch {
+    spans: Vec<Range<Avma>>,
+    /// Each with the place of its first byte in the buffer.
+    pieces: Vec<(usize, Range<Avma>)>,
+    bytes: usize,
+}
+
+impl Reader {
+    /// Memory of process `pid`, where it has `pages`.
+    pub fn new(pid: u32, pages: Pages) -> Self {
+        Self {
+            pid: Pid::from_raw(i32::try_from(pid).unwrap_or(-1)),
+            file: File::open(format!("/proc/{pid}/mem")).ok(),
+            pages,
+            buffer: RefCell::new(vec![0; BYTES_AT_ONCE]),
+            read: Cell::new(0),
+            unreadable: Cell::new(0),
+        }
+    }
+
+    pub fn pages(&self) -> &Pages {
+        &self.pages
+    }
+
+    /// Bytes read so far.
+    pub fn read(&self) -> u64 {
+        self.read.get()
+    }
+
+    /// Bytes of those that could not be read.
+    pub fn unreadable(&self) -> u64 {
+        self.unreadable.get()
+    }
+
+    /// Reads a batch, and shows its words.
+    fn flush(&self, batch: &mut Batch, see: &mut dyn FnMut(Avma, &[u64])) {
+        let mut buffer = self.buffer.borrow_mut();
+        let bytes = &mut buffer[..batch.bytes];
+        self.fill(&batch.spans, bytes);
+        self.read.set(self.read.get() + batch.bytes as u64);
+        let mut words = Vec::new();
+        for (place, piece) in batch.pieces.drain(..) {
+            let bytes = &bytes[place..place + length(&piece)];
+            let (chunks, _) = bytes.as_chunks();
+            words.clear();
+            words.extend(chunks.iter().map(|word| u64::from_ne_bytes(*word)));
+            see(piece.start, &words);
+        }
+        batch.spans.clear();
+        batch.bytes = 0;
+    }
+
+    /// Fills `bytes` with the memory of `spans`. What cannot be read is zeros, which lead nowhere.
+    fn fill(&self, spans: &[Range<Avma>], mut bytes: &mut [u8]) {
+        let mut spans = spans.iter().cloned();
+        let mut left: Vec<Range<Avma>> = spans.by_ref().collect();
+        while !left.is_empty() {
+            let remote: Vec<_> = left.iter().filter_map(remote).collect();
+            let read = process_vm_readv(self.pid, &mut [IoSliceMut::new(bytes)], &remote).unwrap_or(0);
+            bytes = &mut bytes[read..];
+            let mut read = read as u64;
+            let mut rest = left.into_iter();
+            left = Vec::new();
+            for span in rest.by_ref() {
+                let bytes_of = span.end.offset_from(span.start);
+                if read < bytes_of {
+                    let failed = span.start.wrapping_add(read);
+                    // To the end of the page, by the other way; then on with the rest.
+                    let page_end = (failed.get() / pages::bytes() + 1).saturating_mul(pages::bytes());
+                    let end = Avma::new(page_end).min(span.end);
+                    let (these, others) = bytes.split_at_mut(length(&(failed..end)));
+                    self.fill_hidden(failed, these);
+                    bytes = others;
+                    if end < span.end {
+                        left.push(end..span.end);
+                    }
+                    break;
+                }
+                read -= bytes_of;
+            }
+            left.extend(rest);
+        }
+    }
+
+    /// Fills `bytes` with memory that cannot be read as the process would.
+    fn fill_hidden(&self, from: Avma, bytes: &mut [u8]) {
+        let file = self.file.as_ref();
+        let is_read = file.is_some_and(|file| file.read_exact_at(bytes, from.get()).is_ok());
+        if !is_read {
+            bytes.fill(0);
+            self.unreadable.set(self.unreadable.get() + bytes.len() as u64);
+        }
+    }
+}
+
+impl Memory for Reader {
+    fn visit(&self, ranges: &[Range<Avma>], see: &mut dyn FnMut(Avma, &[u64])) {
+        let runs = self.pages.runs();
+        let mut run = ranges
+            .first()
+            .map_or(0, |first| runs.partition_point(|run| run.end <= first.start));
+        let mut batch = Batch::default();
+        for range in ranges {
+            run += runs[run..].partition_point(|run| run.end <= range.start);
+            let touched = runs[run..].iter().take_while(|run| run.start < range.end);
+            for run in touched {
+                let mut next = up(run.start.max(range.start));
+                let end = down(run.end.min(range.end));
+                while next < end {
+                    let room = BYTES_AT_ONCE - batch.bytes;
+                    if batch.spans.len() == RANGES_AT_ONCE || room < WORD as usize {
+                        self.flush(&mut batch, see);
+                        continue;
+                    }
+                    next = batch.add(next..end, run.start);
+                }
+            }
+        }
+        self.flush(&mut batch, see);
+    }
+}
+
+impl Batch {
+    /// Adds as much of `range` as there is room for, and returns the end of that. Memory from `readable` on can be read.
+    fn add(&mut self, range: Range<Avma>, readable: Avma) -> Avma {
+        let near = self.spans.last_mut().filter(|last| {
+            last.end <= range.start && last.end >= readable && range.start.offset_from(last.end) <= GAP
+        });
+        let between = near.as_ref().map_or(0, |last| length(&(last.end..range.start)));
+        let room = BYTES_AT_ONCE - self.bytes;
+        let (between, near) = match between < room {
+            true => (between, near),
+            false => (0, None),
+        };
+        let bytes = length(&range).min(room - between);
+        let end = range.start.wrapping_add(bytes as u64);
+        match near {
+            Some(last) => last.end = end,
+            None => self.spans.push(range.start..end),
+        }
+        self.pieces.push((self.bytes + between, range.start..end));
+        self.bytes += between + bytes;
+        end
+    }
+}
+
+fn remote(span: &Range<Avma>) -> Option<RemoteIoVec> {
+    Some(RemoteIoVec {
+        base: usize::try_from(span.start.get()).ok()?,
+        len: length(span),
+    })
+}
+
+fn length(range: &Range<Avma>) -> usize {
+    usize::try_from(range.end.get().saturating_sub(range.start.get())).unwrap_or(usize::MAX)
+}
+
+/// The next word's address.
+fn up(address: Avma) -> Avma {
+    Avma::new(address.get().next_multiple_of(WORD))
+}
+
+/// The address of the word that `address` is in.
+fn down(address: Avma) -> Avma {
+    Avma::new(address.get() / WORD * WORD)
+}
+
+#[cfg(test)]
+mod tests {
+    use memmap2::MmapOptions;
+
+    use super::*;
+    use crate::process::maps_of;
+    use crate::process::touched::ResidentPages;
+
+    /// Each word of some ranges is seen once, at its address, whatever lies between; memory that nobody may access is read, and
+    /// what was never touched, or is not mapped, is left out.
+    #[test]
+    fn own_memory() {
+        let page = usize::try_from(pages::bytes()).expect("small");
+        let length = 700 * page;
+        let mut memory = MmapOptions::new().len(length).map_anon().expect("a mapping");
+        let start = memory.as_ptr().addr();
+        let touched = |at: usize| at / page % 7 != 3;
+        for at in (0..length).step_by(8).filter(|&at| touched(at)) {
+            let word = (start + at) ^ 0x55;
+            memory[at..at + 8].copy_from_slice(&word.to_ne_bytes());
+        }
+        let pid = std::process::id();
+        let resident = ResidentPages::open(pid).expect("our own");
+        let maps = maps_of(pid).expect("our own");
+        let reader = Reader::new(pid, Pages::read(&resident, &maps).expect("our own"));
+        let at = |offset: usize| Avma::new((start + offset) as u64);
+        // One and a half pages, in every fourth; at unaligned addresses; and all of the rest.
+        let parts = (0..50).map(|number| at(number * 4 * page + 1)..at((number * 4 + 2) * page - 100));
+        let ranges: Vec<_> = parts.chain([at(200 * page)..at(length)]).collect();
+        let mut seen = Vec::new();
+        reader.visit(&ranges, &mut |first, words| {
+            for (number, &word) in words.iter().enumerate() {
+                seen.push((first.get() as usize + number * 8 - start, word as usize));
+            }
+        });
+        let is_asked = |at: &usize| {
+            let within = |range: &Range<Avma>| {
+                let (from, to) = (
+                    range.start.get() as usize - start,
+                    range.end.get() as usize - start,
+                );
+                from <= *at && at + 8 <= to
+            };
+            touched(*at) && ranges.iter().any(within)
+        };
+        let expected: Vec<_> = (0..length).step_by(8).filter(is_asked).collect();
+        assert_eq!(seen.iter().map(|(at, _)| *at).collect::<Vec<_>>(), expected);
+        assert!(seen.iter().all(|(at, word)| *word == (start + at) ^ 0x55));
+        assert_eq!(reader.unreadable(), 0);
+    }
+
+    /// Memory that cannot be read is counted and holds nothing; what is behind it is read.
+    #[test]
+    fn unreadable_memory() {
+        let page = usize::try_from(pages::bytes()).expect("small");
+        let mut memory = MmapOptions::new().len(3 * page).map_anon().expect("a mapping");
+        memory.fill(0x77);
+        let start = memory.as_ptr().addr() as u64;
+        let at = |page_number: u64| Avma::new(start + page_number * pages::bytes());
+        let gone = Avma::new(16 * pages::bytes())..Avma::new(17 * pages::bytes());
+        let all = Pages::of(vec![gone.clone(), at(0)..at(3)]);
+        let reader = Reader::new(std::process::id(), all);
+        let mut sum = [0, 0];
+        reader.visit(&[gone, at(0)..at(3)], &mut |_, words| {
+            for word in words {
+                sum[usize::from(*word == 0x7777_7777_7777_7777)] += 1;
+            }
+        });
+        let words = pages::bytes() / 8;
+        assert_eq!(sum, [words, 3 * words]);
+        assert_eq!(reader.unreadable(), pages::bytes());
+    }
+}

@@ -1,0 +1,116 @@
+//! Verdicts on outstanding blocks: which of them the processes can still reach. A thread of its own makes them, while the processes
+//! run and are followed.
+
+mod finding;
+mod subject;
+mod watch;
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+
+use super::process::Process;
+use super::{Session, Signals, VerdictSettings, View};
+use crate::bpf::collect::{self, BlockTable, Judged, Moment};
+use crate::reach::heap::Block;
+use leak_report::model::Judgement;
+
+use finding::Finding;
+use subject::Subject;
+pub(super) use watch::Watch;
+
+/// A verdict, and what is watched because of it and earlier ones, while a report is made.
+#[derive(Debug)]
+pub(super) struct Judging {
+    finding: Finding,
+    watch: Watch,
+}
+
+impl Judging {
+    /// The verdict on a block, which is outstanding.
+    pub(super) fn see(&mut self, block: &collect::Block) -> Judged {
+        self.watch
+            .see(&(block.instance, block.address, block.allocated_at));
+        self.finding.of(block)
+    }
+}
+
+/// Time for which what is called lost is watched before it is reported.
+const WATCH_TIME: Duration = Duration::from_secs(1);
+
+impl Session<'_> {
+    /// Makes a verdict, if `view` has one for this report; `ending`: no other follows.
+    pub(super) fn judge(
+        &mut self,
+        view: &View,
+        ending: bool,
+        signals: &Signals,
+    ) -> anyhow::Result<Option<Judging>> {
+        let Some(settings) = view.verdict.filter(|settings| settings.each || ending) else {
+            return Ok(None);
+        };
+        let table = BlockTable::of(&self.live.kernel).context("cannot read the block table")?;
+        let live = self.live.processes.values().filter(|process| process.is_live());
+        let subjects = live.map(|process| Subject::new(process.facts.instance, process.facts.pid));
+        let subjects = subjects.collect();
+        let finding = self.meanwhile(signals, move || judge(&table, subjects, settings))??;
+        tracing::debug!("verdict made: {:?}", finding.facts);
+        let mut watch = std::mem::take(&mut self.watch);
+        watch.begin(&finding);
+        Ok(Some(Judging { finding, watch }))
+    }
+
+    /// Facts about a verdict, after all blocks were seen.
+    pub(super) fn judgement(&mut self, judging: Judging) -> Judgement {
+        let Judging { finding, watch } = judging;
+        self.watch = watch;
+        let processes = &self.live.processes;
+        let is_live = |instance| processes.get(&instance).is_some_and(Process::is_live);
+        Judgement {
+            freed_later: self.watch.freed(is_live),
+            ..finding.facts
+        }
+    }
+}
+
+/// Makes passes until they are enough for each of `subjects`, or time is over.
+fn judge(
+    table: &BlockTable,
+    mut subjects: Vec<Subject>,
+    settings: VerdictSettings,
+) -> anyhow::Result<Finding> {
+    let began = Instant::now();
+    let since = Moment::now();
+    loop {
+        let mut blocks = blocks_of(table, &subjects)?;
+        for subject in subjects.iter_mut().filter(|subject| subject.needs_more()) {
+            subject.pass(blocks.remove(&subject.instance()).unwrap_or_default());
+        }
+        let is_over = began.elapsed() >= settings.limit;
+        if is_over || !subjects.iter().any(Subject::needs_more) {
+            break;
+        }
+    }
+    let finding = Finding::new(since, began.elapsed(), subjects);
+    std::thread::sleep(WATCH_TIME);
+    Ok(finding)
+}
+
+/// Lists the blocks of those instances that are asked about.
+fn blocks_of(table: &BlockTable, subjects: &[Subject]) -> anyhow::Result<HashMap<u32, Vec<Block>>> {
+    let asked = subjects.iter().filter(|subject| subject.needs_more());
+    let mut blocks: HashMap<_, Vec<_>> = asked.map(|subject| (subject.instance(), Vec::new())).collect();
+    let listed = table.visit(|block| {
+        if let Some(blocks) = blocks.get_mut(&block.instance) {
+            blocks.push(Block {
+                address: block.address,
+                size: block.size,
+                allocated_at: block.allocated_at,
+                stack: block.stack,
+            });
+        }
+    });
+    listed.context("cannot read the block table")?;
+    Ok(blocks)
+}

@@ -1,0 +1,118 @@
+//! Result of a verdict, by which single blocks are told apart.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use unwind_tables::addr::Avma;
+
+use super::subject::{End, Subject};
+use crate::bpf::collect::{Block, Judged, Moment};
+use crate::reach::passes::Identity;
+use leak_report::model::{Judgement, Unjudged};
+
+/// A block: instance, address, and when it was allocated.
+pub(super) type Key = (u32, Avma, u64);
+
+/// Verdict on the blocks of all processes that ran when it was made.
+#[derive(Debug)]
+pub(in crate::session) struct Finding {
+    /// Blocks allocated from here on are not judged.
+    since: Moment,
+    instances: HashMap<u32, OfInstance>,
+    pub(super) facts: Judgement,
+}
+
+/// Verdict on the blocks of one instance. All that are not named are reachable.
+#[derive(Debug)]
+enum OfInstance {
+    /// Lost blocks with their sizes.
+    Settled {
+        definitely: HashMap<Identity, u64>,
+        indirectly: HashMap<Identity, u64>,
+    },
+    /// Blocks that no pass has reached, of too few.
+    NotSettled(HashSet<Identity>),
+    Unreadable,
+}
+
+impl Finding {
+    pub(super) fn new(since: Moment, took: Duration, subjects: Vec<Subject>) -> Self {
+        let mut facts = Judgement {
+            took,
+            ..Judgement::default()
+        };
+        let mut instances = HashMap::new();
+        for subject in subjects {
+            let instance = subject.instance();
+            facts.passes = facts.passes.max(subject.passes());
+            facts.read = facts.read.saturating_add(subject.read());
+            facts.unreadable = facts.unreadable.saturating_add(subject.unreadable());
+            let of_instance = match subject.end() {
+                End::Settled(lost) => OfInstance::Settled {
+                    definitely: sizes(lost.definitely),
+                    indirectly: sizes(lost.indirectly),
+                },
+                End::NotSettled(missed) => OfInstance::NotSettled(missed.into_iter().collect()),
+                End::Failed => OfInstance::Unreadable,
+            };
+            instances.insert(instance, of_instance);
+        }
+        Self {
+            since,
+            instances,
+            facts,
+        }
+    }
+
+    /// The verdict on a block that is outstanding.
+    pub(super) fn of(&self, block: &Block) -> Judged {
+        // Timestamps can be early.
+        let at_latest = Duration::from_nanos(block.allocated_at) + Moment::PRECISION;
+        if at_latest >= self.since.since_boot() {
+            return Judged::Unknown(Unjudged::Young);
+        }
+        let identity = (block.address, block.allocated_at);
+        match self.instances.get(&block.instance) {
+            None => Judged::Unknown(Unjudged::Ended),
+            Some(OfInstance::Unreadable) => Judged::Unknown(Unjudged::Unreadable),
+            Some(OfInstance::NotSettled(missed)) => match missed.contains(&identity) {
+                true => Judged::Unknown(Unjudged::NotSettled),
+                false => Judged::Reachable,
+            },
+            Some(OfInstance::Settled {
+                definitely,
+                indirectly,
+            }) => {
+                if definitely.contains_key(&identity) {
+                    Judged::DefinitelyLost
+                } else if indirectly.contains_key(&identity) {
+                    Judged::IndirectlyLost
+                } else {
+                    Judged::Reachable
+                }
+            }
+        }
+    }
+
+    /// Lost blocks with their sizes.
+    pub(super) fn lost(&self) -> impl Iterator<Item = (Key, u64)> {
+        self.instances.iter().flat_map(|(&instance, found)| {
+            let (definitely, indirectly) = match found {
+                OfInstance::Settled {
+                    definitely,
+                    indirectly,
+                } => (Some(definitely), Some(indirectly)),
+                OfInstance::NotSettled(_) | OfInstance::Unreadable => (None, None),
+            };
+            let lost = definitely.into_iter().chain(indirectly).flatten();
+            lost.map(move |(&(address, at), &size)| ((instance, address, at), size))
+        })
+    }
+}
+
+fn sizes(blocks: Vec<crate::reach::heap::Block>) -> HashMap<Identity, u64> {
+    let blocks = blocks.into_iter();
+    blocks
+        .map(|block| ((block.address, block.allocated_at), block.size))
+        .collect()
+}
