@@ -156,6 +156,18 @@ int loader_hook(struct pt_regs *ctx)
 	return 0;
 }
 
+/* SIGSTOP, of x86-64 and AArch64 (the kernel's include/uapi/asm-generic/signal.h). */
+#define SIGNAL_STOP 19
+
+/* Attached to the function by which the program that memleak has started ends: stops it, for a verdict on what it has not freed. */
+SEC("uprobe")
+int exit_hook(struct pt_regs *ctx)
+{
+	if (current_tgid() == held_process && !bpf_send_signal(SIGNAL_STOP))
+		send_event(EVENT_HELD, 0, 0);
+	return 0;
+}
+
 /* Runs, among other times, during exec: the old memory is gone and nothing of the new program is mapped. */
 SEC("tp_btf/task_rename")
 int process_rename(u64 *ctx)

@@ -502,6 +502,8 @@ enum event_kind {
 	EVENT_LIFECYCLE = 2,
 	/* A walk needs the saves of the object at an address, which are not loaded. */
 	EVENT_SAVES_WANTED = 3,
+	/* The program that memleak has started is stopped where it is about to end. */
+	EVENT_HELD = 4,
 };
 
 struct event {

@@ -359,10 +359,20 @@ fn rets(probes: &[Probe]) -> Vec<Place<'_>> {
     places
 }
 
-/// An instruction that the target's loader executes whenever it maps or unmaps objects.
+/// What a hook is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HookKind {
+    /// The loader maps or unmaps objects.
+    Loader,
+    /// The program is about to end.
+    Exit,
+}
+
+/// An instruction that a target executes whenever something happens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hook {
-    /// File of the loader, as the kernel can open it.
+    pub kind: HookKind,
+    /// File that has it, as the kernel can open it.
     pub path: PathBuf,
     /// File name for messages.
     pub file: String,
@@ -383,7 +393,10 @@ pub(super) fn attach_hook(
     hook: &Hook,
 ) -> Result<AttachedHook, AttachError> {
     let pid = kernel_pid(pid);
-    let program = &programs.loader_hook;
+    let (program, name) = match hook.kind {
+        HookKind::Loader => (&programs.loader_hook, "the loader's hook"),
+        HookKind::Exit => (&programs.exit_hook, "the end of the program"),
+    };
     let offset = position(hook.offset);
     let make = |_| {
         if path == AttachPath::Perf {
@@ -395,7 +408,7 @@ pub(super) fn attach_hook(
         };
         program.attach_uprobe_multi_with_opts(pid, &hook.path, "", options)
     };
-    let error = |refusal| AttachError::new(path, "the loader's hook", &hook.file, refusal);
+    let error = |refusal| AttachError::new(path, name, &hook.file, refusal);
     let links = attach_helper::make_links(1, make).map_err(|(_, refusal)| error(refusal))?;
     let link = links
         .into_iter()

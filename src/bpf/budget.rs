@@ -180,6 +180,7 @@ fn taken(
         attach,
         follow_fork: true,
         regions,
+        held: Some(1),
         // Mapping calls are sent differently with and without.
         faults: (regions.is_some() && attach == AttachPath::Perf)
             .then_some(FaultSettings { function: 0, seed: 0 }),
@@ -211,6 +212,7 @@ fn taken(
         &programs.usdt_free,
         &programs.page_fault,
         &programs.loader_hook,
+        &programs.exit_hook,
         &programs.process_exec,
         &programs.process_rename,
         &programs.process_exit,

@@ -81,7 +81,7 @@ impl Closers {
 }
 
 /// Ranges of descriptors that are not `kept`, both ends included.
-fn gaps_between(mut kept: Vec<RawFd>) -> Vec<(c_uint, c_uint)> {
+pub(super) fn gaps_between(mut kept: Vec<RawFd>) -> Vec<(c_uint, c_uint)> {
     kept.sort_unstable();
     let mut gaps = Vec::new();
     let mut next = 0;
@@ -95,13 +95,18 @@ fn gaps_between(mut kept: Vec<RawFd>) -> Vec<(c_uint, c_uint)> {
     gaps
 }
 
+/// Closes ranges of descriptors, in a helper process.
+pub(super) fn close_gaps(gaps: &[(c_uint, c_uint)]) {
+    for &(first, last) in gaps {
+        // SAFETY: the process uses none of these descriptors any more.
+        unsafe { libc::close_range(first, last, 0) };
+    }
+}
+
 /// Starts a process that closes `gaps`, waits until `read_end` has no writer left, and ends.
 fn start_closer(gaps: &[(c_uint, c_uint)], read_end: RawFd) -> Option<Pid> {
     attach_helper::start(|| {
-        for &(first, last) in gaps {
-            // SAFETY: this process uses none of these descriptors any more.
-            unsafe { libc::close_range(first, last, 0) };
-        }
+        close_gaps(gaps);
         let mut byte = 0_u8;
         // SAFETY: the buffer is one byte. The read returns at end of file: no byte is written, and signals are blocked.
         unsafe { libc::read(read_end, (&raw mut byte).cast(), 1) };

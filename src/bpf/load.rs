@@ -129,6 +129,8 @@ pub struct Settings {
     pub announced: bool,
     /// Calls that are reported one by one.
     pub calls: CallTrace,
+    /// Process that is stopped where it is about to end.
+    pub held: Option<u32>,
     pub capacity: Capacity,
 }
 
@@ -295,6 +297,7 @@ fn choose_programs(object: &mut OpenMemleakSkel<'_>, settings: &Settings) {
     programs.usdt_free.set_autoload(announced);
     programs.allocation_session.set_autoload(session && probed);
     programs.allocation_return.set_autoload(!session && probed);
+    programs.exit_hook.set_autoload(settings.held.is_some());
     programs.allocation_entry.set_autoload(probed);
     programs.free_entry.set_autoload(probed);
     programs.calibration_session.set_autoload(session);
@@ -307,6 +310,7 @@ fn choose_programs(object: &mut OpenMemleakSkel<'_>, settings: &Settings) {
             &mut programs.usdt_allocation,
             &mut programs.usdt_free,
             &mut programs.loader_hook,
+            &mut programs.exit_hook,
             &mut programs.calibration_entry,
             &mut programs.calibration_return,
         ] {
@@ -338,6 +342,7 @@ fn set_knobs(object: &mut OpenMemleakSkel<'_>, settings: &Settings, sizes: &Size
     knobs.check_walks = settings.fast_paths.checked;
     knobs.follow_fork = settings.follow_fork;
     knobs.pid_namespace = pid_namespace();
+    knobs.held_process = settings.held.unwrap_or(0);
     if let Some(faults) = settings.faults {
         knobs.traces_faults = true;
         knobs.fault_function = faults.function.into();

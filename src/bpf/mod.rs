@@ -14,6 +14,7 @@ mod detach;
 mod distance;
 mod faults;
 mod fdinfo;
+mod hold;
 mod kernel_trace;
 mod layout;
 mod load;
@@ -67,7 +68,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use leak_report::model::Source;
 use libbpf_rs::{Link, MapHandle, OpenObject, ProgramInput};
 
-pub use attach::{AttachError, Attached, AttachedHook, CallEnd, Cookie, Hook, Probe, ProbeRole};
+pub use attach::{AttachError, Attached, AttachedHook, CallEnd, Cookie, Hook, HookKind, Probe, ProbeRole};
 pub use attach_helper::Refusal;
 pub(crate) use batch::{Batch, HashTable};
 pub use calibration::Calibration;
@@ -75,6 +76,7 @@ pub(crate) use clock::monotonic_nanoseconds;
 pub use detach::detach_at_once;
 pub use distance::Distance;
 pub use faults::FaultWatch;
+pub use hold::Hold;
 pub use kernel_trace::{KernelMisses, KernelSettings, KernelTrace, Tracing};
 pub use load::{AttachPath, Capacity, FastPaths, FaultSettings, LoadError, Settings, SizeFilter, Walk};
 pub use memory::SharedWords;
@@ -240,7 +242,7 @@ impl<'obj> Kernel<'obj> {
         Calibration::attach(&self.skeleton.progs, self.attach)
     }
 
-    /// Attaches to the hook that the loader of process `pid`, or of every process, calls when mappings change.
+    /// Attaches to a hook in process `pid`, or in every process.
     pub fn attach_hook(&self, pid: Option<u32>, hook: &Hook) -> Result<AttachedHook, AttachError> {
         attach::attach_hook(&self.skeleton.progs, self.attach, pid, hook)
     }

@@ -129,6 +129,12 @@ impl Module {
         &self.linking
     }
 
+    /// True if it is named as glibc is.
+    pub fn is_glibc(&self) -> bool {
+        let name = self.linking.soname.as_deref();
+        name.is_some_and(|name| name.starts_with(b"libc.so."))
+    }
+
     /// True for a statically linked program: it has no loader and needs no other object.
     pub fn is_static_program(&self) -> bool {
         self.linking.is_static_program

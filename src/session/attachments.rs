@@ -19,6 +19,8 @@ pub(super) struct Attachments {
     probed: HashSet<ModuleId>,
     /// Loaders already handled: their hook, if any, is attached, or attaching failed.
     hooked: HashSet<ModuleId>,
+    /// Modules in which the end of the program was looked for.
+    exits: HashSet<ModuleId>,
 }
 
 impl Attachments {
@@ -95,6 +97,27 @@ impl Attachments {
             self.hooks.extend(
                 attached.inspect_err(|error| tracing::debug!("no events of mapping changes: {error}")),
             );
+        }
+    }
+
+    /// Attaches to the end of the program.
+    pub(super) fn add_exit_hooks(
+        &mut self,
+        kernel: &Kernel<'_>,
+        pid: Option<u32>,
+        mappings: &Mappings,
+        modules: &Modules,
+    ) {
+        let loader = mappings.loader();
+        for id in mappings.module_ids().filter(|&id| self.exits.insert(id)) {
+            let module = modules.get(id);
+            let hook = module.and_then(|module| hook::exit(module, loader == Some(id)));
+            if let Some(hook) = hook {
+                let attached = kernel.attach_hook(pid, &hook);
+                self.hooks.extend(
+                    attached.inspect_err(|error| tracing::warn!("no verdict when the program ends: {error}")),
+                );
+            }
         }
     }
 

@@ -1,5 +1,5 @@
 //! The loader's hook: the function that a target's loader calls, for debuggers, before and after it maps or unmaps
-//! objects (`r_brk` of `struct r_debug`; glibc and musl both call it `_dl_debug_state`).
+//! objects (`r_brk` of `struct r_debug`; glibc and musl both call it `_dl_debug_state`). And the function by which programs end.
 
 use object::read::elf::ElfFile64;
 use object::{LittleEndian, Object, ObjectSymbol};
@@ -7,10 +7,13 @@ use unwind_tables::ElfView;
 use unwind_tables::addr::{Avma, Svma};
 
 use crate::allocator::choose_site;
-use crate::bpf::Hook;
+use crate::bpf::{Hook, HookKind};
 use crate::process::{MappedCode, Mappings, Module, Modules};
 
 const HOOK: &str = "_dl_debug_state";
+
+/// Function by which programs end, after all that `atexit` has registered.
+const EXIT: &str = "_exit";
 
 /// Symbol of the loader's `struct r_debug`.
 const RECORD: &str = "_r_debug";
@@ -21,9 +24,27 @@ const STATE_AT: u64 = 24;
 pub(super) fn find(mappings: &Mappings, modules: &Modules) -> Option<Hook> {
     let loader = modules.get(mappings.loader()?)?;
     Some(Hook {
+        kind: HookKind::Loader,
         path: loader.probe_path()?,
         file: loader.path.display().to_string(),
         offset: ElfView::parse(loader.bytes()).ok()?.offset_of(site(loader)?)?,
+    })
+}
+
+/// Finds where the C library's programs end: `None` if the program has no C library, or another module is asked about.
+pub(super) fn exit(module: &Module, is_loader: bool) -> Option<Hook> {
+    // musl's loader is its C library.
+    let is_c_library = module.is_glibc() || module.is_static_program() || is_loader;
+    if !is_c_library {
+        return None;
+    }
+    Some(Hook {
+        kind: HookKind::Exit,
+        path: module.probe_path()?,
+        file: module.path.display().to_string(),
+        offset: ElfView::parse(module.bytes())
+            .ok()?
+            .offset_of(choose_site(module, EXIT).ok()?)?,
     })
 }
 

@@ -153,6 +153,11 @@ impl Live<'_> {
                     self.provide_saves(instance, address)?;
                     continue;
                 }
+                Event::Held => {
+                    tracing::debug!("the program is held at its end");
+                    self.is_held = true;
+                    continue;
+                }
                 Event::Lifecycle | Event::Unknown => continue,
             };
             let Some(process) = self.processes.get_mut(&instance) else {

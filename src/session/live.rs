@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use unwind_tables::addr::Avma;
@@ -25,8 +25,8 @@ use crate::allocator::{Catalog, PAGE_FAULT};
 use crate::bpf::collect::EventQueue;
 use crate::bpf::preflight;
 use crate::bpf::{
-    AttachPath, CallHooks, Capacity, FaultSettings, Kernel, Published, Reading, Settings, Storage, Walk,
-    Watch, detach_at_once,
+    AttachPath, CallHooks, Capacity, FaultSettings, Hold, Kernel, Published, Reading, Settings, Storage,
+    Walk, Watch, detach_at_once,
 };
 use crate::process::touched::Choice;
 use crate::process::{History, MappedCode, Mappings, Modules, Target};
@@ -105,6 +105,10 @@ pub(super) struct Live<'obj> {
     // First, so dropped first: probes must be detached before what they use is dropped.
     /// Attachments for all processes; only with `follow_fork`.
     pub(super) attached: Attachments,
+    /// Lets the started program go on if it is stopped at its end: after probes are detached. `None` if it is not to be stopped.
+    hold: Option<Hold>,
+    /// True once it was stopped there.
+    pub(super) is_held: bool,
     /// Instances by number, including ended ones.
     pub(super) processes: BTreeMap<u32, Process>,
     _watch: Watch,
@@ -169,6 +173,14 @@ impl<'obj> Live<'obj> {
         prepared: &mut Prepared,
     ) -> anyhow::Result<Self> {
         let faults = fault_settings(config, prepared.probes.catalog());
+        let started = prepared
+            .targets
+            .last()
+            .map(Target::pid)
+            .filter(|_| !config.program.is_empty());
+        let hold = started
+            .filter(|_| config.view.verdict.is_some())
+            .and_then(Hold::of);
         let settings = Settings {
             walk: config.walk,
             fast_paths: config.fast_paths,
@@ -180,6 +192,7 @@ impl<'obj> Live<'obj> {
             sampling: prepared.sampling,
             announced: prepared.probes.are_announced(),
             calls: config.calls.map_or(CallTrace::Off, |calls| calls.trace),
+            held: hold.as_ref().and(started),
             capacity: capacity(config, prepared),
         };
         let pids: Vec<_> = prepared
@@ -191,6 +204,8 @@ impl<'obj> Live<'obj> {
             .with_context(|| format!("cannot trace process {}", pids.join(", ")))?;
         let mut live = Self {
             attached: Attachments::default(),
+            hold,
+            is_held: false,
             processes: BTreeMap::new(),
             _watch: kernel.watch().context("cannot follow processes")?,
             regions: config
@@ -365,6 +380,16 @@ impl<'obj> Live<'obj> {
         Ok(())
     }
 
+    /// Lets the started program go on, after probes are detached.
+    pub(super) fn let_go(&mut self) -> anyhow::Result<()> {
+        if self.hold.is_some() {
+            let events = self.events.wait(Duration::ZERO).context("cannot read events")?;
+            self.react(&events)?;
+            self.hold = None;
+        }
+        Ok(())
+    }
+
     /// Removes all probes from all processes. What was recorded stays.
     pub(super) fn detach(&mut self) {
         let began = Instant::now();
@@ -493,6 +518,9 @@ impl<'obj> Live<'obj> {
             return Ok(());
         }
         attached.add(&self.kernel, pid, mappings, modules, &mut self.probes)?;
+        if self.hold.is_some() {
+            attached.add_exit_hooks(&self.kernel, pid, mappings, modules);
+        }
         Ok(())
     }
 }

@@ -251,7 +251,7 @@ impl<'obj> Session<'obj> {
             if let Some(meter) = &self.meter {
                 meter.apply_decision(live);
             }
-            if !live.any_process_running() {
+            if !live.any_process_running() || live.is_held {
                 return Ok(true);
             }
             next_reload = live.reload_due()?;
@@ -274,7 +274,11 @@ impl<'obj> Session<'obj> {
         let mut given = self.live.processes.values().filter(|process| process.is_given);
         // The kernel side sees the exit before this process, the parent, is notified: only then is it worth waiting.
         let has_exited = given.any(|process| process.ended == Some(InstanceEnd::Exited));
-        let end = if has_exited { program.wait() } else { program.end() };
+        let end = if has_exited || self.live.is_held {
+            program.wait()
+        } else {
+            program.end()
+        };
         match end {
             Some(end) => {
                 reports.stage(&Stage::Ended)?;
@@ -371,6 +375,7 @@ impl<'obj> Session<'obj> {
         self.live.forget_ended()?;
         if let Some(detach) = ending {
             detach(&mut self.live);
+            self.live.let_go()?;
         }
         self.symbolizer.begin(patience);
         self.live.add_regions(&mut snapshot, &mut self.symbolizer);
@@ -457,6 +462,7 @@ impl Traced for Session<'_> {
             (true, true) => Some(self.last_report(&config.view, config.top, signals)?),
             (false, true) => {
                 self.live.detach();
+                self.live.let_go()?;
                 None
             }
             (false, false) => None,

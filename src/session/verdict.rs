@@ -52,9 +52,16 @@ impl Session<'_> {
         };
         let table = BlockTable::of(&self.live.kernel).context("cannot read the block table")?;
         let live = self.live.processes.values().filter(|process| process.is_live());
-        let subjects = live.map(|process| Subject::new(process.facts.instance, process.facts.pid));
+        let is_still = self.live.is_held;
+        let subjects = live.map(|process| Subject::new(process.facts.instance, process.facts.pid, is_still));
         let subjects = subjects.collect();
-        let finding = self.meanwhile(signals, move || judge(&table, subjects, settings))??;
+        let watch_time = if is_still { Duration::ZERO } else { WATCH_TIME };
+        let judge = move || {
+            let finding = judge(&table, subjects, settings);
+            std::thread::sleep(watch_time);
+            finding
+        };
+        let finding = self.meanwhile(signals, judge)??;
         tracing::debug!("verdict made: {:?}", finding.facts);
         let mut watch = std::mem::take(&mut self.watch);
         watch.begin(&finding);
@@ -92,9 +99,7 @@ fn judge(
             break;
         }
     }
-    let finding = Finding::new(since, began.elapsed(), subjects);
-    std::thread::sleep(WATCH_TIME);
-    Ok(finding)
+    Ok(Finding::new(since, began.elapsed(), subjects))
 }
 
 /// Lists the blocks of those instances that are asked about.

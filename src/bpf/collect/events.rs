@@ -33,6 +33,8 @@ pub enum Event {
         instance: u32,
         address: Avma,
     },
+    /// The program that memleak has started is stopped where it is about to end.
+    Held,
     /// An instance began or ended; its record on the kernel side has the details.
     Lifecycle,
     /// A record of unknown kind or size.
@@ -50,6 +52,7 @@ impl Event {
             event_kind::EVENT_UNKNOWN_MAPPING => Self::UnknownMapping { instance, address },
             event_kind::EVENT_MAPPINGS_CHANGED => Self::MappingsChanged { instance },
             event_kind::EVENT_SAVES_WANTED => Self::SavesWanted { instance, address },
+            event_kind::EVENT_HELD => Self::Held,
             event_kind::EVENT_LIFECYCLE => Self::Lifecycle,
             _ => Self::Unknown,
         }

@@ -121,6 +121,7 @@ fn settings(path: AttachPath, regions: Option<CallHooks>) -> Settings {
         sizes: None,
         sampling: Sampling::All,
         announced: false,
+        held: None,
         calls: CallTrace::Off,
         capacity: SMALL,
     }

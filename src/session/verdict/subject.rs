@@ -19,6 +19,8 @@ pub(super) struct Subject {
     /// Bound to the memory of the instance: after an exec or its end, nothing is read.
     resident: Option<ResidentPages>,
     judge: Judge,
+    /// True if nothing of it runs: then one pass says everything.
+    is_still: bool,
     /// Set once enough passes were made.
     lost: Option<LostBlocks>,
     has_failed: bool,
@@ -37,8 +39,8 @@ pub(super) enum End {
 }
 
 impl Subject {
-    /// Process `pid`, as long as it is the instance.
-    pub(super) fn new(instance: u32, pid: u32) -> Self {
+    /// Process `pid`, as long as it is the instance. `is_still`: nothing of it runs.
+    pub(super) fn new(instance: u32, pid: u32, is_still: bool) -> Self {
         let resident = ResidentPages::open(pid);
         if let Err(error) = &resident {
             tracing::warn!(
@@ -51,6 +53,7 @@ impl Subject {
             has_failed: resident.is_err(),
             resident: resident.ok(),
             judge: Judge::default(),
+            is_still,
             lost: None,
             read: 0,
             unreadable: 0,
@@ -106,7 +109,7 @@ impl Subject {
             words: &[],
         };
         self.judge.pass(&sight);
-        let lost = match self.judge.passes().are_enough() {
+        let lost = match self.is_still || self.judge.passes().are_enough() {
             true => Some(self.judge.lost(&heap, &reader)),
             false => None,
         };

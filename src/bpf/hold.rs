@@ -1,0 +1,93 @@
+//! Holds a started program where it is about to end. Its probe stops it; what is here lets it go on, whatever becomes of memleak.
+#![allow(unsafe_code, reason = "a process that only waits and sends a signal")]
+
+use std::fs;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use nix::fcntl::OFlag;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::waitpid;
+use nix::unistd::{Pid, pipe2};
+
+use super::attach_helper;
+use super::detach::{close_gaps, gaps_between};
+
+/// A program that may be stopped by its probe. When this is dropped, or memleak ends, it runs on.
+#[derive(Debug)]
+pub struct Hold {
+    program: Pid,
+    /// Process that waits for the end of memleak.
+    helper: Option<Pid>,
+    /// Write end of the pipe that it waits on.
+    write_end: Option<OwnedFd>,
+}
+
+impl Hold {
+    /// Sees to it that process `pid` goes on once this is dropped; `None` if that cannot be guaranteed.
+    pub fn of(pid: u32) -> Option<Self> {
+        let program = Pid::from_raw(i32::try_from(pid).ok()?);
+        let (read_end, write_end) = pipe2(OFlag::O_CLOEXEC).ok()?;
+        let gaps = gaps_between(vec![read_end.as_raw_fd()]);
+        let helper = attach_helper::start(|| {
+            close_gaps(&gaps);
+            wait_for_end(read_end.as_raw_fd());
+            continue_stopped(program);
+        })?;
+        Some(Self {
+            program,
+            helper: Some(helper),
+            write_end: Some(write_end),
+        })
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        continue_stopped(self.program);
+        drop(self.write_end.take());
+        if let Some(helper) = self.helper.take() {
+            // The pid cannot have been reused before this call.
+            _ = waitpid(helper, None);
+        }
+    }
+}
+
+/// Reads until no writer is left: no byte is written, and signals are blocked.
+fn wait_for_end(read_end: RawFd) {
+    let mut byte = 0_u8;
+    // SAFETY: the buffer is one byte.
+    unsafe { libc::read(read_end, (&raw mut byte).cast(), 1) };
+}
+
+/// Lets a process go on if it is stopped. A signal that it does not need would run its handler.
+fn continue_stopped(program: Pid) {
+    let is_stopped = fs::read(format!("/proc/{program}/stat")).is_ok_and(|stat| {
+        let state = stat.iter().rposition(|&byte| byte == b')');
+        state.is_some_and(|name_end| stat.get(name_end + 2) == Some(&b'T'))
+    });
+    if is_stopped {
+        _ = kill(program, Signal::SIGCONT);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::thread::sleep;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A stopped process goes on when its hold is dropped.
+    #[test]
+    fn a_stopped_process_goes_on() {
+        let mut child = Command::new("sleep").arg("0.2").spawn().expect("coreutils");
+        let hold = Hold::of(child.id()).expect("a process");
+        let pid = Pid::from_raw(i32::try_from(child.id()).expect("small"));
+        kill(pid, Signal::SIGSTOP).expect("ours");
+        sleep(Duration::from_millis(400));
+        assert!(child.try_wait().expect("ours").is_none(), "it is stopped");
+        drop(hold);
+        assert!(child.wait().expect("ours").success());
+    }
+}
