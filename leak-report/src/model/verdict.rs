@@ -1,11 +1,13 @@
 //! Verdicts on outstanding blocks: whether the process can still reach them.
 
 use std::collections::BTreeMap;
+use std::iter::Sum;
+use std::ops::Add;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::Amount;
+use super::{Amount, Report, Stack};
 
 /// Outstanding blocks of a stack, in memcheck's words. The four add up to what is outstanding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +21,94 @@ pub struct Verdict {
     pub reachable: Amount,
     /// They could not be judged.
     pub unknown: Amount,
+}
+
+/// Names of one of the four parts of a [`Verdict`].
+#[derive(Clone, Copy, Debug)]
+pub struct Fate {
+    /// Field in JSON.
+    pub field: &'static str,
+    /// Words in reports for people, as memcheck has them.
+    pub words: &'static str,
+    /// The part of a verdict.
+    pub of: fn(&Verdict) -> Amount,
+}
+
+/// The parts of a [`Verdict`], the worst first.
+pub const FATES: [Fate; 4] = [
+    Fate {
+        field: "definitely_lost",
+        words: "definitely lost",
+        of: |verdict| verdict.definitely_lost,
+    },
+    Fate {
+        field: "indirectly_lost",
+        words: "indirectly lost",
+        of: |verdict| verdict.indirectly_lost,
+    },
+    Fate {
+        field: "reachable",
+        words: "still reachable",
+        of: |verdict| verdict.reachable,
+    },
+    Fate {
+        field: "unknown",
+        words: "unknown",
+        of: |verdict| verdict.unknown,
+    },
+];
+
+impl Verdict {
+    /// Returns whether any block is lost, directly or indirectly.
+    pub fn has_lost(&self) -> bool {
+        self.definitely_lost.blocks > 0 || self.indirectly_lost.blocks > 0
+    }
+
+    /// Sort key that ranks by what is definitely lost, then by what is indirectly lost; larger keys come first.
+    pub fn rank(&self) -> [u64; 4] {
+        let (definitely, indirectly) = (self.definitely_lost, self.indirectly_lost);
+        [
+            definitely.bytes,
+            definitely.blocks,
+            indirectly.bytes,
+            indirectly.blocks,
+        ]
+    }
+}
+
+impl Add for Verdict {
+    type Output = Self;
+
+    /// Adds part by part; saturates.
+    fn add(self, other: Self) -> Self {
+        Self {
+            definitely_lost: self.definitely_lost + other.definitely_lost,
+            indirectly_lost: self.indirectly_lost + other.indirectly_lost,
+            reachable: self.reachable + other.reachable,
+            unknown: self.unknown + other.unknown,
+        }
+    }
+}
+
+impl Sum for Verdict {
+    fn sum<I: Iterator<Item = Self>>(verdicts: I) -> Self {
+        verdicts.fold(Self::default(), Add::add)
+    }
+}
+
+impl Stack {
+    /// Verdict on the outstanding blocks; all zero if none was asked for.
+    pub fn judged(&self) -> Verdict {
+        self.verdict.unwrap_or_default()
+    }
+}
+
+impl Report {
+    /// Sum of the verdicts on the suspects, as shown to people; `None` if none was asked for.
+    pub fn verdict(&self) -> Option<Verdict> {
+        self.judgement.as_ref()?;
+        Some(self.suspects().map(|stack| stack.judged()).sum())
+    }
 }
 
 /// Reason why a block could not be judged.
@@ -36,8 +126,28 @@ pub enum Unjudged {
 }
 
 impl Unjudged {
-    /// All reasons.
+    /// Every reason.
     pub const ALL: [Self; 4] = [Self::Young, Self::Ended, Self::NotSettled, Self::Unreadable];
+
+    /// Name in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Young => "young",
+            Self::Ended => "ended",
+            Self::NotSettled => "not_settled",
+            Self::Unreadable => "unreadable",
+        }
+    }
+
+    /// Words in reports for people.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Young => "allocated or freed meanwhile",
+            Self::Ended => "of processes that have ended",
+            Self::NotSettled => "for want of time",
+            Self::Unreadable => "in memory that could not be read",
+        }
+    }
 }
 
 /// Facts about the verdict of a report.
@@ -58,4 +168,68 @@ pub struct Judgement {
     pub freed_later: Amount,
     /// Bytes of mapped memory that are there and could not be read: pointers in them were not seen.
     pub unreadable: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples;
+
+    fn amount(blocks: u64) -> Amount {
+        Amount {
+            bytes: 10 * blocks,
+            blocks,
+        }
+    }
+
+    fn verdict(parts: [u64; 4]) -> Verdict {
+        let [definitely_lost, indirectly_lost, reachable, unknown] = parts.map(amount);
+        Verdict {
+            definitely_lost,
+            indirectly_lost,
+            reachable,
+            unknown,
+        }
+    }
+
+    /// Sums are taken part by part; the table of parts has each field of the type once, under its serde name.
+    #[test]
+    fn sums_and_names() {
+        let sum: Verdict = [verdict([1, 2, 3, 4]), verdict([10, 20, 30, u64::MAX / 10])]
+            .into_iter()
+            .sum();
+        assert_eq!(sum.definitely_lost, amount(11));
+        assert_eq!(sum.unknown.bytes, u64::MAX);
+        let json = serde_json::to_value(verdict([1, 2, 3, 4])).expect("plain data");
+        for (fate, blocks) in FATES.iter().zip(1..) {
+            assert_eq!(json[fate.field]["blocks"], blocks, "{}", fate.field);
+            assert_eq!((fate.of)(&verdict([1, 2, 3, 4])).blocks, blocks);
+        }
+        for reason in Unjudged::ALL {
+            assert_eq!(serde_json::to_value(reason).expect("plain data"), reason.name());
+        }
+    }
+
+    /// Definitely lost bytes rank above any amount of indirectly lost ones; only lost blocks count as lost.
+    #[test]
+    fn ranks() {
+        assert!(verdict([1, 0, 0, 0]).rank() > verdict([0, 900, 900, 0]).rank());
+        assert!(verdict([0, 1, 0, 0]).rank() > verdict([0, 0, 900, 900]).rank());
+        assert!(verdict([0, 1, 0, 0]).has_lost() && !verdict([0, 0, 5, 5]).has_lost());
+    }
+
+    /// A report's verdict leaves out suppressed stacks, and is there only if one was asked for.
+    #[test]
+    fn totals() {
+        let mut report = samples::judged();
+        let all = report.verdict().expect("a verdict");
+        assert_eq!(all.definitely_lost.blocks, 8);
+        report.stacks[0].suppressed_by = Some(std::sync::Arc::new(crate::model::Suppression {
+            rule: "leak:x".to_owned(),
+            place: "supp:1".to_owned(),
+        }));
+        assert_eq!(report.verdict().expect("a verdict").definitely_lost.blocks, 0);
+        report.judgement = None;
+        assert_eq!(report.verdict(), None);
+    }
 }

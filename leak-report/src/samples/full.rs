@@ -1,6 +1,7 @@
 //! Report with an example of everything.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use unwind_tables::addr::{Avma, FileOffset, Svma};
 use unwind_tables::walk::{End, FoundBy};
@@ -8,8 +9,8 @@ use unwind_tables::walk::{End, FoundBy};
 use super::report;
 use crate::model::leak::{EndGroup, ModuleSteps};
 use crate::model::{
-    Amount, CodeSegment, Completeness, Frame, FrameId, InlinedFrame, Location, Losses, Module, ModuleId,
-    Place, Report, Stack, StackRecent, Symbol, Symbolized, TableFacts,
+    Amount, CodeSegment, Completeness, Frame, FrameId, InlinedFrame, Judgement, Location, Losses, Module,
+    ModuleId, Place, Report, Stack, StackRecent, Symbol, Symbolized, TableFacts, Unjudged, Verdict,
 };
 
 /// Bias of the modules of [`location`].
@@ -178,5 +179,36 @@ pub fn full() -> Report {
         steps(None, 0, 1),
         steps(Some(plugin), 0, 3),
     ];
+    report
+}
+
+/// [`full`] with a verdict: of the first stack's 12 blocks, 8 are definitely lost, 1 is indirectly lost, 2 are reachable and
+/// 1 is unknown; the second stack's only block is reachable.
+pub fn judged() -> Report {
+    let amount = |blocks| Amount {
+        bytes: 40 * blocks,
+        blocks,
+    };
+    let mut report = full();
+    report.stacks[0].verdict = Some(Verdict {
+        definitely_lost: amount(8),
+        indirectly_lost: amount(1),
+        reachable: amount(2),
+        unknown: amount(1),
+    });
+    report.stacks[1].verdict = Some(Verdict {
+        reachable: amount(1),
+        ..Verdict::default()
+    });
+    report.stacks[2].verdict = Some(Verdict::default());
+    report.judgement = Some(Judgement {
+        passes: 5,
+        took: Duration::from_millis(3_200),
+        read: 3 << 30,
+        stopped: None,
+        unjudged: BTreeMap::from([(Unjudged::NotSettled, amount(1))]),
+        freed_later: Amount::default(),
+        unreadable: 0,
+    });
     report
 }

@@ -19,7 +19,7 @@ use crate::model::{
     TargetFacts, TextId, TextKind, TimeOfDay,
 };
 
-pub use full::full;
+pub use full::{full, judged};
 
 thread_local! {
     static ENTRIES: RefCell<Dictionary> = RefCell::default();
