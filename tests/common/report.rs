@@ -20,6 +20,8 @@ pub struct Report {
     pub unwinding: Unwinding,
     #[serde(flatten)]
     pub recent: super::recent::Recent,
+    /// `None` unless a verdict was asked for.
+    pub verdict: Option<Judgement>,
     pub overhead: Option<Overhead>,
     #[serde(rename = "self")]
     pub own: OwnMemory,
@@ -75,6 +77,29 @@ pub struct Interval {
     pub now: u64,
     pub least: u64,
     pub most: u64,
+}
+
+/// Outstanding blocks by whether the process can still reach them.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+pub struct Verdict {
+    pub definitely_lost: Amount,
+    pub indirectly_lost: Amount,
+    pub reachable: Amount,
+    pub unknown: Amount,
+}
+
+/// Verdict of a report, with how it was made.
+#[derive(Debug, Deserialize)]
+pub struct Judgement {
+    #[serde(flatten)]
+    pub verdict: Verdict,
+    pub passes: u32,
+    pub took_ns: u64,
+    pub read_bytes: u64,
+    pub stopped_ns: Option<u64>,
+    pub unknown_because: BTreeMap<String, Amount>,
+    pub freed_later: Amount,
+    pub unreadable_bytes: u64,
 }
 
 /// Memory of memleak itself, in bytes.
@@ -226,6 +251,8 @@ pub struct Stack {
     pub end_at: Option<EndAt>,
     #[serde(flatten)]
     pub recent: super::recent::StackRecent,
+    /// `None` unless a verdict was asked for.
+    pub verdict: Option<Verdict>,
     pub frames: Vec<Frame>,
 }
 

@@ -8,7 +8,7 @@ use unwind_tables::walk::{End, FoundBy};
 use super::ends::{advice, explain};
 use super::kernel::kind_lines;
 use super::modules::{end_lines, fp_lines};
-use super::{estimates, memory, overhead, recent, regions, suppressed};
+use super::{estimates, memory, overhead, recent, regions, suppressed, verdict};
 use crate::model::Report;
 use crate::model::printable::Printable;
 use crate::model::{Amount, CALLS, Count, Events, InstanceEnd, LOSSES, Losses, OwnMemory};
@@ -27,6 +27,7 @@ pub(super) fn render(report: &Report, paths: Option<String>, out: &mut dyn Write
     }
     lines(out, "Calls", call_lines(report))?;
     render_total(report, out)?;
+    lines(out, "Verdict", verdict::lines(report))?;
     lines(out, "Paths", paths.into_iter().collect())?;
     render_memory(report, out)?;
     lines(out, "Mapped", regions::lines(report))?;

@@ -7,6 +7,7 @@ mod amount;
 mod memory;
 mod overhead;
 mod recent;
+mod verdict;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -32,6 +33,7 @@ use crate::model::{InlinedFrame, InstanceEnd, RegionKind, abbreviated};
 use crate::model::{Location, Report, TargetFacts};
 
 use recent::{RecentJson, StackRecentJson};
+use verdict::{JudgementJson, VerdictJson};
 
 /// Version of the JSON document, its field `schema_version`; later versions only add fields, which a reader of an earlier
 /// one ignores.
@@ -93,6 +95,9 @@ struct ReportJson<'a> {
     unwinding: UnwindingJson<'a>,
     #[serde(flatten)]
     recent: RecentJson,
+    /// Only if a verdict was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verdict: Option<JudgementJson>,
     overhead: Option<OverheadJson>,
     /// Only if the kernel's own allocations were traced.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -199,6 +204,9 @@ struct StackJson<'a> {
     allocated: AmountJson,
     #[serde(flatten)]
     recent: StackRecentJson,
+    /// Only if a verdict was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verdict: Option<VerdictJson>,
     lost: AmountJson,
     end: &'static str,
     end_at: Option<EndAtJson<'a>>,
@@ -313,6 +321,7 @@ impl<'a> From<&'a Report> for ReportJson<'a> {
                     .collect(),
             },
             recent: report.into(),
+            verdict: JudgementJson::of(report),
             overhead: report.overhead.as_ref().map(OverheadJson::from),
             kernel: report.kernel.as_ref().map(KernelJson::from),
             own: report.own.into(),
@@ -394,6 +403,7 @@ impl<'a> StackJson<'a> {
             outstanding: AmountJson::of(report, stack.outstanding),
             allocated: AmountJson::of(report, stack.allocated),
             recent: StackRecentJson::of(&stack.recent, report),
+            verdict: stack.verdict.map(VerdictJson),
             lost: stack.lost.into(),
             end: stack.end.name(),
             end_at: stack.end_at().map(EndAtJson::from),

@@ -35,6 +35,7 @@ mod suppressed;
 mod tests;
 mod text;
 pub mod titles;
+mod verdict;
 
 use std::sync::Arc;
 
@@ -54,6 +55,7 @@ pub use people::{People, Screen};
 pub use pprof::{Amounts, Part};
 pub use recent::{rate as growth_rate, signed};
 pub use text::{FrameStyle, end_of, via};
+pub use verdict::{doubts as verdict_doubts, in_words as verdict_in_words};
 
 /// A frame in one line, without its source: `function+0xoffset [module]`.
 pub fn frame_name(frame: FrameRef<'_>) -> String {

@@ -22,12 +22,14 @@ impl Report {
         self.order = order;
     }
 
-    /// Stacks for people: those that hold blocks that are not young, in the requested order, or the most suspicious
-    /// first.
+    /// Stacks for people: those that hold blocks that are not young, or that lost some, in the requested order; without
+    /// one, those first that lost most, and then the most suspicious.
     pub fn ranked(&self) -> Vec<StackRef<'_>> {
-        let mut ranked: Vec<_> = self.outstanding_suspects().collect();
+        let is_shown = |stack: &StackRef<'_>| stack.shown().blocks > 0 || stack.judged().has_lost();
+        let mut ranked: Vec<_> = self.suspects().filter(is_shown).collect();
         if self.order.is_none() {
-            ranked.sort_by_cached_key(|&stack| rank(stack, Order::Suspicion));
+            let lost = |stack: StackRef<'_>| Reverse(stack.judged().rank());
+            ranked.sort_by_cached_key(|&stack| (lost(stack), rank(stack, Order::Suspicion)));
         }
         ranked
     }

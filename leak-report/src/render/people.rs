@@ -15,7 +15,7 @@ use super::cells::wrap;
 use super::health::{self, counted, percent, short_size, size};
 use super::paths::Paths;
 use super::text::{FrameStyle, via};
-use super::{blocks, estimates, recent};
+use super::{blocks, estimates, recent, verdict};
 use crate::model::printable::Printable;
 use crate::model::{Amount, Estimate, InstanceEnd, Sampling, SiteKey, StackRef};
 use crate::model::{Report, Stack};
@@ -207,7 +207,12 @@ impl Page<'_> {
             self.amount(stack)
         );
         write_wrapped(&heading, "", self.screen, out)?;
-        let mut facts = Vec::new();
+        let mut facts: Vec<_> = stack
+            .verdict
+            .as_ref()
+            .map(verdict::in_words)
+            .into_iter()
+            .collect();
         if report.sampling != Sampling::All {
             facts.push(estimates::error(stack.shown_estimate().spread));
         }

@@ -6,6 +6,7 @@ use super::estimates;
 use super::health::{counted, percent, short_size, size};
 use super::people::subject;
 use super::titles::{process_mark, title};
+use super::verdict;
 use crate::model::Report;
 use crate::model::leak::Suspicion;
 use crate::model::owner::callers;
@@ -36,6 +37,9 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         ("Average block", size(average(all.amount))),
     ] {
         writeln!(out, "  {:<15} {value}", format!("{label}:"))?;
+    }
+    for line in verdict::lines(report) {
+        writeln!(out, "  {:<15} {line}", "Verdict:")?;
     }
     for (label, value) in doubts(report, all) {
         writeln!(out, "  {label:<15} {value}")?;
@@ -86,6 +90,9 @@ fn write_site(stack: StackRef<'_>, number: usize, report: &Report, out: &mut dyn
         counted(amount.blocks, "block"),
         short_size(average(amount))
     )?;
+    if let Some(of_stack) = &stack.verdict {
+        writeln!(out, "   {}", verdict::in_words(of_stack))?;
+    }
     for caller in callers(stack).skip(1).take(MAX_CALLERS) {
         writeln!(out, "   < {}", Printable(&report.names.show(&caller)))?;
     }

@@ -11,6 +11,7 @@ mod schema;
 mod speedscope;
 mod summary;
 mod suppressed;
+mod verdict;
 
 use unwind_tables::walk::End;
 use unwind_tables::walk::Unwind;

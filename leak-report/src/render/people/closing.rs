@@ -4,13 +4,14 @@ use crate::model::Report;
 use crate::model::Sampling;
 use crate::render::health::{self, counted, percent};
 use crate::render::kernel::kind_lines;
-use crate::render::{estimates, overhead, recent, regions, suppressed};
+use crate::render::{estimates, overhead, recent, regions, suppressed, verdict};
 
 /// Lines of the block. `paths` explains the abbreviation of the paths above, if there is one.
 pub(super) fn lines(report: &Report, paths: Option<String>) -> Vec<String> {
     let (losses, events) = (&report.losses, &report.events);
     let under = |label: &'static str| move |line: String| format!("{label}: {line}");
-    let mut lines = vec![verdict(report)];
+    let mut lines = vec![in_short(report)];
+    lines.extend(verdict::lines(report).into_iter().map(under("verdict")));
     lines.extend(health::incomplete_lines(report));
     lines.extend(health::unseen_lines(losses).into_iter().map(under("lost")));
     if health::has_lost(losses) {
@@ -36,7 +37,7 @@ pub(super) fn lines(report: &Report, paths: Option<String>) -> Vec<String> {
 }
 
 /// Share of complete stacks, whether nothing was lost, and the cost of tracing.
-fn verdict(report: &Report) -> String {
+fn in_short(report: &Report) -> String {
     let [complete, all] = report.completeness.complete_stacks();
     let [complete_walks, walks] = report.completeness.complete_allocations();
     let mut parts = vec![match (complete, all) {

@@ -23,53 +23,69 @@ struct Column {
     width: usize,
     /// Minimum width of a terminal that has the column.
     from: usize,
+    /// True if only reports with a verdict have it.
+    is_of_verdict: bool,
     text: fn(StackRef<'_>, &Report) -> String,
 }
 
-const COLUMNS: [Column; 7] = [
+const COLUMNS: [Column; 8] = [
     Column {
         heading: "ID",
         width: 5,
         from: 0,
+        is_of_verdict: false,
         text: |stack, _| short_id(stack),
     },
     Column {
         heading: "SUSP",
         width: 4,
         from: NARROW,
+        is_of_verdict: false,
         text: |stack, _| {
             let suspicion = stack.recent.suspicion.filter(Suspicion::is_known);
             suspicion.map_or_else(|| "-".to_owned(), |suspicion| suspicion.score().to_string())
         },
     },
     Column {
+        heading: "DEF. LOST",
+        width: 10,
+        from: 0,
+        is_of_verdict: true,
+        text: |stack, _| short_size(stack.judged().definitely_lost.bytes),
+    },
+    Column {
         heading: "HELD",
         width: 10,
         from: 0,
+        is_of_verdict: false,
         text: |stack, _| short_size(stack.shown().bytes),
     },
     Column {
         heading: "BLOCKS",
         width: 6,
         from: 0,
+        is_of_verdict: false,
         text: |stack, _| short_count(stack.shown().blocks),
     },
     Column {
         heading: "GROWTH",
         width: 13,
         from: 0,
+        is_of_verdict: false,
         text: |stack, report| growth_per_second(stack, report),
     },
     Column {
         heading: "FREED",
         width: 5,
         from: MEDIUM,
+        is_of_verdict: false,
         text: |stack, _| freed(stack),
     },
     Column {
         heading: "AGE",
         width: 6,
         from: MEDIUM,
+        is_of_verdict: false,
         text: |stack, _| typical_age(stack),
     },
 ];
@@ -85,7 +101,9 @@ pub(super) fn write(
         return Ok(());
     }
     let available = screen.width.unwrap_or(usize::MAX);
-    let columns: Vec<_> = COLUMNS.iter().filter(|column| column.from <= available).collect();
+    let has_verdict = report.judgement.is_some();
+    let is_shown = |column: &&Column| column.from <= available && (has_verdict || !column.is_of_verdict);
+    let columns: Vec<_> = COLUMNS.iter().filter(is_shown).collect();
     let cells = |text: &dyn Fn(&Column) -> String| -> String {
         columns
             .iter()

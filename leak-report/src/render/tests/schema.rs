@@ -4,8 +4,9 @@
 use std::process::{Command, Stdio};
 
 use super::*;
+use crate::model::{Amount, Unjudged};
 
-/// Reports with all fields, of samples, and without stacks match the schema.
+/// Reports with all fields, of samples, without stacks, and with a verdict match the schema.
 #[test]
 fn made_reports_match_the_schema() {
     let mut everything = full();
@@ -19,6 +20,12 @@ fn made_reports_match_the_schema() {
         stacks: Vec::new(),
         ..everything.clone()
     };
+    let mut judged = crate::samples::judged();
+    judged.losses.causes.clear();
+    if let Some(judgement) = &mut judged.judgement {
+        judgement.stopped = Some(std::time::Duration::from_millis(7));
+        judgement.unjudged = Unjudged::ALL.map(|reason| (reason, Amount::default())).into();
+    }
     let mut python = Command::new("/usr/bin/python3")
         .args(["tests/validate_json.py", "report.schema.json"])
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
@@ -27,14 +34,14 @@ fn made_reports_match_the_schema() {
         .spawn()
         .expect("apt-get install python3 python3-jsonschema");
     let mut input = python.stdin.take().unwrap();
-    for report in [everything, sampled, nothing] {
+    for report in [everything, sampled, nothing, judged] {
         render(&report, Format::Json, &mut input).unwrap();
     }
     drop(input);
     let output = python.wait_with_output().unwrap();
     let output_text = String::from_utf8_lossy(&output.stdout);
     assert!(
-        output.status.success() && output_text.contains("3 checked, 0 violations"),
+        output.status.success() && output_text.contains("4 checked, 0 violations"),
         "{output_text}"
     );
 }

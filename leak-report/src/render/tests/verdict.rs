@@ -1,0 +1,153 @@
+//! Verdicts in formats for people and in JSON.
+
+use std::time::Duration;
+
+use super::*;
+use crate::model::{Amount, BlockList, Order, StackRecent, Unjudged, Verdict};
+use crate::samples::judged;
+
+fn amount(blocks: u64) -> Amount {
+    Amount {
+        bytes: 40 * blocks,
+        blocks,
+    }
+}
+
+/// Lines of a report that contain a text, without what is around them.
+fn lines_with(text: &str, part: &str) -> Vec<String> {
+    let lines = text.lines().filter(|line| line.contains(part));
+    lines.map(|line| line.trim().to_owned()).collect()
+}
+
+/// Below its heading, a stack says what became of its blocks; the closing block has the total and how it was made.
+#[test]
+fn text_of_a_verdict() {
+    let text = rendered(&judged(), Format::Text);
+    let expected = concat!(
+        "LeakLib::slowMemoryLeak(): 480 B in 12 blocks, 92.3% of all, via malloc\n",
+        "   8 blocks (320 B) definitely lost, 1 (40 B) indirectly lost, 2 still reachable, 1 unknown\n",
+        "      operator new(unsigned long)",
+    );
+    assert!(text.contains(expected), "{text}");
+    assert!(text.contains("\n   1 block (40 B) still reachable\n"), "{text}");
+    assert_eq!(
+        lines_with(&text, "verdict: "),
+        [
+            "verdict: 8 blocks (320 B) definitely lost, 1 (40 B) indirectly lost, 3 still reachable, 1 unknown",
+            "verdict: made in 5 passes over its memory in 3.2 s (3.0 GiB read); nothing was stopped",
+            "verdict: unknown: 1 block for want of time",
+        ]
+    );
+    let verbose = verbose(&judged());
+    assert!(
+        verbose.contains("  Verdict:   8 blocks (320 B) definitely lost"),
+        "{verbose}"
+    );
+    let summary = rendered(&judged(), Format::Summary);
+    assert!(
+        summary.contains("  Verdict:        8 blocks (320 B) definitely lost")
+            && summary.contains("average 40 B\n   8 blocks (320 B) definitely lost"),
+        "{summary}"
+    );
+}
+
+/// A verdict that was false, memory that could not be read and a stop are said.
+#[test]
+fn text_of_doubts() {
+    let mut report = judged();
+    if let Some(judgement) = &mut report.judgement {
+        judgement.freed_later = amount(3);
+        judgement.unreadable = 4096;
+        judgement.stopped = Some(Duration::from_micros(28_450));
+    }
+    let text = rendered(&report, Format::Text);
+    for expected in [
+        "verdict: 3 blocks (120 B) that an earlier verdict called lost were freed since: that verdict was false, and this one \
+         may be\n",
+        "verdict: 4.0 KiB of memory could not be read: ",
+        "; threads were stopped for at most 28.4 ms\n",
+    ] {
+        assert!(text.contains(expected), "no {expected:?} in {text}");
+    }
+}
+
+/// Stacks that lost most come first, by what is definitely and then by what is indirectly lost, however little they hold and
+/// however young it is; an order that the user chose stays.
+#[test]
+fn lost_stacks_come_first() {
+    let mut report = judged();
+    report.stacks[0].verdict = Some(Verdict {
+        indirectly_lost: amount(9),
+        ..Verdict::default()
+    });
+    report.stacks[1].verdict = Some(Verdict {
+        definitely_lost: amount(1),
+        ..Verdict::default()
+    });
+    report.stacks[1].recent = StackRecent {
+        young: Some(report.stacks[1].outstanding),
+        ..StackRecent::default()
+    };
+    let lost = |report: &Report| -> Vec<u64> {
+        let ranked = report.ranked();
+        ranked
+            .iter()
+            .map(|stack| stack.judged().definitely_lost.blocks)
+            .collect()
+    };
+    assert_eq!(lost(&report), [1, 0]);
+    report.sort(Some(Order::Size));
+    assert_eq!(lost(&report), [0, 1]);
+    report.stacks.iter_mut().for_each(|stack| stack.verdict = None);
+    report.order = None;
+    assert_eq!(lost(&report), [0], "a young block is hidden");
+}
+
+/// The table has a column of what is definitely lost only with a verdict.
+#[test]
+fn table_of_a_verdict() {
+    let text = rendered(&judged(), Format::Text);
+    assert_eq!(
+        lines_with(&text, "SITE"),
+        ["ID SUSP  DEF. LOST       HELD BLOCKS        GROWTH FREED    AGE   SITE"]
+    );
+    assert!(!rendered(&full(), Format::Text).contains("DEF. LOST"));
+}
+
+/// JSON has the verdict of each stack and the sum over all, with how it was made; nothing of it without a verdict.
+#[test]
+fn json_of_a_verdict() {
+    let parsed =
+        |report: &Report| -> Value { serde_json::from_str(&rendered(report, Format::Json)).unwrap() };
+    let mut report = judged();
+    report.stacks[0].blocks = Some(BlockList::default());
+    let found = parsed(&report);
+    let part = |blocks: u64| json!({"bytes": 40 * blocks, "blocks": blocks});
+    assert_eq!(
+        found["stacks"][0]["verdict"],
+        json!({"definitely_lost": part(8), "indirectly_lost": part(1), "reachable": part(2), "unknown": part(1)})
+    );
+    assert_eq!(
+        found["verdict"],
+        json!({
+            "definitely_lost": part(8), "indirectly_lost": part(1), "reachable": part(3), "unknown": part(1),
+            "passes": 5, "took_ns": 3_200_000_000_u64, "read_bytes": 3_u64 << 30, "stopped_ns": null,
+            "unknown_because": {Unjudged::NotSettled.name(): part(1)},
+            "freed_later": part(0), "unreadable_bytes": 0,
+        })
+    );
+    let without = parsed(&full());
+    assert!(without.get("verdict").is_none() && without["stacks"][0].get("verdict").is_none());
+}
+
+/// bcc's and libbpf's formats are the same with a verdict and without.
+#[test]
+fn dialects_have_no_verdict() {
+    for format in [Format::Bcc, Format::Libbpf] {
+        assert_eq!(
+            rendered(&judged(), format),
+            rendered(&full(), format),
+            "{format:?}"
+        );
+    }
+}

@@ -1,0 +1,100 @@
+//! Lines of text reports about the verdict: which blocks the process can still reach.
+
+use super::counted;
+use super::health::short_size;
+use crate::model::{Amount, FATES, Fate, Judgement, Report, Unjudged, Verdict};
+
+/// The verdict on some blocks in one line: `8 blocks (320 B) definitely lost, 2 still reachable`; "nothing is lost" if there
+/// are no blocks.
+pub fn in_words(verdict: &Verdict) -> String {
+    let parts: Vec<_> = parts(verdict).collect();
+    match parts.is_empty() {
+        true => "nothing is lost".to_owned(),
+        false => parts.join(", "),
+    }
+}
+
+/// Parts that are not empty. The first has the noun, and those that are lost have their size.
+fn parts(verdict: &Verdict) -> impl Iterator<Item = String> {
+    let amounts = FATES.iter().map(|fate| (fate, (fate.of)(verdict)));
+    let some = amounts.filter(|(_, amount)| amount.blocks > 0);
+    some.enumerate().map(|(number, (fate, amount))| {
+        let Amount { bytes, blocks } = amount;
+        let count = match number {
+            0 => counted(blocks, "block"),
+            _ => blocks.to_string(),
+        };
+        match number == 0 || is_lost(fate) {
+            true => format!("{count} ({}) {}", short_size(bytes), fate.words),
+            false => format!("{count} {}", fate.words),
+        }
+    })
+}
+
+fn is_lost(fate: &Fate) -> bool {
+    fate.field.ends_with("_lost")
+}
+
+/// Lines about the verdict of a report: the total, how it was made, and what speaks against it. None without a verdict.
+pub(super) fn lines(report: &Report) -> Vec<String> {
+    let (Some(verdict), Some(judgement)) = (report.verdict(), &report.judgement) else {
+        return Vec::new();
+    };
+    let mut lines = vec![in_words(&verdict), made(judgement)];
+    let unjudged = unjudged(judgement);
+    if !unjudged.is_empty() {
+        lines.push(format!("unknown: {}", unjudged.join(", ")));
+    }
+    lines.extend(doubts(judgement));
+    lines
+}
+
+/// Passes, time, bytes read, and for how long threads were stopped.
+fn made(judgement: &Judgement) -> String {
+    let passes = match judgement.passes {
+        1 => "1 pass".to_owned(),
+        more => format!("{more} passes"),
+    };
+    let stopped = match judgement.stopped {
+        None => "nothing was stopped".to_owned(),
+        Some(time) => format!(
+            "threads were stopped for at most {:.1} ms",
+            time.as_secs_f64() * 1e3
+        ),
+    };
+    format!(
+        "made in {passes} over its memory in {:.1} s ({} read); {stopped}",
+        judgement.took.as_secs_f64(),
+        short_size(judgement.read)
+    )
+}
+
+/// Numbers of blocks that could not be judged, with the reason.
+fn unjudged(judgement: &Judgement) -> Vec<String> {
+    let known = Unjudged::ALL.into_iter();
+    let some = known.filter_map(|reason| {
+        let blocks = judgement.unjudged.get(&reason)?.blocks;
+        (blocks > 0).then(|| format!("{} {}", counted(blocks, "block"), reason.words()))
+    });
+    some.collect()
+}
+
+/// Reasons why blocks that are called lost may not be.
+pub fn doubts(judgement: &Judgement) -> Vec<String> {
+    let Amount { bytes, blocks } = judgement.freed_later;
+    let freed = (blocks > 0).then(|| {
+        let were = if blocks == 1 { "was" } else { "were" };
+        format!(
+            "{} ({}) that an earlier verdict called lost {were} freed since: that verdict was false, and this one may be",
+            counted(blocks, "block"),
+            short_size(bytes)
+        )
+    });
+    let unreadable = (judgement.unreadable > 0).then(|| {
+        format!(
+            "{} of memory could not be read: a block that only pointers in there lead to is called lost",
+            short_size(judgement.unreadable)
+        )
+    });
+    freed.into_iter().chain(unreadable).collect()
+}
