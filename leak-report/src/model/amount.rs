@@ -131,6 +131,34 @@ impl Estimate {
             spread: self.spread.less(other.spread),
         }
     }
+
+    /// Estimate of some of the blocks, `part` in all. Blocks of one stack are much alike, so that the variance of the part is
+    /// taken to be its share of the whole's.
+    #[must_use]
+    pub fn part(self, part: Amount) -> Self {
+        let Self { amount, spread } = self;
+        Self {
+            amount: part,
+            spread: Spread {
+                recorded: u64::try_from(share(spread.recorded.into(), part.blocks, amount.blocks))
+                    .unwrap_or(u64::MAX),
+                bytes: share(spread.bytes, part.bytes, amount.bytes),
+                blocks: share(spread.blocks, part.blocks, amount.blocks),
+            },
+        }
+    }
+}
+
+/// Computes `number * part / whole`, at most `number`.
+fn share(number: u128, part: u64, whole: u64) -> u128 {
+    if part >= whole {
+        return number;
+    }
+    let (part, whole) = (u128::from(part), u128::from(whole));
+    match number.checked_mul(part) {
+        Some(product) => product / whole,
+        None => number / whole * part,
+    }
 }
 
 impl From<Amount> for Estimate {
@@ -164,6 +192,42 @@ impl Sum for Estimate {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A part has its share of the variance, without overflow, and never more than the whole.
+    #[test]
+    fn parts() {
+        let whole = |bytes| Estimate {
+            amount: Amount {
+                bytes: 400,
+                blocks: 4,
+            },
+            spread: Spread {
+                recorded: 2,
+                bytes,
+                blocks: 8 << 32,
+            },
+        };
+        let half = whole(1000).part(Amount {
+            bytes: 100,
+            blocks: 2,
+        });
+        assert_eq!(
+            (half.amount.bytes, half.spread.bytes, half.spread.recorded),
+            (100, 250, 1)
+        );
+        assert_eq!(half.spread.blocks, 4 << 32);
+        let large = whole(u128::MAX).part(Amount {
+            bytes: 399,
+            blocks: 4,
+        });
+        assert!(large.spread.bytes < u128::MAX && large.spread.bytes > u128::MAX / 2);
+        let more = whole(1000).part(Amount {
+            bytes: u64::MAX,
+            blocks: 9,
+        });
+        assert_eq!(more.spread, whole(1000).spread);
+        assert_eq!(Estimate::default().part(Amount::default()), Estimate::default());
+    }
 
     /// The standard error is the root of the variance, in whole bytes and blocks; freed blocks do not contribute to that of
     /// outstanding ones.

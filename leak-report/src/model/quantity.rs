@@ -15,6 +15,8 @@ pub enum Measure {
     Allocated,
     /// Allocated less freed since the mark (SIGUSR1), or without one since the last report; only of stacks that grew.
     Growth,
+    /// Definitely lost by the verdict on outstanding blocks; nothing in a report without one.
+    DefinitelyLost,
 }
 
 /// Unit of a measure.
@@ -65,6 +67,7 @@ impl Quantity {
             (Measure::Allocated, _) => unit.of(stack.allocated.amount),
             (Measure::Growth, Unit::Bytes) => positive(stack.growth().net_bytes()),
             (Measure::Growth, Unit::Blocks) => positive(stack.growth().net_blocks()),
+            (Measure::DefinitelyLost, _) => unit.of(stack.judged().definitely_lost),
         }
     }
 
@@ -74,6 +77,7 @@ impl Quantity {
             Measure::Outstanding => stack.shown_estimate().spread,
             Measure::Allocated => stack.allocated.spread,
             Measure::Growth => stack.growth().net_spread(),
+            Measure::DefinitelyLost => stack.definitely_lost().spread,
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Amount, Report, Stack};
+use super::{Amount, Estimate, Report, Stack};
 
 /// Outstanding blocks of a stack, in memcheck's words. The four add up to what is outstanding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,6 +100,16 @@ impl Stack {
     /// Verdict on the outstanding blocks; all zero if none was asked for.
     pub fn judged(&self) -> Verdict {
         self.verdict.unwrap_or_default()
+    }
+
+    /// What is definitely lost, with its share of the variance of what is outstanding.
+    pub fn definitely_lost(&self) -> Estimate {
+        self.outstanding.part(self.judged().definitely_lost)
+    }
+
+    /// What is indirectly lost, with its share of the variance of what is outstanding.
+    pub fn indirectly_lost(&self) -> Estimate {
+        self.outstanding.part(self.judged().indirectly_lost)
     }
 }
 

@@ -2,7 +2,7 @@
 //! files.
 //!
 //! Values are allocated and outstanding blocks and bytes, under the conventional names of heap profiles, with outstanding
-//! bytes shown by default. As in flame graphs, only stacks that can be leaks are included, without young blocks. The
+//! bytes shown by default; with a verdict also what is definitely lost. As in flame graphs, only stacks that can be leaks are included, without young blocks. The
 //! allocator function is a label, not a frame, so that the bytes count as its caller's own; so is the end of the stack.
 
 mod mappings;
@@ -19,22 +19,28 @@ use std::time::Duration;
 use flate2::{Compression, GzBuilder};
 use prost::Message;
 
-use super::flame;
+use super::{flame, verdict};
 use crate::model::{Amount, Losses, Sampling};
-use crate::model::{Quantity, Report, unix_nanoseconds};
+use crate::model::{Quantity, Report, StackRef, unix_nanoseconds};
 pub use part::{Amounts, Part};
 use proto::{Profile, ValueType};
 use table::{Table, Values};
 
 /// The sample types, each with its unit; a sample has a value for each of them.
-const SAMPLE_TYPES: [(&str, &str); 4] = [
+const SAMPLE_TYPES: [(&str, &str); 6] = [
+    ("definitely_lost_objects", "count"),
+    ("definitely_lost_space", "bytes"),
     ("alloc_objects", "count"),
     ("alloc_space", "bytes"),
     ("inuse_objects", "count"),
     ("inuse_space", "bytes"),
 ];
-/// All sample types. A profile shows its last type unless the reader chooses another.
-const ALL_TYPES: Range<usize> = 0..SAMPLE_TYPES.len();
+/// Types of a profile with a verdict. A profile shows its last type unless the reader chooses another.
+const TYPES_WITH_VERDICT: Range<usize> = 0..6;
+/// Types of a profile without a verdict, and its two halves.
+const HEAP_TYPES: Range<usize> = 2..6;
+const ALLOCATED_TYPES: Range<usize> = 2..4;
+const OUTSTANDING_TYPES: Range<usize> = 4..6;
 
 /// Functions that readers hide, as in all heap profiles, so that what they allocate counts as their callers' own.
 /// (Readers match the whole name, some of them without its parameters.)
@@ -54,7 +60,7 @@ fn compress(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
 fn profile(report: &Report) -> Profile {
     let mut table = Table::of(report);
     for stack in report.suspects() {
-        table.add(stack, values(stack.allocated.amount, stack.shown()));
+        table.add(stack, values(stack, stack.allocated.amount));
     }
     let period = match report.sampling {
         Sampling::All => None,
@@ -62,11 +68,19 @@ fn profile(report: &Report) -> Profile {
         Sampling::Bytes(bytes) | Sampling::Governed(bytes) => Some(("space", "bytes", bytes)),
         Sampling::Provider(bytes) => bytes.map(|bytes| ("space", "bytes", bytes)),
     };
-    finish(report, table, ALL_TYPES, period, report.elapsed)
+    let types = match report.judgement {
+        Some(_) => TYPES_WITH_VERDICT,
+        None => HEAP_TYPES,
+    };
+    finish(report, table, types, period, report.elapsed)
 }
 
-fn values(allocated: Amount, outstanding: Amount) -> Values {
+/// Values of a stack, with the amount that counts as allocated.
+fn values(stack: StackRef<'_>, allocated: Amount) -> Values {
+    let (lost, outstanding) = (stack.judged().definitely_lost, stack.shown());
     [
+        lost.blocks,
+        lost.bytes,
         allocated.blocks,
         allocated.bytes,
         outstanding.blocks,
@@ -116,6 +130,12 @@ fn value_type(table: &mut Table, kind: &str, unit: &str) -> ValueType {
 fn comments(report: &Report) -> Vec<String> {
     let mut comments = vec![concat!("memleak ", env!("CARGO_PKG_VERSION")).to_owned()];
     comments.extend(flame::remarks(report, Quantity::default()));
+    comments.extend(
+        report
+            .verdict()
+            .map(|of_all| format!("verdict: {}", verdict::in_words(&of_all))),
+    );
+    comments.extend(report.judgement.iter().flat_map(verdict::doubts));
     if report.losses == Losses::default() {
         comments.push("lost: nothing".to_owned());
     }

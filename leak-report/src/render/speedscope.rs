@@ -10,6 +10,12 @@ use serde::Serialize;
 use super::flame::{self, Caption, FlameFrame, Naming};
 use crate::model::{Measure, Quantity, Report, Unit};
 
+/// Quantity that reports with a verdict have besides.
+const LOST: Quantity = Quantity {
+    measure: Measure::DefinitelyLost,
+    unit: Unit::Bytes,
+};
+
 /// Quantities that are always included; the report's own is added last if it is another.
 const QUANTITIES: [Quantity; 3] = [
     Quantity {
@@ -68,11 +74,12 @@ struct ProfileJson<'a> {
 /// Writes `report` as one file.
 pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let mut quantities = QUANTITIES.to_vec();
+    quantities.extend(report.judgement.as_ref().map(|_| LOST));
     let shown = report.quantity;
     let active = quantities.iter().position(|&quantity| quantity == shown);
     let active = active.unwrap_or_else(|| {
         quantities.push(shown);
-        QUANTITIES.len()
+        quantities.len() - 1
     });
     let stacks = Stacks::of(report, &quantities);
     let profiles = quantities.iter().enumerate();

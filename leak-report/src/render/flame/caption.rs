@@ -3,6 +3,7 @@
 use super::super::estimates::whole;
 use super::super::health::{counted, losses_in_short, percent, size};
 use super::super::recent::in_whole_units;
+use super::super::verdict::{doubts, in_words};
 use crate::model::{Amount, Estimate, Losses, Sampling, Spread};
 use crate::model::{Measure, Quantity, Report, Unit};
 
@@ -32,7 +33,7 @@ impl Caption {
 /// Name of a quantity where it stands alone, with what growth is relative to.
 pub(crate) fn name(report: &Report, quantity: Quantity) -> String {
     match quantity.measure {
-        Measure::Outstanding | Measure::Allocated => short_name(quantity),
+        Measure::Outstanding | Measure::Allocated | Measure::DefinitelyLost => short_name(quantity),
         Measure::Growth => format!("{} since {}", short_name(quantity), since(report)),
     }
 }
@@ -43,6 +44,7 @@ fn short_name(quantity: Quantity) -> String {
         Measure::Outstanding => format!("Outstanding {unit}"),
         Measure::Allocated => format!("Allocated {unit}"),
         Measure::Growth => format!("Growth in {unit}"),
+        Measure::DefinitelyLost => format!("Definitely lost {unit}"),
     }
 }
 
@@ -109,8 +111,22 @@ fn notes(report: &Report, quantity: Quantity) -> Vec<String> {
     if quantity.measure == Measure::Outstanding {
         notes.extend(young(report));
     }
+    if quantity.measure == Measure::DefinitelyLost {
+        notes.extend(verdict(report));
+    }
     notes.extend(lost(&report.losses));
     notes
+}
+
+/// The verdict on all blocks, and what speaks against it.
+fn verdict(report: &Report) -> Vec<String> {
+    match (report.verdict(), &report.judgement) {
+        (Some(verdict), Some(judgement)) => {
+            let all = std::iter::once(in_words(&verdict));
+            all.chain(doubts(judgement)).collect()
+        }
+        _ => vec!["no verdict was made on what is outstanding".to_owned()],
+    }
 }
 
 /// Young blocks, which are not shown.

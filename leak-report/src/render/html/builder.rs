@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use unwind_tables::walk::End;
 
-use super::data::{Data, EndRow, KindRow, Process, SiteRow, SnapshotRow};
+use super::data::{Data, EndRow, KindRow, Process, SiteRow, SnapshotRow, verdict_numbers};
 use super::health::end_number;
 use super::model::{AGES, Model, Site};
 use super::rows::Row;
@@ -166,6 +166,16 @@ impl<'a> Builder<'a> {
         self.site_rows.push(row);
     }
 
+    /// What is known of sites, by their number on the page.
+    fn by_site<T: Ord>(&self, of: impl Fn(u32) -> Option<T>) -> Vec<(usize, T)> {
+        let sites = self.sites.iter();
+        let mut known: Vec<_> = sites
+            .filter_map(|(&site, &number)| Some((number, of(site)?)))
+            .collect();
+        known.sort_unstable();
+        known
+    }
+
     fn ages(&self, site: u32) -> Option<[u64; 2 * AGES]> {
         let ages = self.site(site)?.ages?;
         let numbers = std::array::from_fn(|at| match at % 2 {
@@ -221,17 +231,9 @@ impl<'a> Builder<'a> {
     fn finish(mut self, limit: usize) -> Data {
         let model = self.model;
         let others = self.add_others();
-        let mut ages: Vec<_> = self
-            .sites
-            .iter()
-            .filter_map(|(&site, &number)| Some((number, self.ages(site)?)))
-            .collect();
-        ages.sort_unstable();
-        let sites = self.sites.iter();
-        let mut suspicions: Vec<_> = sites
-            .filter_map(|(&site, &number)| Some((number, self.suspicion(site)?)))
-            .collect();
-        suspicions.sort_unstable();
+        let ages = self.by_site(|site| self.ages(site));
+        let suspicions = self.by_site(|site| self.suspicion(site));
+        let verdicts = self.by_site(|site| Some(verdict_numbers(&self.site(site)?.verdict?)));
         let mut last = vec![[0; COLUMNS]; self.site_rows.len()];
         let snapshots = model.snapshots.kept.iter();
         let snapshots = snapshots
@@ -265,6 +267,8 @@ impl<'a> Builder<'a> {
             sites: self.site_rows,
             ages,
             suspicions,
+            verdicts,
+            verdict: model.verdict.clone(),
             snapshots,
             health: model.health.clone(),
         }

@@ -7,7 +7,7 @@ use unwind_tables::walk::Unwind;
 use super::health::Health;
 use super::model::AGES;
 use super::visible::visible;
-use crate::model::{Measure, Report};
+use crate::model::{FATES, Measure, Report, Verdict};
 
 /// The whole input of the page's scripts.
 #[derive(Serialize)]
@@ -42,6 +42,11 @@ pub(super) struct Data {
     /// Site, then the score, the growth in bytes per second, and certainty, steadiness, kept and age spread in per cent;
     /// -1 where unknown. Sites without suspicion are omitted.
     pub(super) suspicions: Vec<(usize, [i64; 6])>,
+    /// Site, then bytes and blocks of each part of its verdict in the order of [`FATES`](crate::model::FATES), as of the
+    /// last report. Sites without a verdict are omitted.
+    pub(super) verdicts: Vec<(usize, [u64; 8])>,
+    /// Verdict of the last report; null if none was asked for.
+    pub(super) verdict: Option<VerdictRow>,
     pub(super) snapshots: Vec<SnapshotRow>,
     pub(super) health: Option<Health>,
 }
@@ -78,6 +83,8 @@ impl From<&Report> for Trace {
                 Measure::Outstanding => "outstanding",
                 Measure::Allocated => "allocated",
                 Measure::Growth => "growth",
+                Measure::DefinitelyLost if report.judgement.is_some() => "definitely-lost",
+                Measure::DefinitelyLost => "outstanding",
             },
             unit: report.quantity.unit.name(),
         }
@@ -145,6 +152,26 @@ pub(super) struct SiteRow(
     pub(super) usize,
     pub(super) usize,
 );
+
+/// Verdict of a report.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct VerdictRow {
+    /// Bytes and blocks of each part, of all suspects.
+    pub(super) all: [u64; 8],
+    /// How it was made, and what speaks against it.
+    pub(super) lines: Vec<String>,
+}
+
+/// Bytes and blocks of each part of a verdict.
+pub(super) fn verdict_numbers(verdict: &Verdict) -> [u64; 8] {
+    std::array::from_fn(|at| {
+        let amount = (FATES[at / 2].of)(verdict);
+        match at % 2 {
+            0 => amount.bytes,
+            _ => amount.blocks,
+        }
+    })
+}
 
 #[derive(Serialize)]
 pub(super) struct SnapshotRow {

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use indexmap::IndexMap;
 
-use super::data::Trace;
+use super::data::{Trace, VerdictRow, verdict_numbers};
 use super::health::Health;
 use super::rows::{Row, Rows};
 use super::snapshot::{Resident, Snapshot, Snapshots};
@@ -17,8 +17,10 @@ use crate::model::leak::Suspicion;
 use crate::model::owner::{Owner, owner};
 use crate::model::{
     AGE_BOUNDS, Amount, Dictionary, NameStyle, Report, Sampling, SiteKey, Stack, StackRef, TargetFacts,
+    Verdict,
 };
 use crate::render::estimates::whole;
+use crate::render::verdict;
 
 /// Number of age classes.
 pub(super) const AGES: usize = AGE_BOUNDS.len() + 1;
@@ -61,6 +63,8 @@ pub(super) struct Site {
     pub(super) ages: Option<[Amount; AGES]>,
     /// How much it behaves like a leak.
     pub(super) suspicion: Option<Suspicion>,
+    /// Verdict on the outstanding blocks, if the last report has one.
+    pub(super) verdict: Option<Verdict>,
 }
 
 impl Site {
@@ -72,6 +76,7 @@ impl Site {
             lost: Amount::default(),
             ages: None,
             suspicion: None,
+            verdict: None,
         }
     }
 
@@ -83,6 +88,9 @@ impl Site {
         let rank = |suspicion: Option<Suspicion>| suspicion.unwrap_or_default().rank();
         if rank(suspicion) > rank(self.suspicion) {
             self.suspicion = suspicion;
+        }
+        if let Some(verdict) = stack.verdict {
+            self.verdict = Some(self.verdict.unwrap_or_default() + verdict);
         }
         if let Some(ages) = stack.recent.ages {
             let known = self.ages.get_or_insert_default();
@@ -112,6 +120,8 @@ pub(super) struct Model {
     pub(super) trace: Trace,
     /// Accuracy of stacks and amounts, by the last report.
     pub(super) health: Option<Health>,
+    /// Verdict of the last report.
+    pub(super) verdict: Option<VerdictRow>,
 }
 
 impl Model {
@@ -154,6 +164,10 @@ impl Model {
         self.style = report.names;
         self.trace = Trace::from(report);
         self.health = Some(Health::of(report));
+        self.verdict = report.verdict().map(|of_all| VerdictRow {
+            all: verdict_numbers(&of_all),
+            lines: verdict::lines(report),
+        });
     }
 
     /// Time of day and time since the attach of a baseline that is new in this report and has no snapshot yet.
@@ -167,7 +181,7 @@ impl Model {
     /// Adds the report's stacks; returns the number of the site of each.
     fn add_sites(&mut self, report: &Report) -> Vec<u32> {
         for site in self.sites.values_mut() {
-            (site.ages, site.lost, site.suspicion) = (None, Amount::default(), None);
+            (site.ages, site.lost, site.suspicion, site.verdict) = (None, Amount::default(), None, None);
         }
         let mut import = Import::merge(&report.dictionary, &mut self.dictionary);
         let sites = report.stacks().map(|stack| {
@@ -178,9 +192,10 @@ impl Model {
                         lost,
                         ages,
                         suspicion,
+                        verdict,
                         ..
                     } = *known.get();
-                    (site.lost, site.ages, site.suspicion) = (lost, ages, suspicion);
+                    (site.lost, site.ages, site.suspicion, site.verdict) = (lost, ages, suspicion, verdict);
                     site.add(stack);
                     known.insert(site);
                     known.index()

@@ -351,6 +351,30 @@ fn suppressed_sites_are_flagged() {
     );
 }
 
+/// A site has the verdict of the last report only, and the page that of all sites with how it was made.
+#[test]
+fn verdicts_are_of_the_last_report() {
+    let mut page = Page::default();
+    page.add(&crate::samples::judged());
+    let data = data_of(&page);
+    let sites: Vec<_> = data["verdicts"].as_array().unwrap().iter().collect();
+    assert_eq!(sites.len(), 2, "the third stack is of the first one's site");
+    assert_eq!(sites[0][1], serde_json::json!([320, 8, 40, 1, 80, 2, 40, 1]));
+    assert_eq!(
+        data["verdict"]["all"],
+        serde_json::json!([320, 8, 40, 1, 120, 3, 40, 1])
+    );
+    let lines = data["verdict"]["lines"].as_array().unwrap();
+    assert!(
+        lines[1].as_str().unwrap().starts_with("made in 5 passes"),
+        "{lines:?}"
+    );
+    page.add(&full());
+    let data = data_of(&page);
+    assert_eq!(data["verdicts"].as_array().unwrap().len(), 0);
+    assert!(data["verdict"].is_null());
+}
+
 /// Estimates have standard errors, and rows of exact amounts are shorter.
 #[test]
 fn estimates_have_errors() {

@@ -14,7 +14,7 @@ use prost::Message;
 
 use super::proto::Profile;
 use super::table::{Table, Values};
-use super::{ALL_TYPES, compress, finish, values};
+use super::{ALLOCATED_TYPES, HEAP_TYPES, OUTSTANDING_TYPES, compress, finish, values};
 use crate::model::{Report, StackRef, TargetFacts};
 
 /// Maximum number of stacks in a profile. (Pyroscope refuses profiles of more than 16,000 samples by default:
@@ -51,9 +51,9 @@ pub enum Amounts {
 impl Amounts {
     fn types(self) -> Range<usize> {
         match self {
-            Self::Both => ALL_TYPES,
-            Self::Allocated => 0..2,
-            Self::Outstanding => 2..4,
+            Self::Both => HEAP_TYPES,
+            Self::Allocated => ALLOCATED_TYPES,
+            Self::Outstanding => OUTSTANDING_TYPES,
         }
     }
 }
@@ -67,12 +67,7 @@ impl Part<'_> {
     pub fn render(&self, report: &Report, stacks: &[StackRef<'_>]) -> io::Result<Option<Vec<u8>>> {
         let mut samples: Vec<(StackRef<'_>, Values)> = stacks
             .iter()
-            .map(|&stack| {
-                (
-                    stack,
-                    values(stack.recent.since_last.allocated.amount, stack.shown()),
-                )
-            })
+            .map(|&stack| (stack, values(stack, stack.recent.since_last.allocated.amount)))
             .filter(|(_, values)| values[self.amounts.types()].iter().any(|&value| value > 0))
             .collect();
         if samples.is_empty() {

@@ -99,6 +99,34 @@ fn text(profile: &Profile) -> String {
     text
 }
 
+/// A profile with a verdict has sample types of what is definitely lost, and shows outstanding bytes at first all the same.
+#[test]
+fn pprof_of_a_verdict() {
+    let text = text(&decoded(&file(&samples::judged())));
+    let lines = |part: &str| {
+        text.lines()
+            .filter(|line| line.starts_with(part))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        lines("type ")[..3],
+        [
+            "type definitely_lost_objects/count",
+            "type definitely_lost_space/bytes",
+            "type alloc_objects/count"
+        ]
+    );
+    assert!(
+        lines("sample ")[0].starts_with("sample [8, 320, 24, 960, 12, 480] at"),
+        "{text}"
+    );
+    assert_eq!(lines("default "), ["default inuse_space"]);
+    assert!(
+        text.contains("comment verdict: 8 blocks (320 B) definitely lost, "),
+        "{text}"
+    );
+}
+
 /// The profile is complete and in order; the program's mapping is first.
 #[test]
 fn pprof_of_a_full_report() {

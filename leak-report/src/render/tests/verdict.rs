@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::model::{Amount, BlockList, Order, StackRecent, Unjudged, Verdict};
+use crate::model::{Amount, BlockList, Measure, Order, Quantity, StackRecent, Unit, Unjudged, Verdict};
 use crate::samples::judged;
 
 fn amount(blocks: u64) -> Amount {
@@ -138,6 +138,52 @@ fn json_of_a_verdict() {
     );
     let without = parsed(&full());
     assert!(without.get("verdict").is_none() && without["stacks"][0].get("verdict").is_none());
+}
+
+/// Flame graphs show what is definitely lost, and say how much of all that is and that there is no verdict if there is none.
+#[test]
+fn flame_graphs_of_a_verdict() {
+    let lost = |unit| Quantity {
+        measure: Measure::DefinitelyLost,
+        unit,
+    };
+    let mut report = judged();
+    report.quantity = lost(Unit::Blocks);
+    assert_eq!(
+        rendered(&report, Format::Folded),
+        "main;LeakLib::slowMemoryLeak();operator new(unsigned long) 8\n"
+    );
+    let svg = rendered(&report, Format::Svg);
+    assert!(svg.contains("Definitely lost blocks: leaker (4242)"), "{svg}");
+    assert!(
+        svg.contains("8 blocks (320 B) definitely lost, 1 (40 B) indirectly"),
+        "{svg}"
+    );
+    let mut without = full();
+    without.quantity = lost(Unit::Bytes);
+    let svg = rendered(&without, Format::Svg);
+    assert!(svg.contains("no verdict was made"), "{svg}");
+    let profiles = |report: &Report| -> Vec<String> {
+        let file: Value = serde_json::from_str(&rendered(report, Format::Speedscope)).unwrap();
+        let profiles = file["profiles"].as_array().unwrap().iter();
+        let active = file["activeProfileIndex"].as_u64().unwrap();
+        let names = profiles.map(|profile| profile["name"].as_str().unwrap().to_owned());
+        names.chain([active.to_string()]).collect()
+    };
+    let usual = ["Outstanding bytes", "Outstanding blocks", "Allocated bytes"];
+    assert_eq!(profiles(&full()), [&usual[..], &["0"]].concat());
+    assert_eq!(
+        profiles(&judged()),
+        [&usual[..], &["Definitely lost bytes", "0"]].concat()
+    );
+    assert_eq!(
+        profiles(&report),
+        [
+            &usual[..],
+            &["Definitely lost bytes", "Definitely lost blocks", "4"]
+        ]
+        .concat()
+    );
 }
 
 /// bcc's and libbpf's formats are the same with a verdict and without.

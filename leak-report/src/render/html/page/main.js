@@ -105,6 +105,7 @@ class Page {
     if (older) young.lastElementChild.textContent = `hide blocks younger than ${duration(older)}`;
     byId("show-all").parentElement.hidden = trace.sites.every((site) => site.isSuspect);
     document.querySelector("input[value=growth]").parentElement.hidden = trace.last < 2;
+    document.querySelector("input[value=definitely-lost]").parentElement.hidden = !trace.data.verdict;
     byId("tab-memory").hidden = !this.memory.hasAny;
   }
 
@@ -295,7 +296,10 @@ class Page {
       if (allowed.includes(parts.get(key))) state[key] = parts.get(key);
     };
     choose("view", ["flame", "sites", "memory", "health"]);
-    choose("measure", ["outstanding", "allocated", ...(trace.last > 1 ? ["growth"] : [])]);
+    const measures = ["outstanding", "allocated"];
+    if (trace.last > 1) measures.push("growth");
+    if (trace.data.verdict) measures.push("definitely-lost");
+    choose("measure", measures);
     choose("unit", ["bytes", "blocks"]);
     state.query = parts.get("q") ?? "";
     const [before, after] = ["before", "after"].map((key) => Number.parseInt(parts.get(key), 10));

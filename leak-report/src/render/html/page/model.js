@@ -37,6 +37,8 @@ class Trace {
     this.ages = new Map(data.ages);
     /** By site: score, bytes per second, and certainty, steadiness, kept and age spread in per cent. */
     this.suspicions = new Map(data.suspicions);
+    /** By site: bytes and blocks that are definitely lost, indirectly lost, reachable and unknown, in the last report. */
+    this.verdicts = new Map(data.verdicts);
     const alone = this.sites.filter(({ merged }) => merged === 0);
     this.hasSeveralProcesses = new Set(alone.map(({ process }) => process)).size > 1;
     this.#nameFrames();
@@ -218,6 +220,11 @@ class Trace {
     return hideYoung ? Math.max(0, all - this.number(site, moment, "young", unit)) : all;
   }
 
+  /** What is definitely lost of a site, by the last report. */
+  lost(site, unit) {
+    return (this.verdicts.get(site.index) ?? [0, 0])[unit === "bytes" ? 0 : 1];
+  }
+
   /** Net growth between two moments. Young blocks count, as in the text report. */
   growth(site, before, after, unit) {
     return this.number(site, after, "outstanding", unit) - this.number(site, before, "outstanding", unit);
@@ -228,6 +235,7 @@ class Trace {
     return Float64Array.from(this.sites, (site) => {
       if (measure === "growth") return this.growth(site, before, after, unit);
       if (measure === "allocated") return this.number(site, after, "allocated", unit);
+      if (measure === "definitely-lost") return this.lost(site, unit);
       return this.outstanding(site, after, unit, hideYoung);
     });
   }
@@ -237,7 +245,8 @@ class Trace {
    * to the other cancels out.
    */
   variances({ measure, unit, before, after }) {
-    if (!this.data.are_estimates) return null;
+    // Of what is lost, the error is not known.
+    if (!this.data.are_estimates || measure === "definitely-lost") return null;
     const of = (site, moment, which) => this.error(site, moment, which, unit) ** 2;
     return Float64Array.from(this.sites, (site) => {
       if (measure === "growth") return of(site, before, "outstanding") + of(site, after, "outstanding");

@@ -26,11 +26,17 @@ class SiteTable {
   update(view) {
     const { measure } = view.state;
     if (this.measure !== measure) {
-      const isJudged = measure === "outstanding" && this.trace.suspicions.size > 0;
-      this.sort = { column: isJudged ? "suspicion" : measure, descending: true };
+      this.sort = { column: this.#firstColumn(measure), descending: true };
     }
     Object.assign(this, { view, measure, shown: ROWS_AT_ONCE });
     this.draw();
+  }
+
+  /** What rows are sorted by at first: what is lost, if there is a verdict; else the most suspicious. */
+  #firstColumn(measure) {
+    if (measure !== "outstanding") return measure;
+    if (this.trace.data.verdict?.all[1] > 0) return "definitely-lost";
+    return this.trace.suspicions.size > 0 ? "suspicion" : measure;
   }
 
   draw() {
@@ -75,6 +81,7 @@ class SiteTable {
     return (
       values[site.index] !== 0 ||
       this.trace.outstanding(site, state.after, "blocks", state.hideYoung) > 0 ||
+      this.trace.lost(site, "blocks") > 0 ||
       this.trace.growth(site, state.before, state.after, "bytes") !== 0
     );
   }
@@ -106,6 +113,7 @@ class SiteTable {
       this.#freedColumn(),
     ];
     if (trace.suspicions.size > 0 && after === trace.last) columns.splice(1, 0, this.#suspicionColumn());
+    if (trace.data.verdict) columns.splice(1, 0, this.#lostColumn());
     if (trace.last > 1) columns.push(...this.#growthColumns());
     if (this.bounds.length > 0 && after === trace.last) columns.push(this.#ageColumn());
     if (trace.hasSeveralProcesses) {
@@ -189,6 +197,25 @@ class SiteTable {
       numeric: true,
       // Among equals, what grows faster.
       value: (site) => of(site)[0] + Math.log2(1 + Math.max(0, of(site)[1])) / 100,
+      cell,
+    };
+  }
+
+  /** What the verdict of the last report says of a site. */
+  #lostColumn() {
+    const { trace } = this;
+    const { unit } = this.view.state;
+    const cell = (site) => {
+      const title = verdictWords(trace, site);
+      const lost = trace.lost(site, unit);
+      return element("span", { title }, lost === 0 ? "–" : amount(lost, unit));
+    };
+    return {
+      key: "definitely-lost",
+      label: "Lost",
+      hint: "Definitely lost: no chain of pointers leads to these blocks, by the verdict of the last report",
+      numeric: true,
+      value: (site) => trace.lost(site, unit),
       cell,
     };
   }

@@ -27,6 +27,15 @@ function siteDetails(trace, site, state) {
   );
 }
 
+/** What the verdict of the last report says of a site's blocks. */
+function verdictWords(trace, site) {
+  const numbers = trace.verdicts.get(site.index) ?? [];
+  const names = ["definitely lost", "indirectly lost", "still reachable", "unknown"];
+  const parts = names.map((name, at) => [name, numbers[2 * at], numbers[2 * at + 1]]);
+  const some = parts.filter(([, , blocks]) => blocks > 0);
+  return some.map(([name, bytes, blocks]) => `${counted(blocks, "block")} (${size(bytes)}) ${name}`).join(", ");
+}
+
 function endPlace(trace, { endModule, endAddress }) {
   if (!endAddress) return null;
   const name = trace.modules[endModule].name;
@@ -44,6 +53,7 @@ function siteFacts(trace, site, moment) {
   const facts = [
     ["Outstanding", of("outstanding")],
     isYoung && ["Of these, young", of("young")],
+    trace.verdicts.has(site.index) && ["Verdict", verdictWords(trace, site) || "nothing is outstanding"],
     ["Allocated", of("allocated")],
     ["By", foreign(trace.allocatorOf(site))],
     ["Process", foreign(trace.processName(site.process))],

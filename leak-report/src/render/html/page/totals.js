@@ -22,6 +22,7 @@ class Totals {
       this.#tile("outstanding", "Outstanding", outstanding, this.#note(view, shown, outstanding)),
       this.#tile("allocated", "Allocated", allocated, this.#errorOf(shown, [after], "allocated")),
       trace.last > 1 ? this.#tile("growth", "Growth", growth, this.#growthNote(view, shown, since)) : null,
+      this.#verdict(),
       this.#complete(),
       this.#resident(after),
     );
@@ -67,6 +68,16 @@ class Totals {
       ),
       element("span", { class: "note" }, note),
     );
+  }
+
+  /** What is definitely lost of all that can be a leak, by the last report. */
+  #verdict() {
+    const { verdict } = this.trace.data;
+    if (!verdict) return null;
+    const note = verdict.lines.join("\n");
+    const tile = this.#tile("lost", "Definitely lost", verdict.all, "");
+    tile.title = note;
+    return tile;
   }
 
   #complete() {
