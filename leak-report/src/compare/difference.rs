@@ -18,6 +18,8 @@ pub struct SiteAmounts {
     pub outstanding: Estimate,
     /// Allocated since the attach.
     pub allocated: Estimate,
+    /// Definitely lost by the report's verdict; `None` if it has none.
+    pub definitely_lost: Option<Amount>,
 }
 
 impl SiteAmounts {
@@ -26,6 +28,7 @@ impl SiteAmounts {
             shown: stack.shown_estimate(),
             outstanding: stack.outstanding,
             allocated: stack.allocated,
+            definitely_lost: stack.verdict.map(|verdict| verdict.definitely_lost),
         }
     }
 
@@ -34,10 +37,23 @@ impl SiteAmounts {
             shown,
             outstanding,
             allocated,
+            definitely_lost,
         } = other;
         self.shown = self.shown + shown;
         self.outstanding = self.outstanding + outstanding;
         self.allocated = self.allocated + allocated;
+        self.definitely_lost = match (self.definitely_lost, definitely_lost) {
+            (Some(one), Some(other)) => Some(one + other),
+            (one, other) => one.or(other),
+        };
+    }
+
+    /// Amounts of a site in a report that does not have it.
+    pub(super) fn none_in(report: &Report) -> Self {
+        Self {
+            definitely_lost: report.judgement.as_ref().map(|_| Amount::default()),
+            ..Self::default()
+        }
     }
 }
 
@@ -94,6 +110,21 @@ impl Difference<'_> {
         i128::from(self.after.shown.amount.blocks) - i128::from(self.before.shown.amount.blocks)
     }
 
+    /// Net growth of what is definitely lost, in bytes and blocks; `None` unless both reports have a verdict.
+    pub fn lost(&self) -> Option<[i128; 2]> {
+        let (before, after) = (self.before.definitely_lost?, self.after.definitely_lost?);
+        Some([
+            i128::from(after.bytes) - i128::from(before.bytes),
+            i128::from(after.blocks) - i128::from(before.blocks),
+        ])
+    }
+
+    /// Net growth by which sites are ranked: of what is definitely lost, then of what is outstanding.
+    pub(super) fn rank(&self) -> [i128; 4] {
+        let [lost_bytes, lost_blocks] = self.lost().unwrap_or_default();
+        [lost_bytes, lost_blocks, self.bytes(), self.blocks()]
+    }
+
     /// Upper bound of the standard error of the net growth, if amounts are estimates: blocks in both reports cancel out.
     pub fn standard_error(&self) -> StandardError {
         (self.before.shown.spread + self.after.shown.spread).standard_error()
@@ -131,7 +162,7 @@ pub struct Comparison<'a> {
     pub before: Side<'a>,
     /// Later report.
     pub after: Side<'a>,
-    /// Sites that are possible leaks, largest net growth first.
+    /// Sites that are possible leaks, largest net growth first; with two verdicts, largest growth of what is definitely lost.
     pub sites: Vec<Difference<'a>>,
     /// Reasons why the reports may not be comparable, one sentence each.
     pub notes: Vec<String>,
@@ -147,8 +178,8 @@ impl<'a> Comparison<'a> {
             *known.entry(site).or_insert_with(|| {
                 sites.push(Difference {
                     stack,
-                    before: SiteAmounts::default(),
-                    after: SiteAmounts::default(),
+                    before: SiteAmounts::none_in(before.report),
+                    after: SiteAmounts::none_in(after.report),
                 });
                 sites.len() - 1
             })
@@ -162,8 +193,7 @@ impl<'a> Comparison<'a> {
             let at = place_of(stack, site, &mut sites);
             sites[at].before.add(SiteAmounts::of(stack));
         }
-        sites
-            .sort_by_cached_key(|site| Reverse((site.bytes(), site.blocks(), site.after.shown.amount.bytes)));
+        sites.sort_by_cached_key(|site| Reverse((site.rank(), site.after.shown.amount.bytes)));
         let notes = match builds.same_trace() {
             true => Vec::new(),
             false => Manner::of(before.report).notes(&Manner::of(after.report)),
@@ -178,7 +208,8 @@ impl<'a> Comparison<'a> {
 
     /// Sums over all sites, before and after.
     pub fn total(&self) -> (SiteAmounts, SiteAmounts) {
-        let (mut before, mut after) = (SiteAmounts::default(), SiteAmounts::default());
+        let [mut before, mut after] =
+            [&self.before, &self.after].map(|side| SiteAmounts::none_in(side.report));
         for site in &self.sites {
             before.add(site.before);
             after.add(site.after);

@@ -100,6 +100,9 @@ pub(super) struct SiteAmountsJson {
     shown: AmountJson,
     outstanding: AmountJson,
     allocated: AmountJson,
+    /// Present only if the report has a verdict.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    definitely_lost: Option<AmountJson>,
 }
 
 #[derive(Serialize)]
@@ -120,6 +123,7 @@ impl From<SiteAmounts> for SiteAmountsJson {
             shown,
             outstanding,
             allocated,
+            definitely_lost,
         } = amounts;
         let [shown, outstanding, allocated] =
             [shown, outstanding, allocated].map(|Estimate { amount, .. }| amount.into());
@@ -127,6 +131,7 @@ impl From<SiteAmounts> for SiteAmountsJson {
             shown,
             outstanding,
             allocated,
+            definitely_lost: definitely_lost.map(AmountJson::from),
         }
     }
 }

@@ -19,8 +19,8 @@ pub fn render(comparison: &Comparison<'_>, top: usize, out: &mut dyn Write) -> i
     writeln!(out, "Difference from {} to {}:", side(before), side(after))?;
     // Sites are ranked by growth: the one that shrank most is last.
     let (ranked, reversed) = (comparison.sites.iter(), comparison.sites.iter().rev());
-    let grown = ranked.filter(|site| matches!(site.state(), State::New | State::Grown));
-    let shrunk = reversed.filter(|site| matches!(site.state(), State::Shrunk | State::Gone));
+    let grown = ranked.filter(|site| site.rank() > [0; 4]);
+    let shrunk = reversed.filter(|site| site.rank() < [0; 4]);
     for site in grown.take(top).chain(shrunk.take(top)) {
         render_site(site, comparison, out)?;
     }
@@ -54,6 +54,9 @@ fn render_site(site: &Difference<'_>, comparison: &Comparison<'_>, out: &mut dyn
         amount(after),
         via(site.stack)
     )?;
+    if let Some(lost) = lost_line(&site.before, &site.after) {
+        writeln!(out, "   definitely lost: {lost}")?;
+    }
     if comparison.is_estimate() {
         writeln!(
             out,
@@ -80,6 +83,9 @@ fn render_closing(comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Resul
     if comparison.is_estimate() {
         line(out, "", error(before.shown.spread + after.shown.spread))?;
     }
+    if let Some(lost) = lost_line(&before, &after) {
+        line(out, "Verdict", format!("definitely lost: {lost}"))?;
+    }
     let young = |amounts: &SiteAmounts| amounts.outstanding.less(amounts.shown).amount;
     if [&before, &after]
         .into_iter()
@@ -102,6 +108,25 @@ fn render_closing(comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Resul
         line(out, "Note", note)?;
     }
     Ok(())
+}
+
+/// What is definitely lost before and after; "not judged" where a report has no verdict. `None` if there is nothing to say.
+fn lost_line(before: &SiteAmounts, after: &SiteAmounts) -> Option<String> {
+    let (was, is) = (before.definitely_lost, after.definitely_lost);
+    let is_something = |lost: &Option<Amount>| lost.is_some_and(|lost| lost.blocks > 0);
+    if ![was, is].iter().any(is_something) {
+        return None;
+    }
+    let named = |lost: Option<Amount>| lost.map_or_else(|| "not judged".to_owned(), amount);
+    let change = match (was, is) {
+        (Some(was), Some(is)) => {
+            let net = |is: u64, was: u64| i128::from(is) - i128::from(was);
+            let (bytes, blocks) = (net(is.bytes, was.bytes), net(is.blocks, was.blocks));
+            format!(": {bytes:+} B, {blocks:+} blocks")
+        }
+        (None, _) | (_, None) => String::new(),
+    };
+    Some(format!("{} before, {} after{change}", named(was), named(is)))
 }
 
 fn amount(amount: Amount) -> String {

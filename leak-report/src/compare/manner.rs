@@ -23,6 +23,7 @@ pub(super) struct Manner {
     unwind: Unwind,
     older: Option<Duration>,
     is_filtered: bool,
+    has_verdict: bool,
 }
 
 impl Manner {
@@ -35,6 +36,7 @@ impl Manner {
             unwind: report.unwind,
             older: report.compared.older,
             is_filtered: report.events.filtered != Amount::default(),
+            has_verdict: report.judgement.is_some(),
         }
     }
 
@@ -70,6 +72,10 @@ impl Manner {
             (
                 self.is_filtered != later.is_filtered,
                 "sizes were left out (-z, -Z) in one of them only",
+            ),
+            (
+                self.has_verdict != later.has_verdict,
+                "one has a verdict on what is lost, the other has none",
             ),
         ];
         let reasons = reasons.into_iter().filter(|(applies, _)| *applies);

@@ -8,8 +8,8 @@ use unwind_tables::walk::FoundBy;
 
 use super::*;
 use crate::model::{
-    Amount, Dictionary, Frame, FrameId, InlinedFrame, Location, Module, ModuleId, Place, Report, Sampling,
-    Stack, StackRef, Symbol, Symbolized, TableFacts,
+    Amount, Dictionary, Frame, FrameId, InlinedFrame, Judgement, Location, Module, ModuleId, Place, Report,
+    Sampling, Stack, StackRef, Symbol, Symbolized, TableFacts, Verdict,
 };
 use crate::samples;
 
@@ -394,4 +394,97 @@ Trend over 6 points in 5.0 min, from report 0 to report 5:
     assert_eq!(value["points"].as_array().unwrap().len(), 6);
     assert_eq!(value["sites"][1]["shown"][3], json!({"bytes": 30, "blocks": 1}));
     assert_eq!(value["sites"][0]["slope"]["bytes_per_minute"], json!(100.0));
+}
+
+/// With two verdicts, sites are ranked by the growth of what is definitely lost, and one that holds as much as before but can
+/// no longer reach it is shown; a report without a verdict is not taken for one that lost nothing.
+#[test]
+fn difference_of_verdicts() {
+    let (mut before, mut after) = before_and_after();
+    let lost = |stack: &mut Stack, blocks: u64| {
+        stack.verdict = Some(Verdict {
+            definitely_lost: Amount {
+                bytes: 100 * blocks,
+                blocks,
+            },
+            ..Verdict::default()
+        });
+    };
+    before.judgement = Some(Judgement::default());
+    after.judgement = Some(Judgement::default());
+    lost(&mut before.stacks[1], 3);
+    lost(&mut after.stacks[1], 9);
+    lost(&mut after.stacks[2], 5);
+    let text = |before: &Report, after: &Report| {
+        let mut out = Vec::new();
+        let comparison = compare(before, after, &Builds::of_one_trace());
+        render_difference_text(&comparison, 10, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    };
+    let both = text(&before, &after);
+    let titles: Vec<_> = both.lines().filter(|line| line.contains(" blocks (")).collect();
+    assert_eq!(
+        titles,
+        [
+            "+0 B in +0 blocks (unchanged): stays",
+            "+500 B in +5 blocks (new): comes",
+            "+900 B in +9 blocks (grown): grows",
+            "-300 B in -3 blocks (shrunk): shrinks",
+            "-300 B in -3 blocks (gone): goes",
+        ]
+    );
+    for expected in [
+        "   definitely lost: 0 B in 0 blocks before, 900 B in 9 blocks after: +900 B, +9 blocks\n",
+        "  Verdict:   definitely lost: 300 B in 3 blocks before, 1.3 KiB (1400 B) in 14 blocks after: +1100 B, +11 blocks\n",
+    ] {
+        assert!(both.contains(expected), "no {expected:?} in {both}");
+    }
+    let mut out = Vec::new();
+    render_difference_json(&compare(&before, &after, &Builds::of_one_trace()), &mut out).unwrap();
+    let json: Value = serde_json::from_slice(&out).unwrap();
+    assert_eq!(
+        json["sites"][1]["after"]["definitely_lost"],
+        json!({"bytes": 500, "blocks": 5})
+    );
+    assert_eq!(json["before"]["held"]["definitely_lost"]["blocks"], 3);
+    before.judgement = None;
+    before.stacks.iter_mut().for_each(|stack| stack.verdict = None);
+    let one = text(&before, &after);
+    assert!(
+        one.contains("definitely lost: not judged before, 1.3 KiB (1400 B) in 14 blocks after\n"),
+        "{one}"
+    );
+    let builds = Builds::default();
+    let comparison = compare(&before, &after, &builds);
+    assert_eq!(
+        comparison.notes,
+        ["one has a verdict on what is lost, the other has none"]
+    );
+}
+
+/// A trend has what is definitely lost at each point that has a verdict.
+#[test]
+fn trend_of_verdicts() {
+    let (mut before, mut after) = before_and_after();
+    let mut trend = Trend::new(Builds::of_one_trace());
+    after.judgement = Some(Judgement::default());
+    after.stacks[0].verdict = Some(Verdict {
+        definitely_lost: Amount { bytes: 70, blocks: 7 },
+        ..Verdict::default()
+    });
+    before.judgement = Some(Judgement::default());
+    trend.add("a".to_owned(), before);
+    trend.add("b".to_owned(), after);
+    trend.finish();
+    let mut out = Vec::new();
+    render_trend_text(&trend, 0, &mut out).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    assert!(
+        text.contains("  Verdict:   definitely lost ▁█: 0, 70 B\n"),
+        "{text}"
+    );
+    let mut out = Vec::new();
+    render_trend_json(&trend, &mut out).unwrap();
+    let json: Value = serde_json::from_slice(&out).unwrap();
+    assert_eq!(json["points"][1]["held"]["definitely_lost"]["blocks"], 7);
 }

@@ -106,7 +106,7 @@ impl Trend {
                 true => report.elapsed.saturating_sub(first.elapsed),
                 false => report.read_at.duration_since(first.read_at).unwrap_or_default(),
             });
-        let mut all = SiteAmounts::default();
+        let mut all = SiteAmounts::none_in(&report);
         let mut has_stack = vec![false; self.sites.len()];
         for (stack, matched) in self.builds.sites(&report, &mut self.names) {
             let amounts = SiteAmounts::of(stack);

@@ -45,6 +45,15 @@ pub fn render(trend: &Trend, top: usize, out: &mut dyn Write) -> io::Result<()> 
         amount(after)
     );
     line(out, "Total", total)?;
+    let lost: Vec<_> = trend
+        .points
+        .iter()
+        .filter_map(|point| point.total.definitely_lost)
+        .collect();
+    if lost.iter().any(|amount| amount.blocks > 0) {
+        let text = format!("definitely lost {}: {} B", bars(&lost), written(&lost));
+        line(out, "Verdict", text)?;
+    }
     let (all, growing) = (trend.sites.len(), growing.count());
     line(out, "Sites", format!("{growing} of {all} grow"))?;
     trend.notes.iter().try_for_each(|note| line(out, "Note", note))

@@ -345,8 +345,11 @@ fn anonymized() {
     let first = recording.report(0).unwrap().report;
     let original = rich();
     assert_eq!(first.stacks.len(), original.stacks.len());
+    assert!(original.judgement.is_some());
+    assert_eq!(first.judgement, original.judgement);
     for (stack, was) in first.stacks().zip(original.stacks()) {
         assert_eq!((stack.outstanding, stack.end), (was.outstanding, was.end));
+        assert_eq!(stack.verdict, was.verdict);
         assert_eq!(stack.frames().len(), was.frames().len());
     }
     // Equal names have equal replacements, and the executable's path equals its module's.

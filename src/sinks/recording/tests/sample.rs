@@ -9,9 +9,9 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 use leak_report::model::leak::{Change, Order, Suspicion};
 use leak_report::model::{
     AGE_BOUNDS, Ages, Amount, BlockList, Compared, Estimate, Frame, FrameId, Gap, Governed, InlinedFrame,
-    InstanceEnd, KernelFacts, KindTotals, ListedBlock, Location, Losses, Measure, ModuleId, Overhead, Parts,
-    Place, ProbeProgram, ProgramTime, Quantity, RegionKind, Report, Sampling, Spent, Spread, StackRecent,
-    Symbol, Symbolized, TargetFacts, TimeOfDay, Traps, Unit, Weight,
+    InstanceEnd, Judgement, KernelFacts, KindTotals, ListedBlock, Location, Losses, Measure, ModuleId,
+    Overhead, Parts, Place, ProbeProgram, ProgramTime, Quantity, RegionKind, Report, Sampling, Spent, Spread,
+    StackRecent, Symbol, Symbolized, TargetFacts, TimeOfDay, Traps, Unit, Unjudged, Weight,
 };
 use leak_report::samples;
 
@@ -55,7 +55,7 @@ fn estimate(seed: u64) -> Estimate {
 
 /// A report whose fields all differ from their defaults.
 pub(super) fn rich() -> Report {
-    let mut report = samples::full();
+    let mut report = samples::judged();
     report.time = TimeOfDay {
         hour: 23,
         minute: 59,
@@ -78,6 +78,15 @@ pub(super) fn rich() -> Report {
         since_baseline: Duration::from_secs(1 << 40),
         marked: Some(TimeOfDay::default()),
     };
+    report.judgement = Some(Judgement {
+        passes: u32::MAX,
+        took: Duration::MAX,
+        read: u64::MAX,
+        stopped: Some(Duration::from_nanos(1)),
+        unjudged: Unjudged::ALL.map(|reason| (reason, estimate(8).amount)).into(),
+        freed_later: estimate(9).amount,
+        unreadable: 1,
+    });
     targets(&mut report);
     stacks(&mut report);
     report.losses = Losses {
