@@ -44,6 +44,8 @@ type Chunk = [u32; PARTS + 1];
 #[derive(Debug, Default)]
 pub struct Heap {
     blocks: Vec<Block>,
+    /// Bytes behind the requested size that are the block's, too; empty if that is not known.
+    slack: Vec<u16>,
     chunks: HashMap<u64, Box<Chunk>, BuildHasherDefault<Spread>>,
     /// True if all chunks of blocks are indexed.
     is_indexed: bool,
@@ -74,6 +76,7 @@ impl Heap {
         let mut heap = Self {
             all: extent(&kept),
             blocks: kept,
+            slack: Vec::new(),
             chunks: HashMap::default(),
             is_indexed: true,
         };
@@ -126,8 +129,40 @@ impl Heap {
         let before = candidates.start;
         let begun = self.blocks[candidates].partition_point(|block| block.address.get() <= address);
         let last = (before + begun).checked_sub(1)?;
-        let is_in = self.blocks[last].range().contains(&Avma::new(address));
-        is_in.then(|| number(last))
+        let last = number(last);
+        self.range(last).contains(&Avma::new(address)).then_some(last)
+    }
+
+    /// Notes where blocks end, by number, beyond their requested size.
+    pub fn extend(&mut self, usable: &[(u32, Avma)]) {
+        self.slack = vec![0; self.blocks.len()];
+        for &(number, end) in usable {
+            let next = self.blocks.get(number as usize + 1).map(|block| block.address);
+            let end = next.map_or(end, |next| end.min(next));
+            let slack = end.get().saturating_sub(self.range(number).end.get());
+            if let Some(place) = self.slack.get_mut(number as usize) {
+                *place = u16::try_from(slack).unwrap_or(u16::MAX);
+            }
+        }
+        let last = self.blocks.len().saturating_sub(1);
+        self.all.end = self.all.end.max(self.range(number(last)).end.get());
+    }
+
+    /// Addresses that lead to a block, with what the program can use beyond the requested size; none if there is no such block.
+    pub fn range(&self, number: u32) -> Range<Avma> {
+        let number = number as usize;
+        let range = self
+            .blocks
+            .get(number)
+            .map_or(Avma::new(0)..Avma::new(0), Block::range);
+        let slack = self.slack.get(number).copied().unwrap_or(0);
+        let end = range.end.get().saturating_add(slack.into());
+        range.start..Avma::new(end)
+    }
+
+    /// Ranges of all blocks, ascending.
+    pub fn ranges(&self) -> impl Iterator<Item = Range<Avma>> {
+        (0..number(self.blocks.len())).map(|number| self.range(number))
     }
 
     /// All blocks, by number.

@@ -6,7 +6,7 @@ use unwind_tables::addr::Avma;
 
 use super::Memory;
 use super::bits::Bits;
-use super::heap::{Block, Heap};
+use super::heap::Heap;
 
 /// Blocks, and ranges of roots, that are read at once.
 const BATCH: usize = 1 << 14;
@@ -70,10 +70,7 @@ impl<'a> Marking<'a> {
             // By address, so that neighbours are read together.
             let mut batch = self.pending.split_off(self.pending.len().saturating_sub(BATCH));
             batch.sort_unstable();
-            let blocks = batch
-                .iter()
-                .filter_map(|&number| self.heap.blocks().get(number as usize));
-            let ranges: Vec<_> = blocks.map(Block::range).collect();
+            let ranges: Vec<_> = batch.iter().map(|&number| self.heap.range(number)).collect();
             memory.visit(&ranges, &mut |_, words| self.see(words));
         }
     }

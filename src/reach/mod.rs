@@ -1,11 +1,13 @@
 //! Blocks that a process can still reach: by pointers from where it begins to look (its data, stacks and registers), and from block to
 //! block. What cannot be reached is lost: no pointer to it can ever come back.
 //!
-//! [`heap`] is the blocks in question, [`roots`] where a process begins to look, [`marking`] one pass from there through the blocks,
-//! [`passes`] what several passes over a running process say together, [`lost`] how memcheck tells apart what is lost. All of these
-//! are pure; [`reader`] and [`pages`] read a process. [`judge`] puts them in order.
+//! [`heap`] is the blocks in question, [`free`] the allocator's memory that holds none, [`roots`] where a process begins to look,
+//! [`marking`] one pass from there through the blocks, [`passes`] what several passes over a running process say together, [`lost`]
+//! how memcheck tells apart what is lost. All of these are pure; [`reader`] and [`pages`] read a process. [`judge`] puts them in
+//! order.
 
 pub mod bits;
+pub mod free;
 pub mod heap;
 pub mod judge;
 pub mod lost;
@@ -27,4 +29,7 @@ pub trait Memory {
     /// Reads the aligned words of `ranges`, which ascend and do not overlap, and calls `see` with the address of the first of some
     /// consecutive ones, and these. What cannot be read, or was never touched, is left out.
     fn visit(&self, ranges: &[Range<Avma>], see: &mut dyn FnMut(Avma, &[u64]));
+
+    /// Fills `words` from the aligned address `at` on. Returns false if not all of them could be read.
+    fn read(&self, at: Avma, words: &mut [u64]) -> bool;
 }

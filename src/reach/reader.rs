@@ -155,6 +155,27 @@ impl Memory for Reader {
         }
         self.flush(&mut batch, see);
     }
+
+    /// Pages that were never touched are zeros.
+    fn read(&self, at: Avma, words: &mut [u64]) -> bool {
+        let bytes = words.len() as u64 * WORD;
+        let Some(end) = at.checked_add(bytes) else {
+            return false;
+        };
+        words.fill(0);
+        let runs = self.pages.runs();
+        let first = runs.partition_point(|run| run.end <= at);
+        let touched = runs[first..].iter().take_while(|run| run.start < end);
+        let spans: Vec<_> = touched.map(|run| run.start.max(at)..run.end.min(end)).collect();
+        let before = self.unreadable.get();
+        self.visit(&spans, &mut |start, found| {
+            let place = length(&(at..start)) / WORD as usize;
+            if let Some(words) = words.get_mut(place..place + found.len()) {
+                words.copy_from_slice(found);
+            }
+        });
+        self.unreadable.get() == before
+    }
 }
 
 impl Batch {

@@ -70,8 +70,7 @@ pub fn roots<'a>(
     unused: &'a [Range<Avma>],
     dead: &'a [Range<Avma>],
 ) -> impl Iterator<Item = Range<Avma>> + 'a {
-    let blocks = heap.blocks().iter().map(super::heap::Block::range);
-    let outside = without(pages.iter().cloned(), blocks);
+    let outside = without(pages.iter().cloned(), heap.ranges());
     without(without(outside, unused.iter().cloned()), dead.iter().cloned())
 }
 

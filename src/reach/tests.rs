@@ -24,6 +24,13 @@ impl Memory for Words {
             }
         }
     }
+
+    fn read(&self, at: Avma, words: &mut [u64]) -> bool {
+        (at.get()..).step_by(8).zip(words).all(|(address, word)| {
+            let found = self.0.get(&address);
+            found.inspect(|found| *word = **found).is_some()
+        })
+    }
 }
 
 fn block(address: u64, size: u64) -> Block {
@@ -116,6 +123,17 @@ fn claimed_sizes() {
     );
     assert_eq!((heap.at((301 << 30) - 8), heap.at(302 << 30)), (None, None));
     assert_eq!((heap.at(u64::MAX - 8), heap.at(u64::MAX)), (Some(2), None));
+}
+
+/// A block is as long as the program can use it, up to the next one.
+#[test]
+fn usable_sizes() {
+    let mut heap = Heap::new(vec![block(0x1000, 20), block(0x1020, 20), block(0x1040, 20)]);
+    let at = |number, end| (number, Avma::new(end));
+    heap.extend(&[at(0, 0x1018), at(1, 0x2000), at(2, 0x1050)]);
+    let found = [0x1017, 0x1018, 0x103f, 0x104f, 0x1050].map(|address| heap.at(address));
+    assert_eq!(found, [Some(0), None, Some(1), Some(2), None]);
+    assert_eq!(heap.range(0), Avma::new(0x1000)..Avma::new(0x1018));
 }
 
 /// If blocks overlap, the last allocated remains.

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod free_memory;
 mod headers;
 mod nesting;
 mod sampling;

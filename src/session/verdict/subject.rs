@@ -4,6 +4,7 @@ use std::io;
 
 use crate::process::maps_of;
 use crate::process::touched::ResidentPages;
+use crate::reach::free;
 use crate::reach::heap::{Block, Heap};
 use crate::reach::judge::{Judge, LostBlocks, Sight};
 use crate::reach::pages::Pages;
@@ -96,15 +97,18 @@ impl Subject {
         let Some(resident) = &self.resident else {
             return Ok(());
         };
-        let heap = Heap::new(blocks);
+        let mut heap = Heap::new(blocks);
         let mappings = maps_of(self.pid)?;
         let reader = Reader::new(self.pid, Pages::read(resident, &mappings)?);
+        let unused = free::find(&reader, &mappings, &heap);
+        tracing::debug!("unused memory of process {}: {:?}", self.pid, unused.facts);
+        heap.extend(&unused.usable);
         let threads = [];
         let sight = Sight {
             memory: &reader,
             pages: reader.pages().runs(),
             heap: &heap,
-            unused: &[],
+            unused: &unused.ranges,
             dead: &dead_stacks(&mappings, &threads),
             words: &[],
         };

@@ -1,0 +1,256 @@
+//! Arenas: the main one, whose state is in the C library's data, and others, whose states are in memory of their own.
+//!
+//! The state (`struct malloc_state`) is found by its bins: of an empty one, both links lead to itself, as if a chunk's first two words
+//! were before it. States are linked in a ring, which must close.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use unwind_tables::addr::Avma;
+
+use crate::process::maps::{MapsEntry, MapsName};
+use crate::reach::Memory;
+
+/// Pairs of links: bins that are in use, and one that is always empty.
+const BINS: usize = 127;
+/// Bytes from the first bin to the link of the ring: the bins and their bitmap.
+const BINS_TO_NEXT: u64 = 16 * BINS as u64 + 16;
+/// … and to the end of the state.
+const BINS_TO_END: u64 = BINS_TO_NEXT + 5 * 8;
+
+/// Bytes from a state to its first bin: since 2.27; 2.26; without lists of small free chunks, which are gone from what is after 2.43.
+const STATE_TO_BINS: [u64; 3] = [112, 104, 24];
+/// Sizes of the lists of small free chunks: 32, 48 and so on. They are two words before the bins.
+pub(super) const FAST_BINS: u64 = 10;
+
+/// Bytes from a heap, which other arenas are made of, to the state in it (`struct heap_info`): since 2.35, and before.
+const HEAP_HEADERS: [u64; 2] = [48, 32];
+/// Alignments of heaps: the usual one, and those by sizes of huge pages (`glibc.malloc.hugetlb`).
+const HEAP_ALIGNMENTS: [u64; 6] = [64 << 20, 8 << 20, 128 << 20, 1 << 30, 2 << 30, 4 << 30];
+
+const MAX_ARENAS: usize = 1 << 14;
+const MAX_HEAPS: usize = 1 << 16;
+/// Bytes of data that are searched for a state.
+const MAX_SEARCHED: u64 = 256 << 20;
+/// Bytes that are read at once.
+const PIECE: u64 = 1 << 20;
+
+/// State of an arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Arena {
+    pub state: u64,
+    pub is_main: bool,
+    to_bins: u64,
+}
+
+/// Memory of an arena that is not the main one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ArenaHeap {
+    pub first_chunk: u64,
+    /// From its header on. The end of what chunks can be in.
+    pub range: (u64, u64),
+    /// The end of what was in use some time.
+    pub touched: u64,
+}
+
+impl Arena {
+    /// Where the address of the top chunk is.
+    pub(super) fn top_at(&self) -> u64 {
+        self.bins().wrapping_sub(16)
+    }
+
+    fn bins(&self) -> u64 {
+        self.state.wrapping_add(self.to_bins)
+    }
+
+    pub(super) fn range(&self) -> Range<u64> {
+        self.state..self.bins().saturating_add(BINS_TO_END)
+    }
+
+    /// Where the lists of small free chunks begin, by ascending size.
+    pub(super) fn fast_bins_at(&self) -> Option<u64> {
+        let at = self.bins().wrapping_sub(16 + FAST_BINS * 8);
+        (at >= self.state).then_some(at)
+    }
+
+    pub(super) fn top(&self, memory: &dyn Memory) -> Option<u64> {
+        word(memory, self.top_at())
+    }
+
+    /// Free chunks at the ends of the bins' lists, which lead back to these: they are chunks for sure.
+    pub(super) fn binned(&self, memory: &dyn Memory) -> BTreeSet<u64> {
+        let mut links = [0; 2 * BINS];
+        let mut found = BTreeSet::new();
+        if !memory.read(Avma::new(self.bins()), &mut links) {
+            return found;
+        }
+        for (pair, at) in links.chunks_exact(2).zip((self.bins()..).step_by(16)) {
+            let bin = at.wrapping_sub(16);
+            // The first one's link back, and the last one's forth.
+            for (chunk, link) in [(pair[0], 24), (pair[1], 16)] {
+                let is_linked = || word(memory, chunk.wrapping_add(link)) == Some(bin);
+                if chunk != bin && chunk.is_multiple_of(16) && is_linked() {
+                    found.insert(chunk);
+                }
+            }
+        }
+        found
+    }
+
+    /// Heaps of an arena that is not the main one.
+    pub(super) fn heaps(&self, memory: &dyn Memory) -> Vec<ArenaHeap> {
+        let Some(header) = heap_header(memory, self.state) else {
+            return Vec::new();
+        };
+        let first = self.state - header;
+        let mut found = BTreeSet::from([first]);
+        let newest = self.top(memory).and_then(|top| {
+            let starts = HEAP_ALIGNMENTS.map(|alignment| top & !(alignment - 1));
+            starts
+                .into_iter()
+                .find(|start| word(memory, *start) == Some(self.state))
+        });
+        // Each leads to the one before it.
+        let mut next = newest;
+        while let Some(heap) = next.filter(|heap| *heap != first && found.len() < MAX_HEAPS) {
+            let is_new = word(memory, heap) == Some(self.state) && found.insert(heap);
+            next = word(memory, heap.wrapping_add(8)).filter(|_| is_new);
+        }
+        let first_chunk = |heap: u64| match heap == first {
+            true => self.range().end.saturating_add(15) & !15,
+            false => heap.saturating_add(header),
+        };
+        let heaps = found.into_iter();
+        heaps
+            .filter_map(|heap| read_heap(memory, self.state, heap, first_chunk(heap)))
+            .collect()
+    }
+}
+
+fn read_heap(memory: &dyn Memory, state: u64, heap: u64, first_chunk: u64) -> Option<ArenaHeap> {
+    let mut words = [0; 4];
+    if !memory.read(Avma::new(heap), &mut words) || words[0] != state {
+        return None;
+    }
+    let [_, _, size, touched] = words;
+    let end = heap.checked_add(size)?;
+    let touched = heap.checked_add(touched)?;
+    let is_right = size.is_multiple_of(4096) && first_chunk < end && end <= touched;
+    (is_right && touched - heap <= HEAP_ALIGNMENTS[5]).then_some(ArenaHeap {
+        first_chunk,
+        range: (heap, end),
+        touched,
+    })
+}
+
+/// Bytes that the heap has before the state, if there is one.
+fn heap_header(memory: &dyn Memory, state: u64) -> Option<u64> {
+    let is_heap = |header: &u64| {
+        let heap = state
+            .checked_sub(*header)
+            .filter(|heap| heap.is_multiple_of(1 << 20));
+        heap.is_some_and(|heap| word(memory, heap) == Some(state))
+    };
+    HEAP_HEADERS.into_iter().find(is_heap)
+}
+
+/// All arenas, each main one before those that it is linked with. There are several main ones if there are several C libraries
+/// (`dlmopen`).
+pub(super) fn find(memory: &dyn Memory, maps: &[MapsEntry]) -> Vec<Arena> {
+    let is_data = |entry: &&MapsEntry| {
+        entry.readable && entry.writable && !entry.shared && matches!(entry.name, MapsName::File { .. })
+    };
+    let mut data: Vec<_> = maps.iter().filter(is_data).collect();
+    data.sort_by_key(|entry| !is_libc(entry));
+    let mut arenas = Vec::new();
+    let mut searched = 0;
+    for entry in data {
+        let (start, end) = (entry.range.start.get(), entry.range.end.get());
+        if searched > MAX_SEARCHED {
+            break;
+        }
+        let end = end.min(start.saturating_add(MAX_SEARCHED));
+        searched += end - start;
+        // Pieces overlap by more than a state.
+        for at in (start..end).step_by((PIECE - 4096) as usize) {
+            search(memory, at, (end - at).min(PIECE), &mut arenas);
+        }
+    }
+    arenas
+}
+
+fn is_libc(entry: &MapsEntry) -> bool {
+    match &entry.name {
+        MapsName::File { path, .. } => path
+            .file_name()
+            .is_some_and(|name| name.to_string_lossy().starts_with("libc")),
+        MapsName::Anonymous | MapsName::Special(_) => false,
+    }
+}
+
+/// Adds the arenas whose main one is in a piece of data.
+fn search(memory: &dyn Memory, start: u64, bytes: u64, arenas: &mut Vec<Arena>) {
+    let mut words = vec![0; usize::try_from(bytes / 8).unwrap_or_default()];
+    if !memory.read(Avma::new(start), &mut words) {
+        return;
+    }
+    // The last bin is always empty.
+    for last in 2 * (BINS - 1)..words.len().saturating_sub(1) {
+        let address = |index: usize| start + 8 * index as u64;
+        let is_empty = |index: usize| {
+            words[index] == address(index).wrapping_sub(16) && words[index + 1] == words[index]
+        };
+        let is_bin =
+            |index: usize| is_empty(index) || is_pointer(words[index]) && is_pointer(words[index + 1]);
+        let bins = last - 2 * (BINS - 1);
+        if !is_empty(last) || !(bins..last).step_by(2).all(is_bin) {
+            continue;
+        }
+        let ring = STATE_TO_BINS.into_iter().find_map(|to_bins| {
+            let state = address(bins).checked_sub(to_bins)?;
+            ring(
+                memory,
+                Arena {
+                    state,
+                    is_main: true,
+                    to_bins,
+                },
+            )
+        });
+        for arena in ring.unwrap_or_default() {
+            if !arenas.contains(&arena) && arenas.len() < MAX_ARENAS {
+                arenas.push(arena);
+            }
+        }
+    }
+}
+
+/// Arenas from the main one on, if their ring closes.
+fn ring(memory: &dyn Memory, main: Arena) -> Option<Vec<Arena>> {
+    let mut arenas = vec![main];
+    loop {
+        let last = arenas.last()?;
+        let next = word(memory, last.bins().checked_add(BINS_TO_NEXT)?)?;
+        if next == main.state {
+            return Some(arenas);
+        }
+        heap_header(memory, next)?;
+        if arenas.len() == MAX_ARENAS {
+            return None;
+        }
+        arenas.push(Arena {
+            state: next,
+            is_main: false,
+            ..main
+        });
+    }
+}
+
+fn is_pointer(word: u64) -> bool {
+    word.is_multiple_of(16) && (1 << 12..1 << 56).contains(&word)
+}
+
+pub(super) fn word(memory: &dyn Memory, at: u64) -> Option<u64> {
+    let mut word = [0];
+    (at.is_multiple_of(8) && memory.read(Avma::new(at), &mut word)).then_some(word[0])
+}

@@ -1,0 +1,156 @@
+//! Chunks of walks, held against the listed blocks.
+
+use std::ops::Range;
+
+use unwind_tables::addr::Avma;
+
+use super::super::granules::Granules;
+use super::super::{End, Facts};
+use super::walk::{Chunk, HEADER, Kind};
+use crate::reach::heap::{Block, Heap};
+
+/// Listed blocks that may be elsewhere than a walk has chunks, beside one of 16: blocks come and go while the process runs.
+const ODD_BLOCKS: u64 = 16;
+
+#[derive(Debug)]
+pub(super) struct Collector<'a> {
+    heap: &'a Heap,
+    pub ranges: Vec<Range<u64>>,
+    pub usable: Vec<(u32, Avma)>,
+    /// Chunks that look used and are of no listed block: of blocks from before the trace, of the allocator itself, or cached.
+    pub unlisted: Granules,
+    /// Those that are as large as a thread's cache.
+    pub caches: Vec<Chunk>,
+    pub facts: Facts,
+    cache_sizes: &'a [u64],
+}
+
+/// What there was before a walk.
+struct Mark {
+    ranges: usize,
+    usable: usize,
+    caches: usize,
+    facts: Facts,
+}
+
+/// One walk.
+pub(super) struct Stretch<'c, 'a> {
+    collector: &'c mut Collector<'a>,
+    /// Number of the next block that no chunk has been held against.
+    next: usize,
+    first: u64,
+    before: Mark,
+}
+
+/// Caches of threads beyond that many are not looked at.
+const MAX_CACHES: usize = 1 << 16;
+
+impl<'a> Collector<'a> {
+    /// `cache_sizes` are sizes of chunks that caches of threads can have.
+    pub(super) fn new(heap: &'a Heap, cache_sizes: &'a [u64]) -> Self {
+        Self {
+            heap,
+            ranges: Vec::new(),
+            usable: Vec::new(),
+            unlisted: Granules::default(),
+            caches: Vec::new(),
+            facts: Facts::default(),
+            cache_sizes,
+        }
+    }
+
+    /// Begins a walk at the chunk `first`.
+    pub(super) fn begin<'c>(&'c mut self, first: u64) -> Stretch<'c, 'a> {
+        let before = Mark {
+            ranges: self.ranges.len(),
+            usable: self.usable.len(),
+            caches: self.caches.len(),
+            facts: self.facts.clone(),
+        };
+        let blocks = self.heap.blocks();
+        Stretch {
+            next: blocks.partition_point(|block| block.address.get() < first.saturating_add(HEADER)),
+            first,
+            before,
+            collector: self,
+        }
+    }
+}
+
+impl Stretch<'_, '_> {
+    pub(super) fn see(&mut self, chunk: Chunk) {
+        let contents = chunk.at.saturating_add(HEADER);
+        // The first word of the next chunk is this one's.
+        let end = chunk.at.saturating_add(chunk.size).saturating_add(8);
+        let blocks = self.collector.heap.blocks().get(self.next..).unwrap_or_default();
+        // An address in the next chunk's header is nobody's, and counts here.
+        let count = blocks.partition_point(|block| block.address.get() < end.saturating_add(8));
+        let blocks = blocks.get(..count).unwrap_or_default();
+        self.collector.facts.chunks += 1;
+        match (chunk.kind, blocks) {
+            (Kind::Used, []) => self.unlisted(chunk),
+            (Kind::Free, []) => self.collector.ranges.push(chunk.at + 8..end),
+            (Kind::Top, []) => self.collector.ranges.push(chunk.at + 8..end - 8),
+            (Kind::Used, blocks) => self.used(contents, end, blocks),
+            // Freed since it was listed; others were, and are not any more, what the memory is divided into.
+            (Kind::Free | Kind::Top, blocks) => {
+                for block in blocks {
+                    let facts = &mut self.collector.facts;
+                    let is_same = block.address.get() == contents;
+                    *(if is_same {
+                        &mut facts.agreeing
+                    } else {
+                        &mut facts.disagreeing
+                    }) += 1;
+                }
+            }
+        }
+        self.next += count;
+    }
+
+    fn unlisted(&mut self, chunk: Chunk) {
+        self.collector.unlisted.insert(chunk.at);
+        if self.collector.cache_sizes.contains(&chunk.size) && self.collector.caches.len() < MAX_CACHES {
+            self.collector.caches.push(chunk);
+        }
+    }
+
+    /// Blocks within a used chunk: the whole, or parts of it, if the program divides it itself and says so.
+    fn used(&mut self, contents: u64, end: u64, blocks: &[Block]) {
+        let facts = &mut self.collector.facts;
+        for (block, number) in blocks.iter().zip(self.next..) {
+            let block = block.range();
+            if block.end.get() > end {
+                facts.disagreeing += 1;
+            } else if block.start.get() == contents {
+                facts.agreeing += 1;
+                let has_more = end - block.end.get() >= 8;
+                if let (1, true, Ok(number)) = (blocks.len(), has_more, u32::try_from(number)) {
+                    self.collector.usable.push((number, Avma::new(end)));
+                }
+            }
+        }
+    }
+
+    /// Ends the walk at `at`. Returns whether it is to be trusted; what it has found is dropped if not.
+    pub(super) fn end(self, end: End, at: u64) -> bool {
+        let collector = self.collector;
+        let agreeing = collector.facts.agreeing - self.before.facts.agreeing;
+        let disagreeing = collector.facts.disagreeing - self.before.facts.disagreeing;
+        let is_confirmed = agreeing > 0 || matches!(end, End::Top | End::Fence);
+        let end = match is_confirmed && disagreeing <= ODD_BLOCKS + agreeing / 16 {
+            true => end,
+            false => End::Distrusted,
+        };
+        if end == End::Distrusted {
+            collector.ranges.truncate(self.before.ranges);
+            collector.usable.truncate(self.before.usable);
+            collector.caches.truncate(self.before.caches);
+            collector.unlisted.take_all(self.first..at);
+            collector.facts = self.before.facts;
+            collector.facts.disagreeing += disagreeing;
+        }
+        *collector.facts.ends.entry(end).or_default() += 1;
+        end != End::Distrusted
+    }
+}

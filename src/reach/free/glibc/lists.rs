@@ -1,0 +1,285 @@
+//! Lists of free chunks that look used, since their neighbours are not to be joined with them: caches of threads, and the arenas'
+//! lists of small chunks. Only chunks that a walk has found, and that no block is listed in, are taken from them.
+//!
+//! Since 2.32, a link is mangled with the address where it is.
+
+use std::ops::Range;
+
+use unwind_tables::addr::Avma;
+
+use super::arenas::{Arena, FAST_BINS, word};
+use super::walk::{Chunk, HEADER, MIN_SIZE, size};
+use crate::reach::Memory;
+
+use super::super::granules::Granules;
+
+/// Words of a page, and pages that are kept. Neighbours in a list are often neighbours in memory.
+const PAGE_WORDS: usize = 512;
+const PAGES: usize = 1024;
+/// Chunks of all lists together.
+const MAX_CHUNKS: u64 = 1 << 25;
+/// Readings of a cache, whose thread goes on.
+const TRIES: usize = 3;
+/// Bins of a cache that may contradict themselves: the thread is at one of them.
+const ODD_BINS: usize = 2;
+
+/// Layout of a thread's cache (`struct tcache_perthread_struct`): a number for each bin, then the first chunk of each.
+#[derive(Debug)]
+struct Layout {
+    /// Size of its chunk.
+    size: u64,
+    bins: usize,
+    /// Bytes of each number.
+    number: usize,
+    /// Numbers say how many more the bin can have, not how many it has.
+    counts_down: bool,
+    /// The second word of each chunk in it is the same.
+    has_key: bool,
+}
+
+/// Layouts of 2.26 to 2.29 (with a key only in the last), of 2.30 to 2.41, and since 2.42.
+const LAYOUTS: [Layout; 3] = [
+    Layout {
+        size: 0x250,
+        bins: 64,
+        number: 1,
+        counts_down: false,
+        has_key: false,
+    },
+    Layout {
+        size: 0x290,
+        bins: 64,
+        number: 2,
+        counts_down: false,
+        has_key: true,
+    },
+    Layout {
+        size: 0x300,
+        bins: 76,
+        number: 2,
+        counts_down: true,
+        has_key: true,
+    },
+];
+
+/// Bins for chunks of one size each; later ones are for ranges of sizes.
+const SMALL_BINS: usize = 64;
+
+/// Sizes of the chunks that caches are.
+pub(super) const CACHE_SIZES: [u64; 3] = [LAYOUTS[0].size, LAYOUTS[1].size, LAYOUTS[2].size];
+
+/// Free chunks of lists.
+pub(super) struct Lists<'a> {
+    pages: Pages<'a>,
+    /// Chunks that look used. Those of lists are taken out.
+    unlisted: &'a mut Granules,
+    /// All memory of the chunks.
+    pub cached: Granules,
+    pub count: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Links {
+    Mangled,
+    Plain,
+}
+
+impl<'a> Lists<'a> {
+    pub(super) fn new(memory: &'a dyn Memory, unlisted: &'a mut Granules) -> Self {
+        Self {
+            pages: Pages::new(memory),
+            unlisted,
+            cached: Granules::default(),
+            count: 0,
+        }
+    }
+
+    /// Adds the chunks of a thread's cache, if the chunk is one. Returns the memory of the cache itself.
+    pub(super) fn add_cache(&mut self, chunk: Chunk) -> Option<Range<u64>> {
+        let layout = LAYOUTS.iter().find(|layout| layout.size == chunk.size)?;
+        let mut is_cache = false;
+        for _ in 0..TRIES {
+            let bins = read_cache(self.pages.memory, layout, chunk.at)?;
+            let is_whole = bins.iter().enumerate().filter(|(_, (count, _))| *count > 0);
+            let mut taken = Vec::new();
+            let mut broken = 0;
+            for (bin, &(count, first)) in is_whole {
+                match self.take_bin(bin, count, first) {
+                    Some(chunks) => taken.push(chunks),
+                    None => broken += 1,
+                }
+            }
+            let key = taken.first().and_then(|chunks| self.key(chunks.first()?.0));
+            for chunks in &taken {
+                let has_key = |(at, _): &(u64, u64)| !layout.has_key || self.key(*at) == key;
+                match chunks.iter().all(has_key) {
+                    true => self.keep(chunks),
+                    false => self.put_back(chunks),
+                }
+            }
+            is_cache |= !taken.is_empty();
+            // Of the bins that were taken, the chunks are not there any more for a second try.
+            if broken == 0 || is_cache {
+                break;
+            }
+            self.pages.forget();
+        }
+        is_cache.then(|| chunk.at + 8..chunk.at + chunk.size)
+    }
+
+    /// Adds the chunks of an arena's lists of small ones.
+    pub(super) fn add_arena(&mut self, arena: &Arena) {
+        let Some(first) = arena.fast_bins_at() else {
+            return;
+        };
+        for index in 0..FAST_BINS {
+            let Some(head) = word(self.pages.memory, first + 8 * index) else {
+                continue;
+            };
+            let wanted = MIN_SIZE + 16 * index;
+            let mut chunk = head;
+            let mut links = None;
+            while self.count < MAX_CHUNKS && self.take(chunk, &(wanted..wanted + 1)).is_some() {
+                self.keep(&[(chunk, wanted)]);
+                let Some(next) = self.next(chunk + HEADER, 0, &mut links) else {
+                    break;
+                };
+                chunk = next;
+            }
+        }
+    }
+
+    /// Takes the chunks of a cache's bin, if there are as many as it says.
+    fn take_bin(&mut self, bin: usize, count: u64, first: u64) -> Option<Vec<(u64, u64)>> {
+        let sizes = match bin {
+            bin if bin < SMALL_BINS => MIN_SIZE + 16 * bin as u64..MIN_SIZE + 16 * bin as u64 + 1,
+            _ => MIN_SIZE + 16 * SMALL_BINS as u64..8 << 20,
+        };
+        let mut links = None;
+        let mut chunks = Vec::new();
+        let mut at = first;
+        let is_whole = loop {
+            // Links of caches lead to contents, not to headers.
+            let Some(size) = self.take(at.wrapping_sub(HEADER), &sizes) else {
+                break false;
+            };
+            chunks.push((at - HEADER, size));
+            match self.next(at, HEADER, &mut links) {
+                Some(0) => break chunks.len() as u64 == count,
+                Some(next) if (chunks.len() as u64) < count => at = next,
+                Some(_) | None => break false,
+            }
+        };
+        if !is_whole {
+            self.put_back(&chunks);
+        }
+        is_whole.then_some(chunks)
+    }
+
+    /// Takes a chunk out of those that look used, if its size fits.
+    fn take(&mut self, chunk: u64, sizes: &Range<u64>) -> Option<u64> {
+        if !chunk.is_multiple_of(16) || !self.unlisted.has(chunk) {
+            return None;
+        }
+        let size = size(self.pages.word(chunk.wrapping_add(8))?);
+        (sizes.contains(&size) && self.unlisted.take(chunk)).then_some(size)
+    }
+
+    fn put_back(&mut self, chunks: &[(u64, u64)]) {
+        for &(chunk, _) in chunks {
+            self.unlisted.insert(chunk);
+        }
+    }
+
+    fn keep(&mut self, chunks: &[(u64, u64)]) {
+        self.count += chunks.len() as u64;
+        for &(chunk, size) in chunks {
+            self.cached.insert_all(chunk, size);
+        }
+    }
+
+    /// Where the link at `at` leads to, or 0. The first link of a list says how they are.
+    fn next(&mut self, at: u64, header: u64, links: &mut Option<Links>) -> Option<u64> {
+        let plain = self.pages.word(at)?;
+        let mangled = plain ^ (at >> 12);
+        let leads =
+            |next: u64| next == 0 || self.unlisted.has(next.wrapping_sub(header)) && next.is_multiple_of(16);
+        match links {
+            Some(Links::Mangled) => Some(mangled),
+            Some(Links::Plain) => Some(plain),
+            None if leads(mangled) => {
+                *links = Some(Links::Mangled);
+                Some(mangled)
+            }
+            None if leads(plain) => {
+                *links = Some(Links::Plain);
+                Some(plain)
+            }
+            None => None,
+        }
+    }
+
+    fn key(&mut self, chunk: u64) -> Option<u64> {
+        self.pages.word(chunk.wrapping_add(HEADER + 8))
+    }
+}
+
+/// Chunks in each bin of a cache, and the first one's contents; `None` if it cannot be one.
+fn read_cache(memory: &dyn Memory, layout: &Layout, chunk: u64) -> Option<Vec<(u64, u64)>> {
+    let numbers = (layout.bins * layout.number).div_ceil(8);
+    let mut words = vec![0; numbers + layout.bins];
+    if !memory.read(Avma::new(chunk.checked_add(HEADER)?), &mut words) {
+        return None;
+    }
+    let (numbers, entries) = words.split_at(numbers);
+    let numbers = (0..layout.bins).map(|bin| {
+        let at = bin * layout.number;
+        let number = numbers[at / 8] >> (8 * (at % 8));
+        number & ((1 << (8 * layout.number)) - 1)
+    });
+    let numbers: Vec<u64> = numbers.collect();
+    let most = numbers.iter().copied().max().filter(|_| layout.counts_down);
+    let counts = numbers
+        .iter()
+        .map(|number| most.map_or(*number, |most| most - number));
+    let bins: Vec<_> = counts.zip(entries.iter().copied()).collect();
+    let is_odd = |(count, entry): &&(u64, u64)| (*count == 0) != (*entry == 0) || !entry.is_multiple_of(16);
+    (bins.iter().filter(is_odd).count() <= ODD_BINS).then_some(bins)
+}
+
+/// Memory, by pages that are kept.
+struct Pages<'a> {
+    memory: &'a dyn Memory,
+    /// Number of each page, and its words.
+    numbers: Vec<u64>,
+    words: Vec<u64>,
+}
+
+impl<'a> Pages<'a> {
+    fn new(memory: &'a dyn Memory) -> Self {
+        Self {
+            memory,
+            numbers: vec![u64::MAX; PAGES],
+            words: vec![0; PAGES * PAGE_WORDS],
+        }
+    }
+
+    fn forget(&mut self) {
+        self.numbers.fill(u64::MAX);
+    }
+
+    fn word(&mut self, at: u64) -> Option<u64> {
+        let number = at / 4096;
+        let slot = usize::try_from(number).ok()? % PAGES;
+        let words = self.words.get_mut(slot * PAGE_WORDS..(slot + 1) * PAGE_WORDS)?;
+        if self.numbers[slot] != number {
+            self.numbers[slot] = u64::MAX;
+            if !self.memory.read(Avma::new(number * 4096), words) {
+                return None;
+            }
+            self.numbers[slot] = number;
+        }
+        let index = usize::try_from(at % 4096 / 8).ok()?;
+        words.get(index).copied()
+    }
+}

@@ -1,0 +1,200 @@
+//! Walk from chunk to chunk, by their headers.
+//!
+//! A chunk is two words, the size of the chunk before it if that is free, and its own with flags, and then what the program uses,
+//! up to the first word of the next chunk, inclusive (`struct malloc_chunk`, glibc's `malloc/malloc.c`).
+
+use unwind_tables::addr::Avma;
+
+use super::super::End;
+use crate::reach::Memory;
+
+/// The chunk before is in use, or its neighbours are not to know that it is free.
+pub(super) const PREV_INUSE: u64 = 1;
+/// The chunk is a mapping of its own.
+pub(super) const IS_MMAPPED: u64 = 2;
+pub(super) const NON_MAIN_ARENA: u64 = 4;
+const FLAGS: u64 = PREV_INUSE | IS_MMAPPED | NON_MAIN_ARENA;
+
+pub(super) const MIN_SIZE: u64 = 32;
+pub(super) const HEADER: u64 = 16;
+/// Size of the marks at an end that is not the top. No chunk is as small.
+const FENCE_SIZE: u64 = 16;
+
+/// Words that are read at once: 1 MiB.
+const PIECE: usize = 1 << 17;
+/// Readings of a piece until a contradiction counts: the program may have changed it meanwhile.
+const TRIES: usize = 4;
+
+/// Consecutive chunks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stretch {
+    /// Address of the first chunk.
+    pub first: u64,
+    /// No chunk reaches beyond.
+    pub end: u64,
+    pub is_main: bool,
+    /// Where the address of the arena's top chunk is.
+    pub top_at: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Chunk {
+    pub at: u64,
+    pub size: u64,
+    pub kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// In use, or in a thread's cache or a list of small free ones.
+    Used,
+    Free,
+    /// What is left of the arena. No chunk is behind it.
+    Top,
+}
+
+/// The last chunk of which all is known but whether it is in use: the next one's header says so.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    at: u64,
+    size: u64,
+    is_marked: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct State {
+    at: u64,
+    pending: Option<Pending>,
+}
+
+/// Size that a header says, without flags.
+pub(super) fn size(word: u64) -> u64 {
+    word & !FLAGS
+}
+
+/// Returns whether a chunk in use of an arena can have this header.
+pub(super) fn is_header(word: u64, is_main: bool) -> bool {
+    let size = size(word);
+    let is_other = word & NON_MAIN_ARENA != 0;
+    size >= MIN_SIZE && size.is_multiple_of(16) && word & IS_MMAPPED == 0 && !(is_main && is_other)
+}
+
+/// Calls `see` with each chunk of a stretch, ascending. Returns why it ended, and where.
+pub(super) fn walk(memory: &dyn Memory, stretch: &Stretch, see: &mut dyn FnMut(Chunk)) -> (End, u64) {
+    let mut state = State {
+        at: stretch.first,
+        pending: None,
+    };
+    let mut words = Vec::new();
+    let mut chunks = Vec::new();
+    loop {
+        let ended = read_piece(memory, stretch, &mut state, &mut words, &mut chunks);
+        chunks.drain(..).for_each(&mut *see);
+        if let Some(end) = ended {
+            return (end, state.at);
+        }
+    }
+}
+
+/// Reads a piece until it makes sense, and goes on through it.
+fn read_piece(
+    memory: &dyn Memory,
+    stretch: &Stretch,
+    state: &mut State,
+    words: &mut Vec<u64>,
+    chunks: &mut Vec<Chunk>,
+) -> Option<End> {
+    let begun = *state;
+    let mut ended = None;
+    for _ in 0..TRIES {
+        *state = begun;
+        chunks.clear();
+        let left = stretch.end.saturating_sub(state.at) / 8;
+        words.resize(usize::try_from(left).map_or(PIECE, |left| left.min(PIECE)), 0);
+        let mut top = [0];
+        let is_read =
+            memory.read(Avma::new(stretch.top_at), &mut top) && memory.read(Avma::new(state.at), words);
+        ended = match is_read {
+            true => walk_piece(stretch, top[0], words, state, chunks),
+            false => Some(End::Unreadable),
+        };
+        if !matches!(ended, Some(End::Malformed | End::Border | End::Unreadable)) {
+            break;
+        }
+    }
+    ended
+}
+
+/// Goes on through a piece that begins at the current chunk.
+fn walk_piece(
+    stretch: &Stretch,
+    top: u64,
+    words: &[u64],
+    state: &mut State,
+    chunks: &mut Vec<Chunk>,
+) -> Option<End> {
+    let first = state.at;
+    loop {
+        let at = state.at;
+        if at == stretch.end {
+            return Some(End::Border);
+        }
+        // Both words, and those of what can follow a fence.
+        let index = usize::try_from((at - first) / 8).unwrap_or(usize::MAX);
+        let header = words.get(index..).unwrap_or_default();
+        let &[before, word, ..] = header else {
+            return if at == first { Some(End::Border) } else { None };
+        };
+        let followed_by = match header.get(3) {
+            Some(&word) => Some(size(word)),
+            None if at != first => return None,
+            None => None,
+        };
+        match settle(stretch, state.pending.take(), before, word) {
+            Some(chunk) => chunks.extend(chunk),
+            None => return Some(End::Malformed),
+        }
+        if size(word) == FENCE_SIZE && matches!(followed_by, None | Some(0 | FENCE_SIZE)) {
+            state.at = at.saturating_add(2 * FENCE_SIZE);
+            return Some(End::Fence);
+        }
+        let end = at.checked_add(size(word)).filter(|end| *end <= stretch.end);
+        let Some(end) = end.filter(|_| is_header(word, stretch.is_main)) else {
+            return Some(End::Malformed);
+        };
+        let size = size(word);
+        state.at = end;
+        if at == top {
+            chunks.push(Chunk {
+                at,
+                size,
+                kind: Kind::Top,
+            });
+            return Some(End::Top);
+        }
+        state.pending = Some(Pending {
+            at,
+            size,
+            is_marked: word & NON_MAIN_ARENA != 0,
+        });
+    }
+}
+
+/// The pending chunk, by what the header behind it says; `None` if they contradict each other.
+fn settle(stretch: &Stretch, pending: Option<Pending>, before: u64, word: u64) -> Option<Option<Chunk>> {
+    let is_free = word & PREV_INUSE == 0;
+    let Some(pending) = pending else {
+        // Nothing is before the first chunk that could be free; one within others is begun at where its own header is right.
+        return Some(None);
+    };
+    // Free chunks of other arenas are not always marked as such.
+    let is_right = match is_free {
+        true => before == pending.size,
+        false => pending.is_marked != stretch.is_main,
+    };
+    is_right.then_some(Some(Chunk {
+        at: pending.at,
+        size: pending.size,
+        kind: if is_free { Kind::Free } else { Kind::Used },
+    }))
+}

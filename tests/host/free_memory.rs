@@ -1,0 +1,231 @@
+//! Free memory of glibc's malloc, found from outside: of programs that say what they use and what they have freed, nothing that is
+//! used is called free, and nearly all that was freed is.
+
+use std::cell::Cell;
+use std::io::IoSliceMut;
+use std::ops::Range;
+
+use memleak::process::maps::{self, MapsEntry};
+use memleak::reach::Memory;
+use memleak::reach::free::{self, Allocator, Unused};
+use memleak::reach::heap::{Block, Heap};
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
+use unwind_tables::addr::Avma;
+
+use crate::common::program::{Program, compile_as, directory};
+
+/// Memory of a program.
+struct Target {
+    pid: Pid,
+    bytes_read: Cell<usize>,
+}
+
+impl Memory for Target {
+    fn visit(&self, _: &[Range<Avma>], _: &mut dyn FnMut(Avma, &[u64])) {
+        unreachable!("contents of blocks are not asked for");
+    }
+
+    fn read(&self, at: Avma, words: &mut [u64]) -> bool {
+        let mut bytes = vec![0; words.len() * 8];
+        let remote = RemoteIoVec {
+            base: usize::try_from(at.get()).expect("64 bits"),
+            len: bytes.len(),
+        };
+        self.bytes_read.set(self.bytes_read.get() + bytes.len());
+        let whole = bytes.len();
+        if process_vm_readv(self.pid, &mut [IoSliceMut::new(&mut bytes)], &[remote]) != Ok(whole) {
+            return false;
+        }
+        for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+            *word = u64::from_ne_bytes(bytes.try_into().expect("eight"));
+        }
+        true
+    }
+}
+
+/// What a program says of itself.
+struct Told {
+    used: Vec<Range<u64>>,
+    freed: Vec<Range<u64>>,
+    maps: Vec<MapsEntry>,
+}
+
+fn listen(program: &Program) -> Told {
+    let mut told = Told {
+        used: Vec::new(),
+        freed: Vec::new(),
+        maps: Vec::new(),
+    };
+    loop {
+        let line = program.line();
+        if line == "end" {
+            break;
+        }
+        let words: Vec<_> = line.split(' ').collect();
+        let number = |index: usize| u64::from_str_radix(words[index], 16).expect("a number");
+        let range = number(1)..number(1) + number(2);
+        match words[0] {
+            "used" => told.used.push(range),
+            "freed" => told.freed.push(range),
+            other => panic!("{other}"),
+        }
+    }
+    let text = std::fs::read(format!("/proc/{}/maps", program.pid())).expect("it runs");
+    told.maps = maps::parse(&text).map(|entry| entry.expect("a line")).collect();
+    told
+}
+
+/// Ascending, joined.
+fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_by_key(|range| range.start);
+    let mut found: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        match found.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => found.push(range),
+        }
+    }
+    found
+}
+
+/// Bytes of `ranges`, and of those the ones that are in `others`, too; both ascend.
+fn overlap(ranges: &[Range<u64>], others: &[Range<u64>]) -> u64 {
+    let mut first = 0;
+    let mut bytes = 0;
+    for range in ranges {
+        first += others[first..].partition_point(|other| other.end <= range.start);
+        let others = others[first..].iter().take_while(|other| other.start < range.end);
+        let common = others.map(|other| other.end.min(range.end) - other.start.max(range.start));
+        bytes += common.sum::<u64>();
+    }
+    bytes
+}
+
+/// `ranges` without `others`; both ascend.
+fn without(ranges: &[Range<u64>], others: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut left = Vec::new();
+    let mut first = 0;
+    for range in ranges {
+        let mut start = range.start;
+        first += others[first..].partition_point(|other| other.end <= range.start);
+        for other in others[first..].iter().take_while(|other| other.start < range.end) {
+            if start < other.start {
+                left.push(start..other.start);
+            }
+            start = start.max(other.end);
+        }
+        if start < range.end {
+            left.push(start..range.end);
+        }
+    }
+    left
+}
+
+fn bytes(ranges: &[Range<u64>]) -> u64 {
+    ranges.iter().map(|range| range.end - range.start).sum()
+}
+
+/// Blocks of which every `step`th is listed, as if the others were from before the trace; with less than what they can use.
+fn listed(told: &Told, step: usize) -> Heap {
+    let blocks = told.used.iter().step_by(step).map(|range| Block {
+        address: Avma::new(range.start),
+        size: (range.end - range.start).saturating_sub(9),
+        allocated_at: 0,
+        stack: 0,
+    });
+    Heap::new(blocks.collect())
+}
+
+/// Nothing used is called free, and of what was freed and is still mapped, nearly all is; usable ends are the program's own.
+#[track_caller]
+fn check(program: &Program, told: &Told, step: usize) -> Unused {
+    let memory = Target {
+        pid: Pid::from_raw(program.pid().try_into().expect("a pid")),
+        bytes_read: Cell::new(0),
+    };
+    let heap = listed(told, step);
+    let started = std::time::Instant::now();
+    let unused = free::find(&memory, &told.maps, &heap);
+    let took = started.elapsed();
+    let ranges: Vec<_> = unused
+        .ranges
+        .iter()
+        .map(|range| range.start.get()..range.end.get())
+        .collect();
+    assert!(ranges.is_sorted_by(|last, next| last.end < next.start));
+    let used = joined(told.used.clone());
+    let mapped = joined(
+        told.maps
+            .iter()
+            .filter(|entry| entry.readable)
+            .map(|entry| entry.range.start.get()..entry.range.end.get())
+            .collect(),
+    );
+    let freed = without(&joined(told.freed.clone()), &used);
+    let freed_mapped = overlap(&freed, &mapped);
+    let found = overlap(&freed, &ranges);
+    println!(
+        "{took:?}, {} MiB read; used {} in {}, freed {freed_mapped}, found {found} ({} in {} ranges); {:?}",
+        memory.bytes_read.get() >> 20,
+        bytes(&used),
+        told.used.len(),
+        bytes(&ranges),
+        ranges.len(),
+        unused.facts
+    );
+    let wrong: Vec<_> = told
+        .used
+        .iter()
+        .filter(|range| overlap(&[(*range).clone()], &ranges) > 0)
+        .collect();
+    assert!(
+        wrong.is_empty(),
+        "{} used blocks: {:x?}",
+        wrong.len(),
+        wrong.first()
+    );
+    assert!(freed_mapped > 1 << 20);
+    if found * 1000 < freed_mapped * 999 {
+        for range in without(&without(&freed, &ranges), &without(&[0..u64::MAX], &mapped))
+            .iter()
+            .take(20)
+        {
+            println!("missed {range:x?}");
+        }
+    }
+    assert!(found * 100 >= freed_mapped * 99, "{found} of {freed_mapped}");
+    for &(number, end) in &unused.usable {
+        let start = heap.blocks()[number as usize].address.get();
+        let own = told
+            .used
+            .iter()
+            .find(|range| range.start == start)
+            .expect("it was listed");
+        assert_eq!(own.end, end.get(), "{own:x?}");
+    }
+    assert_eq!(unused.facts.allocator, Some(Allocator::Glibc));
+    unused
+}
+
+/// Bins, caches of threads that run and that have ended, several arenas and heaps, memory that the program takes itself: linked
+/// dynamically and statically, with every block listed, and with few.
+#[test]
+fn free_memory_is_told_from_used() {
+    let directory = directory("free_memory-told");
+    for (name, flags) in [
+        ("dynamic", ["-pthread", "-O1"]),
+        ("static", ["-pthread", "-static"]),
+    ] {
+        let path = compile_as(&directory.join(name), "allocators/free_memory.c", &flags);
+        for arguments in [&[][..], &["wall"]] {
+            let program = Program::start(&path, arguments);
+            let told = listen(&program);
+            for step in [1, 2, 97] {
+                let unused = check(&program, &told, step);
+                assert!(unused.facts.arenas >= 3, "{:?}", unused.facts);
+                assert!(unused.facts.cached > 100, "{:?}", unused.facts);
+            }
+        }
+    }
+}
