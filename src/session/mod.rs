@@ -353,6 +353,11 @@ impl<'obj> Session<'obj> {
         ending: Option<fn(&mut Live<'obj>)>,
     ) -> anyhow::Result<Report> {
         let judging = self.judge(view, ending.is_some(), signals)?;
+        // What a program holds at its end is not young any more.
+        let view = &View {
+            older: view.older.map(|older| if self.live.is_held { Duration::ZERO } else { older }),
+            ..*view
+        };
         self.live.settle_regions()?;
         self.live.settle_faults()?;
         // The moment comes before the snapshot, so that every block that is old by then is in the totals.
