@@ -39,6 +39,42 @@ pub enum Measure {
     Lost,
     /// Share of allocations without a complete stack.
     Incomplete,
+    /// Bytes that are definitely lost.
+    DefinitelyLost,
+    /// Blocks that are definitely lost.
+    DefinitelyLostBlocks,
+    /// Definitely lost bytes of the site with most.
+    SiteDefinitelyLost,
+    /// Definitely lost blocks of the site with most.
+    SiteDefinitelyLostBlocks,
+    /// Bytes that only lost blocks lead to.
+    IndirectlyLost,
+    /// Blocks that only lost blocks lead to.
+    IndirectlyLostBlocks,
+}
+
+impl Measure {
+    /// Returns whether only a verdict on the outstanding blocks has it.
+    pub fn is_of_verdict(self) -> bool {
+        match self {
+            Self::DefinitelyLost
+            | Self::DefinitelyLostBlocks
+            | Self::SiteDefinitelyLost
+            | Self::SiteDefinitelyLostBlocks
+            | Self::IndirectlyLost
+            | Self::IndirectlyLostBlocks => true,
+            Self::Outstanding
+            | Self::Blocks
+            | Self::Growth
+            | Self::SiteOutstanding
+            | Self::SiteBlocks
+            | Self::SiteGrowth
+            | Self::Allocated
+            | Self::Allocations
+            | Self::Lost
+            | Self::Incomplete => false,
+        }
+    }
 }
 
 /// Unit of a measure.
@@ -62,6 +98,24 @@ const MEASURES: &[(&str, Measure, Unit)] = &[
     ("allocations", Measure::Allocations, Unit::Count),
     ("lost", Measure::Lost, Unit::Percent),
     ("incomplete", Measure::Incomplete, Unit::Percent),
+    ("definitely_lost", Measure::DefinitelyLost, Unit::Bytes),
+    (
+        "definitely_lost.blocks",
+        Measure::DefinitelyLostBlocks,
+        Unit::Count,
+    ),
+    ("site.definitely_lost", Measure::SiteDefinitelyLost, Unit::Bytes),
+    (
+        "site.definitely_lost.blocks",
+        Measure::SiteDefinitelyLostBlocks,
+        Unit::Count,
+    ),
+    ("indirectly_lost", Measure::IndirectlyLost, Unit::Bytes),
+    (
+        "indirectly_lost.blocks",
+        Measure::IndirectlyLostBlocks,
+        Unit::Count,
+    ),
 ];
 
 /// Number of parts of a percent in which a limit is stored.
@@ -354,6 +408,25 @@ mod tests {
             ("lost>0%", Measure::Lost, [0.0, 0.0001]),
             ("lost>=0.1%", Measure::Lost, [0.099, 0.1]),
             ("incomplete>12.5%", Measure::Incomplete, [12.5, 12.51]),
+            ("definitely_lost>0", Measure::DefinitelyLost, [0.0, 1.0]),
+            ("definitely_lost>1KiB", Measure::DefinitelyLost, [1024.0, 1025.0]),
+            (
+                "definitely_lost.blocks>=2",
+                Measure::DefinitelyLostBlocks,
+                [1.0, 2.0],
+            ),
+            ("site.definitely_lost>7", Measure::SiteDefinitelyLost, [7.0, 8.0]),
+            (
+                "site.definitely_lost.blocks>7",
+                Measure::SiteDefinitelyLostBlocks,
+                [7.0, 8.0],
+            ),
+            ("indirectly_lost>0", Measure::IndirectlyLost, [0.0, 1.0]),
+            (
+                "indirectly_lost.blocks>0",
+                Measure::IndirectlyLostBlocks,
+                [0.0, 1.0],
+            ),
         ] {
             let condition = parse(text).expect(text);
             assert_eq!(condition.measure(), measure, "{text}");
@@ -370,6 +443,8 @@ mod tests {
             ("", 1, "expected a measure, one of outstanding, blocks, growth"),
             ("outstandin>1MiB", 1, "unknown measure `outstandin`"),
             (" Outstanding>1", 2, "unknown measure `Outstanding`"),
+            ("definitely_lost.blocks>1K", 25, "leave out `K`"),
+            ("definitely_lost>1%", 18, "unknown unit of memory `%`"),
             ("site.lost>1%", 1, "unknown measure `site.lost`"),
             ("outstanding", 12, "> or >="),
             ("outstanding<1", 12, "> or >="),

@@ -9,7 +9,7 @@ use super::site::{Site, counted};
 use super::workspace::{Source, Workspace};
 use leak_report::model::Report;
 use leak_report::model::site_name::{SiteName, SiteNamer, SiteNames};
-use leak_report::model::{Amount, Estimate, Events, Losses, NameStyle};
+use leak_report::model::{Amount, Estimate, Events, Losses, NameStyle, Unjudged};
 
 /// Maximum number of sites named for a condition.
 pub(super) const MAX_CULPRITS: usize = 3;
@@ -36,6 +36,35 @@ pub(super) struct Facts {
     pub(super) recorded_bytes: u64,
     /// Number of allocations with a complete stack, and of all.
     pub(super) walks: [u64; 2],
+    /// Facts about the verdict; `None` if none was made.
+    pub(super) verdict: Option<VerdictFacts>,
+}
+
+/// Data of a verdict that speaks against it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct VerdictFacts {
+    /// Blocks that an earlier verdict called lost, and that were freed since.
+    pub(super) freed_later: Amount,
+    /// Blocks that could not be judged, except those that came or went while the verdict was made.
+    pub(super) unjudged: Amount,
+}
+
+impl VerdictFacts {
+    fn of(report: &Report) -> Option<Self> {
+        let judgement = report.judgement.as_ref()?;
+        let reasons = [Unjudged::NotSettled, Unjudged::Unreadable].into_iter();
+        let running: Amount = reasons
+            .filter_map(|reason| judgement.unjudged.get(&reason))
+            .copied()
+            .sum();
+        // What ended instances held is in their stacks; an exec discards it, and then it does not count.
+        let ended = counted(report).filter(|stack| stack.ended.is_some());
+        let ended: Amount = ended.map(|stack| stack.judged().unknown).sum();
+        Some(Self {
+            freed_later: judgement.freed_later,
+            unjudged: running + ended,
+        })
+    }
 }
 
 /// The data of a site that conditions need.
@@ -44,6 +73,8 @@ pub(super) struct SiteFacts {
     pub(super) key: SiteName,
     /// The amount that counts.
     pub(super) amount: Estimate,
+    /// Definitely and indirectly lost; the baseline is not subtracted.
+    pub(super) lost: [Estimate; 2],
     /// The site's innermost line in the user's source.
     pub(super) source: Option<Source>,
 }
@@ -61,6 +92,7 @@ impl Facts {
             .iter()
             .map(|site| SiteFacts {
                 amount: above_baseline(baseline, &site.key, site.outstanding),
+                lost: site.lost,
                 source: workspace.locate(site.stack),
                 key: site.key.clone(),
             })
@@ -83,6 +115,7 @@ impl Facts {
             losses: report.losses.clone(),
             recorded_bytes: recorded.bytes,
             walks: report.completeness.complete_allocations(),
+            verdict: VerdictFacts::of(report),
         }
     }
 
@@ -118,6 +151,7 @@ fn most_allocating(
     let facts = worst.into_iter().take(MAX_CULPRITS).map(|stack| SiteFacts {
         key: keys.site(stack),
         amount: stack.allocated,
+        lost: [stack.definitely_lost(), stack.indirectly_lost()],
         source: workspace.locate(stack),
     });
     facts.collect()

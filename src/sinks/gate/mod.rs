@@ -222,7 +222,9 @@ impl<'a> Gate<'a> {
         let sites = site::sites(report, &mut self.names);
         self.note(report, &sites);
         let is_written = self.settings.write_baseline.is_some();
-        let outstanding = sites.iter().filter(|_| is_written);
+        let outstanding = sites
+            .iter()
+            .filter(|site| is_written && site.outstanding.amount.blocks > 0);
         let is_proposed = self.settings.write_suppressions.is_some();
         LastReport {
             outstanding: outstanding

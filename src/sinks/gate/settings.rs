@@ -84,6 +84,12 @@ impl Settings {
         self.conditions.iter().any(|condition| condition.per().is_some())
     }
 
+    /// The first condition that only a verdict on the outstanding blocks can decide.
+    pub fn about_verdict(&self) -> Option<&Condition> {
+        let mut conditions = self.conditions.iter();
+        conditions.find(|condition| condition.measure().is_of_verdict())
+    }
+
     /// Refuses options about conditions if there are no conditions.
     pub fn check(self) -> Result<Self, SettingsError> {
         let about_conditions = [

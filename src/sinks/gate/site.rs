@@ -13,6 +13,8 @@ pub(super) struct Site<'a> {
     pub(super) outstanding: Estimate,
     /// The part of `outstanding` in processes that still run.
     pub(super) running: Estimate,
+    /// Definitely and indirectly lost, young or not; nothing without a verdict.
+    pub(super) lost: [Estimate; 2],
     /// The stack that holds most bytes.
     pub(super) stack: StackRef<'a>,
 }
@@ -23,25 +25,27 @@ pub(super) fn counted(report: &Report) -> impl Iterator<Item = StackRef<'_>> {
     suspects.filter(|stack| stack.ended != Some(InstanceEnd::Execed))
 }
 
-/// The sites that hold memory, in the order of their first stack.
+/// The sites that hold or lost memory, in the order of their first stack.
 pub(super) fn sites<'a>(report: &'a Report, names: &mut SiteNames) -> Vec<Site<'a>> {
     let mut reader = SiteNamer::new(names);
     let mut sites: Vec<Site<'a>> = Vec::new();
     let mut known: HashMap<SiteName, usize> = HashMap::new();
     for stack in counted(report) {
         let outstanding = stack.shown_estimate();
-        if outstanding.amount.blocks == 0 {
+        if outstanding.amount.blocks == 0 && !stack.judged().has_lost() {
             continue;
         }
         let running = match stack.ended {
             None => outstanding,
             Some(_) => Estimate::default(),
         };
+        let lost = [stack.definitely_lost(), stack.indirectly_lost()];
         let key = reader.site(stack);
         match known.get(&key).and_then(|&at| sites.get_mut(at)) {
             Some(site) => {
                 site.outstanding = site.outstanding + outstanding;
                 site.running = site.running + running;
+                site.lost = [site.lost[0] + lost[0], site.lost[1] + lost[1]];
                 if outstanding.amount.bytes > site.stack.shown().bytes {
                     site.stack = stack;
                 }
@@ -52,6 +56,7 @@ pub(super) fn sites<'a>(report: &'a Report, names: &mut SiteNames) -> Vec<Site<'
                     key,
                     outstanding,
                     running,
+                    lost,
                     stack,
                 });
             }

@@ -10,9 +10,9 @@ use std::time::Duration;
 use unwind_tables::walk::End;
 
 use super::*;
-use fixture::{frame, framed, report, stack, target};
+use fixture::{frame, framed, judged, report, stack, target};
 use leak_report::model::site_name::SiteNamer;
-use leak_report::model::{InstanceEnd, Losses, Spread};
+use leak_report::model::{InstanceEnd, Losses, Spread, Unjudged};
 
 fn settings(conditions: &[&str]) -> Settings {
     let conditions = conditions.iter().map(|text| parse(text).expect("a condition"));
@@ -119,6 +119,108 @@ fn counted_blocks_and_mappings() {
         ),
     ] {
         check(&["outstanding>0"], with(change), expected);
+    }
+}
+
+/// What is lost is measured by the verdict, young or not and whatever the baseline accepts; the sites that lost most are
+/// named.
+#[test]
+fn verdicts() {
+    let conditions = [
+        "definitely_lost>0",
+        "definitely_lost>=481",
+        "definitely_lost.blocks>12",
+        "site.definitely_lost>399",
+        "site.definitely_lost.blocks>10",
+        "indirectly_lost>0",
+        "indirectly_lost.blocks>2",
+        "outstanding>1000",
+    ];
+    let findings = check(&conditions, judged(), "!..!.!..");
+    assert_eq!(findings[0].found, "480 B in 12 blocks definitely lost at 2 sites");
+    let culprits = findings[0]
+        .culprits
+        .iter()
+        .map(|culprit| (&*culprit.amount, &*culprit.site));
+    assert_eq!(
+        culprits.collect::<Vec<_>>(),
+        [
+            ("400 B in 10 blocks definitely lost", "grow < main"),
+            ("80 B in 2 blocks definitely lost", "init < main")
+        ]
+    );
+    assert_eq!(findings[5].culprits[0].site, "init < main");
+}
+
+/// Without a verdict, conditions about it are inconclusive, and name the flag.
+#[test]
+fn conditions_without_a_verdict() {
+    let conditions = [
+        "definitely_lost>0",
+        "site.definitely_lost>0",
+        "indirectly_lost>0",
+        "outstanding>0",
+    ];
+    let findings = check(&conditions, report(vec![stack(&["f"], 100, 1)]), "???!");
+    let Verdict::Inconclusive(reason) = &findings[0].verdict else {
+        panic!("{findings:?}");
+    };
+    assert!(
+        reason.contains("--verdict") && findings[0].found.is_empty(),
+        "{reason}"
+    );
+}
+
+/// A verdict that was false makes every condition about what is lost inconclusive; blocks that could not be judged those that
+/// are not exceeded, unless they only came or went meanwhile, or an exec discarded them.
+#[test]
+fn doubtful_verdicts() {
+    let conditions = ["definitely_lost>0", "definitely_lost>480", "outstanding>0"];
+    let with = |change: fn(&mut Report)| {
+        let mut report = judged();
+        change(&mut report);
+        report
+    };
+    let one = Amount { bytes: 1, blocks: 1 };
+    type Judgement = leak_report::model::Judgement;
+    fn judgement(report: &mut Report) -> &mut Judgement {
+        report.judgement.as_mut().expect("a verdict")
+    }
+    let ended = |report: &mut Report, end| {
+        report.stacks[0].ended = Some(end);
+        report.stacks[0].verdict = Some(leak_report::model::Verdict {
+            unknown: Amount {
+                bytes: 480,
+                blocks: 12,
+            },
+            ..Default::default()
+        });
+    };
+    let mut false_verdict = judged();
+    judgement(&mut false_verdict).freed_later = one;
+    let findings = check(&conditions, false_verdict, "??!");
+    let Verdict::Inconclusive(reason) = &findings[0].verdict else {
+        panic!("{findings:?}");
+    };
+    assert_eq!(
+        reason,
+        "1 block that an earlier verdict called lost was freed since: a verdict of this trace was false"
+    );
+    for (reason, expected) in [
+        (Unjudged::Young, "!.!"),
+        (Unjudged::NotSettled, "!?!"),
+        (Unjudged::Unreadable, "!?!"),
+        // Counted at the stacks of the ended.
+        (Unjudged::Ended, "!.!"),
+    ] {
+        let mut report = with(|_| {});
+        judgement(&mut report).unjudged.insert(reason, one);
+        check(&conditions, report, expected);
+    }
+    for (end, expected) in [(InstanceEnd::Exited, "!?!"), (InstanceEnd::Execed, "!.!")] {
+        let mut report = judged();
+        ended(&mut report, end);
+        check(&conditions, report, expected);
     }
 }
 

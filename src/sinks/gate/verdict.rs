@@ -2,7 +2,7 @@
 
 use super::MaxLost;
 use super::condition::{Condition, Measure, Per};
-use super::facts::{Facts, MAX_CULPRITS, SiteFacts};
+use super::facts::{Facts, MAX_CULPRITS, SiteFacts, VerdictFacts};
 use super::trend::{MIN, Trend};
 use super::words::{described, rate, share};
 use super::workspace::Source;
@@ -61,6 +61,28 @@ pub(super) struct Evidence<'a> {
 /// A value and its margin, which is [`ERRORS`] standard errors.
 type Value = (f64, f64);
 
+/// Amount of each site that a condition limits.
+#[derive(Clone, Copy)]
+struct Held {
+    of: fn(&SiteFacts) -> Estimate,
+    /// Words behind the amount.
+    words: &'static str,
+}
+
+/// What is outstanding, beyond the baseline.
+const OUTSTANDING: Held = Held {
+    of: |site| site.amount,
+    words: "",
+};
+const DEFINITELY_LOST: Held = Held {
+    of: |site| site.lost[0],
+    words: " definitely lost",
+};
+const INDIRECTLY_LOST: Held = Held {
+    of: |site| site.lost[1],
+    words: " indirectly lost",
+};
+
 /// Measured values of a condition.
 #[derive(Default)]
 struct Measured {
@@ -86,6 +108,10 @@ enum DoubtKind {
     TooLittle,
     /// Outstanding memory may be measured too large.
     TooMuch,
+    /// What is lost may be measured too small.
+    LostTooLittle,
+    /// Nothing can be concluded about what is lost.
+    Lost,
 }
 
 impl Evidence<'_> {
@@ -117,11 +143,20 @@ impl Evidence<'_> {
 
     fn measure(&self, condition: &Condition) -> Result<Measured, String> {
         let facts = self.facts;
+        if condition.measure().is_of_verdict() && facts.verdict.is_none() {
+            return Err("no verdict was made on which blocks are lost: trace with --verdict".to_owned());
+        }
         match condition.measure() {
-            Measure::Outstanding => Ok(self.outstanding(of_bytes)),
-            Measure::Blocks => Ok(self.outstanding(of_blocks)),
-            Measure::SiteOutstanding => Ok(self.site_outstanding(condition, of_bytes)),
-            Measure::SiteBlocks => Ok(self.site_outstanding(condition, of_blocks)),
+            Measure::Outstanding => Ok(self.in_all(OUTSTANDING, of_bytes)),
+            Measure::Blocks => Ok(self.in_all(OUTSTANDING, of_blocks)),
+            Measure::SiteOutstanding => Ok(self.at_one_site(OUTSTANDING, condition, of_bytes)),
+            Measure::SiteBlocks => Ok(self.at_one_site(OUTSTANDING, condition, of_blocks)),
+            Measure::DefinitelyLost => Ok(self.in_all(DEFINITELY_LOST, of_bytes)),
+            Measure::DefinitelyLostBlocks => Ok(self.in_all(DEFINITELY_LOST, of_blocks)),
+            Measure::SiteDefinitelyLost => Ok(self.at_one_site(DEFINITELY_LOST, condition, of_bytes)),
+            Measure::SiteDefinitelyLostBlocks => Ok(self.at_one_site(DEFINITELY_LOST, condition, of_blocks)),
+            Measure::IndirectlyLost => Ok(self.in_all(INDIRECTLY_LOST, of_bytes)),
+            Measure::IndirectlyLostBlocks => Ok(self.in_all(INDIRECTLY_LOST, of_blocks)),
             Measure::Growth => self.growth(condition, false),
             Measure::SiteGrowth => self.growth(condition, true),
             Measure::Allocated => Ok(self.allocated(&facts.most_allocated[0], of_bytes)),
@@ -131,59 +166,66 @@ impl Evidence<'_> {
         }
     }
 
-    /// Measures the outstanding memory of all sites.
-    fn outstanding(&self, value: fn(&Estimate) -> Value) -> Measured {
-        let beyond = self.beyond(value);
-        let all: Estimate = beyond.iter().map(|site| site.amount).sum();
+    /// Measures the amount of all sites.
+    fn in_all(&self, held: Held, value: fn(&Estimate) -> Value) -> Measured {
+        let beyond = self.beyond(held, value);
+        let all: Estimate = beyond.iter().map(|site| (held.of)(site)).sum();
         let sites = render::counted(beyond.len() as u64, "site");
         Measured {
             values: vec![value(&all)],
-            words: format!("{} at {sites}{}", in_blocks(&all), self.baseline_words()),
-            culprits: self.culprits(beyond.into_iter()),
+            words: format!(
+                "{}{} at {sites}{}",
+                in_blocks(&all),
+                held.words,
+                self.baseline_words(held)
+            ),
+            culprits: self.culprits(held, beyond.into_iter()),
             ..Measured::default()
         }
     }
 
-    /// Measures the outstanding memory of each site.
-    fn site_outstanding(&self, condition: &Condition, value: fn(&Estimate) -> Value) -> Measured {
-        let beyond = self.beyond(value);
-        let largest = beyond.first().map(|site| site.amount).unwrap_or_default();
+    /// Measures the amount of each site.
+    fn at_one_site(&self, held: Held, condition: &Condition, value: fn(&Estimate) -> Value) -> Measured {
+        let beyond = self.beyond(held, value);
+        let largest = beyond.first().map(|site| (held.of)(site)).unwrap_or_default();
         let sites = render::counted(beyond.len() as u64, "site");
-        let too_much = |site: &&SiteFacts| condition.is_exceeded_by(value(&site.amount).0);
+        let too_much = |site: &&SiteFacts| condition.is_exceeded_by(value(&(held.of)(site)).0);
         Measured {
-            values: beyond.iter().map(|site| value(&site.amount)).collect(),
+            values: beyond.iter().map(|site| value(&(held.of)(site))).collect(),
             words: format!(
-                "{} at the one of {sites} with most{}",
+                "{}{} at the one of {sites} with most{}",
                 in_blocks(&largest),
-                self.baseline_words()
+                held.words,
+                self.baseline_words(held)
             ),
-            culprits: self.culprits(beyond.iter().copied().filter(too_much)),
+            culprits: self.culprits(held, beyond.iter().copied().filter(too_much)),
             ..Measured::default()
         }
     }
 
     /// Sites with a value above 0, largest first.
-    fn beyond(&self, value: fn(&Estimate) -> Value) -> Vec<&SiteFacts> {
+    fn beyond(&self, held: Held, value: fn(&Estimate) -> Value) -> Vec<&SiteFacts> {
+        let value = |site: &SiteFacts| value(&(held.of)(site)).0;
         let sites = self.facts.sites.iter();
-        let mut beyond: Vec<_> = sites.filter(|site| value(&site.amount).0 > 0.0).collect();
-        beyond.sort_by(|a, b| value(&b.amount).0.total_cmp(&value(&a.amount).0));
+        let mut beyond: Vec<_> = sites.filter(|site| value(site) > 0.0).collect();
+        beyond.sort_by(|a, b| value(b).total_cmp(&value(a)));
         beyond
     }
 
-    fn culprits<'s>(&self, sites: impl Iterator<Item = &'s SiteFacts>) -> Vec<Culprit> {
+    fn culprits<'s>(&self, held: Held, sites: impl Iterator<Item = &'s SiteFacts>) -> Vec<Culprit> {
         let culprit = |site: &SiteFacts| Culprit {
-            amount: in_blocks(&site.amount),
+            amount: format!("{}{}", in_blocks(&(held.of)(site)), held.words),
             site: described(self.names, &site.key, self.facts.style),
             source: site.source.clone(),
         };
         sites.take(MAX_CULPRITS).map(culprit).collect()
     }
 
-    fn baseline_words(&self) -> &'static str {
-        if self.has_baseline {
-            " beyond the baseline"
-        } else {
-            ""
+    /// The baseline is of what is outstanding: what was accepted as held may be lost now.
+    fn baseline_words(&self, held: Held) -> &'static str {
+        match self.has_baseline && held.words.is_empty() {
+            true => " beyond the baseline",
+            false => "",
         }
     }
 
@@ -253,7 +295,7 @@ impl Evidence<'_> {
         Measured {
             values: vec![value(all)],
             words: in_blocks(all),
-            culprits: self.culprits(largest.iter()),
+            culprits: self.culprits(OUTSTANDING, largest.iter()),
             ..Measured::default()
         }
     }
@@ -340,8 +382,31 @@ impl Evidence<'_> {
                 doubt(DoubtKind::TooMuch, reason)
             }),
         ];
-        doubts.into_iter().flatten().collect()
+        let of_verdict = self.facts.verdict.iter().flat_map(verdict_doubts);
+        doubts.into_iter().flatten().chain(of_verdict).collect()
     }
+}
+
+/// Reasons why the verdict on which blocks are lost may be wrong, or say too little.
+fn verdict_doubts(facts: &VerdictFacts) -> Vec<Doubt> {
+    let VerdictFacts {
+        freed_later,
+        unjudged,
+    } = facts;
+    let blocks = |amount: &Amount| render::counted(amount.blocks, "block");
+    let freed = (freed_later.blocks > 0).then(|| Doubt {
+        reason: format!(
+            "{} that an earlier verdict called lost {} freed since: a verdict of this trace was false",
+            blocks(freed_later),
+            if freed_later.blocks == 1 { "was" } else { "were" }
+        ),
+        about: DoubtKind::Lost,
+    });
+    let unjudged = (unjudged.blocks > 0).then(|| Doubt {
+        reason: format!("{} could not be judged: the report says why", blocks(unjudged)),
+        about: DoubtKind::LostTooLittle,
+    });
+    freed.into_iter().chain(unjudged).collect()
 }
 
 /// Decides by the values and their margins.
@@ -374,6 +439,8 @@ fn doubted(verdict: Verdict, condition: &Condition, doubts: &[Doubt]) -> Verdict
         (DoubtKind::Everything, Verdict::Passed) => true,
         (DoubtKind::TooLittle, Verdict::Passed) => !is_share,
         (DoubtKind::TooMuch, Verdict::Exceeded) => is_outstanding,
+        (DoubtKind::Lost, Verdict::Passed | Verdict::Exceeded)
+        | (DoubtKind::LostTooLittle, Verdict::Passed) => measure.is_of_verdict(),
         _ => false,
     };
     match doubts.iter().find(applies) {

@@ -6,8 +6,8 @@ use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::FoundBy;
 
 use leak_report::model::{
-    Amount, Events, Frame, FrameId, InlinedFrame, Location, Place, Report, Stack, Symbol, Symbolized,
-    TargetFacts,
+    Amount, Events, Frame, FrameId, InlinedFrame, Judgement, Location, Place, Report, Stack, Symbol,
+    Symbolized, TargetFacts, Verdict,
 };
 use leak_report::samples;
 
@@ -21,6 +21,29 @@ pub(super) fn report(stacks: Vec<Stack>) -> Report {
         },
         ..samples::report(stacks)
     }
+}
+
+/// A report with a verdict: of 10 blocks of one site, all are definitely lost, though young; of 5 of another, 2 definitely and 2
+/// indirectly.
+pub(super) fn judged() -> Report {
+    let amount = |blocks| Amount {
+        bytes: 40 * blocks,
+        blocks,
+    };
+    let verdict = |definitely, indirectly, reachable| Verdict {
+        definitely_lost: amount(definitely),
+        indirectly_lost: amount(indirectly),
+        reachable: amount(reachable),
+        unknown: Amount::default(),
+    };
+    let mut grow = stack(&["grow", "main"], 400, 10);
+    grow.recent.young = Some(grow.outstanding);
+    grow.verdict = Some(verdict(10, 0, 0));
+    let mut init = stack(&["init", "main"], 200, 5);
+    init.verdict = Some(verdict(2, 2, 1));
+    let mut report = report(vec![grow, init]);
+    report.judgement = Some(Judgement::default());
+    report
 }
 
 /// The process of [`report`].
