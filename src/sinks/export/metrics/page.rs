@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::time::UNIX_EPOCH;
 
-use super::sites;
+use super::sites::{self, Amounts};
 use super::text::Page;
 use crate::sinks::export::push::Counts;
 use leak_report::model::{Amount, CALLS, Count, LOSSES, Losses, Sampling};
@@ -117,10 +117,63 @@ fn outstanding(page: &mut Page, report: &Report, sites: usize) {
         .is(all.bytes);
     page.gauge("memleak_outstanding_blocks", "Blocks allocated and not freed.")
         .is(all.blocks);
+    verdict(page, report);
     processes(page, report);
-    if sites == 0 {
-        return;
+    if sites > 0 {
+        of_sites(page, report, sites);
     }
+}
+
+/// Adds what the verdict says of all blocks, and how it was made; nothing without a verdict.
+fn verdict(page: &mut Page, report: &Report) {
+    let (Some(verdict), Some(judgement)) = (report.verdict(), &report.judgement) else {
+        return;
+    };
+    for (bytes, blocks, help, amount) in [
+        (
+            "memleak_definitely_lost_bytes",
+            "memleak_definitely_lost_blocks",
+            "that no chain of pointers leads to, by the last verdict.",
+            verdict.definitely_lost,
+        ),
+        (
+            "memleak_indirectly_lost_bytes",
+            "memleak_indirectly_lost_blocks",
+            "that only lost blocks lead to, by the last verdict.",
+            verdict.indirectly_lost,
+        ),
+        (
+            "memleak_reachable_bytes",
+            "memleak_reachable_blocks",
+            "that the process can still reach, by the last verdict.",
+            verdict.reachable,
+        ),
+        (
+            "memleak_unjudged_bytes",
+            "memleak_unjudged_blocks",
+            "that the last verdict could not judge.",
+            verdict.unknown,
+        ),
+    ] {
+        page.gauge(bytes, &format!("Bytes {help}")).is(amount.bytes);
+        page.gauge(blocks, &format!("Blocks {help}")).is(amount.blocks);
+    }
+    page.counter(
+        "memleak_falsely_lost_blocks_total",
+        "Blocks that a verdict of the trace called lost, and that were freed since.",
+    )
+    .is(judgement.freed_later.blocks);
+    page.gauge("memleak_verdict_seconds", "Time that the last verdict took.")
+        .is(judgement.took.as_secs_f64());
+    page.gauge(
+        "memleak_verdict_passes",
+        "Passes over the memory of the process that needed most.",
+    )
+    .is(judgement.passes);
+}
+
+/// Adds series for the `sites` largest sites.
+fn of_sites(page: &mut Page, report: &Report, sites: usize) {
     let (largest, others) = sites::largest(report, sites);
     let mut series = Vec::new();
     for site in &largest {
@@ -134,12 +187,18 @@ fn outstanding(page: &mut Page, report: &Report, sites: usize) {
         if site.pid != 0 {
             labels.push(("pid", site.pid.to_string()));
         }
-        series.push((labels, site.outstanding));
+        series.push((labels, site.amounts));
     }
     series.push((vec![("site", OTHER.to_owned())], others));
+    let of = |amount: fn(&Amounts) -> Amount| -> Vec<(Labels, Amount)> {
+        let series = series.iter();
+        series
+            .map(|(labels, amounts)| (labels.clone(), amount(amounts)))
+            .collect()
+    };
     two_families(
         page,
-        &series,
+        &of(|amounts| amounts.outstanding),
         (
             "memleak_site_outstanding_bytes",
             "Bytes allocated and not freed, by the calling stack that allocated them.",
@@ -149,6 +208,20 @@ fn outstanding(page: &mut Page, report: &Report, sites: usize) {
             "Blocks allocated and not freed, by the calling stack that allocated them.",
         ),
     );
+    if report.judgement.is_some() {
+        two_families(
+            page,
+            &of(|amounts| amounts.definitely_lost),
+            (
+                "memleak_site_definitely_lost_bytes",
+                "Bytes that no chain of pointers leads to, by the calling stack that allocated them.",
+            ),
+            (
+                "memleak_site_definitely_lost_blocks",
+                "Blocks that no chain of pointers leads to, by the calling stack that allocated them.",
+            ),
+        );
+    }
 }
 
 type Labels = Vec<(&'static str, String)>;

@@ -1,4 +1,4 @@
-//! The sites that hold the most memory, each with an ID that is stable across reports and across runs of the same builds, and
+//! The sites that lost or hold the most memory, each with an ID that is stable across reports and across runs of the same builds, and
 //! the sum of all others.
 
 use std::cmp::Reverse;
@@ -20,22 +20,55 @@ pub(super) struct Site {
     pub(super) allocator: String,
     pub(super) function: String,
     pub(super) module: String,
-    pub(super) outstanding: Amount,
+    pub(super) amounts: Amounts,
 }
 
-/// Returns the `max` largest sites by outstanding bytes, and the sum of all others.
-pub(super) fn largest(report: &Report, max: usize) -> (Vec<Site>, Amount) {
-    let mut sums: HashMap<(u32, SiteId), (StackRef<'_>, Amount)> = HashMap::new();
-    for stack in report.suspects().filter(|stack| stack.shown().blocks > 0) {
+/// Amounts of a site.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Amounts {
+    pub(super) outstanding: Amount,
+    /// Nothing without a verdict.
+    pub(super) definitely_lost: Amount,
+}
+
+impl Amounts {
+    fn of(stack: StackRef<'_>) -> Self {
+        Self {
+            outstanding: stack.shown(),
+            definitely_lost: stack.judged().definitely_lost,
+        }
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            outstanding: self.outstanding + other.outstanding,
+            definitely_lost: self.definitely_lost + other.definitely_lost,
+        }
+    }
+
+    fn rank(self) -> [u64; 4] {
+        let (lost, held) = (self.definitely_lost, self.outstanding);
+        [lost.bytes, lost.blocks, held.bytes, held.blocks]
+    }
+}
+
+/// Returns the `max` sites that lost most or else hold most bytes, and the sum of all others.
+pub(super) fn largest(report: &Report, max: usize) -> (Vec<Site>, Amounts) {
+    let mut sums: HashMap<(u32, SiteId), (StackRef<'_>, Amounts)> = HashMap::new();
+    for stack in report.suspects() {
+        let amounts = Amounts::of(stack);
+        if amounts.rank() == [0; 4] {
+            continue;
+        }
         let (_, sum) = sums
             .entry((stack.pid, stack.site()))
-            .or_insert((stack, Amount::default()));
-        *sum = [*sum, stack.shown()].into_iter().sum();
+            .or_insert((stack, Amounts::default()));
+        *sum = sum.plus(amounts);
     }
     let mut all: Vec<_> = sums.into_iter().collect();
-    all.sort_by_key(|&(key, (_, sum))| (Reverse((sum.bytes, sum.blocks)), key));
+    all.sort_by_key(|&(key, (_, sum))| (Reverse(sum.rank()), key));
     let others = all.split_off(max.min(all.len()));
-    let sites = all.into_iter().map(|((pid, id), (stack, outstanding))| {
+    let sites = all.into_iter().map(|((pid, id), (stack, amounts))| {
         let (function, module) = caller(stack);
         Site {
             id: id.to_string(),
@@ -43,10 +76,11 @@ pub(super) fn largest(report: &Report, max: usize) -> (Vec<Site>, Amount) {
             allocator: stack.allocator().to_string(),
             function,
             module,
-            outstanding,
+            amounts,
         }
     });
-    let others = others.into_iter().map(|(_, (_, sum))| sum).sum();
+    let others = others.into_iter().map(|(_, (_, sum))| sum);
+    let others = others.fold(Amounts::default(), Amounts::plus);
     (sites.collect(), others)
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::super::push::Counts;
 use super::*;
-use leak_report::model::{Amount, Frame, Symbol, Symbolized};
+use leak_report::model::{Frame, Symbol, Symbolized};
 
 /// Parses a page with Python's `prometheus_client`: each series with its value. Fails if the parser prints anything else.
 fn read(page: &str) -> Vec<String> {
@@ -37,6 +37,39 @@ for family in families(sys.stdin.read()):
     let series = page.lines().filter(|line| !line.starts_with('#'));
     assert_eq!(lines.len(), series.count(), "{page}");
     lines
+}
+
+/// With a verdict, the page has what became of all blocks and what each site lost, and a small site that lost some comes before
+/// a large one that did not; without a verdict it has none of that.
+#[test]
+fn page_of_a_verdict() {
+    let mut report = samples::judged();
+    report.stacks[1].verdict = report.stacks[0].verdict.replace(Default::default());
+    report.judgement.as_mut().unwrap().freed_later.blocks = 3;
+    let series = read(&page::of_report(&report, 1));
+    let with = |name: &str| -> Vec<_> {
+        let series = series.iter();
+        let named = series.filter(|line| line.split(' ').next() == Some(name));
+        named.map(|line| line.rsplit(' ').next().unwrap()).collect()
+    };
+    for (name, values) in [
+        ("memleak_definitely_lost_bytes", &["320.0"][..]),
+        ("memleak_definitely_lost_blocks", &["8.0"]),
+        ("memleak_indirectly_lost_blocks", &["1.0"]),
+        ("memleak_reachable_bytes", &["80.0"]),
+        ("memleak_unjudged_blocks", &["1.0"]),
+        ("memleak_falsely_lost_blocks_total", &["3.0"]),
+        ("memleak_verdict_passes", &["5.0"]),
+        ("memleak_verdict_seconds", &["3.2"]),
+        ("memleak_site_definitely_lost_blocks", &["8.0", "0.0"]),
+        ("memleak_site_outstanding_blocks", &["1.0", "12.0"]),
+    ] {
+        assert_eq!(with(name), values, "{name}");
+    }
+    let without = page::of_report(&samples::full(), 1);
+    for part in ["definitely", "reachable", "verdict", "falsely"] {
+        assert!(!without.contains(part), "{part}");
+    }
 }
 
 /// The page has every value of a report, in the report's order.
@@ -219,7 +252,7 @@ fn names_of_sites() {
     }
     let (sites, others) = sites::largest(&report, 20);
     assert_eq!(sites, sites::largest(&moved, 20).0);
-    assert_eq!(others, Amount::default());
+    assert_eq!(others, sites::Amounts::default());
     let ids: Vec<&str> = sites.iter().map(|site| site.id.as_str()).collect();
     // A change here changes the site IDs in every dashboard.
     insta::assert_snapshot!(ids.join(" "), @"c188d93a89a4f6c9 b60eefd1c9f167ae");
