@@ -13,11 +13,12 @@ use super::text::{printable, short_count};
 use leak_report::model::leak::Suspicion;
 use leak_report::model::{
     Amount, Dictionary, Estimate, InstanceEnd, Losses, NameStyle, PathId, Sampling, SiteKey, StackRef,
+    Verdict,
 };
 use leak_report::model::{Report, TargetFacts, TimeOfDay, Unit};
 use leak_report::render::titles::title;
 use leak_report::render::{
-    counted, end_of, explain, losses_in_short, percent, share, short_size, via, whole,
+    counted, end_of, explain, losses_in_short, percent, share, short_size, verdict_in_words, via, whole,
 };
 
 /// Sites kept per order.
@@ -26,7 +27,7 @@ const SITES_PER_ORDER: usize = 250;
 /// Orders of sites, the largest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// Suspicion: how much they behave like leaks.
+    /// What is definitely lost, then suspicion: how much they behave like leaks.
     Suspicion,
     /// Bytes outstanding.
     Outstanding,
@@ -91,6 +92,8 @@ pub(super) struct Site {
     pub(super) young: Amount,
     pub(super) allocated: Amount,
     pub(super) lost: Amount,
+    /// Whether the process can still reach the blocks; `None` without a verdict.
+    pub(super) verdict: Option<Verdict>,
     /// Growth since the baseline, if the user marked one; else since the previous report.
     pub(super) growth: NetGrowth,
     pub(super) suspicion: Suspicion,
@@ -106,15 +109,17 @@ pub(super) struct Site {
 
 impl Site {
     /// Rank in an order; the greater comes first.
-    pub(super) fn rank(&self, order: Order, unit: Unit) -> (bool, [i128; 3]) {
+    pub(super) fn rank(&self, order: Order, unit: Unit) -> (bool, [i128; 4]) {
         let Self {
             shown,
             allocated,
             growth,
             suspicion,
+            verdict,
             ..
         } = *self;
         let ranked = Ranked {
+            lost: verdict.unwrap_or_default().definitely_lost,
             shown,
             allocated,
             growth,
@@ -127,6 +132,8 @@ impl Site {
 /// Amounts that sites are ranked by.
 #[derive(Clone, Copy)]
 struct Ranked {
+    /// Definitely lost; nothing without a verdict.
+    lost: Amount,
     shown: Amount,
     allocated: Amount,
     growth: NetGrowth,
@@ -134,17 +141,18 @@ struct Ranked {
 }
 
 impl Ranked {
-    fn rank(self, order: Order, unit: Unit) -> [i128; 3] {
+    fn rank(self, order: Order, unit: Unit) -> [i128; 4] {
         let (bytes, blocks) = (i128::from(self.shown.bytes), i128::from(self.shown.blocks));
         match order {
             Order::Suspicion => {
                 let [score, growth] = self.suspicion.rank();
-                [score, growth, bytes]
+                // What is lost is no longer suspect.
+                [self.lost.bytes.into(), score, growth, bytes]
             }
-            Order::Outstanding => [bytes, blocks, 0],
-            Order::Growth => [self.growth.of(unit).into(), bytes, 0],
-            Order::Allocated => [unit.of(self.allocated).into(), bytes, 0],
-            Order::Blocks => [blocks, bytes, 0],
+            Order::Outstanding => [bytes, blocks, 0, 0],
+            Order::Growth => [self.growth.of(unit).into(), bytes, 0, 0],
+            Order::Allocated => [unit.of(self.allocated).into(), bytes, 0, 0],
+            Order::Blocks => [blocks, bytes, 0, 0],
         }
     }
 }
@@ -178,6 +186,9 @@ pub(super) struct Sample {
     /// Overhead in words.
     pub(super) overhead: Option<String>,
     pub(super) lost: Option<String>,
+    /// Verdict on all blocks, and what speaks against it, in words.
+    pub(super) verdict: Option<String>,
+    pub(super) has_false_verdict: bool,
     pub(super) completeness: String,
     pub(super) is_complete: bool,
     pub(super) sampling: Option<String>,
@@ -219,6 +230,11 @@ impl Sample {
             live: suspects.iter().map(|stack| stack.outstanding.amount).sum(),
             overhead: overhead(report),
             lost: losses(&report.losses),
+            verdict: report.verdict().map(|verdict| in_words(&verdict, report)),
+            has_false_verdict: report
+                .judgement
+                .as_ref()
+                .is_some_and(|judgement| judgement.freed_later.blocks > 0),
             completeness,
             is_complete,
             sampling: sampling(report.sampling),
@@ -238,6 +254,7 @@ impl Sample {
 fn most_important(suspects: &[StackRef<'_>], report: &Report) -> HashSet<usize> {
     let measure = |stack: &StackRef<'_>| {
         let ranked = Ranked {
+            lost: stack.judged().definitely_lost,
             shown: stack.shown(),
             allocated: stack.allocated.amount,
             growth: growth(*stack, report),
@@ -288,6 +305,7 @@ fn site(stack: StackRef<'_>, report: &Report) -> Site {
         young: stack.recent.young.unwrap_or_default().amount,
         allocated: stack.allocated.amount,
         lost: stack.lost,
+        verdict: stack.verdict,
         growth: growth(stack, report),
         suspicion: stack.recent.suspicion.unwrap_or_default(),
         error: (report.sampling != Sampling::All).then(|| whole(spread.standard_error().bytes)),
@@ -336,6 +354,17 @@ fn overhead(report: &Report) -> Option<String> {
         share(overhead.lately),
         limit.unwrap_or_default()
     ))
+}
+
+/// Verdict in words; what was wrong with an earlier one comes first, since the line may be cut.
+fn in_words(verdict: &Verdict, report: &Report) -> String {
+    let judgement = report.judgement.as_ref();
+    let words = verdict_in_words(verdict);
+    match judgement.map_or(0, |judgement| judgement.freed_later.blocks) {
+        0 => words,
+        1 => format!("1 block called lost was freed since; {words}"),
+        more => format!("{more} blocks called lost were freed since; {words}"),
+    }
 }
 
 /// Losses in words; `None` if nothing was lost.

@@ -9,7 +9,7 @@ use super::text::{amount, printable, width};
 use leak_report::model::FrameRef;
 use leak_report::model::owner::function;
 use leak_report::model::{InstanceEnd, NameStyle};
-use leak_report::render::short_size;
+use leak_report::render::{short_size, verdict_in_words};
 
 /// Subject of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,8 @@ impl StackText {
 }
 
 fn facts(site: &Site, sample: Option<&Sample>) -> String {
-    let mut facts = vec![format!("allocated {}", amount(site.allocated))];
+    let mut facts: Vec<_> = site.verdict.as_ref().map(verdict_in_words).into_iter().collect();
+    facts.push(format!("allocated {}", amount(site.allocated)));
     if let Some(error) = site.error {
         facts.push(format!("± {} (standard error)", short_size(error)));
     }

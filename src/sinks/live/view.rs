@@ -241,8 +241,20 @@ fn draw_health(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     let mut parts = Vec::new();
     parts.push(match &sample.lost {
         Some(lost) => Span::styled(format!("lost: {lost}"), theme.bad()),
+        None if sample.verdict.is_some() => Span::styled("all recorded", theme.good()),
         None => Span::styled("nothing lost", theme.good()),
     });
+    let style = if sample.has_false_verdict {
+        theme.bad()
+    } else {
+        Theme::strong()
+    };
+    parts.extend(
+        sample
+            .verdict
+            .as_deref()
+            .map(|verdict| Span::styled(format!("verdict: {verdict}"), style)),
+    );
     let style = if sample.is_complete {
         theme.good()
     } else {

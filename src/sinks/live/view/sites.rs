@@ -8,7 +8,7 @@ use unwind_tables::walk::End;
 use super::{Theme, draw_line};
 use crate::sinks::live::layout::Panes;
 use crate::sinks::live::model::{Model, ShownReport};
-use crate::sinks::live::sample::{Order, Site};
+use crate::sinks::live::sample::{Order, Sample, Site};
 use crate::sinks::live::text::{block_rate, fit, printable, short_count, width};
 use leak_report::model::Unit;
 use leak_report::render::{growth_rate, short_size};
@@ -24,6 +24,8 @@ const WIDE_TREND: usize = 30;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Column {
     Suspicion,
+    /// Definitely lost by the verdict.
+    Lost,
     Outstanding,
     Blocks,
     Allocated,
@@ -38,7 +40,7 @@ impl Column {
             Self::Suspicion => 5,
             Self::Outstanding => 12,
             Self::Blocks | Self::Pid => 7,
-            Self::Allocated => 10,
+            Self::Allocated | Self::Lost => 10,
             Self::Growth => 13,
             Self::Trend(width) => width,
         }
@@ -52,13 +54,14 @@ impl Column {
             Self::Blocks => Some(Order::Blocks),
             Self::Allocated => Some(Order::Allocated),
             Self::Growth => Some(Order::Growth),
-            Self::Trend(_) | Self::Pid => None,
+            Self::Lost | Self::Trend(_) | Self::Pid => None,
         }
     }
 
     fn heading(self, shown: &ShownReport) -> &'static str {
         match self {
             Self::Suspicion => "SUSP",
+            Self::Lost => "DEF. LOST",
             Self::Outstanding => "OUTSTANDING",
             Self::Blocks => "BLOCKS",
             Self::Allocated => "ALLOCATED",
@@ -74,6 +77,7 @@ impl Column {
         match (self, unit) {
             (Self::Suspicion, _) if !site.suspicion.is_known() => "-".to_owned(),
             (Self::Suspicion, _) => site.suspicion.score().to_string(),
+            (Self::Lost, _) => short_size(site.verdict.unwrap_or_default().definitely_lost.bytes),
             (Self::Outstanding, _) => short_size(site.shown.bytes),
             (Self::Blocks, _) => short_count(site.shown.blocks),
             (Self::Allocated, Unit::Bytes) => short_size(site.allocated.bytes),
@@ -86,7 +90,7 @@ impl Column {
     }
 }
 
-fn columns(available: u16, order: Order, is_of_several: bool) -> Vec<Column> {
+fn columns(available: u16, order: Order, sample: &Sample) -> Vec<Column> {
     let mut columns = match (available, order) {
         (WIDE.., _) => vec![
             Column::Suspicion,
@@ -115,7 +119,12 @@ fn columns(available: u16, order: Order, is_of_several: bool) -> Vec<Column> {
         (_, Order::Allocated) => vec![Column::Allocated, Column::Growth],
         (_, Order::Blocks) => vec![Column::Blocks, Column::Growth],
     };
-    if is_of_several && available >= MEDIUM {
+    if sample.verdict.is_some() {
+        // On a narrow terminal it takes the place of the trend.
+        columns.retain(|column| available >= WIDE || !matches!(column, Column::Trend(_)));
+        columns.insert(usize::from(columns.contains(&Column::Suspicion)), Column::Lost);
+    }
+    if sample.is_of_several && available >= MEDIUM {
         columns.push(Column::Pid);
     }
     columns
@@ -127,7 +136,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, panes: &Panes, model: &Model, theme: T
         let text = "Attaching. The first report comes after the first interval.";
         return draw_line(frame, panes.sites, [Span::raw(text)]);
     };
-    let columns = columns(panes.columns.width, model.order(), shown.sample.is_of_several);
+    let columns = columns(panes.columns.width, model.order(), &shown.sample);
     draw_headings(frame, panes, model, shown, &columns, theme);
     let sites = model.sites();
     if sites.is_empty() {
@@ -202,8 +211,15 @@ fn row<'a>(site: &Site, shown: &ShownReport, unit: Unit, columns: &[Column], the
     for &column in columns {
         let style = match column {
             Column::Growth if site.growth.of(unit) > 0 => theme.doubtful(),
+            Column::Lost
+                if site
+                    .verdict
+                    .is_some_and(|verdict| verdict.definitely_lost.blocks > 0) =>
+            {
+                theme.bad()
+            }
             Column::Suspicion | Column::Outstanding | Column::Blocks | Column::Allocated => Style::new(),
-            Column::Growth | Column::Trend(_) | Column::Pid => Style::new(),
+            Column::Growth | Column::Lost | Column::Trend(_) | Column::Pid => Style::new(),
         };
         let text = right_aligned(&column.text(site, shown, unit), column.width());
         spans.push(Span::styled(text, style));

@@ -10,7 +10,7 @@ use crate::sinks::live::messages::Message;
 use crate::sinks::live::model::Key;
 use crate::sinks::live::sample::{Order, Sample};
 use crate::sinks::live::tests::{outstanding_site, report, target};
-use leak_report::model::Sampling;
+use leak_report::model::{Amount, Judgement, Sampling, Verdict};
 use leak_report::model::{Report, TimeOfDay};
 use leak_report::samples::{self, frame, inlined};
 
@@ -103,6 +103,51 @@ nothing lost  2 of 3 stacks complete (98.1% of allocations)
 tracing process 4242: 12 probes
 q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  p pause  u unit
 ");
+}
+
+/// With a verdict, sites have what is definitely lost, and those that lost most come first; the totals are below, with how many
+/// blocks were called lost and freed since.
+#[test]
+fn verdict() {
+    let amount = |blocks| Amount {
+        bytes: 10 * blocks,
+        blocks,
+    };
+    let mut report = leaking(6);
+    report.stacks[1].verdict = Some(Verdict {
+        definitely_lost: amount(300),
+        reachable: amount(100),
+        ..Verdict::default()
+    });
+    report.judgement = Some(Judgement {
+        freed_later: amount(2),
+        ..Judgement::default()
+    });
+    let mut model = Model::new(Order::Suspicion);
+    model.take(Sample::of(&report));
+    let shown = screen(&mut model, 80, 24);
+    let lines: Vec<_> = shown.lines().collect();
+    assert_eq!(
+        lines[2],
+        " SUSP▼  DEF. LOST  OUTSTANDING  BLOCKS      GROWTH/s   SITE"
+    );
+    assert!(
+        lines[3].starts_with(">    -    2.9 KiB      3.9 KiB     400"),
+        "{shown}"
+    );
+    assert!(
+        lines[3].ends_with("✗ plugin_call") && lines[4].contains(" 0 B "),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("\n300 blocks (2.9 KiB) definitely lost, 100 still reachable, allocated "),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("\nall recorded  verdict: 2 blocks called lost were freed since; 300 blocks (2.9"),
+        "{shown}"
+    );
+    assert!(!screen(&mut super::tests::model(), 80, 24).contains("DEF. LOST"));
 }
 
 /// A large terminal shows the second site selected, sampling, losses, a mark and several processes.
