@@ -51,7 +51,12 @@ fn in_short(report: &Report) -> String {
         ),
     }];
     if !health::has_lost(&report.losses) && health::unseen_lines(&report.losses).is_empty() {
-        parts.push("nothing lost".to_owned());
+        let all = match report.judgement {
+            // Next to a verdict, "lost" means blocks that the process has lost.
+            Some(_) => "every block recorded",
+            None => "nothing lost",
+        };
+        parts.push(all.to_owned());
     }
     parts.extend(overhead::brief(report));
     parts.join(", ")

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::*;
-use crate::model::{Amount, BlockList, Measure, Order, Quantity, StackRecent, Unit, Unjudged, Verdict};
+use crate::model::{
+    Amount, BlockList, Losses, Measure, Order, Quantity, StackRecent, Unit, Unjudged, Verdict,
+};
 use crate::samples::judged;
 
 fn amount(blocks: u64) -> Amount {
@@ -49,6 +51,20 @@ fn text_of_a_verdict() {
             && summary.contains("average 40 B\n   8 blocks (320 B) definitely lost"),
         "{summary}"
     );
+}
+
+/// Next to a verdict, the closing block does not say that nothing was lost.
+#[test]
+fn recorded_is_not_lost() {
+    let mut report = judged();
+    report.losses = Losses::default();
+    let text = rendered(&report, Format::Text);
+    assert!(
+        text.contains(", every block recorded\n") && !text.contains("nothing lost"),
+        "{text}"
+    );
+    report.judgement = None;
+    assert!(rendered(&report, Format::Text).contains(", nothing lost\n"));
 }
 
 /// A verdict that was false, memory that could not be read and a stop are said.
