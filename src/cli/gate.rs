@@ -12,7 +12,8 @@ pub struct GateArgs {
     /// Exit with status 1 if this condition holds at the last report, for example 'outstanding>1MiB'; can be repeated.
     ///
     /// Measures: outstanding, blocks (not freed; site.outstanding, site.blocks: of any one site), growth, site.growth (per
-    /// s, min, h or d), allocated, allocations (freed or not), lost, incomplete (in %). Status 3 if it is inconclusive.
+    /// s, min, h or d), allocated, allocations (freed or not), lost, incomplete (in %); by a verdict, definitely_lost,
+    /// site.definitely_lost, indirectly_lost (.blocks behind them: in blocks). Status 3 if it is inconclusive.
     #[arg(long, value_name = "CONDITION")]
     pub fail_on: Vec<String>,
     /// Share of allocations, in percent, that may be lost; above it, conditions that are not exceeded are inconclusive.

@@ -69,6 +69,10 @@ mod tests {
                 quantity_of(Measure::Allocated, Unit::Bytes),
             ),
             (
+                "--measure definitely-lost",
+                quantity_of(Measure::DefinitelyLost, Unit::Bytes),
+            ),
+            (
                 "--measure growth --unit bytes",
                 quantity_of(Measure::Growth, Unit::Bytes),
             ),
