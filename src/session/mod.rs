@@ -355,7 +355,9 @@ impl<'obj> Session<'obj> {
         let judging = self.judge(view, ending.is_some(), signals)?;
         // What a program holds at its end is not young any more.
         let view = &View {
-            older: view.older.map(|older| if self.live.is_held { Duration::ZERO } else { older }),
+            older: view
+                .older
+                .map(|older| if self.live.is_held { Duration::ZERO } else { older }),
             ..*view
         };
         self.live.settle_regions()?;

@@ -57,7 +57,8 @@ impl Session<'_> {
         let subjects = subjects.collect();
         let watch_time = if is_still { Duration::ZERO } else { WATCH_TIME };
         let judge = move || {
-            let finding = judge(&table, subjects, settings);
+            let since = (!is_still).then(Moment::now);
+            let finding = judge(&table, since, subjects, settings);
             std::thread::sleep(watch_time);
             finding
         };
@@ -81,14 +82,14 @@ impl Session<'_> {
     }
 }
 
-/// Makes passes until they are enough for each of `subjects`, or time is over.
+/// Makes passes until they are enough for each of `subjects`, or time is over. Blocks allocated `since` are too young for a verdict.
 fn judge(
     table: &BlockTable,
+    since: Option<Moment>,
     mut subjects: Vec<Subject>,
     settings: VerdictSettings,
 ) -> anyhow::Result<Finding> {
     let began = Instant::now();
-    let since = Moment::now();
     loop {
         let mut blocks = blocks_of(table, &subjects)?;
         for subject in subjects.iter_mut().filter(|subject| subject.needs_more()) {

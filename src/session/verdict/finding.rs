@@ -16,8 +16,8 @@ pub(super) type Key = (u32, Avma, u64);
 /// Verdict on the blocks of all processes that ran when it was made.
 #[derive(Debug)]
 pub(in crate::session) struct Finding {
-    /// Blocks allocated from here on are not judged.
-    since: Moment,
+    /// Blocks allocated from here on are not judged; `None` if none can have been.
+    since: Option<Moment>,
     instances: HashMap<u32, OfInstance>,
     pub(super) facts: Judgement,
 }
@@ -36,7 +36,7 @@ enum OfInstance {
 }
 
 impl Finding {
-    pub(super) fn new(since: Moment, took: Duration, subjects: Vec<Subject>) -> Self {
+    pub(super) fn new(since: Option<Moment>, took: Duration, subjects: Vec<Subject>) -> Self {
         let mut facts = Judgement {
             took,
             ..Judgement::default()
@@ -68,7 +68,7 @@ impl Finding {
     pub(super) fn of(&self, block: &Block) -> Judged {
         // Timestamps can be early.
         let at_latest = Duration::from_nanos(block.allocated_at) + Moment::PRECISION;
-        if at_latest >= self.since.since_boot() {
+        if self.since.is_some_and(|since| at_latest >= since.since_boot()) {
             return Judged::Unknown(Unjudged::Young);
         }
         let identity = (block.address, block.allocated_at);
