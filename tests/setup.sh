@@ -26,7 +26,7 @@ test_packages='binutils binutils-gold? chromium chromium-driver debuginfod dwz e
 libgc-dev libgoogle-perftools4|libgoogle-perftools4t64 libgssapi-krb5-2 libjemalloc-dev libjemalloc2 libkrb5-3
 liblua5.4-0-dbg|libkrb5-dbg libmimalloc2.0|libmimalloc3 libtcmalloc-minimal4|libtcmalloc-minimal4t64 lld lua5.4 man-db mandoc
 musl-tools nodejs openssl procps python3 python3-cbor2 python3-jsonschema python3-prometheus-client redis-server redis-tools
-sqlite3 systemtap-sdt-dev util-linux xz-utils'
+sqlite3 systemtap-sdt-dev util-linux valgrind xz-utils'
 
 die() {
     echo "error: $*" >&2

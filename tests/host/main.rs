@@ -9,6 +9,7 @@ mod headers;
 mod nesting;
 mod sampling;
 mod symbolize;
+mod verdicts;
 mod walk;
 mod young_blocks;
 
