@@ -5,12 +5,8 @@ use std::ops::Range;
 
 use unwind_tables::addr::Avma;
 
-use crate::base::pages;
 use crate::process::maps::{MapsEntry, MapsName};
 use crate::process::touched::ResidentPages;
-
-/// Pages whose states are read at once.
-const PAGES_AT_ONCE: u64 = 1 << 17;
 
 /// Mappings of the kernel's own, which hold no pointers of the program.
 const OF_KERNEL: [&str; 5] = ["[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]", "[uprobes]"];
@@ -31,32 +27,18 @@ impl Pages {
     pub fn read(resident: &ResidentPages, mappings: &[MapsEntry]) -> io::Result<Self> {
         let mut found = Self::default();
         for mapping in mappings.iter().filter(|mapping| can_hold(mapping)) {
-            let number = |address: Avma| address.get() / pages::bytes();
-            let (mut next, end) = (number(mapping.range.start), number(mapping.range.end));
-            while next < end {
-                let some = next..end.min(next + PAGES_AT_ONCE);
-                let states = resident.read(&some)?;
-                for (page, state) in some.clone().zip(states) {
-                    let holds = match mapping.shared {
-                        true => state.is_there(),
-                        false => state.is_own(None),
-                    };
-                    if holds {
-                        found.add(page);
-                    }
-                }
-                next = some.end;
-            }
+            let addresses = mapping.range.start.get()..mapping.range.end.get();
+            resident.find(&addresses, mapping.shared, &mut |run| {
+                found.add(Avma::new(run.start)..Avma::new(run.end));
+            })?;
         }
         Ok(found)
     }
 
-    fn add(&mut self, page: u64) {
-        let at = |page: u64| Avma::new(page.saturating_mul(pages::bytes()));
-        let (start, end) = (at(page), at(page + 1));
+    fn add(&mut self, run: Range<Avma>) {
         match self.runs.last_mut() {
-            Some(last) if last.end == start => last.end = end,
-            Some(_) | None => self.runs.push(start..end),
+            Some(last) if last.end == run.start => last.end = run.end,
+            Some(_) | None => self.runs.push(run),
         }
     }
 

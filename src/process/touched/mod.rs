@@ -14,6 +14,7 @@
 mod choice;
 mod effect;
 mod resident;
+mod scan;
 mod settle;
 mod table;
 #[cfg(test)]

@@ -9,9 +9,12 @@ use std::os::unix::fs::FileExt;
 
 use memmap2::MmapOptions;
 
+use super::scan;
 use crate::base::pages;
 
 const WORD: usize = size_of::<u64>();
+/// Pages whose states are read at once, where the kernel does not look for them itself.
+const PAGES_AT_ONCE: u64 = 1 << 17;
 
 /// A page, as `/proc/PID/pagemap` describes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,13 +45,13 @@ impl PageState {
 
     /// Returns whether the process holds memory by it: it is its own, resident or swapped, and not the kernel's page of
     /// zeros, `zero`, which stands for pages that were only read.
-    pub fn is_own(self, zero: Option<u64>) -> bool {
+    pub(super) fn is_own(self, zero: Option<u64>) -> bool {
         let is_zero = zero.is_some() && self.frame() == zero;
         self.is_there() && !self.has(Self::OF_FILE) && !is_zero
     }
 
     /// Returns whether something is at its address, resident or swapped out, the process's own or not.
-    pub fn is_there(self) -> bool {
+    fn is_there(self) -> bool {
         self.has(Self::PRESENT) || (self.has(Self::SWAPPED) && !self.has(Self::GUARD))
     }
 
@@ -85,6 +88,46 @@ impl ResidentPages {
     /// As [`Self::read`].
     pub fn check(&self) -> io::Result<()> {
         self.read(&(0..1)).map(|_| ())
+    }
+
+    /// Calls `see` with the runs of pages, by address, that hold something at `addresses`; of a private mapping, only its own pages.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::read`].
+    pub fn find(
+        &self,
+        addresses: &Range<u64>,
+        is_shared: bool,
+        see: &mut dyn FnMut(Range<u64>),
+    ) -> io::Result<()> {
+        match scan::scan(&self.0, addresses, is_shared, see) {
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                self.find_by_page(addresses, is_shared, see)
+            }
+            result => result,
+        }
+    }
+
+    /// Does what [`Self::find`] does by reading the state of every page.
+    fn find_by_page(
+        &self,
+        addresses: &Range<u64>,
+        is_shared: bool,
+        see: &mut dyn FnMut(Range<u64>),
+    ) -> io::Result<()> {
+        let size = pages::bytes();
+        let (mut next, end) = (addresses.start / size, addresses.end / size);
+        while next < end {
+            let some = next..end.min(next + PAGES_AT_ONCE);
+            for (page, state) in some.clone().zip(self.read(&some)?) {
+                if state.is_own(None) || (is_shared && state.is_there()) {
+                    see(page * size..(page + 1) * size);
+                }
+            }
+            next = some.end;
+        }
+        Ok(())
     }
 
     /// Reads the states of `pages`, by number.
@@ -213,6 +256,45 @@ mod tests {
             (8, None),
         ] {
             assert_eq!(extent(&flags, index), expected, "{index}");
+        }
+    }
+
+    /// Both ways find the same pages of private and of shared memory, however many runs there are.
+    #[test]
+    fn pages_that_hold_something() {
+        let size = pages::bytes();
+        let bytes = usize::try_from(size).expect("small");
+        let mut map = MmapOptions::new()
+            .len(20_000 * bytes)
+            .map_anon()
+            .expect("a mapping");
+        let is_touched = |page: usize| !page.is_multiple_of(2) || page % 1000 < 300;
+        (0..20_000)
+            .filter(|&page| is_touched(page))
+            .for_each(|page| map[page * bytes] = 1);
+        let read_only = std::hint::black_box(map[500 * bytes]);
+        assert_eq!(read_only, 0);
+        let start = map.as_ptr().addr() as u64;
+        let own = ResidentPages::open(std::process::id()).expect("our own");
+        let whole = start..start + 20_000 * size;
+        let numbers = |runs: Vec<Range<u64>>| -> Vec<u64> {
+            let pages = runs.into_iter().flat_map(|run| run.step_by(bytes));
+            pages.map(|address| (address - start) / size).collect()
+        };
+        for is_shared in [false, true] {
+            let (mut found, mut by_page) = (Vec::new(), Vec::new());
+            own.find(&whole, is_shared, &mut |run| found.push(run))
+                .expect("ours");
+            own.find_by_page(&whole, is_shared, &mut |run| by_page.push(run))
+                .expect("ours");
+            let (found, by_page) = (numbers(found), numbers(by_page));
+            assert_eq!(found.len(), by_page.len(), "{is_shared}");
+            assert_eq!(found, by_page);
+            assert!(
+                (0..20_000_u64)
+                    .filter(|&page| is_touched(page as usize))
+                    .all(|page| found.binary_search(&page).is_ok())
+            );
         }
     }
 
