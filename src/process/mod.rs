@@ -7,6 +7,7 @@ mod confirm;
 pub(crate) mod dynamic;
 pub(crate) mod foreign;
 pub mod history;
+pub mod kept;
 pub mod launch;
 mod linking;
 mod mapped_file;
