@@ -9,7 +9,7 @@ use std::{env, fs};
 use libbpf_cargo::SkeletonBuilder;
 
 /// Objects: each is compiled from `bpf/NAME.bpf.c`.
-const OBJECTS: [&str; 2] = ["memleak", "kernel_memory"];
+const OBJECTS: [&str; 3] = ["memleak", "kernel_memory", "registers"];
 /// v3 has the atomics and 32-bit jumps that the code needs; every kernel from 5.12 on knows it.
 const CLANG_ARGS: [&str; 7] = [
     "-mcpu=v3",

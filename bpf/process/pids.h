@@ -35,15 +35,12 @@ struct signal_struct___pids {
 
 struct task_struct___pids {
 	struct signal_struct___pids *signal;
+	struct pid___read *thread_pid;
 } __attribute__((preserve_access_index));
 
-/* Returns the id of a task's process in user space's namespace, or 0 if it has none. `global`: in the initial namespace. */
-static __always_inline u32 visible_tgid(void *task, u32 global)
+/* Returns an id in user space's namespace, which is not the initial one, or 0 if it has none there. */
+static __always_inline u32 visible_number(struct pid___read *pid)
 {
-	if (!pid_namespace)
-		return global;
-
-	struct pid___read *pid = BPF_CORE_READ((struct task_struct___pids *)task, signal, pids[1]);
 	u64 numbers = (u64)pid + bpf_core_field_offset(pid->numbers);
 
 	for (u32 level = 0; level < MAX_PID_LEVELS; level++) {
@@ -55,6 +52,22 @@ static __always_inline u32 visible_tgid(void *task, u32 global)
 			return BPF_CORE_READ(number, nr);
 	}
 	return 0;
+}
+
+/* Returns the id of a task's process in user space's namespace, or 0 if it has none. `global`: in the initial namespace. */
+static __always_inline u32 visible_tgid(void *task, u32 global)
+{
+	if (!pid_namespace)
+		return global;
+	return visible_number(BPF_CORE_READ((struct task_struct___pids *)task, signal, pids[1]));
+}
+
+/* The same for the id of the task itself. */
+static __always_inline u32 visible_tid(void *task, u32 global)
+{
+	if (!pid_namespace)
+		return global;
+	return visible_number(BPF_CORE_READ((struct task_struct___pids *)task, thread_pid));
 }
 
 static __always_inline u32 current_tgid(void)

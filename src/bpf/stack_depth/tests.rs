@@ -94,7 +94,7 @@ fn insn(bytes: &[u8]) -> bpf_insn {
 /// Bytes of stack of each program, with any settings.
 fn stacks(object: &[u8]) -> BTreeMap<String, u32> {
     let file = object::File::parse(object).expect("an object");
-    let text = file.section_by_name(".text").expect("there are functions");
+    let text = file.section_by_name(".text").expect("every object has one");
     let functions = |section: SectionIndex| {
         let functions = file
             .symbols()
@@ -127,7 +127,9 @@ fn stacks(object: &[u8]) -> BTreeMap<String, u32> {
 #[test]
 fn the_other_machines_programs_have_enough_stack() {
     let mut stacks = stacks(&compile("bpf/memleak.bpf.c"));
-    stacks.extend(self::stacks(&compile("bpf/kernel_memory.bpf.c")));
+    for object in ["bpf/kernel_memory.bpf.c", "bpf/registers.bpf.c"] {
+        stacks.extend(self::stacks(&compile(object)));
+    }
     for name in [
         "allocation_session",
         "allocation_return",
@@ -135,6 +137,7 @@ fn the_other_machines_programs_have_enough_stack() {
         "mmap_ends",
         "process_fork",
         "kernel_page_free",
+        "thread_registers",
     ] {
         assert!(stacks.contains_key(name), "{stacks:?}");
     }
