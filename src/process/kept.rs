@@ -293,7 +293,7 @@ mod tests {
                     tfd:        5 events: 80000019 data: ffffffffffffffff  pos:0 ino:7a sdev:f\n\
                     tfd:        6 events: 80000019 data: 1ffffffffffffffff  pos:0\ntfd: 7 data:\ntfd: 8 data: x\ntfd: 9";
         assert_eq!(words(epoll_data(text)), [0x55d0_a1b2_c3d4, u64::MAX]);
-        assert_eq!(words(epoll_data("data: 12\n")), []);
+        assert!(words(epoll_data("data: 12\n")).is_empty());
     }
 
     /// The value of each timer, however it notifies.
