@@ -25,6 +25,7 @@ pub mod preflight;
 mod processes;
 mod publish;
 mod regions;
+mod registers;
 mod source;
 #[cfg(test)]
 mod stack_depth;
@@ -59,6 +60,7 @@ macro_rules! skeleton {
 
 skeleton!(skeleton, "memleak.skel.rs");
 skeleton!(kernel_skeleton, "kernel_memory.skel.rs");
+skeleton!(registers_skeleton, "registers.skel.rs");
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -83,6 +85,7 @@ pub use memory::SharedWords;
 pub use processes::{Instance, Origin, Processes, SlotState};
 pub use publish::{Published, Publisher, Reading};
 pub use regions::{CallHooks, RegionWatch};
+pub use registers::{Registers, RegistersError, ThreadState};
 pub(crate) use skeleton::types;
 pub use source::write_source;
 pub use statistics::{AllRuns, ProbePrograms, Runs, Statistics};

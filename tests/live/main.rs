@@ -21,6 +21,7 @@ mod overhead;
 mod own_memory;
 mod preloaded;
 mod processes;
+mod registers;
 mod resident_memory;
 mod sampling;
 mod services;

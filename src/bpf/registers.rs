@@ -1,0 +1,139 @@
+//! Registers of all threads of a process, read by a BPF task iterator: nothing is stopped, and nothing is attached to the process.
+
+use std::io::{self, Read};
+use std::mem::offset_of;
+use std::ops::Range;
+
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{Iter, Link};
+use thiserror::Error;
+use unwind_tables::addr::Avma;
+
+use super::Storage;
+use super::load::pid_namespace;
+use super::registers_skeleton::types::thread_state;
+use super::registers_skeleton::{RegistersSkel, RegistersSkelBuilder};
+
+/// Maximum number of threads that are read: 26 MiB.
+const MAX_THREADS: usize = 1 << 16;
+/// Bytes of a thread's record.
+const RECORD: usize = size_of::<thread_state>();
+
+/// A thread and what the kernel has of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ThreadState {
+    /// ID in memleak's own pid namespace.
+    pub tid: u32,
+    /// True if it ran on a CPU while it was looked at: its registers are then those of its last entry into the kernel, and what
+    /// it holds now is in no memory.
+    pub is_running: bool,
+    /// Stack pointer.
+    pub sp: Avma,
+    /// Stack that signal handlers run on, if it has set one.
+    pub alternate_stack: Option<Range<Avma>>,
+    /// Words that can be pointers, without zeros: general registers, bases of thread-local storage, and addresses that the kernel
+    /// keeps (alternate stack, list of robust futexes, places of the thread's id). Vector registers are not among them.
+    pub words: Vec<u64>,
+}
+
+/// Why registers cannot be read, and what to do about it.
+#[derive(Debug, Error)]
+pub enum RegistersError {
+    #[error(
+        "cannot load the iterator that reads registers: {0}; needs Linux 6.1 with BTF, CAP_BPF and CAP_PERFMON; try sudo"
+    )]
+    Load(#[source] libbpf_rs::Error),
+    #[error("cannot read the registers of process {pid}: {error}; try again, or check that it still runs")]
+    Read { pid: u32, error: io::Error },
+    #[error("process {pid} has more than {MAX_THREADS} threads, of which registers are not read")]
+    TooManyThreads { pid: u32 },
+}
+
+/// The loaded iterator, for any number of reads.
+pub struct Registers<'obj> {
+    skeleton: RegistersSkel<'obj>,
+    link: Link,
+}
+
+impl<'obj> Registers<'obj> {
+    /// Loads the iterator.
+    ///
+    /// # Errors
+    ///
+    /// [`RegistersError::Load`]; nothing stays loaded.
+    pub fn open(storage: &'obj mut Storage) -> Result<Self, RegistersError> {
+        Self::load(storage).map_err(RegistersError::Load)
+    }
+
+    fn load(storage: &'obj mut Storage) -> Result<Self, libbpf_rs::Error> {
+        let missing = || libbpf_rs::Error::from_raw_os_error(libc::ENOENT);
+        let mut object = RegistersSkelBuilder::default().open(storage)?;
+        let knobs = object.maps.rodata_data.as_deref_mut().ok_or_else(missing)?;
+        knobs.pid_namespace = pid_namespace();
+        let skeleton = object.load()?;
+        let link = skeleton.progs.thread_registers.attach()?;
+        Ok(Self { skeleton, link })
+    }
+
+    /// Reads the threads of process `pid`, an id in memleak's own pid namespace. Threads that began meanwhile can be missing, and
+    /// so do threads of 32-bit code. No thread at all if the process is gone.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, or that there are too many threads.
+    pub fn read(&mut self, pid: u32) -> Result<Vec<ThreadState>, RegistersError> {
+        let failed = |error| RegistersError::Read { pid, error };
+        let room = self.skeleton.maps.bss_data.as_deref_mut();
+        room.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?
+            .wanted_process = pid;
+        let iterator = Iter::new(&self.link).map_err(|error| failed(io::Error::other(error)))?;
+        let bytes = read_records(iterator).map_err(failed)?;
+        if bytes.len() > MAX_THREADS * RECORD {
+            return Err(RegistersError::TooManyThreads { pid });
+        }
+        Ok(bytes.chunks_exact(RECORD).map(parse).collect())
+    }
+}
+
+/// Reads to the end, or until it is more than [`MAX_THREADS`].
+fn read_records(mut iterator: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut piece = vec![0; 1 << 16];
+    while bytes.len() <= MAX_THREADS * RECORD {
+        match iterator.read(&mut piece) {
+            Ok(0) => break,
+            Ok(length) => bytes.extend(piece.iter().take(length)),
+            // A million tasks of others were passed over without one of the process: the next read goes on from there.
+            Err(error) if [io::ErrorKind::Interrupted, io::ErrorKind::WouldBlock].contains(&error.kind()) => {
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(bytes)
+}
+
+/// Parses a `struct thread_state`.
+fn parse(record: &[u8]) -> ThreadState {
+    let word = |offset: usize| {
+        let bytes = record.get(offset..).and_then(|rest| rest.first_chunk());
+        u64::from_ne_bytes(bytes.copied().unwrap_or_default())
+    };
+    let half = |offset: usize| {
+        let bytes = record.get(offset..).and_then(|rest| rest.first_chunk());
+        u32::from_ne_bytes(bytes.copied().unwrap_or_default())
+    };
+    let stack = word(offset_of!(thread_state, alternate_stack));
+    let stack_end = stack.saturating_add(word(offset_of!(thread_state, alternate_stack_bytes)));
+    let registers = (offset_of!(thread_state, registers)..RECORD).step_by(8).map(word);
+    ThreadState {
+        tid: half(offset_of!(thread_state, tid)),
+        is_running: half(offset_of!(thread_state, is_running)) != 0,
+        sp: Avma::new(word(offset_of!(thread_state, sp))),
+        alternate_stack: (stack_end > stack).then(|| Avma::new(stack)..Avma::new(stack_end)),
+        words: [stack]
+            .into_iter()
+            .chain(registers)
+            .filter(|&word| word != 0)
+            .collect(),
+    }
+}
