@@ -110,7 +110,7 @@ fn render_closing(comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Resul
     Ok(())
 }
 
-/// What is definitely lost before and after; "not judged" where a report has no verdict. `None` if there is nothing to say.
+/// Formats what is definitely lost before and after; "not judged" where a report has no verdict. `None` if there is nothing to say.
 fn lost_line(before: &SiteAmounts, after: &SiteAmounts) -> Option<String> {
     let (was, is) = (before.definitely_lost, after.definitely_lost);
     let is_something = |lost: &Option<Amount>| lost.is_some_and(|lost| lost.blocks > 0);

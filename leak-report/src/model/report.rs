@@ -247,7 +247,7 @@ pub struct Stack {
     pub allocated: Estimate,
     /// Ages and changes.
     pub recent: StackRecent,
-    /// Whether the process can still reach the outstanding blocks; `None` if that was not asked for.
+    /// Verdict on the outstanding blocks; `None` if that was not asked for.
     #[serde(default, skip_serializing_if = "is_default")]
     pub verdict: Option<Verdict>,
     /// Allocated but not recorded; not included in `allocated`.

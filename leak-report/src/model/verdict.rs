@@ -102,12 +102,12 @@ impl Stack {
         self.verdict.unwrap_or_default()
     }
 
-    /// What is definitely lost, with its share of the variance of what is outstanding.
+    /// Amount that is definitely lost, with its share of the variance of what is outstanding.
     pub fn definitely_lost(&self) -> Estimate {
         self.outstanding.part(self.judged().definitely_lost)
     }
 
-    /// What is indirectly lost, with its share of the variance of what is outstanding.
+    /// Amount that is indirectly lost, with its share of the variance of what is outstanding.
     pub fn indirectly_lost(&self) -> Estimate {
         self.outstanding.part(self.judged().indirectly_lost)
     }

@@ -122,7 +122,7 @@ fn counted_blocks_and_mappings() {
     }
 }
 
-/// What is lost is measured by the verdict, young or not and whatever the baseline accepts; the sites that lost most are
+/// Lost blocks are measured by the verdict, young or not and whatever the baseline accepts; the sites that lost most are
 /// named.
 #[test]
 fn verdicts() {

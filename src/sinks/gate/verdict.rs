@@ -69,7 +69,7 @@ struct Held {
     words: &'static str,
 }
 
-/// What is outstanding, beyond the baseline.
+/// Outstanding memory beyond the baseline.
 const OUTSTANDING: Held = Held {
     of: |site| site.amount,
     words: "",
@@ -108,7 +108,7 @@ enum DoubtKind {
     TooLittle,
     /// Outstanding memory may be measured too large.
     TooMuch,
-    /// What is lost may be measured too small.
+    /// Lost memory may be measured too small.
     LostTooLittle,
     /// Nothing can be concluded about what is lost.
     Lost,

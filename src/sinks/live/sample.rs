@@ -27,7 +27,7 @@ const SITES_PER_ORDER: usize = 250;
 /// Orders of sites, the largest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// What is definitely lost, then suspicion: how much they behave like leaks.
+    /// Definitely lost bytes, then suspicion: how much they behave like leaks.
     Suspicion,
     /// Bytes outstanding.
     Outstanding,
@@ -92,7 +92,7 @@ pub(super) struct Site {
     pub(super) young: Amount,
     pub(super) allocated: Amount,
     pub(super) lost: Amount,
-    /// Whether the process can still reach the blocks; `None` without a verdict.
+    /// Verdict on the blocks; `None` without a verdict.
     pub(super) verdict: Option<Verdict>,
     /// Growth since the baseline, if the user marked one; else since the previous report.
     pub(super) growth: NetGrowth,

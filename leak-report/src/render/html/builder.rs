@@ -166,7 +166,7 @@ impl<'a> Builder<'a> {
         self.site_rows.push(row);
     }
 
-    /// What is known of sites, by their number on the page.
+    /// Collects facts about sites, by their number on the page.
     fn by_site<T: Ord>(&self, of: impl Fn(u32) -> Option<T>) -> Vec<(usize, T)> {
         let sites = self.sites.iter();
         let mut known: Vec<_> = sites
