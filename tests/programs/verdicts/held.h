@@ -308,7 +308,7 @@ static Count set_up_shared_file()
 }
 
 KIND(held_by_private_file)
-/* What is written is this process's own copy of the file's pages. */
+/* In the process's own copies of the file's pages. */
 static Count set_up_private_file()
 {
 	int file = nameless_file();

@@ -165,7 +165,7 @@ static Count set_up_unique_ptr()
 }
 
 KIND(held_by_std_function)
-/* What is captured is too large for the function's own place, and goes to a block. */
+/* Too large to be captured in the function itself, so in a block of its own. */
 static Count set_up_std_function()
 {
 	for (size_t at = 0; at < wanted; at++) {

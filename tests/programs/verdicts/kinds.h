@@ -1,4 +1,4 @@
-/* What the kinds of blocks in kinds.cpp share: how each is counted, and how copies of pointers are kept out of stacks and registers. */
+/* Tools of all kinds of blocks in kinds.cpp: how each is counted, and how copies of pointers are kept out of stacks and registers. */
 #pragma once
 #include <alloca.h>
 #include <linux/futex.h>

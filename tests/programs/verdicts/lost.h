@@ -251,7 +251,7 @@ static Count set_up_stale_in_tcache()
 	constexpr size_t pointers = 100;
 	size_t left = wanted;
 
-	/* Of one size, the cache of a thread keeps 7. */
+	/* The cache of a thread keeps 7 of one size. */
 	while (left > 0) {
 		size_t now = left < pointers ? left : pointers;
 
