@@ -18,13 +18,14 @@ use self::arenas::{Arena, word};
 use self::collector::Collector;
 use self::lists::{CACHE_SIZES, Lists};
 use self::walk::{HEADER, IS_MMAPPED, PREV_INUSE, is_header, size};
-use super::{Allocator, Unused};
+use super::{Allocator, End, Unused};
 use crate::process::maps::{MapsEntry, MapsName};
 use crate::reach::Memory;
 use crate::reach::heap::{Block, Heap};
 
-/// Places in one mapping or heap where a walk can begin that are tried.
-const MAX_WALKS: usize = 64;
+/// Walks in one mapping or heap, and those of them that may end too early.
+const MAX_WALKS: usize = 1 << 12;
+const MAX_BROKEN: usize = 64;
 /// Words at the start of the main arena's memory among which its first thread's cache is searched: of a static program, data of the
 /// thread itself are before it.
 const SEARCHED_WORDS: usize = 1 << 13;
@@ -162,27 +163,30 @@ impl Finder<'_> {
         first.into_iter().chain(cache).map(|(at, _)| at).collect()
     }
 
-    /// Walks from where the memory can begin, and again from the next known chunk behind where each walk ended.
+    /// Walks from where the memory can begin, and again from behind where each walk ended.
     fn walk_from_each(&mut self, memories: &Memories<'_>, begins: &[u64]) {
         let mut behind = memories.range.start;
         for &begin in begins {
             if begin >= behind {
-                behind = self.walk_from(memories, begin).unwrap_or(behind);
+                behind = self.walk_from(memories, begin, behind).1;
             }
         }
+        let mut broken = 0;
         for _ in 0..MAX_WALKS {
             let Some(next) = self.next_known(memories, behind) else {
                 return;
             };
-            behind = self
-                .walk_from(memories, next)
-                .unwrap_or(next)
-                .max(next.saturating_add(HEADER));
+            let ended = self.walk_from(memories, next, next.saturating_add(HEADER));
+            behind = ended.1;
+            broken += usize::from(!matches!(ended.0, End::Top | End::Fence));
+            if broken == MAX_BROKEN {
+                return;
+            }
         }
     }
 
-    /// Returns where the walk ended, if it is to be trusted.
-    fn walk_from(&mut self, memories: &Memories<'_>, first: u64) -> Option<u64> {
+    /// Returns why the walk ended, and where to go on: `behind` if it is not to be trusted.
+    fn walk_from(&mut self, memories: &Memories<'_>, first: u64, behind: u64) -> (End, u64) {
         let stretch = walk::Stretch {
             first,
             end: memories.range.end,
@@ -191,10 +195,14 @@ impl Finder<'_> {
         };
         let mut collected = self.collector.begin(first);
         let (end, at) = walk::walk(self.memory, &stretch, &mut |chunk| collected.see(chunk));
-        collected.end(end, at).then_some(at)
+        match collected.end(end, at) {
+            End::Distrusted => (End::Distrusted, behind),
+            end => (end, at.max(behind)),
+        }
     }
 
-    /// The next chunk at `behind` or beyond that is one for sure, or that has a listed block and a header that makes sense.
+    /// The next chunk at `behind` or beyond that is one for sure, or that has a listed block and a header that makes sense. At a page's
+    /// start, what has such a header can be one, too: memory that the arena takes by `mmap` is often next to what it had.
     fn next_known(&self, memories: &Memories<'_>, behind: u64) -> Option<u64> {
         let range = behind..memories.range.end.max(behind);
         let known = memories.known.range(range.clone()).next().copied();
@@ -204,14 +212,19 @@ impl Finder<'_> {
             .get(first..)?
             .iter()
             .map(|block| block.address.get() - HEADER);
-        let has_header = |at: &u64| {
-            at.is_multiple_of(16)
-                && word(self.memory, at + 8).is_some_and(|word| is_header(word, memories.arena.is_main))
+        let header = |at: u64| {
+            let word = word(self.memory, at.checked_add(8)?);
+            word.filter(|word| at.is_multiple_of(16) && is_header(*word, memories.arena.is_main))
         };
+        let begins =
+            |at: &u64| at.is_multiple_of(4096) && header(*at).is_some_and(|word| word & PREV_INUSE != 0);
+        if range.contains(&behind) && begins(&behind) {
+            return Some(behind);
+        }
         let listed = listed
-            .take(MAX_WALKS)
+            .take(MAX_BROKEN)
             .take_while(|at| range.contains(at))
-            .find(has_header);
+            .find(|at| header(*at).is_some());
         known.into_iter().chain(listed).min()
     }
 

@@ -7,6 +7,8 @@
 
 mod glibc;
 mod granules;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -132,8 +132,8 @@ impl Stretch<'_, '_> {
         }
     }
 
-    /// Ends the walk at `at`. Returns whether it is to be trusted; what it has found is dropped if not.
-    pub(super) fn end(self, end: End, at: u64) -> bool {
+    /// Ends the walk at `at`. Returns why, which can be that it is to be distrusted: then what it has found is dropped.
+    pub(super) fn end(self, end: End, at: u64) -> End {
         let collector = self.collector;
         let agreeing = collector.facts.agreeing - self.before.facts.agreeing;
         let disagreeing = collector.facts.disagreeing - self.before.facts.disagreeing;
@@ -151,6 +151,6 @@ impl Stretch<'_, '_> {
             collector.facts.disagreeing += disagreeing;
         }
         *collector.facts.ends.entry(end).or_default() += 1;
-        end != End::Distrusted
+        end
     }
 }

@@ -13,9 +13,10 @@ use crate::reach::Memory;
 
 use super::super::granules::Granules;
 
-/// Words of a page, and pages that are kept. Neighbours in a list are often neighbours in memory.
-const PAGE_WORDS: usize = 512;
-const PAGES: usize = 1024;
+/// Words of a line, and lines that are kept. Neighbours in a list are often neighbours in memory.
+const LINE_WORDS: usize = 64;
+const LINES: usize = 1 << 13;
+const LINE: u64 = LINE_WORDS as u64 * 8;
 /// Chunks of all lists together.
 const MAX_CHUNKS: u64 = 1 << 25;
 /// Readings of a cache, whose thread goes on.
@@ -70,7 +71,7 @@ pub(super) const CACHE_SIZES: [u64; 3] = [LAYOUTS[0].size, LAYOUTS[1].size, LAYO
 
 /// Free chunks of lists.
 pub(super) struct Lists<'a> {
-    pages: Pages<'a>,
+    lines: Lines<'a>,
     /// Chunks that look used. Those of lists are taken out.
     unlisted: &'a mut Granules,
     /// All memory of the chunks.
@@ -87,7 +88,7 @@ enum Links {
 impl<'a> Lists<'a> {
     pub(super) fn new(memory: &'a dyn Memory, unlisted: &'a mut Granules) -> Self {
         Self {
-            pages: Pages::new(memory),
+            lines: Lines::new(memory),
             unlisted,
             cached: Granules::default(),
             count: 0,
@@ -99,7 +100,7 @@ impl<'a> Lists<'a> {
         let layout = LAYOUTS.iter().find(|layout| layout.size == chunk.size)?;
         let mut is_cache = false;
         for _ in 0..TRIES {
-            let bins = read_cache(self.pages.memory, layout, chunk.at)?;
+            let bins = read_cache(self.lines.memory, layout, chunk.at)?;
             let is_whole = bins.iter().enumerate().filter(|(_, (count, _))| *count > 0);
             let mut taken = Vec::new();
             let mut broken = 0;
@@ -122,7 +123,7 @@ impl<'a> Lists<'a> {
             if broken == 0 || is_cache {
                 break;
             }
-            self.pages.forget();
+            self.lines.forget();
         }
         is_cache.then(|| chunk.at + 8..chunk.at + chunk.size)
     }
@@ -133,7 +134,7 @@ impl<'a> Lists<'a> {
             return;
         };
         for index in 0..FAST_BINS {
-            let Some(head) = word(self.pages.memory, first + 8 * index) else {
+            let Some(head) = word(self.lines.memory, first + 8 * index) else {
                 continue;
             };
             let wanted = MIN_SIZE + 16 * index;
@@ -181,7 +182,7 @@ impl<'a> Lists<'a> {
         if !chunk.is_multiple_of(16) || !self.unlisted.has(chunk) {
             return None;
         }
-        let size = size(self.pages.word(chunk.wrapping_add(8))?);
+        let size = size(self.lines.word(chunk.wrapping_add(8))?);
         (sizes.contains(&size) && self.unlisted.take(chunk)).then_some(size)
     }
 
@@ -200,7 +201,7 @@ impl<'a> Lists<'a> {
 
     /// Where the link at `at` leads to, or 0. The first link of a list says how they are.
     fn next(&mut self, at: u64, header: u64, links: &mut Option<Links>) -> Option<u64> {
-        let plain = self.pages.word(at)?;
+        let plain = self.lines.word(at)?;
         let mangled = plain ^ (at >> 12);
         let leads =
             |next: u64| next == 0 || self.unlisted.has(next.wrapping_sub(header)) && next.is_multiple_of(16);
@@ -220,7 +221,7 @@ impl<'a> Lists<'a> {
     }
 
     fn key(&mut self, chunk: u64) -> Option<u64> {
-        self.pages.word(chunk.wrapping_add(HEADER + 8))
+        self.lines.word(chunk.wrapping_add(HEADER + 8))
     }
 }
 
@@ -247,20 +248,20 @@ fn read_cache(memory: &dyn Memory, layout: &Layout, chunk: u64) -> Option<Vec<(u
     (bins.iter().filter(is_odd).count() <= ODD_BINS).then_some(bins)
 }
 
-/// Memory, by pages that are kept.
-struct Pages<'a> {
+/// Memory, by lines that are kept.
+struct Lines<'a> {
     memory: &'a dyn Memory,
-    /// Number of each page, and its words.
+    /// Number of each line, and its words.
     numbers: Vec<u64>,
     words: Vec<u64>,
 }
 
-impl<'a> Pages<'a> {
+impl<'a> Lines<'a> {
     fn new(memory: &'a dyn Memory) -> Self {
         Self {
             memory,
-            numbers: vec![u64::MAX; PAGES],
-            words: vec![0; PAGES * PAGE_WORDS],
+            numbers: vec![u64::MAX; LINES],
+            words: vec![0; LINES * LINE_WORDS],
         }
     }
 
@@ -269,17 +270,17 @@ impl<'a> Pages<'a> {
     }
 
     fn word(&mut self, at: u64) -> Option<u64> {
-        let number = at / 4096;
-        let slot = usize::try_from(number).ok()? % PAGES;
-        let words = self.words.get_mut(slot * PAGE_WORDS..(slot + 1) * PAGE_WORDS)?;
+        let number = at / LINE;
+        let slot = usize::try_from(number).ok()? % LINES;
+        let words = self.words.get_mut(slot * LINE_WORDS..(slot + 1) * LINE_WORDS)?;
         if self.numbers[slot] != number {
             self.numbers[slot] = u64::MAX;
-            if !self.memory.read(Avma::new(number * 4096), words) {
+            if !self.memory.read(Avma::new(number * LINE), words) {
                 return None;
             }
             self.numbers[slot] = number;
         }
-        let index = usize::try_from(at % 4096 / 8).ok()?;
+        let index = usize::try_from(at % LINE / 8).ok()?;
         words.get(index).copied()
     }
 }

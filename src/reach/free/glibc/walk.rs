@@ -20,8 +20,15 @@ pub(super) const HEADER: u64 = 16;
 /// Size of the marks at an end that is not the top. No chunk is as small.
 const FENCE_SIZE: u64 = 16;
 
-/// Words that are read at once: 1 MiB.
+/// Words that are read at once: a page at first and where chunks are large, of which no more than the header is wanted, else 1 MiB.
+const SMALL_PIECE: usize = 1 << 9;
 const PIECE: usize = 1 << 17;
+const PAGE: u64 = 4096;
+/// Factor by which pieces grow, and shrink where not all of one can be read: there can be guard pages in mappings
+/// (`MADV_GUARD_INSTALL`), which glibc has between stacks since 2.42.
+const GROWTH: usize = 8;
+/// Bytes of a large chunk.
+const LARGE: u64 = 16 << 10;
 /// Readings of a piece until a contradiction counts: the program may have changed it meanwhile.
 const TRIES: usize = 4;
 
@@ -65,6 +72,8 @@ struct Pending {
 struct State {
     at: u64,
     pending: Option<Pending>,
+    /// Words of the next piece.
+    piece: usize,
 }
 
 /// Size that a header says, without flags.
@@ -84,11 +93,19 @@ pub(super) fn walk(memory: &dyn Memory, stretch: &Stretch, see: &mut dyn FnMut(C
     let mut state = State {
         at: stretch.first,
         pending: None,
+        piece: SMALL_PIECE,
     };
     let mut words = Vec::new();
     let mut chunks = Vec::new();
     loop {
+        let begun = state.at;
         let ended = read_piece(memory, stretch, &mut state, &mut words, &mut chunks);
+        let are_large = (state.at - begun) / LARGE >= chunks.len() as u64;
+        state.piece = if are_large {
+            SMALL_PIECE
+        } else {
+            PIECE.min(state.piece * GROWTH)
+        };
         chunks.drain(..).for_each(&mut *see);
         if let Some(end) = ended {
             return (end, state.at);
@@ -104,13 +121,19 @@ fn read_piece(
     words: &mut Vec<u64>,
     chunks: &mut Vec<Chunk>,
 ) -> Option<End> {
-    let begun = *state;
+    let mut begun = *state;
     let mut ended = None;
     for _ in 0..TRIES {
         *state = begun;
         chunks.clear();
-        let left = stretch.end.saturating_sub(state.at) / 8;
-        words.resize(usize::try_from(left).map_or(PIECE, |left| left.min(PIECE)), 0);
+        begun.piece = SMALL_PIECE.max(begun.piece / GROWTH);
+        // A small piece ends with its page.
+        let most = match state.piece {
+            SMALL_PIECE => SMALL_PIECE as u64 - state.at % PAGE / 8,
+            larger => larger as u64,
+        };
+        let count = most.min(stretch.end.saturating_sub(state.at) / 8);
+        words.resize(usize::try_from(count).unwrap_or(SMALL_PIECE), 0);
         let mut top = [0];
         let is_read =
             memory.read(Avma::new(stretch.top_at), &mut top) && memory.read(Avma::new(state.at), words);
