@@ -41,7 +41,7 @@ impl Memory for Target {
     }
 }
 
-/// What a program says of itself.
+/// Words of a program about itself.
 struct Told {
     used: Vec<Range<u64>>,
     freed: Vec<Range<u64>>,
@@ -74,7 +74,7 @@ fn listen(program: &Program) -> Told {
     told
 }
 
-/// Ascending, joined.
+/// Joins ranges that touch, and sorts them.
 fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_by_key(|range| range.start);
     let mut found: Vec<Range<u64>> = Vec::new();
@@ -100,7 +100,7 @@ fn overlap(ranges: &[Range<u64>], others: &[Range<u64>]) -> u64 {
     bytes
 }
 
-/// `ranges` without `others`; both ascend.
+/// Cuts `others` out of `ranges`; both ascend.
 fn without(ranges: &[Range<u64>], others: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut left = Vec::new();
     let mut first = 0;

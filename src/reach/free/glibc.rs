@@ -26,6 +26,8 @@ use crate::reach::heap::{Block, Heap};
 /// Walks in one mapping or heap, and those of them that may end too early.
 const MAX_WALKS: usize = 1 << 12;
 const MAX_BROKEN: usize = 64;
+/// At most 16 MiB are skipped at once.
+const MAX_SHIFT: usize = 20;
 /// Words at the start of the main arena's memory among which its first thread's cache is searched: of a static program, data of the
 /// thread itself are before it.
 const SEARCHED_WORDS: usize = 1 << 13;
@@ -146,7 +148,7 @@ impl Finder<'_> {
         }
     }
 
-    /// Where the main arena's memory can begin.
+    /// Finds where the main arena's memory can begin.
     fn begins(&self, range: &Range<u64>) -> Vec<u64> {
         let start = range.start.saturating_add(15) & !15;
         let bytes = range.end.saturating_sub(start);
@@ -176,7 +178,9 @@ impl Finder<'_> {
             let Some(next) = self.next_known(memories, behind) else {
                 return;
             };
-            let ended = self.walk_from(memories, next, next.saturating_add(HEADER));
+            // Where walks fail again and again, larger and larger parts are left roots.
+            let skipped = HEADER << broken.min(MAX_SHIFT);
+            let ended = self.walk_from(memories, next, next.saturating_add(skipped));
             behind = ended.1;
             broken += usize::from(!matches!(ended.0, End::Top | End::Fence));
             if broken == MAX_BROKEN {
@@ -195,10 +199,9 @@ impl Finder<'_> {
         };
         let mut collected = self.collector.begin(first);
         let (end, at) = walk::walk(self.memory, &stretch, &mut |chunk| collected.see(chunk));
-        match collected.end(end, at) {
-            End::Distrusted => (End::Distrusted, behind),
-            end => (end, at.max(behind)),
-        }
+        let end = collected.end(end, at);
+        let is_trusted = end != End::Distrusted;
+        (end, if is_trusted { at.max(behind) } else { behind })
     }
 
     /// The next chunk at `behind` or beyond that is one for sure, or that has a listed block and a header that makes sense. At a page's

@@ -16,7 +16,7 @@ const MAPS: &[u8] = b"\
 const BRK: Range<u64> = 0x5555_0000_0000..0x5555_0001_0000;
 const DATA: Range<u64> = 0x7f00_0000_0000..0x7f00_0000_1000;
 const STATE: u64 = DATA.start + 0x100;
-/// Where the first of an arena's lists of small chunks is, the top chunk's address, and the bins.
+/// Addresses of the first of an arena's lists of small chunks, of the top chunk's address, and of the bins.
 const FAST: u64 = STATE + 16;
 const TOP: u64 = STATE + 96;
 const BINS: u64 = STATE + 112;
@@ -174,7 +174,7 @@ fn chunks() -> impl Strategy<Value = Vec<(u64, Use)>> {
     prop::collection::vec((prop_oneof![2_u64..12, 12..66_u64], kind), 0..50)
 }
 
-/// What is written somewhere: numbers, addresses of the heap and of the state, sizes with flags.
+/// Words that are written somewhere: numbers, addresses of the heap and of the state, sizes with flags.
 fn damage() -> impl Strategy<Value = Vec<(u64, u64)>> {
     let words = |range: Range<u64>| (range.start / 8..range.end / 8).prop_map(|word| word * 8);
     let place = prop_oneof![words(BRK), words(STATE..BINS + 16), words(STATE..DATA.end)];

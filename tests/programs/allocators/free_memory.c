@@ -20,7 +20,7 @@ struct record {
 	char *at;
 	size_t usable;
 	int is_used;
-	/* Whose it is to free or resize; null if nobody's. */
+	/* Mark of the thread that frees or resizes it; null if none does. */
 	const void *owner;
 };
 

@@ -15,7 +15,7 @@ use crate::reach::Memory;
 const BINS: usize = 127;
 /// Bytes from the first bin to the link of the ring: the bins and their bitmap.
 const BINS_TO_NEXT: u64 = 16 * BINS as u64 + 16;
-/// … and to the end of the state.
+/// Bytes from the first bin to the end of the state.
 const BINS_TO_END: u64 = BINS_TO_NEXT + 5 * 8;
 
 /// Bytes from a state to its first bin: since 2.27; 2.26; without lists of small free chunks, which are gone from what is after 2.43.
@@ -32,8 +32,9 @@ const MAX_ARENAS: usize = 1 << 14;
 const MAX_HEAPS: usize = 1 << 16;
 /// Bytes of data that are searched for a state.
 const MAX_SEARCHED: u64 = 256 << 20;
-/// Bytes that are read at once.
-const PIECE: u64 = 1 << 20;
+/// Bytes that are read at once, and by how many reads overlap: more than a state has.
+const PIECE: u64 = STEP as u64 + 4096;
+const STEP: usize = (1 << 20) - 4096;
 
 /// State of an arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +55,7 @@ pub(super) struct ArenaHeap {
 }
 
 impl Arena {
-    /// Where the address of the top chunk is.
+    /// Place of the top chunk's address.
     pub(super) fn top_at(&self) -> u64 {
         self.bins().wrapping_sub(16)
     }
@@ -67,7 +68,7 @@ impl Arena {
         self.state..self.bins().saturating_add(BINS_TO_END)
     }
 
-    /// Where the lists of small free chunks begin, by ascending size.
+    /// Place of the lists of small free chunks, by ascending size.
     pub(super) fn fast_bins_at(&self) -> Option<u64> {
         let at = self.bins().wrapping_sub(16 + FAST_BINS * 8);
         (at >= self.state).then_some(at)
@@ -171,8 +172,7 @@ pub(super) fn find(memory: &dyn Memory, maps: &[MapsEntry]) -> Vec<Arena> {
         }
         let end = end.min(start.saturating_add(MAX_SEARCHED));
         searched += end - start;
-        // Pieces overlap by more than a state.
-        for at in (start..end).step_by((PIECE - 4096) as usize) {
+        for at in (start..end).step_by(STEP) {
             search(memory, at, (end - at).min(PIECE), &mut arenas);
         }
     }

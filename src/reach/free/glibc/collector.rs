@@ -19,13 +19,13 @@ pub(super) struct Collector<'a> {
     pub usable: Vec<(u32, Avma)>,
     /// Chunks that look used and are of no listed block: of blocks from before the trace, of the allocator itself, or cached.
     pub unlisted: Granules,
-    /// Those that are as large as a thread's cache.
+    /// Unlisted chunks that are as large as a thread's cache.
     pub caches: Vec<Chunk>,
     pub facts: Facts,
     cache_sizes: &'a [u64],
 }
 
-/// What there was before a walk.
+/// Lengths and facts from before a walk.
 struct Mark {
     ranges: usize,
     usable: usize,

@@ -199,7 +199,7 @@ impl<'a> Lists<'a> {
         }
     }
 
-    /// Where the link at `at` leads to, or 0. The first link of a list says how they are.
+    /// Follows the link at `at`: an address, or 0. The first link of a list says how they are.
     fn next(&mut self, at: u64, header: u64, links: &mut Option<Links>) -> Option<u64> {
         let plain = self.lines.word(at)?;
         let mangled = plain ^ (at >> 12);

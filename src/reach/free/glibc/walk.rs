@@ -40,7 +40,7 @@ pub(super) struct Stretch {
     /// No chunk reaches beyond.
     pub end: u64,
     pub is_main: bool,
-    /// Where the address of the arena's top chunk is.
+    /// Place of the address of the arena's top chunk.
     pub top_at: u64,
 }
 
@@ -56,7 +56,7 @@ pub(super) enum Kind {
     /// In use, or in a thread's cache or a list of small free ones.
     Used,
     Free,
-    /// What is left of the arena. No chunk is behind it.
+    /// Rest of the arena. No chunk is behind it.
     Top,
 }
 
