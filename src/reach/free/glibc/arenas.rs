@@ -18,7 +18,7 @@ const BINS_TO_NEXT: u64 = 16 * BINS as u64 + 16;
 /// Bytes from the first bin to the end of the state.
 const BINS_TO_END: u64 = BINS_TO_NEXT + 5 * 8;
 
-/// Bytes from a state to its first bin: since 2.27; 2.26; without lists of small free chunks, which are gone from what is after 2.43.
+/// Bytes from a state to its first bin: of 2.27 to 2.42; of 2.26; since 2.43, which has no lists of small free chunks.
 const STATE_TO_BINS: [u64; 3] = [112, 104, 24];
 /// Sizes of the lists of small free chunks: 32, 48 and so on. They are two words before the bins.
 pub(super) const FAST_BINS: u64 = 10;
