@@ -29,6 +29,8 @@ pub struct ThreadState {
     pub is_running: bool,
     /// Stack pointer.
     pub sp: Avma,
+    /// Thread pointer: base of its thread-local storage.
+    pub tp: Avma,
     /// Stack that signal handlers run on, if it has set one.
     pub alternate_stack: Option<Range<Avma>>,
     /// Words that can be pointers, without zeros: general registers, bases of thread-local storage, and addresses that the kernel
@@ -129,6 +131,7 @@ fn parse(record: &[u8]) -> ThreadState {
         tid: half(offset_of!(thread_state, tid)),
         is_running: half(offset_of!(thread_state, is_running)) != 0,
         sp: Avma::new(word(offset_of!(thread_state, sp))),
+        tp: Avma::new(word(offset_of!(thread_state, thread_pointers))),
         alternate_stack: (stack_end > stack).then(|| Avma::new(stack)..Avma::new(stack_end)),
         words: [stack]
             .into_iter()

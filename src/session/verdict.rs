@@ -13,6 +13,7 @@ use anyhow::Context;
 use super::process::Process;
 use super::{Session, Signals, VerdictSettings, View};
 use crate::bpf::collect::{self, BlockTable, Judged, Moment};
+use crate::bpf::{Registers, Storage};
 use crate::reach::heap::Block;
 use leak_report::model::Judgement;
 
@@ -90,10 +91,17 @@ fn judge(
     settings: VerdictSettings,
 ) -> anyhow::Result<Finding> {
     let began = Instant::now();
+    let mut storage = Storage::uninit();
+    let mut registers = Registers::open(&mut storage)
+        .inspect_err(|error| {
+            tracing::warn!("blocks that only registers lead to will be called lost: {error}")
+        })
+        .ok();
     loop {
         let mut blocks = blocks_of(table, &subjects)?;
         for subject in subjects.iter_mut().filter(|subject| subject.needs_more()) {
-            subject.pass(blocks.remove(&subject.instance()).unwrap_or_default());
+            let blocks = blocks.remove(&subject.instance()).unwrap_or_default();
+            subject.pass(blocks, registers.as_mut());
         }
         let is_over = began.elapsed() >= settings.limit;
         if is_over || !subjects.iter().any(Subject::needs_more) {

@@ -2,15 +2,16 @@
 
 use std::io;
 
-use crate::process::maps_of;
+use crate::bpf::{Registers, ThreadState};
 use crate::process::touched::ResidentPages;
+use crate::process::{kept, maps_of};
 use crate::reach::free;
 use crate::reach::heap::{Block, Heap};
 use crate::reach::judge::{Judge, LostBlocks, Sight};
 use crate::reach::pages::Pages;
 use crate::reach::passes::Identity;
 use crate::reach::reader::Reader;
-use crate::reach::roots::dead_stacks;
+use crate::reach::roots::{Thread, dead_stacks};
 
 /// An instance, and what the passes so far have found.
 #[derive(Debug)]
@@ -86,14 +87,14 @@ impl Subject {
     }
 
     /// Makes a pass, in which `blocks` are all that are outstanding.
-    pub(super) fn pass(&mut self, blocks: Vec<Block>) {
-        if let Err(error) = self.try_pass(blocks) {
+    pub(super) fn pass(&mut self, blocks: Vec<Block>, registers: Option<&mut Registers<'_>>) {
+        if let Err(error) = self.try_pass(blocks, registers) {
             tracing::debug!("pass over process {}: {error}", self.pid);
             self.has_failed = true;
         }
     }
 
-    fn try_pass(&mut self, blocks: Vec<Block>) -> io::Result<()> {
+    fn try_pass(&mut self, blocks: Vec<Block>, registers: Option<&mut Registers<'_>>) -> io::Result<()> {
         let Some(resident) = &self.resident else {
             return Ok(());
         };
@@ -103,14 +104,19 @@ impl Subject {
         let unused = free::find(&reader, &mappings, &heap);
         tracing::debug!("unused memory of process {}: {:?}", self.pid, unused.facts);
         heap.extend(&unused.usable);
-        let threads = [];
+        let states = registers.map(|registers| registers.read(self.pid)).transpose();
+        let states = states.map_err(io::Error::other)?.unwrap_or_default();
+        let kept = kept::read(self.pid)?;
+        let threads: Vec<_> = states.iter().map(thread).collect();
+        let mut words: Vec<u64> = states.into_iter().flat_map(|state| state.words).collect();
+        words.extend(kept.words);
         let sight = Sight {
             memory: &reader,
             pages: reader.pages().runs(),
             heap: &heap,
             unused: &unused.ranges,
             dead: &dead_stacks(&mappings, &threads),
-            words: &[],
+            words: &words,
         };
         self.judge.pass(&sight);
         let lost = match self.is_still || self.judge.passes().are_enough() {
@@ -131,5 +137,13 @@ impl Subject {
             (None, false) => End::NotSettled(self.judge.passes().missed().to_vec()),
             (None, true) => End::Failed,
         }
+    }
+}
+
+fn thread(state: &ThreadState) -> Thread {
+    Thread {
+        sp: state.sp,
+        tp: state.tp,
+        is_running: state.is_running,
     }
 }
