@@ -58,7 +58,11 @@ impl Session<'_> {
         let subjects = subjects.collect();
         let watch_time = if is_still { Duration::ZERO } else { WATCH_TIME };
         let judge = move || {
-            let since = (!is_still).then(Moment::now);
+            let since = (!is_still).then(|| {
+                // Then what was allocated until now is not taken for younger, though timestamps are imprecise.
+                std::thread::sleep(Moment::PRECISION);
+                Moment::now()
+            });
             let finding = judge(&table, since, subjects, settings);
             std::thread::sleep(watch_time);
             finding

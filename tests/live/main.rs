@@ -28,6 +28,7 @@ mod services;
 mod snapshots;
 mod start;
 mod target;
+mod verdict;
 mod view;
 
 const ROOT: common::program::Root = common::program::Root::Any;
