@@ -498,12 +498,10 @@ enum event_kind {
 	EVENT_UNKNOWN_MAPPING = 0,
 	/* The loader announced a change of the mappings. */
 	EVENT_MAPPINGS_CHANGED = 1,
-	/* An instance began or ended, see `instances`. */
-	EVENT_LIFECYCLE = 2,
+	EVENT_LIFECYCLE = 2, /* An instance began or ended, see `instances`. */
 	/* A walk needs the saves of the object at an address, which are not loaded. */
 	EVENT_SAVES_WANTED = 3,
-	/* The program that memleak has started is stopped where it is about to end. */
-	EVENT_HELD = 4,
+	EVENT_HELD = 4, /* The program that memleak has started is stopped where it is about to end. */
 };
 
 struct event {

@@ -62,7 +62,7 @@ static __always_inline u32 visible_tgid(void *task, u32 global)
 	return visible_number(BPF_CORE_READ((struct task_struct___pids *)task, signal, pids[1]));
 }
 
-/* The same for the id of the task itself. */
+/* Returns the id of a task itself there, or 0. */
 static __always_inline u32 visible_tid(void *task, u32 global)
 {
 	if (!pid_namespace)

@@ -359,7 +359,7 @@ fn rets(probes: &[Probe]) -> Vec<Place<'_>> {
     places
 }
 
-/// What a hook is for.
+/// Event that a hook announces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookKind {
     /// The loader maps or unmaps objects.

@@ -23,6 +23,10 @@ pub(super) const EXAMPLES: &[Example] = &[
         "memleak --record a.memleak -p 4711",
         "record, for memleak report, diff, trend",
     ),
+    (
+        "memleak --verdict -p 4711 1m 1",
+        "which blocks nothing points to any more",
+    ),
     ("memleak doctor -p 4711", "what would be in the way of a trace"),
 ];
 

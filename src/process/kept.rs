@@ -1,7 +1,7 @@
 //! Words that the kernel keeps for a process and gives back to it, as far as `/proc` shows them: data of epoll, values of timers,
 //! entries of io_uring. A block whose only pointer is there is not lost.
 //!
-//! What can hold pointers and is not shown is counted by kind. Reads `/proc` only: nothing of the process is opened, since who has
+//! Places that can hold pointers and are not shown are counted by kind. Reads `/proc` only: nothing of the process is opened, since who has
 //! a pipe's end open keeps the other end from noticing that it is closed. Descriptors are those of the process's first thread.
 //! Bounded in files, bytes and words, since the process decides how much there is.
 
@@ -22,7 +22,7 @@ const MAX_BYTES: u64 = 256 << 20;
 pub struct Kept {
     /// Ascending, each once, without 0.
     pub words: Vec<u64>,
-    /// What may hold further words, with the number of each kind; only kinds that there are, in their order.
+    /// Places that may hold further words, with the number of each kind; only kinds that there are, in their order.
     pub hidden: Vec<(Hidden, u64)>,
 }
 
@@ -313,10 +313,8 @@ mod tests {
                     UserBufs:\t1\n    0: 0x7f0000001000/4096\nPollList:\nCqOverflowList:\n  user_data=77, res=0, flags=0\n";
         let found = [0x7f00_1234_5678, 94000, 139_637_976_727_552, 0x7f00_0000_1000, 77];
         assert_eq!(words(io_uring_words(text)), found);
-        assert_eq!(
-            words(io_uring_words("user_data:-1 user_data: addr:0x 0x/1 0x5")),
-            []
-        );
+        let malformed = words(io_uring_words("user_data:-1 user_data: addr:0x 0x/1 0x5"));
+        assert_eq!(malformed, Vec::<u64>::new());
     }
 
     /// Descriptors are told by their links; a file of such a name is none.

@@ -14,7 +14,8 @@ use super::Memory;
 use super::pages::Pages;
 use crate::base::pages;
 
-const WORD: u64 = size_of::<u64>() as u64;
+const WORD_BYTES: usize = size_of::<u64>();
+const WORD: u64 = WORD_BYTES as u64;
 /// Bytes that are read by one call of the system, and ranges, which it bounds by 1024 (`IOV_MAX`).
 const BYTES_AT_ONCE: usize = 1 << 20;
 const RANGES_AT_ONCE: usize = 512;
@@ -145,7 +146,7 @@ impl Memory for Reader {
                 let end = down(run.end.min(range.end));
                 while next < end {
                     let room = BYTES_AT_ONCE - batch.bytes;
-                    if batch.spans.len() == RANGES_AT_ONCE || room < WORD as usize {
+                    if batch.spans.len() == RANGES_AT_ONCE || room < WORD_BYTES {
                         self.flush(&mut batch, see);
                         continue;
                     }
@@ -169,7 +170,7 @@ impl Memory for Reader {
         let spans: Vec<_> = touched.map(|run| run.start.max(at)..run.end.min(end)).collect();
         let before = self.unreadable.get();
         self.visit(&spans, &mut |start, found| {
-            let place = length(&(at..start)) / WORD as usize;
+            let place = length(&(at..start)) / WORD_BYTES;
             if let Some(words) = words.get_mut(place..place + found.len()) {
                 words.copy_from_slice(found);
             }
@@ -238,39 +239,37 @@ mod tests {
         let page = usize::try_from(pages::bytes()).expect("small");
         let length = 700 * page;
         let mut memory = MmapOptions::new().len(length).map_anon().expect("a mapping");
-        let start = memory.as_ptr().addr();
-        let touched = |at: usize| at / page % 7 != 3;
-        for at in (0..length).step_by(8).filter(|&at| touched(at)) {
-            let word = (start + at) ^ 0x55;
-            memory[at..at + 8].copy_from_slice(&word.to_ne_bytes());
+        let start = memory.as_ptr().addr() as u64;
+        let touched = |at: u64| at / pages::bytes() % 7 != 3;
+        for (place, at) in memory.chunks_exact_mut(8).zip((0..).step_by(8)) {
+            if touched(at) {
+                place.copy_from_slice(&((start + at) ^ 0x55).to_ne_bytes());
+            }
         }
         let pid = std::process::id();
         let resident = ResidentPages::open(pid).expect("our own");
         let maps = maps_of(pid).expect("our own");
         let reader = Reader::new(pid, Pages::read(&resident, &maps).expect("our own"));
-        let at = |offset: usize| Avma::new((start + offset) as u64);
         // One and a half pages, in every fourth; at unaligned addresses; and all of the rest.
-        let parts = (0..50).map(|number| at(number * 4 * page + 1)..at((number * 4 + 2) * page - 100));
-        let ranges: Vec<_> = parts.chain([at(200 * page)..at(length)]).collect();
+        let (size, end) = (pages::bytes(), length as u64);
+        let parts = (0..50).map(|number| number * 4 * size + 1..(number * 4 + 2) * size - 100);
+        let parts: Vec<Range<u64>> = parts.chain([200 * size..end]).collect();
+        let ranges = parts
+            .iter()
+            .map(|part| Avma::new(start + part.start)..Avma::new(start + part.end));
         let mut seen = Vec::new();
-        reader.visit(&ranges, &mut |first, words| {
-            for (number, &word) in words.iter().enumerate() {
-                seen.push((first.get() as usize + number * 8 - start, word as usize));
-            }
+        reader.visit(&ranges.collect::<Vec<_>>(), &mut |first, words| {
+            let places = (first.get() - start..).step_by(8);
+            seen.extend(places.zip(words.iter().copied()));
         });
-        let is_asked = |at: &usize| {
-            let within = |range: &Range<Avma>| {
-                let (from, to) = (
-                    range.start.get() as usize - start,
-                    range.end.get() as usize - start,
-                );
-                from <= *at && at + 8 <= to
-            };
-            touched(*at) && ranges.iter().any(within)
+        let is_asked = |at: &u64| {
+            let within = |part: &Range<u64>| part.start <= *at && at + 8 <= part.end;
+            touched(*at) && parts.iter().any(within)
         };
-        let expected: Vec<_> = (0..length).step_by(8).filter(is_asked).collect();
-        assert_eq!(seen.iter().map(|(at, _)| *at).collect::<Vec<_>>(), expected);
-        assert!(seen.iter().all(|(at, word)| *word == (start + at) ^ 0x55));
+        let expected = (0..end).step_by(8).filter(is_asked);
+        let expected: Vec<_> = expected.map(|at| (at, (start + at) ^ 0x55)).collect();
+        assert_eq!(seen.len(), expected.len());
+        assert_eq!(seen, expected);
         assert_eq!(reader.unreadable(), 0);
     }
 

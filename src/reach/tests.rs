@@ -131,7 +131,7 @@ fn usable_sizes() {
     let mut heap = Heap::new(vec![block(0x1000, 20), block(0x1020, 20), block(0x1040, 20)]);
     let at = |number, end| (number, Avma::new(end));
     heap.extend(&[at(0, 0x1018), at(1, 0x2000), at(2, 0x1050)]);
-    let found = [0x1017, 0x1018, 0x103f, 0x104f, 0x1050].map(|address| heap.at(address));
+    let found = [0x1017, 0x1018, 0x103f, 0x1053, 0x1054].map(|address| heap.at(address));
     assert_eq!(found, [Some(0), None, Some(1), Some(2), None]);
     assert_eq!(heap.range(0), Avma::new(0x1000)..Avma::new(0x1018));
 }

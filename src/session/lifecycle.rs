@@ -172,6 +172,16 @@ impl Live<'_> {
         Ok(())
     }
 
+    /// Lets the started program go on, after probes are detached.
+    pub(super) fn let_go(&mut self) -> anyhow::Result<()> {
+        if self.hold.is_some() {
+            let events = self.events.wait(Duration::ZERO).context("cannot read events")?;
+            self.react(&events)?;
+            self.hold = None;
+        }
+        Ok(())
+    }
+
     /// Reads the mappings of all running processes again.
     pub(super) fn reload_all(&mut self) -> anyhow::Result<()> {
         let live = self.processes.iter().filter(|(_, process)| process.is_live());

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, bail};
 use unwind_tables::addr::Avma;
@@ -106,7 +106,7 @@ pub(super) struct Live<'obj> {
     /// Attachments for all processes; only with `follow_fork`.
     pub(super) attached: Attachments,
     /// Lets the started program go on if it is stopped at its end: after probes are detached. `None` if it is not to be stopped.
-    hold: Option<Hold>,
+    pub(super) hold: Option<Hold>,
     /// True once it was stopped there.
     pub(super) is_held: bool,
     /// Instances by number, including ended ones.
@@ -377,16 +377,6 @@ impl<'obj> Live<'obj> {
         }
         kernel.recorded.distance.set(distance);
         detach_at_once(replaced.into_iter().map(|(_, old)| old), []);
-        Ok(())
-    }
-
-    /// Lets the started program go on, after probes are detached.
-    pub(super) fn let_go(&mut self) -> anyhow::Result<()> {
-        if self.hold.is_some() {
-            let events = self.events.wait(Duration::ZERO).context("cannot read events")?;
-            self.react(&events)?;
-            self.hold = None;
-        }
         Ok(())
     }
 

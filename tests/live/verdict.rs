@@ -54,7 +54,7 @@ fn counts(verdict: &Verdict) -> Counts {
     [definitely_lost, indirectly_lost, reachable, unknown].map(|amount| amount.blocks)
 }
 
-/// Of 96 kinds of blocks, each gets the verdict that is true by the program's word. The four parts of a verdict add up.
+/// Each of 96 kinds of blocks gets the verdict that is true by the program's word. The four parts of a verdict add up.
 #[test]
 fn kinds() {
     let directory = directory("verdict-kinds");

@@ -62,7 +62,7 @@ pub(super) fn scan(
 ) -> io::Result<()> {
     let mut runs = vec![Run::default(); RUNS_AT_ONCE];
     let mut with_guards = true;
-    let mut next = addresses.start;
+    let (mut next, mut seen) = (addresses.start, addresses.start);
     while next < addresses.end {
         let guard = if with_guards { GUARD } else { 0 };
         let mut request = Request {
@@ -90,7 +90,11 @@ pub(super) fn scan(
         let is_own = |run: &Run| is_shared || !(has(run, OF_FILE) || has(run, ZERO));
         let found = runs.iter().take(found);
         for run in found.filter(|run| !has(run, GUARD) && is_own(run)) {
-            see(run.start..run.end);
+            // Where there was no room for more, the last ones can come again.
+            if run.end > seen {
+                see(run.start.max(seen)..run.end);
+                seen = run.end;
+            }
         }
         // All is walked unless there was no room for more runs.
         next = request.walk_end.max(next + 1);

@@ -89,7 +89,7 @@ fn sample(chunks: &[(u64, Use)], is_mangled: bool) -> Sample {
     }
     let ring = BINS + 127 * 16 + 16;
     *memory.at(ring) = STATE;
-    let mut unused = Vec::from_iter([STATE..ring + 40]);
+    let mut unused = std::iter::once(STATE..ring + 40).collect::<Vec<_>>();
     let mut listed = Vec::new();
     *memory.at(BRK.start + 8) = CACHE_SIZE | 1;
     let (cache, mut at) = (BRK.start + 16, BRK.start + CACHE_SIZE);
