@@ -105,6 +105,8 @@ pub enum ConfigError {
     BlocksNotRead(&'static str),
     #[error("--verdict is on the blocks of processes, which {0} does not read: use only one of them")]
     NothingToJudge(&'static str),
+    #[error("--fail-on '{0}' is about what a verdict calls lost: add --verdict")]
+    NoVerdict(String),
     #[error(
         "--format {0} cannot list single blocks: leave out --show-allocs, or use text, json, bcc or libbpf"
     )]
@@ -208,6 +210,7 @@ impl ConfigError {
                 | Self::AgesNotRead
                 | Self::BlocksNotRead(_)
                 | Self::NothingToJudge(_)
+                | Self::NoVerdict(_)
                 | Self::NoPlaceForBlocks(_)
                 | Self::NoPlaceForCalls(_)
                 | Self::NothingToReplace

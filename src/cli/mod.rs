@@ -308,6 +308,9 @@ impl TryFrom<TraceArgs> for Config {
         let gate = args.gate.check(destination.overwrite)?;
         let calls = args.dialects.calls(format)?;
         let has_reports = calls.is_none_or(|calls| calls.reports != Reports::None);
+        if let Some(condition) = gate.about_verdict().filter(|_| args.view.verdict.is_none()) {
+            return Err(ConfigError::NoVerdict(condition.to_string()));
+        }
         if gate.is_enabled() && !has_reports {
             return Err(ConfigError::NoReports);
         }

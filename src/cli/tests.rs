@@ -108,6 +108,27 @@ fn amounts_are_accepted_in_all_units() {
     assert_eq!(checked, known);
 }
 
+/// A condition about what is lost needs a verdict to be asked for.
+#[test]
+fn conditions_about_what_is_lost() {
+    let refused = config("-p 1 --fail-on definitely_lost>0").expect_err("no verdict");
+    assert!(refused.to_string().contains("add --verdict"), "{refused}");
+    let accepted = config("-p 1 --verdict --fail-on definitely_lost>0").expect("a verdict");
+    let verdict = accepted.trace.view.verdict;
+    assert_eq!(verdict.map(|verdict| verdict.each), Some(false));
+    let each = config("-p 1 --verdict=each --verdict-limit 5s").expect("valid");
+    let verdict = each
+        .trace
+        .view
+        .verdict
+        .map(|verdict| (verdict.each, verdict.limit));
+    assert_eq!(verdict, Some((true, Duration::from_secs(5))));
+    for flags in ["--mmap", "--faults", "--combined-only"] {
+        let refused = config(&format!("-p 1 --verdict {flags}")).expect_err(flags);
+        assert!(refused.to_string().contains(flags), "{refused}");
+    }
+}
+
 /// Processes are given by commas, one by one, or both, and keep their order.
 #[test]
 fn several_processes() {

@@ -30,6 +30,7 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use thiserror::Error;
 use unwind_tables::addr::Avma;
@@ -303,6 +304,29 @@ pub(crate) fn maps_of(pid: u32) -> io::Result<Vec<maps::MapsEntry>> {
             "process {pid} has more mappings than {MAX_MAPS_BYTES} bytes list"
         ))
     })
+}
+
+/// Returns whether no thread of process `pid` runs any more, soon after it was told to stop.
+pub(crate) fn is_stopped(pid: u32) -> bool {
+    const TRIES: u32 = 200;
+    const PAUSE: Duration = Duration::from_millis(1);
+    let is_stopped = || {
+        let threads = fs::read_dir(format!("/proc/{pid}/task"))?;
+        for thread in threads.take(MAX_THREADS) {
+            let stat = File::open(thread?.path().join("stat")).and_then(|stat| read_stat(&stat))?;
+            if !matches!(stat.state, b'T' | b'Z' | b'X') {
+                return Ok(false);
+            }
+        }
+        Ok::<_, io::Error>(true)
+    };
+    for _ in 0..TRIES {
+        if is_stopped().unwrap_or(false) {
+            return true;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    false
 }
 
 fn read_maps(pid: u32) -> io::Result<Vec<u8>> {

@@ -14,6 +14,7 @@ use super::process::Process;
 use super::{Session, Signals, VerdictSettings, View};
 use crate::bpf::collect::{self, BlockTable, Judged, Moment};
 use crate::bpf::{Registers, Storage};
+use crate::process::is_stopped;
 use crate::reach::heap::Block;
 use leak_report::model::Judgement;
 
@@ -53,9 +54,14 @@ impl Session<'_> {
         };
         let table = BlockTable::of(&self.live.kernel).context("cannot read the block table")?;
         let live = self.live.processes.values().filter(|process| process.is_live());
-        let is_still = self.live.is_held;
-        let subjects = live.map(|process| Subject::new(process.facts.instance, process.facts.pid, is_still));
-        let subjects = subjects.collect();
+        let is_held = self.live.is_held;
+        let subjects = live.map(|process| {
+            let pid = process.facts.pid;
+            let is_still = is_held && process.is_given && is_stopped(pid);
+            Subject::new(process.facts.instance, pid, is_still)
+        });
+        let subjects: Vec<_> = subjects.collect();
+        let is_still = subjects.iter().all(Subject::is_still);
         let watch_time = if is_still { Duration::ZERO } else { WATCH_TIME };
         let judge = move || {
             let since = (!is_still).then(|| {

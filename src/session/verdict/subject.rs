@@ -66,6 +66,11 @@ impl Subject {
         self.instance
     }
 
+    /// True if nothing of it runs.
+    pub(super) fn is_still(&self) -> bool {
+        self.is_still
+    }
+
     /// Returns whether another pass is needed.
     pub(super) fn needs_more(&self) -> bool {
         self.lost.is_none() && !self.has_failed
