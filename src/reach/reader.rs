@@ -253,7 +253,7 @@ mod tests {
         // One and a half pages, in every fourth; at unaligned addresses; and all of the rest.
         let (size, end) = (pages::bytes(), length as u64);
         let parts = (0..50).map(|number| number * 4 * size + 1..(number * 4 + 2) * size - 100);
-        let parts: Vec<Range<u64>> = parts.chain([200 * size..end]).collect();
+        let parts: Vec<Range<u64>> = parts.chain(std::iter::once(200 * size..end)).collect();
         let ranges = parts
             .iter()
             .map(|part| Avma::new(start + part.start)..Avma::new(start + part.end));
