@@ -103,13 +103,18 @@ pub(super) fn close_gaps(gaps: &[(c_uint, c_uint)]) {
     }
 }
 
+/// Waits, in a helper process, until a pipe has no writer left: no byte is written, and signals are blocked.
+pub(super) fn wait_for_end(read_end: RawFd) {
+    let mut byte = 0_u8;
+    // SAFETY: the buffer is one byte.
+    unsafe { libc::read(read_end, (&raw mut byte).cast(), 1) };
+}
+
 /// Starts a process that closes `gaps`, waits until `read_end` has no writer left, and ends.
 fn start_closer(gaps: &[(c_uint, c_uint)], read_end: RawFd) -> Option<Pid> {
     attach_helper::start(|| {
         close_gaps(gaps);
-        let mut byte = 0_u8;
-        // SAFETY: the buffer is one byte. The read returns at end of file: no byte is written, and signals are blocked.
-        unsafe { libc::read(read_end, (&raw mut byte).cast(), 1) };
+        wait_for_end(read_end);
     })
 }
 

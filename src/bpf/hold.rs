@@ -1,8 +1,7 @@
 //! Holds a started program where it is about to end. Its probe stops it; what is here lets it go on, whatever becomes of memleak.
-#![allow(unsafe_code, reason = "a process that only waits and sends a signal")]
 
 use std::fs;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::fcntl::OFlag;
 use nix::sys::signal::{Signal, kill};
@@ -10,15 +9,16 @@ use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, pipe2};
 
 use super::attach_helper;
-use super::detach::{close_gaps, gaps_between};
+use super::detach::{close_gaps, gaps_between, wait_for_end};
+use crate::process::stat::Stat;
 
 /// A program that may be stopped by its probe. When this is dropped, or memleak ends, it runs on.
 #[derive(Debug)]
 pub struct Hold {
     program: Pid,
     /// Process that waits for the end of memleak.
-    helper: Option<Pid>,
-    /// Write end of the pipe that it waits on.
+    helper: Pid,
+    /// Write end of the pipe that it waits on, until this is dropped.
     write_end: Option<OwnedFd>,
 }
 
@@ -35,7 +35,7 @@ impl Hold {
         })?;
         Some(Self {
             program,
-            helper: Some(helper),
+            helper,
             write_end: Some(write_end),
         })
     }
@@ -45,26 +45,17 @@ impl Drop for Hold {
     fn drop(&mut self) {
         continue_stopped(self.program);
         drop(self.write_end.take());
-        if let Some(helper) = self.helper.take() {
-            // The pid cannot have been reused before this call.
-            _ = waitpid(helper, None);
-        }
+        // The pid cannot have been reused before this call.
+        _ = waitpid(self.helper, None);
     }
-}
-
-/// Reads until no writer is left: no byte is written, and signals are blocked.
-fn wait_for_end(read_end: RawFd) {
-    let mut byte = 0_u8;
-    // SAFETY: the buffer is one byte.
-    unsafe { libc::read(read_end, (&raw mut byte).cast(), 1) };
 }
 
 /// Lets a process go on if it is stopped. A signal that it does not need would run its handler.
 fn continue_stopped(program: Pid) {
-    let is_stopped = fs::read(format!("/proc/{program}/stat")).is_ok_and(|stat| {
-        let state = stat.iter().rposition(|&byte| byte == b')');
-        state.is_some_and(|name_end| stat.get(name_end + 2) == Some(&b'T'))
-    });
+    let stat = fs::read(format!("/proc/{program}/stat")).ok();
+    let is_stopped = stat
+        .and_then(|stat| Stat::parse(&stat))
+        .is_some_and(|stat| stat.state == b'T');
     if is_stopped {
         _ = kill(program, Signal::SIGCONT);
     }
