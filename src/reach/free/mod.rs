@@ -2,7 +2,7 @@
 //! lost all the same.
 //!
 //! Only what the allocator's own structures prove is called unused, read as untrusted: a doubt leaves memory a root. Blocks that are
-//! in use and not listed, from before the trace, stay roots, too. [`glibc`] knows the structures of one allocator; memory of others
+//! in use and not listed, from before the trace, stay roots, too. The structures of one allocator are known, glibc's; memory of others
 //! is not told apart, and no allocator at all is found there.
 
 mod glibc;
