@@ -16,7 +16,7 @@ use leak_report::render::printable;
 use memleak::cli::settings::{self, ParseError, Parsed};
 use memleak::cli::{self, Cli, Command, Config, TraceArgs};
 use memleak::commands::replay::ReportOptions;
-use memleak::commands::{doctor, inspect, replay};
+use memleak::commands::{doctor, inspect, replay, verdict};
 use memleak::process::launch::{LaunchError, PASSED_ON, Relay, Relayed, Sender};
 use memleak::session::Signals;
 use memleak::session::TraceConfig;
@@ -94,6 +94,7 @@ fn run(cli: Cli, diagnostics: &Diagnostics) -> anyhow::Result<ExitCode> {
         }
         Some(Command::Diff(args)) => replay::diff(&args.try_into()?)?,
         Some(Command::Trend(args)) => replay::trend(&args.try_into()?)?,
+        Some(Command::Verdict(args)) => verdict::run(&args.try_into()?, &mut out)?,
         Some(Command::Library(args)) => session::write_library(&args.output)?,
         Some(Command::Completions(args)) => cli::completions(&args, &mut out)?,
         Some(Command::Man(args)) => cli::man(&args, &mut out)?,

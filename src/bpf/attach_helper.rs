@@ -4,24 +4,21 @@
 //! `remove_breakpoint` (`kernel/events/uprobes.c`), which read and write the target's memory, then fail with EINTR, and a
 //! probe that is not removed stays in the target for good (dmesg: "failed to unregister, leaking uprobe"). Helpers are safe
 //! because nothing else knows them; they have their own process group so that killing memleak's group spares them.
-#![allow(
-    unsafe_code,
-    reason = "processes that attach and close descriptors, and do nothing else"
-)]
+#![allow(unsafe_code, reason = "descriptors that another process sends")]
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use libbpf_rs::{ErrorKind, Link};
 use nix::cmsg_space;
-use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, sendmsg,
     socketpair,
 };
 use nix::sys::wait::waitpid;
-use nix::unistd::{ForkResult, Pid, fork, setpgid};
 use thiserror::Error;
+
+use crate::base::helper;
 
 /// Reason why a link could not be made.
 #[derive(Debug, Error)]
@@ -64,7 +61,7 @@ pub(super) fn make_links(
     let Ok((ours, theirs)) = pair else {
         return make_in_process(count, make);
     };
-    let Some(maker) = start(|| send_links(&theirs, count, &make)) else {
+    let Some(maker) = helper::start(|| send_links(&theirs, count, &make)) else {
         return make_in_process(count, make);
     };
     drop(theirs);
@@ -162,38 +159,6 @@ fn recv_link(from: &OwnedFd) -> Result<OwnedFd, Refusal> {
             text: String::from_utf8_lossy(text).into_owned(),
         }),
         ([], _) => Err(ended("it was killed")),
-    }
-}
-
-/// Starts a process that runs `work` and exits; `None` if it cannot be started.
-///
-/// Only the calling thread exists in it, so `work` must not take a lock that another thread may hold; the C library takes
-/// care of its own locks at a fork.
-pub(super) fn start(work: impl FnOnce()) -> Option<Pid> {
-    /// Exits the process however `work` ends, also by a panic, so that none of memleak's other code runs in it.
-    struct Last;
-
-    impl Drop for Last {
-        fn drop(&mut self) {
-            // SAFETY: exits the process.
-            unsafe { libc::_exit(0) }
-        }
-    }
-
-    let mut before = SigSet::empty();
-    // Signals are for memleak: in the helper, its handlers would report them through shared descriptors.
-    pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), Some(&mut before)).ok()?;
-    // SAFETY: the child runs `work` alone, with the restriction on locks above.
-    let forked = unsafe { fork() };
-    if let Ok(ForkResult::Child) = forked {
-        let _last = Last;
-        _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
-        work();
-    }
-    _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None);
-    match forked {
-        Ok(ForkResult::Parent { child }) => Some(child),
-        Ok(ForkResult::Child) | Err(_) => None,
     }
 }
 

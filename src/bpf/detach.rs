@@ -3,7 +3,6 @@
 //! The kernel removes a link's probes from the target when the link's last descriptor is closed; a thread that is being
 //! killed does that only in part (see [`attach_helper`]). The descriptors that a process leaves open are closed when it can
 //! no longer be killed. So helper processes hold the links, and close them by ending. They hold nothing else of memleak's.
-#![allow(unsafe_code, reason = "processes that only close descriptors")]
 
 use std::ffi::c_uint;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -13,7 +12,7 @@ use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, pipe2};
 
 use super::attach::{Attached, AttachedHook};
-use super::attach_helper;
+use crate::base::helper::{self, close_gaps, gaps_between, wait_for_end};
 
 /// Maximum number of helpers that detach in parallel.
 const DETACHING_PROCESSES: usize = 16;
@@ -80,39 +79,9 @@ impl Closers {
     }
 }
 
-/// Ranges of descriptors that are not `kept`, both ends included.
-pub(super) fn gaps_between(mut kept: Vec<RawFd>) -> Vec<(c_uint, c_uint)> {
-    kept.sort_unstable();
-    let mut gaps = Vec::new();
-    let mut next = 0;
-    for descriptor in kept.into_iter().filter_map(|kept| c_uint::try_from(kept).ok()) {
-        if next < descriptor {
-            gaps.push((next, descriptor - 1));
-        }
-        next = descriptor + 1;
-    }
-    gaps.push((next, c_uint::MAX));
-    gaps
-}
-
-/// Closes ranges of descriptors, in a helper process.
-pub(super) fn close_gaps(gaps: &[(c_uint, c_uint)]) {
-    for &(first, last) in gaps {
-        // SAFETY: the process uses none of these descriptors any more.
-        unsafe { libc::close_range(first, last, 0) };
-    }
-}
-
-/// Waits, in a helper process, until a pipe has no writer left: no byte is written, and signals are blocked.
-pub(super) fn wait_for_end(read_end: RawFd) {
-    let mut byte = 0_u8;
-    // SAFETY: the buffer is one byte.
-    unsafe { libc::read(read_end, (&raw mut byte).cast(), 1) };
-}
-
 /// Starts a process that closes `gaps`, waits until `read_end` has no writer left, and ends.
 fn start_closer(gaps: &[(c_uint, c_uint)], read_end: RawFd) -> Option<Pid> {
-    attach_helper::start(|| {
+    helper::start(|| {
         close_gaps(gaps);
         wait_for_end(read_end);
     })
@@ -121,15 +90,6 @@ fn start_closer(gaps: &[(c_uint, c_uint)], read_end: RawFd) -> Option<Pid> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// The gaps contain every descriptor except the kept ones.
-    #[test]
-    fn gaps() {
-        let last = c_uint::MAX;
-        assert_eq!(gaps_between(vec![]), [(0, last)]);
-        assert_eq!(gaps_between(vec![7, 3, 4]), [(0, 2), (5, 6), (8, last)]);
-        assert_eq!(gaps_between(vec![0]), [(1, last)]);
-    }
 
     /// A helper's descriptors are closed when it ends, and it does not end before `write_end` is closed.
     #[test]

@@ -8,8 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, pipe2};
 
-use super::attach_helper;
-use super::detach::{close_gaps, gaps_between, wait_for_end};
+use crate::base::helper::{self, close_gaps, gaps_between, wait_for_end};
 use crate::process::stat::Stat;
 
 /// A program that may be stopped by its probe. When this is dropped, or memleak ends, it runs on.
@@ -28,7 +27,7 @@ impl Hold {
         let program = Pid::from_raw(i32::try_from(pid).ok()?);
         let (read_end, write_end) = pipe2(OFlag::O_CLOEXEC).ok()?;
         let gaps = gaps_between(vec![read_end.as_raw_fd()]);
-        let helper = attach_helper::start(|| {
+        let helper = helper::start(|| {
             close_gaps(&gaps);
             wait_for_end(read_end.as_raw_fd());
             continue_stopped(program);

@@ -105,8 +105,12 @@ pub enum ConfigError {
     BlocksNotRead(&'static str),
     #[error("--verdict is on the blocks of processes, which {0} does not read: use only one of them")]
     NothingToJudge(&'static str),
+    #[error("--verdict is for the last report or for each: use only one of the words")]
+    LastAndEach,
     #[error("--fail-on '{0}' is about what a verdict calls lost: add --verdict")]
     NoVerdict(String),
+    #[error("--measure definitely-lost is by a verdict: add --verdict")]
+    NotJudged,
     #[error(
         "--format {0} cannot list single blocks: leave out --show-allocs, or use text, json, bcc or libbpf"
     )]
@@ -211,6 +215,8 @@ impl ConfigError {
                 | Self::BlocksNotRead(_)
                 | Self::NothingToJudge(_)
                 | Self::NoVerdict(_)
+                | Self::NotJudged
+                | Self::LastAndEach
                 | Self::NoPlaceForBlocks(_)
                 | Self::NoPlaceForCalls(_)
                 | Self::NothingToReplace

@@ -137,6 +137,19 @@ const OF_COMMANDS: &[(&str, &[Example])] = &[
         ],
     ),
     (
+        "verdict",
+        &[
+            (
+                "memleak verdict -p 4711",
+                "what is lost of all that the process has",
+            ),
+            (
+                "memleak verdict -p 4711 --stop -a",
+                "stopped while its memory is copied; with the blocks' addresses",
+            ),
+        ],
+    ),
+    (
         "library",
         &[(
             "memleak library --output /usr/local/lib/libmemleak.so",

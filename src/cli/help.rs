@@ -123,8 +123,11 @@ const GROUPS: &[Group] = &[
             flag("top", Anyone),
             flag("sort", Anyone),
             flag("older", Anyone),
-            flag("verdict", Anyone),
+            // It can have threads stopped.
+            flag("verdict", Trusted),
             flag("verdict_limit", Anyone),
+            flag("pointer_tags", Anyone),
+            flag("stop", CommandLine),
             flag("show_allocs", Anyone),
             flag("combined_only", Anyone),
             flag("perf_max_stack_depth", Anyone),

@@ -28,6 +28,7 @@ pub mod settings;
 mod stray_pid;
 #[cfg(test)]
 mod tests;
+mod verdict;
 mod view;
 
 use std::path::PathBuf;
@@ -48,6 +49,7 @@ pub use export::ExportArgs;
 pub use fast_paths::{FastPathArgs, Switch};
 pub use gate::{AnnotationsArg, GateArgs};
 pub use kernel::KernelArgs;
+use leak_report::model::Measure;
 use leak_report::render::Reports;
 pub use live::LiveArgs;
 pub use manual::{CompletionsArgs, ManArgs, completions, man};
@@ -60,6 +62,7 @@ pub use record::RecordArgs;
 pub use replay::{DiffArgs, DifferenceArg, ReportArgs, TrendArg, TrendArgs};
 pub use selection::SelectionArgs;
 pub use stray_pid::StrayPid;
+pub use verdict::VerdictArgs;
 pub use view::ViewArgs;
 
 /// Find memory leaks in a running process, or in the kernel: shows the call stacks whose allocations were never freed.
@@ -88,7 +91,7 @@ pub struct Cli {
 
 /// The forms of the command line.
 fn usage() -> String {
-    const FORMS: [&str; 8] = [
+    const FORMS: [&str; 9] = [
         "memleak [OPTIONS] -p PID [INTERVAL] [COUNT]",
         "memleak [OPTIONS] -c COMMAND [INTERVAL] [COUNT]",
         "memleak [OPTIONS] [INTERVAL] [COUNT] -- PROGRAM [ARGUMENT…]",
@@ -96,6 +99,7 @@ fn usage() -> String {
         "memleak live [OPTIONS] …",
         "memleak report|diff|trend FILE…",
         "memleak table ELF…",
+        "memleak verdict -p PID",
         "memleak doctor [-p PID]",
     ];
     let forms: Vec<_> = FORMS.into_iter().filter(|form| help::is_built(form)).collect();
@@ -128,6 +132,11 @@ pub enum Command {
     Trend(TrendArgs),
     /// Trace, and show reports on the terminal to look around in: as --live, with the same flags.
     Live(Box<TraceArgs>),
+    /// Tell which blocks of a process, traced or not, nobody can reach any more: a verdict on all that it has, without stacks.
+    ///
+    /// Blocks are what glibc's malloc lists in the process's memory, which is only read. With `--verdict`, a trace has verdicts on
+    /// the blocks that it has seen, of any allocator, and says who allocated them.
+    Verdict(VerdictArgs),
     /// Check whether a trace is possible, and how complete its stacks would be.
     ///
     /// Nothing is traced.
@@ -310,6 +319,9 @@ impl TryFrom<TraceArgs> for Config {
         let has_reports = calls.is_none_or(|calls| calls.reports != Reports::None);
         if let Some(condition) = gate.about_verdict().filter(|_| args.view.verdict.is_none()) {
             return Err(ConfigError::NoVerdict(condition.to_string()));
+        }
+        if quantity.measure == Measure::DefinitelyLost && args.view.verdict.is_none() {
+            return Err(ConfigError::NotJudged);
         }
         if gate.is_enabled() && !has_reports {
             return Err(ConfigError::NoReports);

@@ -123,6 +123,19 @@ fn conditions_about_what_is_lost() {
         .verdict
         .map(|verdict| (verdict.each, verdict.limit));
     assert_eq!(verdict, Some((true, Duration::from_secs(5))));
+    let refused = config("-p 1 --format svg --measure definitely-lost").expect_err("no verdict");
+    assert!(refused.to_string().contains("add --verdict"), "{refused}");
+    assert!(
+        config("-p 1 --format svg --measure definitely-lost --verdict --pointer-tags top16,low16").is_ok()
+    );
+    let stopping = config("-p 1 --verdict=each,stop").expect("valid");
+    let verdict = stopping
+        .trace
+        .view
+        .verdict
+        .map(|verdict| (verdict.each, verdict.stops));
+    assert_eq!(verdict, Some((true, true)));
+    assert!(config("-p 1 --verdict=each,last").is_err());
     for flags in ["--mmap", "--faults", "--combined-only"] {
         let refused = config(&format!("-p 1 --verdict {flags}")).expect_err(flags);
         assert!(refused.to_string().contains(flags), "{refused}");

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use super::config::{ConfigError, parse_depth, parse_older, parse_verdict_limit};
 use super::names::NameArgs;
+use super::verdict::VerdictWord;
+use crate::reach::tags::{Tag, Tags};
 use crate::session::{VerdictSettings, View};
 use leak_report::model::leak::Order;
 use leak_report::render::Format;
@@ -34,22 +36,32 @@ pub struct ViewArgs {
     pub show_allocs: bool,
     /// Tell of each outstanding block whether the process can still reach it (reachable), or not (lost), as memcheck does.
     ///
-    /// The process is not stopped: its memory is read in several passes while it runs, until they agree. What is lost can never
-    /// be freed.
+    /// The process is not stopped, unless `stop` is among the words: its memory is read in several passes while it runs, until
+    /// they agree. What is lost can never be freed.
     #[arg(
         long,
         value_enum,
-        value_name = "WHEN",
+        value_name = "WORDS",
         num_args = 0..=1,
         require_equals = true,
+        value_delimiter = ',',
         default_missing_value = "last"
     )]
-    pub verdict: Option<VerdictWhen>,
+    pub verdict: Option<Vec<VerdictWord>>,
     /// Begin no further pass of --verdict after this time; what is not settled by then is unknown.
     ///
     /// [default: 60s]
     #[arg(long, value_name = "TIME", requires = "verdict")]
     pub verdict_limit: Option<String>,
+    /// Take pointers with tags for pointers, too: by default, only tags in the lowest bits do no harm.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "BITS",
+        value_delimiter = ',',
+        requires = "verdict"
+    )]
+    pub pointer_tags: Vec<Tag>,
     /// Keep the N innermost frames of each stack; stacks that are alike in these are one.
     ///
     /// They are walked to their end all the same, and what reports say of that is about the whole stacks.
@@ -58,15 +70,6 @@ pub struct ViewArgs {
     /// How names are written.
     #[command(flatten)]
     pub names: NameArgs,
-}
-
-/// Reports that have a verdict.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum VerdictWhen {
-    /// The last report.
-    Last,
-    /// Each report.
-    Each,
 }
 
 impl ViewArgs {
@@ -102,9 +105,13 @@ impl ViewArgs {
         &self,
         no_blocks: Option<&'static str>,
     ) -> Result<Option<VerdictSettings>, ConfigError> {
-        let Some(when) = self.verdict else {
+        let Some(words) = &self.verdict else {
             return Ok(None);
         };
+        let has = |word| words.contains(&word);
+        if has(VerdictWord::Last) && has(VerdictWord::Each) {
+            return Err(ConfigError::LastAndEach);
+        }
         let no_blocks = no_blocks.or(self.combined_only.then_some("--combined-only"));
         if let Some(flag) = no_blocks {
             return Err(ConfigError::NothingToJudge(flag));
@@ -116,8 +123,10 @@ impl ViewArgs {
             .map(parse_verdict_limit)
             .transpose()?;
         Ok(Some(VerdictSettings {
-            each: when == VerdictWhen::Each,
+            each: has(VerdictWord::Each),
+            stops: has(VerdictWord::Stop),
             limit: limit.unwrap_or(default.limit),
+            tags: Tags::new(&self.pointer_tags),
         }))
     }
 }

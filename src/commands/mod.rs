@@ -3,3 +3,4 @@
 pub mod doctor;
 pub mod inspect;
 pub mod replay;
+pub mod verdict;

@@ -5,12 +5,13 @@
 //! a pipe's end open keeps the other end from noticing that it is closed. Descriptors are those of the process's first thread.
 //! Bounded in files, bytes and words, since the process decides how much there is.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
 
 use crate::base::proc_fields::ProcFields;
+use leak_report::model::Hidden;
 
 /// Maximum number of descriptors, and of threads, that are looked at.
 const MAX_ENTRIES: usize = 1 << 16;
@@ -22,36 +23,8 @@ const MAX_BYTES: u64 = 256 << 20;
 pub struct Kept {
     /// Ascending, each once, without 0.
     pub words: Vec<u64>,
-    /// Places that may hold further words, with the number of each kind; only kinds that there are, in their order.
-    pub hidden: Vec<(Hidden, u64)>,
-}
-
-/// A place that can hold pointers and cannot be looked into.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Hidden {
-    /// Pipes that the process can read from: unread bytes.
-    Pipes,
-    /// Sockets: unread bytes.
-    Sockets,
-    /// Pending signals: their values.
-    Signals,
-    /// Contexts of asynchronous I/O (`io_setup`): operations under way.
-    AioContexts,
-    /// Instances of io_uring: operations under way.
-    IoUrings,
-    /// Files of `/proc` that could not be read, or were more than are read.
-    Unread,
-}
-
-impl Hidden {
-    const ALL: [Self; 6] = [
-        Self::Pipes,
-        Self::Sockets,
-        Self::Signals,
-        Self::AioContexts,
-        Self::IoUrings,
-        Self::Unread,
-    ];
+    /// Places that may hold further words, with the number of each kind; only kinds that there are.
+    pub hidden: BTreeMap<Hidden, u64>,
 }
 
 /// A descriptor's kind, by the link in `/proc/PID/fd`.
@@ -153,7 +126,7 @@ pub fn read(pid: u32) -> io::Result<Kept> {
         directory: Path::new(&directory),
         budget: MAX_BYTES,
         words: BTreeSet::new(),
-        counts: [0; Hidden::ALL.len()],
+        hidden: BTreeMap::new(),
         counted: BTreeSet::new(),
     };
     reader.read_descriptors()?;
@@ -165,10 +138,9 @@ pub fn read(pid: u32) -> io::Result<Kept> {
     }
     reader.count_signals();
     reader.words.remove(&0);
-    let counts = Hidden::ALL.into_iter().zip(reader.counts);
     Ok(Kept {
         words: reader.words.into_iter().collect(),
-        hidden: counts.filter(|&(_, count)| count > 0).collect(),
+        hidden: reader.hidden,
     })
 }
 
@@ -178,20 +150,15 @@ struct Reader<'a> {
     /// Bytes that may still be read.
     budget: u64,
     words: BTreeSet<u64>,
-    /// By kind, in the order of [`Hidden::ALL`].
-    counts: [u64; Hidden::ALL.len()],
+    hidden: BTreeMap<Hidden, u64>,
     /// Inode numbers of pipes and sockets that were counted.
     counted: BTreeSet<u64>,
 }
 
 impl Reader<'_> {
     fn count(&mut self, kind: Hidden, more: u64) {
-        for (count, _) in self
-            .counts
-            .iter_mut()
-            .zip(Hidden::ALL)
-            .filter(|&(_, of)| of == kind)
-        {
+        if more > 0 {
+            let count = self.hidden.entry(kind).or_default();
             *count = count.saturating_add(more);
         }
     }
@@ -353,7 +320,7 @@ mod tests {
         assert!(
             kept.hidden
                 .iter()
-                .all(|&(kind, count)| kind != Hidden::Unread && count > 0),
+                .all(|(&kind, &count)| kind != Hidden::Unread && count > 0),
             "{kept:?}"
         );
         let gone = read(1 << 30).expect_err("beyond PID_MAX_LIMIT");

@@ -6,6 +6,7 @@
 mod confirm;
 pub(crate) mod dynamic;
 pub(crate) mod foreign;
+pub mod halt;
 pub mod history;
 pub mod kept;
 pub mod launch;

@@ -8,6 +8,7 @@ use unwind_tables::addr::Avma;
 
 use super::bits::Bits;
 use super::passes::Identity;
+use super::tags::Tags;
 
 /// A block that was outstanding when it was listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +23,11 @@ pub struct Block {
 }
 
 impl Block {
+    /// Tells it from any other, also from earlier ones at its address.
+    pub fn identity(&self) -> Identity {
+        (self.address, self.allocated_at)
+    }
+
     /// Addresses that lead to it. A block of no bytes has one, too.
     pub fn range(&self) -> Range<Avma> {
         let end = self.address.get().saturating_add(self.size.max(1));
@@ -50,6 +56,7 @@ pub struct Heap {
     /// True if all chunks of blocks are indexed.
     is_indexed: bool,
     all: Range<u64>,
+    tags: Tags,
 }
 
 impl Heap {
@@ -79,6 +86,7 @@ impl Heap {
             slack: Vec::new(),
             chunks: HashMap::default(),
             is_indexed: true,
+            tags: Tags::default(),
         };
         heap.make_index();
         heap
@@ -113,8 +121,19 @@ impl Heap {
         }))
     }
 
+    /// Sets the tags that pointers can have.
+    pub fn set_tags(&mut self, tags: Tags) {
+        self.tags = tags;
+    }
+
+    /// Number of the block that `word` leads to: as an address in it, or if not as one with a tag.
+    pub fn at(&self, word: u64) -> Option<u32> {
+        let tagged = || self.tags.addresses(word).find_map(|address| self.has(address));
+        self.has(word).or_else(tagged)
+    }
+
     /// Number of the block that has `address`.
-    pub fn at(&self, address: u64) -> Option<u32> {
+    fn has(&self, address: u64) -> Option<u32> {
         if !self.all.contains(&address) {
             return None;
         }
@@ -172,8 +191,7 @@ impl Heap {
 
     /// Identity of a block.
     pub fn identity(&self, number: u32) -> Option<Identity> {
-        let block = self.blocks.get(number as usize)?;
-        Some((block.address, block.allocated_at))
+        self.blocks.get(number as usize).map(Block::identity)
     }
 
     /// Numbers of those of `blocks`, which ascend, that are here.
@@ -181,7 +199,7 @@ impl Heap {
         let mut here = Bits::new(self.blocks.len());
         let mut asked = blocks.iter().copied().peekable();
         for (block, number) in self.blocks.iter().zip(0..) {
-            let identity = (block.address, block.allocated_at);
+            let identity = block.identity();
             while asked.next_if(|&asked| asked < identity).is_some() {}
             if asked.next_if_eq(&identity).is_some() {
                 here.insert(number);

@@ -1,12 +1,14 @@
 //! Blocks that a process can still reach: by pointers from where it begins to look (its data, stacks and registers), and from block to
 //! block. What cannot be reached is lost: no pointer to it can ever come back.
 //!
-//! [`heap`] is the blocks in question, [`free`] the allocator's memory that holds none, [`roots`] where a process begins to look,
+//! [`heap`] is the blocks in question, [`free`] the allocator's memory that holds none, [`ended`] stacks that nobody uses, [`roots`] where a process begins to look,
 //! [`marking`] one pass from there through the blocks, [`passes`] what several passes over a running process say together, [`lost`]
-//! how memcheck tells apart what is lost. All of these are pure; [`reader`] and [`pages`] read a process. [`judge`] puts them in
+//! how memcheck tells apart what is lost. All of these are pure; [`reader`], [`pages`] and [`copy`] read a process. [`judge`] puts them in
 //! order.
 
 pub mod bits;
+pub mod copy;
+pub mod ended;
 pub mod free;
 pub mod heap;
 pub mod judge;
@@ -17,6 +19,7 @@ pub mod passes;
 mod ranges;
 pub mod reader;
 pub mod roots;
+pub mod tags;
 #[cfg(test)]
 mod tests;
 

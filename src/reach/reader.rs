@@ -19,6 +19,8 @@ const WORD: u64 = WORD_BYTES as u64;
 /// Bytes that are read by one call of the system, and ranges, which it bounds by 1024 (`IOV_MAX`).
 const BYTES_AT_ONCE: usize = 1 << 20;
 const RANGES_AT_ONCE: usize = 512;
+/// Ranges of at most that many bytes that are copied by one call.
+const SPANS_AT_ONCE: usize = 64;
 /// Bytes between two ranges that are cheaper to read than another range.
 const GAP: u64 = 1024;
 
@@ -58,6 +60,42 @@ impl Reader {
 
     pub fn pages(&self) -> &Pages {
         &self.pages
+    }
+
+    pub(super) fn into_pages(self) -> Pages {
+        self.pages
+    }
+
+    /// Fills `bytes` with all pages, one behind the other, as far as they fit.
+    pub(super) fn read_all(&self, mut bytes: &mut [u8]) {
+        let mut spans = Vec::new();
+        for run in self.pages.runs() {
+            let mut start = run.start;
+            while start < run.end {
+                let together: usize = spans.iter().map(length).sum();
+                let room = bytes.len() - together;
+                if room == 0 {
+                    break;
+                }
+                let end = start.wrapping_add(room.min(BYTES_AT_ONCE) as u64).min(run.end);
+                spans.push(start..end);
+                if spans.len() == SPANS_AT_ONCE {
+                    bytes = self.fill_first(&mut spans, bytes);
+                }
+                start = end;
+            }
+        }
+        self.fill_first(&mut spans, bytes);
+    }
+
+    /// Fills the first of `bytes` with `spans`, which are empty then, and returns the rest.
+    fn fill_first<'a>(&self, spans: &mut Vec<Range<Avma>>, bytes: &'a mut [u8]) -> &'a mut [u8] {
+        let together = spans.iter().map(length).sum();
+        let (these, rest) = bytes.split_at_mut(together);
+        self.fill(spans, these);
+        self.read.set(self.read.get() + these.len() as u64);
+        spans.clear();
+        rest
     }
 
     /// Bytes read so far.
@@ -210,17 +248,17 @@ fn remote(span: &Range<Avma>) -> Option<RemoteIoVec> {
     })
 }
 
-fn length(range: &Range<Avma>) -> usize {
+pub(super) fn length(range: &Range<Avma>) -> usize {
     usize::try_from(range.end.get().saturating_sub(range.start.get())).unwrap_or(usize::MAX)
 }
 
 /// The next word's address.
-fn up(address: Avma) -> Avma {
+pub(super) fn up(address: Avma) -> Avma {
     Avma::new(address.get().next_multiple_of(WORD))
 }
 
 /// The address of the word that `address` is in.
-fn down(address: Avma) -> Avma {
+pub(super) fn down(address: Avma) -> Avma {
     Avma::new(address.get() / WORD * WORD)
 }
 

@@ -12,6 +12,7 @@ use leak_report::render::{CallFormat, Reports};
 use crate::allocator::Selection;
 use crate::bpf::{AttachPath, FastPaths, SizeFilter, Walk};
 use crate::process::launch::Streams;
+use crate::reach::tags::Tags;
 use crate::symbolize::debuginfod::DebuginfodSettings;
 
 /// Settings of a trace; each value is valid by itself.
@@ -132,15 +133,21 @@ pub struct View {
 pub struct VerdictSettings {
     /// True if each report has one, not only the last.
     pub each: bool,
+    /// True if the threads of a process that run are stopped while its memory is copied.
+    pub stops: bool,
     /// Time after which no further pass begins.
     pub limit: Duration,
+    /// Tags that pointers can have.
+    pub tags: Tags,
 }
 
 impl Default for VerdictSettings {
     fn default() -> Self {
         Self {
             each: false,
+            stops: false,
             limit: Duration::from_secs(60),
+            tags: Tags::default(),
         }
     }
 }

@@ -71,6 +71,7 @@ pub use signals::Signals;
 use since::Since;
 use tables::ModuleTables;
 use verdict::Watch;
+pub use verdict::{InUse, InUseError, judge_in_use};
 
 /// Maximum number of ways to attach that may be tried.
 const MAX_WAYS: usize = AttachPath::ALL.len() * CallHooks::ALL.len();

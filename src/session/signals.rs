@@ -12,6 +12,8 @@ pub struct Signals {
     pub stop: Arc<AtomicBool>,
     /// True if what is outstanding now is to become the baseline of growth. The session clears it when it does that.
     pub mark: Arc<AtomicBool>,
+    /// True if each report is to have a verdict, as if that had been asked for. The session clears it where there can be none.
+    pub verdict: Arc<AtomicBool>,
     /// Forwards signals to the program that is started.
     pub relay: Arc<Relay>,
 }
@@ -19,6 +21,14 @@ pub struct Signals {
 impl Signals {
     pub(super) fn wants_end(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn want_verdicts(&self) -> bool {
+        self.verdict.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn refuse_verdicts(&self) {
+        self.verdict.store(false, Ordering::Relaxed);
     }
 
     /// Returns whether a mark was requested since the last call.

@@ -1,11 +1,14 @@
 //! Verdicts on outstanding blocks: which of them the processes can still reach. A thread of its own makes them, while the processes
 //! run and are followed.
 
+mod at_once;
 mod finding;
+mod in_use;
 mod subject;
 mod watch;
 
 use std::collections::HashMap;
+use std::io;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -19,6 +22,7 @@ use crate::reach::heap::Block;
 use leak_report::model::Judgement;
 
 use finding::Finding;
+pub use in_use::{InUse, InUseError, judge_in_use};
 use subject::Subject;
 pub(super) use watch::Watch;
 
@@ -49,7 +53,7 @@ impl Session<'_> {
         ending: bool,
         signals: &Signals,
     ) -> anyhow::Result<Option<Judging>> {
-        let Some(settings) = view.verdict.filter(|settings| settings.each || ending) else {
+        let Some(settings) = self.asked(view, ending, signals) else {
             return Ok(None);
         };
         let table = BlockTable::of(&self.live.kernel).context("cannot read the block table")?;
@@ -58,7 +62,7 @@ impl Session<'_> {
         let subjects = live.map(|process| {
             let pid = process.facts.pid;
             let is_still = is_held && process.is_given && is_stopped(pid);
-            Subject::new(process.facts.instance, pid, is_still)
+            Subject::new(process.facts.instance, pid, is_still, settings.tags)
         });
         let subjects: Vec<_> = subjects.collect();
         let is_still = subjects.iter().all(Subject::is_still);
@@ -78,6 +82,16 @@ impl Session<'_> {
         let mut watch = std::mem::take(&mut self.watch);
         watch.begin(&finding);
         Ok(Some(Judging { finding, watch }))
+    }
+
+    /// How the verdict of this report is to be made; `None` if it is to have none.
+    fn asked(&self, view: &View, ending: bool, signals: &Signals) -> Option<VerdictSettings> {
+        if signals.want_verdicts() && view.older.is_none() {
+            tracing::warn!("no verdict: reports of this trace are not of single blocks");
+            signals.refuse_verdicts();
+        }
+        let asked = view.verdict.filter(|settings| settings.each || ending);
+        asked.or_else(|| signals.want_verdicts().then(|| view.verdict.unwrap_or_default()))
     }
 
     /// Facts about a verdict, after all blocks were seen.
@@ -107,24 +121,35 @@ fn judge(
             tracing::warn!("blocks that only registers lead to will be called lost: {error}")
         })
         .ok();
-    loop {
-        let mut blocks = blocks_of(table, &subjects)?;
+    if settings.stops {
+        for subject in &mut subjects {
+            let instance = subject.instance();
+            let mut list = || {
+                Ok(blocks_of(table, &[instance])?
+                    .remove(&instance)
+                    .unwrap_or_default())
+            };
+            subject.judge_at_once(&mut list, registers.as_mut());
+        }
+    }
+    while subjects.iter().any(Subject::needs_more) {
+        let asked = subjects.iter().filter(|subject| subject.needs_more());
+        let asked: Vec<_> = asked.map(Subject::instance).collect();
+        let mut blocks = blocks_of(table, &asked)?;
         for subject in subjects.iter_mut().filter(|subject| subject.needs_more()) {
             let blocks = blocks.remove(&subject.instance()).unwrap_or_default();
             subject.pass(blocks, registers.as_mut());
         }
-        let is_over = began.elapsed() >= settings.limit;
-        if is_over || !subjects.iter().any(Subject::needs_more) {
+        if began.elapsed() >= settings.limit {
             break;
         }
     }
     Ok(Finding::new(since, began.elapsed(), subjects))
 }
 
-/// Lists the blocks of those instances that are asked about.
-fn blocks_of(table: &BlockTable, subjects: &[Subject]) -> anyhow::Result<HashMap<u32, Vec<Block>>> {
-    let asked = subjects.iter().filter(|subject| subject.needs_more());
-    let mut blocks: HashMap<_, Vec<_>> = asked.map(|subject| (subject.instance(), Vec::new())).collect();
+/// Lists the blocks of some instances.
+fn blocks_of(table: &BlockTable, instances: &[u32]) -> io::Result<HashMap<u32, Vec<Block>>> {
+    let mut blocks: HashMap<_, Vec<_>> = instances.iter().map(|&instance| (instance, Vec::new())).collect();
     let listed = table.visit(|block| {
         if let Some(blocks) = blocks.get_mut(&block.instance) {
             blocks.push(Block {
@@ -135,6 +160,6 @@ fn blocks_of(table: &BlockTable, subjects: &[Subject]) -> anyhow::Result<HashMap
             });
         }
     });
-    listed.context("cannot read the block table")?;
-    Ok(blocks)
+    let failed = |error| io::Error::other(format!("cannot read the block table: {error}"));
+    listed.map(|()| blocks).map_err(failed)
 }

@@ -100,6 +100,7 @@ pub struct Judgement {
     pub unknown_because: BTreeMap<String, Amount>,
     pub freed_later: Amount,
     pub unreadable_bytes: u64,
+    pub not_seen: BTreeMap<String, u64>,
 }
 
 /// Memory of memleak itself, in bytes.

@@ -20,8 +20,14 @@ struct Target {
 }
 
 impl Memory for Target {
-    fn visit(&self, _: &[Range<Avma>], _: &mut dyn FnMut(Avma, &[u64])) {
-        unreachable!("contents of blocks are not asked for");
+    fn visit(&self, ranges: &[Range<Avma>], see: &mut dyn FnMut(Avma, &[u64])) {
+        for range in ranges {
+            let bytes = range.end.offset_from(range.start);
+            let mut words = vec![0; usize::try_from(bytes / 8).expect("64 bits")];
+            if self.read(range.start, &mut words) {
+                see(range.start, &words);
+            }
+        }
     }
 
     fn read(&self, at: Avma, words: &mut [u64]) -> bool {
@@ -182,7 +188,35 @@ fn check(program: &Program, told: &Told, step: usize) -> Unused {
         assert_eq!(told.used[own].end, end.get(), "{start:x}");
     }
     assert_eq!(unused.facts.allocator, Some(Allocator::Glibc));
+    check_in_use(&memory, told, &freed);
     unused
+}
+
+/// What the program uses is listed as in use, with its size, and of what it has freed nearly nothing is.
+#[track_caller]
+fn check_in_use(memory: &Target, told: &Told, freed: &[Range<u64>]) {
+    let blocks = free::blocks_in_use(memory, &told.maps).expect("glibc's");
+    let mut listed: Vec<_> = blocks
+        .iter()
+        .map(|block| block.range().start.get()..block.range().end.get())
+        .collect();
+    listed.sort_by_key(|range| range.start);
+    let is_missing = |range: &&Range<u64>| {
+        let place = listed.binary_search_by_key(&range.start, |listed| listed.start);
+        place.ok().and_then(|place| listed.get(place)) != Some(range)
+    };
+    let missing: Vec<_> = told.used.iter().filter(is_missing).collect();
+    assert!(
+        missing.is_empty(),
+        "{} of {}: {missing:x?}",
+        missing.len(),
+        told.used.len()
+    );
+    let free = listed
+        .iter()
+        .filter(|range| overlap(&[(*range).clone()], freed) > 0)
+        .count();
+    assert!(free * 100 <= told.used.len(), "{free} of {}", told.used.len());
 }
 
 /// Bins, caches of threads that run and that have ended, several arenas and heaps, memory that the program takes itself: linked

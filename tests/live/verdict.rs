@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::common::memleak::Memleak;
 use crate::common::program::{Program, compile, compile_as, directory, require_root};
-use crate::common::report::{Report, Verdict};
+use crate::common::report::{Judgement, Report, Verdict};
 
 const FLAGS: [&str; 6] = [
     "-std=c++17",
@@ -24,9 +24,8 @@ const NOT_SHOWN: [&str; 4] = [
     "kernel_socket",
     "kernel_file",
 ];
-/// Lost kinds that stale pointers in memory that the program can still use lead to: in the stack of a thread that has ended, which
-/// glibc keeps for another, and in a block beyond its requested size.
-const STALE: [&str; 2] = ["lost_with_cached_stack", "lost_stale_in_slack"];
+/// A lost kind to which stale pointers lead that are in memory that the program can still use: in a block beyond its requested size.
+const STALE: &str = "lost_stale_in_slack";
 
 /// Blocks by verdict.
 type Counts = [u64; 4];
@@ -54,10 +53,31 @@ fn counts(verdict: &Verdict) -> Counts {
     [definitely_lost, indirectly_lost, reachable, unknown].map(|amount| amount.blocks)
 }
 
-/// Each of 96 kinds of blocks gets the verdict that is true by the program's word. The four parts of a verdict add up.
+/// Each of 96 kinds of blocks gets the verdict that is true by the program's word, while it runs.
 #[test]
 fn kinds() {
-    let directory = directory("verdict-kinds");
+    let judgement = kinds_by("verdict-kinds", "--verdict");
+    assert!(
+        judgement.passes >= 5 && judgement.stopped_ns.is_none(),
+        "{judgement:?}"
+    );
+    // Not even a test program is without a pipe.
+    assert!(judgement.not_seen["pipes"] > 0, "{judgement:?}");
+}
+
+/// And from a copy that is made while its threads are stopped, in one pass, those that wait in the kernel left alone.
+#[test]
+fn kinds_of_a_stopped_process() {
+    let judgement = kinds_by("verdict-kinds-stopped", "--verdict=stop");
+    assert!(
+        judgement.passes == 1 && judgement.stopped_ns.is_some(),
+        "{judgement:?}"
+    );
+}
+
+/// Checks the verdict on each kind; the four parts of a verdict add up.
+fn kinds_by(directory_name: &str, flag: &str) -> Judgement {
+    let directory = directory(directory_name);
     compile_as(
         &directory.join("unloaded.so"),
         "verdicts/unloaded.c",
@@ -65,7 +85,7 @@ fn kinds() {
     );
     let path = compile(&directory, "verdicts/kinds.cpp", &FLAGS);
     let mut program = Program::start(&path, &["attached", "20"]);
-    let memleak = Memleak::attach(program.pid(), &["--verdict"]);
+    let memleak = Memleak::attach(program.pid(), &[flag]);
     program.send_line("");
     let mut truths = BTreeMap::new();
     loop {
@@ -83,7 +103,7 @@ fn kinds() {
         let found = verdict_on(&report, kind);
         let [definitely, indirectly, reachable, unknown] = found;
         let is_right = match words[2].as_str() {
-            "lost" if STALE.contains(&kind.as_str()) => definitely + indirectly + reachable == number(1),
+            "lost" if *kind == STALE => definitely + indirectly + reachable == number(1),
             "lost" => (definitely, indirectly) == (number(3), number(4)),
             "held" | "stale" => reachable == number(1),
             "kernel" if NOT_SHOWN.contains(&kind.as_str()) => true,
@@ -101,13 +121,10 @@ fn kinds() {
         let verdict = stack.verdict.as_ref().expect("it was asked for");
         assert_eq!(counts(verdict).iter().sum::<u64>(), stack.outstanding.blocks);
     }
-    let judgement = report.verdict.as_ref().expect("it was asked for");
-    assert!(
-        judgement.passes >= 5 && judgement.stopped_ns.is_none(),
-        "{judgement:?}"
-    );
+    let judgement = report.verdict.expect("it was asked for");
     assert_eq!(judgement.freed_later.blocks, 0);
     assert!(program.end().success());
+    judgement
 }
 
 /// However fast two threads move pointers about, no block that is held is called lost; nearly all that are lost are found.
@@ -118,18 +135,86 @@ fn moving_pointers() {
         "verdicts/mover.c",
         &["-O2", "-g", "-pthread"],
     );
-    for rate in ["40000", "max"] {
+    for (rate, flag) in [
+        ("40000", "--verdict"),
+        ("max", "--verdict"),
+        ("max", "--verdict=stop"),
+    ] {
         let mut program = Program::start(&path, &["20000", "16777216", "100", rate, "2"]);
         program.expect("started");
-        let memleak = Memleak::attach(program.pid(), &["--verdict"]);
+        let memleak = Memleak::attach(program.pid(), &[flag]);
         program.step("ready");
         let report = memleak.finish();
-        let [definitely, indirectly, reachable, _] =
-            counts(&report.verdict.as_ref().expect("it was asked for").verdict);
+        let judgement = report.verdict.expect("it was asked for");
+        let [definitely, indirectly, reachable, _] = counts(&judgement.verdict);
+        assert_eq!(judgement.stopped_ns.is_some(), flag.ends_with("stop"));
         // Some of the lost are where registers of their time still are.
         assert!((95..=100).contains(&definitely), "{rate}: {definitely}");
         assert_eq!(indirectly, 0, "{rate}");
         assert!(reachable >= 20_000, "{rate}: {reachable}");
+        program.send_line("");
+        let account = program.line();
+        assert!(account.starts_with("held 20000 of 20000"), "{account}");
+        assert!(program.await_end().success());
+    }
+}
+
+/// Each of several processes has its own verdicts, and so have children that came during the trace, on what they allocated themselves.
+#[test]
+fn several_processes() {
+    let flags = ["-O2", "-g", "-fno-optimize-sibling-calls"];
+    let path = compile(&directory("verdict-forked"), "verdicts/forked.c", &flags);
+    let start = || {
+        let program = Program::start(&path, &[]);
+        program.expect("ready");
+        program
+    };
+    let mut programs = [start(), start()];
+    let pids = programs.each_ref().map(|program| program.pid().to_string());
+    let memleak = Memleak::attach(programs[0].pid(), &["-p", &pids[1], "--follow-fork", "--verdict"]);
+    for program in &mut programs {
+        program.step("done");
+    }
+    let report = memleak.finish();
+    for function in ["before_fork", "after_fork"] {
+        assert_eq!(verdict_on(&report, function), [14, 0, 200, 0], "{function}");
+    }
+    for mut program in programs {
+        program.end();
+    }
+}
+
+/// What is lost in a process that nobody traces is found by what its allocator lists, while pointers move in it and when it is stopped.
+#[test]
+fn without_a_trace() {
+    require_root();
+    let path = compile(
+        &directory("verdict-untraced"),
+        "verdicts/mover.c",
+        &["-O2", "-g", "-pthread"],
+    );
+    for flags in [&[][..], &["--stop"]] {
+        let mut program = Program::start(&path, &["20000", "16777216", "100", "max", "2"]);
+        program.expect("started");
+        program.step("ready");
+        let output = Command::new(env!("CARGO_BIN_EXE_memleak"))
+            .args(["verdict", "--format", "json", "-a", "-p"])
+            .arg(program.pid().to_string())
+            .args(flags)
+            .output()
+            .expect("memleak was built");
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let found: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let lost = found["verdict"]["definitely_lost"]["blocks"].as_u64();
+        assert!(lost.is_some_and(|lost| (95..=100).contains(&lost)), "{found}");
+        assert!(found["verdict"]["reachable"]["blocks"].as_u64() >= Some(20_000));
+        let listed = found["lost"].as_array().expect("a list").iter();
+        let addresses = listed.map(|group| group["addresses"].as_array().map_or(0, Vec::len) as u64);
+        assert_eq!(Some(addresses.sum()), lost);
         program.send_line("");
         let account = program.line();
         assert!(account.starts_with("held 20000 of 20000"), "{account}");

@@ -112,7 +112,7 @@ fn keys_of_the_live_view() {
     end: complete
     nothing lost all # stacks complete
     # allocations/s: about #% of one CPU
-    q quit ? help ↑↓ site Enter stack s order / filter m mark p pause u unit
+    q quit ? help ↑↓ site Enter stack s order / filter m mark v verdict
     ");
     keys_of_the_table(&mut terminal);
     keys_of_other_panes(&mut terminal);

@@ -53,7 +53,7 @@ pub use report::{
 pub use sampling::{Sampling, Source};
 pub use snapshot::{CheckedWalks, Snapshot, StackTotals};
 pub use symbol::{Gap, InlinedFrame, Symbol, Symbolized};
-pub use verdict::{FATES, Fate, Judgement, Unjudged, Verdict};
+pub use verdict::{FATES, Fate, Hidden, Judgement, Unjudged, Verdict};
 pub use vitals::{OwnMemory, Vitals};
 pub use weight::{Weight, WeightedAmount};
 

@@ -160,6 +160,60 @@ impl Unjudged {
     }
 }
 
+/// Place outside of a process's memory that can hold pointers, and that cannot be looked into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Hidden {
+    /// Pipes that the process can read from: unread bytes.
+    Pipes,
+    /// Sockets: unread bytes.
+    Sockets,
+    /// Pending signals: their values.
+    Signals,
+    /// Contexts of asynchronous I/O (`io_setup`): operations under way.
+    AioContexts,
+    /// Instances of io_uring: operations under way.
+    IoUrings,
+    /// Files of `/proc` that could not be read, or were more than are read.
+    Unread,
+}
+
+impl Hidden {
+    /// Every place.
+    pub const ALL: [Self; 6] = [
+        Self::Pipes,
+        Self::Sockets,
+        Self::Signals,
+        Self::AioContexts,
+        Self::IoUrings,
+        Self::Unread,
+    ];
+
+    /// Name in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pipes => "pipes",
+            Self::Sockets => "sockets",
+            Self::Signals => "signals",
+            Self::AioContexts => "aio_contexts",
+            Self::IoUrings => "io_urings",
+            Self::Unread => "unread",
+        }
+    }
+
+    /// Words for one and for several in reports for people.
+    pub const fn words(self) -> [&'static str; 2] {
+        match self {
+            Self::Pipes => ["pipe", "pipes"],
+            Self::Sockets => ["socket", "sockets"],
+            Self::Signals => ["pending signal", "pending signals"],
+            Self::AioContexts => ["context of asynchronous I/O", "contexts of asynchronous I/O"],
+            Self::IoUrings => ["io_uring", "io_urings"],
+            Self::Unread => ["file of /proc", "files of /proc"],
+        }
+    }
+}
+
 /// Facts about the verdict of a report.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -178,6 +232,9 @@ pub struct Judgement {
     pub freed_later: Amount,
     /// Bytes of mapped memory that are there and could not be read: pointers in them were not seen.
     pub unreadable: u64,
+    /// Places that may hold pointers and could not be looked into, with the number of each kind; kinds that there are not are
+    /// absent.
+    pub hidden: BTreeMap<Hidden, u64>,
 }
 
 #[cfg(test)]
@@ -217,6 +274,9 @@ mod tests {
         }
         for reason in Unjudged::ALL {
             assert_eq!(serde_json::to_value(reason).expect("plain data"), reason.name());
+        }
+        for place in Hidden::ALL {
+            assert_eq!(serde_json::to_value(place).expect("plain data"), place.name());
         }
     }
 

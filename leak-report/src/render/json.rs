@@ -33,7 +33,8 @@ use crate::model::{InlinedFrame, InstanceEnd, RegionKind, abbreviated};
 use crate::model::{Location, Report, TargetFacts};
 
 use recent::{RecentJson, StackRecentJson};
-use verdict::{JudgementJson, VerdictJson};
+pub use verdict::JudgementJson;
+use verdict::VerdictJson;
 
 /// Version of the JSON document, its field `schema_version`; later versions only add fields, which a reader of an earlier
 /// one ignores.

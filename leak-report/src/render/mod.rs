@@ -48,14 +48,16 @@ pub use estimates::{error, whole};
 pub use format::{Format, Span, render};
 pub use health::{counted, line, losses_in_short, percent, short_size, size};
 pub use html::{Limits, Page};
-pub use json::{FrameJson, LostJson, SCHEMA_VERSION, frames as frames_json, write as write_json};
+pub use json::{
+    FrameJson, JudgementJson, LostJson, SCHEMA_VERSION, frames as frames_json, write as write_json,
+};
 pub use overhead::{CHEAP, SAMPLED, cheaper_ways, forecast, rate, share};
 pub use people::INDENT;
 pub use people::{People, Screen};
 pub use pprof::{Amounts, Part};
 pub use recent::{rate as growth_rate, signed};
 pub use text::{FrameStyle, end_of, via};
-pub use verdict::{doubts as verdict_doubts, in_words as verdict_in_words};
+pub use verdict::{doubts as verdict_doubts, in_words as verdict_in_words, lines_of as verdict_lines};
 
 /// A frame in one line, without its source: `function+0xoffset [module]`.
 pub fn frame_name(frame: FrameRef<'_>) -> String {

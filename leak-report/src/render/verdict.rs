@@ -2,7 +2,7 @@
 
 use super::counted;
 use super::health::short_size;
-use crate::model::{Amount, FATES, Fate, Judgement, Report, Unjudged, Verdict};
+use crate::model::{Amount, FATES, Fate, Hidden, Judgement, Report, Unjudged, Verdict};
 
 /// The verdict on some blocks in one line: `8 blocks (320 B) definitely lost, 2 still reachable`; "nothing is lost" if there
 /// are no blocks.
@@ -35,17 +35,23 @@ fn is_lost(fate: &Fate) -> bool {
     fate.field.ends_with("_lost")
 }
 
-/// Lines about the verdict of a report: the total, how it was made, and what speaks against it. None without a verdict.
+/// Lines about the verdict of a report, if it has one.
 pub(super) fn lines(report: &Report) -> Vec<String> {
-    let (Some(verdict), Some(judgement)) = (report.verdict(), &report.judgement) else {
-        return Vec::new();
-    };
-    let mut lines = vec![in_words(&verdict), made(judgement)];
+    match (report.verdict(), &report.judgement) {
+        (Some(verdict), Some(judgement)) => lines_of(&verdict, judgement),
+        (None, _) | (_, None) => Vec::new(),
+    }
+}
+
+/// Lines about a verdict: the total, how it was made, and what speaks against it.
+pub fn lines_of(verdict: &Verdict, judgement: &Judgement) -> Vec<String> {
+    let mut lines = vec![in_words(verdict), made(judgement)];
     let unjudged = unjudged(judgement);
     if !unjudged.is_empty() {
         lines.push(format!("unknown: {}", unjudged.join(", ")));
     }
     lines.extend(doubts(judgement));
+    lines.extend(not_seen(judgement));
     lines
 }
 
@@ -77,6 +83,23 @@ fn unjudged(judgement: &Judgement) -> Vec<String> {
         (blocks > 0).then(|| format!("{} {}", counted(blocks, "block"), reason.words()))
     });
     some.collect()
+}
+
+/// Places that could not be looked into.
+fn not_seen(judgement: &Judgement) -> Option<String> {
+    let known = Hidden::ALL.into_iter();
+    let some = known.filter_map(|place| {
+        let count = *judgement.hidden.get(&place)?;
+        let [one, several] = place.words();
+        Some(format!("{count} {}", if count == 1 { one } else { several }))
+    });
+    let places: Vec<_> = some.collect();
+    (!places.is_empty()).then(|| {
+        format!(
+            "not looked into: {}; a block that only pointers in there lead to is called lost",
+            places.join(", ")
+        )
+    })
 }
 
 /// Reasons why blocks that are called lost may not be.

@@ -9,8 +9,8 @@ use unwind_tables::walk::{End, FoundBy};
 use super::report;
 use crate::model::leak::{EndGroup, ModuleSteps};
 use crate::model::{
-    Amount, CodeSegment, Completeness, Frame, FrameId, InlinedFrame, Judgement, Location, Losses, Module,
-    ModuleId, Place, Report, Stack, StackRecent, Symbol, Symbolized, TableFacts, Unjudged, Verdict,
+    Amount, CodeSegment, Completeness, Frame, FrameId, Hidden, InlinedFrame, Judgement, Location, Losses,
+    Module, ModuleId, Place, Report, Stack, StackRecent, Symbol, Symbolized, TableFacts, Unjudged, Verdict,
 };
 
 /// Bias of the modules of [`location`].
@@ -209,6 +209,7 @@ pub fn judged() -> Report {
         unjudged: BTreeMap::from([(Unjudged::NotSettled, amount(1))]),
         freed_later: Amount::default(),
         unreadable: 0,
+        hidden: BTreeMap::from([(Hidden::Pipes, 2)]),
     });
     report
 }

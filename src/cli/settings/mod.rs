@@ -31,8 +31,8 @@ use thiserror::Error;
 use super::help::{self, Page, Source};
 use super::{Cli, Command};
 use crate::cli::config::{Config, ConfigError};
-use crate::commands::doctor;
 use crate::commands::replay::{DifferenceOptions, ReportOptions, TrendOptions};
+use crate::commands::{doctor, verdict};
 pub use file::FileError;
 
 /// Prefix of variables.
@@ -456,6 +456,7 @@ fn config_error(cli: Cli) -> Option<ConfigError> {
         Some(Command::Diff(args)) => DifferenceOptions::try_from(args).err(),
         Some(Command::Trend(args)) => TrendOptions::try_from(args).err(),
         Some(Command::Doctor(args)) => doctor::Options::try_from(args).err(),
+        Some(Command::Verdict(args)) => verdict::Options::try_from(args).err(),
         Some(Command::Table { .. } | Command::Library(_) | Command::Completions(_) | Command::Man(_)) => None,
     }
 }

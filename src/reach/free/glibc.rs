@@ -6,6 +6,7 @@
 
 mod arenas;
 mod collector;
+mod in_use;
 mod lists;
 mod walk;
 
@@ -16,6 +17,7 @@ use unwind_tables::addr::Avma;
 
 use self::arenas::{Arena, word};
 use self::collector::Collector;
+pub(super) use self::in_use::in_use;
 use self::lists::{CACHE_SIZES, Lists};
 use self::walk::{HEADER, IS_MMAPPED, PREV_INUSE, is_header, size};
 use super::{Allocator, End, Unused};
@@ -37,6 +39,25 @@ const MAX_MAPPED: usize = 1 << 16;
 
 /// Finds the unused memory.
 pub(super) fn find(memory: &dyn Memory, maps: &[MapsEntry], heap: &Heap) -> Unused {
+    let (arenas, mut finder) = search(memory, maps, heap);
+    finder.add_mapped();
+    let Collector {
+        ranges,
+        mut usable,
+        mut facts,
+        ..
+    } = finder.collector;
+    facts.allocator = (!arenas.is_empty()).then_some(Allocator::Glibc);
+    facts.arenas = arenas.len();
+    usable.sort_unstable();
+    usable.dedup_by_key(|(number, _)| *number);
+    let mut unused = Unused::new(ranges, usable, facts);
+    unused.cut_out(heap);
+    unused
+}
+
+/// Goes through the memory of all arenas.
+fn search<'a>(memory: &'a dyn Memory, maps: &[MapsEntry], heap: &'a Heap) -> (Vec<Arena>, Finder<'a>) {
     let arenas = arenas::find(memory, maps);
     let mut finder = Finder {
         memory,
@@ -54,20 +75,7 @@ pub(super) fn find(memory: &dyn Memory, maps: &[MapsEntry], heap: &Heap) -> Unus
         finder.collector.ranges.push(arena.range());
     }
     finder.add_lists(&arenas);
-    finder.add_mapped();
-    let Collector {
-        ranges,
-        mut usable,
-        mut facts,
-        ..
-    } = finder.collector;
-    facts.allocator = (!arenas.is_empty()).then_some(Allocator::Glibc);
-    facts.arenas = arenas.len();
-    usable.sort_unstable();
-    usable.dedup_by_key(|(number, _)| *number);
-    let mut unused = Unused::new(ranges, usable, facts);
-    unused.cut_out(heap);
-    unused
+    (arenas, finder)
 }
 
 /// Memory that the main arena can have, of mappings that are next to each other.

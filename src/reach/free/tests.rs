@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use unwind_tables::addr::Avma;
 
 use super::granules::Granules;
-use super::{Allocator, End, Unused, find};
+use super::{Allocator, End, Unused, blocks_in_use, find};
 use crate::process::maps::{self, MapsEntry};
 use crate::reach::Memory;
 use crate::reach::heap::{Block, Heap};
@@ -49,8 +49,18 @@ impl Made {
 }
 
 impl Memory for Made {
-    fn visit(&self, _: &[Range<Avma>], _: &mut dyn FnMut(Avma, &[u64])) {
-        unreachable!("contents of blocks are not asked for");
+    fn visit(&self, ranges: &[Range<Avma>], see: &mut dyn FnMut(Avma, &[u64])) {
+        for range in ranges {
+            let mut word = [0];
+            assert_eq!(
+                range.end.offset_from(range.start),
+                8,
+                "only headers are asked for"
+            );
+            if self.read(range.start, &mut word) {
+                see(range.start, &word);
+            }
+        }
     }
 
     fn read(&self, at: Avma, words: &mut [u64]) -> bool {
@@ -265,6 +275,29 @@ proptest! {
         prop_assert_eq!(ranges(&unused), ranges(&expected));
         prop_assert_eq!(unused.facts.allocator, Some(Allocator::Glibc));
         prop_assert_eq!(unused.facts.agreeing, sample.listed.len() as u64);
+    }
+
+    /// What is in use is listed, and nothing else: what no chunk has that is free, or in a list.
+    #[test]
+    fn any_blocks_in_use(chunks in chunks(), is_mangled in any::<bool>()) {
+        let sample = sample(&chunks, is_mangled);
+        let blocks = blocks_in_use(&sample.memory, &Made::entries()).unwrap();
+        let mut at = BRK.start + CACHE_SIZE;
+        // The cache itself is a block of the allocator's own.
+        let mut expected = vec![(BRK.start + 16, CACHE_SIZE - 8)];
+        for (units, kind) in chunks {
+            let is_used = match kind {
+                Use::Listed | Use::Unlisted => true,
+                Use::Fast => units >= 12,
+                Use::Free | Use::Cached => false,
+            };
+            if is_used {
+                expected.push((at + 16, units * 16 - 8));
+            }
+            at += units * 16;
+        }
+        let found: Vec<_> = blocks.iter().map(|block| (block.address.get(), block.size)).collect();
+        prop_assert_eq!(found, expected);
     }
 
     /// Whatever memory says: the search ends, ranges ascend, apart from each other, and none has memory of a listed block.

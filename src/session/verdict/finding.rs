@@ -44,9 +44,7 @@ impl Finding {
         let mut instances = HashMap::new();
         for subject in subjects {
             let instance = subject.instance();
-            facts.passes = facts.passes.max(subject.passes());
-            facts.read = facts.read.saturating_add(subject.read());
-            facts.unreadable = facts.unreadable.saturating_add(subject.unreadable());
+            subject.add_to(&mut facts);
             let of_instance = match subject.end() {
                 End::Settled(lost) => OfInstance::Settled {
                     definitely: sizes(lost.definitely),
@@ -112,7 +110,5 @@ impl Finding {
 
 fn sizes(blocks: Vec<crate::reach::heap::Block>) -> HashMap<Identity, u64> {
     let blocks = blocks.into_iter();
-    blocks
-        .map(|block| ((block.address, block.allocated_at), block.size))
-        .collect()
+    blocks.map(|block| (block.identity(), block.size)).collect()
 }

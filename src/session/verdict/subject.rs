@@ -1,17 +1,22 @@
 //! One process that a verdict is made on.
 
+use std::collections::BTreeMap;
 use std::io;
+use std::time::Duration;
 
 use crate::bpf::{Registers, ThreadState};
+use crate::process::maps::MapsEntry;
 use crate::process::touched::ResidentPages;
 use crate::process::{kept, maps_of};
-use crate::reach::free;
 use crate::reach::heap::{Block, Heap};
 use crate::reach::judge::{Judge, LostBlocks, Sight};
 use crate::reach::pages::Pages;
 use crate::reach::passes::Identity;
 use crate::reach::reader::Reader;
 use crate::reach::roots::{Thread, dead_stacks};
+use crate::reach::tags::Tags;
+use crate::reach::{Memory, ended, free};
+use leak_report::model::{Hidden, Judgement};
 
 /// An instance, and what the passes so far have found.
 #[derive(Debug)]
@@ -23,11 +28,17 @@ pub(super) struct Subject {
     judge: Judge,
     /// True if nothing of it runs: then one pass says everything.
     is_still: bool,
+    /// Tags that its pointers can have.
+    tags: Tags,
     /// Set once enough passes were made.
     lost: Option<LostBlocks>,
     has_failed: bool,
     read: u64,
     unreadable: u64,
+    /// Longest time for which threads of it were stopped.
+    stopped: Option<Duration>,
+    /// Places that the last pass could not look into.
+    hidden: BTreeMap<Hidden, u64>,
 }
 
 /// Result of all passes.
@@ -42,7 +53,7 @@ pub(super) enum End {
 
 impl Subject {
     /// Process `pid`, as long as it is the instance. `is_still`: nothing of it runs.
-    pub(super) fn new(instance: u32, pid: u32, is_still: bool) -> Self {
+    pub(super) fn new(instance: u32, pid: u32, is_still: bool, tags: Tags) -> Self {
         let resident = ResidentPages::open(pid);
         if let Err(error) = &resident {
             tracing::warn!(
@@ -56,10 +67,17 @@ impl Subject {
             resident: resident.ok(),
             judge: Judge::default(),
             is_still,
+            tags,
             lost: None,
             read: 0,
             unreadable: 0,
+            stopped: None,
+            hidden: BTreeMap::new(),
         }
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.pid
     }
 
     pub(super) fn instance(&self) -> u32 {
@@ -76,19 +94,16 @@ impl Subject {
         self.lost.is_none() && !self.has_failed
     }
 
-    /// Number of passes.
-    pub(super) fn passes(&self) -> u32 {
-        self.judge.passes().count()
-    }
-
-    /// Bytes read, in all passes.
-    pub(super) fn read(&self) -> u64 {
-        self.read
-    }
-
-    /// Bytes that the last pass could not read.
-    pub(super) fn unreadable(&self) -> u64 {
-        self.unreadable
+    /// Adds what was done to the facts about a verdict.
+    pub(super) fn add_to(&self, facts: &mut Judgement) {
+        facts.passes = facts.passes.max(self.judge.passes().count());
+        facts.read = facts.read.saturating_add(self.read);
+        facts.stopped = facts.stopped.max(self.stopped);
+        facts.unreadable = facts.unreadable.saturating_add(self.unreadable);
+        for (&place, &count) in &self.hidden {
+            let sum = facts.hidden.entry(place).or_default();
+            *sum = sum.saturating_add(count);
+        }
     }
 
     /// Makes a pass, in which `blocks` are all that are outstanding.
@@ -100,40 +115,79 @@ impl Subject {
     }
 
     fn try_pass(&mut self, blocks: Vec<Block>, registers: Option<&mut Registers<'_>>) -> io::Result<()> {
-        let Some(resident) = &self.resident else {
-            return Ok(());
-        };
-        let mut heap = Heap::new(blocks);
         let mappings = maps_of(self.pid)?;
-        let reader = Reader::new(self.pid, Pages::read(resident, &mappings)?);
-        let unused = free::find(&reader, &mappings, &heap);
+        let reader = Reader::new(self.pid, self.pages(&mappings)?);
+        let outside = Outside::read(self.pid, registers)?;
+        let heap = self.look(blocks, &reader, reader.pages(), &mappings, &outside);
+        if self.is_still || self.judge.passes().are_enough() {
+            self.settle(&heap, &reader, |_| true);
+        }
+        self.has_read(reader.read(), reader.unreadable());
+        self.check()
+    }
+
+    /// Marks what the process reaches in `memory`, of which `pages` are there.
+    pub(super) fn look(
+        &mut self,
+        blocks: Vec<Block>,
+        memory: &dyn Memory,
+        pages: &Pages,
+        mappings: &[MapsEntry],
+        outside: &Outside,
+    ) -> Heap {
+        self.hidden.clone_from(&outside.hidden);
+        let mut heap = Heap::new(blocks);
+        heap.set_tags(self.tags);
+        let mut unused = free::find(memory, mappings, &heap);
         tracing::debug!("unused memory of process {}: {:?}", self.pid, unused.facts);
         heap.extend(&unused.usable);
-        let states = registers.map(|registers| registers.read(self.pid)).transpose();
-        let states = states.map_err(io::Error::other)?.unwrap_or_default();
-        let kept = kept::read(self.pid)?;
-        let threads: Vec<_> = states.iter().map(thread).collect();
-        let mut words: Vec<u64> = states.into_iter().flat_map(|state| state.words).collect();
-        words.extend(kept.words);
-        let sight = Sight {
-            memory: &reader,
-            pages: reader.pages().runs(),
+        let ended = ended::stacks(memory, mappings, &outside.threads);
+        unused.ranges.extend(ended);
+        unused.ranges.sort_unstable_by_key(|range| range.start);
+        self.judge.pass(&Sight {
+            memory,
+            pages: pages.runs(),
             heap: &heap,
             unused: &unused.ranges,
-            dead: &dead_stacks(&mappings, &threads),
-            words: &words,
-        };
-        self.judge.pass(&sight);
-        let lost = match self.is_still || self.judge.passes().are_enough() {
-            true => Some(self.judge.lost(&heap, &reader)),
-            false => None,
-        };
-        // Only if it is the same program still, all of this was its.
-        resident.check()?;
-        self.read = self.read.saturating_add(reader.read());
-        self.unreadable = reader.unreadable();
-        self.lost = lost;
-        Ok(())
+            dead: &dead_stacks(mappings, &outside.threads),
+            words: &outside.words,
+        });
+        heap
+    }
+
+    /// Checks that it is the same program still: only then, all that was read was its.
+    pub(super) fn check(&self) -> io::Result<()> {
+        self.resident.as_ref().map_or(Ok(()), ResidentPages::check)
+    }
+
+    /// Pages of `mappings`, which are its.
+    pub(super) fn pages(&self, mappings: &[MapsEntry]) -> io::Result<Pages> {
+        match &self.resident {
+            Some(resident) => Pages::read(resident, mappings),
+            None => Ok(Pages::default()),
+        }
+    }
+
+    pub(super) fn was_stopped(&mut self, time: Option<Duration>) {
+        self.stopped = self.stopped.max(time);
+    }
+
+    /// Ends the passes: what none has reached is lost, of the blocks that are outstanding still.
+    pub(super) fn settle(
+        &mut self,
+        heap: &Heap,
+        memory: &dyn Memory,
+        is_outstanding: impl Fn(&Block) -> bool,
+    ) {
+        let mut lost = self.judge.lost(heap, memory);
+        lost.definitely.retain(&is_outstanding);
+        lost.indirectly.retain(&is_outstanding);
+        self.lost = Some(lost);
+    }
+
+    pub(super) fn has_read(&mut self, read: u64, unreadable: u64) {
+        self.read = self.read.saturating_add(read);
+        self.unreadable = unreadable;
     }
 
     pub(super) fn end(self) -> End {
@@ -142,6 +196,31 @@ impl Subject {
             (None, false) => End::NotSettled(self.judge.passes().missed().to_vec()),
             (None, true) => End::Failed,
         }
+    }
+}
+
+/// What a process has outside of its memory.
+#[derive(Debug, Default)]
+pub(super) struct Outside {
+    threads: Vec<Thread>,
+    /// Registers, and what the kernel keeps.
+    pub(super) words: Vec<u64>,
+    hidden: BTreeMap<Hidden, u64>,
+}
+
+impl Outside {
+    pub(super) fn read(pid: u32, registers: Option<&mut Registers<'_>>) -> io::Result<Self> {
+        let states = registers.map(|registers| registers.read(pid)).transpose();
+        let states = states.map_err(io::Error::other)?.unwrap_or_default();
+        let threads = states.iter().map(thread).collect();
+        let mut words: Vec<u64> = states.into_iter().flat_map(|state| state.words).collect();
+        let kept = kept::read(pid)?;
+        words.extend(kept.words);
+        Ok(Self {
+            threads,
+            words,
+            hidden: kept.hidden,
+        })
     }
 }
 

@@ -21,6 +21,8 @@ pub(super) enum Action {
     Quit,
     /// Makes what is outstanding now the baseline.
     Mark,
+    /// Has a verdict in each report from now on, or not any more.
+    Verdict,
     /// Redraws everything: something else wrote to the terminal.
     Redraw,
 }

@@ -77,6 +77,7 @@ struct Shared {
     is_restored: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
     mark: Arc<AtomicBool>,
+    verdict: Arc<AtomicBool>,
     messages: Messages,
     theme: Theme,
 }
@@ -97,6 +98,7 @@ impl Screen {
             is_restored,
             stop: Arc::clone(&signals.stop),
             mark: Arc::clone(&signals.mark),
+            verdict: Arc::clone(&signals.verdict),
             messages,
             theme: Theme {
                 colours: has_colours(),
@@ -304,6 +306,7 @@ impl Shared {
                 None => continue,
                 Some(Action::Quit) => self.stop.store(true, Ordering::Relaxed),
                 Some(Action::Mark) => self.mark.store(true, Ordering::Relaxed),
+                Some(Action::Verdict) => _ = self.verdict.fetch_xor(true, Ordering::Relaxed),
                 Some(Action::Redraw) => {}
             }
             return Ok(action);

@@ -17,8 +17,8 @@ use super::stack::{Kind, StackText};
 use super::text::{amount, clock, fit, skip, width};
 use leak_report::render::rate;
 
-const KEYS: &str = "q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  p pause  u unit";
-const STACK_KEYS: &str = "q quit  ? help  ↑↓←→ scroll  Enter sites  s order  / filter  m mark  p pause";
+const KEYS: &str = "q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  v verdict";
+const STACK_KEYS: &str = "q quit  ? help  ↑↓←→ scroll  Enter sites  s order  / filter  m mark  v verdict";
 
 /// Appearance of the view.
 #[derive(Clone, Copy, Debug)]

@@ -17,10 +17,10 @@ impl Serialize for VerdictJson {
     }
 }
 
-/// The verdict of a report, with how it was made.
+/// A verdict on many blocks, with how it was made.
 #[derive(Serialize)]
-pub(super) struct JudgementJson {
-    /// Sum over all stacks.
+pub struct JudgementJson {
+    /// Sum over all blocks.
     #[serde(flatten)]
     verdict: VerdictJson,
     passes: u32,
@@ -32,11 +32,22 @@ pub(super) struct JudgementJson {
     unknown_because: BTreeMap<&'static str, AmountJson>,
     freed_later: AmountJson,
     unreadable_bytes: u64,
+    /// Kinds that there are not are absent.
+    not_seen: BTreeMap<&'static str, u64>,
 }
 
 impl JudgementJson {
-    /// `None` if no verdict was asked for.
+    /// The verdict of a report, over all stacks; `None` if none was asked for.
     pub(super) fn of(report: &Report) -> Option<Self> {
+        let verdict = report.stacks().map(|stack| stack.judged()).sum();
+        report
+            .judgement
+            .as_ref()
+            .map(|judgement| Self::new(verdict, judgement))
+    }
+
+    /// A verdict and the facts about it.
+    pub fn new(verdict: Verdict, judgement: &Judgement) -> Self {
         let Judgement {
             passes,
             took,
@@ -45,11 +56,12 @@ impl JudgementJson {
             unjudged,
             freed_later,
             unreadable,
-        } = report.judgement.as_ref()?;
+            hidden,
+        } = judgement;
         let nanoseconds = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let reasons = unjudged.iter();
-        Some(Self {
-            verdict: VerdictJson(report.stacks().map(|stack| stack.judged()).sum()),
+        Self {
+            verdict: VerdictJson(verdict),
             passes: *passes,
             took_ns: nanoseconds(*took),
             read_bytes: *read,
@@ -59,6 +71,10 @@ impl JudgementJson {
                 .collect(),
             freed_later: (*freed_later).into(),
             unreadable_bytes: *unreadable,
-        })
+            not_seen: hidden
+                .iter()
+                .map(|(place, &count)| (place.name(), count))
+                .collect(),
+        }
     }
 }

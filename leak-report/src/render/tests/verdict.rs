@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::model::{
-    Amount, BlockList, Losses, Measure, Order, Quantity, StackRecent, Unit, Unjudged, Verdict,
+    Amount, BlockList, Hidden, Losses, Measure, Order, Quantity, StackRecent, Unit, Unjudged, Verdict,
 };
 use crate::samples::judged;
 
@@ -75,6 +75,7 @@ fn text_of_doubts() {
         judgement.freed_later = amount(3);
         judgement.unreadable = 4096;
         judgement.stopped = Some(Duration::from_micros(28_450));
+        judgement.hidden = [(Hidden::Sockets, 12), (Hidden::Pipes, 1)].into();
     }
     let text = rendered(&report, Format::Text);
     for expected in [
@@ -82,6 +83,7 @@ fn text_of_doubts() {
          may be\n",
         "verdict: 4.0 KiB of memory could not be read: ",
         "; threads were stopped for at most 28.4 ms\n",
+        "verdict: not looked into: 1 pipe, 12 sockets; a block that only pointers in there lead to is called lost\n",
     ] {
         assert!(text.contains(expected), "no {expected:?} in {text}");
     }
@@ -150,6 +152,7 @@ fn json_of_a_verdict() {
             "passes": 5, "took_ns": 3_200_000_000_u64, "read_bytes": 3_u64 << 30, "stopped_ns": null,
             "unknown_because": {Unjudged::NotSettled.name(): part(1)},
             "freed_later": part(0), "unreadable_bytes": 0,
+            "not_seen": {Hidden::Pipes.name(): 2},
         })
     );
     let without = parsed(&full());

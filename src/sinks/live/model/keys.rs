@@ -15,7 +15,7 @@ const COLUMNS: usize = 8;
 const LINES: usize = 10;
 
 /// Keys and their effects, for people.
-pub(in crate::sinks::live) const HELP: [(&str, &str); 18] = [
+pub(in crate::sinks::live) const HELP: [(&str, &str); 19] = [
     ("q  Esc  Ctrl-C", "leave; Esc first takes back what is open"),
     ("↑ ↓  j k", "select a site, or scroll the stack"),
     (
@@ -33,6 +33,7 @@ pub(in crate::sinks::live) const HELP: [(&str, &str); 18] = [
     ("u", "growth and trend in blocks, or in bytes"),
     ("/", "only sites with this text in a frame; Esc ends it"),
     ("m", "mark: growth is what came since then"),
+    ("v", "verdict: what is lost, in each report; again: no more"),
     ("p  Space", "pause what is shown; the trace goes on"),
     ("l", "messages"),
     ("Ctrl-L", "draw everything anew"),
@@ -70,6 +71,7 @@ impl Model {
             }
             Key::Character('q') => return Some(Action::Quit),
             Key::Character('m') => return Some(Action::Mark),
+            Key::Character('v') => return Some(Action::Verdict),
             Key::Character('j') => self.apply_move(Move::Down),
             Key::Character('k') => self.apply_move(Move::Up),
             Key::Character(character) => self.press_letter(character),

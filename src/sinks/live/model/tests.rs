@@ -179,7 +179,7 @@ fn ways_out() {
         assert_eq!(model.press(Key::Redraw), Some(Action::Redraw), "{before}");
         press(&mut model, "!");
     }
-    assert_eq!(press(&mut model, "m"), [Action::Mark]);
+    assert_eq!(press(&mut model, "mv"), [Action::Mark, Action::Verdict]);
     // The key that closes the help does nothing else.
     assert_eq!(press(&mut model, "?q"), []);
     assert_eq!(model.overlay(), Overlay::None);

@@ -101,7 +101,7 @@ end: complete
 
 nothing lost  2 of 3 stacks complete (98.1% of allocations)
 tracing process 4242: 12 probes
-q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  p pause  u unit
+q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  v verdict
 ");
 }
 
@@ -208,7 +208,7 @@ end: no_cfi at app+0xe1ab15b9 (code without CFI, frame pointer not plausible)
 
 lost: 12 blocks, 3.3 KiB (block_table_full 12)  2 of 3 stacks complete (98.4% of allocations)  estimates: 1 of 100
 tracing process 4242: 12 probes
-q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  p pause  u unit
+q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  v verdict
 ");
 }
 
@@ -266,29 +266,29 @@ fn states() {
     press(&mut model, "?");
     insta::assert_snapshot!(screen(&mut model, 80, 24), @r"
 memleak  4242 leaker                                         0:01:05 every 1.0 s
-alloc 12 k/s  free 1.0 k/s  live 212.5 KiB in 22 k blocks  overhead 2.1%
-  ┌ Keys (↑ ↓ scroll, others close this) ────────────────────────────────────┐
-> │q  Esc  Ctrl-C      leave; Esc first takes back what is open              │
-  │↑ ↓  j k            select a site, or scroll the stack                    │
+al┌ Keys (↑ ↓ scroll, others close this) ────────────────────────────────────┐
+  │q  Esc  Ctrl-C      leave; Esc first takes back what is open              │
+> │↑ ↓  j k            select a site, or scroll the stack                    │
   │PgUp PgDn Home End  the same, by pages, to the first, to the last         │
   │Enter  Tab          to the stack and back                                 │
   │← →                 move a stack whose lines are too long                 │
   │s                   order by the next of these five:                      │
   │x                   suspicion: how much a site behaves like a leak        │
-─ │o                   what is outstanding                                   │──
-al│g                   growth                                                │
-op│a                   what was allocated in all                             │
-Le│b                   the number of blocks                                  │
-ca│u                   growth and trend in blocks, or in bytes               │
-ma│/                   only sites with this text in a frame; Esc ends it     │
-__│m                   mark: growth is what came since then                  │
+  │o                   what is outstanding                                   │
+─ │g                   growth                                                │──
+al│a                   what was allocated in all                             │
+op│b                   the number of blocks                                  │
+Le│u                   growth and trend in blocks, or in bytes               │
+ca│/                   only sites with this text in a frame; Esc ends it     │
+ma│m                   mark: growth is what came since then                  │
+__│v                   verdict: what is lost, in each report; again: no more │
 _s│p  Space            pause what is shown; the trace goes on                │
 en│l                   messages                                              │
   │Ctrl-L              draw everything anew                                  │
   │?  h                this                                                  │
 no└──────────────────────────────────────────────────────────────────────────┘
 tracing process 4242: 12 probes
-q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  p pause  u unit
+q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  v verdict
 ");
     model.press(Key::Escape);
     press(&mut model, "l");

@@ -8,10 +8,10 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use leak_report::model::leak::{Change, Order, Suspicion};
 use leak_report::model::{
-    AGE_BOUNDS, Ages, Amount, BlockList, Compared, Estimate, Frame, FrameId, Gap, Governed, InlinedFrame,
-    InstanceEnd, Judgement, KernelFacts, KindTotals, ListedBlock, Location, Losses, Measure, ModuleId,
-    Overhead, Parts, Place, ProbeProgram, ProgramTime, Quantity, RegionKind, Report, Sampling, Spent, Spread,
-    StackRecent, Symbol, Symbolized, TargetFacts, TimeOfDay, Traps, Unit, Unjudged, Weight,
+    AGE_BOUNDS, Ages, Amount, BlockList, Compared, Estimate, Frame, FrameId, Gap, Governed, Hidden,
+    InlinedFrame, InstanceEnd, Judgement, KernelFacts, KindTotals, ListedBlock, Location, Losses, Measure,
+    ModuleId, Overhead, Parts, Place, ProbeProgram, ProgramTime, Quantity, RegionKind, Report, Sampling,
+    Spent, Spread, StackRecent, Symbol, Symbolized, TargetFacts, TimeOfDay, Traps, Unit, Unjudged, Weight,
 };
 use leak_report::samples;
 
@@ -86,6 +86,7 @@ pub(super) fn rich() -> Report {
         unjudged: Unjudged::ALL.map(|reason| (reason, estimate(8).amount)).into(),
         freed_later: estimate(9).amount,
         unreadable: 1,
+        hidden: [(Hidden::Pipes, 1)].into(),
     });
     targets(&mut report);
     stacks(&mut report);

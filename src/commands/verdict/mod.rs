@@ -1,0 +1,82 @@
+//! `memleak verdict`: which blocks of a process that is not traced nobody can reach any more.
+//!
+//! Blocks are what the allocator's structures list, so that nothing is known of who allocated them: they are summed by size.
+
+mod json;
+mod text;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use crate::bpf::collect::Judged;
+use crate::session::{InUse, VerdictSettings, judge_in_use};
+use leak_report::model::Amount;
+
+/// The form of the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// One object.
+    Json,
+}
+
+/// Options of `memleak verdict`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    pub pid: u32,
+    pub settings: VerdictSettings,
+    /// Lists the address of each lost block.
+    pub list: bool,
+    pub format: Format,
+}
+
+/// Lost blocks that are alike.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Group {
+    /// True if no other lost block leads to them.
+    is_definite: bool,
+    /// Bytes of each.
+    size: u64,
+    amount: Amount,
+    /// Ascending.
+    addresses: Vec<u64>,
+}
+
+/// Makes and prints a verdict.
+///
+/// # Errors
+///
+/// No verdict is possible, or it cannot be written.
+pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<()> {
+    let found = judge_in_use(options.pid, options.settings)?;
+    let groups = groups(&found);
+    match options.format {
+        Format::Text => text::render(&found, &groups, options.list, out)?,
+        Format::Json => json::render(&found, &groups, options.list, out)?,
+    }
+    Ok(out.flush()?)
+}
+
+/// Sums the lost blocks, what is most first.
+fn groups(found: &InUse) -> Vec<Group> {
+    let mut groups: BTreeMap<(bool, u64), Group> = BTreeMap::new();
+    for (block, judged) in &found.lost {
+        let is_definite = *judged == Judged::DefinitelyLost;
+        let group = groups.entry((is_definite, block.size)).or_insert(Group {
+            is_definite,
+            size: block.size,
+            amount: Amount::default(),
+            addresses: Vec::new(),
+        });
+        group.amount = group.amount
+            + Amount {
+                bytes: block.size,
+                blocks: 1,
+            };
+        group.addresses.push(block.address.get());
+    }
+    let mut groups: Vec<_> = groups.into_values().collect();
+    groups.sort_by_key(|group| std::cmp::Reverse((group.is_definite, group.amount.bytes)));
+    groups
+}

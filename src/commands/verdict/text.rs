@@ -1,0 +1,53 @@
+//! The verdict for people.
+
+use std::io::{self, Write};
+
+use super::Group;
+use crate::session::InUse;
+use leak_report::render::{counted, printable, short_size, verdict_lines};
+
+/// Maximum number of groups that are shown.
+const MOST_GROUPS: usize = 20;
+
+pub(super) fn render(found: &InUse, groups: &[Group], list: bool, out: &mut dyn Write) -> io::Result<()> {
+    let (pid, name) = (found.target.pid(), printable(found.target.comm()));
+    writeln!(out, "Blocks of glibc's malloc in process {pid} ({name})")?;
+    for line in verdict_lines(&found.verdict, &found.facts) {
+        writeln!(out, "  {line}")?;
+    }
+    if groups.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n    BLOCKS      BYTES       EACH  LOST")?;
+    for group in groups.iter().take(MOST_GROUPS) {
+        let how = if group.is_definite {
+            "definitely"
+        } else {
+            "indirectly"
+        };
+        let bytes = short_size(group.amount.bytes);
+        writeln!(
+            out,
+            "{:>10} {bytes:>10} {:>10}  {how}",
+            group.amount.blocks, group.size
+        )?;
+        let addresses = group.addresses.iter().filter(|_| list);
+        for address in addresses {
+            writeln!(out, "             {address:#x}")?;
+        }
+    }
+    let rest = groups.get(MOST_GROUPS..).unwrap_or_default();
+    let blocks = rest.iter().map(|group| group.amount.blocks).sum();
+    if blocks > 0 {
+        writeln!(
+            out,
+            "and {} of {} other sizes",
+            counted(blocks, "block"),
+            rest.len()
+        )?;
+    }
+    writeln!(
+        out,
+        "\nWho allocates such blocks from now on: memleak --verdict -p {pid}"
+    )
+}

@@ -1,0 +1,406 @@
+//! Stops the threads of a process that run, for a moment. Threads that wait in the kernel are left alone: a stop would have some of
+//! their calls, such as `epoll_wait`, end with EINTR.
+//!
+//! A helper process traces them (`ptrace(2)`, `PTRACE_SEIZE` and `PTRACE_INTERRUPT`). If it ends, or memleak does, however that happens,
+//! the kernel lets them run on. Nothing of the process is written.
+#![allow(unsafe_code, reason = "a request of ptrace that no library knows")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::ptrace;
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use thiserror::Error;
+
+use super::{MAX_THREADS, read_stat};
+use crate::base::helper::{self, close_gaps, gaps_between};
+use crate::base::proc_fields::ProcFields;
+
+/// Attempts to find no thread running, each after those that ran were stopped.
+const ROUNDS: u32 = 32;
+/// Time to wait for a thread to stop; one that waits for a disk cannot at once.
+const STOP_TIME: Duration = Duration::from_millis(500);
+/// Time between two looks at whether a thread has stopped.
+const PAUSE: Duration = Duration::from_micros(20);
+/// Maximum bytes of a thread's vector registers: those of AVX-512 and AMX have some 11 KiB.
+const MAX_VECTORS: usize = 16 << 10;
+
+/// A process whose threads that ran are stopped, until this is dropped.
+#[derive(Debug)]
+pub struct Halt {
+    pid: u32,
+    helper: Pid,
+    /// Its end is the helper's sign to let the threads go on.
+    channel: Option<UnixStream>,
+    /// Threads that were left alone, with how often each has left a CPU.
+    waiting: BTreeMap<u32, u64>,
+    /// Words of the stopped threads' vector registers, without zeros.
+    words: Vec<u64>,
+    /// Number of threads that are stopped.
+    stopped: u64,
+    since: Instant,
+}
+
+/// Why the threads of a process were not stopped; they run on.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum CannotHalt {
+    #[error("process {0} traces it, as a debugger does")]
+    Traced(u64),
+    #[error("the kernel refuses: {0} (CAP_SYS_PTRACE is needed)")]
+    Refused(Errno),
+    #[error("some of its threads did not stop, or others began to run, each time that it was tried")]
+    Restless,
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl From<io::Error> for CannotHalt {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl Halt {
+    /// Stops the threads of process `pid` that run.
+    ///
+    /// # Errors
+    ///
+    /// A [`CannotHalt`]; whatever was stopped goes on.
+    pub fn of(pid: u32) -> Result<Self, CannotHalt> {
+        if let Some(tracer) = tracer(pid)? {
+            return Err(CannotHalt::Traced(tracer));
+        }
+        let (ours, theirs) = UnixStream::pair()?;
+        let gaps = gaps_between(vec![theirs.as_raw_fd()]);
+        let since = Instant::now();
+        let helper = helper::start(|| {
+            close_gaps(&gaps);
+            hold_until_told(pid, &theirs);
+        });
+        drop(theirs);
+        let mut halt = Self {
+            pid,
+            helper: helper.ok_or_else(|| CannotHalt::Failed("no process can be started".to_owned()))?,
+            channel: Some(ours),
+            waiting: BTreeMap::new(),
+            words: Vec::new(),
+            stopped: 0,
+            since,
+        };
+        for _ in 0..ROUNDS {
+            halt.ask()?;
+            if let Some(waiting) = waiting(pid)? {
+                halt.waiting = waiting;
+                return Ok(halt);
+            }
+        }
+        Err(CannotHalt::Restless)
+    }
+
+    /// Has the helper stop what runs now.
+    fn ask(&mut self) -> Result<(), CannotHalt> {
+        let Some(channel) = &mut self.channel else {
+            return Err(CannotHalt::Restless);
+        };
+        channel.write_all(&[1])?;
+        let mut word = || {
+            let mut bytes = [0; 8];
+            channel.read_exact(&mut bytes)?;
+            Ok::<_, io::Error>(u64::from_ne_bytes(bytes))
+        };
+        match word()? {
+            0 => {}
+            ETIMEDOUT => return Err(CannotHalt::Restless),
+            errno => {
+                return Err(CannotHalt::Refused(Errno::from_raw(
+                    errno.try_into().unwrap_or(0),
+                )));
+            }
+        }
+        self.stopped = word()?;
+        for _ in 0..word()? {
+            self.words.push(word()?);
+        }
+        Ok(())
+    }
+
+    /// Words of the stopped threads' vector registers, without zeros.
+    pub fn words(&self) -> &[u64] {
+        &self.words
+    }
+
+    /// Returns whether nothing of the process has run until now: none of the threads that were left alone.
+    pub fn is_complete(&self) -> bool {
+        waiting(self.pid).is_ok_and(|now| now.as_ref() == Some(&self.waiting))
+    }
+
+    /// Lets the threads go on. Returns how long the first of them was stopped at most; `None` if none had to be.
+    pub fn end(self) -> Option<Duration> {
+        let (since, stopped) = (self.since, self.stopped);
+        drop(self);
+        (stopped > 0).then(|| since.elapsed())
+    }
+}
+
+impl Drop for Halt {
+    fn drop(&mut self) {
+        drop(self.channel.take());
+        // The pid cannot have been reused before this call.
+        _ = waitpid(self.helper, None);
+    }
+}
+
+const ETIMEDOUT: u64 = libc::ETIMEDOUT as u64;
+
+/// Threads of process `pid`, and of each its status, if it still runs.
+fn threads(pid: u32) -> io::Result<impl Iterator<Item = (u32, ProcFields)>> {
+    let entries = fs::read_dir(format!("/proc/{pid}/task"))?.take(MAX_THREADS);
+    Ok(entries.filter_map(move |entry| {
+        let entry = entry.ok()?;
+        let tid = entry.file_name().to_str()?.parse().ok()?;
+        let status = ProcFields::read(entry.path().join("status")).ok()?;
+        Some((tid, status))
+    }))
+}
+
+/// The process that traces a thread of process `pid`.
+fn tracer(pid: u32) -> io::Result<Option<u64>> {
+    let mut tracers = threads(pid)?.filter_map(|(_, status)| status.number("TracerPid"));
+    Ok(tracers.find(|&tracer| tracer != 0))
+}
+
+/// Threads that are not traced, with how often each has left a CPU; `None` if one of them runs.
+///
+/// If a thread waits when its state is read, and the number is the same before and after that as at another such moment, it has
+/// not run between the two.
+fn waiting(pid: u32) -> io::Result<Option<BTreeMap<u32, u64>>> {
+    let switches = |status: &ProcFields| {
+        let voluntary = status.number("voluntary_ctxt_switches")?;
+        Some(voluntary + status.number("nonvoluntary_ctxt_switches")?)
+    };
+    let mut waiting = BTreeMap::new();
+    for (tid, before) in threads(pid)? {
+        match state(pid, tid) {
+            Some(b'R') => return Ok(None),
+            Some(b't' | b'Z' | b'X') | None => {}
+            Some(_) => {
+                let after = ProcFields::read(format!("/proc/{pid}/task/{tid}/status"))?;
+                let both = (switches(&before), switches(&after));
+                let (Some(before), Some(after)) = both else {
+                    return Ok(None);
+                };
+                if before != after {
+                    return Ok(None);
+                }
+                waiting.insert(tid, after);
+            }
+        }
+    }
+    Ok(Some(waiting))
+}
+
+fn state(pid: u32, tid: u32) -> Option<u8> {
+    let stat = File::open(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+    Some(read_stat(&stat).ok()?.state)
+}
+
+/// Runs in the helper: for each byte, stops the threads that run and answers; at the end of the bytes, lets all go on.
+fn hold_until_told(pid: u32, mut channel: &UnixStream) {
+    let mut stopped = Vec::new();
+    let mut tried = BTreeSet::new();
+    let mut byte = [0];
+    while channel.read_exact(&mut byte).is_ok() {
+        let before = stopped.len();
+        let answer = stop_running(pid, &mut stopped, &mut tried);
+        let errno = answer.err().map_or(0, |error| error as u64);
+        let new = stopped.iter().skip(before);
+        let words: Vec<_> = new.flat_map(|&(tid, _)| vectors(tid)).collect();
+        let counts = [errno, stopped.len() as u64, words.len() as u64];
+        let message = counts.into_iter().chain(words);
+        let message = message.take(if errno == 0 { usize::MAX } else { 1 });
+        let bytes: Vec<u8> = message.flat_map(u64::to_ne_bytes).collect();
+        if channel.write_all(&bytes).is_err() {
+            break;
+        }
+    }
+    for (tid, signal) in stopped {
+        _ = ptrace::detach(tid, signal);
+    }
+}
+
+/// Stops each thread that runs, and adds it to `stopped` with the signal that it was about to take. `tried`: those that were told to.
+fn stop_running(
+    pid: u32,
+    stopped: &mut Vec<(Pid, Option<Signal>)>,
+    tried: &mut BTreeSet<u32>,
+) -> nix::Result<()> {
+    for _ in 0..ROUNDS {
+        let entries = fs::read_dir(format!("/proc/{pid}/task")).map_err(|_| Errno::ESRCH)?;
+        let tids = entries
+            .take(MAX_THREADS)
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        let runs = |tid: &u32| !tried.contains(tid) && state(pid, *tid) == Some(b'R');
+        let running: Vec<u32> = tids.filter(runs).collect();
+        if running.is_empty() {
+            return Ok(());
+        }
+        let mut told = Vec::new();
+        for tid in running {
+            let thread = Pid::from_raw(tid.try_into().unwrap_or(-1));
+            let asked =
+                ptrace::seize(thread, ptrace::Options::empty()).and_then(|()| ptrace::interrupt(thread));
+            match asked {
+                Ok(()) => {
+                    tried.insert(tid);
+                    told.push(thread);
+                }
+                // It has ended.
+                Err(Errno::ESRCH) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        // All were told before the first is waited for.
+        let until = Instant::now() + STOP_TIME;
+        for thread in told {
+            stopped.extend(wait_for_stop(thread, until)?);
+        }
+    }
+    Err(Errno::ETIMEDOUT)
+}
+
+/// Waits until a thread has stopped; `None` if it ended. It may have stopped for a signal, which it takes when it goes on.
+fn wait_for_stop(thread: Pid, until: Instant) -> nix::Result<Option<(Pid, Option<Signal>)>> {
+    loop {
+        match waitpid(thread, Some(WaitPidFlag::__WALL | WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::StillAlive) if Instant::now() < until => sleep(PAUSE),
+            Ok(WaitStatus::StillAlive) => return Err(Errno::ETIMEDOUT),
+            Ok(WaitStatus::Stopped(_, signal)) => return Ok(Some((thread, Some(signal)))),
+            Ok(WaitStatus::PtraceEvent(..) | WaitStatus::PtraceSyscall(_) | WaitStatus::Continued(_)) => {
+                return Ok(Some((thread, None)));
+            }
+            Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) | Err(Errno::ECHILD) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Register sets that hold a thread's vector registers (`NT_X86_XSTATE`; `NT_PRFPREG`, `NT_ARM_SVE` of the kernel's
+/// `include/uapi/linux/elf.h`).
+#[cfg(target_arch = "x86_64")]
+const VECTOR_SETS: &[i32] = &[0x202];
+#[cfg(not(target_arch = "x86_64"))]
+const VECTOR_SETS: &[i32] = &[2, 0x405];
+
+/// Words of a stopped thread's vector registers, without zeros. A block can move through them while its old place is overwritten.
+fn vectors(thread: Pid) -> Vec<u64> {
+    let mut words = Vec::new();
+    for &set in VECTOR_SETS {
+        let mut bytes = vec![0_u8; MAX_VECTORS];
+        let mut vector = libc::iovec {
+            iov_base: bytes.as_mut_ptr().cast(),
+            iov_len: bytes.len(),
+        };
+        // SAFETY: the kernel writes as many bytes as the vector says that there are, and sets how many it has written.
+        let read = unsafe { libc::ptrace(libc::PTRACE_GETREGSET, thread.as_raw(), set, &raw mut vector) };
+        if read == 0 {
+            let (chunks, _) = bytes[..vector.iov_len.min(MAX_VECTORS)].as_chunks();
+            words.extend(chunks.iter().map(|word| u64::from_ne_bytes(*word)));
+        }
+    }
+    words.retain(|&word| word != 0);
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    /// A program that counts in two threads, or waits; ended when dropped.
+    struct Program(Child);
+
+    impl Program {
+        fn start(script: &str) -> Self {
+            let mut command = Command::new("perl");
+            command.args(["-e", script]).stdout(Stdio::piped());
+            Self(command.spawn().expect("perl is there"))
+        }
+
+        fn pid(&self) -> u32 {
+            self.0.id()
+        }
+
+        fn state(&self) -> u8 {
+            state(self.pid(), self.pid()).expect("it runs")
+        }
+    }
+
+    impl Drop for Program {
+        fn drop(&mut self) {
+            _ = self.0.kill();
+            _ = self.0.wait();
+        }
+    }
+
+    fn wait_until(is_so: impl Fn() -> bool) {
+        let until = Instant::now() + Duration::from_secs(20);
+        while !is_so() {
+            assert!(Instant::now() < until, "it does not come to this");
+            sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// A thread that runs is stopped, and goes on afterwards; while it is stopped, nobody else stops it.
+    #[test]
+    fn a_running_thread() {
+        let program = Program::start("1 while 1");
+        wait_until(|| program.state() == b'R');
+        let halt = Halt::of(program.pid()).expect("ours");
+        assert_eq!(program.state(), b't');
+        assert!(halt.is_complete() && halt.waiting.is_empty());
+        let refused = Halt::of(program.pid()).expect_err("it is traced");
+        assert!(matches!(refused, CannotHalt::Traced(_)), "{refused}");
+        assert!(halt.end().is_some());
+        wait_until(|| program.state() == b'R');
+    }
+
+    /// A thread that waits is left alone, which is noticed when it runs.
+    #[test]
+    fn a_waiting_thread() {
+        let program = Program::start("$SIG{USR1} = sub {}; sleep 1000 while 1");
+        wait_until(|| program.state() == b'S');
+        let halt = Halt::of(program.pid()).expect("ours");
+        assert_eq!(program.state(), b'S');
+        assert!(halt.is_complete() && halt.waiting.len() == 1 && halt.words().is_empty());
+        let pid = Pid::from_raw(program.pid().try_into().expect("small"));
+        nix::sys::signal::kill(pid, Signal::SIGUSR1).expect("ours");
+        wait_until(|| !halt.is_complete());
+        assert_eq!(halt.end(), None);
+    }
+
+    /// Without the process that stopped it, however it ended, a thread goes on.
+    #[test]
+    fn the_helper_is_killed() {
+        let program = Program::start("1 while 1");
+        wait_until(|| program.state() == b'R');
+        let halt = Halt::of(program.pid()).expect("ours");
+        nix::sys::signal::kill(halt.helper, Signal::SIGKILL).expect("ours");
+        wait_until(|| program.state() == b'R');
+        assert!(!halt.is_complete());
+    }
+
+    /// A process that is gone is an error.
+    #[test]
+    fn gone() {
+        assert!(matches!(Halt::of(1 << 30), Err(CannotHalt::Failed(_))));
+    }
+}

@@ -1,0 +1,72 @@
+//! Blocks in use, by glibc's own structures.
+
+use std::ops::Range;
+
+use unwind_tables::addr::Avma;
+
+use super::walk::{HEADER, IS_MMAPPED, is_header, size};
+use super::{Area, areas, search};
+use crate::process::maps::MapsEntry;
+use crate::reach::Memory;
+use crate::reach::heap::{Block, Heap};
+
+/// Low bits of the size of a chunk that is a mapping of its own: no other flag.
+const FLAGS: u64 = 7;
+const PAGE: u64 = 4096;
+
+/// Lists all blocks in use; `None` if there is no arena.
+pub(in super::super) fn in_use(memory: &dyn Memory, maps: &[MapsEntry]) -> Option<Vec<Block>> {
+    let nothing = Heap::default();
+    let (arenas, finder) = search(memory, maps, &nothing);
+    if arenas.is_empty() {
+        return None;
+    }
+    let mut headers = Vec::new();
+    finder.collector.unlisted.runs(&mut |run| {
+        let chunks = (run.start..run.end).step_by(16);
+        headers.extend(chunks.map(|at| Avma::new(at + 8)..Avma::new(at + HEADER)));
+    });
+    let mut blocks = Vec::with_capacity(headers.len());
+    memory.visit(&headers, &mut |at, words| {
+        if let [word] = words
+            && is_header(*word, false)
+        {
+            // The first word of the next chunk is this one's.
+            blocks.push(block(at.wrapping_add(8), size(*word).saturating_sub(8)));
+        }
+    });
+    let areas = areas(maps);
+    let others = areas.iter().filter(|area| !area.is_brk);
+    blocks.extend(others.flat_map(|area| mapped(memory, area)));
+    Some(blocks)
+}
+
+fn block(address: Avma, size: u64) -> Block {
+    Block {
+        address,
+        size,
+        allocated_at: size,
+        stack: 0,
+    }
+}
+
+/// Blocks at the start of an area that are mappings of their own, one behind the other.
+fn mapped<'a>(memory: &'a dyn Memory, area: &Area) -> impl Iterator<Item = Block> + 'a {
+    let Range { start, end } = area.range;
+    let mut next = start;
+    std::iter::from_fn(move || {
+        let mut header = [0; 2];
+        if !memory.read(Avma::new(next), &mut header) {
+            return None;
+        }
+        let [before, word] = header;
+        let bytes = size(word);
+        let is_mapped = before == 0 && word & FLAGS == IS_MMAPPED && bytes.is_multiple_of(PAGE) && bytes > 0;
+        let behind = next
+            .checked_add(bytes)
+            .filter(|behind| is_mapped && *behind <= end)?;
+        let address = Avma::new(next + HEADER);
+        next = behind;
+        Some(block(address, bytes - HEADER))
+    })
+}

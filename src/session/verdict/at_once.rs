@@ -1,0 +1,120 @@
+//! A verdict on a process whose threads are stopped while its memory is copied: one pass over the copy says everything.
+
+use std::collections::HashSet;
+use std::io;
+
+use super::subject::{Outside, Subject};
+use crate::base::proc_fields::ProcFields;
+use crate::bpf::Registers;
+use crate::process::halt::{CannotHalt, Halt};
+use crate::process::maps::MapsEntry;
+use crate::process::maps_of;
+use crate::reach::copy::{Copy, Room};
+use crate::reach::heap::Block;
+use crate::reach::reader::Reader;
+
+/// Attempts to copy the memory while none of the threads that wait in the kernel begins to run.
+const ATTEMPTS: u32 = 5;
+/// Share of the available memory that a copy may take, in percent.
+const MOST: u64 = 80;
+
+/// Result of one attempt.
+enum Attempt {
+    /// Nothing ran.
+    Complete,
+    /// A thread that waited in the kernel began to run.
+    Woken,
+}
+
+impl Subject {
+    /// Makes a verdict from a copy. Without success, passes are needed as if this had not been tried.
+    ///
+    /// `list` returns the blocks that are outstanding.
+    pub(super) fn judge_at_once(
+        &mut self,
+        list: &mut dyn FnMut() -> io::Result<Vec<Block>>,
+        mut registers: Option<&mut Registers<'_>>,
+    ) {
+        if !self.needs_more() || self.is_still() {
+            return;
+        }
+        let mut attempts = 0..ATTEMPTS;
+        let failure = loop {
+            if attempts.next().is_none() {
+                break "threads that waited began to run during each copy".to_owned();
+            }
+            match self.attempt(list, registers.as_deref_mut()) {
+                Ok(Attempt::Complete) => return,
+                Ok(Attempt::Woken) => {}
+                Err(error) => break error.to_string(),
+            }
+        };
+        tracing::warn!(
+            "process {} is judged while it runs, as without `stop`: {failure}",
+            self.pid()
+        );
+    }
+
+    fn attempt(
+        &mut self,
+        list: &mut dyn FnMut() -> io::Result<Vec<Block>>,
+        registers: Option<&mut Registers<'_>>,
+    ) -> Result<Attempt, CannotHalt> {
+        let pid = self.pid();
+        let room = self.make_room()?;
+        let before = list()?;
+        let halt = Halt::of(pid)?;
+        let copied = self.copy(room, registers);
+        let is_complete = halt.is_complete();
+        let mut words = halt.words().to_vec();
+        let stopped = halt.end();
+        self.was_stopped(stopped);
+        match stopped {
+            Some(time) => tracing::info!(
+                "threads of process {pid} were stopped for {:.1} ms",
+                time.as_secs_f64() * 1e3
+            ),
+            None => tracing::info!("no thread of process {pid} ran, none was stopped"),
+        }
+        let (copy, mappings, mut outside) = copied?;
+        outside.words.append(&mut words);
+        let heap = self.look(before, &copy, copy.pages(), &mappings, &outside);
+        self.check()?;
+        if !is_complete {
+            return Ok(Attempt::Woken);
+        }
+        // What was freed between the listing and the stop was listed for nothing.
+        let after: HashSet<_> = list()?.iter().map(Block::identity).collect();
+        self.settle(&heap, &copy, |block| after.contains(&block.identity()));
+        Ok(Attempt::Complete)
+    }
+
+    /// Copies all that a verdict needs.
+    fn copy(
+        &mut self,
+        room: Room,
+        registers: Option<&mut Registers<'_>>,
+    ) -> io::Result<(Copy, Vec<MapsEntry>, Outside)> {
+        let mappings = maps_of(self.pid())?;
+        let reader = Reader::new(self.pid(), self.pages(&mappings)?);
+        let outside = Outside::read(self.pid(), registers)?;
+        let (copy, unreadable) = Copy::of(reader, room);
+        self.has_read(copy.pages().bytes(), unreadable);
+        Ok((copy, mappings, outside))
+    }
+
+    /// Makes room for a copy, and says how long it will take.
+    fn make_room(&self) -> io::Result<Room> {
+        let pages = self.pages(&maps_of(self.pid())?)?;
+        let memory = ProcFields::read("/proc/meminfo")?;
+        let available = memory.number("MemAvailable").unwrap_or(0).saturating_mul(1024);
+        let mut room = Room::new(&pages, available / 100 * MOST)?;
+        let time = room.expected_time(&Reader::new(self.pid(), pages));
+        tracing::info!(
+            "stopping the threads of process {} that run, for some {:.0} ms",
+            self.pid(),
+            time.as_secs_f64() * 1e3
+        );
+        Ok(room)
+    }
+}

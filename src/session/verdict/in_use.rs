@@ -1,0 +1,161 @@
+//! A verdict on all blocks that a process has from its allocator, without a trace: what the allocator's own structures list.
+
+use std::collections::HashSet;
+use std::io;
+use std::thread::sleep;
+use std::time::Instant;
+
+use thiserror::Error;
+
+use super::subject::{End, Subject};
+use super::{VerdictSettings, WATCH_TIME};
+use crate::bpf::collect::Judged;
+use crate::bpf::{Registers, Storage};
+use crate::process::{Target, TargetError, maps_of};
+use crate::reach::free;
+use crate::reach::heap::Block;
+use crate::reach::passes::Identity;
+use crate::reach::reader::Reader;
+use leak_report::model::{Amount, Judgement, Unjudged, Verdict};
+
+/// The verdict on the blocks of one process.
+#[derive(Debug)]
+pub struct InUse {
+    /// The process that was looked at.
+    pub target: Target,
+    pub verdict: Verdict,
+    pub facts: Judgement,
+    /// Blocks that are lost, by address.
+    pub lost: Vec<(Block, Judged)>,
+}
+
+/// Why there is no verdict on a process that is not traced.
+#[derive(Debug, Error)]
+pub enum InUseError {
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    #[error(
+        "process {0} has no memory of glibc's malloc, the allocator whose blocks can be listed; `memleak --verdict -p {0}` traces it, \
+         with any allocator"
+    )]
+    NotListed(u32),
+    #[error("cannot read the memory of process {pid}: {error}; CAP_SYS_PTRACE is needed; try sudo")]
+    Unreadable { pid: u32, error: io::Error },
+}
+
+/// Makes a verdict on the blocks of process `pid`. What is called lost is watched for a second.
+///
+/// # Errors
+///
+/// An [`InUseError`]; nothing of the process is changed in any case.
+pub fn judge_in_use(pid: u32, settings: VerdictSettings) -> Result<InUse, InUseError> {
+    let target = Target::open(pid)?;
+    let began = Instant::now();
+    let unreadable = |error| InUseError::Unreadable { pid, error };
+    let mut storage = Storage::uninit();
+    let registers = Registers::open(&mut storage);
+    let mut registers = registers.inspect_err(|error| tracing::warn!("{error}")).ok();
+    let mut subject = Subject::new(0, pid, false, settings.tags);
+    subject.check().map_err(unreadable)?;
+    let list = |subject: &Subject| list(subject).map_err(unreadable);
+    let first = list(&subject)?.ok_or(InUseError::NotListed(pid))?;
+    let first: HashSet<Identity> = first.iter().map(Block::identity).collect();
+    if settings.stops {
+        let listed = Subject::new(0, pid, false, settings.tags);
+        subject.judge_at_once(
+            &mut || Ok(self::list(&listed)?.unwrap_or_default()),
+            registers.as_mut(),
+        );
+    }
+    while subject.needs_more() && began.elapsed() < settings.limit {
+        let blocks = list(&subject)?.unwrap_or_default();
+        subject.pass(blocks, registers.as_mut());
+    }
+    let mut facts = Judgement {
+        took: began.elapsed(),
+        ..Judgement::default()
+    };
+    subject.add_to(&mut facts);
+    sleep(WATCH_TIME);
+    let last = list(&subject)?.unwrap_or_default();
+    let (definitely, indirectly, missed) = match subject.end() {
+        End::Settled(lost) => (lost.definitely, lost.indirectly, Vec::new()),
+        End::NotSettled(missed) => (Vec::new(), Vec::new(), missed),
+        End::Failed => {
+            return Err(unreadable(io::Error::other(
+                "it ended, or executed another program",
+            )));
+        }
+    };
+    let definitely = definitely
+        .into_iter()
+        .map(|block| (block, Judged::DefinitelyLost));
+    let indirectly = indirectly
+        .into_iter()
+        .map(|block| (block, Judged::IndirectlyLost));
+    let mut lost: Vec<_> = definitely.chain(indirectly).collect();
+    lost.sort_by_key(|(block, _)| block.address);
+    let mut in_use = InUse {
+        target,
+        verdict: Verdict::default(),
+        facts,
+        lost,
+    };
+    in_use.sum(&last, &first, &missed.into_iter().collect());
+    Ok(in_use)
+}
+
+/// Blocks that the process has now; `None` if its allocator's structures are not known.
+fn list(subject: &Subject) -> io::Result<Option<Vec<Block>>> {
+    let mappings = maps_of(subject.pid())?;
+    let reader = Reader::new(subject.pid(), subject.pages(&mappings)?);
+    Ok(free::blocks_in_use(&reader, &mappings))
+}
+
+impl InUse {
+    /// Sums the blocks that are in use at the end, `last`, by verdict. What was not there at `first`, or no pass has reached of too
+    /// few, is unknown.
+    fn sum(&mut self, last: &[Block], first: &HashSet<Identity>, missed: &HashSet<Identity>) {
+        let here: HashSet<Identity> = last.iter().map(Block::identity).collect();
+        for (block, _) in self
+            .lost
+            .extract_if(.., |(block, _)| !here.contains(&block.identity()))
+        {
+            self.facts.freed_later = self.facts.freed_later + amount(&block);
+        }
+        let mut judged: HashSet<Identity> = HashSet::new();
+        for (block, fate) in &self.lost {
+            let part = match fate {
+                Judged::DefinitelyLost => &mut self.verdict.definitely_lost,
+                Judged::IndirectlyLost | Judged::Reachable | Judged::Unknown(_) => {
+                    &mut self.verdict.indirectly_lost
+                }
+            };
+            *part = *part + amount(block);
+            judged.insert(block.identity());
+        }
+        for block in last.iter().filter(|block| !judged.contains(&block.identity())) {
+            let unknown = match block.identity() {
+                identity if missed.contains(&identity) => Some(Unjudged::NotSettled),
+                identity if !first.contains(&identity) => Some(Unjudged::Young),
+                _ => None,
+            };
+            let part = match unknown {
+                Some(reason) => {
+                    let sum = self.facts.unjudged.entry(reason).or_default();
+                    *sum = *sum + amount(block);
+                    &mut self.verdict.unknown
+                }
+                None => &mut self.verdict.reachable,
+            };
+            *part = *part + amount(block);
+        }
+    }
+}
+
+fn amount(block: &Block) -> Amount {
+    Amount {
+        bytes: block.size,
+        blocks: 1,
+    }
+}
