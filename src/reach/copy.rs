@@ -49,7 +49,7 @@ impl Room {
     /// Returns how long it takes to fill with all pages of `reader`, judged by some of them.
     pub fn expected_time(&mut self, reader: &Reader) -> Duration {
         let all = reader.pages().bytes();
-        let some = all.min(SAMPLE_BYTES).max(1);
+        let some = all.clamp(1, SAMPLE_BYTES);
         let began = Instant::now();
         let end = usize::try_from(some).unwrap_or(0).min(self.0.len());
         reader.read_all(&mut self.0[..end]);

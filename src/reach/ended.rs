@@ -19,8 +19,10 @@ const BEFORE: usize = 512;
 /// Words from a thread pointer to the second place where it is (`tcbhead_t` on x86-64: `tcb`, `dtv`, `self`).
 const TO_SELF: usize = 2;
 
-/// Words from there to the thread's id, which the kernel clears when the thread has ended.
+/// Words from a thread pointer to the thread's id, and what that is when the thread has ended, by the kernel's hand or by glibc's.
 const TO_ID: usize = 90;
+const NO_ID: [u64; 2] = [0, ID];
+const ID: u64 = 0xffff_ffff;
 
 /// Finds the stacks of threads that have ended, ascending, without what is kept of the threads themselves: a result may be waited
 /// for.
@@ -75,7 +77,7 @@ fn own_data(memory: &dyn Memory, guard: &Range<Avma>, stack: &Range<Avma>) -> Op
             };
             let own = (before..described).find(is_own);
             let id = own.and_then(|place| words.get(place + TO_ID));
-            if id.is_some_and(|id| id & u64::from(u32::MAX) == 0) {
+            if id.is_some_and(|&id| NO_ID.contains(&(id & ID))) {
                 found = own.map(address);
             }
         }
@@ -151,9 +153,11 @@ mod tests {
             words.0.remove(left_out);
             assert_eq!(found(&words, &[other]), [], "without word {left_out}");
         }
-        let mut running = ended();
-        running.0.push((OWN + 8 * TO_ID as u64, 4711));
-        assert_eq!(found(&running, &[other]), []);
+        for (id, is_ended) in [(0xffff_ffff, true), (4711, false)] {
+            let mut words = ended();
+            words.0.push((OWN + 8 * TO_ID as u64, id));
+            assert_eq!(!found(&words, &[other]).is_empty(), is_ended, "{id}");
+        }
         assert_eq!(found(&ended(), &[]), [], "nothing is known of threads");
         assert_eq!(found(&ended(), &[thread(0x7f00_0000_2000, 1)]), []);
         assert_eq!(found(&ended(), &[thread(1, OWN)]), []);
