@@ -15,12 +15,15 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use memchr::memmem;
 use nix::sys::resource::{Resource, getrlimit};
+use object::elf;
 use thiserror::Error;
 use unwind_tables::elf::{ElfView, Segment};
 use unwind_tables::error::TableError;
 use unwind_tables::fingerprint::{Fingerprint, fingerprint};
 
+use super::dynamic::Dynamic;
 use super::foreign::{LastLink, OpenError, open_exactly, open_in_root};
 use super::linking::Linking;
 use super::mapped_file::MappedFile;
@@ -133,6 +136,13 @@ impl Module {
     pub fn is_glibc(&self) -> bool {
         let name = self.linking.soname.as_deref();
         name.is_some_and(|name| name.starts_with(b"libc.so."))
+    }
+
+    /// Returns whether it can ask malloc how much of a block it may use, beyond what it has requested. glibc only answers.
+    pub fn asks_usable_size(&self) -> bool {
+        let names = || Dynamic::of(self.bytes())?.table(elf::DT_STRTAB);
+        let asks = |names| memmem::find(names, b"malloc_usable_size\0").is_some();
+        self.is_static_program() || !self.is_glibc() && names().is_some_and(asks)
     }
 
     /// True for a statically linked program: it has no loader and needs no other object.

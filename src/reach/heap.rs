@@ -52,6 +52,8 @@ pub struct Heap {
     blocks: Vec<Block>,
     /// Bytes behind the requested size that are the block's, too; empty if that is not known.
     slack: Vec<u16>,
+    /// True if the program can have put pointers there.
+    is_slack_used: bool,
     chunks: HashMap<u64, Box<Chunk>, BuildHasherDefault<Spread>>,
     /// True if all chunks of blocks are indexed.
     is_indexed: bool,
@@ -84,6 +86,7 @@ impl Heap {
             all: extent(&kept),
             blocks: kept,
             slack: Vec::new(),
+            is_slack_used: false,
             chunks: HashMap::default(),
             is_indexed: true,
             tags: Tags::default(),
@@ -152,8 +155,10 @@ impl Heap {
         self.range(last).contains(&Avma::new(address)).then_some(last)
     }
 
-    /// Notes where blocks end, by number, beyond their requested size.
-    pub fn extend(&mut self, usable: &[(u32, Avma)]) {
+    /// Notes where blocks end, by number, beyond their requested size. `is_used`: the program can have asked for that, and have put
+    /// pointers there. Otherwise only those of the memory's former life can be there.
+    pub fn extend(&mut self, usable: &[(u32, Avma)], is_used: bool) {
+        self.is_slack_used = is_used;
         self.slack = vec![0; self.blocks.len()];
         for &(number, end) in usable {
             let next = self.blocks.get(number as usize + 1).map(|block| block.address);
@@ -177,6 +182,15 @@ impl Heap {
         let slack = self.slack.get(number).copied().unwrap_or(0);
         let end = range.end.get().saturating_add(slack.into());
         range.start..Avma::new(end)
+    }
+
+    /// Addresses of a block whose words can be the program's.
+    pub fn contents(&self, number: u32) -> Range<Avma> {
+        let requested = || self.blocks.get(number as usize).map(Block::range);
+        match self.is_slack_used {
+            true => self.range(number),
+            false => requested().unwrap_or(Avma::new(0)..Avma::new(0)),
+        }
     }
 
     /// Ranges of all blocks, ascending.

@@ -70,7 +70,7 @@ impl<'a> Marking<'a> {
             // By address, so that neighbours are read together.
             let mut batch = self.pending.split_off(self.pending.len().saturating_sub(BATCH));
             batch.sort_unstable();
-            let ranges: Vec<_> = batch.iter().map(|&number| self.heap.range(number)).collect();
+            let ranges: Vec<_> = batch.iter().map(|&number| self.heap.contents(number)).collect();
             memory.visit(&ranges, &mut |_, words| self.see(words));
         }
     }

@@ -125,15 +125,20 @@ fn claimed_sizes() {
     assert_eq!((heap.at(u64::MAX - 8), heap.at(u64::MAX)), (Some(2), None));
 }
 
-/// A block is as long as the program can use it, up to the next one.
+/// A block is as long as the program can use it, up to the next one. Its words are those that the program has requested, unless it
+/// has asked for more.
 #[test]
 fn usable_sizes() {
     let mut heap = Heap::new(vec![block(0x1000, 20), block(0x1020, 20), block(0x1040, 20)]);
     let at = |number, end| (number, Avma::new(end));
-    heap.extend(&[at(0, 0x1018), at(1, 0x2000), at(2, 0x1050)]);
+    let usable = [at(0, 0x1018), at(1, 0x2000), at(2, 0x1050)];
+    heap.extend(&usable, false);
     let found = [0x1017, 0x1018, 0x103f, 0x1053, 0x1054].map(|address| heap.at(address));
     assert_eq!(found, [Some(0), None, Some(1), Some(2), None]);
     assert_eq!(heap.range(0), Avma::new(0x1000)..Avma::new(0x1018));
+    assert_eq!(heap.contents(0), Avma::new(0x1000)..Avma::new(0x1014));
+    heap.extend(&usable, true);
+    assert_eq!(heap.contents(0), heap.range(0));
 }
 
 /// If blocks overlap, the last allocated remains.

@@ -18,12 +18,13 @@ use super::{Session, Signals, VerdictSettings, View};
 use crate::bpf::collect::{self, BlockTable, Judged, Moment};
 use crate::bpf::{Registers, Storage};
 use crate::process::is_stopped;
+use crate::process::modules::Module;
 use crate::reach::heap::Block;
 use leak_report::model::Judgement;
 
 use finding::Finding;
 pub use in_use::{InUse, InUseError, judge_in_use};
-use subject::Subject;
+use subject::{Known, Subject};
 pub(super) use watch::Watch;
 
 /// A verdict, and what is watched because of it and earlier ones, while a report is made.
@@ -59,10 +60,15 @@ impl Session<'_> {
         let table = BlockTable::of(&self.live.kernel).context("cannot read the block table")?;
         let live = self.live.processes.values().filter(|process| process.is_live());
         let is_held = self.live.is_held;
+        let uses_slack = self.live.modules.iter().any(Module::asks_usable_size);
         let subjects = live.map(|process| {
             let pid = process.facts.pid;
-            let is_still = is_held && process.is_given && is_stopped(pid);
-            Subject::new(process.facts.instance, pid, is_still, settings.tags)
+            let known = Known {
+                is_still: is_held && process.is_given && is_stopped(pid),
+                uses_slack,
+                tags: settings.tags,
+            };
+            Subject::new(process.facts.instance, pid, known)
         });
         let subjects: Vec<_> = subjects.collect();
         let is_still = subjects.iter().all(Subject::is_still);

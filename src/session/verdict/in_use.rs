@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use thiserror::Error;
 
-use super::subject::{End, Subject};
+use super::subject::{End, Known, Subject};
 use super::{VerdictSettings, WATCH_TIME};
 use crate::bpf::collect::Judged;
 use crate::bpf::{Registers, Storage};
@@ -55,13 +55,17 @@ pub fn judge_in_use(pid: u32, settings: VerdictSettings) -> Result<InUse, InUseE
     let mut storage = Storage::uninit();
     let registers = Registers::open(&mut storage);
     let mut registers = registers.inspect_err(|error| tracing::warn!("{error}")).ok();
-    let mut subject = Subject::new(0, pid, false, settings.tags);
+    let known = Known {
+        tags: settings.tags,
+        ..Known::default()
+    };
+    let mut subject = Subject::new(0, pid, known);
     subject.check().map_err(unreadable)?;
     let list = |subject: &Subject| list(subject).map_err(unreadable);
     let first = list(&subject)?.ok_or(InUseError::NotListed(pid))?;
     let first: HashSet<Identity> = first.iter().map(Block::identity).collect();
     if settings.stops {
-        let listed = Subject::new(0, pid, false, settings.tags);
+        let listed = Subject::new(0, pid, known);
         subject.judge_at_once(
             &mut || Ok(self::list(&listed)?.unwrap_or_default()),
             registers.as_mut(),

@@ -26,10 +26,7 @@ pub(super) struct Subject {
     /// Bound to the memory of the instance: after an exec or its end, nothing is read.
     resident: Option<ResidentPages>,
     judge: Judge,
-    /// True if nothing of it runs: then one pass says everything.
-    is_still: bool,
-    /// Tags that its pointers can have.
-    tags: Tags,
+    known: Known,
     /// Set once enough passes were made.
     lost: Option<LostBlocks>,
     has_failed: bool,
@@ -39,6 +36,17 @@ pub(super) struct Subject {
     stopped: Option<Duration>,
     /// Places that the last pass could not look into.
     hidden: BTreeMap<Hidden, u64>,
+}
+
+/// What is known of a process before it is looked at.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Known {
+    /// True if nothing of it runs: then one pass says everything.
+    pub(super) is_still: bool,
+    /// True if it can have pointers in blocks beyond their requested size.
+    pub(super) uses_slack: bool,
+    /// Tags that its pointers can have.
+    pub(super) tags: Tags,
 }
 
 /// Result of all passes.
@@ -52,8 +60,8 @@ pub(super) enum End {
 }
 
 impl Subject {
-    /// Process `pid`, as long as it is the instance. `is_still`: nothing of it runs.
-    pub(super) fn new(instance: u32, pid: u32, is_still: bool, tags: Tags) -> Self {
+    /// Process `pid`, as long as it is the instance.
+    pub(super) fn new(instance: u32, pid: u32, known: Known) -> Self {
         let resident = ResidentPages::open(pid);
         if let Err(error) = &resident {
             tracing::warn!(
@@ -66,8 +74,7 @@ impl Subject {
             has_failed: resident.is_err(),
             resident: resident.ok(),
             judge: Judge::default(),
-            is_still,
-            tags,
+            known,
             lost: None,
             read: 0,
             unreadable: 0,
@@ -86,7 +93,7 @@ impl Subject {
 
     /// True if nothing of it runs.
     pub(super) fn is_still(&self) -> bool {
-        self.is_still
+        self.known.is_still
     }
 
     /// Returns whether another pass is needed.
@@ -119,7 +126,7 @@ impl Subject {
         let reader = Reader::new(self.pid, self.pages(&mappings)?);
         let outside = Outside::read(self.pid, registers)?;
         let heap = self.look(blocks, &reader, reader.pages(), &mappings, &outside);
-        if self.is_still || self.judge.passes().are_enough() {
+        if self.known.is_still || self.judge.passes().are_enough() {
             self.settle(&heap, &reader, |_| true);
         }
         self.has_read(reader.read(), reader.unreadable());
@@ -137,10 +144,10 @@ impl Subject {
     ) -> Heap {
         self.hidden.clone_from(&outside.hidden);
         let mut heap = Heap::new(blocks);
-        heap.set_tags(self.tags);
+        heap.set_tags(self.known.tags);
         let mut unused = free::find(memory, mappings, &heap);
         tracing::debug!("unused memory of process {}: {:?}", self.pid, unused.facts);
-        heap.extend(&unused.usable);
+        heap.extend(&unused.usable, self.known.uses_slack);
         let ended = ended::stacks(memory, mappings, &outside.threads);
         unused.ranges.extend(ended);
         unused.ranges.sort_unstable_by_key(|range| range.start);
