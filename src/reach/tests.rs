@@ -212,6 +212,48 @@ fn several_passes() {
     assert!(passes.are_enough() && passes.missed().is_empty());
 }
 
+/// Of blocks that stale pointers lead to now and then, enough passes find few; held ones, of which each pass finds some, they find all.
+#[test]
+fn passes_that_find_some() {
+    let heap = Heap::new((1..=2000).map(|number| block(number * 16, 8)).collect());
+    let passes_until_enough = |found: &dyn Fn(u32) -> Vec<u32>| {
+        let mut passes = Passes::default();
+        while !passes.are_enough() && passes.count() < 1000 {
+            let mut bits = Bits::new(2000);
+            for number in found(passes.count()) {
+                bits.insert(number);
+            }
+            passes.add(&heap, &bits);
+        }
+        (passes.count(), passes.missed().len())
+    };
+    // One in each pass, or in every third: 2^10 / 100 is ten, and 2^8 / 100 not quite three.
+    assert_eq!(passes_until_enough(&|pass| vec![pass]), (11, 1989));
+    let sometimes = |pass: u32| {
+        if pass.is_multiple_of(3) {
+            vec![pass]
+        } else {
+            vec![]
+        }
+    };
+    assert_eq!(passes_until_enough(&sometimes), (9, 1997));
+    // 200 in each are too many for as long as there are any.
+    let many = |pass: u32| (pass * 200..pass.min(8) * 200 + 200).collect();
+    assert_eq!(passes_until_enough(&many), (13, 200));
+    // Few and fewer: there may be one more.
+    let fewer = |pass: u32| {
+        if [1, 2, 3, 5].contains(&pass) {
+            vec![pass]
+        } else {
+            vec![]
+        }
+    };
+    assert_eq!(passes_until_enough(&fewer), (10, 1996));
+    // Each finds two of three held ones that are left, of 1000, beside 50 lost ones.
+    let most = |pass: u32| (50..2000 - (1000.0 / 3_f64.powi(pass as i32)) as u32).collect();
+    assert_eq!(passes_until_enough(&most).1, 50);
+}
+
 fn graphs() -> impl Strategy<Value = (u64, Vec<(Option<u64>, u64)>)> {
     (1..40_u64).prop_flat_map(|count| {
         let edge = (prop::option::weighted(0.9, 0..count), 0..count);
