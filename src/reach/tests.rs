@@ -250,7 +250,7 @@ fn passes_that_find_some() {
     };
     assert_eq!(passes_until_enough(&fewer), (10, 1996));
     // Each finds two of three held ones that are left, of 1000, beside 50 lost ones.
-    let most = |pass: u32| (50..2000 - (1000.0 / 3_f64.powi(pass as i32)) as u32).collect();
+    let most = |pass: u32| (50..2000 - 1000 / 3_u32.saturating_pow(pass)).collect();
     assert_eq!(passes_until_enough(&most).1, 50);
 }
 
