@@ -7,10 +7,13 @@
 //! order.
 
 pub mod bits;
+pub mod chains;
 pub mod copy;
+pub mod dominators;
 pub mod ended;
 pub mod free;
 pub mod heap;
+pub mod holders;
 pub mod judge;
 pub mod lost;
 pub mod marking;

@@ -4,6 +4,8 @@ use std::ops::Range;
 use proptest::prelude::*;
 use unwind_tables::addr::Avma;
 
+mod holders;
+
 use super::Memory;
 use super::bits::Bits;
 use super::heap::{Block, Heap};

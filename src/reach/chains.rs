@@ -1,0 +1,212 @@
+//! Chains of holders by site: a root, and the stacks of the blocks that lead from there, each stack once.
+//!
+//! All blocks that are held in the same way share a chain, so that a million nodes of a list are one. A tree has them all: a chain is its
+//! last link, which knows the one before it.
+
+use std::collections::HashMap;
+
+/// Links of a chain at most; what is held by longer ones counts for their beginning.
+pub const MAX_LINKS: usize = 8;
+/// Chains at most: what is held by others is not told apart. Some 100 bytes each.
+const MAX_CHAINS: usize = 1 << 20;
+
+/// Number of a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChainId(u32);
+
+impl ChainId {
+    /// A chain that is not known: there were too many.
+    pub const UNKNOWN: Self = Self(u32::MAX);
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    /// The link before it.
+    before: Option<ChainId>,
+    /// Number of a root at the beginning, else that of a stack.
+    number: u32,
+    /// Links up to here, without the root.
+    depth: usize,
+    repeats: bool,
+    is_cut: bool,
+}
+
+/// A stack in a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Via {
+    /// Number of the stack record.
+    pub stack: u32,
+    /// True if some blocks are held by several blocks of this stack in a row, or in turn with others.
+    pub repeats: bool,
+}
+
+/// A chain from its root on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Chain {
+    /// Number of the root.
+    pub root: u32,
+    pub via: Vec<Via>,
+    /// True if further holders follow that are not in it.
+    pub is_cut: bool,
+}
+
+/// All chains.
+#[derive(Debug, Default)]
+pub struct Chains {
+    links: Vec<Link>,
+    roots: HashMap<u32, ChainId>,
+    through: HashMap<(ChainId, u32), ChainId>,
+}
+
+impl Chains {
+    /// The chain of what a root holds.
+    pub fn root(&mut self, root: u32) -> ChainId {
+        if let Some(&known) = self.roots.get(&root) {
+            return known;
+        }
+        let chain = self.add(Link {
+            before: None,
+            number: root,
+            depth: 0,
+            repeats: false,
+            is_cut: false,
+        });
+        self.roots.insert(root, chain);
+        chain
+    }
+
+    /// The chain of what a block of `stack` holds, whose own is `chain`.
+    pub fn through(&mut self, chain: ChainId, stack: u32) -> ChainId {
+        if let Some(&known) = self.through.get(&(chain, stack)) {
+            return known;
+        }
+        let through = match self.link(chain).copied() {
+            None => return ChainId::UNKNOWN,
+            Some(last) => match self.with(chain, stack) {
+                Some(earlier) => {
+                    self.change(earlier, |link| link.repeats = true);
+                    earlier
+                }
+                None if last.depth == MAX_LINKS => {
+                    self.change(chain, |link| link.is_cut = true);
+                    chain
+                }
+                None => self.add(Link {
+                    before: Some(chain),
+                    number: stack,
+                    depth: last.depth + 1,
+                    repeats: false,
+                    is_cut: false,
+                }),
+            },
+        };
+        if self.through.len() < 4 * MAX_CHAINS {
+            self.through.insert((chain, stack), through);
+        }
+        through
+    }
+
+    /// The chain up to the first block of `stack`: a list's nodes are held by what holds the list.
+    pub fn up_to(&self, chain: ChainId, stack: u32) -> ChainId {
+        let own = self.with(chain, stack).and_then(|own| self.link(own));
+        own.and_then(|own| own.before).unwrap_or(chain)
+    }
+
+    /// The part of a chain that ends with `stack`, if it has that.
+    fn with(&self, chain: ChainId, stack: u32) -> Option<ChainId> {
+        let mut at = chain;
+        loop {
+            let link = self.link(at)?;
+            let before = link.before?;
+            if link.number == stack {
+                return Some(at);
+            }
+            at = before;
+        }
+    }
+
+    /// A chain in full; `None` if it is not known.
+    pub fn get(&self, chain: ChainId) -> Option<Chain> {
+        let last = self.link(chain)?;
+        let is_cut = last.is_cut;
+        let mut via = Vec::with_capacity(last.depth);
+        let mut at = last;
+        while let Some(before) = at.before {
+            via.push(Via {
+                stack: at.number,
+                repeats: at.repeats,
+            });
+            at = self.link(before)?;
+        }
+        via.reverse();
+        Some(Chain {
+            root: at.number,
+            via,
+            is_cut,
+        })
+    }
+
+    fn link(&self, chain: ChainId) -> Option<&Link> {
+        self.links.get(chain.0 as usize)
+    }
+
+    fn change(&mut self, chain: ChainId, change: impl FnOnce(&mut Link)) {
+        if let Some(link) = self.links.get_mut(chain.0 as usize) {
+            change(link);
+        }
+    }
+
+    fn add(&mut self, link: Link) -> ChainId {
+        if self.links.len() == MAX_CHAINS {
+            return ChainId::UNKNOWN;
+        }
+        let chain = ChainId(u32::try_from(self.links.len()).unwrap_or(u32::MAX));
+        self.links.push(link);
+        chain
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each stack is in a chain once; blocks of a stack that hold each other are held by what holds the first of them.
+    #[test]
+    fn repetitions() {
+        let mut chains = Chains::default();
+        let root = chains.root(7);
+        assert_eq!(chains.root(7), root);
+        let list = chains.through(root, 1);
+        assert_eq!(chains.through(list, 1), list);
+        let item = chains.through(list, 2);
+        assert_eq!(chains.through(item, 1), list);
+        let via = |stack, repeats| Via { stack, repeats };
+        let expected = Chain {
+            root: 7,
+            via: vec![via(1, true), via(2, false)],
+            is_cut: false,
+        };
+        assert_eq!(chains.get(item), Some(expected));
+        assert_eq!(chains.up_to(list, 1), root);
+        assert_eq!(chains.up_to(item, 1), root);
+        assert_eq!(chains.up_to(item, 3), item);
+    }
+
+    /// A chain ends where it would be too long, and says so; there are no more than a bounded number of them.
+    #[test]
+    fn bounds() {
+        let mut chains = Chains::default();
+        let mut chain = chains.root(0);
+        for stack in 0..100 {
+            chain = chains.through(chain, stack);
+        }
+        let found = chains.get(chain).expect("known");
+        assert!(found.via.len() == MAX_LINKS && found.is_cut, "{found:?}");
+        for root in 0..u32::try_from(MAX_CHAINS).expect("few") + 9 {
+            chain = chains.root(root);
+        }
+        assert_eq!(chain, ChainId::UNKNOWN);
+        assert_eq!(chains.through(chain, 1), ChainId::UNKNOWN);
+        assert_eq!((chains.get(chain), chains.up_to(chain, 1)), (None, chain));
+    }
+}
