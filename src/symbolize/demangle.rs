@@ -17,6 +17,11 @@ pub(crate) fn demangle(name: &[u8]) -> String {
         .unwrap_or_else(|| text.into_owned())
 }
 
+/// Demangles a C++ name; `None` if it is not one, or if the result would be too long.
+pub fn demangled(name: &[u8]) -> Option<String> {
+    cpp(name.get(..MAX_NAME).unwrap_or(name))
+}
+
 /// Demangles a Rust name, without its hash.
 fn rust(name: &str) -> Option<String> {
     // A legacy Rust name is a valid C++ name too; only its hash distinguishes it.

@@ -13,6 +13,7 @@ mod debug_file;
 mod debug_files;
 #[cfg_attr(not(feature = "net"), path = "no_debuginfod.rs")]
 pub mod debuginfod;
+mod declarations;
 pub(crate) mod demangle;
 mod heap;
 mod kallsyms;
@@ -24,6 +25,7 @@ mod proportions;
 mod sections;
 mod split;
 mod symbols;
+mod variables;
 
 use leak_report::model::{Gap, Symbol, Symbolized};
 use std::path::{Path, PathBuf};
@@ -36,8 +38,11 @@ use self::debug_file::BuildId;
 use self::debug_files::DebugFiles;
 use self::debuginfod::{Arrival, Debuginfod, Patience};
 use self::object::LoadedObject;
+pub use declarations::Declared;
+pub use demangle::demangled;
 pub use kallsyms::{Kallsyms, KallsymsError, KernelSymbol, readable};
 pub use perf_map::PerfMap;
+pub use variables::{Variable, VariableFinder, VariablePlace, Variables};
 
 /// Maximum number of objects that are kept in memory.
 const MAX_OBJECTS: usize = 64;

@@ -5,7 +5,7 @@ use leak_report::model::Gap;
 use super::*;
 
 /// Changes a few bytes of `file`, and cuts every third short.
-fn damage(file: &mut Vec<u8>, round: usize, random: &mut u64) {
+pub(super) fn damage(file: &mut Vec<u8>, round: usize, random: &mut u64) {
     for _ in 0..8 {
         *random = random
             .wrapping_mul(6_364_136_223_846_793_005)

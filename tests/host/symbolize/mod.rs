@@ -8,6 +8,7 @@ mod forms;
 mod names;
 mod oracle;
 mod supplementary;
+mod variables;
 
 use std::fs;
 use std::path::{Path, PathBuf};
