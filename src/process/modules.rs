@@ -156,7 +156,7 @@ impl Module {
     }
 
     /// Its `PT_LOAD` segments.
-    pub(super) fn segments(&self) -> &[Segment] {
+    pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
 }

@@ -1,4 +1,4 @@
-//! Who holds blocks: one more marking, which remembers for each block what led to it first.
+//! Holders of blocks: one more marking, which remembers for each block what led to it first.
 //!
 //! Roots are followed kind by kind, the best names first, and everything that one kind reaches belongs to it: what a variable leads to is
 //! held by that, though a stack, where a stale pointer may be, leads there in fewer steps. Within a kind it is breadth first, so that
@@ -34,7 +34,7 @@ pub struct Origin<'a> {
     pub words: &'a [(u64, u32)],
 }
 
-/// What the search is given.
+/// A process, as the search sees it.
 pub struct Search<'a> {
     pub heap: &'a Heap,
     pub memory: &'a dyn Memory,
@@ -59,10 +59,12 @@ pub struct Holders {
     pub chains: Chains,
     /// Blocks of a stack that are held by a chain.
     pub held: HashMap<(u32, ChainId), Amount>,
-    /// What would be lost with all blocks of a stack, at least; `None` if there was no time, or there were too many pointers.
+    /// Blocks that would be lost with all of a stack, these included, at least; `None` if there was no time, or there were too many pointers.
     pub retained: Option<HashMap<u32, Amount>>,
     /// Blocks of a stack that begin with the address of a table.
     pub firsts: HashMap<(u32, u64), Amount>,
+    /// All blocks that were reached.
+    pub reached: Bits,
     /// Pointers from block to block, and from roots, each pair once.
     pub pointers: usize,
 }
@@ -160,7 +162,7 @@ impl<'a> Walk<'a> {
     /// Reads `blocks`, which ascend.
     fn read(&mut self, blocks: &[u32]) {
         let search = self.search;
-        let ranges: Vec<_> = blocks.iter().map(|&block| search.heap.range(block)).collect();
+        let ranges: Vec<_> = blocks.iter().map(|&block| search.heap.contents(block)).collect();
         let mut at = 0;
         let mut through = None;
         search.memory.visit(&ranges, &mut |first, words| {
@@ -236,7 +238,7 @@ impl<'a> Walk<'a> {
                 return;
             }
             let first = |&block: &u32| {
-                let range = search.heap.range(block);
+                let range = search.heap.contents(block);
                 range.start..range.end.min(range.start.wrapping_add(8))
             };
             let ranges: Vec<_> = blocks.iter().map(first).collect();
@@ -267,6 +269,7 @@ impl<'a> Walk<'a> {
             *sum = *sum + amount(block.size);
         }
         self.chains = Vec::new();
+        self.holders.reached = std::mem::take(&mut self.reached);
         self.holders.retained = match self.check_time() {
             Ok(()) => self.retained(),
             Err(_) => None,

@@ -89,6 +89,16 @@ impl Judge {
         self.passes.add(sight.heap, &marking.reached());
     }
 
+    /// Notes what was reached besides the passes, in a marking of the last one's `heap`: it is held.
+    pub fn take_out(&mut self, heap: &Heap, reached: &Bits) {
+        self.passes.take_out(heap, reached);
+    }
+
+    /// Memory that was unused at every pass so far, ascending.
+    pub fn idle(&self) -> &[Range<Avma>] {
+        self.idle.all.as_deref().unwrap_or_default()
+    }
+
     /// The passes so far.
     pub fn passes(&self) -> &Passes {
         &self.passes

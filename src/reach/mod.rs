@@ -1,9 +1,10 @@
 //! Blocks that a process can still reach: by pointers from where it begins to look (its data, stacks and registers), and from block to
 //! block. What cannot be reached is lost: no pointer to it can ever come back.
 //!
-//! [`heap`] is the blocks in question, [`free`] the allocator's memory that holds none, [`ended`] stacks that nobody uses, [`roots`] where a process begins to look,
-//! [`marking`] one pass from there through the blocks, [`passes`] what several passes over a running process say together, [`lost`]
-//! how memcheck tells apart what is lost. All of these are pure; [`reader`], [`pages`] and [`copy`] read a process. [`judge`] puts them in
+//! [`heap`] is the blocks in question, [`free`] the allocator's memory that holds none, [`ended`] stacks that nobody uses, [`roots`]
+//! where a process begins to look, [`marking`] one pass from there through the blocks, [`passes`] what several passes over a running process say together, [`lost`]
+//! how memcheck tells apart what is lost. [`holders`] finds who holds what is not, by [`chains`] from [`places`], and with [`dominators`]
+//! what would be lost with it. All of these are pure; [`reader`], [`pages`] and [`copy`] read a process. [`judge`] puts them in
 //! order.
 
 pub mod bits;
@@ -19,6 +20,7 @@ pub mod lost;
 pub mod marking;
 pub mod pages;
 pub mod passes;
+pub mod places;
 mod ranges;
 pub mod reader;
 pub mod roots;

@@ -46,6 +46,13 @@ impl Passes {
         self.missed = missed.iter().filter_map(identity).collect();
     }
 
+    /// Takes out what was reached besides the passes, in a marking of the last one's `heap`.
+    pub fn take_out(&mut self, heap: &Heap, reached: &Bits) {
+        let mut missed = heap.numbers(&self.missed);
+        missed.remove(reached);
+        self.missed = missed.iter().filter_map(|number| heap.identity(number)).collect();
+    }
+
     /// Returns whether more passes would be expected to say the same.
     pub fn are_enough(&self) -> bool {
         let is_empty = !self.found.is_empty() && self.missed.is_empty();

@@ -209,6 +209,9 @@ fn several_passes() {
     assert_eq!(passes.count(), 3 + more);
     assert_eq!(passes.count(), MIN_PASSES.max(2 + QUIET_PASSES));
     assert_eq!(addresses(&passes), [0x200, 0x400]);
+    // What another marking has reached is held, too.
+    passes.take_out(&heap(&[0x200, 0x300, 0x400]), &bits(&[1, 2]));
+    assert_eq!(addresses(&passes), [0x200]);
     // With nothing left to ask about, no more are needed.
     passes.add(&heap(&[0x300]), &bits(&[]));
     assert!(passes.are_enough() && passes.missed().is_empty());

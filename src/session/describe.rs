@@ -13,8 +13,10 @@ use unwind_tables::walk::{FoundBy, Unwind};
 
 use super::View;
 use super::calls::Caller;
+use super::held;
 use super::process::Process;
 use super::tables::ModuleTables;
+use super::verdict::Holding;
 use crate::allocator::Catalog;
 use crate::bpf::collect::{JudgedBlocks, LiveBlocks, own_memory, region_call_of_function};
 use crate::process::{History, ModuleId, Modules};
@@ -115,6 +117,8 @@ pub(super) struct Shown<'a> {
     pub(super) unwind: Unwind,
     /// The snapshot with all frames that walks found, if some are never shown: how they were found is told of all.
     pub(super) walked: Option<&'a Snapshot>,
+    /// Holders of blocks, if a verdict was made.
+    pub(super) holdings: &'a [Holding],
 }
 
 /// Makes the report of `snapshot`, without its targets. `inspect` is called with all sites before any frame is left out.
@@ -130,6 +134,7 @@ pub(super) fn report<O: Origin>(
         top,
         unwind,
         walked,
+        holdings,
     } = shown;
     let changes = &recently.changes;
     let sites_of = |origin: &O, snapshot: &Snapshot| {
@@ -156,10 +161,19 @@ pub(super) fn report<O: Origin>(
         None => sites,
         Some(depth) => sites_of(&describer.origin, &innermost(snapshot, depth.get())),
     };
+    let records: Vec<_> = sites.iter().map(|site| site.records.clone()).collect();
     let stacks = sites
         .into_iter()
-        .map(|site| describer.stack(site, recently, view))
-        .collect();
+        .map(|site| describer.stack(site, recently, view));
+    let mut stacks: Vec<_> = stacks.collect();
+    let sampling = snapshot.sampling;
+    held::fill(
+        &mut stacks,
+        &records,
+        holdings,
+        sampling,
+        &mut describer.dictionary,
+    );
     let mut report = Report {
         time: time_of_day(),
         read_at: SystemTime::now(),
@@ -361,6 +375,7 @@ impl<O: Origin> Describer<O> {
                 .map(|list| still_known(list, processes, site.outstanding().amount)),
             recent: recent(&site, processes, view, &recently.changes),
             verdict: self.verdict(&site, processes, recently),
+            held: None,
             pid,
             instance,
             ended,

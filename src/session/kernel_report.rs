@@ -47,6 +47,7 @@ pub(super) fn report(
         top: facts.top,
         unwind: Unwind::Dwarf,
         walked: None,
+        holdings: &[],
     };
     let inspect = |sites: &[_]| kinds = kind_totals(sites);
     let report = describe::report(Listed(symbols), &snapshot, recently, shown, inspect);

@@ -10,6 +10,7 @@ mod config;
 mod copies;
 mod describe;
 mod faults;
+mod held;
 mod hook;
 mod kernel_mode;
 mod kernel_report;
@@ -372,7 +373,7 @@ impl<'obj> Session<'obj> {
         let mut snapshot = self.snapshot()?;
         let overhead = self.meter.as_ref().map(|meter| meter.overhead(&self.live.probes));
         let (blocks, judging) = self.read_blocks(moment, view, signals, judging)?;
-        let judgement = judging.map(|judging| self.judgement(judging));
+        let (judgement, holdings) = judging.map(|judging| self.judgement(judging)).unzip();
         // The snapshot may have stacks of instances and in mappings that are newer than what was last read of them.
         self.live.observe()?;
         self.live.reload_all()?;
@@ -423,6 +424,7 @@ impl<'obj> Session<'obj> {
             top,
             unwind,
             walked: without_providers.is_some().then_some(&snapshot),
+            holdings: holdings.as_deref().unwrap_or_default(),
         };
         let visible = without_providers.as_ref().unwrap_or(&snapshot);
         let report = describe::report(origin, visible, &recently, shown, |_| ());

@@ -3,8 +3,11 @@
 
 mod at_once;
 mod finding;
+mod holding;
 mod in_use;
+mod roots;
 mod subject;
+mod vtables;
 mod watch;
 
 use std::collections::HashMap;
@@ -23,6 +26,7 @@ use crate::reach::heap::Block;
 use leak_report::model::Judgement;
 
 use finding::Finding;
+pub(super) use holding::{Holding, OfStack};
 pub use in_use::{InUse, InUseError, judge_in_use};
 use subject::{Known, Subject};
 pub(super) use watch::Watch;
@@ -100,16 +104,17 @@ impl Session<'_> {
         asked.or_else(|| signals.want_verdicts().then(|| view.verdict.unwrap_or_default()))
     }
 
-    /// Facts about a verdict, after all blocks were seen.
-    pub(super) fn judgement(&mut self, judging: Judging) -> Judgement {
+    /// Facts about a verdict, after all blocks were seen, and who holds what.
+    pub(super) fn judgement(&mut self, judging: Judging) -> (Judgement, Vec<Holding>) {
         let Judging { finding, watch } = judging;
         self.watch = watch;
         let processes = &self.live.processes;
         let is_live = |instance| processes.get(&instance).is_some_and(Process::is_live);
-        Judgement {
+        let facts = Judgement {
             freed_later: self.watch.freed(is_live),
             ..finding.facts
-        }
+        };
+        (facts, finding.holdings)
     }
 }
 
@@ -135,7 +140,7 @@ fn judge(
                     .remove(&instance)
                     .unwrap_or_default())
             };
-            subject.judge_at_once(&mut list, registers.as_mut());
+            subject.judge_at_once(&mut list, registers.as_mut(), began + settings.limit);
         }
     }
     while subjects.iter().any(Subject::needs_more) {
@@ -144,7 +149,7 @@ fn judge(
         let mut blocks = blocks_of(table, &asked)?;
         for subject in subjects.iter_mut().filter(|subject| subject.needs_more()) {
             let blocks = blocks.remove(&subject.instance()).unwrap_or_default();
-            subject.pass(blocks, registers.as_mut());
+            subject.pass(blocks, registers.as_mut(), began + settings.limit);
         }
         if began.elapsed() >= settings.limit {
             break;

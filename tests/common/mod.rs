@@ -11,6 +11,7 @@ pub mod browser;
 pub mod compile;
 pub mod exclusion;
 pub mod hand_made;
+pub mod holders;
 pub mod host;
 pub mod machine;
 pub mod memleak;

@@ -254,7 +254,15 @@ pub struct Stack {
     pub recent: super::recent::StackRecent,
     /// `None` unless a verdict was asked for.
     pub verdict: Option<Verdict>,
+    pub held: Option<super::holders::Held>,
+    pub responsible: Option<Responsible>,
     pub frames: Vec<Frame>,
+}
+
+/// The responsible function.
+#[derive(Debug, Deserialize)]
+pub struct Responsible {
+    pub symbol: String,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]

@@ -6,6 +6,7 @@ mod blocks;
 mod calls;
 mod counts;
 pub mod dictionary;
+mod holder;
 mod instance;
 mod kernel;
 pub mod leak;
@@ -36,6 +37,7 @@ pub use counts::{CALLS, Count, Events, LOSSES, Losses};
 pub use dictionary::{
     Dictionary, Frame, FrameId, FrameRef, ModuleId, ModuleRef, NamesId, Path, PathId, Text, TextId, TextKind,
 };
+pub use holder::{Class, Held, Holder, Root, RootKind, Step, StepStacks, ThreadName};
 pub use instance::InstanceEnd;
 pub use kernel::{KernelFacts, KindTotals};
 pub use leak::{Change, Completeness, EndGroup, ModuleSteps, Order, Suspicion};
@@ -53,7 +55,7 @@ pub use report::{
 pub use sampling::{Sampling, Source};
 pub use snapshot::{CheckedWalks, Snapshot, StackTotals};
 pub use symbol::{Gap, InlinedFrame, Symbol, Symbolized};
-pub use verdict::{FATES, Fate, Hidden, Judgement, Unjudged, Verdict};
+pub use verdict::{FATES, Fate, Hidden, Judgement, Unheld, Unjudged, Verdict};
 pub use vitals::{OwnMemory, Vitals};
 pub use weight::{Weight, WeightedAmount};
 

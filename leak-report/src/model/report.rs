@@ -13,7 +13,7 @@ use unwind_tables::walk::{End, Unwind};
 use super::amount::is_default;
 use super::dictionary::{Frames, Import};
 use super::{
-    Ages, Amount, BlockList, Change, Completeness, Dictionary, EndGroup, Estimate, Events, InstanceEnd,
+    Ages, Amount, BlockList, Change, Completeness, Dictionary, EndGroup, Estimate, Events, Held, InstanceEnd,
     Judgement, KernelFacts, Location, Losses, ModuleId, ModuleRef, ModuleSteps, NameStyle, Order, Overhead,
     OwnMemory, Parts, PathId, Quantity, RegionKind, Sampling, Source, Suspicion, TextId, Verdict,
 };
@@ -250,6 +250,9 @@ pub struct Stack {
     /// Verdict on the outstanding blocks; `None` if that was not asked for.
     #[serde(default, skip_serializing_if = "is_default")]
     pub verdict: Option<Verdict>,
+    /// Holders and classes of the outstanding blocks; `None` without a verdict, or if they were not looked for.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub held: Option<Box<Held>>,
     /// Allocated but not recorded; not included in `allocated`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub lost: Amount,
@@ -285,6 +288,7 @@ impl Stack {
             allocator: import.text(self.allocator),
             path: self.path.map(|path| import.path(path)),
             end_at: self.end_at.map(|at| at.map(|module| import.module(module))),
+            held: self.held.as_ref().map(|held| Box::new(held.renumbered(import))),
             ..self.clone()
         }
     }

@@ -214,6 +214,37 @@ impl Hidden {
     }
 }
 
+/// Reason why it was not found out who holds the blocks of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unheld {
+    /// More blocks than it is done for.
+    TooManyBlocks,
+    /// The limit on time ended it.
+    Time,
+}
+
+impl Unheld {
+    /// Every reason.
+    pub const ALL: [Self; 2] = [Self::TooManyBlocks, Self::Time];
+
+    /// Name in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::TooManyBlocks => "too_many_blocks",
+            Self::Time => "time",
+        }
+    }
+
+    /// Words in reports for people.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::TooManyBlocks => "too many blocks",
+            Self::Time => "no time left (--verdict-limit)",
+        }
+    }
+}
+
 /// Facts about the verdict of a report.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -235,6 +266,8 @@ pub struct Judgement {
     /// Places that may hold pointers and could not be looked into, with the number of each kind; kinds that there are not are
     /// absent.
     pub hidden: BTreeMap<Hidden, u64>,
+    /// Number of processes for which it was not found out who holds blocks, by reason; reasons that did not occur are absent.
+    pub unheld: BTreeMap<Unheld, u32>,
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! Addresses are strings, since a JSON number read as a double loses bits beyond 2^53.
 
 mod amount;
+mod holders;
 mod memory;
 mod overhead;
 mod recent;
@@ -20,6 +21,7 @@ use unwind_tables::addr::Avma;
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use amount::{AmountJson, SamplingJson};
+use holders::HeldJson;
 use memory::{MemoryJson, OwnJson};
 use overhead::OverheadJson;
 
@@ -28,7 +30,7 @@ use super::kernel::KernelJson;
 use crate::model::leak::{EndGroup, ModuleSteps};
 use crate::model::owner::{Owner, owner};
 use crate::model::printable::is_format;
-use crate::model::{CALLS, Events, FrameRef, LOSSES, Losses, ModuleId, ModuleRef, StackRef};
+use crate::model::{CALLS, Events, FrameRef, LOSSES, Losses, ModuleId, ModuleRef, StackRef, StepStacks};
 use crate::model::{InlinedFrame, InstanceEnd, RegionKind, abbreviated};
 use crate::model::{Location, Report, TargetFacts};
 
@@ -208,6 +210,9 @@ struct StackJson<'a> {
     /// Only if a verdict was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     verdict: Option<VerdictJson>,
+    /// Only with a verdict, if anything was found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held: Option<HeldJson<'a>>,
     lost: AmountJson,
     end: &'static str,
     end_at: Option<EndAtJson<'a>>,
@@ -278,6 +283,7 @@ struct InlinedJson<'a> {
 
 impl<'a> From<&'a Report> for ReportJson<'a> {
     fn from(report: &'a Report) -> Self {
+        let step_stacks = StepStacks::of(report);
         let (events, losses, completeness) = (&report.events, &report.losses, &report.completeness);
         Self {
             schema_version: SCHEMA_VERSION,
@@ -328,7 +334,7 @@ impl<'a> From<&'a Report> for ReportJson<'a> {
             own: report.own.into(),
             stacks: report
                 .stacks()
-                .map(|stack| StackJson::of(stack, report))
+                .map(|stack| StackJson::of(stack, report, &step_stacks))
                 .collect(),
         }
     }
@@ -392,7 +398,7 @@ impl<'a> TargetJson<'a> {
 }
 
 impl<'a> StackJson<'a> {
-    fn of(stack: StackRef<'a>, report: &Report) -> Self {
+    fn of(stack: StackRef<'a>, report: &'a Report, stacks: &StepStacks<'a>) -> Self {
         Self {
             pid: stack.pid,
             instance: stack.instance,
@@ -405,6 +411,11 @@ impl<'a> StackJson<'a> {
             allocated: AmountJson::of(report, stack.allocated),
             recent: StackRecentJson::of(&stack.recent, report),
             verdict: stack.verdict.map(VerdictJson),
+            held: stack
+                .get()
+                .held
+                .as_ref()
+                .map(|held| HeldJson::of(held, report, stacks)),
             lost: stack.lost.into(),
             end: stack.end.name(),
             end_at: stack.end_at().map(EndAtJson::from),

@@ -14,6 +14,7 @@ pub mod flame;
 mod format;
 mod gperftools;
 mod health;
+mod holders;
 mod html;
 mod json;
 mod kernel;
@@ -47,6 +48,7 @@ pub use ends::explain;
 pub use estimates::{error, whole};
 pub use format::{Format, Span, render};
 pub use health::{counted, line, losses_in_short, percent, short_size, size};
+pub use holders::{chain_in_words, holder_lines, root_in_words};
 pub use html::{Limits, Page};
 pub use json::{
     FrameJson, JudgementJson, LostJson, SCHEMA_VERSION, frames as frames_json, write as write_json,
@@ -57,7 +59,10 @@ pub use people::{People, Screen};
 pub use pprof::{Amounts, Part};
 pub use recent::{rate as growth_rate, signed};
 pub use text::{FrameStyle, end_of, via};
-pub use verdict::{doubts as verdict_doubts, in_words as verdict_in_words, lines_of as verdict_lines};
+pub use verdict::{
+    doubts as verdict_doubts, in_words as verdict_in_words, lines_of as verdict_lines,
+    of_stack as verdict_of_stack,
+};
 
 /// A frame in one line, without its source: `function+0xoffset [module]`.
 pub fn frame_name(frame: FrameRef<'_>) -> String {

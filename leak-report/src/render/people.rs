@@ -13,11 +13,12 @@ use std::io::{self, Write};
 
 use super::cells::wrap;
 use super::health::{self, counted, percent, short_size, size};
+use super::holders::holder_lines;
 use super::paths::Paths;
 use super::text::{FrameStyle, via};
 use super::{blocks, estimates, recent, verdict};
 use crate::model::printable::Printable;
-use crate::model::{Amount, Estimate, InstanceEnd, Sampling, SiteKey, StackRef};
+use crate::model::{Amount, Estimate, InstanceEnd, Sampling, SiteKey, StackRef, StepStacks};
 use crate::model::{Report, Stack};
 
 /// Indentation of the lines of a site's stack.
@@ -70,6 +71,7 @@ impl People {
             total: total.amount,
             style: FrameStyle::new(report, self.screen).shortening(Paths::of(shown)),
             screen: self.screen,
+            stacks: StepStacks::of(report),
         };
         let is_whole = is_last || self.screen.is_verbose;
         for stack in shown {
@@ -194,6 +196,7 @@ struct Page<'a> {
     total: Amount,
     style: FrameStyle,
     screen: Screen,
+    stacks: StepStacks<'a>,
 }
 
 impl Page<'_> {
@@ -207,12 +210,8 @@ impl Page<'_> {
             self.amount(stack)
         );
         write_wrapped(&heading, "", self.screen, out)?;
-        let mut facts: Vec<_> = stack
-            .verdict
-            .as_ref()
-            .map(verdict::in_words)
-            .into_iter()
-            .collect();
+        let mut facts: Vec<_> = verdict::of_stack(stack).into_iter().collect();
+        facts.extend(holder_lines(stack, &self.stacks, self.screen.is_verbose));
         if report.sampling != Sampling::All {
             facts.push(estimates::error(stack.shown_estimate().spread));
         }

@@ -90,8 +90,8 @@ fn write_site(stack: StackRef<'_>, number: usize, report: &Report, out: &mut dyn
         counted(amount.blocks, "block"),
         short_size(average(amount))
     )?;
-    if let Some(of_stack) = &stack.verdict {
-        writeln!(out, "   {}", verdict::in_words(of_stack))?;
+    if let Some(of_stack) = verdict::of_stack(stack) {
+        writeln!(out, "   {of_stack}")?;
     }
     for caller in callers(stack).skip(1).take(MAX_CALLERS) {
         writeln!(out, "   < {}", Printable(&report.names.show(&caller)))?;

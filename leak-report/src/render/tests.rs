@@ -3,6 +3,7 @@
 mod dialects;
 mod flame;
 mod gperftools;
+mod holders;
 mod hostile;
 mod names;
 mod people;

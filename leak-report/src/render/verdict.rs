@@ -2,12 +2,26 @@
 
 use super::counted;
 use super::health::short_size;
-use crate::model::{Amount, FATES, Fate, Hidden, Judgement, Report, Unjudged, Verdict};
+use super::holders;
+use crate::model::{Amount, FATES, Fate, Hidden, Judgement, Report, StackRef, Unjudged, Verdict};
 
 /// The verdict on some blocks in one line: `8 blocks (320 B) definitely lost, 2 still reachable`; "nothing is lost" if there
 /// are no blocks.
 pub fn in_words(verdict: &Verdict) -> String {
-    let parts: Vec<_> = parts(verdict).collect();
+    in_words_from(verdict, "")
+}
+
+/// The verdict on a stack in one line, with the root that holds most of what is still reachable; `None` without a verdict.
+pub fn of_stack(stack: StackRef<'_>) -> Option<String> {
+    let verdict = stack.verdict.as_ref()?;
+    Some(in_words_from(
+        verdict,
+        &holders::from(stack.held.as_deref(), stack.report()),
+    ))
+}
+
+fn in_words_from(verdict: &Verdict, from: &str) -> String {
+    let parts: Vec<_> = parts(verdict, from).collect();
     match parts.is_empty() {
         true => "nothing is lost".to_owned(),
         false => parts.join(", "),
@@ -15,18 +29,19 @@ pub fn in_words(verdict: &Verdict) -> String {
 }
 
 /// Parts that are not empty. The first has the noun, and those that are lost have their size.
-fn parts(verdict: &Verdict) -> impl Iterator<Item = String> {
+fn parts(verdict: &Verdict, from: &str) -> impl Iterator<Item = String> {
     let amounts = FATES.iter().map(|fate| (fate, (fate.of)(verdict)));
     let some = amounts.filter(|(_, amount)| amount.blocks > 0);
-    some.enumerate().map(|(number, (fate, amount))| {
+    some.enumerate().map(move |(number, (fate, amount))| {
         let Amount { bytes, blocks } = amount;
         let count = match number {
             0 => counted(blocks, "block"),
             _ => blocks.to_string(),
         };
+        let from = if fate.field == "reachable" { from } else { "" };
         match number == 0 || is_lost(fate) {
-            true => format!("{count} ({}) {}", short_size(bytes), fate.words),
-            false => format!("{count} {}", fate.words),
+            true => format!("{count} ({}) {}{from}", short_size(bytes), fate.words),
+            false => format!("{count} {}{from}", fate.words),
         }
     })
 }
@@ -50,6 +65,14 @@ pub fn lines_of(verdict: &Verdict, judgement: &Judgement) -> Vec<String> {
     if !unjudged.is_empty() {
         lines.push(format!("unknown: {}", unjudged.join(", ")));
     }
+    let unheld = judgement.unheld.iter().map(|(reason, &count)| {
+        let processes = if count == 1 { "process" } else { "processes" };
+        format!(
+            "who holds what was not found out in {count} {processes}: {}",
+            reason.words()
+        )
+    });
+    lines.extend(unheld);
     lines.extend(doubts(judgement));
     lines.extend(not_seen(judgement));
     lines

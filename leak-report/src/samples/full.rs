@@ -9,8 +9,9 @@ use unwind_tables::walk::{End, FoundBy};
 use super::report;
 use crate::model::leak::{EndGroup, ModuleSteps};
 use crate::model::{
-    Amount, CodeSegment, Completeness, Frame, FrameId, Hidden, InlinedFrame, Judgement, Location, Losses,
-    Module, ModuleId, Place, Report, Stack, StackRecent, Symbol, Symbolized, TableFacts, Unjudged, Verdict,
+    Amount, Class, CodeSegment, Completeness, Frame, FrameId, Held, Hidden, Holder, InlinedFrame, Judgement,
+    Location, Losses, Module, ModuleId, Place, Report, Root, RootKind, Stack, StackRecent, Step, Symbol,
+    Symbolized, TableFacts, TextKind, ThreadName, Unjudged, Verdict,
 };
 
 /// Bias of the modules of [`location`].
@@ -74,6 +75,7 @@ pub fn stack(
         .into(),
         recent: StackRecent::default(),
         verdict: None,
+        held: None,
         lost: Amount::default(),
         end,
         end_at,
@@ -182,6 +184,70 @@ pub fn full() -> Report {
     report
 }
 
+/// [`judged`] with holders: the two reachable blocks of the first stack are held by a variable and, through the second stack, by a thread's
+/// stack; the second stack's is held by data without a symbol.
+pub fn held() -> Report {
+    let mut report = judged();
+    let amount = |blocks| Amount {
+        bytes: 40 * blocks,
+        blocks,
+    };
+    let text = |kind, text: &str| super::text_of(kind, text);
+    let variable = Root {
+        kind: RootKind::Data,
+        object: Some("/opt/leaker".into()),
+        symbol: Some("cache()::entries".into()),
+        file: Some("/src/leaker.cpp".into()),
+        line: Some(7),
+        ..Root::of(RootKind::Data)
+    };
+    let on_stack = Root {
+        thread: Some(ThreadName {
+            tid: 4243,
+            name: "wor\u{1b}ker".into(),
+        }),
+        ..Root::of(RootKind::Stack)
+    };
+    let section = Root {
+        object: Some("/opt/libplugin.so".into()),
+        section: Some(".bss".into()),
+        offset: 16,
+        ..Root::of(RootKind::Data)
+    };
+    let holder = |root: &Root, via| Holder {
+        amount: amount(1),
+        root: root.map(|kind, name| text(kind, name)),
+        via,
+        is_cut: false,
+    };
+    let second = &report.stacks[1];
+    let step = Step {
+        allocator: second.allocator,
+        path: second.path,
+        repeats: true,
+    };
+    report.stacks[0].held = Some(Box::new(Held {
+        by: vec![holder(&variable, Vec::new()), holder(&on_stack, vec![step])],
+        others: Amount::default(),
+        retained: Some(amount(5)),
+        classes: vec![Class {
+            name: text(TextKind::Class, "app::Entry"),
+            amount: amount(12),
+        }],
+    }));
+    report.stacks[1].held = Some(Box::new(Held {
+        by: vec![Holder {
+            is_cut: true,
+            ..holder(&section, Vec::new())
+        }],
+        others: Amount::default(),
+        retained: None,
+        classes: Vec::new(),
+    }));
+    super::renew(&mut report);
+    report
+}
+
 /// [`full`] with a verdict: of the first stack's 12 blocks, 8 are definitely lost, 1 is indirectly lost, 2 are reachable and
 /// 1 is unknown; the second stack's only block is reachable.
 pub fn judged() -> Report {
@@ -210,6 +276,7 @@ pub fn judged() -> Report {
         freed_later: Amount::default(),
         unreadable: 0,
         hidden: BTreeMap::from([(Hidden::Pipes, 2)]),
+        unheld: BTreeMap::new(),
     });
     report
 }

@@ -19,7 +19,7 @@ use crate::model::{
     TargetFacts, TextId, TextKind, TimeOfDay,
 };
 
-pub use full::{full, judged};
+pub use full::{full, held, judged};
 
 thread_local! {
     static ENTRIES: RefCell<Dictionary> = RefCell::default();
@@ -42,6 +42,11 @@ pub fn renew(report: &mut Report) {
 /// Adds the name of an allocator function.
 pub fn allocator(name: &str) -> TextId {
     entries(|entries| entries.add_text(TextKind::Allocator, name))
+}
+
+/// Adds a text.
+pub fn text_of(kind: TextKind, text: &str) -> TextId {
+    entries(|entries| entries.add_text(kind, text))
 }
 
 /// Adds a module.

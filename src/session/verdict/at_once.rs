@@ -2,8 +2,9 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::time::Instant;
 
-use super::subject::{Outside, Subject};
+use super::subject::{Outside, Seen, Subject};
 use crate::base::proc_fields::ProcFields;
 use crate::bpf::Registers;
 use crate::process::halt::{CannotHalt, Halt};
@@ -29,11 +30,12 @@ enum Attempt {
 impl Subject {
     /// Makes a verdict from a copy. Without success, passes are needed as if this had not been tried.
     ///
-    /// `list` returns the blocks that are outstanding.
+    /// `list` returns the blocks that are outstanding. Holders are looked for until `deadline`.
     pub(super) fn judge_at_once(
         &mut self,
         list: &mut dyn FnMut() -> io::Result<Vec<Block>>,
         mut registers: Option<&mut Registers<'_>>,
+        deadline: Instant,
     ) {
         if !self.needs_more() || self.is_still() {
             return;
@@ -43,9 +45,10 @@ impl Subject {
             if attempts.next().is_none() {
                 break "threads that waited began to run during each copy".to_owned();
             }
-            match self.attempt(list, registers.as_deref_mut()) {
+            match self.attempt(list, registers.as_deref_mut(), deadline) {
                 Ok(Attempt::Complete) => return,
-                Ok(Attempt::Woken) => {}
+                Ok(Attempt::Woken) if self.needs_more() => {}
+                Ok(Attempt::Woken) => return,
                 Err(error) => break error.to_string(),
             }
         };
@@ -59,6 +62,7 @@ impl Subject {
         &mut self,
         list: &mut dyn FnMut() -> io::Result<Vec<Block>>,
         registers: Option<&mut Registers<'_>>,
+        deadline: Instant,
     ) -> Result<Attempt, CannotHalt> {
         let pid = self.pid();
         let room = self.make_room()?;
@@ -66,7 +70,7 @@ impl Subject {
         let halt = Halt::of(pid)?;
         let copied = self.copy(room, registers);
         let is_complete = halt.is_complete();
-        let mut words = halt.words().to_vec();
+        let words = halt.words().to_vec();
         let stopped = halt.end();
         self.was_stopped(stopped);
         match stopped {
@@ -77,16 +81,22 @@ impl Subject {
             None => tracing::info!("no thread of process {pid} ran, none was stopped"),
         }
         let (copy, mappings, mut outside) = copied?;
-        outside.words.append(&mut words);
-        let heap = self.look(before, &copy, copy.pages(), &mappings, &outside);
-        self.check()?;
-        if !is_complete {
-            return Ok(Attempt::Woken);
-        }
         // What was freed between the listing and the stop was listed for nothing.
         let after: HashSet<_> = list()?.iter().map(Block::identity).collect();
-        self.settle(&heap, &copy, |block| after.contains(&block.identity()));
-        Ok(Attempt::Complete)
+        outside.vectors = words;
+        let seen = Seen {
+            memory: &copy,
+            pages: copy.pages(),
+            mappings: &mappings,
+            outside: &outside,
+        };
+        self.look(before, &seen, is_complete, deadline);
+        self.retain_lost(|block| after.contains(&block.identity()));
+        self.check()?;
+        Ok(match is_complete {
+            true => Attempt::Complete,
+            false => Attempt::Woken,
+        })
     }
 
     /// Copies all that a verdict needs.

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use unwind_tables::addr::Avma;
 
+use super::holding::Holding;
 use super::subject::{End, Subject};
 use crate::bpf::collect::{Block, Judged, Moment};
+use crate::reach::holders::Missing;
 use crate::reach::passes::Identity;
-use leak_report::model::{Judgement, Unjudged};
+use leak_report::model::{Judgement, Unheld, Unjudged};
 
 /// A block: instance, address, and when it was allocated.
 pub(super) type Key = (u32, Avma, u64);
@@ -19,6 +21,7 @@ pub(in crate::session) struct Finding {
     /// Blocks allocated from here on are not judged; `None` if none can have been.
     since: Option<Moment>,
     instances: HashMap<u32, OfInstance>,
+    pub(super) holdings: Vec<Holding>,
     pub(super) facts: Judgement,
 }
 
@@ -42,7 +45,13 @@ impl Finding {
             ..Judgement::default()
         };
         let mut instances = HashMap::new();
-        for subject in subjects {
+        let mut holdings = Vec::new();
+        for mut subject in subjects {
+            match subject.take_holding() {
+                Some(Ok(holding)) => holdings.push(holding),
+                Some(Err(missing)) => *facts.unheld.entry(unheld(missing)).or_default() += 1,
+                None => {}
+            }
             let instance = subject.instance();
             subject.add_to(&mut facts);
             let of_instance = match subject.end() {
@@ -50,7 +59,10 @@ impl Finding {
                     definitely: sizes(lost.definitely),
                     indirectly: sizes(lost.indirectly),
                 },
-                End::NotSettled(missed) => OfInstance::NotSettled(missed.into_iter().collect()),
+                End::NotSettled(missed) => {
+                    *facts.unheld.entry(Unheld::Time).or_default() += 1;
+                    OfInstance::NotSettled(missed.into_iter().collect())
+                }
                 End::Failed => OfInstance::Unreadable,
             };
             instances.insert(instance, of_instance);
@@ -58,6 +70,7 @@ impl Finding {
         Self {
             since,
             instances,
+            holdings,
             facts,
         }
     }
@@ -105,6 +118,13 @@ impl Finding {
             let lost = definitely.into_iter().chain(indirectly).flatten();
             lost.map(move |(&(address, at), &size)| ((instance, address, at), size))
         })
+    }
+}
+
+fn unheld(missing: Missing) -> Unheld {
+    match missing {
+        Missing::TooManyBlocks => Unheld::TooManyBlocks,
+        Missing::Time => Unheld::Time,
     }
 }
 

@@ -69,11 +69,12 @@ pub fn judge_in_use(pid: u32, settings: VerdictSettings) -> Result<InUse, InUseE
         subject.judge_at_once(
             &mut || Ok(self::list(&listed)?.unwrap_or_default()),
             registers.as_mut(),
+            began + settings.limit,
         );
     }
     while subject.needs_more() && began.elapsed() < settings.limit {
         let blocks = list(&subject)?.unwrap_or_default();
-        subject.pass(blocks, registers.as_mut());
+        subject.pass(blocks, registers.as_mut(), began + settings.limit);
     }
     let mut facts = Judgement {
         took: began.elapsed(),

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use super::holding::{self, Holding, Looked};
 use crate::bpf::{Registers, ThreadState};
 use crate::process::maps::MapsEntry;
 use crate::process::touched::ResidentPages;
 use crate::process::{kept, maps_of};
 use crate::reach::heap::{Block, Heap};
+use crate::reach::holders::Missing;
 use crate::reach::judge::{Judge, LostBlocks, Sight};
 use crate::reach::pages::Pages;
 use crate::reach::passes::Identity;
@@ -29,6 +31,8 @@ pub(super) struct Subject {
     known: Known,
     /// Set once enough passes were made.
     lost: Option<LostBlocks>,
+    /// Set with `lost`.
+    holding: Option<Result<Holding, Missing>>,
     has_failed: bool,
     read: u64,
     unreadable: u64,
@@ -76,6 +80,7 @@ impl Subject {
             judge: Judge::default(),
             known,
             lost: None,
+            holding: None,
             read: 0,
             unreadable: 0,
             stopped: None,
@@ -113,53 +118,99 @@ impl Subject {
         }
     }
 
-    /// Makes a pass, in which `blocks` are all that are outstanding.
-    pub(super) fn pass(&mut self, blocks: Vec<Block>, registers: Option<&mut Registers<'_>>) {
-        if let Err(error) = self.try_pass(blocks, registers) {
+    /// Holders of the blocks; `None` if that was not asked for yet.
+    pub(super) fn take_holding(&mut self) -> Option<Result<Holding, Missing>> {
+        self.holding.take()
+    }
+
+    /// Makes a pass, in which `blocks` are all that are outstanding. If it is the last one, holders are looked for until `deadline`.
+    pub(super) fn pass(
+        &mut self,
+        blocks: Vec<Block>,
+        registers: Option<&mut Registers<'_>>,
+        deadline: Instant,
+    ) {
+        if let Err(error) = self.try_pass(blocks, registers, deadline) {
             tracing::debug!("pass over process {}: {error}", self.pid);
             self.has_failed = true;
         }
     }
 
-    fn try_pass(&mut self, blocks: Vec<Block>, registers: Option<&mut Registers<'_>>) -> io::Result<()> {
+    fn try_pass(
+        &mut self,
+        blocks: Vec<Block>,
+        registers: Option<&mut Registers<'_>>,
+        deadline: Instant,
+    ) -> io::Result<()> {
         let mappings = maps_of(self.pid)?;
         let reader = Reader::new(self.pid, self.pages(&mappings)?);
         let outside = Outside::read(self.pid, registers)?;
-        let heap = self.look(blocks, &reader, reader.pages(), &mappings, &outside);
-        if self.known.is_still || self.judge.passes().are_enough() {
-            self.settle(&heap, &reader, |_| true);
-        }
+        let seen = Seen {
+            memory: &reader,
+            pages: reader.pages(),
+            mappings: &mappings,
+            outside: &outside,
+        };
+        self.look(blocks, &seen, self.known.is_still, deadline);
         self.has_read(reader.read(), reader.unreadable());
         self.check()
     }
 
-    /// Marks what the process reaches in `memory`, of which `pages` are there.
-    pub(super) fn look(
-        &mut self,
-        blocks: Vec<Block>,
-        memory: &dyn Memory,
-        pages: &Pages,
-        mappings: &[MapsEntry],
-        outside: &Outside,
-    ) -> Heap {
+    /// Marks what the process reaches in what was seen of it. If nothing of it ran, or passes are enough, what none has reached is
+    /// lost, and holders of the rest are looked for until `deadline`.
+    pub(super) fn look(&mut self, blocks: Vec<Block>, seen: &Seen<'_>, is_still: bool, deadline: Instant) {
+        let &Seen {
+            memory,
+            pages,
+            mappings,
+            outside,
+        } = seen;
         self.hidden.clone_from(&outside.hidden);
         let mut heap = Heap::new(blocks);
         heap.set_tags(self.known.tags);
         let mut unused = free::find(memory, mappings, &heap);
         tracing::debug!("unused memory of process {}: {:?}", self.pid, unused.facts);
         heap.extend(&unused.usable, self.known.uses_slack);
-        let ended = ended::stacks(memory, mappings, &outside.threads);
-        unused.ranges.extend(ended);
+        let threads: Vec<_> = outside.states.iter().map(thread).collect();
+        unused.ranges.extend(ended::stacks(memory, mappings, &threads));
         unused.ranges.sort_unstable_by_key(|range| range.start);
-        self.judge.pass(&Sight {
+        let sight = Sight {
             memory,
             pages: pages.runs(),
             heap: &heap,
             unused: &unused.ranges,
-            dead: &dead_stacks(mappings, &outside.threads),
-            words: &outside.words,
+            dead: &dead_stacks(mappings, &threads),
+            words: &outside.words(),
+        };
+        self.judge.pass(&sight);
+        if !is_still && !self.judge.passes().are_enough() {
+            return;
+        }
+        let found = holding::find(&Looked {
+            pid: self.pid,
+            sight: &sight,
+            idle: self.judge.idle(),
+            mappings,
+            threads: &threads,
+            states: &outside.states,
+            kept: &outside.kept,
+            deadline,
         });
-        heap
+        // What this has reached is no more lost than what a pass has.
+        let holding = found.map(|(holding, reached)| {
+            self.judge.take_out(&heap, &reached);
+            holding
+        });
+        self.lost = Some(self.judge.lost(&heap, memory));
+        self.holding = Some(holding);
+    }
+
+    /// Leaves of what is lost the blocks that are outstanding still.
+    pub(super) fn retain_lost(&mut self, is_outstanding: impl Fn(&Block) -> bool) {
+        if let Some(lost) = &mut self.lost {
+            lost.definitely.retain(&is_outstanding);
+            lost.indirectly.retain(&is_outstanding);
+        }
     }
 
     /// Checks that it is the same program still: only then, all that was read was its.
@@ -179,19 +230,6 @@ impl Subject {
         self.stopped = self.stopped.max(time);
     }
 
-    /// Ends the passes: what none has reached is lost, of the blocks that are outstanding still.
-    pub(super) fn settle(
-        &mut self,
-        heap: &Heap,
-        memory: &dyn Memory,
-        is_outstanding: impl Fn(&Block) -> bool,
-    ) {
-        let mut lost = self.judge.lost(heap, memory);
-        lost.definitely.retain(&is_outstanding);
-        lost.indirectly.retain(&is_outstanding);
-        self.lost = Some(lost);
-    }
-
     pub(super) fn has_read(&mut self, read: u64, unreadable: u64) {
         self.read = self.read.saturating_add(read);
         self.unreadable = unreadable;
@@ -206,28 +244,43 @@ impl Subject {
     }
 }
 
+/// What is seen of a process at one moment, or in one pass.
+#[derive(Clone, Copy)]
+pub(super) struct Seen<'a> {
+    pub(super) memory: &'a dyn Memory,
+    /// Pages that are in the memory.
+    pub(super) pages: &'a Pages,
+    pub(super) mappings: &'a [MapsEntry],
+    pub(super) outside: &'a Outside,
+}
+
 /// What a process has outside of its memory.
 #[derive(Debug, Default)]
 pub(super) struct Outside {
-    threads: Vec<Thread>,
-    /// Registers, and what the kernel keeps.
-    pub(super) words: Vec<u64>,
+    states: Vec<ThreadState>,
+    /// Words of vector registers.
+    pub(super) vectors: Vec<u64>,
+    /// Words that the kernel keeps.
+    kept: Vec<u64>,
     hidden: BTreeMap<Hidden, u64>,
 }
 
 impl Outside {
     pub(super) fn read(pid: u32, registers: Option<&mut Registers<'_>>) -> io::Result<Self> {
         let states = registers.map(|registers| registers.read(pid)).transpose();
-        let states = states.map_err(io::Error::other)?.unwrap_or_default();
-        let threads = states.iter().map(thread).collect();
-        let mut words: Vec<u64> = states.into_iter().flat_map(|state| state.words).collect();
         let kept = kept::read(pid)?;
-        words.extend(kept.words);
         Ok(Self {
-            threads,
-            words,
+            states: states.map_err(io::Error::other)?.unwrap_or_default(),
+            vectors: Vec::new(),
+            kept: kept.words,
             hidden: kept.hidden,
         })
+    }
+
+    fn words(&self) -> Vec<u64> {
+        let registers = self.states.iter().flat_map(|state| &state.words);
+        let words = registers.chain(&self.vectors).chain(&self.kept);
+        words.copied().collect()
     }
 }
 

@@ -19,6 +19,9 @@ use leak_report::model::dictionary::{Import, Renumbering};
 use leak_report::model::leak::kernel_frames::Kind;
 use leak_report::model::{Dictionary, Report, Stack, Text, TextKind};
 
+/// Sections that linkers make, whose names say nothing.
+const USUAL_SECTIONS: [&str; 6] = [".data", ".bss", ".data.rel.ro", ".tdata", ".tbss", ".got"];
+
 /// Replaces names by keyed hashes.
 pub struct Anonymizer {
     key: [u8; 16],
@@ -73,6 +76,11 @@ impl Anonymizer {
             TextKind::File => self.path(&text.text)?,
             TextKind::BuildId => format!("{:016x}", self.hash("build", &text.text)),
             TextKind::Allocator => self.allocator(&text.text)?,
+            TextKind::Variable => self.name("variable", &text.text),
+            TextKind::Class => self.name("class", &text.text),
+            TextKind::Section if USUAL_SECTIONS.contains(&&*text.text) => return None,
+            TextKind::Section => self.name("section", &text.text),
+            TextKind::Thread => self.name("thread", &text.text),
         };
         Some(replaced.into())
     }

@@ -337,6 +337,8 @@ impl<'a> Stacks<'a> {
         for stack in &part {
             self.dictionary.check(stack)?;
             self.frames += self.dictionary.frames(stack.path).len();
+            let (texts, paths) = stack.held.as_ref().map(|held| held.ids()).unwrap_or_default();
+            self.frames += texts.len() + paths.len();
         }
         self.stacks.extend(part);
         if self.stacks.len() > MAX_STACKS || self.frames > MAX_FRAMES {

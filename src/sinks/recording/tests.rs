@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tempfile::TempDir;
 
 use super::*;
-use leak_report::model::{Dictionary, ModuleId, Report, Stack, StackRef, TextKind};
+use leak_report::model::{Dictionary, ModuleId, Report, Stack, StackRef, StepStacks, TextKind};
 use leak_report::render::{Format, render};
 use sample::{grown, rich};
 
@@ -414,4 +414,51 @@ fn damaged_files() {
     let expected = Ending::Damaged { at: damaged_at, why };
     assert_eq!((recording.count(), recording.ending()), (1, &expected));
     assert_same(&recording.report(0).unwrap().report, &rich());
+}
+
+/// Holders are recorded with what they refer to; anonymized ones say none of the names.
+#[test]
+fn holders() {
+    let mut place = Place::new();
+    let original = leak_report::samples::held();
+    place.record(std::slice::from_ref(&original));
+    let words = |report: &Report| -> Vec<String> {
+        let stacks = StepStacks::of(report);
+        let lines = report
+            .stacks()
+            .flat_map(|stack| leak_report::render::holder_lines(stack, &stacks, true));
+        lines.collect()
+    };
+    let found = place.open().report(0).unwrap().report;
+    assert_eq!(words(&found), words(&original));
+    assert!(words(&found).len() > 4);
+    fs::remove_file(place.file()).unwrap();
+    place.settings.anonymize = true;
+    place.record(&[original]);
+    let anonymous = place.open().report(0).unwrap().report;
+    let said = words(&anonymous).join("\n");
+    for name in ["cache", "entries", "leaker", "libplugin", "wor", "app::Entry"] {
+        assert!(!said.contains(name), "{name}: {said}");
+    }
+    assert!(said.contains(".bss of ") && said.contains(" → "), "{said}");
+}
+
+/// A recording whose holders refer to what it does not define is refused.
+#[test]
+fn undefined_holders() {
+    let report = leak_report::samples::held();
+    let dictionary = Dictionary::default();
+    for stack in report.stacks.iter().filter(|stack| stack.held.is_some()) {
+        assert!(report.dictionary.check(stack).is_ok());
+        assert!(dictionary.check(stack).is_err());
+        let mut plain = dictionary.clone();
+        let allocator = plain.add_text(TextKind::Allocator, "malloc");
+        let only_held = Stack {
+            allocator,
+            path: None,
+            end_at: None,
+            ..stack.clone()
+        };
+        assert!(plain.check(&only_held).is_err());
+    }
 }

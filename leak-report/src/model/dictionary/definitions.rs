@@ -96,9 +96,12 @@ impl Dictionary {
         within(stack.allocator.index(), self.texts.len(), "text")?;
         let module = stack.end_at.and_then(|at| Some(at.place?.module));
         module.map_or(Ok(()), |module| self.check_module(module))?;
-        stack
-            .path
-            .map_or(Ok(()), |path| within(path.index(), self.paths.len(), "path"))
+        let (texts, paths) = stack.held.as_ref().map(|held| held.ids()).unwrap_or_default();
+        for text in texts {
+            within(text.index(), self.texts.len(), "text")?;
+        }
+        let paths = stack.path.into_iter().chain(paths);
+        { paths }.try_for_each(|path| within(path.index(), self.paths.len(), "path"))
     }
 
     /// Checks that a module is defined.

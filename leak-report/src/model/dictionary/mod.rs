@@ -66,6 +66,14 @@ pub enum TextKind {
     BuildId,
     /// Allocator function, mapping call, or kernel allocator.
     Allocator,
+    /// Variable.
+    Variable,
+    /// C++ class.
+    Class,
+    /// Section of an object.
+    Section,
+    /// Name of a thread.
+    Thread,
 }
 
 /// Text and the kind of thing it names.

@@ -34,6 +34,8 @@ pub struct JudgementJson {
     unreadable_bytes: u64,
     /// Kinds that there are not are absent.
     not_seen: BTreeMap<&'static str, u64>,
+    /// Reasons that did not occur are absent.
+    holders_missing_because: BTreeMap<&'static str, u32>,
 }
 
 impl JudgementJson {
@@ -57,6 +59,7 @@ impl JudgementJson {
             freed_later,
             unreadable,
             hidden,
+            unheld,
         } = judgement;
         let nanoseconds = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let reasons = unjudged.iter();
@@ -74,6 +77,10 @@ impl JudgementJson {
             not_seen: hidden
                 .iter()
                 .map(|(place, &count)| (place.name(), count))
+                .collect(),
+            holders_missing_because: unheld
+                .iter()
+                .map(|(reason, &count)| (reason.name(), count))
                 .collect(),
         }
     }

@@ -4,9 +4,9 @@
 use std::process::{Command, Stdio};
 
 use super::*;
-use crate::model::{Amount, Unjudged};
+use crate::model::{Amount, Unheld, Unjudged};
 
-/// Reports with all fields, of samples, without stacks, and with a verdict match the schema.
+/// Reports with all fields, of samples, without stacks, with a verdict, and with holders match the schema.
 #[test]
 fn made_reports_match_the_schema() {
     let mut everything = full();
@@ -26,6 +26,11 @@ fn made_reports_match_the_schema() {
         judgement.stopped = Some(std::time::Duration::from_millis(7));
         judgement.unjudged = Unjudged::ALL.map(|reason| (reason, Amount::default())).into();
     }
+    let mut held = crate::samples::held();
+    held.losses.causes.clear();
+    if let Some(judgement) = &mut held.judgement {
+        judgement.unheld = Unheld::ALL.map(|reason| (reason, 1)).into();
+    }
     let mut python = Command::new("/usr/bin/python3")
         .args(["tests/validate_json.py", "report.schema.json"])
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
@@ -34,14 +39,14 @@ fn made_reports_match_the_schema() {
         .spawn()
         .expect("apt-get install python3 python3-jsonschema");
     let mut input = python.stdin.take().unwrap();
-    for report in [everything, sampled, nothing, judged] {
+    for report in [everything, sampled, nothing, judged, held] {
         render(&report, Format::Json, &mut input).unwrap();
     }
     drop(input);
     let output = python.wait_with_output().unwrap();
     let output_text = String::from_utf8_lossy(&output.stdout);
     assert!(
-        output.status.success() && output_text.contains("4 checked, 0 violations"),
+        output.status.success() && output_text.contains("5 checked, 0 violations"),
         "{output_text}"
     );
 }

@@ -153,6 +153,7 @@ fn json_of_a_verdict() {
             "unknown_because": {Unjudged::NotSettled.name(): part(1)},
             "freed_later": part(0), "unreadable_bytes": 0,
             "not_seen": {Hidden::Pipes.name(): 2},
+            "holders_missing_because": {},
         })
     );
     let without = parsed(&full());

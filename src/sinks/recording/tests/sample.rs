@@ -11,7 +11,8 @@ use leak_report::model::{
     AGE_BOUNDS, Ages, Amount, BlockList, Compared, Estimate, Frame, FrameId, Gap, Governed, Hidden,
     InlinedFrame, InstanceEnd, Judgement, KernelFacts, KindTotals, ListedBlock, Location, Losses, Measure,
     ModuleId, Overhead, Parts, Place, ProbeProgram, ProgramTime, Quantity, RegionKind, Report, Sampling,
-    Spent, Spread, StackRecent, Symbol, Symbolized, TargetFacts, TimeOfDay, Traps, Unit, Unjudged, Weight,
+    Spent, Spread, StackRecent, Symbol, Symbolized, TargetFacts, TimeOfDay, Traps, Unheld, Unit, Unjudged,
+    Weight,
 };
 use leak_report::samples;
 
@@ -87,6 +88,7 @@ pub(super) fn rich() -> Report {
         freed_later: estimate(9).amount,
         unreadable: 1,
         hidden: [(Hidden::Pipes, 1)].into(),
+        unheld: [(Unheld::Time, 2)].into(),
     });
     targets(&mut report);
     stacks(&mut report);

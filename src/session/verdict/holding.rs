@@ -1,0 +1,214 @@
+//! Holders of the blocks of a process, with names: looked for once a verdict is settled, by one more marking.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::time::Instant;
+
+use unwind_tables::addr::{Avma, contains};
+
+use super::roots::{Objects, Roots};
+use super::vtables::{class_in_memory, class_of_symbol};
+use crate::bpf::ThreadState;
+use crate::process::maps::MapsEntry;
+use crate::reach::bits::Bits;
+use crate::reach::chains::Chain;
+use crate::reach::holders::{self, Holders, Missing, Origin, Search};
+use crate::reach::judge::Sight;
+use crate::reach::places::{Place, Places};
+use crate::reach::roots::{Thread, roots};
+use crate::symbolize::{VariablePlace, Variables};
+use leak_report::model::{Amount, Root, RootKind};
+
+/// Holders of a process's blocks, by stack record.
+#[derive(Clone, Debug, Default)]
+pub(in crate::session) struct Holding {
+    /// Chains refer to these by number.
+    pub(in crate::session) roots: Vec<Root>,
+    pub(in crate::session) by_stack: HashMap<u32, OfStack>,
+}
+
+/// Holders and classes of the blocks of a stack record.
+#[derive(Clone, Debug, Default)]
+pub(in crate::session) struct OfStack {
+    /// `None` is what is held by chains that were too many to tell apart.
+    pub(in crate::session) by: Vec<(Option<Chain>, Amount)>,
+    pub(in crate::session) retained: Option<Amount>,
+    pub(in crate::session) classes: HashMap<String, Amount>,
+}
+
+/// A process that is looked at.
+pub(super) struct Looked<'a> {
+    pub(super) pid: u32,
+    pub(super) sight: &'a Sight<'a>,
+    /// Memory that is unused, as the verdict has it.
+    pub(super) idle: &'a [std::ops::Range<Avma>],
+    pub(super) mappings: &'a [MapsEntry],
+    pub(super) threads: &'a [Thread],
+    pub(super) states: &'a [ThreadState],
+    /// Words that the kernel keeps.
+    pub(super) kept: &'a [u64],
+    pub(super) deadline: Instant,
+}
+
+/// Finds the holders, and which blocks were reached.
+///
+/// # Errors
+///
+/// There are too many blocks, or no time is left.
+pub(super) fn find(looked: &Looked<'_>) -> Result<(Holding, Bits), Missing> {
+    let began = Instant::now();
+    let Looked {
+        pid,
+        sight,
+        mappings,
+        threads,
+        ..
+    } = *looked;
+    let mut objects = Objects::of(pid);
+    let data = objects.memory(|segment| !segment.executable);
+    let storage = objects.storage();
+    let loaded = objects.memory(|_| true);
+    let places = Places::of(mappings, &data, threads, storage, sight.heap);
+    let ids: Vec<_> = looked.states.iter().map(|state| (state.tid, state.tp)).collect();
+    let mut names = Roots::new(&mut objects, &places, pid, mappings, &ids);
+    let (registers, kept) = words(looked, &mut names);
+    let all: Vec<_> = roots(sight.pages, sight.heap, looked.idle, sight.dead).collect();
+    let origins = origins(&places, &all, &registers, &kept);
+    let tables: Vec<_> = loaded.iter().map(|(range, _)| range.clone()).collect();
+    let search = Search {
+        heap: sight.heap,
+        memory: sight.memory,
+        origins: &origins,
+        tables: &tables,
+        deadline: looked.deadline,
+    };
+    let mut found = holders::find(&search, &mut |at| names.at(at))?;
+    let reached = std::mem::take(&mut found.reached);
+    let pointers = found.pointers;
+    let marked = began.elapsed();
+    let mut classes = Classes::new(pid, names.objects, &loaded);
+    let classes = classes.of(&found.firsts);
+    let holding = Holding::new(found, classes, names.named());
+    tracing::debug!(
+        "holders of {} blocks of process {pid}, with {pointers} pointers, found in {marked:.1?}, named in {:.1?}",
+        sight.heap.blocks().len(),
+        began.elapsed().saturating_sub(marked)
+    );
+    Ok((holding, reached))
+}
+
+/// Words, each with the number of its root.
+type Words = Vec<(u64, u32)>;
+
+/// Words in registers, and words that the kernel keeps, each with its root.
+fn words(looked: &Looked<'_>, names: &mut Roots<'_>) -> (Words, Words) {
+    let leads = |word: &u64| looked.sight.heap.at(*word).is_some();
+    let mut registers = Vec::new();
+    for (state, thread) in looked.states.iter().zip(0..) {
+        for &word in state.words.iter().filter(|word| leads(word)) {
+            registers.push((word, names.without_address(RootKind::Registers, thread)));
+        }
+    }
+    let kept = looked.kept.iter().filter(|word| leads(word));
+    let kept = kept.map(|&word| (word, names.without_address(RootKind::Kernel, 0)));
+    (registers, kept.collect())
+}
+
+/// Kinds of roots, those first whose names say most.
+fn origins<'a>(
+    places: &Places,
+    all: &[std::ops::Range<Avma>],
+    registers: &'a [(u64, u32)],
+    kept: &'a [(u64, u32)],
+) -> Vec<Origin<'a>> {
+    let within = |is: &dyn Fn(Place) -> bool, words: &'a [(u64, u32)]| Origin {
+        ranges: places.within(all, is),
+        words,
+    };
+    vec![
+        // The program's own data, before that of its libraries.
+        within(&|place| place == Place::Data(0), &[]),
+        within(&|place| matches!(place, Place::Data(1..)), &[]),
+        within(&|place| matches!(place, Place::ThreadLocal(_)), &[]),
+        within(&|place| matches!(place, Place::Stack(_)), &[]),
+        within(&|_| false, registers),
+        within(&|_| false, kept),
+        within(&|place| matches!(place, Place::Mapped(_)), &[]),
+        within(&|place| place == Place::Untraced, &[]),
+    ]
+}
+
+impl Holding {
+    fn new(found: Holders, classes: HashMap<(u32, String), Amount>, roots: Vec<Root>) -> Self {
+        let mut by_stack: HashMap<u32, OfStack> = HashMap::new();
+        for ((stack, chain), amount) in found.held {
+            let chain = found.chains.get(chain);
+            by_stack.entry(stack).or_default().by.push((chain, amount));
+        }
+        for (stack, retained) in found.retained.into_iter().flatten() {
+            by_stack.entry(stack).or_default().retained = Some(retained);
+        }
+        for ((stack, class), amount) in classes {
+            by_stack.entry(stack).or_default().classes.insert(class, amount);
+        }
+        Self { roots, by_stack }
+    }
+}
+
+/// Finds classes by the tables of virtual functions that blocks begin with.
+struct Classes<'a> {
+    memory: Option<File>,
+    objects: &'a mut Objects,
+    data: &'a [(std::ops::Range<Avma>, usize)],
+    known: HashMap<u64, Option<String>>,
+}
+
+impl<'a> Classes<'a> {
+    fn new(pid: u32, objects: &'a mut Objects, data: &'a [(std::ops::Range<Avma>, usize)]) -> Self {
+        Self {
+            memory: File::open(format!("/proc/{pid}/mem")).ok(),
+            objects,
+            data,
+            known: HashMap::new(),
+        }
+    }
+
+    /// Blocks by stack and class.
+    fn of(&mut self, firsts: &HashMap<(u32, u64), Amount>) -> HashMap<(u32, String), Amount> {
+        let mut classes: HashMap<_, Amount> = HashMap::new();
+        for (&(stack, table), &amount) in firsts {
+            if !self.known.contains_key(&table) {
+                let class = self.find(table);
+                self.known.insert(table, class);
+            }
+            if let Some(Some(class)) = self.known.get(&table) {
+                let sum = classes.entry((stack, class.clone())).or_default();
+                *sum = *sum + amount;
+            }
+        }
+        classes
+    }
+
+    fn find(&mut self, table: u64) -> Option<String> {
+        let object = self.object(table)?;
+        let svma = self.objects.svma(object, Avma::new(table))?;
+        let variable = self.objects.variables(object).and_then(|variables: &Variables| {
+            let variable = variables.find(VariablePlace::Memory(svma))?;
+            match variable.begin {
+                VariablePlace::Memory(begin) => Some((variable.mangled, svma - begin)),
+                VariablePlace::ThreadLocal(_) => None,
+            }
+        });
+        let by_symbol = variable.and_then(|(name, offset)| class_of_symbol(&name, offset));
+        by_symbol.or_else(|| class_in_memory(self.memory.as_ref()?, table, |at| self.object(at).is_some()))
+    }
+
+    /// The object whose data an address is in.
+    fn object(&self, address: u64) -> Option<usize> {
+        let after = self
+            .data
+            .partition_point(|(range, _)| range.start.get() <= address);
+        let (range, object) = self.data.get(after.checked_sub(1)?)?;
+        contains(range, Avma::new(address)).then_some(*object)
+    }
+}

@@ -1,0 +1,192 @@
+//! Holders of blocks that are still reachable: the variable, the chain of sites, what would be lost with them, and their classes.
+
+use std::collections::BTreeMap;
+
+use crate::common::holders::{Held, Holder};
+use crate::common::memleak::Memleak;
+use crate::common::program::{Program, compile, compile_as, directory};
+use crate::common::report::{Report, Stack};
+
+const SOURCE: &str = include_str!("../programs/verdicts/holders.cpp");
+
+/// Line of the program that begins with `text`, from 1.
+fn line_of(text: &str) -> u64 {
+    let line = SOURCE
+        .lines()
+        .position(|line| line.trim_start().starts_with(text));
+    line.expect("a line of the program") as u64 + 1
+}
+
+/// The only stack whose blocks `function` allocates itself, with what holds them.
+fn held<'a>(report: &'a Report, function: &str) -> (&'a Stack, &'a Held) {
+    let is_its = |stack: &&Stack| {
+        let responsible = stack
+            .responsible
+            .as_ref()
+            .map(|responsible| responsible.symbol.as_str());
+        responsible.is_some_and(|symbol| symbol.starts_with(function)) && stack.held.is_some()
+    };
+    let mut stacks: Vec<_> = report.stacks.iter().filter(is_its).collect();
+    stacks.sort_by_key(|stack| stack.outstanding.blocks);
+    let stack = stacks.pop().unwrap_or_else(|| panic!("no stack of {function}"));
+    (stack, stack.held.as_ref().expect("asked above"))
+}
+
+/// Functions along a chain.
+fn via(holder: &Holder) -> Vec<&str> {
+    let symbols = holder
+        .via
+        .iter()
+        .map(|step| step.symbol.as_deref().expect("a name"));
+    symbols
+        .map(|symbol| symbol.split('(').next().unwrap_or(symbol))
+        .collect()
+}
+
+/// A program's own word on what holds what is found from outside: variables with the lines that declare them, in a function, in a thread
+/// and on a stack; sites along chains; classes with symbols and without; and what hangs on a site's blocks.
+#[test]
+fn variables_chains_and_classes() {
+    let directory = directory("verdict-holders");
+    let library = directory.join("libwidgets.so");
+    compile_as(
+        &library,
+        "verdicts/widgets.cpp",
+        &["-shared", "-fPIC", "-O1", "-s", "-fvisibility=hidden"],
+    );
+    let path = compile(
+        &directory,
+        "verdicts/holders.cpp",
+        &["-std=c++17", "-O1", "-g", "-pthread", "-ldl"],
+    );
+    let mut program = Program::start(&path, &[library.to_str().expect("a plain name")]);
+    let memleak = Memleak::attach(program.pid(), &["--verdict"]);
+    program.send_line("");
+    let mut retained = BTreeMap::new();
+    loop {
+        let line = program.line();
+        if line == "ready" {
+            break;
+        }
+        let words: Vec<_> = line.split(' ').collect();
+        let number = |at: usize| words[at].parse::<u64>().expect("a number");
+        retained.insert(words[0].to_owned(), (number(1), number(2)));
+    }
+    let report = memleak.finish();
+    for (function, symbol, declaration, kind, chain, class) in [
+        (
+            "open_sessions",
+            Some("g_sessions"),
+            "std::map<int, Session *> g_sessions",
+            "data",
+            &[][..],
+            None,
+        ),
+        (
+            "make_session",
+            Some("g_sessions"),
+            "std::map<int, Session *> g_sessions",
+            "data",
+            &["open_sessions"],
+            Some("Session"),
+        ),
+        (
+            "make_buffer",
+            Some("g_sessions"),
+            "std::map<int, Session *> g_sessions",
+            "data",
+            &["open_sessions", "make_session"],
+            None,
+        ),
+        (
+            "make_entry",
+            Some("cache()::entries"),
+            "static std::unordered_map",
+            "data",
+            &["fill_cache", "fill_cache"],
+            None,
+        ),
+        (
+            "make_node",
+            Some("g_graph"),
+            "std::shared_ptr<Node> g_graph",
+            "data",
+            &[],
+            Some("std::_Sp_counted_ptr_inplace<Node"),
+        ),
+        (
+            "make_thread_buffer",
+            Some("t_buffers"),
+            "thread_local",
+            "thread_local",
+            &["run_worker"],
+            None,
+        ),
+        ("make_local", None, "", "stack", &["main"], None),
+    ] {
+        let (stack, held) = held(&report, function);
+        let by = held.by.first().unwrap_or_else(|| panic!("{function}: {held:?}"));
+        assert_eq!(
+            (by.root.kind.as_str(), by.root.symbol.as_deref()),
+            (kind, symbol),
+            "{function}: {held:?}"
+        );
+        if symbol.is_some() {
+            let file = by.root.file.as_deref().expect("debug information");
+            assert!(file.ends_with("holders.cpp"), "{file}");
+            assert_eq!(by.root.line, Some(line_of(declaration)), "{function}");
+        }
+        assert_eq!(via(by), chain, "{function}: {held:?}");
+        // Of a hash table, the first node is held by the table itself, all others by its array.
+        let by_another = u64::from(function == "make_entry");
+        assert!(
+            !by.cut && by.blocks + by_another == stack.outstanding.blocks,
+            "{function}: {held:?}"
+        );
+        let (blocks, bytes) = retained[function];
+        let found = held.retained.expect("asked for");
+        assert_eq!((found.blocks, found.bytes), (blocks, bytes), "{function}");
+        let classes: Vec<_> = held
+            .classes
+            .iter()
+            .map(|class| (class.name.as_str(), class.blocks))
+            .collect();
+        match (class, &classes[..]) {
+            (None, []) => {}
+            (Some(class), [(name, blocks)]) => assert!(
+                name.starts_with(class) && *blocks == stack.outstanding.blocks,
+                "{classes:?}"
+            ),
+            (_, _) => panic!("{function}: {classes:?}"),
+        }
+    }
+    let (_, local) = held(&report, "make_local");
+    assert_eq!(
+        local.by[0].root.thread.as_ref().map(|thread| thread.tid),
+        Some(program.pid())
+    );
+    let (_, worker) = held(&report, "make_thread_buffer");
+    assert_eq!(
+        worker.by[0]
+            .root
+            .thread
+            .as_ref()
+            .map(|thread| thread.name.as_str()),
+        Some("worker")
+    );
+    stripped(&report);
+    assert!(program.end().success());
+}
+
+/// Classes of a stripped library are known all the same, and its data by its section. A list's nodes are held by what holds the list.
+fn stripped(report: &Report) {
+    let widgets = report.stacks.iter().filter_map(|stack| stack.held.as_ref());
+    let is_widget = |held: &&Held| held.classes.iter().any(|class| class.name == "plugin::Widget");
+    let held = { widgets }.find(is_widget).expect("blocks of a known class");
+    assert_eq!(held.classes[0].blocks, 100);
+    let by = &held.by[0];
+    assert_eq!((by.blocks, by.via.len()), (100, 0), "{held:?}");
+    assert_eq!(by.root.section.as_deref(), Some(".bss"));
+    let object = by.root.object.as_deref().expect("an object");
+    assert!(object.ends_with("libwidgets.so"), "{object}");
+}
