@@ -13,12 +13,13 @@ use super::text::{printable, short_count};
 use leak_report::model::leak::Suspicion;
 use leak_report::model::{
     Amount, Dictionary, Estimate, InstanceEnd, Losses, NameStyle, PathId, Sampling, SiteKey, StackRef,
-    Verdict,
+    StepStacks, Verdict,
 };
 use leak_report::model::{Report, TargetFacts, TimeOfDay, Unit};
 use leak_report::render::titles::title;
 use leak_report::render::{
-    counted, end_of, explain, losses_in_short, percent, share, short_size, verdict_in_words, via, whole,
+    counted, end_of, explain, holder_lines, losses_in_short, percent, share, short_size, verdict_in_words,
+    verdict_of_stack, via, whole,
 };
 
 /// Sites kept per order.
@@ -94,6 +95,10 @@ pub(super) struct Site {
     pub(super) lost: Amount,
     /// Verdict on the blocks; `None` without a verdict.
     pub(super) verdict: Option<Verdict>,
+    /// Verdict in words; printable.
+    pub(super) verdict_words: Option<String>,
+    /// Holders of the blocks, and their classes; printable.
+    pub(super) holders: Vec<String>,
     /// Growth since the baseline, if the user marked one; else since the previous report.
     pub(super) growth: NetGrowth,
     pub(super) suspicion: Suspicion,
@@ -211,6 +216,7 @@ impl Sample {
             .zip(0..)
             .filter(|(_, number)| kept.contains(number));
         let outstanding_sites = suspects.iter().filter(|stack| stack.shown().blocks > 0);
+        let stacks = StepStacks::of(report);
         let compared = &report.compared;
         let (completeness, is_complete) = completeness(report);
         Self {
@@ -238,7 +244,7 @@ impl Sample {
             completeness,
             is_complete,
             sampling: sampling(report.sampling),
-            sites: sites.map(|(&stack, _)| site(stack, report)).collect(),
+            sites: sites.map(|(&stack, _)| site(stack, report, &stacks)).collect(),
             outstanding_sites: outstanding_sites.count() as u64,
             unlisted: (suspects.len() - kept.len()) as u64,
         }
@@ -293,7 +299,7 @@ fn growth(stack: StackRef<'_>, report: &Report) -> NetGrowth {
     }
 }
 
-fn site(stack: StackRef<'_>, report: &Report) -> Site {
+fn site(stack: StackRef<'_>, report: &Report, stacks: &StepStacks<'_>) -> Site {
     let Estimate { amount, spread } = stack.shown_estimate();
     Site {
         key: stack.key(),
@@ -306,6 +312,8 @@ fn site(stack: StackRef<'_>, report: &Report) -> Site {
         allocated: stack.allocated.amount,
         lost: stack.lost,
         verdict: stack.verdict,
+        verdict_words: verdict_of_stack(stack),
+        holders: holder_lines(stack, stacks, true),
         growth: growth(stack, report),
         suspicion: stack.recent.suspicion.unwrap_or_default(),
         error: (report.sampling != Sampling::All).then(|| whole(spread.standard_error().bytes)),

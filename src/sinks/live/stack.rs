@@ -9,7 +9,7 @@ use super::text::{amount, printable, width};
 use leak_report::model::FrameRef;
 use leak_report::model::owner::function;
 use leak_report::model::{InstanceEnd, NameStyle};
-use leak_report::render::{short_size, verdict_in_words};
+use leak_report::render::short_size;
 
 /// Subject of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +34,7 @@ impl StackText {
     /// Lines for a site of `sample`.
     pub(super) fn of(site: &Site, sample: Option<&Sample>) -> Self {
         let mut lines = vec![(Kind::Facts, facts(site, sample))];
+        lines.extend(site.holders.iter().map(|line| (Kind::Facts, line.clone())));
         let unwind = sample.map_or(Unwind::Dwarf, |sample| sample.unwind);
         let names = sample.map_or_else(NameStyle::default, |sample| sample.names);
         let frames = sample.map(|sample| sample.dictionary.frames(site.path));
@@ -58,7 +59,7 @@ impl StackText {
 }
 
 fn facts(site: &Site, sample: Option<&Sample>) -> String {
-    let mut facts: Vec<_> = site.verdict.as_ref().map(verdict_in_words).into_iter().collect();
+    let mut facts: Vec<_> = site.verdict_words.iter().cloned().collect();
     facts.push(format!("allocated {}", amount(site.allocated)));
     if let Some(error) = site.error {
         facts.push(format!("± {} (standard error)", short_size(error)));

@@ -137,6 +137,7 @@ fn samples_are_bounded() {
         outstanding: Amount::default().into(),
         recent: StackRecent::default(),
         verdict: None,
+        held: None,
         ..outstanding_site("busy", 90_000_000)
     };
     let mut growing = outstanding_site("growing", 500);

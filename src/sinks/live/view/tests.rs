@@ -143,6 +143,19 @@ fn verdict() {
         shown.contains("\n300 blocks (2.9 KiB) definitely lost, 100 still reachable, allocated "),
         "{shown}"
     );
+    let report = leak_report::samples::held();
+    let mut model = Model::new(Order::Suspicion);
+    model.take(Sample::of(&report));
+    let held = screen(&mut model, 150, 24);
+    for line in [
+        "2 still reachable from cache()::entries (leaker.cpp:7) and others, 1 unknown, allocated ",
+        "\nheld by cache()::entries (leaker.cpp:7) (1 block)",
+        "\nheld by the stack of thread 4243 (wor\\u{1b}ker) → ",
+        "\nretains at least 200 B in 5 blocks",
+        "\nclass app::Entry (12 blocks)",
+    ] {
+        assert!(held.contains(line), "no {line:?} in {held}");
+    }
     assert!(
         shown.contains("\nall recorded  verdict: 2 blocks called lost were freed since; 300 blocks (2.9"),
         "{shown}"
