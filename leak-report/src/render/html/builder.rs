@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use unwind_tables::walk::End;
 
-use super::data::{Data, EndRow, KindRow, Process, SiteRow, SnapshotRow, verdict_numbers};
+use super::data::{Data, EndRow, HolderRow, KindRow, Process, SiteRow, SnapshotRow, verdict_numbers};
 use super::health::end_number;
 use super::model::{AGES, Model, Site};
 use super::rows::Row;
@@ -207,6 +207,29 @@ impl<'a> Builder<'a> {
         .filter(|parts| parts[0] > 0)
     }
 
+    /// Lines about who holds a site's blocks.
+    fn lines(&self, site: u32) -> Vec<String> {
+        let lines = self.site(site).map_or(&[][..], |site| &site.holders.lines);
+        lines.iter().map(|line| visible(line)).collect()
+    }
+
+    /// Chains that hold blocks of the sites on the page.
+    fn holders(&self) -> Vec<HolderRow> {
+        let mut rows = Vec::new();
+        for (&site, &number) in &self.sites {
+            let Some(holders) = self.site(site).map(|site| &site.holders) else {
+                continue;
+            };
+            let retained = holders.retained.map(|retained| retained.bytes);
+            for (chain, amount) in &holders.chains {
+                let chain = chain.iter().map(|title| visible(title)).collect();
+                rows.push(HolderRow(number, chain, amount.bytes, amount.blocks, retained));
+            }
+        }
+        rows.sort_unstable();
+        rows
+    }
+
     /// Number of an instance on the page. An instance that is not a target of any report stands for several processes.
     fn process(&mut self, instance: u32) -> usize {
         if let Some(&known) = self.processes.get(&instance) {
@@ -234,6 +257,8 @@ impl<'a> Builder<'a> {
         let ages = self.by_site(|site| self.ages(site));
         let suspicions = self.by_site(|site| self.suspicion(site));
         let verdicts = self.by_site(|site| Some(verdict_numbers(&self.site(site)?.verdict?)));
+        let held = self.by_site(|site| Some(self.lines(site)).filter(|lines| !lines.is_empty()));
+        let holders = self.holders();
         let mut last = vec![[0; COLUMNS]; self.site_rows.len()];
         let snapshots = model.snapshots.kept.iter();
         let snapshots = snapshots
@@ -268,6 +293,8 @@ impl<'a> Builder<'a> {
             ages,
             suspicions,
             verdicts,
+            held,
+            holders,
             verdict: model.verdict.clone(),
             snapshots,
             health: model.health.clone(),

@@ -45,6 +45,10 @@ pub(super) struct Data {
     /// Site, then bytes and blocks of each part of its verdict in the order of [`FATES`](crate::model::FATES), as of the
     /// last report. Sites without a verdict are omitted.
     pub(super) verdicts: Vec<(usize, [u64; 8])>,
+    /// Site, then lines about who holds its blocks, and their classes, as of the last report. Sites without any are omitted.
+    pub(super) held: Vec<(usize, Vec<String>)>,
+    /// Chains that hold blocks of sites, as of the last report.
+    pub(super) holders: Vec<HolderRow>,
     /// Verdict of the last report; null if none was asked for.
     pub(super) verdict: Option<VerdictRow>,
     pub(super) snapshots: Vec<SnapshotRow>,
@@ -151,6 +155,17 @@ pub(super) struct SiteRow(
     pub(super) u32,
     pub(super) usize,
     pub(super) usize,
+);
+
+/// A chain: the site of the blocks that it holds, the root and the titles of the sites in between, bytes and blocks that it holds, and
+/// the bytes that would be lost with all blocks of the site, at least; null if that was not found out.
+#[derive(Serialize, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct HolderRow(
+    pub(super) usize,
+    pub(super) Vec<String>,
+    pub(super) u64,
+    pub(super) u64,
+    pub(super) Option<u64>,
 );
 
 /// Verdict of a report.

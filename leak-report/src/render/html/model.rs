@@ -16,10 +16,11 @@ use crate::model::dictionary::Import;
 use crate::model::leak::Suspicion;
 use crate::model::owner::{Owner, owner};
 use crate::model::{
-    AGE_BOUNDS, Amount, Dictionary, NameStyle, Report, Sampling, SiteKey, Stack, StackRef, TargetFacts,
-    Verdict,
+    AGE_BOUNDS, Amount, Dictionary, NameStyle, Report, Sampling, SiteKey, Stack, StackRef, StepStacks,
+    TargetFacts, Verdict,
 };
 use crate::render::estimates::whole;
+use crate::render::holders::{chain, holder_lines};
 use crate::render::verdict;
 
 /// Number of age classes.
@@ -65,6 +66,30 @@ pub(super) struct Site {
     pub(super) suspicion: Option<Suspicion>,
     /// Verdict on the outstanding blocks, if the last report has one.
     pub(super) verdict: Option<Verdict>,
+    /// Holders of the blocks, if the last report has that.
+    pub(super) holders: Holders,
+}
+
+/// Holders of the blocks of a site, in words.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Holders {
+    pub(super) lines: Vec<String>,
+    /// Root and sites of each chain, with what it holds.
+    pub(super) chains: Vec<(Vec<String>, Amount)>,
+    pub(super) retained: Option<Amount>,
+}
+
+impl Holders {
+    fn of(stack: StackRef<'_>, stacks: &StepStacks<'_>) -> Self {
+        let held = stack.get().held.as_deref();
+        let chains = held.into_iter().flat_map(|held| &held.by);
+        let chains = chains.map(|holder| (chain(holder, stack.report(), stacks), holder.amount));
+        Self {
+            lines: holder_lines(stack, stacks, true),
+            chains: chains.collect(),
+            retained: held.and_then(|held| held.retained),
+        }
+    }
 }
 
 impl Site {
@@ -77,6 +102,7 @@ impl Site {
             ages: None,
             suspicion: None,
             verdict: None,
+            holders: Holders::default(),
         }
     }
 
@@ -182,10 +208,13 @@ impl Model {
     fn add_sites(&mut self, report: &Report) -> Vec<u32> {
         for site in self.sites.values_mut() {
             (site.ages, site.lost, site.suspicion, site.verdict) = (None, Amount::default(), None, None);
+            site.holders = Holders::default();
         }
+        let stacks = StepStacks::of(report);
         let mut import = Import::merge(&report.dictionary, &mut self.dictionary);
         let sites = report.stacks().map(|stack| {
             let mut site = Site::new(stack, stack.renumbered(&mut import));
+            site.holders = Holders::of(stack, &stacks);
             let number = match self.sites.entry(stack.key()) {
                 indexmap::map::Entry::Occupied(mut known) => {
                     let Site {
@@ -196,6 +225,9 @@ impl Model {
                         ..
                     } = *known.get();
                     (site.lost, site.ages, site.suspicion, site.verdict) = (lost, ages, suspicion, verdict);
+                    if site.holders.lines.is_empty() {
+                        site.holders = std::mem::take(&mut known.get_mut().holders);
+                    }
                     site.add(stack);
                     known.insert(site);
                     known.index()

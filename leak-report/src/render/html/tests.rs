@@ -375,6 +375,24 @@ fn verdicts_are_of_the_last_report() {
     assert!(data["verdict"].is_null());
 }
 
+/// Holders are of the last report, too; chains have the site that they hold.
+#[test]
+fn holders_are_of_the_last_report() {
+    let mut page = Page::default();
+    page.add(&crate::samples::held());
+    let data = data_of(&page);
+    let chains = data["holders"].as_array().unwrap();
+    let first = serde_json::json!([0, ["cache()::entries (leaker.cpp:7)"], 40, 1, 200]);
+    assert!(chains.len() == 3 && chains.contains(&first), "{chains:?}");
+    assert_eq!(data["held"][0][1][2], "retains at least 200 B in 5 blocks");
+    page.add(&crate::samples::judged());
+    let data = data_of(&page);
+    assert_eq!(
+        (&data["holders"], &data["held"]),
+        (&serde_json::json!([]), &serde_json::json!([]))
+    );
+}
+
 /// Estimates have standard errors, and rows of exact amounts are shorter.
 #[test]
 fn estimates_have_errors() {

@@ -23,12 +23,14 @@ class Page {
     const all = () => this.change({ view: "sites" });
     this.largest = new SiteTable(byId("largest-sites"), trace, { show, all });
     this.memory = new MemoryView(byId("memory-view"), trace);
+    this.holders = new HoldersView(byId("holders-view"), trace);
     this.health = new HealthView(byId("health-view"), trace);
     this.#readAddress();
     this.#hideWhatDoesNotApply();
     this.#listen();
     byId("content").hidden = false;
     this.health.draw();
+    this.holders.draw();
     this.change({});
   }
 
@@ -107,6 +109,7 @@ class Page {
     document.querySelector("input[value=growth]").parentElement.hidden = trace.last < 2;
     document.querySelector("input[value=definitely-lost]").parentElement.hidden = !trace.data.verdict;
     byId("tab-memory").hidden = !this.memory.hasAny;
+    byId("tab-holders").hidden = !this.holders.hasAny;
   }
 
   #showControls() {
@@ -295,7 +298,7 @@ class Page {
     const choose = (key, allowed) => {
       if (allowed.includes(parts.get(key))) state[key] = parts.get(key);
     };
-    choose("view", ["flame", "sites", "memory", "health"]);
+    choose("view", ["flame", "sites", "holders", "memory", "health"]);
     const measures = ["outstanding", "allocated"];
     if (trace.last > 1) measures.push("growth");
     if (trace.data.verdict) measures.push("definitely-lost");

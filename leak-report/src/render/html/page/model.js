@@ -39,6 +39,8 @@ class Trace {
     this.suspicions = new Map(data.suspicions);
     /** By site: bytes and blocks that are definitely lost, indirectly lost, reachable and unknown, in the last report. */
     this.verdicts = new Map(data.verdicts);
+    /** By site: lines about who holds its blocks, and their classes, in the last report. */
+    this.held = new Map(data.held);
     const alone = this.sites.filter(({ merged }) => merged === 0);
     this.hasSeveralProcesses = new Set(alone.map(({ process }) => process)).size > 1;
     this.#nameFrames();

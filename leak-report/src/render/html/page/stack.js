@@ -19,6 +19,7 @@ function siteDetails(trace, site, state) {
     "div",
     { class: "stack" },
     siteFacts(trace, site, state.after),
+    siteHolders(trace, site),
     stackList(trace, site),
     element("p", {}, end, why),
     blocks > 0 || bytes > 0 ? element("p", {}, lost) : null,
@@ -34,6 +35,13 @@ function verdictWords(trace, site) {
   const parts = names.map((name, at) => [name, numbers[2 * at], numbers[2 * at + 1]]);
   const some = parts.filter(([, , blocks]) => blocks > 0);
   return some.map(([name, bytes, blocks]) => `${counted(blocks, "block")} (${size(bytes)}) ${name}`).join(", ");
+}
+
+/** Who holds a site's blocks, what would be lost with them, and their classes. */
+function siteHolders(trace, site) {
+  const lines = trace.held.get(site.index) ?? [];
+  if (lines.length === 0) return null;
+  return element("ul", { class: "held" }, lines.map((line) => element("li", {}, foreign(line))));
 }
 
 function endPlace(trace, { endModule, endAddress }) {

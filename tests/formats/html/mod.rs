@@ -1,5 +1,7 @@
 //! The page of `--format html` in a real browser shows the numbers of the report, whatever is pressed and clicked.
 
+mod holders;
+
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -81,6 +83,7 @@ fn in_a_browser() {
     an_idle_target(&browser);
     ten_thousand_sites(&browser);
     abbreviated_names(&browser);
+    holders::who_holds_it(&browser);
     let traced = traced.join().expect("traced");
     a_trace(&browser, &traced);
     // The picture that is made without a browser.
