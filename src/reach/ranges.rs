@@ -71,6 +71,20 @@ pub(super) fn common(one: &[Range<Avma>], other: &[Range<Avma>]) -> Vec<Range<Av
     common
 }
 
+/// All addresses of ranges in any order, as few ascending ones.
+pub(super) fn joined(mut ranges: Vec<Range<Avma>>) -> Vec<Range<Avma>> {
+    ranges.retain(|range| !range.is_empty());
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|next, last| {
+        let joins = next.start <= last.end;
+        if joins {
+            last.end = last.end.max(next.end);
+        }
+        joins
+    });
+    ranges
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

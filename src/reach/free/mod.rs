@@ -3,10 +3,11 @@
 //!
 //! Only what the allocator's own structures prove is called unused, read as untrusted: a doubt leaves memory a root. Blocks that are
 //! in use and not listed, from before the trace, stay roots, too. The structures of one allocator are known, glibc's; memory of others
-//! is not told apart, and no allocator at all is found there.
+//! is not told apart by them, and no allocator at all is found there. What was freed while it was traced is known of all ([`seen`]).
 
 mod glibc;
 mod granules;
+pub mod seen;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +18,7 @@ use unwind_tables::addr::Avma;
 
 use super::Memory;
 use super::heap::{Block, Heap};
+use super::ranges::{joined, without};
 use crate::process::maps::MapsEntry;
 
 /// Memory that is read with no block, or with another one than its requested size says.
@@ -108,6 +110,12 @@ impl Unused {
             usable,
             facts,
         }
+    }
+
+    /// Adds memory that is known to be unused otherwise, except for what blocks of `heap` have.
+    pub fn add(&mut self, more: Vec<Range<Avma>>, heap: &Heap) {
+        let ranges = without(more, heap.ranges()).chain(std::mem::take(&mut self.ranges));
+        self.ranges = joined(ranges.collect());
     }
 
     /// Leaves out the memory of all blocks of `heap`: they are in use.
