@@ -264,19 +264,20 @@ pub fn not_announced_counter(sampler: &[u8]) -> Option<Svma> {
     Some(Svma::new(counter.address()))
 }
 
+/// Texts that are unique to an allocator, with its name.
+pub(super) const TEXTS: &[(&[u8], &str)] = &[
+    (b"<jemalloc>: ", "jemalloc"),
+    (b"tcmalloc: large alloc ", "tcmalloc"),
+    (b"TCMALLOC_MAX_TOTAL_THREAD_CACHE_BYTES", "tcmalloc"),
+    (b"mimalloc: warning: ", "mimalloc"),
+    (
+        b"GC Warning: Repeated allocation of very large block",
+        "the Boehm collector",
+    ),
+];
+
 /// Name of the allocator whose message texts an object contains.
 fn stripped_allocator(module: &Module) -> Option<&'static str> {
-    /// Texts that are unique to an allocator, with its name.
-    const TEXTS: &[(&[u8], &str)] = &[
-        (b"<jemalloc>: ", "jemalloc"),
-        (b"tcmalloc: large alloc ", "tcmalloc"),
-        (b"TCMALLOC_MAX_TOTAL_THREAD_CACHE_BYTES", "tcmalloc"),
-        (b"mimalloc: warning: ", "mimalloc"),
-        (
-            b"GC Warning: Repeated allocation of very large block",
-            "the Boehm collector",
-        ),
-    ];
     /// Maximum number of bytes that are searched.
     const MAX: usize = 64 << 20;
     let elf = ElfView::parse(module.bytes()).ok()?;

@@ -19,6 +19,7 @@ pub mod problem;
 pub mod sites;
 pub mod symbols;
 pub mod table;
+pub mod unseen;
 pub mod usdt;
 
 pub use catalog::{Catalog, Selection};
