@@ -22,6 +22,8 @@ const volatile bool check_walks = false;
 const volatile bool follow_fork = false;
 /* Trace page faults (--faults): mapping calls only tell what becomes of pages. */
 const volatile bool traces_faults = false;
+/* Note which memory blocks are freed from (--verdict), see process/freed.h: every block is recorded. */
+const volatile bool notes_frees = false;
 /* Number of "page fault" in the user side's function table. */
 const volatile u32 fault_function = 0;
 /* Binary logarithm of the bytes of a page. */

@@ -165,7 +165,9 @@ static __always_inline void kernel_allocated(void *ctx, u32 space, u64 address, 
 
 static __always_inline void kernel_freed(u32 space, u64 address)
 {
-	if (address > ZERO_SIZE_BLOCK && !free_block(space, address, NULL))
+	struct block block;
+
+	if (address > ZERO_SIZE_BLOCK && !free_block(space, address, &block, NULL))
 		count_unknown_free();
 }
 

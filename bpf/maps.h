@@ -7,6 +7,7 @@
 #include "calls/usdt_site.h"
 #include "fast/state.h"
 #include "kernel.h"
+#include "process/freed_memory.h"
 #include "shared.h"
 #include "store/store_maps.h"
 
@@ -86,6 +87,29 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 64 * 1024);
 } events SEC(".maps");
+
+/* Blocks that were freed; see process/freed.h. Written by probes; read by user space. Not preallocated; created with --verdict only.
+ * Size: as `blocks`, up to a constant of user space; beyond it, blocks are counted as not noted. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct block_key);
+	__type(value, struct freed_block);
+	__uint(max_entries, 1);
+} freed_blocks SEC(".maps");
+
+/* Memory that mapping calls gave the processes, by where it begins. As `freed_blocks`; beyond its size, a mapping makes void what was
+ * freed before. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct block_key);
+	__type(value, struct taken_range);
+	__uint(max_entries, 65536);
+} taken_ranges SEC(".maps");
+
+/* How far these notes can be relied upon, by instance. Written by probes; read by user space. */
+SEC(".bss.trust") struct trust trusts[TRUSTS];
 
 /* Mapping calls of traced processes, and their page faults, in order. Written by probes; read by user space several times a
  * second, and when a quarter is full. Size: 8 MiB with --mmap, 16 MiB with --faults, a page without; beyond it, they are

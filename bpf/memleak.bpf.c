@@ -58,6 +58,10 @@ struct compared {
 	enum kernel_allocator kernel_allocator;
 	enum usdt_kind usdt_kind;
 	struct usdt_site usdt_site;
+	enum freed_memory freed_memory;
+	struct freed_block freed_block;
+	struct taken_range taken_range;
+	enum doubt doubt;
 };
 const volatile struct compared compared = {};
 
@@ -202,13 +206,17 @@ int process_fork(u64 *ctx)
 	return 0;
 }
 
-/* Removes the blocks of ended instances. Run by user space. */
+/* Removes the blocks of ended instances, and what is noted of them. Run by user space. */
 SEC("syscall")
 int forget_blocks(void *ctx)
 {
 	if (keeps_young())
 		bpf_loop(young_mask + 1, forget_young, NULL, 0);
 	bpf_for_each_map_elem(&blocks, forget_ended, NULL, 0);
+	if (notes_frees) {
+		bpf_for_each_map_elem(&freed_blocks, forget_note, NULL, 0);
+		bpf_for_each_map_elem(&taken_ranges, forget_note, NULL, 0);
+	}
 	return 0;
 }
 

@@ -18,6 +18,7 @@
 #include "counters.h"
 #include "kernel.h"
 #include "maps.h"
+#include "process/freed.h"
 #include "process/pids.h"
 #include "process/processes.h"
 #include "store/blocks.h"
@@ -49,8 +50,10 @@ static __always_inline void forget_call(struct thread *thread)
 
 	if (!call->return_slot)
 		return;
-	if (call->end != CALL_UNTRACKED && call->end != CALL_LOST)
+	if (call->end != CALL_UNTRACKED && call->end != CALL_LOST) {
 		count(COUNTER_ABANDONED_CALL);
+		doubt(instance_of(thread->owner), DOUBT_UNSEEN_END);
+	}
 	if (call->old_known)
 		return_doubtful_block(instance_of(thread->owner), call->old_address, &call->old);
 	call->old_known = false;
@@ -125,6 +128,7 @@ static __always_inline void lose_unseen_call(u32 instance, struct call *call)
 {
 	if (call->weight)
 		lose_call(COUNTER_LOST_RETURN_PROBE, call->size, call->weight, call->function);
+	doubt(instance, DOUBT_UNSEEN_END);
 	if (call->old_known)
 		return_doubtful_block(instance, call->old_address, &call->old);
 	call->old_known = false;
@@ -164,12 +168,15 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 	thread = owned_thread(thread, owner);
 	if (!thread) {
 		lose_call(COUNTER_LOST_THREAD_STATE, size, WEIGHT_ONE, function);
+		doubt(instance_of(owner), DOUBT_LOST_BLOCK);
 		return false;
 	}
 	count(COUNTER_PROBE_HITS);
 	/* From here on, an earlier call of the thread is over: is_nested has forgotten it. */
-	if (is_nested(thread, ctx, cookie))
+	if (is_nested(thread, ctx, cookie)) {
+		nested_allocation(instance_of(owner), thread->call.size, size);
 		return continues_by_jump(thread, ctx, end);
+	}
 
 	struct call *call = &thread->call;
 	enum role role = cookie_field(cookie, COOKIE_ROLE);
@@ -188,9 +195,11 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 	call->function = function;
 	call->role = role;
 	/* Taken at the entry: as soon as the call has freed it, another thread can allocate the same address. */
-	if (resizes(role) && call->old_address)
+	if (resizes(role) && call->old_address) {
+		call->old_freed_at = freeing_time();
 		call->old_known = take_block(instance_of(owner), call->old_address, &call->old,
 					     &thread->lifetimes);
+	}
 	call->end = end;
 	if (end == SEEN_BY_RETURN_PROBE && return_probes_are_exhausted(task))
 		lose_unseen_call(instance_of(owner), call);
@@ -216,14 +225,17 @@ static __always_inline void finish_resize(u32 instance, struct call *call, u64 a
 		return;
 	/* Size 0 requests a free: NULL is then not a failure. */
 	if (!address && call->size && call->role != ROLE_RESIZE_OR_FREE) {
-		if (call->old_known)
-			return_block(instance, call->old_address, &call->old);
+		if (call->old_known && !return_block(instance, call->old_address, &call->old))
+			doubt(instance, DOUBT_LOST_BLOCK);
 		return;
 	}
 	if (!call->old_known) {
 		note_unknown_free(instance, call->old_address);
+		doubt_if_freed(instance, call->old_address);
 		return;
 	}
+	if (address != call->old_address)
+		note_freed(instance, call->old_address, call->old.size, call->old_freed_at);
 	add_freed(&call->old);
 	trace_call(BLOCK_FREED, instance, call->old_address, call->old.size, call->old.stack);
 }
@@ -259,6 +271,7 @@ static __always_inline void finish_call(struct pt_regs *ctx, struct thread *thre
 	if (!read_result(ctx, call, &address)) {
 		if (call->weight)
 			lose_call(COUNTER_LOST_RESULT_FAULT, call->size, call->weight, call->function);
+		doubt(instance, DOUBT_LOST_BLOCK);
 		return;
 	}
 	if (resizes(call->role))
@@ -267,7 +280,8 @@ static __always_inline void finish_call(struct pt_regs *ctx, struct thread *thre
 		struct block block = { .size = call->size, .weight = call->weight, .allocated_at = time_of(thread) };
 
 		block.stack = current_stack(ctx, &thread->habits, caller, thread->owner, call->function);
-		record_block(instance, address, &block, &thread->lifetimes);
+		if (!record_block(instance, address, &block, &thread->lifetimes))
+			doubt(instance, DOUBT_LOST_BLOCK);
 	} else if (!address && (!resizes(call->role) || call->size)) {
 		count(COUNTER_FAILED);
 		if (call_trace && call->weight)
@@ -349,7 +363,12 @@ static __always_inline void free_call(struct pt_regs *ctx, u64 cookie)
 
 	if (!owner || (thread && is_nested(thread, ctx, cookie)))
 		return;
-	if (free_block(instance_of(owner), address, thread ? &thread->lifetimes : NULL)) {
+
+	struct block block;
+	u64 freed_at = freeing_time();
+
+	if (free_block(instance_of(owner), address, &block, thread ? &thread->lifetimes : NULL)) {
+		note_freed(instance_of(owner), address, block.size, freed_at);
 		if (thread) {
 			thread->freed = address;
 			thread->freed_slot = return_slot(ctx);
@@ -360,6 +379,10 @@ static __always_inline void free_call(struct pt_regs *ctx, u64 cookie)
 	if (thread && is_freed_within(thread, ctx, address))
 		return;
 	note_unknown_free(instance_of(owner), address);
-	if (every_block_is_recorded() && is_called_by_own_module(ctx, owner))
+	if (!every_block_is_recorded())
+		return;
+	if (is_called_by_own_module(ctx, owner))
 		count(COUNTER_OWN_UNKNOWN_FREE);
+	else
+		doubt_if_freed(instance_of(owner), address);
 }

@@ -33,6 +33,8 @@ struct call {
 	/* Block to resize: its address, and its record if `old_known`. */
 	u64 old_address;
 	struct block old;
+	/* Time at which it can have been freed at the earliest, if that is to be noted. */
+	u64 old_freed_at;
 	bool old_known;
 	/* enum call_end. */
 	u8 end;

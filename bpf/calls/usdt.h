@@ -121,9 +121,10 @@ static __always_inline void usdt_freed(struct pt_regs *ctx, u64 cookie)
 	u64 address = usdt_argument(ctx, cookie >> COOKIE_MODULE, 0);
 	struct thread *thread = known_thread();
 	u64 owner = current_owner(thread);
+	struct block block;
 
 	if (!owner || !address)
 		return;
-	if (!free_block(instance_of(owner), address, thread ? &thread->lifetimes : NULL))
+	if (!free_block(instance_of(owner), address, &block, thread ? &thread->lifetimes : NULL))
 		count(COUNTER_UNKNOWN_FREE);
 }

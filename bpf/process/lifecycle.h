@@ -14,6 +14,7 @@
 #include "kernel.h"
 #include "maps.h"
 #include "process/changes.h"
+#include "process/freed.h"
 #include "process/pids.h"
 #include "process/processes.h"
 #include "store/block_table.h"
@@ -246,7 +247,8 @@ static __always_inline void process_forks(struct task_struct___read *parent, str
 	u64 owner;
 	u32 tgid;
 
-	if (!follow_fork || child->tgid == parent->tgid)
+	/* Where every block must be known, so must those of a process that shares the memory. */
+	if (child->tgid == parent->tgid || !(follow_fork || (notes_frees && child->mm == parent->mm)))
 		return;
 	owner = owner_of_process(visible_tgid(parent, parent->tgid));
 	if (!owner)
@@ -291,5 +293,15 @@ static long forget_young(u64 number, void *context)
 
 	if (is_full(word) && has_ended(place->key.instance))
 		empty_place(place, word);
+	return 0;
+}
+
+/* Removes a note of freed memory, or of memory that was taken, if its instance has ended. */
+static long forget_note(void *map, struct block_key *key, void *value, void *context)
+{
+	struct block_key copy = *key;
+
+	if (has_ended(copy.instance))
+		bpf_map_delete_elem(map, &copy);
 	return 0;
 }

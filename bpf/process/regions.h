@@ -7,14 +7,19 @@
  * A call that removes mappings is sent when it begins: when it ends, another thread can already have new mappings at
  * those addresses. Every call is sent when it has ended, with all of its arguments, which makes up for a missed
  * beginning.
+ *
+ * With --verdict, nothing is sent, and no stack is walked: what the calls give to a process is noted (process/freed.h).
  */
 #pragma once
 
 #include "calls/current_stack.h"
 #include "calls/regs.h"
+#include "calls/return_address.h"
+#include "calls/threads.h"
 #include "counters.h"
 #include "kernel.h"
 #include "maps.h"
+#include "process/freed.h"
 #include "process/pids.h"
 #include "process/processes.h"
 #include "store/blocks.h"
@@ -37,9 +42,13 @@ struct task_struct___mapping {
 } __attribute__((preserve_access_index));
 
 /* From the kernel's include/uapi/linux/mman.h. */
+#define MAP_PRIVATE 0x2
 #define MAP_FIXED 0x10
+#define MAP_ANONYMOUS 0x20
+#define MAP_GROWSDOWN 0x100
 #define MAP_FIXED_NOREPLACE 0x100000
 #define MAP_LOCKED 0x2000
+#define MAP_STACK 0x20000
 #define MAP_POPULATE 0x8000
 
 /* From the kernel's include/uapi/asm-generic/mman-common.h: what discards pages. */
@@ -124,11 +133,85 @@ static __always_inline u64 region_owner(void)
 	return owner_of_process(current_tgid());
 }
 
+static __always_inline bool is_error(u64 result)
+{
+	return result > -4096ULL;
+}
+
+/* Returns `address`, or the next one where a page begins. */
+static __always_inline u64 page_end(u64 address)
+{
+	u64 page = 1ULL << page_shift;
+
+	return (address + page - 1) & ~(page - 1);
+}
+
+/* Returns whether the current thread makes a system call, with `regs`, within an allocator's function. */
+static __always_inline bool is_allocators(struct pt_regs *regs, u64 owner)
+{
+	struct thread *thread = known_thread();
+	struct way_back back = { .slot = regs->sp };
+	struct call *call;
+	bool is_probed;
+	u64 kept;
+
+	if (!thread || thread->owner != owner)
+		return false;
+	call = &thread->call;
+	is_probed = call->end == SEEN_BY_RETURN_PROBE;
+	/* Else its function can have been left without its end being seen. */
+	if (!call->return_slot || back.slot >= call->return_slot || (!is_probed && call->end != SEEN_BY_RET) ||
+	    !read_kept_address(call->return_slot, is_probed ? 0 : call->return_address, back, &kept))
+		return false;
+	return is_probed ? is_trampoline(kept) : kept && kept == call->return_address;
+}
+
+/* Notes what a brk that begins will give to its process. Before it is known to succeed: the break before is known only now. */
+static __always_inline void brk_gives(void)
+{
+	u64 owner = region_owner();
+	struct pt_regs *regs = user_registers();
+	u64 from = current_break(), to = syscall_argument(regs, 0);
+
+	if (!owner)
+		return;
+	if (is_32_bit(regs))
+		doubt_for_good(instance_of(owner), DOUBT_LOST_MAPPING);
+	else if (from < to)
+		note_taken(instance_of(owner), from, page_end(to), is_allocators(regs, owner));
+}
+
+/* Notes what an mmap or mremap has given to its process. */
+static __always_inline void mapping_gives(enum region_call call, u64 start)
+{
+	u64 owner = region_owner();
+	struct pt_regs *regs = user_registers();
+	u64 bytes = syscall_argument(regs, call == CALL_MREMAP ? 2 : 1), flags = syscall_argument(regs, 3);
+	/* Moved memory has contents; a fixed address is for objects of the loader and others; the C library gives stacks to others. */
+	u64 kinds = MAP_ANONYMOUS | MAP_PRIVATE | MAP_FIXED | MAP_STACK;
+	bool is_new = call == CALL_MMAP && (flags & kinds) == (MAP_ANONYMOUS | MAP_PRIVATE);
+
+	if (!owner || is_error(start))
+		return;
+	if (is_32_bit(regs))
+		doubt_for_good(instance_of(owner), DOUBT_LOST_MAPPING);
+	else if (call == CALL_MMAP && flags & MAP_GROWSDOWN)
+		doubt_for_good(instance_of(owner), DOUBT_GROWING_MAPPING);
+	else
+		note_taken(instance_of(owner), start, page_end(start + bytes), is_new && is_allocators(regs, owner));
+}
+
 static __always_inline void region_call_begins(enum region_call call)
 {
 	u64 owner = region_owner();
 	struct pt_regs *regs = user_registers();
 	struct region_event *event;
+
+	if (notes_frees) {
+		if (call == CALL_BRK)
+			brk_gives();
+		return;
+	}
 
 	if (!owner || is_32_bit(regs) || !has_effect(regs, call) || !takes_away(regs, call))
 		return;
@@ -138,11 +221,6 @@ static __always_inline void region_call_begins(enum region_call call)
 	if (call == CALL_BRK)
 		event->result = current_break();
 	bpf_ringbuf_submit(event, region_wakeup());
-}
-
-static __always_inline bool is_error(u64 result)
-{
-	return result > -4096ULL;
 }
 
 /* Returns the bytes mapped by a call that could not be sent; 0 for brk, whose earlier break is unknown here. */
@@ -175,6 +253,11 @@ static __always_inline void region_call_ends(enum region_call call, u64 value)
 	struct region_event *event;
 	u32 stack = 0;
 
+	if (notes_frees) {
+		if (call == CALL_MMAP || call == CALL_MREMAP)
+			mapping_gives(call, value);
+		return;
+	}
 	if (!owner || is_32_bit(regs) || !has_effect(regs, call))
 		return;
 

@@ -147,15 +147,13 @@ static __always_inline void note_unknown_free(u32 instance, u64 address)
 	trace_call(UNKNOWN_FREED, instance, address, 0, 0);
 }
 
-/* Records the free of a block; returns whether it was known. */
-static __always_inline bool free_block(u32 instance, u64 address, struct lifetimes *lifetimes)
+/* Records the free of a block and copies it; returns whether it was known. */
+static __always_inline bool free_block(u32 instance, u64 address, struct block *block, struct lifetimes *lifetimes)
 {
-	struct block block;
-
-	if (!take_block(instance, address, &block, lifetimes))
+	if (!take_block(instance, address, block, lifetimes))
 		return false;
-	add_freed(&block);
-	trace_call(BLOCK_FREED, instance, address, block.size, block.stack);
+	add_freed(block);
+	trace_call(BLOCK_FREED, instance, address, block->size, block->stack);
 	return true;
 }
 
@@ -189,13 +187,14 @@ static __always_inline bool insert_block(u32 instance, u64 address, struct block
 	return !error;
 }
 
-/* Inserts a block again that a failed resize had removed, or that was split. */
-static __always_inline void return_block(u32 instance, u64 address, struct block *block)
+/* Inserts a block again that a failed resize had removed, or that was split. Returns false if the block table is full. */
+static __always_inline bool return_block(u32 instance, u64 address, struct block *block)
 {
 	if (insert_block(instance, address, block, NULL))
-		return;
+		return true;
 	take_back_allocated(block);
 	lose_block(COUNTER_LOST_BLOCK_TABLE, block->size, block->weight, block->stack);
+	return false;
 }
 
 /*
@@ -212,13 +211,16 @@ static __always_inline void return_doubtful_block(u32 instance, u64 address, str
 
 /*
  * Records a new block, all of whose fields are set. Runs before the target gets the address, so the block cannot be freed before
- * it is in the totals.
+ * it is in the totals. Returns false if the block table is full.
  */
-static __always_inline void record_block(u32 instance, u64 address, struct block *block, struct lifetimes *lifetimes)
+static __always_inline bool record_block(u32 instance, u64 address, struct block *block, struct lifetimes *lifetimes)
 {
-	if (insert_block(instance, address, block, lifetimes))
+	bool is_recorded = insert_block(instance, address, block, lifetimes);
+
+	if (is_recorded)
 		add_allocated(block);
 	else
 		lose_block(COUNTER_LOST_BLOCK_TABLE, block->size, block->weight, block->stack);
 	trace_call(BLOCK_ALLOCATED, instance, address, block->size, block->stack);
+	return is_recorded;
 }

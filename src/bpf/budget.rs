@@ -158,6 +158,17 @@ const MEASURED: &[Row] = &[
     ),
 ];
 
+/// Programs that note which memory blocks were freed from: as [`MEASURED`], walks by unwind tables, all blocks.
+const MEASURED_WITH_FREES: &[(&str, AttachPath, u64)] = &[
+    ("allocation_session", AttachPath::Session, 80_719),
+    ("allocation_entry", AttachPath::Multi, 7_983),
+    ("free_entry", AttachPath::Multi, 4_282),
+    ("forget_blocks", AttachPath::Multi, 139),
+    ("mmap_ends", AttachPath::Multi, 377),
+    ("mremap_ends", AttachPath::Multi, 164),
+    ("brk_begins", AttachPath::Multi, 350),
+];
+
 struct Usage {
     /// Instructions processed by the verifier.
     instructions: u64,
@@ -168,7 +179,7 @@ struct Usage {
 /// Instructions and stack of each program that is loaded with these settings; `None` if the kernel does not allow its functions to
 /// be traced.
 fn taken(
-    regions: Option<CallHooks>,
+    (regions, frees): (Option<CallHooks>, Option<CallHooks>),
     attach: AttachPath,
     walk: Walk,
     sampling: Sampling,
@@ -180,6 +191,7 @@ fn taken(
         attach,
         follow_fork: true,
         regions,
+        frees,
         held: Some(1),
         // Mapping calls are sent differently with and without.
         faults: (regions.is_some() && attach == AttachPath::Perf)
@@ -198,7 +210,7 @@ fn taken(
     };
     let mut storage = Storage::uninit();
     let loaded = Kernel::load(&mut storage, &settings);
-    if regions == Some(CallHooks::Functions) && loaded.is_err() {
+    if regions.or(frees) == Some(CallHooks::Functions) && loaded.is_err() {
         return None;
     }
     let kernel = loaded.expect("the kernel accepts it (as root)");
@@ -259,7 +271,7 @@ fn programs_stay_within_their_budgets_as_root() {
         variants.flat_map(|variant| regions.map(|regions| (regions, variant)))
     {
         let variant = format!("{attach:?}, {walk:?}, {sampling:?}, {calls:?}, mapping calls: {regions:?}");
-        let Some(taken) = taken(regions, attach, walk, sampling, calls) else {
+        let Some(taken) = taken((regions, None), attach, walk, sampling, calls) else {
             println!("{variant}: not on this kernel");
             found.extend(["mmap_entry", "mmap_exit"]);
             continue;
@@ -292,6 +304,54 @@ fn programs_stay_within_their_budgets_as_root() {
         }
     }
     let never = MEASURED.iter().filter(|row| !found.contains(row.0));
+    assert_eq!(
+        never.map(|row| row.0).collect::<Vec<_>>(),
+        [""; 0],
+        "never loaded"
+    );
+    assert!(beyond.is_empty(), "too much for some kernel: {beyond:#?}");
+}
+
+/// Programs that note which memory blocks were freed from stay within their budgets, too.
+#[test]
+#[allow(clippy::print_stdout, reason = "what the test found")]
+fn programs_that_note_frees_stay_within_their_budgets_as_root() {
+    let (mut beyond, mut found) = (Vec::new(), BTreeSet::new());
+    for (hooks, attach) in CallHooks::ALL
+        .into_iter()
+        .flat_map(|hooks| AttachPath::ALL.map(|attach| (hooks, attach)))
+    {
+        let taken = taken(
+            (None, Some(hooks)),
+            attach,
+            Walk::Dwarf,
+            Sampling::All,
+            CallTrace::Off,
+        );
+        let Some(taken) = taken else {
+            println!("{hooks:?}: not on this kernel");
+            continue;
+        };
+        for (name, Usage { instructions, stack }) in taken {
+            let line =
+                format!("{name}, {attach:?}, {hooks:?}: {instructions} instructions, {stack} bytes of stack");
+            println!("{line}");
+            let rows = MEASURED_WITH_FREES
+                .iter()
+                .filter(|row| (row.0, row.1) == (&name, attach));
+            let budget = rows.map(|row| row.2 + row.2 * MORE / 100).next();
+            found.extend(
+                MEASURED_WITH_FREES
+                    .iter()
+                    .map(|row| row.0)
+                    .filter(|row| *row == name),
+            );
+            if budget.is_some_and(|budget| instructions > budget) || stack > MAX {
+                beyond.push(line);
+            }
+        }
+    }
+    let never = MEASURED_WITH_FREES.iter().filter(|row| !found.contains(row.0));
     assert_eq!(
         never.map(|row| row.0).collect::<Vec<_>>(),
         [""; 0],

@@ -119,6 +119,9 @@ pub struct Settings {
     pub follow_fork: bool,
     /// How mapping calls are traced; `None` if they are not.
     pub regions: Option<CallHooks>,
+    /// How mapping calls are followed to note which memory blocks were freed from; `None` if that is not noted. Not with
+    /// [`Settings::regions`], and only if every block is recorded.
+    pub frees: Option<CallHooks>,
     /// Traces page faults; needs [`Settings::regions`].
     pub faults: Option<FaultSettings>,
     /// Sizes that are recorded; `None` for all.
@@ -168,6 +171,9 @@ const MIN_YOUNG: u32 = 1 << 6;
 const YOUNG_SHARE: u32 = 32;
 /// Distinct stacks of the kernel's own walk, in benchmarks.
 const KERNEL_STACKS: u32 = 1 << 16;
+
+/// Maximum number of freed blocks that are noted, some 100 bytes each.
+const MAX_FREED: u32 = 1 << 22;
 
 /// Size of the queue of mapping calls: about 100,000 of them.
 const REGION_QUEUE_BYTES: u32 = 8 << 20;
@@ -265,7 +271,14 @@ pub(super) fn load<'obj>(
     }
     let mut object = MemleakSkelBuilder::default().open(storage)?;
     choose_programs(&mut object, settings);
-    choose_region_programs(&mut object, settings.regions, settings.faults.is_some())?;
+    choose_region_programs(&mut object, settings)?;
+    if settings.frees.is_some() {
+        let freed = settings.capacity.blocks.clamp(1, MAX_FREED);
+        object.maps.freed_blocks.set_max_entries(freed)?;
+    } else {
+        object.maps.freed_blocks.set_autocreate(false)?;
+        object.maps.taken_ranges.set_autocreate(false)?;
+    }
     if settings.faults.is_some() {
         object.maps.region_events.set_max_entries(FAULT_QUEUE_BYTES)?;
     } else if settings.regions.is_some() {
@@ -343,10 +356,11 @@ fn set_knobs(object: &mut OpenMemleakSkel<'_>, settings: &Settings, sizes: &Size
     knobs.follow_fork = settings.follow_fork;
     knobs.pid_namespace = pid_namespace();
     knobs.held_process = settings.held.unwrap_or(0);
+    knobs.notes_frees = settings.frees.is_some();
+    knobs.page_shift = pages::bytes().trailing_zeros();
     if let Some(faults) = settings.faults {
         knobs.traces_faults = true;
         knobs.fault_function = faults.function.into();
-        knobs.page_shift = pages::bytes().trailing_zeros();
         knobs.page_seed = faults.seed;
     }
     set_store_knobs!(knobs, settings, sizes);

@@ -14,6 +14,7 @@ mod detach;
 mod distance;
 mod faults;
 mod fdinfo;
+mod frees;
 mod hold;
 mod kernel_trace;
 mod layout;
@@ -64,6 +65,7 @@ skeleton!(registers_skeleton, "registers.skel.rs");
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -78,6 +80,7 @@ pub(crate) use clock::monotonic_nanoseconds;
 pub use detach::detach_at_once;
 pub use distance::Distance;
 pub use faults::FaultWatch;
+pub use frees::FreeNotes;
 pub use hold::Hold;
 pub use kernel_trace::{KernelMisses, KernelSettings, KernelTrace, Tracing};
 pub use load::{AttachPath, Capacity, FastPaths, FaultSettings, LoadError, Settings, SizeFilter, Walk};
@@ -115,6 +118,8 @@ pub struct Kernel<'obj> {
     pub(crate) events: MapHandle,
     /// Queue of `types::region_event` and `types::fault_event`; `None` where mapping calls are not followed.
     pub(crate) region_events: Option<MapHandle>,
+    /// Notes of freed memory; `None` where none are made.
+    pub(crate) free_notes: Option<Arc<FreeNotes>>,
     /// Arrays and tables that probes write, for `collect`.
     pub(crate) recorded: Arc<Recorded>,
 }
@@ -153,7 +158,7 @@ impl<'obj> Kernel<'obj> {
         let probed = map_words(&maps.bss_probed)?;
         let usdt_sites = map_words(&maps.bss_usdt)?;
         let tables = TableStore::new(map_words(&maps.bss_tables)?);
-        Ok(Self {
+        let mut kernel = Self {
             attach: settings.attach,
             probed,
             usdt_sites,
@@ -162,9 +167,18 @@ impl<'obj> Kernel<'obj> {
             processes,
             events,
             region_events: region_events.transpose()?,
+            free_notes: None,
             recorded: Arc::new(recorded),
             skeleton,
-        })
+        };
+        if settings.frees.is_some() {
+            let programs = kernel.region_programs().into_iter();
+            let programs = programs.filter(|(_, is_second)| !is_second);
+            let programs = programs.map(|(program, _)| program.as_fd());
+            let notes = FreeNotes::new(&kernel.skeleton.maps, programs)?;
+            kernel.free_notes = Some(Arc::new(notes));
+        }
+        Ok(kernel)
     }
 
     /// Marks all scratches as taken, or as free.
@@ -212,7 +226,11 @@ impl<'obj> Kernel<'obj> {
     ) -> Result<Attached, AttachError> {
         self.note_modules(probes);
         usdt::describe(&self.usdt_sites, usdt);
-        attach::attach(&self.skeleton.progs, self.attach, pid, probes, usdt)
+        let attached = attach::attach(&self.skeleton.progs, self.attach, pid, probes, usdt);
+        if let Some(notes) = &self.free_notes {
+            notes.begin_again();
+        }
+        attached
     }
 
     /// Records whether all probed functions are in one module. Runs before any of `probes` can be hit.

@@ -9,7 +9,7 @@ use libbpf_rs::{Link, ProgramInput, ProgramMut};
 use super::Kernel;
 use super::collect::{Counter, Counters};
 use super::fdinfo::recursion_misses;
-use super::load::LoadError;
+use super::load::{LoadError, Settings};
 use super::skeleton::OpenMemleakSkel;
 
 /// How the beginning and the end of a mapping call are seen.
@@ -45,21 +45,29 @@ const FUNCTION_PREFIX: &str = match cfg!(target_arch = "aarch64") {
 /// Links of the programs for mapping calls; dropping it detaches them.
 pub struct RegionWatch(#[allow(dead_code, reason = "held for its drop")] Vec<Link>);
 
-/// Chooses the programs for mapping calls that are loaded, by their sections, and with `faults` those for page faults. A kernel may
-/// lack what the others attach to.
+/// Chooses the programs for mapping calls that are loaded, by their sections, and those for page faults. A kernel may lack what the
+/// others attach to.
 pub(super) fn choose_region_programs(
     object: &mut OpenMemleakSkel<'_>,
-    hooks: Option<CallHooks>,
-    faults: bool,
+    settings: &Settings,
 ) -> Result<(), LoadError> {
+    let hooks = settings.regions.or(settings.frees);
+    let (notes_frees, faults) = (settings.frees.is_some(), settings.faults.is_some());
     object.progs.page_fault.set_autoload(faults);
-    object.progs.waiting_regions.set_autoload(hooks.is_some());
+    object
+        .progs
+        .waiting_regions
+        .set_autoload(settings.regions.is_some());
     for mut program in object.open_object_mut().progs_mut() {
         let section = program.section().to_string_lossy().into_owned();
-        let Some((of, call)) = attach_point(&section) else {
+        let Some((of, moment, call)) = attach_point(&section) else {
             continue;
         };
-        let is_loaded = hooks == Some(of) && (faults || call != ONLY_OF_FAULTS);
+        let is_wanted = match notes_frees {
+            true => GIVE_MEMORY.contains(&(moment, call)),
+            false => faults || call != ONLY_OF_FAULTS,
+        };
+        let is_loaded = hooks == Some(of) && is_wanted;
         program.set_autoload(is_loaded);
         if is_loaded && of == CallHooks::Functions {
             program.set_attach_target(0, Some(format!("{FUNCTION_PREFIX}{call}")))?;
@@ -71,21 +79,39 @@ pub(super) fn choose_region_programs(
 /// The system call that discards pages, and changes no mapping.
 const ONLY_OF_FAULTS: &str = "madvise";
 
-/// Kind of attach point and system call by the section of a program for mapping calls; `None` for other programs.
-fn attach_point(section: &str) -> Option<(CallHooks, &str)> {
+/// Moment of a mapping call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moment {
+    Beginning,
+    End,
+}
+
+/// Moments that show that a process gets memory: all that is followed to note which memory blocks were freed from.
+const GIVE_MEMORY: [(Moment, &str); 3] = [
+    (Moment::End, "mmap"),
+    (Moment::End, "mremap"),
+    (Moment::Beginning, "brk"),
+];
+
+/// Kind of attach point, moment and system call by the section of a program for mapping calls; `None` for other programs.
+fn attach_point(section: &str) -> Option<(CallHooks, Moment, &str)> {
     [
-        ("fentry/", CallHooks::Functions),
-        ("fexit/", CallHooks::Functions),
-        ("tp/syscalls/sys_enter_", CallHooks::Tracepoints),
-        ("tp/syscalls/sys_exit_", CallHooks::Tracepoints),
+        ("fentry/", CallHooks::Functions, Moment::Beginning),
+        ("fexit/", CallHooks::Functions, Moment::End),
+        (
+            "tp/syscalls/sys_enter_",
+            CallHooks::Tracepoints,
+            Moment::Beginning,
+        ),
+        ("tp/syscalls/sys_exit_", CallHooks::Tracepoints, Moment::End),
     ]
     .into_iter()
-    .find_map(|(prefix, hooks)| Some((hooks, section.strip_prefix(prefix)?)))
+    .find_map(|(prefix, hooks, moment)| Some((hooks, moment, section.strip_prefix(prefix)?)))
 }
 
 impl<'obj> Kernel<'obj> {
-    /// Starts to trace the mapping calls of traced processes. Requires [`super::Settings::regions`]. With
-    /// [`super::Settings::faults`], also calls that discard pages.
+    /// Starts to trace the mapping calls of traced processes. Requires [`super::Settings::regions`] or
+    /// [`super::Settings::frees`]. With [`super::Settings::faults`], also calls that discard pages.
     pub fn watch_regions(&self) -> Result<RegionWatch, libbpf_rs::Error> {
         let programs = self.region_programs();
         let links = programs.into_iter().map(|(program, _)| program.attach());

@@ -4,7 +4,6 @@
 
 use leak_report::model::{CallTrace, Sampling};
 use std::collections::BTreeMap;
-use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 use std::time::Instant;
@@ -21,12 +20,13 @@ use super::process::Process;
 use super::regions::Ledger;
 use super::tables::{BuiltTables, ModuleTables};
 use super::unreadable::UnreadableLog;
+use super::ways::{Way, ways};
 use crate::allocator::{Catalog, PAGE_FAULT};
 use crate::bpf::collect::EventQueue;
 use crate::bpf::preflight;
 use crate::bpf::{
-    AttachPath, CallHooks, Capacity, FaultSettings, Hold, Kernel, Published, Reading, Settings, Storage,
-    Walk, Watch, detach_at_once,
+    Capacity, FaultSettings, Hold, Kernel, Published, Reading, RegionWatch, Settings, Storage, Walk, Watch,
+    detach_at_once,
 };
 use crate::process::touched::Choice;
 use crate::process::{History, MappedCode, Mappings, Modules, Target};
@@ -59,34 +59,6 @@ const MAX_REGIONS: u32 = 1 << 20;
 /// Maximum pages per process that stacks have touched: 256 GiB of pages of 4 KiB, in 256 MB.
 const MAX_PAGES: u32 = 1 << 26;
 
-/// A way to attach.
-#[derive(Clone, Copy, Debug)]
-struct Way {
-    path: AttachPath,
-    /// How mapping calls are followed, if they are.
-    calls: Option<CallHooks>,
-}
-
-impl fmt::Display for Way {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} probes", self.path)?;
-        match self.calls {
-            Some(calls) => write!(f, ", mapping calls by {calls}"),
-            None => Ok(()),
-        }
-    }
-}
-
-/// Ways to attach, in the order in which they are tried. The last one works on every kernel.
-fn ways(config: &TraceConfig) -> impl Iterator<Item = Way> {
-    let calls = match config.is_of_blocks() {
-        true => vec![None],
-        false => CallHooks::ALL.map(Some).to_vec(),
-    };
-    let of_path = move |&path: &AttachPath| calls.clone().into_iter().map(move |calls| Way { path, calls });
-    config.attach.iter().flat_map(of_path)
-}
-
 /// Everything that a trace needs before it is attached, whichever way that is done.
 pub(super) struct Prepared {
     pub(super) targets: Vec<Target>,
@@ -112,6 +84,8 @@ pub(super) struct Live<'obj> {
     /// Instances by number, including ended ones.
     pub(super) processes: BTreeMap<u32, Process>,
     _watch: Watch,
+    /// Notes what mapping calls give to processes, if it is noted which memory blocks were freed from.
+    _given: Option<RegionWatch>,
     /// Mappings that are accounted instead of blocks (`--mmap`).
     pub(super) regions: Option<Ledger>,
     /// Pages that are accounted instead of blocks (`--faults`).
@@ -142,7 +116,7 @@ impl<'obj> Live<'obj> {
         mut prepared: Prepared,
     ) -> anyhow::Result<Self> {
         let mut refused = None;
-        for (storage, way) in storages.iter_mut().zip(ways(config)) {
+        for (storage, way) in storages.iter_mut().zip(ways(config, &prepared)) {
             match Self::attempt(storage, way, config, &mut prepared) {
                 Ok(live) => return Ok(live),
                 Err(error) => {
@@ -186,7 +160,8 @@ impl<'obj> Live<'obj> {
             fast_paths: config.fast_paths,
             attach: way.path,
             follow_fork: config.follow_fork,
-            regions: way.calls,
+            regions: way.regions,
+            frees: way.frees,
             faults,
             sizes: config.sizes,
             sampling: prepared.sampling,
@@ -202,12 +177,15 @@ impl<'obj> Live<'obj> {
             .collect();
         let kernel = Kernel::load(storage, &settings)
             .with_context(|| format!("cannot trace process {}", pids.join(", ")))?;
+        // Before the first probe: then no mapping is older than a block that was freed and newer than that.
+        let given = kernel.free_notes.as_ref().map(|_| kernel.watch_regions());
         let mut live = Self {
             attached: Attachments::default(),
             hold,
             is_held: false,
             processes: BTreeMap::new(),
             _watch: kernel.watch().context("cannot follow processes")?,
+            _given: given.transpose().context("cannot follow mapping calls")?,
             regions: config
                 .mmap
                 .then(|| Ledger::new(config.max_blocks.unwrap_or(MAX_REGIONS))),
@@ -308,7 +286,7 @@ impl<'obj> Live<'obj> {
             ""
         };
         let traced = format!("{}{children}", traced.join(", "));
-        if let Some(calls) = way.calls {
+        if let Some(calls) = way.regions.or(way.frees) {
             tracing::debug!("mapping calls are followed by {calls}");
         }
         if self.pages.is_some() {

@@ -35,6 +35,7 @@ mod tests;
 mod unreadable;
 mod verdict;
 mod vitals;
+mod ways;
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -52,7 +53,7 @@ use unwind_tables::walk::Unwind;
 
 use crate::bpf::collect::{self, CallQueue, Moment};
 use crate::bpf::preflight;
-use crate::bpf::{AttachPath, CallHooks, Storage, Walk};
+use crate::bpf::{Storage, Walk};
 use crate::process::launch::{Relay, Running, StoppedProgram};
 use crate::process::{History, MappedCode, Mappings, ModuleId, Modules, Target};
 use crate::symbolize::debuginfod::{Debuginfod, Patience};
@@ -73,9 +74,7 @@ use since::Since;
 use tables::ModuleTables;
 use verdict::Watch;
 pub use verdict::{InUse, InUseError, judge_in_use};
-
-/// Maximum number of ways to attach that may be tried.
-const MAX_WAYS: usize = AttachPath::ALL.len() * CallHooks::ALL.len();
+use ways::MAX_WAYS;
 
 /// Storage for each way to attach that may be tried.
 pub type Storages = [Storage; MAX_WAYS];

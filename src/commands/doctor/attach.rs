@@ -117,6 +117,7 @@ fn settings(path: AttachPath, regions: Option<CallHooks>) -> Settings {
         attach: path,
         follow_fork: false,
         regions,
+        frees: None,
         faults: None,
         sizes: None,
         sampling: Sampling::All,
