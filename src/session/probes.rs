@@ -6,8 +6,8 @@ use unwind_tables::addr::{FileOffset, Svma};
 
 use crate::allocator::usdt::{Argument, DEFAULT_DISTANCE};
 use crate::allocator::{
-    self, AllocFunction, Catalog, Discovery, ProbeSite, Problem, Reason, ResultAt, Role, Selection,
-    not_announced_counter,
+    self, AllocFunction, Catalog, Discovery, Family, ProbeSite, Problem, Reason, ResultAt, Role, Selection,
+    not_announced_counter, unseen,
 };
 use crate::allocator::{SiteCost, SizeAt, UsdtSite};
 use crate::bpf::overhead::SlowShares;
@@ -41,6 +41,8 @@ pub(super) struct AllocatorProbes {
     /// True if probes go to first instructions instead of the chosen sites.
     first_instructions: bool,
     slow: SlowSites,
+    /// Set once a module has a function that is not probed.
+    misses_some: bool,
 }
 
 /// Numbers of chosen sites that the kernel has to single-step.
@@ -96,7 +98,13 @@ impl AllocatorProbes {
             catalog: Catalog::new(selection),
             first_instructions,
             slow: SlowSites::default(),
+            misses_some: false,
         }
+    }
+
+    /// Returns whether some functions that allocate are known not to be probed, or to be called past their probes.
+    pub(super) fn misses_some(&self) -> bool {
+        self.misses_some
     }
 
     /// Uses USDT probes instead of those in functions; of providers that offer a choice, those of `distance`.
@@ -183,7 +191,7 @@ impl AllocatorProbes {
     ) -> Discovery {
         let new: Vec<_> = new.collect();
         let discovery = allocator::discover(new.iter().copied(), &mut self.catalog);
-        for module in new {
+        for module in &new {
             self.by_module.insert(module.id, Probes::default());
             if allocator::is_sampler(module) {
                 self.samplers
@@ -201,6 +209,7 @@ impl AllocatorProbes {
                 self.slow.add(site);
             }
         }
+        self.note_unseen(&new, &discovery);
         for site in &discovery.usdt {
             if let Some(places) = self.number_of(&site.arguments) {
                 let probes = self.by_module.entry(site.module).or_default();
@@ -208,6 +217,27 @@ impl AllocatorProbes {
             }
         }
         discovery
+    }
+
+    /// Notes whether some functions of the `new` modules allocate unseen.
+    fn note_unseen(&mut self, new: &[&Module], discovery: &Discovery) {
+        let is_of = |module: &Module, family: Option<Family>| {
+            let mut sites = discovery.sites.iter().filter(|site| site.module == module.id);
+            sites.any(|site| family.is_none_or(|family| site.function.family == family))
+        };
+        let all = self.by_module.values().flat_map(|probes| &probes.functions);
+        let has_mimalloc = all.map(|probe| &probe.name).any(|name| name.starts_with("mi_"));
+        self.misses_some |= discovery
+            .problems
+            .iter()
+            .any(|problem| problem.reason.is_warning())
+            || new.iter().any(|module| {
+                let bytes = module.bytes();
+                is_of(module, None) && !unseen::is_all_known(bytes, &self.catalog)
+                    || has_mimalloc
+                        && !is_of(module, Some(Family::Mimalloc))
+                        && unseen::names_unknown_mimalloc(bytes, &self.catalog)
+            });
     }
 
     /// Number of these places of arguments, which the kernel side knows them by; `None` if there are too many.

@@ -19,7 +19,7 @@ use anyhow::Context;
 use super::process::Process;
 use super::{Session, Signals, VerdictSettings, View};
 use crate::bpf::collect::{self, BlockTable, Judged, Moment};
-use crate::bpf::{Registers, Storage};
+use crate::bpf::{FreeNotes, Registers, Storage};
 use crate::process::is_stopped;
 use crate::process::modules::Module;
 use crate::reach::heap::Block;
@@ -28,7 +28,7 @@ use leak_report::model::Judgement;
 use finding::Finding;
 pub(super) use holding::{Holding, OfStack};
 pub use in_use::{InUse, InUseError, judge_in_use};
-use subject::{Known, Subject};
+use subject::{Known, Listed, Subject};
 pub(super) use watch::Watch;
 
 /// A verdict, and what is watched because of it and earlier ones, while a report is made.
@@ -75,6 +75,15 @@ impl Session<'_> {
             Subject::new(process.facts.instance, pid, known)
         });
         let subjects: Vec<_> = subjects.collect();
+        let notes = self.live.kernel.free_notes.clone();
+        let notes = notes.filter(|_| !self.live.probes.misses_some());
+        if notes.is_none() {
+            let why = match self.live.probes.misses_some() {
+                true => "some functions that allocate are not probed, or may not be",
+                false => "not all blocks are recorded, or mapping calls cannot be followed",
+            };
+            tracing::debug!("frees that were seen do not tell what memory is free: {why}");
+        }
         let is_still = subjects.iter().all(Subject::is_still);
         let watch_time = if is_still { Duration::ZERO } else { WATCH_TIME };
         let judge = move || {
@@ -83,7 +92,7 @@ impl Session<'_> {
                 std::thread::sleep(Moment::PRECISION);
                 Moment::now()
             });
-            let finding = judge(&table, since, subjects, settings);
+            let finding = judge((&table, notes.as_deref()), since, subjects, settings);
             std::thread::sleep(watch_time);
             finding
         };
@@ -120,7 +129,7 @@ impl Session<'_> {
 
 /// Makes passes until they are enough for each of `subjects`, or time is over. Blocks allocated `since` are too young for a verdict.
 fn judge(
-    table: &BlockTable,
+    (table, notes): (&BlockTable, Option<&FreeNotes>),
     since: Option<Moment>,
     mut subjects: Vec<Subject>,
     settings: VerdictSettings,
@@ -136,7 +145,7 @@ fn judge(
         for subject in &mut subjects {
             let instance = subject.instance();
             let mut list = || {
-                Ok(blocks_of(table, &[instance])?
+                Ok(list(table, notes, &[instance])?
                     .remove(&instance)
                     .unwrap_or_default())
             };
@@ -146,10 +155,10 @@ fn judge(
     while subjects.iter().any(Subject::needs_more) {
         let asked = subjects.iter().filter(|subject| subject.needs_more());
         let asked: Vec<_> = asked.map(Subject::instance).collect();
-        let mut blocks = blocks_of(table, &asked)?;
+        let mut listed = list(table, notes, &asked)?;
         for subject in subjects.iter_mut().filter(|subject| subject.needs_more()) {
-            let blocks = blocks.remove(&subject.instance()).unwrap_or_default();
-            subject.pass(blocks, registers.as_mut(), began + settings.limit);
+            let listed = listed.remove(&subject.instance()).unwrap_or_default();
+            subject.pass(listed, registers.as_mut(), began + settings.limit);
         }
         if began.elapsed() >= settings.limit {
             break;
@@ -158,12 +167,28 @@ fn judge(
     Ok(Finding::new(since, began.elapsed(), subjects))
 }
 
-/// Lists the blocks of some instances.
-fn blocks_of(table: &BlockTable, instances: &[u32]) -> io::Result<HashMap<u32, Vec<Block>>> {
-    let mut blocks: HashMap<_, Vec<_>> = instances.iter().map(|&instance| (instance, Vec::new())).collect();
-    let listed = table.visit(|block| {
-        if let Some(blocks) = blocks.get_mut(&block.instance) {
-            blocks.push(Block {
+/// Lists the blocks of some instances, and what is noted of their free memory.
+fn list(
+    table: &BlockTable,
+    notes: Option<&FreeNotes>,
+    instances: &[u32],
+) -> io::Result<HashMap<u32, Listed>> {
+    // In this order: what is allocated meanwhile where a block was freed is among the blocks.
+    let noted = notes
+        .map(|notes| notes.read(instances.iter().copied()))
+        .transpose();
+    let mut noted = noted
+        .map_err(|error| failed("what was freed", &error))?
+        .unwrap_or_default();
+    let mut listed: HashMap<u32, Listed> = HashMap::new();
+    for &instance in instances {
+        let notes = noted.remove(&instance).unwrap_or_default();
+        let blocks = Vec::new();
+        listed.insert(instance, Listed { blocks, notes });
+    }
+    let visited = table.visit(|block| {
+        if let Some(listed) = listed.get_mut(&block.instance) {
+            listed.blocks.push(Block {
                 address: block.address,
                 size: block.size,
                 allocated_at: block.allocated_at,
@@ -171,6 +196,10 @@ fn blocks_of(table: &BlockTable, instances: &[u32]) -> io::Result<HashMap<u32, V
             });
         }
     });
-    let failed = |error| io::Error::other(format!("cannot read the block table: {error}"));
-    listed.map(|()| blocks).map_err(failed)
+    visited.map_err(|error| failed("the block table", &error))?;
+    Ok(listed)
+}
+
+fn failed(what: &str, error: &dyn std::fmt::Display) -> io::Error {
+    io::Error::other(format!("cannot read {what}: {error}"))
 }

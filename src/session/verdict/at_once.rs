@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::io;
 use std::time::Instant;
 
-use super::subject::{Outside, Seen, Subject};
+use super::subject::{Listed, Outside, Seen, Subject};
 use crate::base::proc_fields::ProcFields;
 use crate::bpf::Registers;
 use crate::process::halt::{CannotHalt, Halt};
@@ -30,10 +30,10 @@ enum Attempt {
 impl Subject {
     /// Makes a verdict from a copy. Without success, passes are needed as if this had not been tried.
     ///
-    /// `list` returns the blocks that are outstanding. Holders are looked for until `deadline`.
+    /// `list` returns what is outstanding. Holders are looked for until `deadline`.
     pub(super) fn judge_at_once(
         &mut self,
-        list: &mut dyn FnMut() -> io::Result<Vec<Block>>,
+        list: &mut dyn FnMut() -> io::Result<Listed>,
         mut registers: Option<&mut Registers<'_>>,
         deadline: Instant,
     ) {
@@ -60,13 +60,13 @@ impl Subject {
 
     fn attempt(
         &mut self,
-        list: &mut dyn FnMut() -> io::Result<Vec<Block>>,
+        list: &mut dyn FnMut() -> io::Result<Listed>,
         registers: Option<&mut Registers<'_>>,
         deadline: Instant,
     ) -> Result<Attempt, CannotHalt> {
         let pid = self.pid();
         let room = self.make_room()?;
-        let before = list()?;
+        let before = list()?.blocks;
         let halt = Halt::of(pid)?;
         let copied = self.copy(room, registers);
         let is_complete = halt.is_complete();
@@ -81,16 +81,20 @@ impl Subject {
             None => tracing::info!("no thread of process {pid} ran, none was stopped"),
         }
         let (copy, mappings, mut outside) = copied?;
-        // What was freed between the listing and the stop was listed for nothing.
-        let after: HashSet<_> = list()?.iter().map(Block::identity).collect();
+        // What is in use in the copy is listed now, or was freed since this began: only so does free memory say what it was in a copy
+        // that is not looked at twice.
+        let after = list()?;
         outside.vectors = words;
         let seen = Seen {
             memory: &copy,
             pages: copy.pages(),
             mappings: &mappings,
             outside: &outside,
+            freed: self.freed(&after, &mappings),
         };
         self.look(before, &seen, is_complete, deadline);
+        // What was freed between the listing and the stop was listed for nothing.
+        let after: HashSet<_> = after.blocks.iter().map(Block::identity).collect();
         self.retain_lost(|block| after.contains(&block.identity()));
         self.check()?;
         Ok(match is_complete {

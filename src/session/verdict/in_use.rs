@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use thiserror::Error;
 
-use super::subject::{End, Known, Subject};
+use super::subject::{End, Known, Listed, Subject};
 use super::{VerdictSettings, WATCH_TIME};
 use crate::bpf::collect::Judged;
 use crate::bpf::{Registers, Storage};
@@ -67,14 +67,22 @@ pub fn judge_in_use(pid: u32, settings: VerdictSettings) -> Result<InUse, InUseE
     if settings.stops {
         let listed = Subject::new(0, pid, known);
         subject.judge_at_once(
-            &mut || Ok(self::list(&listed)?.unwrap_or_default()),
+            &mut || {
+                Ok(Listed {
+                    blocks: self::list(&listed)?.unwrap_or_default(),
+                    ..Listed::default()
+                })
+            },
             registers.as_mut(),
             began + settings.limit,
         );
     }
     while subject.needs_more() && began.elapsed() < settings.limit {
-        let blocks = list(&subject)?.unwrap_or_default();
-        subject.pass(blocks, registers.as_mut(), began + settings.limit);
+        let listed = Listed {
+            blocks: list(&subject)?.unwrap_or_default(),
+            ..Listed::default()
+        };
+        subject.pass(listed, registers.as_mut(), began + settings.limit);
     }
     let mut facts = Judgement {
         took: began.elapsed(),

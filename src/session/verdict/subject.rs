@@ -2,13 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use unwind_tables::addr::Avma;
+
 use super::holding::{self, Holding, Looked};
-use crate::bpf::{Registers, ThreadState};
+use crate::bpf::collect::Moment;
+use crate::bpf::{Registers, ThreadState, monotonic_nanoseconds};
 use crate::process::maps::MapsEntry;
 use crate::process::touched::ResidentPages;
 use crate::process::{kept, maps_of};
+use crate::reach::free::seen::{self, Notes};
 use crate::reach::heap::{Block, Heap};
 use crate::reach::holders::Missing;
 use crate::reach::judge::{Judge, LostBlocks, Sight};
@@ -29,6 +34,8 @@ pub(super) struct Subject {
     resident: Option<ResidentPages>,
     judge: Judge,
     known: Known,
+    /// Time before the first pass: what was freed later may have been in use at a pass.
+    began: u64,
     /// Set once enough passes were made.
     lost: Option<LostBlocks>,
     /// Set with `lost`.
@@ -79,6 +86,7 @@ impl Subject {
             resident: resident.ok(),
             judge: Judge::default(),
             known,
+            began: monotonic_nanoseconds(),
             lost: None,
             holding: None,
             read: 0,
@@ -123,14 +131,9 @@ impl Subject {
         self.holding.take()
     }
 
-    /// Makes a pass, in which `blocks` are all that are outstanding. If it is the last one, holders are looked for until `deadline`.
-    pub(super) fn pass(
-        &mut self,
-        blocks: Vec<Block>,
-        registers: Option<&mut Registers<'_>>,
-        deadline: Instant,
-    ) {
-        if let Err(error) = self.try_pass(blocks, registers, deadline) {
+    /// Makes a pass, in which what is `listed` is all that is outstanding. If it is the last one, holders are looked for until `deadline`.
+    pub(super) fn pass(&mut self, listed: Listed, registers: Option<&mut Registers<'_>>, deadline: Instant) {
+        if let Err(error) = self.try_pass(listed, registers, deadline) {
             tracing::debug!("pass over process {}: {error}", self.pid);
             self.has_failed = true;
         }
@@ -138,11 +141,12 @@ impl Subject {
 
     fn try_pass(
         &mut self,
-        blocks: Vec<Block>,
+        listed: Listed,
         registers: Option<&mut Registers<'_>>,
         deadline: Instant,
     ) -> io::Result<()> {
         let mappings = maps_of(self.pid)?;
+        let freed = self.freed(&listed, &mappings);
         let reader = Reader::new(self.pid, self.pages(&mappings)?);
         let outside = Outside::read(self.pid, registers)?;
         let seen = Seen {
@@ -150,10 +154,31 @@ impl Subject {
             pages: reader.pages(),
             mappings: &mappings,
             outside: &outside,
+            freed,
         };
-        self.look(blocks, &seen, self.known.is_still, deadline);
+        self.look(listed.blocks, &seen, self.known.is_still, deadline);
         self.has_read(reader.read(), reader.unreadable());
         self.check()
+    }
+
+    /// Memory that is in no use since blocks were freed from it. `listed` is from after anything else was seen, or from before in the
+    /// first of passes that others follow.
+    pub(super) fn freed(&self, listed: &Listed, mappings: &[MapsEntry]) -> Vec<Range<Avma>> {
+        let Listed { blocks, notes } = listed;
+        let freed = seen::find(notes, blocks, mappings, self.began, Moment::PRECISION);
+        let bytes: u64 = freed.iter().map(|range| range.end.offset_from(range.start)).sum();
+        tracing::debug!(
+            "unused by frees that were seen: {bytes} B, of {} blocks freed and {} not noted, {} mappings since, all freed before {:?} \
+             in doubt ({})",
+            notes.freed.len(),
+            notes.not_noted,
+            notes.taken.len(),
+            notes.void_before,
+            notes
+                .doubt
+                .unwrap_or("all was seen since the probes are attached")
+        );
+        freed
     }
 
     /// Marks what the process reaches in what was seen of it. If nothing of it ran, or passes are enough, what none has reached is
@@ -164,6 +189,7 @@ impl Subject {
             pages,
             mappings,
             outside,
+            ref freed,
         } = seen;
         self.hidden.clone_from(&outside.hidden);
         let mut heap = Heap::new(blocks);
@@ -172,8 +198,8 @@ impl Subject {
         tracing::debug!("unused memory of process {}: {:?}", self.pid, unused.facts);
         heap.extend(&unused.usable, self.known.uses_slack);
         let threads: Vec<_> = outside.states.iter().map(thread).collect();
-        unused.ranges.extend(ended::stacks(memory, mappings, &threads));
-        unused.ranges.sort_unstable_by_key(|range| range.start);
+        let ended = ended::stacks(memory, mappings, &threads);
+        unused.add(ended.into_iter().chain(freed.iter().cloned()).collect(), &heap);
         let sight = Sight {
             memory,
             pages: pages.runs(),
@@ -245,13 +271,21 @@ impl Subject {
 }
 
 /// What is seen of a process at one moment, or in one pass.
-#[derive(Clone, Copy)]
 pub(super) struct Seen<'a> {
     pub(super) memory: &'a dyn Memory,
     /// Pages that are in the memory.
     pub(super) pages: &'a Pages,
     pub(super) mappings: &'a [MapsEntry],
     pub(super) outside: &'a Outside,
+    /// Memory that is in no use since blocks were freed from it.
+    pub(super) freed: Vec<Range<Avma>>,
+}
+
+/// What is outstanding, and what was noted of free memory before that was listed.
+#[derive(Debug, Default)]
+pub(super) struct Listed {
+    pub(super) blocks: Vec<Block>,
+    pub(super) notes: Notes,
 }
 
 /// What a process has outside of its memory.
