@@ -13,6 +13,7 @@ mod capacity;
 mod containers;
 mod doctor;
 mod faults;
+mod freed;
 mod holders;
 mod kept;
 mod kernel;

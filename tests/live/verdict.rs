@@ -7,7 +7,7 @@ use crate::common::memleak::Memleak;
 use crate::common::program::{Program, compile, compile_as, directory, require_root};
 use crate::common::report::{Judgement, Report, Verdict};
 
-const FLAGS: [&str; 6] = [
+pub(crate) const FLAGS: [&str; 6] = [
     "-std=c++17",
     "-O1",
     "-g",
@@ -26,10 +26,10 @@ const NOT_SHOWN: [&str; 4] = [
 ];
 
 /// Blocks by verdict.
-type Counts = [u64; 4];
+pub(crate) type Counts = [u64; 4];
 
 /// Sums the verdicts on what was allocated below `function`.
-fn verdict_on(report: &Report, function: &str) -> Counts {
+pub(crate) fn verdict_on(report: &Report, function: &str) -> Counts {
     let verdicts = report
         .through(function)
         .into_iter()

@@ -1,0 +1,235 @@
+//! Free memory of allocators whose structures memleak does not know, by the frees that it saw: stale pointers there hold nothing, and
+//! what came to be there since holds all that it did.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::common::memleak::Memleak;
+use crate::common::program::{
+    LIBRARIES, PATIENCE, Program, compile, compile_as, directory, mimalloc, require_root, stock,
+};
+use crate::common::report::Report;
+use crate::verdict::{Counts, FLAGS, verdict_on};
+
+/// Libraries of allocators, by Debian's packages.
+fn allocators() -> [PathBuf; 3] {
+    [
+        ("libjemalloc.so.2", "libjemalloc2"),
+        ("libtcmalloc_minimal.so.4", "libtcmalloc-minimal4"),
+        mimalloc(),
+    ]
+    .map(|(library, package)| stock(&format!("{LIBRARIES}/{library}"), package))
+}
+
+/// Starts a program by memleak, with an allocator for both, and judges it where it ends. Returns the report, and what the program said.
+fn judged_at_end(library: &Path, command: &[&str], directory: &Path) -> (Report, String) {
+    require_root();
+    let output = directory.join("report.json");
+    let ended = Command::new(env!("CARGO_BIN_EXE_memleak"))
+        .args(["--verdict", "--format", "json", "--force", "--output"])
+        .arg(&output)
+        .arg("--")
+        .args(command)
+        .env("LD_PRELOAD", library)
+        .stdin(Stdio::null())
+        .output()
+        .expect("memleak was built");
+    let errors = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{library:?}: {errors}");
+    let reports = std::fs::read_to_string(&output).expect("a report");
+    let last = reports.lines().last().unwrap_or_else(|| panic!("{errors}"));
+    let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+    (Report::parse(last), said)
+}
+
+/// A pointer to the end of a block leads to the next one, where an allocator puts nothing between them.
+const HELD_BY_END: &str = "held_by_end";
+/// Stale pointers are in memory that the program can still use: in a block beyond its requested size.
+const STALE: &str = "lost_stale_in_slack";
+/// Least part of what is lost that is found, in percent.
+const FOUND: u64 = 99;
+
+/// With each allocator, as many lost blocks are found as with glibc's own, and none that is held is called lost.
+#[test]
+fn kinds_with_other_allocators() {
+    let directory = directory("freed-kinds");
+    let unloaded = directory.join("unloaded.so");
+    compile_as(&unloaded, "verdicts/unloaded.c", &["-shared", "-fPIC"]);
+    let path = compile(&directory, "verdicts/kinds.cpp", &FLAGS);
+    let path = path.to_str().expect("a plain name");
+    for library in allocators() {
+        let (report, said) = judged_at_end(&library, &[path, "exit", "20"], &directory);
+        let (mut lost, mut found, mut wrong) = (0, 0, Vec::new());
+        for line in said.lines() {
+            let words: Vec<_> = line.split(' ').collect();
+            let [kind, blocks, truth, ..] = words[..] else {
+                continue;
+            };
+            let blocks: u64 = blocks.parse().expect("a number");
+            let counts = verdict_on(&report, kind);
+            let [definitely, indirectly, reachable, _] = counts;
+            match truth {
+                "lost" if kind != STALE => {
+                    lost += blocks;
+                    found += definitely + indirectly;
+                }
+                "held" | "stale" if kind != HELD_BY_END && reachable != blocks => {
+                    wrong.push(format!("{line}: {counts:?}"));
+                }
+                _ => {}
+            }
+        }
+        assert!(wrong.is_empty(), "{library:?}: {wrong:#?}");
+        assert!(lost >= 400, "{library:?}: {said}");
+        assert!(100 * found >= FOUND * lost, "{library:?}: {found} of {lost}");
+    }
+}
+
+/// Loses a thousand blocks by C's malloc, amid objects of all sizes that come and go.
+const PYTHON: &str = r#"
+import ctypes, json
+c = ctypes.CDLL(None)
+c.malloc.restype = ctypes.c_size_t
+c.malloc.argtypes = [ctypes.c_size_t]
+kept = [json.loads('{"a": [1, 2, {"b": "%d"}]}' % number) for number in range(5000)]
+sum(c.malloc(48 + number % 80) for number in range(1000))
+junk = [("x%d" % number) * 40 for number in range(5000)]
+kept = kept[::3]
+del junk
+"#;
+
+/// Python with each allocator: what it lost is found, and nothing else is.
+#[test]
+fn python_with_other_allocators() {
+    let directory = directory("freed-python");
+    let python = stock("/usr/bin/python3", "python3");
+    let python = python.to_str().expect("a plain name");
+    for library in allocators() {
+        let (report, _) = judged_at_end(&library, &[python, "-c", PYTHON], &directory);
+        let [definitely, indirectly, ..] = verdict_on(&report, "ffi_call");
+        let found = definitely + indirectly;
+        assert!((990..=1010).contains(&found), "{library:?}: {found}");
+        let verdict = &report.verdict.as_ref().expect("it was asked for").verdict;
+        let all = verdict.definitely_lost.blocks + verdict.indirectly_lost.blocks;
+        // By the program's word, nothing else is lost; the interpreter lets go of some of its own where it ends.
+        assert!(all <= found + 20, "{library:?}: {all} in all");
+    }
+}
+
+/// Steps a program, with `library` as its allocator, through what it does, and judges it then. Returns its last line, too.
+fn judged(path: &Path, arguments: &[&str], library: Option<&Path>) -> (Report, String) {
+    let mut command = Command::new(path);
+    command.args(arguments);
+    if let Some(library) = library {
+        command.env("LD_PRELOAD", library);
+    }
+    let mut program = Program::spawn(&mut command);
+    program.expect("started");
+    let memleak = Memleak::attach(program.pid(), &["--verdict"]);
+    program.send_line("");
+    let line = program.line();
+    let report = memleak.finish();
+    assert!(program.end().success());
+    (report, line)
+}
+
+/// Memory of blocks goes back to the kernel and comes again, as a stack, a mapping, what was moved there, and above the break: each
+/// holds what it holds.
+#[test]
+fn memory_that_is_used_again() {
+    const KINDS: [&str; 4] = [
+        "held_on_stack",
+        "held_in_mapping",
+        "held_in_moved",
+        "held_above_break",
+    ];
+    let directory = directory("freed-reused");
+    let path = compile(&directory, "verdicts/reused.c", &["-O2", "-g", "-pthread"]);
+    let (library, package) = mimalloc();
+    let mimalloc = stock(&format!("{LIBRARIES}/{library}"), package);
+    // mimalloc keeps what is not larger than its segments.
+    for (library, bytes, least) in [(None, "2097152", 4), (Some(&*mimalloc), "67108864", 1)] {
+        let (report, line) = judged(&path, &[bytes], library);
+        let reused = line
+            .strip_prefix("ready ")
+            .and_then(|ways| ways.parse::<u32>().ok());
+        assert!(reused >= Some(least), "{library:?}: {line}");
+        for kind in KINDS {
+            let [definitely, indirectly, ..] = verdict_on(&report, kind);
+            assert_eq!(definitely + indirectly, 0, "{library:?}: {kind}\n{report}");
+        }
+        let reachable: u64 = KINDS.iter().map(|kind| verdict_on(&report, kind)[2]).sum();
+        assert!(reachable >= 20 * u64::from(least), "{library:?}: {reachable}");
+    }
+}
+
+/// An allocator that nobody knows: if it only has the functions of C, what was freed there holds nothing; if it can allocate by
+/// others, it may have given that out again, unseen, and everything there holds what it does.
+#[test]
+fn allocations_that_are_not_seen() {
+    let directory = directory("freed-unseen");
+    let path = compile(&directory, "verdicts/unseen.c", &["-O1", "-g"]);
+    let library = |name: &str, flags: &[&str]| {
+        let flags = [&["-O2", "-shared", "-fPIC", "-fno-builtin"], flags].concat();
+        let output = directory.join(name);
+        compile_as(&output, "verdicts/tiny_malloc.c", &flags);
+        output
+    };
+    let verdicts = |library: &Path| {
+        let (report, line) = judged(&path, &[], Some(library));
+        assert_eq!(line, "ready");
+        ["held_by_other", "lost_stale"].map(|kind| verdict_on(&report, kind))
+    };
+    let [held, lost]: [Counts; 2] = verdicts(&library("tiny.so", &[]));
+    assert_eq!(held, [0, 0, 20, 0]);
+    assert_eq!(lost, [20, 0, 0, 0]);
+    let [held, lost] = verdicts(&library("tiny_other.so", &["-DOTHER"]));
+    assert_eq!(held, [0, 0, 20, 0]);
+    assert_eq!(lost[2] + lost[0], 20);
+}
+
+/// Redis, with jemalloc, under load: at no report is a block called lost that is freed later.
+#[test]
+fn redis_under_load() {
+    let directory = directory("freed-redis");
+    let socket = directory.join("socket");
+    let socket = socket.to_str().expect("a plain name");
+    let mut server = Program::spawn(
+        Command::new(stock("/usr/bin/redis-server", "redis-server"))
+            .args([
+                "--port",
+                "0",
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+                "--unixsocket",
+                socket,
+            ])
+            .current_dir(&directory),
+    );
+    let began = Instant::now();
+    while !Path::new(socket).exists() {
+        assert!(began.elapsed() < *PATIENCE, "redis-server makes no socket");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let memleak = Memleak::attach_reporting(server.pid(), &["--verdict=each"], &["2"]);
+    let load = Command::new(stock("/usr/bin/redis-benchmark", "redis-tools"))
+        .args([
+            "-s", socket, "-n", "40000", "-c", "20", "-r", "20000", "-d", "300", "-q",
+        ])
+        .args(["-t", "set,get,lpush,rpop,sadd,hset,zadd,mset"])
+        .stdout(Stdio::null())
+        .status()
+        .expect("redis-tools is installed");
+    assert!(load.success());
+    let reports = memleak.finish_with_reports();
+    assert!(reports.len() > 1, "{}", reports.len());
+    for report in &reports {
+        let judgement = report.verdict.as_ref().expect("it was asked for");
+        assert_eq!(judgement.freed_later.blocks, 0, "{report}");
+    }
+    server.signal("TERM");
+    assert!(server.await_end().success());
+}
