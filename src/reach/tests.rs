@@ -217,7 +217,7 @@ fn several_passes() {
     assert!(passes.are_enough() && passes.missed().is_empty());
 }
 
-/// Of blocks that stale pointers lead to now and then, enough passes find few; held ones, of which each pass finds some, they find all.
+/// Passes end where each finds as few as stale pointers lead to; where they find fewer and fewer, not before they find none.
 #[test]
 fn passes_that_find_some() {
     let heap = Heap::new((1..=2000).map(|number| block(number * 16, 8)).collect());
