@@ -61,6 +61,8 @@ impl Session<'_> {
         let Some(settings) = self.asked(view, ending, signals) else {
             return Ok(None);
         };
+        // A child that has just begun is judged, too.
+        self.live.observe()?;
         let table = BlockTable::of(&self.live.kernel).context("cannot read the block table")?;
         let live = self.live.processes.values().filter(|process| process.is_live());
         let is_held = self.live.is_held;
