@@ -63,7 +63,7 @@ impl Room {
     }
 }
 
-/// What is in some pages.
+/// Contents of some pages.
 #[derive(Debug)]
 pub struct Copy {
     pages: Pages,

@@ -192,7 +192,7 @@ fn check(program: &Program, told: &Told, step: usize) -> Unused {
     unused
 }
 
-/// What the program uses is listed as in use, with its size, and of what it has freed nearly nothing is.
+/// Each block that the program uses is listed as in use, with its size, and of those that it has freed nearly none is.
 #[track_caller]
 fn check_in_use(memory: &Target, told: &Told, freed: &[Range<u64>]) {
     let blocks = free::blocks_in_use(memory, &told.maps).expect("glibc's");

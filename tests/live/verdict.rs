@@ -181,7 +181,7 @@ fn several_processes() {
     }
 }
 
-/// What is lost in a process that nobody traces is found by what its allocator lists, while pointers move in it and when it is stopped.
+/// Lost blocks of a process that nobody traces are found by what its allocator lists, while pointers move in it and when it is stopped.
 #[test]
 fn without_a_trace() {
     require_root();

@@ -277,7 +277,7 @@ proptest! {
         prop_assert_eq!(unused.facts.agreeing, sample.listed.len() as u64);
     }
 
-    /// What is in use is listed, and nothing else: what no chunk has that is free, or in a list.
+    /// Chunks that are neither free nor in a list are listed as blocks in use, and nothing else.
     #[test]
     fn any_blocks_in_use(chunks in chunks(), is_mangled in any::<bool>()) {
         let sample = sample(&chunks, is_mangled);

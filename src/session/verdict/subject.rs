@@ -49,7 +49,7 @@ pub(super) struct Subject {
     hidden: BTreeMap<Hidden, u64>,
 }
 
-/// What is known of a process before it is looked at.
+/// Facts about a process from before it is looked at.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Known {
     /// True if nothing of it runs: then one pass says everything.
@@ -270,7 +270,7 @@ impl Subject {
     }
 }
 
-/// What is seen of a process at one moment, or in one pass.
+/// A process as it is seen at one moment, or in one pass.
 pub(super) struct Seen<'a> {
     pub(super) memory: &'a dyn Memory,
     /// Pages that are in the memory.
@@ -281,14 +281,14 @@ pub(super) struct Seen<'a> {
     pub(super) freed: Vec<Range<Avma>>,
 }
 
-/// What is outstanding, and what was noted of free memory before that was listed.
+/// Outstanding blocks, and what was noted of free memory before they were listed.
 #[derive(Debug, Default)]
 pub(super) struct Listed {
     pub(super) blocks: Vec<Block>,
     pub(super) notes: Notes,
 }
 
-/// What a process has outside of its memory.
+/// Registers and other words that a process has outside of its memory.
 #[derive(Debug, Default)]
 pub(super) struct Outside {
     states: Vec<ThreadState>,
