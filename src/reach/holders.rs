@@ -4,11 +4,11 @@
 //! held by that, though a stack, where a stale pointer may be, leads there in fewer steps. Within a kind it is breadth first, so that
 //! chains are short.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::time::Instant;
 
-use leak_report::model::Amount;
+use leak_report::model::{Amount, Inside};
 use unwind_tables::addr::{Avma, contains};
 
 use super::Memory;
@@ -16,6 +16,7 @@ use super::bits::Bits;
 use super::chains::{ChainId, Chains};
 use super::dominators::Graph;
 use super::heap::Heap;
+use super::inside::Pointers;
 
 /// Blocks, and ranges of roots, that are read at once.
 const BATCH: usize = 1 << 14;
@@ -65,6 +66,8 @@ pub struct Holders {
     pub firsts: HashMap<(u32, u64), Amount>,
     /// All blocks that were reached.
     pub reached: Bits,
+    /// Those of them that only pointers into them lead to.
+    pub inside: BTreeMap<Inside, Amount>,
     /// Pointers from block to block, and from roots, each pair once.
     pub pointers: usize,
 }
@@ -93,6 +96,7 @@ struct Walk<'a> {
     /// Blocks that roots lead to.
     rooted: Bits,
     reached: Bits,
+    pointers: Pointers,
     /// By block.
     chains: Vec<ChainId>,
     /// Blocks that were reached, and are to be read.
@@ -111,6 +115,7 @@ impl<'a> Walk<'a> {
             holders: Holders::default(),
             rooted: Bits::new(count),
             reached: Bits::new(count),
+            pointers: Pointers::new(count),
             chains: vec![ChainId::UNKNOWN; count],
             pending: Vec::new(),
             read: Vec::new(),
@@ -139,6 +144,7 @@ impl<'a> Walk<'a> {
             return;
         };
         self.rooted.insert(block);
+        self.pointers.see(self.search.heap, block, word);
         if self.reached.insert(block) {
             self.chains[block as usize] = self.holders.chains.root(root());
             self.pending.push(block);
@@ -182,6 +188,7 @@ impl<'a> Walk<'a> {
                 if let Some(graph) = &mut self.graph {
                     graph.edge(target);
                 }
+                self.pointers.see(search.heap, target, word);
                 if self.reached.insert(target) {
                     let chain = *through.get_or_insert_with(|| {
                         let stack = search.heap.blocks()[block as usize].stack;
@@ -269,6 +276,11 @@ impl<'a> Walk<'a> {
             *sum = *sum + amount(block.size);
         }
         self.chains = Vec::new();
+        let Search {
+            heap, memory, tables, ..
+        } = *self.search;
+        let pointers = std::mem::replace(&mut self.pointers, Pointers::new(0));
+        self.holders.inside = pointers.sums(heap, memory, tables);
         self.holders.reached = std::mem::take(&mut self.reached);
         self.holders.retained = match self.check_time() {
             Ok(()) => self.retained(),

@@ -3,7 +3,7 @@
 //!
 //! [`heap`] is the blocks in question, [`free`] the allocator's memory that holds none, [`ended`] stacks that nobody uses, [`roots`]
 //! where a process begins to look, [`marking`] one pass from there through the blocks, [`passes`] what several passes over a running process say together, [`lost`]
-//! how memcheck tells apart what is lost. [`holders`] finds who holds what is not, by [`chains`] from [`places`], and with [`dominators`]
+//! how memcheck tells apart what is lost. [`holders`] finds who holds what is not, by [`chains`] from [`places`], [`inside`] by what pointers, and with [`dominators`]
 //! what would be lost with it. All of these are pure; [`reader`], [`pages`] and [`copy`] read a process. [`judge`] puts them in
 //! order.
 
@@ -15,6 +15,7 @@ pub mod ended;
 pub mod free;
 pub mod heap;
 pub mod holders;
+pub mod inside;
 pub mod judge;
 pub mod lost;
 pub mod marking;

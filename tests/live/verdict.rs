@@ -120,6 +120,16 @@ fn kinds_by(directory_name: &str, flag: &str) -> Judgement {
     }
     let judgement = report.verdict.expect("it was asked for");
     assert_eq!(judgement.freed_later.blocks, 0);
+    // A length or a number of elements is before two kinds; a word, the middle and the end of three are pointed to.
+    for (form, least) in [
+        ("length_prefix", 40),
+        ("second_base", 20),
+        ("string", 20),
+        ("elsewhere", 60),
+    ] {
+        let blocks = judgement.only_inside.get(form).map_or(0, |amount| amount.blocks);
+        assert!(blocks >= least, "{form}: {blocks}");
+    }
     assert!(program.end().success());
     judgement
 }

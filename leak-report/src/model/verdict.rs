@@ -160,6 +160,50 @@ impl Unjudged {
     }
 }
 
+/// Pointer into a block that is not one to its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Inside {
+    /// Behind a length or a number of elements, as `new[]` has it.
+    LengthPrefix,
+    /// At the second base of a C++ object with several.
+    SecondBase,
+    /// At the characters of a reference-counted string of libstdc++.
+    String,
+    /// At any other place: memcheck calls such a block possibly lost.
+    Elsewhere,
+}
+
+impl Inside {
+    /// Every form.
+    pub const ALL: [Self; 4] = [
+        Self::LengthPrefix,
+        Self::SecondBase,
+        Self::String,
+        Self::Elsewhere,
+    ];
+
+    /// Name in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::LengthPrefix => "length_prefix",
+            Self::SecondBase => "second_base",
+            Self::String => "string",
+            Self::Elsewhere => "elsewhere",
+        }
+    }
+
+    /// Words in reports for people.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::LengthPrefix => "behind a length",
+            Self::SecondBase => "at a second base",
+            Self::String => "at the text of a string",
+            Self::Elsewhere => "elsewhere (possibly lost to memcheck)",
+        }
+    }
+}
+
 /// Place outside of a process's memory that can hold pointers, and that cannot be looked into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -266,6 +310,8 @@ pub struct Judgement {
     /// Places that may hold pointers and could not be looked into, with the number of each kind; kinds that there are not are
     /// absent.
     pub hidden: BTreeMap<Hidden, u64>,
+    /// Reachable blocks that only pointers into them lead to, by what these are; forms that did not occur are absent.
+    pub inside: BTreeMap<Inside, Amount>,
     /// Number of processes for which it was not found out who holds blocks, by reason; reasons that did not occur are absent.
     pub unheld: BTreeMap<Unheld, u32>,
 }
@@ -307,6 +353,9 @@ mod tests {
         }
         for reason in Unjudged::ALL {
             assert_eq!(serde_json::to_value(reason).expect("plain data"), reason.name());
+        }
+        for form in Inside::ALL {
+            assert_eq!(serde_json::to_value(form).expect("plain data"), form.name());
         }
         for place in Hidden::ALL {
             assert_eq!(serde_json::to_value(place).expect("plain data"), place.name());

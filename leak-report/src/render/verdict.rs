@@ -65,6 +65,7 @@ pub fn lines_of(verdict: &Verdict, judgement: &Judgement) -> Vec<String> {
     if !unjudged.is_empty() {
         lines.push(format!("unknown: {}", unjudged.join(", ")));
     }
+    lines.extend(only_inside(judgement));
     let unheld = judgement.unheld.iter().map(|(reason, &count)| {
         let processes = if count == 1 { "process" } else { "processes" };
         format!(
@@ -106,6 +107,15 @@ fn unjudged(judgement: &Judgement) -> Vec<String> {
         (blocks > 0).then(|| format!("{} {}", counted(blocks, "block"), reason.words()))
     });
     some.collect()
+}
+
+/// Reachable blocks without a pointer to their start.
+fn only_inside(judgement: &Judgement) -> Option<String> {
+    let some = judgement.inside.iter().filter(|(_, amount)| amount.blocks > 0);
+    let parts: Vec<_> = some
+        .map(|(form, amount)| format!("{} {}", amount.blocks, form.words()))
+        .collect();
+    (!parts.is_empty()).then(|| format!("reachable by pointers into blocks only: {}", parts.join(", ")))
 }
 
 /// Places that could not be looked into.

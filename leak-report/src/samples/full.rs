@@ -9,9 +9,9 @@ use unwind_tables::walk::{End, FoundBy};
 use super::report;
 use crate::model::leak::{EndGroup, ModuleSteps};
 use crate::model::{
-    Amount, Class, CodeSegment, Completeness, Frame, FrameId, Held, Hidden, Holder, InlinedFrame, Judgement,
-    Location, Losses, Module, ModuleId, Place, Report, Root, RootKind, Stack, StackRecent, Step, Symbol,
-    Symbolized, TableFacts, TextKind, ThreadName, Unjudged, Verdict,
+    Amount, Class, CodeSegment, Completeness, Frame, FrameId, Held, Hidden, Holder, InlinedFrame, Inside,
+    Judgement, Location, Losses, Module, ModuleId, Place, Report, Root, RootKind, Stack, StackRecent, Step,
+    Symbol, Symbolized, TableFacts, TextKind, ThreadName, Unjudged, Verdict,
 };
 
 /// Bias of the modules of [`location`].
@@ -276,6 +276,7 @@ pub fn judged() -> Report {
         freed_later: Amount::default(),
         unreadable: 0,
         hidden: BTreeMap::from([(Hidden::Pipes, 2)]),
+        inside: BTreeMap::from([(Inside::LengthPrefix, amount(1))]),
         unheld: BTreeMap::new(),
     });
     report

@@ -48,7 +48,13 @@ impl Finding {
         let mut holdings = Vec::new();
         for mut subject in subjects {
             match subject.take_holding() {
-                Some(Ok(holding)) => holdings.push(holding),
+                Some(Ok(holding)) => {
+                    for (&form, &amount) in &holding.inside {
+                        let sum = facts.inside.entry(form).or_default();
+                        *sum = *sum + amount;
+                    }
+                    holdings.push(holding);
+                }
                 Some(Err(missing)) => *facts.unheld.entry(unheld(missing)).or_default() += 1,
                 None => {}
             }

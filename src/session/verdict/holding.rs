@@ -1,6 +1,6 @@
 //! Holders of the blocks of a process, with names: looked for once a verdict is settled, by one more marking.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ use crate::reach::judge::Sight;
 use crate::reach::places::{Place, Places};
 use crate::reach::roots::{Thread, roots};
 use crate::symbolize::{VariablePlace, Variables};
-use leak_report::model::{Amount, Root, RootKind};
+use leak_report::model::{Amount, Inside, Root, RootKind};
 
 /// Holders of a process's blocks, by stack record.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +25,8 @@ pub(in crate::session) struct Holding {
     /// Chains refer to these by number.
     pub(in crate::session) roots: Vec<Root>,
     pub(in crate::session) by_stack: HashMap<u32, OfStack>,
+    /// Blocks that only pointers into them lead to.
+    pub(in crate::session) inside: BTreeMap<Inside, Amount>,
 }
 
 /// Holders and classes of the blocks of a stack record.
@@ -151,7 +153,11 @@ impl Holding {
         for ((stack, class), amount) in classes {
             by_stack.entry(stack).or_default().classes.insert(class, amount);
         }
-        Self { roots, by_stack }
+        Self {
+            roots,
+            by_stack,
+            inside: found.inside,
+        }
     }
 }
 

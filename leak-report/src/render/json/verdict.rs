@@ -34,6 +34,8 @@ pub struct JudgementJson {
     unreadable_bytes: u64,
     /// Kinds that there are not are absent.
     not_seen: BTreeMap<&'static str, u64>,
+    /// Forms that did not occur are absent.
+    only_inside: BTreeMap<&'static str, AmountJson>,
     /// Reasons that did not occur are absent.
     holders_missing_because: BTreeMap<&'static str, u32>,
 }
@@ -59,6 +61,7 @@ impl JudgementJson {
             freed_later,
             unreadable,
             hidden,
+            inside,
             unheld,
         } = judgement;
         let nanoseconds = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -77,6 +80,10 @@ impl JudgementJson {
             not_seen: hidden
                 .iter()
                 .map(|(place, &count)| (place.name(), count))
+                .collect(),
+            only_inside: inside
+                .iter()
+                .map(|(form, &amount)| (form.name(), amount.into()))
                 .collect(),
             holders_missing_because: unheld
                 .iter()

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::model::{
-    Amount, BlockList, Hidden, Losses, Measure, Order, Quantity, StackRecent, Unit, Unjudged, Verdict,
+    Amount, BlockList, Hidden, Inside, Losses, Measure, Order, Quantity, StackRecent, Unit, Unjudged, Verdict,
 };
 use crate::samples::judged;
 
@@ -38,6 +38,8 @@ fn text_of_a_verdict() {
             "verdict: 8 blocks (320 B) definitely lost, 1 (40 B) indirectly lost, 3 still reachable, 1 unknown",
             "verdict: made in 5 passes over its memory in 3.2 s (3.0 GiB read); nothing was stopped",
             "verdict: unknown: 1 block for want of time",
+            "verdict: reachable by pointers into blocks only: 1 behind a length",
+            "verdict: not looked into: 2 pipes; a block that only pointers in there lead to is called lost",
         ]
     );
     let verbose = verbose(&judged());
@@ -153,6 +155,7 @@ fn json_of_a_verdict() {
             "unknown_because": {Unjudged::NotSettled.name(): part(1)},
             "freed_later": part(0), "unreadable_bytes": 0,
             "not_seen": {Hidden::Pipes.name(): 2},
+            "only_inside": {Inside::LengthPrefix.name(): part(1)},
             "holders_missing_because": {},
         })
     );

@@ -9,10 +9,10 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 use leak_report::model::leak::{Change, Order, Suspicion};
 use leak_report::model::{
     AGE_BOUNDS, Ages, Amount, BlockList, Compared, Estimate, Frame, FrameId, Gap, Governed, Hidden,
-    InlinedFrame, InstanceEnd, Judgement, KernelFacts, KindTotals, ListedBlock, Location, Losses, Measure,
-    ModuleId, Overhead, Parts, Place, ProbeProgram, ProgramTime, Quantity, RegionKind, Report, Sampling,
-    Spent, Spread, StackRecent, Symbol, Symbolized, TargetFacts, TimeOfDay, Traps, Unheld, Unit, Unjudged,
-    Weight,
+    InlinedFrame, Inside, InstanceEnd, Judgement, KernelFacts, KindTotals, ListedBlock, Location, Losses,
+    Measure, ModuleId, Overhead, Parts, Place, ProbeProgram, ProgramTime, Quantity, RegionKind, Report,
+    Sampling, Spent, Spread, StackRecent, Symbol, Symbolized, TargetFacts, TimeOfDay, Traps, Unheld, Unit,
+    Unjudged, Weight,
 };
 use leak_report::samples;
 
@@ -88,6 +88,7 @@ pub(super) fn rich() -> Report {
         freed_later: estimate(9).amount,
         unreadable: 1,
         hidden: [(Hidden::Pipes, 1)].into(),
+        inside: Inside::ALL.map(|form| (form, estimate(3).amount)).into(),
         unheld: [(Unheld::Time, 2)].into(),
     });
     targets(&mut report);
