@@ -66,7 +66,7 @@ pub struct Holders {
     pub firsts: HashMap<(u32, u64), Amount>,
     /// All blocks that were reached.
     pub reached: Bits,
-    /// Those of them that only pointers into them lead to.
+    /// Reached blocks that only pointers into them lead to.
     pub inside: BTreeMap<Inside, Amount>,
     /// Pointers from block to block, and from roots, each pair once.
     pub pointers: usize,

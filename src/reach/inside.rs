@@ -22,7 +22,7 @@ const STRING_HEADER: u64 = 24;
 pub struct Pointers {
     /// Blocks with a pointer to their start.
     whole: Bits,
-    /// Of other blocks, the least distance of a pointer from the start.
+    /// Least distance of a pointer from the start, of other blocks.
     inside: HashMap<u32, u64>,
 }
 
