@@ -73,7 +73,7 @@ pub use signals::Signals;
 use since::Since;
 use tables::ModuleTables;
 use verdict::Watch;
-pub use verdict::{InUse, InUseError, judge_in_use};
+pub use verdict::{InUse, InUseError, LostBlock, judge_in_use};
 use ways::MAX_WAYS;
 
 /// Storage for each way to attach that may be tried.

@@ -27,7 +27,7 @@ use leak_report::model::Judgement;
 
 use finding::Finding;
 pub(super) use holding::{Holding, OfStack};
-pub use in_use::{InUse, InUseError, judge_in_use};
+pub use in_use::{InUse, InUseError, LostBlock, judge_in_use};
 use subject::{Known, Listed, Subject};
 pub(super) use watch::Watch;
 

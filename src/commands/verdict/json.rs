@@ -18,6 +18,7 @@ pub(super) fn render(found: &InUse, groups: &[Group], list: bool, out: &mut dyn 
             "indirectly_lost"
         },
         size: group.size,
+        class: group.class.clone(),
         blocks: group.amount.blocks,
         bytes: group.amount.bytes,
         addresses: list.then(|| {
@@ -47,7 +48,7 @@ struct VerdictJson {
     /// Allocator whose blocks these are.
     allocator: &'static str,
     verdict: JudgementJson,
-    /// Lost blocks, summed by verdict and size.
+    /// Lost blocks, summed by verdict, size and class.
     lost: Vec<LostJson>,
 }
 
@@ -56,6 +57,8 @@ struct LostJson {
     verdict: &'static str,
     /// Bytes of each.
     size: u64,
+    /// C++ class; null if it is not known.
+    class: Option<String>,
     blocks: u64,
     bytes: u64,
     /// Only if they are to be listed.

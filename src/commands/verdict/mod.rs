@@ -1,6 +1,6 @@
 //! `memleak verdict`: which blocks of a process that is not traced nobody can reach any more.
 //!
-//! Blocks are what the allocator's structures list, so that nothing is known of who allocated them: they are summed by size.
+//! Blocks are what the allocator's structures list, so that nothing is known of who allocated them: they are summed by size and class.
 
 mod json;
 mod text;
@@ -8,8 +8,7 @@ mod text;
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use crate::bpf::collect::Judged;
-use crate::session::{InUse, VerdictSettings, judge_in_use};
+use crate::session::{InUse, LostBlock, VerdictSettings, judge_in_use};
 use leak_report::model::Amount;
 
 /// The form of the output.
@@ -38,6 +37,8 @@ struct Group {
     is_definite: bool,
     /// Bytes of each.
     size: u64,
+    /// C++ class of all of them.
+    class: Option<String>,
     amount: Amount,
     /// Ascending.
     addresses: Vec<u64>,
@@ -60,12 +61,18 @@ pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<()> {
 
 /// Sums the lost blocks, what is most first.
 fn groups(found: &InUse) -> Vec<Group> {
-    let mut groups: BTreeMap<(bool, u64), Group> = BTreeMap::new();
-    for (block, judged) in &found.lost {
-        let is_definite = *judged == Judged::DefinitelyLost;
-        let group = groups.entry((is_definite, block.size)).or_insert(Group {
-            is_definite,
+    let mut groups: BTreeMap<(bool, u64, Option<&str>), Group> = BTreeMap::new();
+    for LostBlock {
+        block,
+        is_definite,
+        class,
+    } in &found.lost
+    {
+        let key = (*is_definite, block.size, class.as_deref());
+        let group = groups.entry(key).or_insert_with(|| Group {
+            is_definite: *is_definite,
             size: block.size,
+            class: class.clone(),
             amount: Amount::default(),
             addresses: Vec::new(),
         });

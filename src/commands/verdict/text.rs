@@ -18,7 +18,7 @@ pub(super) fn render(found: &InUse, groups: &[Group], list: bool, out: &mut dyn 
     if groups.is_empty() {
         return Ok(());
     }
-    writeln!(out, "\n    BLOCKS      BYTES       EACH  LOST")?;
+    writeln!(out, "\n    BLOCKS      BYTES       EACH  LOST        CLASS")?;
     for group in groups.iter().take(MOST_GROUPS) {
         let how = if group.is_definite {
             "definitely"
@@ -26,9 +26,10 @@ pub(super) fn render(found: &InUse, groups: &[Group], list: bool, out: &mut dyn 
             "indirectly"
         };
         let bytes = short_size(group.amount.bytes);
+        let class = group.class.as_deref().map_or("-".to_owned(), printable);
         writeln!(
             out,
-            "{:>10} {bytes:>10} {:>10}  {how}",
+            "{:>10} {bytes:>10} {:>10}  {how}  {class}",
             group.amount.blocks, group.size
         )?;
         let addresses = group.addresses.iter().filter(|_| list);
@@ -41,7 +42,7 @@ pub(super) fn render(found: &InUse, groups: &[Group], list: bool, out: &mut dyn 
     if blocks > 0 {
         writeln!(
             out,
-            "and {} of {} other sizes",
+            "and {} of {} other kinds",
             counted(blocks, "block"),
             rest.len()
         )?;

@@ -10,8 +10,10 @@ use super::roots::{Objects, Roots};
 use super::vtables::{class_in_memory, class_of_symbol};
 use crate::bpf::ThreadState;
 use crate::process::maps::MapsEntry;
+use crate::reach::Memory;
 use crate::reach::bits::Bits;
 use crate::reach::chains::Chain;
+use crate::reach::heap::Block;
 use crate::reach::holders::{self, Holders, Missing, Origin, Search};
 use crate::reach::judge::Sight;
 use crate::reach::places::{Place, Places};
@@ -37,6 +39,9 @@ pub(in crate::session) struct OfStack {
     pub(in crate::session) retained: Option<Amount>,
     pub(in crate::session) classes: HashMap<String, Amount>,
 }
+
+/// Bytes of the address of a class's table, with which its objects begin.
+const FIRST_BYTES: u64 = 8;
 
 /// A process that is looked at.
 pub(super) struct Looked<'a> {
@@ -101,6 +106,23 @@ pub(super) fn find(looked: &Looked<'_>) -> Result<(Holding, Bits), Missing> {
 
 /// Words, each with the number of its root.
 type Words = Vec<(u64, u32)>;
+
+/// Classes of some blocks of process `pid`, which ascend, by address.
+pub(super) fn classes_of(pid: u32, memory: &dyn Memory, blocks: &[Block]) -> HashMap<Avma, String> {
+    let mut objects = Objects::of(pid);
+    let loaded = objects.memory(|_| true);
+    let mut classes = Classes::new(pid, &mut objects, &loaded);
+    let large = blocks.iter().filter(|block| block.size >= FIRST_BYTES);
+    let firsts = large.map(|block| block.address..block.address.wrapping_add(FIRST_BYTES));
+    let firsts: Vec<_> = firsts.collect();
+    let mut found = HashMap::new();
+    memory.visit(&firsts, &mut |at, words| {
+        if let Some(class) = words.first().and_then(|&table| classes.by_table(table)) {
+            found.insert(at, class);
+        }
+    });
+    found
+}
 
 /// Words in registers, and words that the kernel keeps, each with its root.
 fn words(looked: &Looked<'_>, names: &mut Roots<'_>) -> (Words, Words) {
@@ -183,16 +205,21 @@ impl<'a> Classes<'a> {
     fn of(&mut self, firsts: &HashMap<(u32, u64), Amount>) -> HashMap<(u32, String), Amount> {
         let mut classes: HashMap<_, Amount> = HashMap::new();
         for (&(stack, table), &amount) in firsts {
-            if !self.known.contains_key(&table) {
-                let class = self.find(table);
-                self.known.insert(table, class);
-            }
-            if let Some(Some(class)) = self.known.get(&table) {
-                let sum = classes.entry((stack, class.clone())).or_default();
+            if let Some(class) = self.by_table(table) {
+                let sum = classes.entry((stack, class)).or_default();
                 *sum = *sum + amount;
             }
         }
         classes
+    }
+
+    /// Class of objects that begin with the address `table`.
+    fn by_table(&mut self, table: u64) -> Option<String> {
+        if !self.known.contains_key(&table) {
+            let class = self.find(table);
+            self.known.insert(table, class);
+        }
+        self.known.get(&table)?.clone()
     }
 
     fn find(&mut self, table: u64) -> Option<String> {

@@ -7,13 +7,15 @@ use std::time::Instant;
 
 use thiserror::Error;
 
+use super::holding::classes_of;
 use super::subject::{End, Known, Listed, Subject};
 use super::{VerdictSettings, WATCH_TIME};
-use crate::bpf::collect::Judged;
 use crate::bpf::{Registers, Storage};
+use crate::process::touched::ResidentPages;
 use crate::process::{Target, TargetError, maps_of};
 use crate::reach::free;
 use crate::reach::heap::Block;
+use crate::reach::pages::Pages;
 use crate::reach::passes::Identity;
 use crate::reach::reader::Reader;
 use leak_report::model::{Amount, Judgement, Unjudged, Verdict};
@@ -25,8 +27,18 @@ pub struct InUse {
     pub target: Target,
     pub verdict: Verdict,
     pub facts: Judgement,
-    /// Blocks that are lost, by address.
-    pub lost: Vec<(Block, Judged)>,
+    /// By address.
+    pub lost: Vec<LostBlock>,
+}
+
+/// A block that is lost.
+#[derive(Clone, Debug)]
+pub struct LostBlock {
+    pub block: Block,
+    /// True if no other lost block leads to it.
+    pub is_definite: bool,
+    /// C++ class, if it begins with the address of a table of virtual functions.
+    pub class: Option<String>,
 }
 
 /// Why there is no verdict on a process that is not traced.
@@ -100,14 +112,10 @@ pub fn judge_in_use(pid: u32, settings: VerdictSettings) -> Result<InUse, InUseE
             )));
         }
     };
-    let definitely = definitely
-        .into_iter()
-        .map(|block| (block, Judged::DefinitelyLost));
-    let indirectly = indirectly
-        .into_iter()
-        .map(|block| (block, Judged::IndirectlyLost));
-    let mut lost: Vec<_> = definitely.chain(indirectly).collect();
+    let mut lost: Vec<_> = definitely.into_iter().map(|block| (block, true)).collect();
+    lost.extend(indirectly.into_iter().map(|block| (block, false)));
     lost.sort_by_key(|(block, _)| block.address);
+    let lost = with_classes(pid, lost).map_err(unreadable)?;
     let mut in_use = InUse {
         target,
         verdict: Verdict::default(),
@@ -125,27 +133,36 @@ fn list(subject: &Subject) -> io::Result<Option<Vec<Block>>> {
     Ok(free::blocks_in_use(&reader, &mappings))
 }
 
+/// Reads the classes of lost blocks, by address.
+fn with_classes(pid: u32, lost: Vec<(Block, bool)>) -> io::Result<Vec<LostBlock>> {
+    let blocks: Vec<_> = lost.iter().map(|(block, _)| *block).collect();
+    let pages = Pages::read(&ResidentPages::open(pid)?, &maps_of(pid)?)?;
+    let mut classes = classes_of(pid, &Reader::new(pid, pages), &blocks);
+    let lost = lost.into_iter().map(|(block, is_definite)| LostBlock {
+        block,
+        is_definite,
+        class: classes.remove(&block.address),
+    });
+    Ok(lost.collect())
+}
+
 impl InUse {
     /// Sums the blocks that are in use at the end, `last`, by verdict. What was not there at `first`, or no pass has reached of too
     /// few, is unknown.
     fn sum(&mut self, last: &[Block], first: &HashSet<Identity>, missed: &HashSet<Identity>) {
         let here: HashSet<Identity> = last.iter().map(Block::identity).collect();
-        for (block, _) in self
-            .lost
-            .extract_if(.., |(block, _)| !here.contains(&block.identity()))
-        {
-            self.facts.freed_later = self.facts.freed_later + amount(&block);
+        let is_gone = |lost: &mut LostBlock| !here.contains(&lost.block.identity());
+        for freed in self.lost.extract_if(.., is_gone) {
+            self.facts.freed_later = self.facts.freed_later + amount(&freed.block);
         }
         let mut judged: HashSet<Identity> = HashSet::new();
-        for (block, fate) in &self.lost {
-            let part = match fate {
-                Judged::DefinitelyLost => &mut self.verdict.definitely_lost,
-                Judged::IndirectlyLost | Judged::Reachable | Judged::Unknown(_) => {
-                    &mut self.verdict.indirectly_lost
-                }
+        for lost in &self.lost {
+            let part = match lost.is_definite {
+                true => &mut self.verdict.definitely_lost,
+                false => &mut self.verdict.indirectly_lost,
             };
-            *part = *part + amount(block);
-            judged.insert(block.identity());
+            *part = *part + amount(&lost.block);
+            judged.insert(lost.block.identity());
         }
         for block in last.iter().filter(|block| !judged.contains(&block.identity())) {
             let unknown = match block.identity() {
