@@ -169,6 +169,43 @@ fn traced_processes() {
     );
 }
 
+/// Verdicts: in reports, with who holds what, and without a trace.
+#[test]
+fn verdicts() {
+    require_root();
+    let directory = directory("json_schema-verdicts");
+    let path = compile(&directory, "verdicts/lost_objects.cpp", &["-std=c++17", "-O1"]);
+    let program = Program::start(&path, &[]);
+    program.expect("ready");
+    let pid = program.pid().to_string();
+    let found = memleak(&["verdict", "-a", "-p", &pid, "--format", "json"]);
+    check("verdict.schema.json", &found);
+    assert!(
+        parsed(&found)["lost"]
+            .as_array()
+            .is_some_and(|lost| lost.len() > 1)
+    );
+    let file = directory.join("reports.json");
+    let [program, file] = [&path, &file].map(|path| path.to_str().expect("UTF-8"));
+    memleak(&[
+        "--verdict",
+        "--format",
+        "json",
+        "--force",
+        "--output",
+        file,
+        "--",
+        program,
+    ]);
+    let reports = fs::read_to_string(file).expect("reports");
+    check("report.schema.json", &reports);
+    let last = parsed(reports.lines().last().unwrap_or_default());
+    assert!(
+        last["verdict"]["definitely_lost"]["blocks"].as_u64() > Some(40),
+        "{last}"
+    );
+}
+
 /// Mappings, blocks and pages, of a program with children that execute others.
 #[test]
 fn traced_mappings_and_children() {
