@@ -2,11 +2,13 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::thread::sleep;
 use std::time::Instant;
 
 use super::subject::{Listed, Outside, Seen, Subject};
 use crate::base::proc_fields::ProcFields;
 use crate::bpf::Registers;
+use crate::bpf::collect::Moment;
 use crate::process::halt::{CannotHalt, Halt};
 use crate::process::maps::MapsEntry;
 use crate::process::maps_of;
@@ -83,6 +85,8 @@ impl Subject {
         let (copy, mappings, mut outside) = copied?;
         // What is in use in the copy is listed now, or was freed since this began: only so does free memory say what it was in a copy
         // that is not looked at twice.
+        // A call that was stopped before its end, such as a realloc that has moved its block, has come to it then.
+        sleep(Moment::PRECISION);
         let after = list()?;
         outside.vectors = words;
         let seen = Seen {
