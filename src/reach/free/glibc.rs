@@ -243,6 +243,7 @@ impl Finder<'_> {
     fn add_lists(&mut self, arenas: &[Arena]) {
         let collector = &mut self.collector;
         let mut lists = Lists::new(self.memory, &mut collector.unlisted);
+        lists.goes_on = self.heap.blocks().is_empty();
         let caches = collector
             .caches
             .iter()
@@ -252,6 +253,7 @@ impl Finder<'_> {
             lists.add_arena(arena);
         }
         collector.facts.cached = lists.count;
+        collector.keys = std::mem::take(&mut lists.keys);
         let ranges = &mut collector.ranges;
         lists
             .cached

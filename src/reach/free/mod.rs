@@ -86,7 +86,8 @@ pub fn find(memory: &dyn Memory, maps: &[MapsEntry], heap: &Heap) -> Unused {
 /// Lists the blocks that the process has from its allocator, ascending; `None` if its structures are not known.
 ///
 /// A block's size is what the program can use of it, and as nobody has seen when it was allocated, that is its size, too: what is at
-/// its address with another size is another one. Blocks that begin in the middle of a mapping of their own are not listed.
+/// its address with another size is another one. Blocks that begin in the middle of a mapping of their own are not listed, and
+/// neither are those between memory that the program took by `sbrk` itself and the next free chunk.
 pub fn blocks_in_use(memory: &dyn Memory, maps: &[MapsEntry]) -> Option<Vec<Block>> {
     glibc::in_use(memory, maps)
 }

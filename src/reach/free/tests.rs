@@ -51,14 +51,10 @@ impl Made {
 impl Memory for Made {
     fn visit(&self, ranges: &[Range<Avma>], see: &mut dyn FnMut(Avma, &[u64])) {
         for range in ranges {
-            let mut word = [0];
-            assert_eq!(
-                range.end.offset_from(range.start),
-                8,
-                "only headers are asked for"
-            );
-            if self.read(range.start, &mut word) {
-                see(range.start, &word);
+            let mut words = [0; 3];
+            assert_eq!(range.end.offset_from(range.start), 24, "only heads are asked for");
+            if self.read(range.start, &mut words) {
+                see(range.start, &words);
             }
         }
     }

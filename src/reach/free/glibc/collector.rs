@@ -1,5 +1,6 @@
 //! Chunks of walks, held against the listed blocks.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use unwind_tables::addr::Avma;
@@ -21,6 +22,8 @@ pub(super) struct Collector<'a> {
     pub unlisted: Granules,
     /// Unlisted chunks that are as large as a thread's cache.
     pub caches: Vec<Chunk>,
+    /// Second words of chunks that are in caches.
+    pub keys: BTreeSet<u64>,
     pub facts: Facts,
     cache_sizes: &'a [u64],
 }
@@ -54,6 +57,7 @@ impl<'a> Collector<'a> {
             usable: Vec::new(),
             unlisted: Granules::default(),
             caches: Vec::new(),
+            keys: BTreeSet::new(),
             facts: Facts::default(),
             cache_sizes,
         }

@@ -21,18 +21,21 @@ pub(in super::super) fn in_use(memory: &dyn Memory, maps: &[MapsEntry]) -> Optio
     if arenas.is_empty() {
         return None;
     }
-    let mut headers = Vec::new();
+    let mut heads = Vec::new();
     finder.collector.unlisted.runs(&mut |run| {
         let chunks = (run.start..run.end).step_by(16);
-        headers.extend(chunks.map(|at| Avma::new(at + 8)..Avma::new(at + HEADER)));
+        heads.extend(chunks.map(|at| Avma::new(at + 8)..Avma::new(at + HEADER + 16)));
     });
-    let mut blocks = Vec::with_capacity(headers.len());
-    memory.visit(&headers, &mut |at, words| {
-        if let [word] = words
-            && is_header(*word, false)
+    let keys = &finder.collector.keys;
+    let mut blocks = Vec::with_capacity(heads.len());
+    memory.visit(&heads, &mut |at, words| {
+        // The header, and two words of the block. One in a cache that was not found has a key that is that of others.
+        if let &[word, _, key] = words
+            && is_header(word, false)
+            && !keys.contains(&key)
         {
             // The first word of the next chunk is this one's.
-            blocks.push(block(at.wrapping_add(8), size(*word).saturating_sub(8)));
+            blocks.push(block(at.wrapping_add(8), size(word).saturating_sub(8)));
         }
     });
     let areas = areas(maps);

@@ -3,6 +3,7 @@
 //!
 //! Since 2.32, a link is mangled with the address where it is.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use unwind_tables::addr::Avma;
@@ -77,6 +78,11 @@ pub(super) struct Lists<'a> {
     /// All memory of the chunks.
     pub cached: Granules,
     pub count: u64,
+    /// Second words of the chunks of caches, by which these know them.
+    pub keys: BTreeSet<u64>,
+    /// True if lists are followed through chunks that no walk has met, too: what is behind these is free all the same. Only where a
+    /// chunk that is wrongly taken for free does no harm.
+    pub goes_on: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +98,8 @@ impl<'a> Lists<'a> {
             unlisted,
             cached: Granules::default(),
             count: 0,
+            keys: BTreeSet::new(),
+            goes_on: false,
         }
     }
 
@@ -118,6 +126,7 @@ impl<'a> Lists<'a> {
                     false => self.put_back(chunks),
                 }
             }
+            self.keys.extend(key.filter(|key| layout.has_key && *key != 0));
             is_cache |= !taken.is_empty();
             // Of the bins that were taken, the chunks are not there any more for a second try.
             if broken == 0 || is_cache {
@@ -138,10 +147,15 @@ impl<'a> Lists<'a> {
                 continue;
             };
             let wanted = MIN_SIZE + 16 * index;
+            let sizes = wanted..wanted + 1;
             let mut chunk = head;
             let mut links = None;
-            while self.count < MAX_CHUNKS && self.take(chunk, &(wanted..wanted + 1)).is_some() {
-                self.keep(&[(chunk, wanted)]);
+            for _ in self.count..MAX_CHUNKS {
+                if self.take(chunk, &sizes).is_some() {
+                    self.keep(&[(chunk, wanted)]);
+                } else if !self.goes_on || !self.is_chunk(chunk, &sizes) {
+                    break;
+                }
                 let Some(next) = self.next(chunk + HEADER, 0, &mut links) else {
                     break;
                 };
@@ -186,6 +200,14 @@ impl<'a> Lists<'a> {
         (sizes.contains(&size) && self.unlisted.take(chunk)).then_some(size)
     }
 
+    /// Returns whether there is a chunk of such a size, as far as its header says.
+    fn is_chunk(&mut self, chunk: u64, sizes: &Range<u64>) -> bool {
+        let word = chunk
+            .is_multiple_of(16)
+            .then(|| self.lines.word(chunk.wrapping_add(8)));
+        word.flatten().is_some_and(|word| sizes.contains(&size(word)))
+    }
+
     fn put_back(&mut self, chunks: &[(u64, u64)]) {
         for &(chunk, _) in chunks {
             self.unlisted.insert(chunk);
@@ -203,6 +225,9 @@ impl<'a> Lists<'a> {
     fn next(&mut self, at: u64, header: u64, links: &mut Option<Links>) -> Option<u64> {
         let plain = self.lines.word(at)?;
         let mangled = plain ^ (at >> 12);
+        if self.goes_on && links.is_none() && mangled.is_multiple_of(16) && !plain.is_multiple_of(16) {
+            *links = Some(Links::Mangled);
+        }
         let leads =
             |next: u64| next == 0 || self.unlisted.has(next.wrapping_sub(header)) && next.is_multiple_of(16);
         match links {
