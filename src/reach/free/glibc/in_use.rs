@@ -13,6 +13,8 @@ use crate::reach::heap::{Block, Heap};
 /// Low bits of the size of a chunk that is a mapping of its own: no other flag.
 const FLAGS: u64 = 7;
 const PAGE: u64 = 4096;
+/// Words of a chunk that are looked at, from its size on.
+const HEAD: usize = 3;
 
 /// Lists all blocks in use; `None` if there is no arena.
 pub(in super::super) fn in_use(memory: &dyn Memory, maps: &[MapsEntry]) -> Option<Vec<Block>> {
@@ -24,23 +26,34 @@ pub(in super::super) fn in_use(memory: &dyn Memory, maps: &[MapsEntry]) -> Optio
     let mut heads = Vec::new();
     finder.collector.unlisted.runs(&mut |run| {
         let chunks = (run.start..run.end).step_by(16);
-        heads.extend(chunks.map(|at| Avma::new(at + 8)..Avma::new(at + HEADER + 16)));
+        heads.extend(chunks.map(|at| Avma::new(at + 8)..Avma::new(at + 8 + 8 * HEAD as u64)));
     });
     let keys = &finder.collector.keys;
     let mut blocks = Vec::with_capacity(heads.len());
-    memory.visit(&heads, &mut |at, words| {
-        // The header, and two words of the block. One in a cache that was not found has a key that is that of others.
-        if let &[word, _, key] = words
-            && is_header(word, false)
-            && !keys.contains(&key)
-        {
+    // The header, and two words of the block. One in a cache that was not found has a key that is that of others.
+    let mut see = |at: Avma, &[word, _, key]: &[u64; HEAD]| {
+        if is_header(word, false) && !keys.contains(&key) {
             // The first word of the next chunk is this one's.
             blocks.push(block(at.wrapping_add(8), size(word).saturating_sub(8)));
         }
+    };
+    let mut divided = Vec::new();
+    memory.visit(&heads, &mut |at, words| match words.try_into() {
+        Ok(words) => see(at, words),
+        Err(_) => divided.push(at),
     });
+    // Heads are shown in parts where a reading ends.
+    for at in divided {
+        let mut words = [0; HEAD];
+        let is_head = heads.binary_search_by_key(&at, |head| head.start).is_ok();
+        if is_head && memory.read(at, &mut words) {
+            see(at, &words);
+        }
+    }
     let areas = areas(maps);
     let others = areas.iter().filter(|area| !area.is_brk);
     blocks.extend(others.flat_map(|area| mapped(memory, area)));
+    blocks.sort_unstable_by_key(|block| block.address);
     Some(blocks)
 }
 
