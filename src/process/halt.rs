@@ -69,37 +69,46 @@ impl From<io::Error> for CannotHalt {
 }
 
 impl Halt {
-    /// Stops the threads of process `pid` that run.
+    /// Prepares to stop the threads of process `pid`. Memory that is made room for before this is slow to write to: the helper is a
+    /// fork, which shares it at first.
     ///
     /// # Errors
     ///
-    /// A [`CannotHalt`]; whatever was stopped goes on.
-    pub fn of(pid: u32) -> Result<Self, CannotHalt> {
+    /// A [`CannotHalt`]; nothing was stopped.
+    pub fn prepare(pid: u32) -> Result<Self, CannotHalt> {
         if let Some(tracer) = tracer(pid)? {
             return Err(CannotHalt::Traced(tracer));
         }
         let (ours, theirs) = UnixStream::pair()?;
         let gaps = gaps_between(vec![theirs.as_raw_fd()]);
-        let since = Instant::now();
         let helper = helper::start(|| {
             close_gaps(&gaps);
             hold_until_told(pid, &theirs);
         });
         drop(theirs);
-        let mut halt = Self {
+        Ok(Self {
             pid,
             helper: helper.ok_or_else(|| CannotHalt::Failed("no process can be started".to_owned()))?,
             channel: Some(ours),
             waiting: BTreeMap::new(),
             words: Vec::new(),
             stopped: 0,
-            since,
-        };
+            since: Instant::now(),
+        })
+    }
+
+    /// Stops the threads that run.
+    ///
+    /// # Errors
+    ///
+    /// A [`CannotHalt`]; whatever was stopped goes on.
+    pub fn stop(mut self) -> Result<Self, CannotHalt> {
+        self.since = Instant::now();
         for _ in 0..ROUNDS {
-            halt.ask()?;
-            if let Some(waiting) = waiting(pid)? {
-                halt.waiting = waiting;
-                return Ok(halt);
+            self.ask()?;
+            if let Some(waiting) = waiting(self.pid)? {
+                self.waiting = waiting;
+                return Ok(self);
             }
         }
         Err(CannotHalt::Restless)
@@ -351,6 +360,10 @@ mod tests {
         }
     }
 
+    fn halted(pid: u32) -> Result<Halt, CannotHalt> {
+        Halt::prepare(pid)?.stop()
+    }
+
     fn wait_until(is_so: impl Fn() -> bool) {
         let until = Instant::now() + Duration::from_secs(20);
         while !is_so() {
@@ -364,10 +377,10 @@ mod tests {
     fn a_running_thread() {
         let program = Program::start("1 while 1");
         wait_until(|| program.state() == b'R');
-        let halt = Halt::of(program.pid()).expect("ours");
+        let halt = halted(program.pid()).expect("ours");
         assert_eq!(program.state(), b't');
         assert!(halt.is_complete() && halt.waiting.is_empty());
-        let refused = Halt::of(program.pid()).expect_err("it is traced");
+        let refused = halted(program.pid()).expect_err("it is traced");
         assert!(matches!(refused, CannotHalt::Traced(_)), "{refused}");
         assert!(halt.end().is_some());
         wait_until(|| program.state() == b'R');
@@ -378,7 +391,7 @@ mod tests {
     fn a_waiting_thread() {
         let program = Program::start("$SIG{USR1} = sub {}; sleep 1000 while 1");
         wait_until(|| program.state() == b'S');
-        let halt = Halt::of(program.pid()).expect("ours");
+        let halt = halted(program.pid()).expect("ours");
         assert_eq!(program.state(), b'S');
         assert!(halt.is_complete() && halt.waiting.len() == 1 && halt.words().is_empty());
         let pid = Pid::from_raw(program.pid().try_into().expect("small"));
@@ -392,7 +405,7 @@ mod tests {
     fn the_helper_is_killed() {
         let program = Program::start("1 while 1");
         wait_until(|| program.state() == b'R');
-        let halt = Halt::of(program.pid()).expect("ours");
+        let halt = halted(program.pid()).expect("ours");
         nix::sys::signal::kill(halt.helper, Signal::SIGKILL).expect("ours");
         wait_until(|| program.state() == b'R');
         assert!(!halt.is_complete());
@@ -401,6 +414,6 @@ mod tests {
     /// A process that is gone is an error.
     #[test]
     fn gone() {
-        assert!(matches!(Halt::of(1 << 30), Err(CannotHalt::Failed(_))));
+        assert!(matches!(halted(1 << 30), Err(CannotHalt::Failed(_))));
     }
 }

@@ -67,9 +67,10 @@ impl Subject {
         deadline: Instant,
     ) -> Result<Attempt, CannotHalt> {
         let pid = self.pid();
+        let halt = Halt::prepare(pid)?;
         let room = self.make_room()?;
         let before = list()?.blocks;
-        let halt = Halt::of(pid)?;
+        let halt = halt.stop()?;
         let copied = self.copy(room, registers);
         let is_complete = halt.is_complete();
         let words = halt.words().to_vec();
