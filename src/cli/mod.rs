@@ -37,7 +37,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 pub use self::allocators::AllocatorArgs;
 use crate::bpf::{AttachPath, Walk};
-use crate::commands::doctor;
+use crate::commands::{Format, doctor};
 use crate::process::launch::Streams;
 use crate::session::{SourceChoice, TraceConfig, View};
 use crate::sinks::SinkConfig;
@@ -172,7 +172,7 @@ pub struct DoctorArgs {
     pub measure: bool,
     /// Form of the findings.
     #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
-    pub format: doctor::Format,
+    pub format: Format,
 }
 
 /// Flags and arguments of a trace.

@@ -3,7 +3,8 @@
 use clap::{Args, ValueEnum};
 
 use super::config::{ConfigError, parse_pid, parse_verdict_limit};
-use crate::commands::verdict::{Format, Options};
+use crate::commands::Format;
+use crate::commands::verdict::Options;
 use crate::reach::tags::{Tag, Tags};
 use crate::session::VerdictSettings;
 

@@ -4,3 +4,12 @@ pub mod doctor;
 pub mod inspect;
 pub mod replay;
 pub mod verdict;
+
+/// Form of the output of commands that make no reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// One object.
+    Json,
+}

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use leak_report::model::{Amount, Inside};
-use unwind_tables::addr::{Avma, contains};
+use unwind_tables::addr::Avma;
 
 use super::Memory;
 use super::bits::Bits;
@@ -17,6 +17,7 @@ use super::chains::{ChainId, Chains};
 use super::dominators::Graph;
 use super::heap::Heap;
 use super::inside::Pointers;
+use super::ranges::has;
 
 /// Blocks, and ranges of roots, that are read at once.
 const BATCH: usize = 1 << 14;
@@ -218,12 +219,7 @@ impl<'a> Walk<'a> {
         else {
             return;
         };
-        let tables = self.search.tables;
-        let candidate = tables.partition_point(|table| table.end.get() <= word);
-        let is_in = tables
-            .get(candidate)
-            .is_some_and(|table| contains(table, Avma::new(word)));
-        if at != block.address || !is_in {
+        if at != block.address || !has(self.search.tables, Avma::new(word)) {
             return;
         }
         let firsts = &mut self.holders.firsts;

@@ -10,6 +10,7 @@ use unwind_tables::addr::{Avma, contains};
 use super::Memory;
 use super::bits::Bits;
 use super::heap::{Block, Heap};
+use super::ranges::has;
 
 /// Blocks of which a pointer is remembered until one to their start is found; beyond it, they are not told of.
 const MAX_REMEMBERED: usize = 1 << 20;
@@ -59,11 +60,7 @@ impl Pointers {
     /// functions can be in, ascending.
     pub fn sums(self, heap: &Heap, memory: &dyn Memory, tables: &[Range<Avma>]) -> BTreeMap<Inside, Amount> {
         let mut sums: BTreeMap<Inside, Amount> = BTreeMap::new();
-        let is_table = |word: u64| {
-            let candidate = tables.partition_point(|table| table.end.get() <= word);
-            let table = tables.get(candidate);
-            table.is_some_and(|table| contains(table, Avma::new(word)))
-        };
+        let is_table = |word: u64| has(tables, Avma::new(word));
         for (number, offset) in self.inside {
             let Some(block) = heap.blocks().get(number as usize) else {
                 continue;

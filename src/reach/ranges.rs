@@ -3,7 +3,7 @@
 use std::iter::Peekable;
 use std::ops::Range;
 
-use unwind_tables::addr::Avma;
+use unwind_tables::addr::{Avma, contains};
 
 /// Parts of some ranges that are in none of others.
 pub(super) struct Without<A, B: Iterator> {
@@ -71,6 +71,14 @@ pub(super) fn common(one: &[Range<Avma>], other: &[Range<Avma>]) -> Vec<Range<Av
     common
 }
 
+/// Returns whether one of some ranges, which ascend, has an address.
+pub(super) fn has(ranges: &[Range<Avma>], address: Avma) -> bool {
+    let candidate = ranges.partition_point(|range| range.end <= address);
+    ranges
+        .get(candidate)
+        .is_some_and(|range| contains(range, address))
+}
+
 /// All addresses of ranges in any order, as few ascending ones.
 pub(super) fn joined(mut ranges: Vec<Range<Avma>>) -> Vec<Range<Avma>> {
     ranges.retain(|range| !range.is_empty());
@@ -113,6 +121,15 @@ mod tests {
             let expected: Vec<bool> = both.iter().map(|(one, other)| *one && *other).collect();
             prop_assert_eq!(common(&ranges(&one), &ranges(&other)), ranges(&expected));
         }
+    }
+
+    /// The end of a range is not in it, and may be the start of the next.
+    #[test]
+    fn addresses_of_ranges() {
+        let ranges = [(2, 4), (4, 6), (8, 9)].map(|(start, end)| Avma::new(start)..Avma::new(end));
+        let found: Vec<u64> = (0..10).filter(|&at| has(&ranges, Avma::new(at))).collect();
+        assert_eq!(found, [2, 3, 4, 5, 8]);
+        assert!(!has(&[], Avma::new(0)));
     }
 
     /// Ranges to take may overlap, and ranges to take from may touch.

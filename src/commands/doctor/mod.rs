@@ -13,18 +13,10 @@ mod text;
 
 use std::io::{self, Write};
 
+use super::Format;
 use crate::sinks::output;
 pub use modules::{ModuleFinding, TableFinding};
 pub use process::ProcessFindings;
-
-/// The form of the output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
-    /// For people.
-    Text,
-    /// One object.
-    Json,
-}
 
 /// Options of `memleak doctor`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,17 +8,9 @@ mod text;
 use std::collections::BTreeMap;
 use std::io::Write;
 
+use super::Format;
 use crate::session::{InUse, LostBlock, VerdictSettings, judge_in_use};
 use leak_report::model::Amount;
-
-/// The form of the output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
-    /// For people.
-    Text,
-    /// One object.
-    Json,
-}
 
 /// Options of `memleak verdict`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -93,21 +93,11 @@ pub fn blocks_in_use(memory: &dyn Memory, maps: &[MapsEntry]) -> Option<Vec<Bloc
 }
 
 impl Unused {
-    fn new(mut ranges: Vec<Range<u64>>, usable: Vec<(u32, Avma)>, facts: Facts) -> Self {
-        ranges.retain(|range| range.start < range.end);
-        ranges.sort_unstable_by_key(|range| range.start);
-        ranges.dedup_by(|next, last| {
-            let joins = next.start <= last.end;
-            if joins {
-                last.end = last.end.max(next.end);
-            }
-            joins
-        });
+    fn new(ranges: Vec<Range<u64>>, usable: Vec<(u32, Avma)>, facts: Facts) -> Self {
         let ranges = ranges.into_iter();
+        let ranges = ranges.map(|range| Avma::new(range.start)..Avma::new(range.end));
         Self {
-            ranges: ranges
-                .map(|range| Avma::new(range.start)..Avma::new(range.end))
-                .collect(),
+            ranges: joined(ranges.collect()),
             usable,
             facts,
         }
