@@ -123,4 +123,10 @@ impl Reason {
             | Self::Headers(_) => false,
         }
     }
+
+    /// True if, because of it, memory of an allocator that is traced can be in use without a block that was seen. An allocator whose
+    /// functions nobody can call by name has its memory from others, as blocks of theirs or by mapping calls.
+    pub fn hides_blocks_of_others(&self) -> bool {
+        self.is_warning() && !matches!(self, Self::Stripped(_))
+    }
 }

@@ -230,7 +230,7 @@ impl AllocatorProbes {
         self.misses_some |= discovery
             .problems
             .iter()
-            .any(|problem| problem.reason.is_warning())
+            .any(|problem| problem.reason.hides_blocks_of_others())
             || new.iter().any(|module| {
                 let bytes = module.bytes();
                 is_of(module, None) && !unseen::is_all_known(bytes, &self.catalog)

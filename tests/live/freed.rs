@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::memleak::Memleak;
 use crate::common::program::{
-    LIBRARIES, PATIENCE, Program, compile, compile_as, directory, mimalloc, require_root, stock,
+    LIBRARIES, PATIENCE, Program, compile, compile_as, directory, end_if_only_compiled, mimalloc,
+    require_root, stock,
 };
 use crate::common::report::Report;
 use crate::verdict::{Counts, FLAGS, verdict_on};
@@ -24,6 +25,7 @@ fn allocators() -> [PathBuf; 3] {
 
 /// Starts a program by memleak, with an allocator for both, and judges it where it ends. Returns the report, and what the program said.
 fn judged_at_end(library: &Path, command: &[&str], directory: &Path) -> (Report, String) {
+    end_if_only_compiled();
     require_root();
     let output = directory.join("report.json");
     let ended = Command::new(env!("CARGO_BIN_EXE_memleak"))

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, compile_as, directory, require_root};
+use crate::common::program::{Program, compile, compile_as, directory, end_if_only_compiled, require_root};
 use crate::common::report::{Judgement, Report, Verdict};
 
 pub(crate) const FLAGS: [&str; 6] = [
@@ -348,6 +348,7 @@ fn at_the_end_of_a_program() {
         ),
         (&["sh", "-c", "exit 7"], 7, "definitely_lost>0: not exceeded"),
     ] {
+        end_if_only_compiled();
         let output = Command::new(env!("CARGO_BIN_EXE_memleak"))
             .args(["--verdict", "--fail-on", "definitely_lost>0", "--"])
             .args(command)

@@ -19,6 +19,9 @@
 
 extern "C" __attribute__((weak)) int __lsan_do_recoverable_leak_check();
 
+/* As in a program that has an allocator of its own, without its symbols: that tells nothing of the memory of others. */
+__attribute__((used)) static const char message[] = "mimalloc: warning: ";
+
 struct Kind {
 	const char *name;
 	Truth truth;
