@@ -1,6 +1,7 @@
 //! Holders of blocks that are still reachable: the variable, the chain of sites, what would be lost with them, and their classes.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use crate::common::holders::{Held, Holder};
 use crate::common::memleak::Memleak;
@@ -43,11 +44,8 @@ fn via(holder: &Holder) -> Vec<&str> {
         .collect()
 }
 
-/// A program's own word on what holds what is found from outside: variables with the lines that declare them, in a function, in a thread
-/// and on a stack; sites along chains; classes with symbols and without; and what hangs on a site's blocks.
-#[test]
-fn variables_chains_and_classes() {
-    let directory = directory("verdict-holders");
+/// The program that knows who holds what, and its library, compiled to a directory.
+pub(crate) fn programs(directory: &Path) -> (PathBuf, PathBuf) {
     let library = directory.join("libwidgets.so");
     compile_as(
         &library,
@@ -55,10 +53,19 @@ fn variables_chains_and_classes() {
         &["-shared", "-fPIC", "-O1", "-s", "-fvisibility=hidden"],
     );
     let path = compile(
-        &directory,
+        directory,
         "verdicts/holders.cpp",
         &["-std=c++17", "-O1", "-g", "-pthread", "-ldl"],
     );
+    (path, library)
+}
+
+/// A program's own word on what holds what is found from outside: variables with the lines that declare them, in a function, in a thread
+/// and on a stack; sites along chains; classes with symbols and without; and what hangs on a site's blocks.
+#[test]
+fn variables_chains_and_classes() {
+    let directory = directory("verdict-holders");
+    let (path, library) = programs(&directory);
     let mut program = Program::start(&path, &[library.to_str().expect("a plain name")]);
     let memleak = Memleak::attach(program.pid(), &["--verdict"]);
     program.send_line("");

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crate::common::program::{PATIENCE, Program, compile, directory, signal};
 use crate::common::report::Report;
 use crate::common::terminal::{Session, Terminal};
+use crate::holders;
 use clap::Parser;
 use memleak::cli::Cli;
 use memleak::cli::Config;
@@ -133,6 +134,47 @@ fn keys_of_the_live_view() {
         report.only_through("keep_large()").outstanding.bytes > 4096,
         "{report}"
     );
+}
+
+/// A key has each report judged: what is lost of each site, and who holds the rest, until it is pressed again.
+#[test]
+fn verdicts_on_a_key() {
+    let directory = directory("view-verdict");
+    let program = compile(&directory, "amounts/growing.cpp", &RELEASE);
+    let program = Program::start(&program, &["lost", "0"]);
+    let mut terminal = Terminal::start(&["live", "-p", &program.pid().to_string(), "0.5"]);
+    terminal.await_screen("a site", first_is("keep_large()"));
+    terminal.press("v");
+    let screen = terminal.await_text(" definitely lost, ");
+    assert!(
+        screen.contains("DEF. LOST") && screen.contains("verdict: "),
+        "{screen}"
+    );
+    assert!(first_is("keep_large()")(&screen), "{screen}");
+    terminal.press("v");
+    terminal.await_screen("no verdict", |screen| !screen.contains("DEF. LOST"));
+    drop(terminal);
+    let (path, library) = holders::programs(&directory);
+    let mut program = Program::start(&path, &[library.to_str().expect("a plain name")]);
+    let mut terminal = Terminal::start(&["live", "-p", &program.pid().to_string(), "1"]);
+    terminal.await_text("no allocation yet");
+    program.send_line("");
+    while program.line() != "ready" {}
+    terminal.press("v");
+    terminal.await_screen("a site", first_is("make_buffer()"));
+    // Of those with `make_session` on the stack, the second.
+    terminal.press("/make_session\r");
+    terminal.await_text("─ 1 of 2");
+    terminal.press("\u{1b}[B");
+    let screen = terminal.await_text("100 blocks (4.6 KiB) still reachable from g_sessions");
+    for text in [
+        "SITE with `make_session`",
+        "held by g_sessions (holders.cpp:",
+        "retains at least 24.2 KiB in 200 blocks",
+        "Session",
+    ] {
+        assert!(screen.contains(text), "{text}: {screen}");
+    }
 }
 
 fn keys_of_the_table(terminal: &mut Terminal) {
