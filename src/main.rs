@@ -94,7 +94,9 @@ fn run(cli: Cli, diagnostics: &Diagnostics) -> anyhow::Result<ExitCode> {
         }
         Some(Command::Diff(args)) => replay::diff(&args.try_into()?)?,
         Some(Command::Trend(args)) => replay::trend(&args.try_into()?)?,
-        Some(Command::Verdict(args)) => verdict::run(&args.try_into()?, &mut out)?,
+        Some(Command::Verdict(args)) => {
+            return verdict::run(&args.try_into()?, &mut out).map(ExitCode::from);
+        }
         Some(Command::Library(args)) => session::write_library(&args.output)?,
         Some(Command::Completions(args)) => cli::completions(&args, &mut out)?,
         Some(Command::Man(args)) => cli::man(&args, &mut out)?,

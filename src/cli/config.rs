@@ -109,6 +109,11 @@ pub enum ConfigError {
     LastAndEach,
     #[error("--fail-on '{0}' is about what a verdict calls lost: add --verdict")]
     NoVerdict(String),
+    #[error(
+        "--fail-on '{0}' needs a trace: leave it out, or use `memleak --verdict -p PID`; here there are outstanding, blocks, \
+         definitely_lost and indirectly_lost"
+    )]
+    OnlyOfTraces(String),
     #[error("--measure definitely-lost is by a verdict: add --verdict")]
     NotJudged,
     #[error(
@@ -215,6 +220,7 @@ impl ConfigError {
                 | Self::BlocksNotRead(_)
                 | Self::NothingToJudge(_)
                 | Self::NoVerdict(_)
+                | Self::OnlyOfTraces(_)
                 | Self::NotJudged
                 | Self::LastAndEach
                 | Self::NoPlaceForBlocks(_)

@@ -7,6 +7,7 @@ use crate::commands::Format;
 use crate::commands::verdict::Options;
 use crate::reach::tags::{Tag, Tags};
 use crate::session::VerdictSettings;
+use crate::sinks::gate::{SettingsError, parse};
 
 /// Flags of `memleak verdict`.
 #[derive(Debug, Args)]
@@ -28,6 +29,12 @@ pub struct VerdictArgs {
     /// List the address of each lost block.
     #[arg(short = 'a', long)]
     pub show_allocs: bool,
+    /// Exit with status 1 if this condition holds, for example 'definitely_lost>0'; can be repeated.
+    ///
+    /// Measures: definitely_lost, indirectly_lost, outstanding (in bytes), blocks, definitely_lost.blocks,
+    /// indirectly_lost.blocks. Status 3 if it is inconclusive: a block that was called lost was freed, or some could not be judged.
+    #[arg(long, value_name = "CONDITION")]
+    pub fail_on: Vec<String>,
     /// Form of the output.
     #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
     pub format: Format,
@@ -43,6 +50,13 @@ impl TryFrom<VerdictArgs> for Options {
             .as_deref()
             .map(parse_verdict_limit)
             .transpose()?;
+        let conditions = args.fail_on.iter().map(|text| parse(text));
+        let conditions: Vec<_> = conditions
+            .collect::<Result<_, _>>()
+            .map_err(SettingsError::from)?;
+        if let Some(condition) = conditions.iter().find(|condition| !condition.is_of_blocks()) {
+            return Err(ConfigError::OnlyOfTraces(condition.to_string()));
+        }
         Ok(Self {
             pid: parse_pid(&args.pid)?,
             settings: VerdictSettings {
@@ -51,6 +65,7 @@ impl TryFrom<VerdictArgs> for Options {
                 tags: Tags::new(&args.pointer_tags),
                 ..default
             },
+            conditions,
             list: args.show_allocs,
             format: args.format,
         })
@@ -66,4 +81,37 @@ pub enum VerdictWord {
     Each,
     /// Threads that run are stopped while the memory is copied, for some 0.3 s per GiB.
     Stop,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    /// Conditions are of what a verdict knows without a trace.
+    #[test]
+    fn conditions_without_a_trace() {
+        let options = |condition: &str| {
+            let cli = Cli::try_parse_from(["memleak", "verdict", "-p", "7", "--fail-on", condition]);
+            let Some(Command::Verdict(args)) = cli.expect("the command line parses").command else {
+                panic!("another command");
+            };
+            Options::try_from(args)
+        };
+        let accepted = options("definitely_lost>0").expect("it makes sense");
+        assert_eq!(accepted.conditions, [parse("definitely_lost>0").expect("valid")]);
+        for (condition, part) in [
+            (
+                "growth>1/s",
+                "'growth>1/s' needs a trace: leave it out, or use `memleak --verdict",
+            ),
+            ("site.definitely_lost>1", "needs a trace"),
+            ("leaks>1", "`leaks>1`, character 1"),
+        ] {
+            let refused = options(condition).expect_err(condition).to_string();
+            assert!(refused.contains(part), "{refused}");
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Verdicts on living processes: what memory shows to be held is never called lost, whatever moves, and what is lost is found.
 
 use std::collections::BTreeMap;
-use std::process::Command;
+use std::process::{Command, Output};
 
 use crate::common::memleak::Memleak;
 use crate::common::program::{Program, compile, compile_as, directory, end_if_only_compiled, require_root};
@@ -317,17 +317,36 @@ fn classes_of_lost_objects() {
         (objects - 1..=objects).contains(&lost("indirectly_lost", &serde_json::Value::Null)),
         "{found}"
     );
+    for (condition, status, message) in [
+        ("definitely_lost>0", 1, "definitely_lost>0: exceeded: "),
+        (
+            "definitely_lost.blocks>=1000",
+            0,
+            "definitely_lost.blocks>=1000: not exceeded: ",
+        ),
+    ] {
+        let judged = judge(&program, &["--fail-on", condition]);
+        let said = String::from_utf8_lossy(&judged.stderr);
+        assert_eq!(judged.status.code(), Some(status), "{said}");
+        assert!(
+            said.contains(message) && said.contains(" blocks definitely lost"),
+            "{said}"
+        );
+    }
     program.end();
+}
+
+/// Has a verdict made on all that a program has from malloc.
+fn judge(program: &Program, flags: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_memleak"));
+    command.args(["verdict", "--format", "json", "-a", "-p"]);
+    command.arg(program.pid().to_string()).args(flags);
+    command.output().expect("memleak was built")
 }
 
 /// The verdict on all that a program has from malloc.
 fn verdict_of(program: &Program, flags: &[&str]) -> serde_json::Value {
-    let output = Command::new(env!("CARGO_BIN_EXE_memleak"))
-        .args(["verdict", "--format", "json", "-a", "-p"])
-        .arg(program.pid().to_string())
-        .args(flags)
-        .output()
-        .expect("memleak was built");
+    let output = judge(program, flags);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
     serde_json::from_slice(&output.stdout).expect("JSON")

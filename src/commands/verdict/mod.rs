@@ -10,13 +10,16 @@ use std::io::Write;
 
 use super::Format;
 use crate::session::{InUse, LostBlock, VerdictSettings, judge_in_use};
+use crate::sinks::gate::{Condition, check_blocks};
 use leak_report::model::Amount;
 
 /// Options of `memleak verdict`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     pub pid: u32,
     pub settings: VerdictSettings,
+    /// Conditions that must not be exceeded: [`Condition::is_of_blocks`].
+    pub conditions: Vec<Condition>,
     /// Lists the address of each lost block.
     pub list: bool,
     pub format: Format,
@@ -36,19 +39,21 @@ struct Group {
     addresses: Vec<u64>,
 }
 
-/// Makes and prints a verdict.
+/// Makes and prints a verdict. Returns the exit status.
 ///
 /// # Errors
 ///
 /// No verdict is possible, or it cannot be written.
-pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<()> {
+pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<u8> {
     let found = judge_in_use(options.pid, options.settings)?;
     let groups = groups(&found);
     match options.format {
         Format::Text => text::render(&found, &groups, options.list, out)?,
         Format::Json => json::render(&found, &groups, options.list, out)?,
     }
-    Ok(out.flush()?)
+    out.flush()?;
+    let status = check_blocks(&options.conditions, &found.verdict, &found.facts);
+    Ok(status.unwrap_or(0))
 }
 
 /// Sums the lost blocks, what is most first.

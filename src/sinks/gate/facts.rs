@@ -9,7 +9,7 @@ use super::site::{Site, counted};
 use super::workspace::{Source, Workspace};
 use leak_report::model::Report;
 use leak_report::model::site_name::{SiteName, SiteNamer, SiteNames};
-use leak_report::model::{Amount, Estimate, Events, Losses, NameStyle, Unjudged};
+use leak_report::model::{Amount, Estimate, Events, Judgement, Losses, NameStyle, Unjudged};
 
 /// Maximum number of sites named for a condition.
 pub(super) const MAX_CULPRITS: usize = 3;
@@ -51,19 +51,24 @@ pub(super) struct VerdictFacts {
 
 impl VerdictFacts {
     fn of(report: &Report) -> Option<Self> {
-        let judgement = report.judgement.as_ref()?;
-        let reasons = [Unjudged::NotSettled, Unjudged::Unreadable].into_iter();
-        let running: Amount = reasons
-            .filter_map(|reason| judgement.unjudged.get(&reason))
-            .copied()
-            .sum();
+        let running = Self::judged(report.judgement.as_ref()?);
         // What ended instances held is in their stacks; an exec discards it, and then it does not count.
         let ended = counted(report).filter(|stack| stack.ended.is_some());
         let ended: Amount = ended.map(|stack| stack.judged().unknown).sum();
         Some(Self {
-            freed_later: judgement.freed_later,
-            unjudged: running + ended,
+            unjudged: running.unjudged + ended,
+            ..running
         })
+    }
+
+    /// Data of a verdict on processes that run.
+    pub(super) fn judged(judgement: &Judgement) -> Self {
+        let reasons = [Unjudged::NotSettled, Unjudged::Unreadable].into_iter();
+        let unjudged = reasons.filter_map(|reason| judgement.unjudged.get(&reason));
+        Self {
+            freed_later: judgement.freed_later,
+            unjudged: unjudged.copied().sum(),
+        }
     }
 }
 

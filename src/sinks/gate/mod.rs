@@ -5,6 +5,7 @@
 //! time of the last report; for an ended program, at its end. The gate reads nothing but reports.
 
 mod baseline;
+mod blocks;
 mod condition;
 mod facts;
 mod github;
@@ -28,6 +29,7 @@ use std::sync::Arc;
 
 use crate::sinks::output::{Document, OutputError};
 use baseline::Baseline;
+pub use blocks::check_blocks;
 pub use condition::{Condition, ConditionError, Measure, parse};
 use facts::{Facts, above_baseline};
 pub use input::InputError;

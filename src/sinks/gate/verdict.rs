@@ -59,7 +59,7 @@ pub(super) struct Evidence<'a> {
 }
 
 /// A value and its margin, which is [`ERRORS`] standard errors.
-type Value = (f64, f64);
+pub(super) type Value = (f64, f64);
 
 /// Amount of each site that a condition limits.
 #[derive(Clone, Copy)]
@@ -94,7 +94,7 @@ struct Measured {
 }
 
 /// A possible error of all results.
-struct Doubt {
+pub(super) struct Doubt {
     reason: String,
     about: DoubtKind,
 }
@@ -388,7 +388,7 @@ impl Evidence<'_> {
 }
 
 /// Reasons why the verdict on which blocks are lost may be wrong, or say too little.
-fn verdict_doubts(facts: &VerdictFacts) -> Vec<Doubt> {
+pub(super) fn verdict_doubts(facts: &VerdictFacts) -> Vec<Doubt> {
     let VerdictFacts {
         freed_later,
         unjudged,
@@ -410,7 +410,7 @@ fn verdict_doubts(facts: &VerdictFacts) -> Vec<Doubt> {
 }
 
 /// Decides by the values and their margins.
-fn verdict(condition: &Condition, values: &[Value]) -> Verdict {
+pub(super) fn verdict(condition: &Condition, values: &[Value]) -> Verdict {
     let exceeds = |offset: f64| {
         let mut values = values.iter();
         values.any(|(value, error)| condition.is_exceeded_by(value + offset * error))
@@ -429,7 +429,7 @@ fn verdict(condition: &Condition, values: &[Value]) -> Verdict {
 }
 
 /// Makes a verdict inconclusive if a doubt could change it.
-fn doubted(verdict: Verdict, condition: &Condition, doubts: &[Doubt]) -> Verdict {
+pub(super) fn doubted(verdict: Verdict, condition: &Condition, doubts: &[Doubt]) -> Verdict {
     let measure = condition.measure();
     // Shares are relative to what was seen, and allocations do not depend on frees.
     let is_share = matches!(measure, Measure::Lost | Measure::Incomplete);
@@ -453,7 +453,7 @@ fn doubted(verdict: Verdict, condition: &Condition, doubts: &[Doubt]) -> Verdict
     clippy::cast_precision_loss,
     reason = "beyond 2^53 one more or less decides nothing"
 )]
-fn of_bytes(estimate: &Estimate) -> Value {
+pub(super) fn of_bytes(estimate: &Estimate) -> Value {
     let error = estimate.spread.standard_error();
     (estimate.amount.bytes as f64, ERRORS * error.bytes)
 }
@@ -462,13 +462,13 @@ fn of_bytes(estimate: &Estimate) -> Value {
     clippy::cast_precision_loss,
     reason = "beyond 2^53 one more or less decides nothing"
 )]
-fn of_blocks(estimate: &Estimate) -> Value {
+pub(super) fn of_blocks(estimate: &Estimate) -> Value {
     let error = estimate.spread.standard_error();
     (estimate.amount.blocks as f64, ERRORS * error.blocks)
 }
 
 /// Formats an amount, with its standard error if it is an estimate.
-fn in_blocks(estimate: &Estimate) -> String {
+pub(super) fn in_blocks(estimate: &Estimate) -> String {
     let Amount { bytes, blocks } = estimate.amount;
     let error = estimate.spread.standard_error();
     let exact = format!("{} in {}", size(bytes), render::counted(blocks, "block"));

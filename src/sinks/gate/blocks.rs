@@ -1,0 +1,110 @@
+//! Decides conditions on a verdict that was made without a trace: there are sums, and no sites.
+
+use super::condition::{Condition, Measure};
+use super::facts::VerdictFacts;
+use super::verdict::{self, Finding, Value, of_blocks, of_bytes};
+use super::{decided, log_finding};
+use leak_report::model::{Amount, Estimate, FATES, Judgement, Verdict};
+
+/// A measure of a verdict's sums.
+struct Held {
+    amount: Amount,
+    value: fn(&Estimate) -> Value,
+    /// Words behind the amount.
+    words: &'static str,
+}
+
+/// The measure that a condition limits; `None` if only a trace has it.
+fn held(measure: Measure, verdict: &Verdict) -> Option<Held> {
+    let all = || FATES.iter().map(|fate| (fate.of)(verdict)).sum();
+    let held = |amount, value, words| Some(Held { amount, value, words });
+    match measure {
+        Measure::Outstanding => held(all(), of_bytes, ""),
+        Measure::Blocks => held(all(), of_blocks, ""),
+        Measure::DefinitelyLost => held(verdict.definitely_lost, of_bytes, " definitely lost"),
+        Measure::DefinitelyLostBlocks => held(verdict.definitely_lost, of_blocks, " definitely lost"),
+        Measure::IndirectlyLost => held(verdict.indirectly_lost, of_bytes, " indirectly lost"),
+        Measure::IndirectlyLostBlocks => held(verdict.indirectly_lost, of_blocks, " indirectly lost"),
+        Measure::Growth
+        | Measure::SiteOutstanding
+        | Measure::SiteBlocks
+        | Measure::SiteGrowth
+        | Measure::Allocated
+        | Measure::Allocations
+        | Measure::Lost
+        | Measure::Incomplete
+        | Measure::SiteDefinitelyLost
+        | Measure::SiteDefinitelyLostBlocks => None,
+    }
+}
+
+impl Condition {
+    /// Returns whether it can be decided without a trace.
+    pub fn is_of_blocks(&self) -> bool {
+        held(self.measure(), &Verdict::default()).is_some()
+    }
+}
+
+/// Checks a verdict against conditions and logs what is found. Returns the exit status, or `None` if no condition was exceeded or
+/// inconclusive. What only a trace has is left out.
+pub fn check_blocks(conditions: &[Condition], verdict: &Verdict, facts: &Judgement) -> Option<u8> {
+    let doubts = verdict::verdict_doubts(&VerdictFacts::judged(facts));
+    let findings = conditions.iter().filter_map(|condition| {
+        let Held { amount, value, words } = held(condition.measure(), verdict)?;
+        let exact = Estimate::from(amount);
+        let by_value = verdict::verdict(condition, &[value(&exact)]);
+        Some(Finding {
+            condition: condition.clone(),
+            verdict: verdict::doubted(by_value, condition, &doubts),
+            found: format!("{}{words}", verdict::in_blocks(&exact)),
+            is_untried: false,
+            culprits: Vec::new(),
+        })
+    });
+    let findings: Vec<_> = findings.collect();
+    findings.iter().for_each(log_finding);
+    decided(&findings)
+}
+
+#[cfg(test)]
+mod tests {
+    use leak_report::model::Unjudged;
+
+    use super::super::condition::parse;
+    use super::*;
+
+    /// Blocks that were not judged may exceed a limit, too, and one that was freed speaks against all.
+    #[test]
+    fn sums_and_doubts() {
+        let amount = |blocks| Amount {
+            bytes: 10 * blocks,
+            blocks,
+        };
+        let verdict = Verdict {
+            definitely_lost: amount(2),
+            indirectly_lost: amount(3),
+            reachable: amount(5),
+            unknown: amount(0),
+        };
+        let sure = Judgement::default();
+        let mut unsettled = Judgement::default();
+        unsettled.unjudged.insert(Unjudged::NotSettled, amount(1));
+        let refuted = Judgement {
+            freed_later: amount(1),
+            ..Judgement::default()
+        };
+        for (condition, expected) in [
+            ("definitely_lost>19", [Some(1), Some(1), Some(3)]),
+            ("definitely_lost>20", [None, Some(3), Some(3)]),
+            ("definitely_lost.blocks>=2", [Some(1), Some(1), Some(3)]),
+            ("indirectly_lost.blocks>3", [None, Some(3), Some(3)]),
+            ("indirectly_lost>=30", [Some(1), Some(1), Some(3)]),
+            ("outstanding>99", [Some(1), Some(1), Some(1)]),
+            ("blocks>10", [None, None, None]),
+        ] {
+            let conditions = [parse(condition).expect("valid")];
+            let found = [&sure, &unsettled, &refuted].map(|facts| check_blocks(&conditions, &verdict, facts));
+            assert_eq!(found, expected, "{condition}");
+        }
+    }
+}
