@@ -11,6 +11,7 @@ use crate::common::machine::{Feature, lacks};
 use crate::common::memleak::{Memleak, child_of};
 use crate::common::program::{Program, compile, compile_as, directory, run_tool};
 use crate::common::report::{Report, from_main};
+use crate::verdict::verdict_on;
 
 const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
 
@@ -174,4 +175,29 @@ fn replaced_and_out_of_reach() {
         !report.stacks.iter().any(|stack| stack.passes("leak_in_library")),
         "{report}"
     );
+}
+
+/// What is lost in a container is found from outside and from inside, in memory that is read and in registers.
+#[test]
+fn verdicts_in_other_namespaces() {
+    if lacks(Feature::Overlay) {
+        return;
+    }
+    let base = directory("containers-verdict");
+    let lower = base.join("lower");
+    fs::create_dir_all(&lower).expect("a directory");
+    compile(&lower, "verdicts/forked.c", &RELEASE);
+    let flags = ["--verdict", "--follow-fork"];
+    let from_outside = |container: &Container| Memleak::attach(container.pid, &flags);
+    let from_inside = |container: &Container| Memleak::attach_inside(container.pid, 1, &flags);
+    for attach in [&from_outside as &dyn Fn(&Container) -> Memleak, &from_inside] {
+        let mut container = Container::start(&base, "forked");
+        let memleak = attach(&container);
+        container.program.step("done");
+        let report = memleak.finish();
+        for function in ["before_fork", "after_fork"] {
+            assert_eq!(verdict_on(&report, function), [7, 0, 100, 0], "{function}");
+        }
+        container.program.end();
+    }
 }
