@@ -313,11 +313,12 @@ pub(crate) fn parse_period(flag: &'static str, text: &str) -> Result<Duration, C
         .ok_or_else(|| ConfigError::NoTime(flag, text.to_owned()))
 }
 
-/// Parses the age below which blocks are hidden; a number without a unit is in milliseconds.
+/// Parses the time after which a verdict begins no further pass; a number without a unit is in seconds.
 pub(crate) fn parse_verdict_limit(text: &str) -> Result<Duration, ConfigError> {
     parse_time("--verdict-limit", text, TimeUnit::SECOND)
 }
 
+/// Parses the age below which blocks are hidden; a number without a unit is in milliseconds.
 pub(crate) fn parse_older(text: &str) -> Result<Duration, ConfigError> {
     parse_time("--older", text, TimeUnit::MILLISECOND)
 }
