@@ -200,6 +200,12 @@ pub fn compile_as(output: &Path, source_name: &str, flags: &[&str]) -> PathBuf {
     } else {
         "gcc"
     };
+    compile_with(compiler, output, source_name, flags)
+}
+
+/// `source` of `tests/programs`, compiled by `compiler` as `output`.
+#[track_caller]
+pub fn compile_with(compiler: &str, output: &Path, source_name: &str, flags: &[&str]) -> PathBuf {
     // Libraries must come after what needs them.
     let mut command = Command::new(compiler);
     command.arg("-o").arg(output).arg(source(source_name)).args(flags);

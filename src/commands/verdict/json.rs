@@ -31,7 +31,7 @@ pub(super) fn render(found: &InUse, groups: &[Group], list: bool, out: &mut dyn 
         memleak: env!("CARGO_PKG_VERSION"),
         pid: found.target.pid(),
         comm: found.target.comm().to_owned(),
-        allocator: "glibc",
+        allocator: found.allocator.name(),
         verdict: JudgementJson::new(found.verdict, &found.facts),
         lost: lost.collect(),
     };

@@ -11,7 +11,8 @@ const MOST_GROUPS: usize = 20;
 
 pub(super) fn render(found: &InUse, groups: &[Group], list: bool, out: &mut dyn Write) -> io::Result<()> {
     let (pid, name) = (found.target.pid(), printable(found.target.comm()));
-    writeln!(out, "Blocks of glibc's malloc in process {pid} ({name})")?;
+    let allocator = found.allocator.name();
+    writeln!(out, "Blocks of {allocator}'s malloc in process {pid} ({name})")?;
     for line in verdict_lines(&found.verdict, &found.facts) {
         writeln!(out, "  {line}")?;
     }

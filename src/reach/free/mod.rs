@@ -2,11 +2,13 @@
 //! lost all the same.
 //!
 //! Only what the allocator's own structures prove is called unused, read as untrusted: a doubt leaves memory a root. Blocks that are
-//! in use and not listed, from before the trace, stay roots, too. The structures of one allocator are known, glibc's; memory of others
-//! is not told apart by them, and no allocator at all is found there. What was freed while it was traced is known of all ([`seen`]).
+//! in use and not listed, from before the trace, stay roots, too. The structures of two allocators are known, glibc's and musl's; memory of
+//! others is not told apart by them, and no allocator at all is found there. What was freed while it was traced is known of all
+//! ([`seen`]).
 
 mod glibc;
 mod granules;
+mod musl;
 pub mod seen;
 #[cfg(test)]
 mod tests;
@@ -47,7 +49,7 @@ pub struct Facts {
     pub agreeing: u64,
     /// Listed blocks that are not: chunks around them stay roots.
     pub disagreeing: u64,
-    /// Walks from chunk to chunk, by why they ended.
+    /// Walks from chunk to chunk, by why they ended; of musl, groups of slots that stay roots, by why.
     pub ends: BTreeMap<End, u64>,
 }
 
@@ -55,6 +57,18 @@ pub struct Facts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Allocator {
     Glibc,
+    /// Since 1.2.1.
+    Musl,
+}
+
+impl Allocator {
+    /// Name, as reports have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Glibc => "glibc",
+            Self::Musl => "musl",
+        }
+    }
 }
 
 /// Why a walk from chunk to chunk ended. All but the first two leave what is behind it roots.
@@ -80,16 +94,21 @@ pub enum End {
 /// The process may run: what is free when it is read can be allocated a moment later. Blocks that are listed after the reading are to
 /// be cut out again by [`Unused::cut_out`].
 pub fn find(memory: &dyn Memory, maps: &[MapsEntry], heap: &Heap) -> Unused {
-    glibc::find(memory, maps, heap)
+    let found = glibc::find(memory, maps, heap);
+    match found.facts.allocator {
+        Some(_) => found,
+        None => musl::find(memory, maps, heap),
+    }
 }
 
-/// Lists the blocks that the process has from its allocator, ascending; `None` if its structures are not known.
+/// Lists the blocks that the process has from its allocator, ascending, and says which that is; `None` if its structures are not known.
 ///
 /// A block's size is what the program can use of it, and as nobody has seen when it was allocated, that is its size, too: what is at
-/// its address with another size is another one. Blocks that begin in the middle of a mapping of their own are not listed, and
+/// its address with another size is another one. Of glibc, blocks that begin in the middle of a mapping of their own are not listed, and
 /// neither are those between memory that the program took by `sbrk` itself and the next free chunk.
-pub fn blocks_in_use(memory: &dyn Memory, maps: &[MapsEntry]) -> Option<Vec<Block>> {
-    glibc::in_use(memory, maps)
+pub fn blocks_in_use(memory: &dyn Memory, maps: &[MapsEntry]) -> Option<(Allocator, Vec<Block>)> {
+    let of_glibc = glibc::in_use(memory, maps).map(|blocks| (Allocator::Glibc, blocks));
+    of_glibc.or_else(|| Some((Allocator::Musl, musl::in_use(memory, maps)?)))
 }
 
 impl Unused {

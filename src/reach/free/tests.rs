@@ -277,7 +277,7 @@ proptest! {
     #[test]
     fn any_blocks_in_use(chunks in chunks(), is_mangled in any::<bool>()) {
         let sample = sample(&chunks, is_mangled);
-        let blocks = blocks_in_use(&sample.memory, &Made::entries()).unwrap();
+        let (_, blocks) = blocks_in_use(&sample.memory, &Made::entries()).unwrap();
         let mut at = BRK.start + CACHE_SIZE;
         // The cache itself is a block of the allocator's own.
         let mut expected = vec![(BRK.start + 16, CACHE_SIZE - 8)];

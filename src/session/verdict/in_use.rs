@@ -13,7 +13,7 @@ use super::{VerdictSettings, WATCH_TIME};
 use crate::bpf::{Registers, Storage};
 use crate::process::touched::ResidentPages;
 use crate::process::{Target, TargetError, maps_of};
-use crate::reach::free;
+use crate::reach::free::{self, Allocator};
 use crate::reach::heap::Block;
 use crate::reach::pages::Pages;
 use crate::reach::passes::Identity;
@@ -25,6 +25,8 @@ use leak_report::model::{Amount, Judgement, Unjudged, Verdict};
 pub struct InUse {
     /// The process that was looked at.
     pub target: Target,
+    /// The allocator whose blocks these are.
+    pub allocator: Allocator,
     pub verdict: Verdict,
     pub facts: Judgement,
     /// By address.
@@ -47,8 +49,8 @@ pub enum InUseError {
     #[error(transparent)]
     Target(#[from] TargetError),
     #[error(
-        "process {0} has no memory of glibc's malloc, the allocator whose blocks can be listed; `memleak --verdict -p {0}` traces it, \
-         with any allocator"
+        "process {0} has no memory of glibc's malloc or musl's, whose blocks can be listed; `memleak --verdict -p {0}` traces it, with any \
+         allocator"
     )]
     NotListed(u32),
     #[error("cannot read the memory of process {pid}: {error}; CAP_SYS_PTRACE is needed; try sudo")]
@@ -73,15 +75,16 @@ pub fn judge_in_use(pid: u32, settings: VerdictSettings) -> Result<InUse, InUseE
     };
     let mut subject = Subject::new(0, pid, known);
     subject.check().map_err(unreadable)?;
-    let list = |subject: &Subject| list(subject).map_err(unreadable);
-    let first = list(&subject)?.ok_or(InUseError::NotListed(pid))?;
+    let list = |subject: &Subject| blocks(subject).map_err(unreadable);
+    let first = listed(&subject).map_err(unreadable)?;
+    let (allocator, first) = first.ok_or(InUseError::NotListed(pid))?;
     let first: HashSet<Identity> = first.iter().map(Block::identity).collect();
     if settings.stops {
-        let listed = Subject::new(0, pid, known);
+        let other = Subject::new(0, pid, known);
         subject.judge_at_once(
             &mut || {
                 Ok(Listed {
-                    blocks: self::list(&listed)?.unwrap_or_default(),
+                    blocks: blocks(&other)?,
                     ..Listed::default()
                 })
             },
@@ -91,7 +94,7 @@ pub fn judge_in_use(pid: u32, settings: VerdictSettings) -> Result<InUse, InUseE
     }
     while subject.needs_more() && began.elapsed() < settings.limit {
         let listed = Listed {
-            blocks: list(&subject)?.unwrap_or_default(),
+            blocks: list(&subject)?,
             ..Listed::default()
         };
         subject.pass(listed, registers.as_mut(), began + settings.limit);
@@ -102,7 +105,7 @@ pub fn judge_in_use(pid: u32, settings: VerdictSettings) -> Result<InUse, InUseE
     };
     subject.add_to(&mut facts);
     sleep(WATCH_TIME);
-    let last = list(&subject)?.unwrap_or_default();
+    let last = list(&subject)?;
     let (definitely, indirectly, missed) = match subject.end() {
         End::Settled(lost) => (lost.definitely, lost.indirectly, Vec::new()),
         End::NotSettled(missed) => (Vec::new(), Vec::new(), missed),
@@ -118,6 +121,7 @@ pub fn judge_in_use(pid: u32, settings: VerdictSettings) -> Result<InUse, InUseE
     let lost = with_classes(pid, lost).map_err(unreadable)?;
     let mut in_use = InUse {
         target,
+        allocator,
         verdict: Verdict::default(),
         facts,
         lost,
@@ -126,11 +130,16 @@ pub fn judge_in_use(pid: u32, settings: VerdictSettings) -> Result<InUse, InUseE
     Ok(in_use)
 }
 
-/// Blocks that the process has now; `None` if its allocator's structures are not known.
-fn list(subject: &Subject) -> io::Result<Option<Vec<Block>>> {
+/// Blocks that the process has now, and of which allocator; `None` if its allocator's structures are not known.
+fn listed(subject: &Subject) -> io::Result<Option<(Allocator, Vec<Block>)>> {
     let mappings = maps_of(subject.pid())?;
     let reader = Reader::new(subject.pid(), subject.pages(&mappings)?);
     Ok(free::blocks_in_use(&reader, &mappings))
+}
+
+/// Blocks that the process has now.
+fn blocks(subject: &Subject) -> io::Result<Vec<Block>> {
+    Ok(listed(subject)?.map(|(_, blocks)| blocks).unwrap_or_default())
 }
 
 /// Reads the classes of lost blocks, by address.

@@ -1,6 +1,7 @@
 /*
- * Allocates and frees in all ways that leave free memory of glibc's malloc in different places, and says of each block what has
- * become of it: `used ADDRESS USABLE` or `freed ADDRESS USABLE`, then `end`. Memory that it takes by sbrk itself is said to be used.
+ * Allocates and frees in all ways that leave free memory of glibc's malloc, and of musl's, in different places, and says of each block
+ * what has become of it: `used ADDRESS USABLE` or `freed ADDRESS USABLE`, then `end`. Memory that it takes by sbrk itself, which only
+ * glibc has, is said to be used.
  *
  * usage: free_memory [wall]    wall: a mapping behind the heap segment, so that it cannot grow
  */
@@ -115,17 +116,26 @@ static void *work_and_end(void *argument)
 	return NULL;
 }
 
+static void take_from_break(size_t size)
+{
+#ifdef __GLIBC__
+	record(sbrk(size), size, NULL);
+#else
+	(void)size;
+#endif
+}
+
 static void work_alone(void)
 {
 	uint64_t state = 1;
 
 	mix(&state, 3000, 3000, 2);
 	mix(&state, 20000, 120, 50);
-	record(sbrk(12 * 4096), 12 * 4096, NULL);
+	take_from_break(12 * 4096);
 	mix(&state, 3000, 3000, 2);
-	record(sbrk(3 * 4096 + 48), 3 * 4096 + 48, NULL);
+	take_from_break(3 * 4096 + 48);
 	mix(&state, 2000, 9000, 3);
-	for (size_t alignment = 32; alignment <= 65536; alignment *= 2) {
+	for (size_t alignment = 32; alignment <= 4 << 20; alignment *= 2) {
 		size_t first = get_aligned(alignment, alignment);
 
 		get_aligned(alignment, 2 * alignment);
