@@ -73,6 +73,7 @@ impl Session<'_> {
                 is_still: is_held && process.is_given && is_stopped(pid),
                 uses_slack,
                 tags: settings.tags,
+                is_untraced: false,
             };
             Subject::new(process.facts.instance, pid, known)
         });

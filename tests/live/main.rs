@@ -19,6 +19,7 @@ mod kept;
 mod kernel;
 mod leaks;
 mod mmap;
+mod musl;
 mod overhead;
 mod own_memory;
 mod preloaded;

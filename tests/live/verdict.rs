@@ -345,7 +345,7 @@ fn judge(program: &Program, flags: &[&str]) -> Output {
 }
 
 /// The verdict on all that a program has from malloc.
-fn verdict_of(program: &Program, flags: &[&str]) -> serde_json::Value {
+pub(crate) fn verdict_of(program: &Program, flags: &[&str]) -> serde_json::Value {
     let output = judge(program, flags);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");

@@ -69,7 +69,7 @@ impl Subject {
         let pid = self.pid();
         let halt = Halt::prepare(pid)?;
         let room = self.make_room()?;
-        let before = list()?.blocks;
+        let mut before = list()?.blocks;
         let halt = halt.stop()?;
         let copied = self.copy(room, registers);
         let is_complete = halt.is_complete();
@@ -84,6 +84,7 @@ impl Subject {
             None => tracing::info!("no thread of process {pid} ran, none was stopped"),
         }
         let (copy, mappings, mut outside) = copied?;
+        self.retain_in_use(&mut before, &copy, &mappings);
         // What is in use in the copy is listed now, or was freed since this began: only so does free memory say what it was in a copy
         // that is not looked at twice.
         // A call that was stopped before its end, such as a realloc that has moved its block, has come to it then.

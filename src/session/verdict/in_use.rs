@@ -71,6 +71,7 @@ pub fn judge_in_use(pid: u32, settings: VerdictSettings) -> Result<InUse, InUseE
     let mut registers = registers.inspect_err(|error| tracing::warn!("{error}")).ok();
     let known = Known {
         tags: settings.tags,
+        is_untraced: true,
         ..Known::default()
     };
     let mut subject = Subject::new(0, pid, known);

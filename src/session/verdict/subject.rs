@@ -1,6 +1,6 @@
 //! One process that a verdict is made on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -58,6 +58,8 @@ pub(super) struct Known {
     pub(super) uses_slack: bool,
     /// Tags that its pointers can have.
     pub(super) tags: Tags,
+    /// True if its blocks are those that its allocator lists, not those of a trace.
+    pub(super) is_untraced: bool,
 }
 
 /// Result of all passes.
@@ -229,6 +231,17 @@ impl Subject {
         });
         self.lost = Some(self.judge.lost(&heap, memory));
         self.holding = Some(holding);
+    }
+
+    /// Leaves of blocks that its allocator has listed those that it lists in a copy, too: others were freed before that was made, and what
+    /// is where they were can be another one later that cannot be told from them.
+    pub(super) fn retain_in_use(&self, blocks: &mut Vec<Block>, copy: &dyn Memory, mappings: &[MapsEntry]) {
+        if !self.known.is_untraced {
+            return;
+        }
+        let in_copy = free::blocks_in_use(copy, mappings).map(|(_, blocks)| blocks);
+        let in_copy: HashSet<_> = in_copy.iter().flatten().map(Block::identity).collect();
+        blocks.retain(|block| in_copy.contains(&block.identity()));
     }
 
     /// Leaves of what is lost the blocks that are outstanding still.

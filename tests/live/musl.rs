@@ -1,0 +1,192 @@
+//! Verdicts on programs with musl's malloc: what is lost is found, whatever stale pointers its free memory has, and what is held is not
+//! called lost.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::common::memleak::Memleak;
+use crate::common::program::{Program, compile_with, directory, end_if_only_compiled, require_root};
+use crate::common::report::Report;
+use crate::verdict::{verdict_of, verdict_on};
+
+/// The program with the shared C library, and with it linked in.
+fn programs(directory_name: &str) -> [PathBuf; 2] {
+    let directory = directory(directory_name);
+    [("dynamic", None), ("static", Some("-static"))].map(|(name, linked)| {
+        let flags = ["-O1", "-g", "-fno-omit-frame-pointer", "-pthread"];
+        let flags: Vec<_> = flags.into_iter().chain(linked).collect();
+        compile_with("musl-gcc", &directory.join(name), "verdicts/musl.c", &flags)
+    })
+}
+
+/// What the program says of itself.
+#[derive(Default)]
+struct Truths {
+    kinds: Vec<Kind>,
+    /// Addresses of blocks that it lost before it was asked to go on.
+    old: BTreeSet<u64>,
+}
+
+struct Kind {
+    name: String,
+    is_lost: bool,
+    /// Blocks that are lost definitely, and indirectly.
+    parts: [u64; 2],
+}
+
+impl Truths {
+    /// Takes a line in. Returns false if it was the last.
+    fn add(&mut self, line: &str) -> bool {
+        let words: Vec<_> = line.split(' ').collect();
+        match words[..] {
+            ["ready"] => return false,
+            ["old", address] => {
+                self.old
+                    .insert(u64::from_str_radix(address, 16).expect("an address"));
+            }
+            [name, _, truth, definitely, indirectly] => self.kinds.push(Kind {
+                name: name.to_owned(),
+                is_lost: truth == "lost",
+                parts: [definitely, indirectly].map(|number| number.parse().expect("a number")),
+            }),
+            _ => panic!("{line}"),
+        }
+        true
+    }
+
+    fn of(program: &Program) -> Self {
+        let mut truths = Self::default();
+        while truths.add(&program.line()) {}
+        truths
+    }
+
+    /// Blocks that are lost since it went on, definitely and indirectly.
+    fn lost(&self) -> [u64; 2] {
+        let lost = self.kinds.iter().filter(|kind| kind.is_lost);
+        lost.fold([0; 2], |sum, kind| {
+            std::array::from_fn(|at| sum[at] + kind.parts[at])
+        })
+    }
+}
+
+/// Each kind has the verdict that is true by the program's word.
+#[track_caller]
+fn check(path: &Path, report: &Report, truths: &Truths) {
+    let mut wrong = Vec::new();
+    for kind in &truths.kinds {
+        let found = verdict_on(report, &kind.name);
+        let [definitely, indirectly] = kind.parts;
+        let expected = match kind.is_lost {
+            true => [definitely, indirectly, 0, 0],
+            false => [0, 0, definitely + indirectly, 0],
+        };
+        if found != expected {
+            wrong.push(format!("{}: {found:?}, not {expected:?}", kind.name));
+        }
+    }
+    assert!(wrong.is_empty(), "{path:?}: {wrong:#?}");
+    assert!(truths.kinds.len() > 20, "{}", truths.kinds.len());
+    let judgement = report.verdict.as_ref().expect("it was asked for");
+    assert_eq!(judgement.freed_later.blocks, 0);
+}
+
+/// Attached to, by passes while it runs and by a copy.
+#[test]
+fn kinds() {
+    for path in &programs("musl-kinds") {
+        for flag in ["--verdict", "--verdict=stop"] {
+            let mut program = Program::start(path, &["attached"]);
+            program.await_reading();
+            let memleak = Memleak::attach(program.pid(), &[flag]);
+            program.send_line("");
+            let truths = Truths::of(&program);
+            check(path, &memleak.finish(), &truths);
+            assert!(program.end().success());
+        }
+    }
+}
+
+/// Started by memleak, and judged where they end.
+#[test]
+fn kinds_at_the_end() {
+    end_if_only_compiled();
+    require_root();
+    for path in &programs("musl-end") {
+        let output = path.with_extension("json");
+        let ended = Command::new(env!("CARGO_BIN_EXE_memleak"))
+            .args(["--verdict", "--format", "json", "--force", "--output"])
+            .arg(&output)
+            .arg("--")
+            .arg(path)
+            .stdin(Stdio::null())
+            .output()
+            .expect("memleak was built");
+        let errors = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success(), "{path:?}: {errors}");
+        let reports = std::fs::read_to_string(&output).expect("a report");
+        let last = reports.lines().last().unwrap_or_else(|| panic!("{errors}"));
+        let mut truths = Truths::default();
+        let said = String::from_utf8_lossy(&ended.stdout);
+        assert!(!said.lines().all(|line| truths.add(line)), "{said}");
+        check(path, &Report::parse(last), &truths);
+    }
+}
+
+/// Without a trace: all that is lost, those from before included, and nothing else.
+#[test]
+fn blocks_in_use() {
+    for path in &programs("musl-in_use") {
+        for flags in [&[][..], &["--stop"]] {
+            let mut program = Program::start(path, &[]);
+            let truths = Truths::of(&program);
+            program.await_reading();
+            let found = verdict_of(&program, flags);
+            assert_eq!(found["allocator"], "musl", "{path:?}");
+            let count = |verdict: &str| found["verdict"][verdict]["blocks"].as_u64();
+            let [definitely, indirectly] = truths.lost();
+            let all = [definitely + truths.old.len() as u64, indirectly];
+            assert_eq!(
+                [count("definitely_lost"), count("indirectly_lost")],
+                all.map(Some),
+                "{path:?}: {found:#}"
+            );
+            let groups = found["lost"].as_array().expect("groups");
+            let addresses = groups
+                .iter()
+                .flat_map(|group| group["addresses"].as_array().expect("addresses"));
+            let addresses: BTreeSet<_> = addresses
+                .map(|address| {
+                    let hex = address.as_str().expect("text").trim_start_matches("0x");
+                    u64::from_str_radix(hex, 16).expect("an address")
+                })
+                .collect();
+            assert!(truths.old.is_subset(&addresses), "{path:?}");
+            assert!(program.end().success());
+        }
+    }
+}
+
+/// Of blocks that come and go, each held all the time, none is called lost, whether the threads run or are stopped.
+#[test]
+fn blocks_that_come_and_go() {
+    let path = directory("musl-churn").join("churn");
+    compile_with("musl-gcc", &path, "verdicts/churn.c", &["-O2", "-g", "-pthread"]);
+    // Where they change all, few blocks are there at the end that were at the start; where they change some, most are.
+    for (busy, least) in [("200", 4000), ("4000", 1)] {
+        let mut program = Program::start(&path, &[busy]);
+        program.expect("ready");
+        for flags in [&[][..], &["--stop"], &[], &["--stop"]] {
+            let found = &verdict_of(&program, flags)["verdict"];
+            let count = |part: &str| found[part]["blocks"].as_u64();
+            assert_eq!(
+                ["definitely_lost", "indirectly_lost", "freed_later"].map(count),
+                [Some(0); 3],
+                "{busy} {flags:?}: {found:#}"
+            );
+            assert!(count("reachable") >= Some(least), "{busy}: {found:#}");
+            assert!(count("unknown") > Some(100), "{busy}: {found:#}");
+        }
+        assert!(program.end().success());
+    }
+}
