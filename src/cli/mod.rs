@@ -134,7 +134,7 @@ pub enum Command {
     Live(Box<TraceArgs>),
     /// Tell which blocks of a process, traced or not, nobody can reach any more: a verdict on all that it has, without stacks.
     ///
-    /// Blocks are what glibc's malloc, or musl's, lists in the process's memory, which is only read. With `--verdict`, a trace has
+    /// Blocks are what glibc's malloc, musl's and jemalloc list in the process's memory, which is only read. With `--verdict`, a trace has
     /// verdicts on the blocks that it has seen, of any allocator, and says who allocated them.
     Verdict(VerdictArgs),
     /// Check whether a trace is possible, and how complete its stacks would be.

@@ -142,7 +142,7 @@ fn blocks_in_use() {
             let truths = Truths::of(&program);
             program.await_reading();
             let found = verdict_of(&program, flags);
-            assert_eq!(found["allocator"], "musl", "{path:?}");
+            assert_eq!(found["allocators"], serde_json::json!(["musl"]), "{path:?}");
             let count = |verdict: &str| found["verdict"][verdict]["blocks"].as_u64();
             let [definitely, indirectly] = truths.lost();
             let all = [definitely + truths.old.len() as u64, indirectly];

@@ -31,7 +31,11 @@ pub(super) fn render(found: &InUse, groups: &[Group], list: bool, out: &mut dyn 
         memleak: env!("CARGO_PKG_VERSION"),
         pid: found.target.pid(),
         comm: found.target.comm().to_owned(),
-        allocator: found.allocator.name(),
+        allocators: found
+            .allocators
+            .iter()
+            .map(|allocator| allocator.name())
+            .collect(),
         verdict: JudgementJson::new(found.verdict, &found.facts),
         lost: lost.collect(),
     };
@@ -45,8 +49,8 @@ struct VerdictJson {
     memleak: &'static str,
     pid: u32,
     comm: String,
-    /// Allocator whose blocks these are.
-    allocator: &'static str,
+    /// Allocators whose blocks these are.
+    allocators: Vec<&'static str>,
     verdict: JudgementJson,
     /// Lost blocks, summed by verdict, size and class.
     lost: Vec<LostJson>,

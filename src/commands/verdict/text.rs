@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use super::Group;
+use crate::reach::free::Allocator;
 use crate::session::InUse;
 use leak_report::render::{counted, printable, short_size, verdict_lines};
 
@@ -11,8 +12,13 @@ const MOST_GROUPS: usize = 20;
 
 pub(super) fn render(found: &InUse, groups: &[Group], list: bool, out: &mut dyn Write) -> io::Result<()> {
     let (pid, name) = (found.target.pid(), printable(found.target.comm()));
-    let allocator = found.allocator.name();
-    writeln!(out, "Blocks of {allocator}'s malloc in process {pid} ({name})")?;
+    let allocators = found.allocators.iter().map(|allocator| match allocator {
+        Allocator::Glibc => "glibc's malloc",
+        Allocator::Jemalloc => "jemalloc",
+        Allocator::Musl => "musl's malloc",
+    });
+    let allocators = allocators.collect::<Vec<_>>().join(" and ");
+    writeln!(out, "Blocks of {allocators} in process {pid} ({name})")?;
     for line in verdict_lines(&found.verdict, &found.facts) {
         writeln!(out, "  {line}")?;
     }

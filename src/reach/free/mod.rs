@@ -2,12 +2,13 @@
 //! lost all the same.
 //!
 //! Only what the allocator's own structures prove is called unused, read as untrusted: a doubt leaves memory a root. Blocks that are
-//! in use and not listed, from before the trace, stay roots, too. The structures of two allocators are known, glibc's and musl's; memory of
-//! others is not told apart by them, and no allocator at all is found there. What was freed while it was traced is known of all
+//! in use and not listed, from before the trace, stay roots, too. The structures of glibc's malloc, of musl's and of jemalloc are known;
+//! memory of others is not told apart by them, and no allocator at all is found there. What was freed while it was traced is known of all
 //! ([`seen`]).
 
 mod glibc;
 mod granules;
+mod jemalloc;
 mod musl;
 pub mod seen;
 #[cfg(test)]
@@ -38,10 +39,10 @@ pub struct Unused {
 /// How the ranges were found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// The allocator whose structures were found.
+    /// The allocator whose structures were found; of several, the one that has most of the listed blocks.
     pub allocator: Option<Allocator>,
     pub arenas: usize,
-    /// Chunks, used and free, whose headers agree with their neighbours'.
+    /// Chunks, used and free, whose headers agree with their neighbours'; of jemalloc, regions and large extents.
     pub chunks: u64,
     /// Chunks that look used and are in a thread's cache or another list of free ones.
     pub cached: u64,
@@ -49,7 +50,10 @@ pub struct Facts {
     pub agreeing: u64,
     /// Listed blocks that are not: chunks around them stay roots.
     pub disagreeing: u64,
-    /// Walks from chunk to chunk, by why they ended; of musl, groups of slots that stay roots, by why.
+    /// Caches of which it is not known what is in them, so that it stays roots.
+    pub unknown_caches: u64,
+    /// Walks from chunk to chunk, by why they ended; of musl, groups of slots that stay roots, by why; of jemalloc, records that are not
+    /// believed.
     pub ends: BTreeMap<End, u64>,
 }
 
@@ -57,15 +61,17 @@ pub struct Facts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Allocator {
     Glibc,
+    Jemalloc,
     /// Since 1.2.1.
     Musl,
 }
 
 impl Allocator {
-    /// Name, as reports have it.
+    /// Short name, as in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Glibc => "glibc",
+            Self::Jemalloc => "jemalloc",
             Self::Musl => "musl",
         }
     }
@@ -94,21 +100,47 @@ pub enum End {
 /// The process may run: what is free when it is read can be allocated a moment later. Blocks that are listed after the reading are to
 /// be cut out again by [`Unused::cut_out`].
 pub fn find(memory: &dyn Memory, maps: &[MapsEntry], heap: &Heap) -> Unused {
-    let found = glibc::find(memory, maps, heap);
-    match found.facts.allocator {
-        Some(_) => found,
-        None => musl::find(memory, maps, heap),
+    let mut unused = glibc::find(memory, maps, heap);
+    // A process has one C library.
+    if unused.facts.allocator.is_none() {
+        unused = musl::find(memory, maps, heap);
     }
+    unused.join(jemalloc::find(memory, maps, heap));
+    unused
 }
 
-/// Lists the blocks that the process has from its allocator, ascending, and says which that is; `None` if its structures are not known.
+/// Lists the blocks that the process has from its allocators, ascending, and whose they are; `None` if the structures of none are known.
 ///
 /// A block's size is what the program can use of it, and as nobody has seen when it was allocated, that is its size, too: what is at
 /// its address with another size is another one. Of glibc, blocks that begin in the middle of a mapping of their own are not listed, and
 /// neither are those between memory that the program took by `sbrk` itself and the next free chunk.
-pub fn blocks_in_use(memory: &dyn Memory, maps: &[MapsEntry]) -> Option<(Allocator, Vec<Block>)> {
+pub fn blocks_in_use(memory: &dyn Memory, maps: &[MapsEntry]) -> Option<(Vec<Allocator>, Vec<Block>)> {
     let of_glibc = glibc::in_use(memory, maps).map(|blocks| (Allocator::Glibc, blocks));
-    of_glibc.or_else(|| Some((Allocator::Musl, musl::in_use(memory, maps)?)))
+    let of_libc = of_glibc.or_else(|| Some((Allocator::Musl, musl::in_use(memory, maps)?)));
+    let of_jemalloc = jemalloc::in_use(memory, maps).map(|blocks| (Allocator::Jemalloc, blocks));
+    let found = [of_libc, of_jemalloc].into_iter().flatten();
+    let (allocators, blocks): (Vec<_>, Vec<_>) = found.unzip();
+    let mut blocks = blocks.concat();
+    blocks.sort_unstable_by_key(|block| block.address);
+    (!allocators.is_empty()).then_some((allocators, blocks))
+}
+
+impl Facts {
+    fn join(&mut self, other: Self) {
+        let has_more = other.allocator.is_some() && other.agreeing > self.agreeing;
+        if self.allocator.is_none() || has_more {
+            self.allocator = other.allocator;
+        }
+        self.arenas += other.arenas;
+        self.chunks += other.chunks;
+        self.cached += other.cached;
+        self.agreeing += other.agreeing;
+        self.disagreeing += other.disagreeing;
+        self.unknown_caches += other.unknown_caches;
+        for (end, count) in other.ends {
+            *self.ends.entry(end).or_default() += count;
+        }
+    }
 }
 
 impl Unused {
@@ -120,6 +152,16 @@ impl Unused {
             usable,
             facts,
         }
+    }
+
+    /// Adds what was found of another allocator.
+    fn join(&mut self, other: Self) {
+        let ranges = self.ranges.drain(..).chain(other.ranges);
+        self.ranges = joined(ranges.collect());
+        self.usable.extend(other.usable);
+        self.usable.sort_unstable();
+        self.usable.dedup_by_key(|(number, _)| *number);
+        self.facts.join(other.facts);
     }
 
     /// Adds memory that is known to be unused otherwise, except for what blocks of `heap` have.

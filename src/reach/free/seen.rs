@@ -119,7 +119,7 @@ fn since_freed(freed: &[Dated], taken: &[Dated], void_before: u64, began: u64) -
 }
 
 /// Memory that only mapping calls that are noted can make: no file's, nobody else's, and no stack's that the kernel extends.
-fn anonymous(maps: &[MapsEntry]) -> Vec<Range<Avma>> {
+pub(super) fn anonymous(maps: &[MapsEntry]) -> Vec<Range<Avma>> {
     let is_anonymous = |entry: &&MapsEntry| {
         !entry.shared
             && match &entry.name {

@@ -25,8 +25,8 @@ use leak_report::model::{Amount, Judgement, Unjudged, Verdict};
 pub struct InUse {
     /// The process that was looked at.
     pub target: Target,
-    /// The allocator whose blocks these are.
-    pub allocator: Allocator,
+    /// Allocators whose blocks these are.
+    pub allocators: Vec<Allocator>,
     pub verdict: Verdict,
     pub facts: Judgement,
     /// By address.
@@ -49,8 +49,8 @@ pub enum InUseError {
     #[error(transparent)]
     Target(#[from] TargetError),
     #[error(
-        "process {0} has no memory of glibc's malloc or musl's, whose blocks can be listed; `memleak --verdict -p {0}` traces it, with any \
-         allocator"
+        "process {0} has no memory of glibc's malloc, musl's or jemalloc, whose blocks can be listed; `memleak --verdict -p {0}` traces it, \
+         with any allocator"
     )]
     NotListed(u32),
     #[error("cannot read the memory of process {pid}: {error}; CAP_SYS_PTRACE is needed; try sudo")]
@@ -78,7 +78,7 @@ pub fn judge_in_use(pid: u32, settings: VerdictSettings) -> Result<InUse, InUseE
     subject.check().map_err(unreadable)?;
     let list = |subject: &Subject| blocks(subject).map_err(unreadable);
     let first = listed(&subject).map_err(unreadable)?;
-    let (allocator, first) = first.ok_or(InUseError::NotListed(pid))?;
+    let (allocators, first) = first.ok_or(InUseError::NotListed(pid))?;
     let first: HashSet<Identity> = first.iter().map(Block::identity).collect();
     if settings.stops {
         let other = Subject::new(0, pid, known);
@@ -122,7 +122,7 @@ pub fn judge_in_use(pid: u32, settings: VerdictSettings) -> Result<InUse, InUseE
     let lost = with_classes(pid, lost).map_err(unreadable)?;
     let mut in_use = InUse {
         target,
-        allocator,
+        allocators,
         verdict: Verdict::default(),
         facts,
         lost,
@@ -131,8 +131,8 @@ pub fn judge_in_use(pid: u32, settings: VerdictSettings) -> Result<InUse, InUseE
     Ok(in_use)
 }
 
-/// Blocks that the process has now, and of which allocator; `None` if its allocator's structures are not known.
-fn listed(subject: &Subject) -> io::Result<Option<(Allocator, Vec<Block>)>> {
+/// Blocks that the process has now, and of which allocators; `None` if the structures of none are known.
+fn listed(subject: &Subject) -> io::Result<Option<(Vec<Allocator>, Vec<Block>)>> {
     let mappings = maps_of(subject.pid())?;
     let reader = Reader::new(subject.pid(), subject.pages(&mappings)?);
     Ok(free::blocks_in_use(&reader, &mappings))

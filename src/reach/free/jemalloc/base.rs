@@ -1,0 +1,77 @@
+//! Memory that jemalloc takes for its own records (`base_block_t`, `src/base.c`): mappings of multiples of 2 MiB, each with a header
+//! that says how large it is and what of it is left.
+
+use std::ops::Range;
+
+use super::records;
+use crate::process::maps::{MapsEntry, MapsName};
+use crate::reach::Memory;
+
+/// Alignment and granularity of sizes.
+const HUGE_PAGE: u64 = 2 << 20;
+/// Bytes of the header, and of what an arena has behind it first: functions of the program's own that it takes memory by, whose table
+/// nothing else may lead to.
+const HEADER: u64 = 144;
+const KEPT: u64 = 256;
+/// Places that are looked at: 2 TiB of memory.
+const MAX_PLACES: usize = 1 << 20;
+
+/// Low bits of the header's description of the rest: of no arena, and no slab; active; of no size class.
+const ARENA: u64 = 0xfff;
+const SLAB_AND_STATE: u64 = 1 << 12 | 7 << 17;
+const CLASS_SHIFT: u64 = 20;
+const NO_CLASS: Range<u64> = 200..256;
+
+/// Finds all such memory, ascending, apart from each other.
+pub(super) fn find(memory: &dyn Memory, maps: &[MapsEntry]) -> Vec<Range<u64>> {
+    let mut places: Vec<u64> = Vec::new();
+    for entry in maps.iter().filter(|entry| can_be(entry)) {
+        let (start, end) = (entry.range.start.get(), entry.range.end.get());
+        let first = start.checked_next_multiple_of(HUGE_PAGE).unwrap_or(end);
+        let step = usize::try_from(HUGE_PAGE).unwrap_or(usize::MAX);
+        places.extend((first..end).step_by(step).take(MAX_PLACES - places.len()));
+    }
+    let mut found: Vec<Range<u64>> = Vec::new();
+    records::visit(memory, &places, &mut |at, words| found.extend(block(at, words)));
+    found.sort_unstable_by_key(|block| block.start);
+    // One in another is contents of the other.
+    found.dedup_by(|next, last| next.start < last.end);
+    found
+}
+
+fn can_be(entry: &MapsEntry) -> bool {
+    let is_anonymous = match &entry.name {
+        MapsName::Anonymous => true,
+        MapsName::Special(name) => name.starts_with("[anon:"),
+        MapsName::File { .. } => false,
+    };
+    is_anonymous && entry.readable && entry.writable && !entry.shared
+}
+
+/// The memory of a header: its size, the next one, and a description of the rest.
+fn block(at: u64, words: &[u64; 5]) -> Option<Range<u64>> {
+    let &[size, next, bits, rest, rest_size] = words;
+    let end = at.checked_add(size)?;
+    let is_right = size >= HUGE_PAGE
+        && size.is_multiple_of(HUGE_PAGE)
+        && next.is_multiple_of(HUGE_PAGE)
+        && bits & ARENA == ARENA
+        && bits & SLAB_AND_STATE == 0
+        && NO_CLASS.contains(&(bits >> CLASS_SHIFT & 0xff))
+        && rest >= at + HEADER
+        && rest.checked_add(rest_size) == Some(end);
+    is_right.then_some(at..end)
+}
+
+/// The part of a block that has nothing but records.
+pub(super) fn records(block: &Range<u64>) -> Range<u64> {
+    block.start + KEPT..block.end
+}
+
+/// Returns whether `bytes` from `address` on are in one of some blocks.
+pub(super) fn has(blocks: &[Range<u64>], address: u64, bytes: u64) -> bool {
+    let candidate = blocks.partition_point(|block| block.end <= address);
+    let end = address.checked_add(bytes);
+    let within = |block: &Range<u64>| block.start <= address && end.is_some_and(|end| end <= block.end);
+    blocks.get(candidate).is_some_and(within)
+}

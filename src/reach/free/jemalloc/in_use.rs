@@ -1,0 +1,46 @@
+//! Blocks in use, by jemalloc's own structures.
+
+use std::collections::HashSet;
+
+use unwind_tables::addr::Avma;
+
+use super::{Found, search};
+use crate::process::maps::MapsEntry;
+use crate::reach::Memory;
+use crate::reach::heap::Block;
+
+/// Lists all blocks in use; `None` if there is no jemalloc.
+pub(in super::super) fn in_use(memory: &dyn Memory, maps: &[MapsEntry]) -> Option<Vec<Block>> {
+    let found = search(memory, maps)?;
+    let left_out = found.left_out(memory);
+    let extents = &found.extents;
+    let blocks = extents.iter().flat_map(|extent| extents.blocks(extent));
+    let blocks = blocks.filter(|block| !left_out.contains(&block.start));
+    let blocks = blocks.map(|block| {
+        let size = block.end - block.start;
+        Block {
+            address: Avma::new(block.start),
+            size,
+            allocated_at: size,
+            stack: 0,
+        }
+    });
+    Some(blocks.collect())
+}
+
+impl Found {
+    /// Addresses of blocks that caches have, or had a moment before or after, and of the allocator's own. Of a cache that is not known,
+    /// all that it ever had is left out.
+    fn left_out(&self, memory: &dyn Memory) -> HashSet<u64> {
+        let cached = self.rounds.iter().flat_map(|round| &round.cached);
+        let cached = cached.map(|cached| cached.address);
+        let stacks = self.stacks.iter().chain(&self.unknown).map(|stack| stack.start);
+        let mut left_out: HashSet<u64> = cached.chain(stacks).collect();
+        for stack in &self.unknown {
+            memory.visit(&[super::records::range(stack)], &mut |_, words| {
+                left_out.extend(words)
+            });
+        }
+        left_out
+    }
+}
