@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::process::{Command, Output};
 
 use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, compile_as, directory, end_if_only_compiled, require_root};
+use crate::common::program::{
+    LIBRARIES, Program, compile, compile_as, directory, end_if_only_compiled, require_root, stock,
+};
 use crate::common::report::{Judgement, Report, Verdict};
 
 pub(crate) const FLAGS: [&str; 6] = [
@@ -191,7 +193,8 @@ fn several_processes() {
     }
 }
 
-/// Lost blocks of a process that nobody traces are found by what its allocator lists, while pointers move in it and when it is stopped.
+/// Lost blocks of a process that nobody traces are found by what its allocator lists, while pointers move in it and when it is stopped;
+/// glibc's and jemalloc.
 #[test]
 fn without_a_trace() {
     require_root();
@@ -200,8 +203,19 @@ fn without_a_trace() {
         "verdicts/mover.c",
         &["-O2", "-g", "-pthread"],
     );
-    for flags in [&[][..], &["--stop"]] {
-        let mut program = Program::start(&path, &["20000", "16777216", "100", "max", "2"]);
+    let jemalloc = stock(&format!("{LIBRARIES}/libjemalloc.so.2"), "libjemalloc2");
+    for (library, flags) in [
+        (None, &[][..]),
+        (None, &["--stop"]),
+        (Some(&jemalloc), &[]),
+        (Some(&jemalloc), &["--stop"]),
+    ] {
+        let mut command = Command::new(&path);
+        command.args(["20000", "16777216", "100", "max", "2"]);
+        if let Some(library) = library {
+            command.env("LD_PRELOAD", library);
+        }
+        let mut program = Program::spawn(&mut command);
         program.expect("started");
         program.step("ready");
         let found = verdict_of(&program, flags);
