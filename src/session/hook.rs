@@ -12,8 +12,9 @@ use crate::process::{MappedCode, Mappings, Module, Modules};
 
 const HOOK: &str = "_dl_debug_state";
 
-/// Function by which programs end, after all that `atexit` has registered.
-const EXIT: &str = "_exit";
+/// Function by which programs end, after all that `atexit` has registered. `_exit` is another name of it (glibc), or calls it, and is not
+/// called where `main` returns (musl).
+const EXIT: &str = "_Exit";
 
 /// Symbol of the loader's `struct r_debug`.
 const RECORD: &str = "_r_debug";

@@ -20,7 +20,7 @@ fn programs(directory_name: &str) -> [PathBuf; 2] {
     })
 }
 
-/// What the program says of itself.
+/// Words of the program about itself.
 #[derive(Default)]
 struct Truths {
     kinds: Vec<Kind>,
@@ -133,6 +133,29 @@ fn kinds_at_the_end() {
     }
 }
 
+/// Where `main` returns, too, which ends in another function than `_exit`.
+#[test]
+fn at_the_end_of_main() {
+    end_if_only_compiled();
+    require_root();
+    let directory = directory("musl-main");
+    for flags in [&["-O2", "-g"][..], &["-O2", "-g", "-static"]] {
+        let path = directory.join("gated");
+        compile_with("musl-gcc", &path, "processes/gated.c", flags);
+        let ended = Command::new(env!("CARGO_BIN_EXE_memleak"))
+            .args(["--verdict", "--fail-on", "definitely_lost>0", "--"])
+            .arg(&path)
+            .args(["leak", "7"])
+            .output()
+            .expect("memleak was built");
+        let errors = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(1), "{flags:?}: {errors}");
+        // The last of the ten is held by a variable.
+        let message = "definitely_lost>0: exceeded: 432 B in 9 blocks definitely lost";
+        assert!(errors.contains(message), "{flags:?}: {errors}");
+    }
+}
+
 /// Without a trace: all that is lost, those from before included, and nothing else.
 #[test]
 fn blocks_in_use() {
@@ -167,7 +190,7 @@ fn blocks_in_use() {
     }
 }
 
-/// Of blocks that come and go, each held all the time, none is called lost, whether the threads run or are stopped.
+/// Blocks that come and go, each held all the time, are not called lost, whether the threads run or are stopped.
 #[test]
 fn blocks_that_come_and_go() {
     let path = directory("musl-churn").join("churn");
