@@ -1,7 +1,7 @@
 /*
  * Allocates and frees in all ways that leave free memory of glibc's malloc, and of musl's, in different places, and says of each block
  * what has become of it: `used ADDRESS USABLE` or `freed ADDRESS USABLE`, then `end`. Memory that it takes by sbrk itself, which only
- * glibc has, is said to be used.
+ * glibc has, is `taken`.
  *
  * usage: free_memory [wall]    wall: a mapping behind the heap segment, so that it cannot grow
  */
@@ -116,14 +116,22 @@ static void *work_and_end(void *argument)
 	return NULL;
 }
 
+#ifdef __GLIBC__
 static void take_from_break(size_t size)
 {
-#ifdef __GLIBC__
 	record(sbrk(size), size, NULL);
-#else
-	(void)size;
-#endif
 }
+
+#define MOST_ALIGNED (64 << 10)
+#else
+static void take_from_break(size_t size)
+{
+	(void)size;
+}
+
+/* Beyond what the place of a block in its group is said in by two bytes. */
+#define MOST_ALIGNED (4 << 20)
+#endif
 
 static void work_alone(void)
 {
@@ -135,7 +143,7 @@ static void work_alone(void)
 	mix(&state, 3000, 3000, 2);
 	take_from_break(3 * 4096 + 48);
 	mix(&state, 2000, 9000, 3);
-	for (size_t alignment = 32; alignment <= 4 << 20; alignment *= 2) {
+	for (size_t alignment = 32; alignment <= MOST_ALIGNED; alignment *= 2) {
 		size_t first = get_aligned(alignment, alignment);
 
 		get_aligned(alignment, 2 * alignment);
@@ -171,7 +179,9 @@ static void say_all(void)
 	for (size_t i = 0; i < count; i++) {
 		struct record *it = &records[i];
 
-		snprintf(line, sizeof(line), "%s %zx %zx", it->is_used ? "used" : "freed", (size_t)it->at, it->usable);
+		const char *what = !it->owner ? "taken" : it->is_used ? "used" : "freed";
+
+		snprintf(line, sizeof(line), "%s %zx %zx", what, (size_t)it->at, it->usable);
 		say(line);
 	}
 	rendezvous("end");
