@@ -55,9 +55,10 @@ fn search(memory: &dyn Memory, maps: &[MapsEntry]) -> Option<Found> {
     if anchored.trees.is_empty() {
         return None;
     }
-    let threads = caches::find(memory, &anchored.data, &base);
+    let read_extents = || Extents::read(memory, anchored.trees.iter(), &base);
+    let threads = caches::find(memory, &anchored.data, &base, &read_extents);
     let before = threads.read(memory);
-    let extents = Extents::read(memory, anchored.trees.iter(), &base);
+    let extents = read_extents();
     let after = threads.read(memory);
     let stacks = before.stacks(&after);
     let stacks: Vec<_> = stacks.filter_map(|at| extents.block_at(at)).collect();

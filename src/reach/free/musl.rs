@@ -101,7 +101,11 @@ impl Finder<'_> {
             let used = match slot {
                 Slot::Free => continue,
                 Slot::Used(range) => range.clone(),
-                Slot::Group(at) => *at..self.end_of_group(*at).unwrap_or(whole.end).min(whole.end),
+                Slot::Group(at) => {
+                    self.ranges.push(unused_from..*at);
+                    unused_from = self.end_of_group(*at).unwrap_or(whole.end).min(whole.end);
+                    continue;
+                }
                 Slot::Unclear => whole,
             };
             self.add(unused_from..used.start);

@@ -177,7 +177,7 @@ fn replaced_and_out_of_reach() {
     );
 }
 
-/// What is lost in a container is found from outside and from inside, in memory that is read and in registers.
+/// Blocks that are lost in a container are found from outside and from inside.
 #[test]
 fn verdicts_in_other_namespaces() {
     if lacks(Feature::Overlay) {

@@ -1,4 +1,4 @@
-//! Memory that jemalloc takes for its own records (`base_block_t`, `src/base.c`): mappings of multiples of 2 MiB, each with a header
+//! Memory that jemalloc takes for its own records (`base_block_t`): mappings of multiples of 2 MiB, each with a header
 //! that says how large it is and what of it is left.
 
 use std::ops::Range;

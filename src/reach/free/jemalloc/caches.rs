@@ -26,8 +26,9 @@ const MAX_WORDS: u64 = 1 << 19;
 const BEFORE: u64 = 0x7a7a_7a7a_7a7a_7a7a;
 const BEHIND: [u64; 2] = [0xa7a7_a7a7_a7a7_a7a7, 0x7a7a_7a7a_7a7a_7a7b];
 
-/// Words of the data that are tried, and threads.
+/// Words of the data that are tried, and from how many on those that lead to blocks are left out first: that has a price.
 const MAX_TRIED: usize = 1 << 14;
+const MANY: usize = 1 << 11;
 const MAX_THREADS: usize = 1 << 16;
 /// Blocks in caches; a cache beyond is not known.
 const MAX_CACHED: u64 = 1 << 24;
@@ -140,8 +141,13 @@ fn window(memory: &dyn Memory, at: u64) -> Vec<u64> {
     words
 }
 
-/// Finds the caches of all threads whose data is linked from `data`.
-pub(super) fn find(memory: &dyn Memory, data: &[Range<u64>], base: &[Range<u64>]) -> Threads {
+/// Finds the caches of all threads whose data is linked from `data`. `read_extents` reads the extents as they are.
+pub(super) fn find(
+    memory: &dyn Memory,
+    data: &[Range<u64>],
+    base: &[Range<u64>],
+    read_extents: &dyn Fn() -> Extents,
+) -> Threads {
     let mut found = Threads::default();
     for data in data {
         let (mut candidates, mut seen) = (Vec::new(), BTreeSet::new());
@@ -151,15 +157,18 @@ pub(super) fn find(memory: &dyn Memory, data: &[Range<u64>], base: &[Range<u64>]
                 is_address && !base::has(base, **word, 8)
             };
             for word in words.iter().filter(is_candidate) {
-                if candidates.len() < MAX_TRIED && seen.insert(*word) {
+                if seen.insert(*word) {
                     candidates.push(*word);
                 }
             }
         });
+        if candidates.len() > MANY {
+            let extents = read_extents();
+            candidates.retain(|candidate| extents.of(*candidate).is_none());
+        }
         // There is one ring.
-        candidates
-            .into_iter()
-            .find(|candidate| found.add_ring(memory, *candidate));
+        let mut tried = candidates.into_iter().take(MAX_TRIED);
+        tried.find(|candidate| found.add_ring(memory, *candidate));
     }
     found
 }
@@ -255,15 +264,16 @@ fn ring(memory: &dyn Memory, first: u64, words: &[u64]) -> Option<usize> {
 
 /// Finds the memory of stacks that are not `known`: of caches that were just made, or that the program has made itself.
 pub(super) fn others(memory: &dyn Memory, extents: &Extents, known: &[Range<u64>]) -> Vec<Range<u64>> {
-    let classes: BTreeSet<u64> = known
+    let classes = known
         .iter()
-        .filter_map(|stack| Some(extents.of(stack.start)?.class()))
-        .collect();
+        .filter_map(|stack| Some(extents.of(stack.start)?.class()));
+    // Those that the program makes have the bins with them, and are a bit larger.
+    let classes: BTreeSet<u64> = classes.flat_map(|class| class..class + 3).collect();
     let is_candidate = |block: &Range<u64>| {
         let bytes = block.end - block.start;
         block.start.is_multiple_of(PAGE) && (PAGE..=8 * MAX_WORDS).contains(&bytes)
     };
-    // They are in the first arena, and of one class unless the program makes some itself.
+    // They are in the first arena.
     let mut blocks: Vec<Range<u64>> = Vec::new();
     let own = extents.iter().filter(|extent| extent.arena() == 0);
     for extent in own.filter(|extent| classes.is_empty() || classes.contains(&extent.class())) {

@@ -4,14 +4,22 @@ use std::collections::HashSet;
 
 use unwind_tables::addr::Avma;
 
+use super::records::range;
 use super::{Found, search};
 use crate::process::maps::MapsEntry;
 use crate::reach::Memory;
 use crate::reach::heap::Block;
 
+/// Bytes of stacks of caches that are not known, above which nothing is listed.
+const MAX_UNKNOWN: u64 = 128 << 20;
+
 /// Lists all blocks in use; `None` if there is no jemalloc.
 pub(in super::super) fn in_use(memory: &dyn Memory, maps: &[MapsEntry]) -> Option<Vec<Block>> {
     let found = search(memory, maps)?;
+    let unknown = found.unknown.iter().map(|stack| stack.end - stack.start);
+    if unknown.sum::<u64>() > MAX_UNKNOWN {
+        return Some(Vec::new());
+    }
     let left_out = found.left_out(memory);
     let extents = &found.extents;
     let blocks = extents.iter().flat_map(|extent| extents.blocks(extent));
@@ -37,9 +45,7 @@ impl Found {
         let stacks = self.stacks.iter().chain(&self.unknown).map(|stack| stack.start);
         let mut left_out: HashSet<u64> = cached.chain(stacks).collect();
         for stack in &self.unknown {
-            memory.visit(&[super::records::range(stack)], &mut |_, words| {
-                left_out.extend(words)
-            });
+            memory.visit(&[range(stack)], &mut |_, words| left_out.extend(words));
         }
         left_out
     }

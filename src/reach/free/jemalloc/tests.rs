@@ -119,7 +119,7 @@ impl Sample {
         let mut sample = Self {
             memory: Made(BTreeMap::new(), Cell::new(false)),
             listed: Vec::new(),
-            unused: vec![BASE.start + 256..BASE.end],
+            unused: std::iter::once(BASE.start + 256..BASE.end).collect(),
             used: Vec::new(),
             cached: 0,
             end: HEAP,

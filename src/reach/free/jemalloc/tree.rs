@@ -24,6 +24,8 @@ const MAX_DATA: u64 = 64 << 20;
 const AROUND: u64 = 4 << 20;
 /// Elements of a node that are looked at for one that is the first of an extent.
 const TRIES: usize = 64;
+/// Alignment of nodes.
+const NODE: u64 = 64;
 /// Records are so aligned, so that elements have place for other bits.
 const RECORD: u64 = 128;
 
@@ -118,7 +120,11 @@ pub(super) fn find(memory: &dyn Memory, maps: &[MapsEntry], base: &[Range<u64>])
         let mut words = Vec::new();
         memory.visit(&[range(&data)], &mut |start, all| {
             let all = all.iter().zip((start.get()..).step_by(8));
-            let leading = all.filter(|(word, _)| base::has(base, **word, PAGE));
+            // Records, which lead to others all over, can be right behind.
+            let can_lead = |word: u64, at: u64| {
+                word.is_multiple_of(NODE) && base::has(base, word, PAGE) && !base::has(base, at, 8)
+            };
+            let leading = all.filter(|(word, at)| can_lead(**word, *at));
             words.extend(
                 leading
                     .map(|(word, at)| (*word, at))
@@ -252,8 +258,11 @@ impl Tree {
                     let record = form.record(word);
                     if !form.is_leaf(level) {
                         below.push((word, page));
-                    } else if record != last && elements.len() < MAX_ELEMENTS {
-                        elements.push(Element { record, page });
+                    } else if record != last {
+                        // Of pages that are nobody's any more, other bits are left.
+                        if record != 0 && elements.len() < MAX_ELEMENTS {
+                            elements.push(Element { record, page });
+                        }
                         last = record;
                     }
                 });

@@ -1,4 +1,4 @@
-//! What is in the slots of groups, by the headers before blocks.
+//! Contents of the slots of groups, by the headers before blocks.
 //!
 //! The last four bytes before a block are a mark, which is 0 or says that four more bytes before it have the distance; the slot's index
 //! with, in the upper three bits, how much of the slot's end is not the block's; and the distance to the first slot in units. A block can
