@@ -161,7 +161,7 @@ fn check_image(report: &Report, stacks: &[&Stack], name: &str, path: &Path) {
             // From the first object on that was not read yet: the program itself, or libc.
             "table_not_loaded" => match stack.frames.len() {
                 1 => {}
-                _ => stack.check(&[&inner, &outer, "main"]),
+                _ => stack.check_names(&[&inner, &outer, "main"]),
             },
             other => panic!("{other}: {report}"),
         }
