@@ -207,7 +207,8 @@ fn check(program: &Program, told: &Told, step: usize, allocator: Allocator) -> U
 /// those that it has freed nearly none is.
 #[track_caller]
 fn check_in_use(memory: &Target, told: &Told, freed: &[Range<u64>], allocator: Allocator) {
-    let (allocators, blocks) = free::blocks_in_use(memory, &told.maps).expect("one is known");
+    let listing = free::blocks_in_use(memory, &told.maps).expect("one is known");
+    let (allocators, blocks) = (listing.allocators, listing.blocks);
     assert!(allocators.contains(&allocator), "{allocators:?}");
     let mut listed: Vec<_> = blocks
         .iter()

@@ -189,27 +189,3 @@ fn blocks_in_use() {
         }
     }
 }
-
-/// Blocks that come and go, each held all the time, are not called lost, whether the threads run or are stopped.
-#[test]
-fn blocks_that_come_and_go() {
-    let path = directory("musl-churn").join("churn");
-    compile_with("musl-gcc", &path, "verdicts/churn.c", &["-O2", "-g", "-pthread"]);
-    // Where they change all, few blocks are there at the end that were at the start; where they change some, most are.
-    for (busy, least) in [("200", 4000), ("4000", 1)] {
-        let mut program = Program::start(&path, &[busy]);
-        program.expect("ready");
-        for flags in [&[][..], &["--stop"], &[], &["--stop"]] {
-            let found = &verdict_of(&program, flags)["verdict"];
-            let count = |part: &str| found[part]["blocks"].as_u64();
-            assert_eq!(
-                ["definitely_lost", "indirectly_lost", "freed_later"].map(count),
-                [Some(0); 3],
-                "{busy} {flags:?}: {found:#}"
-            );
-            assert!(count("reachable") >= Some(least), "{busy}: {found:#}");
-            assert!(count("unknown") > Some(100), "{busy}: {found:#}");
-        }
-        assert!(program.end().success());
-    }
-}

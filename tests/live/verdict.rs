@@ -5,7 +5,8 @@ use std::process::{Command, Output};
 
 use crate::common::memleak::Memleak;
 use crate::common::program::{
-    LIBRARIES, Program, compile, compile_as, directory, end_if_only_compiled, require_root, stock,
+    LIBRARIES, Program, compile, compile_as, compile_with, directory, end_if_only_compiled, require_root,
+    stock,
 };
 use crate::common::report::{Judgement, Report, Verdict};
 
@@ -348,6 +349,46 @@ fn classes_of_lost_objects() {
         );
     }
     program.end();
+}
+
+/// Blocks that come and go, each held all the time, are not called lost, whether the threads run or are stopped; then all are listed.
+#[test]
+fn blocks_that_come_and_go() {
+    let directory = directory("verdict-churn");
+    let of_glibc = compile(&directory, "verdicts/churn.c", &["-O2", "-g", "-pthread"]);
+    let of_musl = directory.join("churn-musl");
+    compile_with(
+        "musl-gcc",
+        &of_musl,
+        "verdicts/churn.c",
+        &["-O2", "-g", "-pthread"],
+    );
+    for path in [of_glibc, of_musl] {
+        // Where they change all, few blocks are there at the end that were at the start; where they change some, most are.
+        for busy in ["200", "4000"] {
+            let mut program = Program::start(&path, &[busy]);
+            program.expect("ready");
+            for flags in [&[][..], &["--stop"]] {
+                let found = &verdict_of(&program, flags);
+                let count = |part: &str| found["verdict"][part]["blocks"].as_u64();
+                assert_eq!(
+                    ["definitely_lost", "indirectly_lost", "freed_later"].map(count),
+                    [Some(0); 3],
+                    "{path:?} {busy} {flags:?}: {found:#}"
+                );
+                if flags.is_empty() {
+                    assert!(count("unknown") > Some(100), "{path:?} {busy}: {found:#}");
+                } else {
+                    let is_whole = count("reachable") > Some(5000) && count("unknown") == Some(0);
+                    assert!(is_whole, "{path:?} {busy}: {found:#}");
+                    // A thread can be stopped in the middle of a change.
+                    let left = found["not_listed_bytes"].as_u64();
+                    assert!(left < Some(4 << 20), "{path:?} {busy}: {found:#}");
+                }
+            }
+            assert!(program.end().success());
+        }
+    }
 }
 
 /// Has a verdict made on all that a program has from malloc.

@@ -36,6 +36,7 @@ pub(super) fn render(found: &InUse, groups: &[Group], list: bool, out: &mut dyn 
             .iter()
             .map(|allocator| allocator.name())
             .collect(),
+        not_listed_bytes: found.left,
         verdict: JudgementJson::new(found.verdict, &found.facts),
         lost: lost.collect(),
     };
@@ -51,6 +52,8 @@ struct VerdictJson {
     comm: String,
     /// Allocators whose blocks these are.
     allocators: Vec<&'static str>,
+    /// Most bytes of the allocators' memory that could not be listed at a time.
+    not_listed_bytes: u64,
     verdict: JudgementJson,
     /// Lost blocks, summed by verdict, size and class.
     lost: Vec<LostJson>,

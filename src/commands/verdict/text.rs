@@ -22,6 +22,14 @@ pub(super) fn render(found: &InUse, groups: &[Group], list: bool, out: &mut dyn 
     for line in verdict_lines(&found.verdict, &found.facts) {
         writeln!(out, "  {line}")?;
     }
+    if found.left > 0 {
+        let left = short_size(found.left);
+        let why = match found.facts.stopped {
+            Some(_) => "a thread was stopped while it changed it, or nothing leads there",
+            None => "it changes while it is read, or nothing leads there; `--stop` reads it at rest",
+        };
+        writeln!(out, "  {left} of the allocator's memory is not listed: {why}")?;
+    }
     if groups.is_empty() {
         return Ok(());
     }

@@ -134,6 +134,12 @@ impl Finder<'_> {
                     known: &known,
                 };
                 let begins = self.begins(range);
+                // Another mapping can be next to memory that the arena took by `mmap`.
+                if *is_brk {
+                    let begin = begins.first().map_or(range.start, |begin| *begin);
+                    let memory = Avma::new(begin)..Avma::new(range.end);
+                    self.collector.memories.push(memory);
+                }
                 self.walk_from_each(&memories, &begins);
             }
         }
@@ -150,6 +156,8 @@ impl Finder<'_> {
                 range: heap.first_chunk..end,
                 known: &known,
             };
+            let memory = Avma::new(heap.first_chunk)..Avma::new(end);
+            self.collector.memories.push(memory);
             self.walk_from_each(&memories, &[heap.first_chunk]);
             self.collector.ranges.push(start..heap.first_chunk);
             self.collector.ranges.push(end..heap.touched);
@@ -205,7 +213,9 @@ impl Finder<'_> {
             is_main: memories.arena.is_main,
             top_at: memories.arena.top_at(),
         };
-        let mut collected = self.collector.begin(first);
+        let is_first = !memories.arena.is_main && first == memories.range.start;
+        let is_certain = is_first || memories.known.contains(&first);
+        let mut collected = self.collector.begin(first, is_certain);
         let (end, at) = walk::walk(self.memory, &stretch, &mut |chunk| collected.see(chunk));
         let end = collected.end(end, at);
         let is_trusted = end != End::Distrusted;

@@ -109,20 +109,36 @@ pub fn find(memory: &dyn Memory, maps: &[MapsEntry], heap: &Heap) -> Unused {
     unused
 }
 
-/// Lists the blocks that the process has from its allocators, ascending, and whose they are; `None` if the structures of none are known.
+/// Blocks that a process has from its allocators.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// The allocators.
+    pub allocators: Vec<Allocator>,
+    /// Ascending.
+    pub blocks: Vec<Block>,
+    /// Bytes of glibc's arenas that are not listed: their structures changed while they were read, or nothing leads into them.
+    pub left: u64,
+}
+
+/// Lists the blocks that the process has from its allocators; `None` if the structures of none are known.
 ///
 /// A block's size is what the program can use of it, and as nobody has seen when it was allocated, that is its size, too: what is at
 /// its address with another size is another one. Of glibc, blocks that begin in the middle of a mapping of their own are not listed, and
 /// neither are those between memory that the program took by `sbrk` itself and the next free chunk.
-pub fn blocks_in_use(memory: &dyn Memory, maps: &[MapsEntry]) -> Option<(Vec<Allocator>, Vec<Block>)> {
-    let of_glibc = glibc::in_use(memory, maps).map(|blocks| (Allocator::Glibc, blocks));
+pub fn blocks_in_use(memory: &dyn Memory, maps: &[MapsEntry]) -> Option<Listing> {
+    let (of_glibc, left) = glibc::in_use(memory, maps).unzip();
+    let of_glibc = of_glibc.map(|blocks| (Allocator::Glibc, blocks));
     let of_libc = of_glibc.or_else(|| Some((Allocator::Musl, musl::in_use(memory, maps)?)));
     let of_jemalloc = jemalloc::in_use(memory, maps).map(|blocks| (Allocator::Jemalloc, blocks));
     let found = [of_libc, of_jemalloc].into_iter().flatten();
     let (allocators, blocks): (Vec<_>, Vec<_>) = found.unzip();
     let mut blocks = blocks.concat();
     blocks.sort_unstable_by_key(|block| block.address);
-    (!allocators.is_empty()).then_some((allocators, blocks))
+    (!allocators.is_empty()).then_some(Listing {
+        allocators,
+        blocks,
+        left: left.unwrap_or(0),
+    })
 }
 
 impl Facts {

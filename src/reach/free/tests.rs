@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use unwind_tables::addr::Avma;
 
 use super::granules::Granules;
-use super::{Allocator, End, Unused, blocks_in_use, find};
+use super::{Allocator, End, Listing, Unused, blocks_in_use, find};
 use crate::process::maps::{self, MapsEntry};
 use crate::reach::Memory;
 use crate::reach::heap::{Block, Heap};
@@ -226,6 +226,25 @@ fn a_contradiction_ends_the_walk() {
     assert_eq!(unused.facts.ends[&End::Top], 1);
 }
 
+/// A listing of memory that changes has what is between a chunk that a bin leads to and the change, and says how much it has not.
+#[test]
+fn listings_of_memory_that_changes() {
+    let kinds = [Use::Unlisted, Use::Free].into_iter().chain([Use::Unlisted; 4]);
+    let chunks: Vec<_> = kinds.map(|kind| (4, kind)).collect();
+    let mut sample = sample(&chunks, true);
+    let at = |index: u64| BRK.start + CACHE_SIZE + index * 64;
+    for link in [BINS, BINS + 8] {
+        *sample.memory.at(link) = at(1);
+        *sample.memory.at(at(1) + 16 + link - BINS) = BINS - 16;
+    }
+    *sample.memory.at(at(4) + 8) = 0x4141_4141_4141_4141;
+    let listing = blocks_in_use(&sample.memory, &Made::entries()).unwrap();
+    let blocks = listing.blocks.iter().map(Block::range);
+    let block = |index| Avma::new(at(index) + 16)..Avma::new(at(index + 1) + 8);
+    assert_eq!(blocks.collect::<Vec<_>>(), [block(2), block(3)]);
+    assert_eq!(listing.left, (at(1) - BRK.start) + (at(6) - at(4)));
+}
+
 /// A list that leads back to itself, or to what is no chunk, or is shorter than its cache says, is not believed.
 #[test]
 fn lists_that_are_wrong() {
@@ -277,7 +296,8 @@ proptest! {
     #[test]
     fn any_blocks_in_use(chunks in chunks(), is_mangled in any::<bool>()) {
         let sample = sample(&chunks, is_mangled);
-        let (_, blocks) = blocks_in_use(&sample.memory, &Made::entries()).unwrap();
+        let Listing { blocks, left, .. } = blocks_in_use(&sample.memory, &Made::entries()).unwrap();
+        prop_assert_eq!(left, 0);
         let mut at = BRK.start + CACHE_SIZE;
         // The cache itself is a block of the allocator's own.
         let mut expected = vec![(BRK.start + 16, CACHE_SIZE - 8)];

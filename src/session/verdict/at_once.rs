@@ -69,7 +69,7 @@ impl Subject {
         let pid = self.pid();
         let halt = Halt::prepare(pid)?;
         let room = self.make_room()?;
-        let mut before = list()?.blocks;
+        let before = list()?.blocks;
         let halt = halt.stop()?;
         let copied = self.copy(room, registers);
         let is_complete = halt.is_complete();
@@ -84,7 +84,8 @@ impl Subject {
             None => tracing::info!("no thread of process {pid} ran, none was stopped"),
         }
         let (copy, mappings, mut outside) = copied?;
-        self.retain_in_use(&mut before, &copy, &mappings);
+        let in_copy = self.list_in_copy(&copy, &mappings);
+        let is_of_copy = in_copy.is_some();
         // What is in use in the copy is listed now, or was freed since this began: only so does free memory say what it was in a copy
         // that is not looked at twice.
         // A call that was stopped before its end, such as a realloc that has moved its block, has come to it then.
@@ -98,10 +99,12 @@ impl Subject {
             outside: &outside,
             freed: self.freed(&after, &mappings),
         };
-        self.look(before, &seen, is_complete, deadline);
+        self.look(in_copy.unwrap_or(before), &seen, is_complete, deadline);
         // What was freed between the listing and the stop was listed for nothing.
-        let after: HashSet<_> = after.blocks.iter().map(Block::identity).collect();
-        self.retain_lost(|block| after.contains(&block.identity()));
+        if !is_of_copy {
+            let after: HashSet<_> = after.blocks.iter().map(Block::identity).collect();
+            self.retain_lost(|block| after.contains(&block.identity()));
+        }
         self.check()?;
         Ok(match is_complete {
             true => Attempt::Complete,

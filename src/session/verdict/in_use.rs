@@ -13,7 +13,7 @@ use super::{VerdictSettings, WATCH_TIME};
 use crate::bpf::{Registers, Storage};
 use crate::process::touched::ResidentPages;
 use crate::process::{Target, TargetError, maps_of};
-use crate::reach::free::{self, Allocator};
+use crate::reach::free::{self, Allocator, Listing};
 use crate::reach::heap::Block;
 use crate::reach::pages::Pages;
 use crate::reach::passes::Identity;
@@ -27,6 +27,8 @@ pub struct InUse {
     pub target: Target,
     /// Allocators whose blocks these are.
     pub allocators: Vec<Allocator>,
+    /// Most bytes of arenas that could not be listed at a time.
+    pub left: u64,
     pub verdict: Verdict,
     pub facts: Judgement,
     /// By address.
@@ -57,6 +59,9 @@ pub enum InUseError {
     Unreadable { pid: u32, error: io::Error },
 }
 
+/// Listings at the end.
+const LISTINGS: usize = 3;
+
 /// Makes a verdict on the blocks of process `pid`. What is called lost is watched for a second.
 ///
 /// # Errors
@@ -76,26 +81,27 @@ pub fn judge_in_use(pid: u32, settings: VerdictSettings) -> Result<InUse, InUseE
     };
     let mut subject = Subject::new(0, pid, known);
     subject.check().map_err(unreadable)?;
-    let list = |subject: &Subject| blocks(subject).map_err(unreadable);
-    let first = listed(&subject).map_err(unreadable)?;
-    let (allocators, first) = first.ok_or(InUseError::NotListed(pid))?;
-    let first: HashSet<Identity> = first.iter().map(Block::identity).collect();
-    if settings.stops {
-        let other = Subject::new(0, pid, known);
-        subject.judge_at_once(
-            &mut || {
-                Ok(Listed {
-                    blocks: blocks(&other)?,
-                    ..Listed::default()
-                })
-            },
-            registers.as_mut(),
-            began + settings.limit,
-        );
+    let list = |subject: &Subject| list(subject).map_err(unreadable);
+    let mut first = list(&subject)?;
+    if first.allocators.is_empty() {
+        return Err(InUseError::NotListed(pid));
     }
+    if settings.stops {
+        // Blocks are listed in the copy.
+        let nothing = &mut || Ok(Listed::default());
+        subject.judge_at_once(nothing, registers.as_mut(), began + settings.limit);
+    }
+    let in_copy = subject.take_in_copy();
+    let is_of_copy = in_copy.is_some();
+    if let Some(in_copy) = in_copy {
+        first = in_copy;
+    }
+    let mut left = first.left;
     while subject.needs_more() && began.elapsed() < settings.limit {
+        let listing = list(&subject)?;
+        left = left.max(listing.left);
         let listed = Listed {
-            blocks: list(&subject)?,
+            blocks: listing.blocks,
             ..Listed::default()
         };
         subject.pass(listed, registers.as_mut(), began + settings.limit);
@@ -106,7 +112,13 @@ pub fn judge_in_use(pid: u32, settings: VerdictSettings) -> Result<InUse, InUseE
     };
     subject.add_to(&mut facts);
     sleep(WATCH_TIME);
-    let last = list(&subject)?;
+    // Blocks that one listing misses, in memory that changes, are not freed.
+    let mut last = Vec::new();
+    let mut here = HashSet::new();
+    for _ in 0..LISTINGS {
+        last = list(&subject)?.blocks;
+        here.extend(last.iter().map(Block::identity));
+    }
     let (definitely, indirectly, missed) = match subject.end() {
         End::Settled(lost) => (lost.definitely, lost.indirectly, Vec::new()),
         End::NotSettled(missed) => (Vec::new(), Vec::new(), missed),
@@ -122,25 +134,23 @@ pub fn judge_in_use(pid: u32, settings: VerdictSettings) -> Result<InUse, InUseE
     let lost = with_classes(pid, lost).map_err(unreadable)?;
     let mut in_use = InUse {
         target,
-        allocators,
+        allocators: first.allocators,
+        left,
         verdict: Verdict::default(),
         facts,
         lost,
     };
-    in_use.sum(&last, &first, &missed.into_iter().collect());
+    let before = first.blocks.iter().map(Block::identity).collect();
+    let judged = if is_of_copy { &first.blocks } else { &last };
+    in_use.sum(judged, &here, &before, &missed.into_iter().collect());
     Ok(in_use)
 }
 
-/// Blocks that the process has now, and of which allocators; `None` if the structures of none are known.
-fn listed(subject: &Subject) -> io::Result<Option<(Vec<Allocator>, Vec<Block>)>> {
+/// Blocks that the process has now; none, and no allocator, if the structures of none are known.
+fn list(subject: &Subject) -> io::Result<Listing> {
     let mappings = maps_of(subject.pid())?;
     let reader = Reader::new(subject.pid(), subject.pages(&mappings)?);
-    Ok(free::blocks_in_use(&reader, &mappings))
-}
-
-/// Blocks that the process has now.
-fn blocks(subject: &Subject) -> io::Result<Vec<Block>> {
-    Ok(listed(subject)?.map(|(_, blocks)| blocks).unwrap_or_default())
+    Ok(free::blocks_in_use(&reader, &mappings).unwrap_or_default())
 }
 
 /// Reads the classes of lost blocks, by address.
@@ -157,10 +167,15 @@ fn with_classes(pid: u32, lost: Vec<(Block, bool)>) -> io::Result<Vec<LostBlock>
 }
 
 impl InUse {
-    /// Sums the blocks that are in use at the end, `last`, by verdict. What was not there at `first`, or no pass has reached of too
-    /// few, is unknown.
-    fn sum(&mut self, last: &[Block], first: &HashSet<Identity>, missed: &HashSet<Identity>) {
-        let here: HashSet<Identity> = last.iter().map(Block::identity).collect();
+    /// Sums `blocks` by verdict: those of the copy by which it was made, or those in use at the end. What was not there at `first`, or no
+    /// pass has reached of too few, is unknown. What is lost and not `here` any more was freed.
+    fn sum(
+        &mut self,
+        blocks: &[Block],
+        here: &HashSet<Identity>,
+        first: &HashSet<Identity>,
+        missed: &HashSet<Identity>,
+    ) {
         let is_gone = |lost: &mut LostBlock| !here.contains(&lost.block.identity());
         for freed in self.lost.extract_if(.., is_gone) {
             self.facts.freed_later = self.facts.freed_later + amount(&freed.block);
@@ -174,7 +189,7 @@ impl InUse {
             *part = *part + amount(&lost.block);
             judged.insert(lost.block.identity());
         }
-        for block in last.iter().filter(|block| !judged.contains(&block.identity())) {
+        for block in blocks.iter().filter(|block| !judged.contains(&block.identity())) {
             let unknown = match block.identity() {
                 identity if missed.contains(&identity) => Some(Unjudged::NotSettled),
                 identity if !first.contains(&identity) => Some(Unjudged::Young),

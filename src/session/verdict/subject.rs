@@ -1,6 +1,6 @@
 //! One process that a verdict is made on.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -13,6 +13,7 @@ use crate::bpf::{Registers, ThreadState, monotonic_nanoseconds};
 use crate::process::maps::MapsEntry;
 use crate::process::touched::ResidentPages;
 use crate::process::{kept, maps_of};
+use crate::reach::free::Listing;
 use crate::reach::free::seen::{self, Notes};
 use crate::reach::heap::{Block, Heap};
 use crate::reach::holders::Missing;
@@ -40,6 +41,8 @@ pub(super) struct Subject {
     lost: Option<LostBlocks>,
     /// Set with `lost`.
     holding: Option<Result<Holding, Missing>>,
+    /// Blocks of the last copy, if they are not a trace's.
+    in_copy: Option<Listing>,
     has_failed: bool,
     read: u64,
     unreadable: u64,
@@ -91,6 +94,7 @@ impl Subject {
             began: monotonic_nanoseconds(),
             lost: None,
             holding: None,
+            in_copy: None,
             read: 0,
             unreadable: 0,
             stopped: None,
@@ -233,15 +237,20 @@ impl Subject {
         self.holding = Some(holding);
     }
 
-    /// Leaves of blocks that its allocator has listed those that it lists in a copy, too: others were freed before that was made, and what
-    /// is where they were can be another one later that cannot be told from them.
-    pub(super) fn retain_in_use(&self, blocks: &mut Vec<Block>, copy: &dyn Memory, mappings: &[MapsEntry]) {
+    /// Blocks that its allocator lists in a copy, if they are not a trace's: what it has listed before can be free there, and another one
+    /// later that cannot be told from it.
+    pub(super) fn list_in_copy(&mut self, copy: &dyn Memory, mappings: &[MapsEntry]) -> Option<Vec<Block>> {
         if !self.known.is_untraced {
-            return;
+            return None;
         }
-        let in_copy = free::blocks_in_use(copy, mappings).map(|(_, blocks)| blocks);
-        let in_copy: HashSet<_> = in_copy.iter().flatten().map(Block::identity).collect();
-        blocks.retain(|block| in_copy.contains(&block.identity()));
+        let listing = free::blocks_in_use(copy, mappings).unwrap_or_default();
+        self.in_copy = Some(listing.clone());
+        Some(listing.blocks)
+    }
+
+    /// All that its allocator has listed in a copy, if a verdict was made by that.
+    pub(super) fn take_in_copy(&mut self) -> Option<Listing> {
+        self.in_copy.take().filter(|_| self.lost.is_some())
     }
 
     /// Leaves of what is lost the blocks that are outstanding still.

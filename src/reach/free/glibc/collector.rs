@@ -24,6 +24,9 @@ pub(super) struct Collector<'a> {
     pub caches: Vec<Chunk>,
     /// Second words of chunks that are in caches.
     pub keys: BTreeSet<u64>,
+    /// Memory that arenas have, ascending by arena, and the parts that walks went through that are trusted.
+    pub memories: Vec<Range<Avma>>,
+    pub walked: Vec<Range<Avma>>,
     pub facts: Facts,
     cache_sizes: &'a [u64],
 }
@@ -42,6 +45,8 @@ pub(super) struct Stretch<'c, 'a> {
     /// Number of the next block that no chunk has been held against.
     next: usize,
     first: u64,
+    /// True if there is a chunk at `first` for sure.
+    is_certain: bool,
     before: Mark,
 }
 
@@ -58,13 +63,15 @@ impl<'a> Collector<'a> {
             unlisted: Granules::default(),
             caches: Vec::new(),
             keys: BTreeSet::new(),
+            memories: Vec::new(),
+            walked: Vec::new(),
             facts: Facts::default(),
             cache_sizes,
         }
     }
 
-    /// Begins a walk at the chunk `first`.
-    pub(super) fn begin<'c>(&'c mut self, first: u64) -> Stretch<'c, 'a> {
+    /// Begins a walk at the chunk `first`, which `is_certain` to be one or only looks like one.
+    pub(super) fn begin<'c>(&'c mut self, first: u64, is_certain: bool) -> Stretch<'c, 'a> {
         let before = Mark {
             ranges: self.ranges.len(),
             usable: self.usable.len(),
@@ -75,6 +82,7 @@ impl<'a> Collector<'a> {
         Stretch {
             next: blocks.partition_point(|block| block.address.get() < first.saturating_add(HEADER)),
             first,
+            is_certain,
             before,
             collector: self,
         }
@@ -141,7 +149,9 @@ impl Stretch<'_, '_> {
         let collector = self.collector;
         let agreeing = collector.facts.agreeing - self.before.facts.agreeing;
         let disagreeing = collector.facts.disagreeing - self.before.facts.disagreeing;
-        let is_confirmed = agreeing > 0 || matches!(end, End::Top | End::Fence);
+        // Where no block is listed that could confirm it, a walk of a program that runs tells what it had until it met a change.
+        let is_certain = self.is_certain && collector.heap.blocks().is_empty();
+        let is_confirmed = agreeing > 0 || is_certain || matches!(end, End::Top | End::Fence);
         let end = match is_confirmed && disagreeing <= ODD_BLOCKS + agreeing / 16 {
             true => end,
             false => End::Distrusted,
@@ -153,6 +163,8 @@ impl Stretch<'_, '_> {
             collector.unlisted.take_all(self.first..at);
             collector.facts = self.before.facts;
             collector.facts.disagreeing += disagreeing;
+        } else {
+            collector.walked.push(Avma::new(self.first)..Avma::new(at));
         }
         *collector.facts.ends.entry(end).or_default() += 1;
         end

@@ -5,10 +5,11 @@ use std::ops::Range;
 use unwind_tables::addr::Avma;
 
 use super::walk::{HEADER, IS_MMAPPED, is_header, size};
-use super::{Area, areas, search};
+use super::{Area, Collector, areas, search};
 use crate::process::maps::MapsEntry;
 use crate::reach::Memory;
 use crate::reach::heap::{Block, Heap};
+use crate::reach::ranges::{joined, without};
 
 /// Low bits of the size of a chunk that is a mapping of its own: no other flag.
 const FLAGS: u64 = 7;
@@ -16,8 +17,8 @@ const PAGE: u64 = 4096;
 /// Words of a chunk that are looked at, from its size on.
 const HEAD: usize = 3;
 
-/// Lists all blocks in use; `None` if there is no arena.
-pub(in super::super) fn in_use(memory: &dyn Memory, maps: &[MapsEntry]) -> Option<Vec<Block>> {
+/// Lists all blocks in use, and says how many bytes of arenas could not be gone through; `None` if there is no arena.
+pub(in super::super) fn in_use(memory: &dyn Memory, maps: &[MapsEntry]) -> Option<(Vec<Block>, u64)> {
     let nothing = Heap::default();
     let (arenas, finder) = search(memory, maps, &nothing);
     if arenas.is_empty() {
@@ -54,7 +55,10 @@ pub(in super::super) fn in_use(memory: &dyn Memory, maps: &[MapsEntry]) -> Optio
     let others = areas.iter().filter(|area| !area.is_brk);
     blocks.extend(others.flat_map(|area| mapped(memory, area)));
     blocks.sort_unstable_by_key(|block| block.address);
-    Some(blocks)
+    let Collector { memories, walked, .. } = finder.collector;
+    let left = without(joined(memories), joined(walked));
+    let left = left.map(|range| range.end.offset_from(range.start)).sum();
+    Some((blocks, left))
 }
 
 fn block(address: Avma, size: u64) -> Block {

@@ -3,7 +3,7 @@ use std::ops::Range;
 use proptest::prelude::*;
 use unwind_tables::addr::Avma;
 
-use super::super::{Allocator, End, Unused, blocks_in_use, find};
+use super::super::{Allocator, End, Listing, Unused, blocks_in_use, find};
 use super::groups::{AREA, UNIT};
 use crate::process::maps::{self, MapsEntry};
 use crate::reach::Memory;
@@ -248,6 +248,15 @@ fn sample(groups: &[(usize, Vec<Use>)]) -> Sample {
     sample
 }
 
+/// All that musl lists.
+fn listing(blocks: Vec<Block>) -> Listing {
+    Listing {
+        allocators: vec![Allocator::Musl],
+        blocks,
+        left: 0,
+    }
+}
+
 fn heap(blocks: &[Range<u64>]) -> Heap {
     let block = |range: &Range<u64>| Block {
         address: Avma::new(range.start),
@@ -440,7 +449,7 @@ fn blocks_far_behind_the_start() {
         allocated_at: end - block,
         stack: 0,
     };
-    assert_eq!(found, Some((vec![Allocator::Musl], vec![expected])));
+    assert_eq!(found, Some(listing(vec![expected])));
     let unused = find(&sample.memory, &Made::entries(), &Heap::default());
     let at = [first, block - 8, block, end - 16, end + 8];
     assert_eq!(at.map(|at| has(&unused, at)), [true, true, false, false, true]);
@@ -449,7 +458,7 @@ fn blocks_far_behind_the_start() {
     *sample.memory.at(other - 8) = ((other - first) / 16) | 1 << 32;
     assert_eq!(
         blocks_in_use(&sample.memory, &Made::entries()),
-        Some((vec![Allocator::Musl], vec![]))
+        Some(listing(vec![]))
     );
     let unused = find(&sample.memory, &Made::entries(), &Heap::default());
     assert!(!has(&unused, first) && !has(&unused, end + 8));
@@ -479,7 +488,7 @@ proptest! {
     #[test]
     fn any_blocks_in_use(groups in groups()) {
         let mut sample = sample(&groups);
-        let (_, blocks) = blocks_in_use(&sample.memory, &Made::entries()).unwrap();
+        let Listing { blocks, .. } = blocks_in_use(&sample.memory, &Made::entries()).unwrap();
         let found: Vec<_> = blocks.iter().map(|block| (block.address.get(), block.size)).collect();
         sample.blocks.sort_by_key(|block| block.start);
         let expected: Vec<_> = sample.blocks.iter().map(|block| (block.start, block.end - block.start)).collect();
@@ -501,7 +510,7 @@ proptest! {
             let block = block.range();
             prop_assert!(unused.ranges.iter().all(|range| range.end <= block.start || block.end <= range.start));
         }
-        if let Some((_, blocks)) = blocks_in_use(&sample.memory, &Made::entries()) {
+        if let Some(Listing { blocks, .. }) = blocks_in_use(&sample.memory, &Made::entries()) {
             prop_assert!(blocks.is_sorted_by_key(|block| block.address));
         }
     }
