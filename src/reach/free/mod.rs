@@ -141,6 +141,16 @@ pub fn blocks_in_use(memory: &dyn Memory, maps: &[MapsEntry]) -> Option<Listing>
     })
 }
 
+/// A block that an allocator lists, which nobody has seen allocated.
+fn listed(address: u64, size: u64) -> Block {
+    Block {
+        address: Avma::new(address),
+        size,
+        allocated_at: size,
+        stack: 0,
+    }
+}
+
 impl Facts {
     fn join(&mut self, other: Self) {
         let has_more = other.allocator.is_some() && other.agreeing > self.agreeing;

@@ -15,12 +15,10 @@ mod tests;
 
 use std::ops::Range;
 
-use unwind_tables::addr::Avma;
-
 use self::contexts::Context;
 use self::groups::Group;
 use self::slots::Slot;
-use super::{Allocator, End, Facts, Unused};
+use super::{Allocator, End, Facts, Unused, listed};
 use crate::process::maps::MapsEntry;
 use crate::reach::Memory;
 use crate::reach::heap::{Block, Heap};
@@ -60,13 +58,7 @@ pub(super) fn in_use(memory: &dyn Memory, maps: &[MapsEntry]) -> Option<Vec<Bloc
     slots::visit(memory, &groups.found, &mut |_, slots| {
         for slot in slots.unwrap_or_default() {
             if let Slot::Used(range) = slot {
-                let size = range.end - range.start;
-                blocks.push(Block {
-                    address: Avma::new(range.start),
-                    size,
-                    allocated_at: size,
-                    stack: 0,
-                });
+                blocks.push(listed(range.start, range.end - range.start));
             }
         }
     });

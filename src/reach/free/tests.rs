@@ -60,12 +60,17 @@ impl Memory for Made {
     }
 
     fn read(&self, at: Avma, words: &mut [u64]) -> bool {
-        let found = self.0.iter().find_map(|(start, all)| {
-            let first = usize::try_from(at.get().checked_sub(*start)? / 8).ok()?;
-            all.get(first..first.checked_add(words.len())?)
-        });
-        found.inspect(|found| words.copy_from_slice(found)).is_some()
+        read(&self.0, at, words)
     }
+}
+
+/// Reads words of one of some mappings, which are given by their starts.
+pub(super) fn read(mappings: &[(u64, Vec<u64>)], at: Avma, words: &mut [u64]) -> bool {
+    let found = mappings.iter().find_map(|(start, all)| {
+        let first = usize::try_from(at.get().checked_sub(*start)? / 8).ok()?;
+        all.get(first..first.checked_add(words.len())?)
+    });
+    found.inspect(|found| words.copy_from_slice(found)).is_some()
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,7 +155,8 @@ fn sample(chunks: &[(u64, Use)], is_mangled: bool) -> Sample {
     }
 }
 
-fn heap(blocks: &[Range<u64>]) -> Heap {
+/// Listed blocks.
+pub(super) fn heap(blocks: &[Range<u64>]) -> Heap {
     let block = |range: &Range<u64>| Block {
         address: Avma::new(range.start),
         size: range.end - range.start,
@@ -164,7 +170,7 @@ fn found(sample: &Sample) -> Unused {
     find(&sample.memory, &Made::entries(), &heap(&sample.listed))
 }
 
-fn ranges(unused: &Unused) -> Vec<Range<u64>> {
+pub(super) fn ranges(unused: &Unused) -> Vec<Range<u64>> {
     let ranges = unused.ranges.iter();
     ranges.map(|range| range.start.get()..range.end.get()).collect()
 }

@@ -59,7 +59,7 @@ pub enum InUseError {
     Unreadable { pid: u32, error: io::Error },
 }
 
-/// Listings at the end.
+/// Listings at the end, at most.
 const LISTINGS: usize = 3;
 
 /// Makes a verdict on the blocks of process `pid`. What is called lost is watched for a second.
@@ -118,6 +118,9 @@ pub fn judge_in_use(pid: u32, settings: VerdictSettings) -> Result<InUse, InUseE
     for _ in 0..LISTINGS {
         last = list(&subject)?.blocks;
         here.extend(last.iter().map(Block::identity));
+        if subject.has_all_lost(&here) {
+            break;
+        }
     }
     let (definitely, indirectly, missed) = match subject.end() {
         End::Settled(lost) => (lost.definitely, lost.indirectly, Vec::new()),

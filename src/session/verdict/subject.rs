@@ -1,6 +1,6 @@
 //! One process that a verdict is made on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -251,6 +251,13 @@ impl Subject {
     /// All that its allocator has listed in a copy, if a verdict was made by that.
     pub(super) fn take_in_copy(&mut self) -> Option<Listing> {
         self.in_copy.take().filter(|_| self.lost.is_some())
+    }
+
+    /// Returns whether all that is lost is `here`.
+    pub(super) fn has_all_lost(&self, here: &HashSet<Identity>) -> bool {
+        let lost = self.lost.iter();
+        let mut lost = lost.flat_map(|lost| lost.definitely.iter().chain(&lost.indirectly));
+        lost.all(|block| here.contains(&block.identity()))
     }
 
     /// Leaves of what is lost the blocks that are outstanding still.

@@ -72,6 +72,15 @@ fn prepare(test: &str) -> PathBuf {
     base
 }
 
+/// A program in `lower`. Returns the directory above that.
+fn compiled(test: &str, source: &str) -> PathBuf {
+    let base = directory(&format!("containers-{test}"));
+    let lower = base.join("lower");
+    fs::create_dir_all(&lower).expect("a directory");
+    compile(&lower, source, &RELEASE);
+    base
+}
+
 /// The stack through the library is complete and named, with the paths of the container.
 #[track_caller]
 fn check(report: &Report, base: &Path) {
@@ -135,10 +144,7 @@ fn children_inside_a_pid_namespace() {
     if lacks(Feature::Overlay) {
         return;
     }
-    let base = directory("containers-children");
-    let lower = base.join("lower");
-    fs::create_dir_all(&lower).expect("a directory");
-    compile(&lower, "processes/fork.c", &RELEASE);
+    let base = compiled("children", "processes/fork.c");
     let mut container = Container::start(&base, "fork");
     let memleak = Memleak::attach_inside(container.pid, 1, &["--follow-fork"]);
     container.program.step("done");
@@ -183,10 +189,7 @@ fn verdicts_in_other_namespaces() {
     if lacks(Feature::Overlay) {
         return;
     }
-    let base = directory("containers-verdict");
-    let lower = base.join("lower");
-    fs::create_dir_all(&lower).expect("a directory");
-    compile(&lower, "verdicts/forked.c", &RELEASE);
+    let base = compiled("verdict", "verdicts/forked.c");
     let flags = ["--verdict", "--follow-fork"];
     let from_outside = |container: &Container| Memleak::attach(container.pid, &flags);
     let from_inside = |container: &Container| Memleak::attach_inside(container.pid, 1, &flags);

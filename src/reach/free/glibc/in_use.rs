@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use unwind_tables::addr::Avma;
 
+use super::super::listed;
 use super::walk::{HEADER, IS_MMAPPED, is_header, size};
 use super::{Area, Collector, areas, search};
 use crate::process::maps::MapsEntry;
@@ -35,7 +36,7 @@ pub(in super::super) fn in_use(memory: &dyn Memory, maps: &[MapsEntry]) -> Optio
     let mut see = |at: Avma, &[word, _, key]: &[u64; HEAD]| {
         if is_header(word, false) && !keys.contains(&key) {
             // The first word of the next chunk is this one's.
-            blocks.push(block(at.wrapping_add(8), size(word).saturating_sub(8)));
+            blocks.push(listed(at.get().wrapping_add(8), size(word).saturating_sub(8)));
         }
     };
     let mut divided = Vec::new();
@@ -61,15 +62,6 @@ pub(in super::super) fn in_use(memory: &dyn Memory, maps: &[MapsEntry]) -> Optio
     Some((blocks, left))
 }
 
-fn block(address: Avma, size: u64) -> Block {
-    Block {
-        address,
-        size,
-        allocated_at: size,
-        stack: 0,
-    }
-}
-
 /// Blocks at the start of an area that are mappings of their own, one behind the other.
 fn mapped<'a>(memory: &'a dyn Memory, area: &Area) -> impl Iterator<Item = Block> + 'a {
     let Range { start, end } = area.range;
@@ -85,8 +77,8 @@ fn mapped<'a>(memory: &'a dyn Memory, area: &Area) -> impl Iterator<Item = Block
         let behind = next
             .checked_add(bytes)
             .filter(|behind| is_mapped && *behind <= end)?;
-        let address = Avma::new(next + HEADER);
+        let address = next + HEADER;
         next = behind;
-        Some(block(address, bytes - HEADER))
+        Some(listed(address, bytes - HEADER))
     })
 }

@@ -2,8 +2,7 @@
 
 use std::collections::HashSet;
 
-use unwind_tables::addr::Avma;
-
+use super::super::listed;
 use super::records::range;
 use super::{Found, search};
 use crate::process::maps::MapsEntry;
@@ -24,15 +23,7 @@ pub(in super::super) fn in_use(memory: &dyn Memory, maps: &[MapsEntry]) -> Optio
     let extents = &found.extents;
     let blocks = extents.iter().flat_map(|extent| extents.blocks(extent));
     let blocks = blocks.filter(|block| !left_out.contains(&block.start));
-    let blocks = blocks.map(|block| {
-        let size = block.end - block.start;
-        Block {
-            address: Avma::new(block.start),
-            size,
-            allocated_at: size,
-            stack: 0,
-        }
-    });
+    let blocks = blocks.map(|block| listed(block.start, block.end - block.start));
     Some(blocks.collect())
 }
 

@@ -9,6 +9,7 @@ use super::tree::Form;
 use super::{PAGE, classes, find, in_use};
 use crate::process::maps::{self, MapsEntry};
 use crate::reach::Memory;
+use crate::reach::free::tests::{heap, ranges};
 use crate::reach::free::{Allocator, End, Unused};
 use crate::reach::heap::{Block, Heap};
 
@@ -280,23 +281,8 @@ fn bin(thread_number: u64, class: u64) -> u64 {
     thread(thread_number) + 8 * (BINS + 3 * class)
 }
 
-fn heap(blocks: &[Range<u64>]) -> Heap {
-    let block = |range: &Range<u64>| Block {
-        address: Avma::new(range.start),
-        size: range.end - range.start,
-        allocated_at: 0,
-        stack: 0,
-    };
-    Heap::new(blocks.iter().map(block).collect())
-}
-
 fn found(sample: &Sample) -> Unused {
     find(&sample.memory, &Made::entries(), &heap(&sample.listed))
-}
-
-fn ranges(unused: &Unused) -> Vec<Range<u64>> {
-    let ranges = unused.ranges.iter();
-    ranges.map(|range| range.start.get()..range.end.get()).collect()
 }
 
 fn blocks(sample: &Sample) -> Vec<Range<u64>> {

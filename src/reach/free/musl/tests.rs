@@ -3,6 +3,7 @@ use std::ops::Range;
 use proptest::prelude::*;
 use unwind_tables::addr::Avma;
 
+use super::super::tests::{heap, read};
 use super::super::{Allocator, End, Listing, Unused, blocks_in_use, find};
 use super::groups::{AREA, UNIT};
 use crate::process::maps::{self, MapsEntry};
@@ -89,11 +90,7 @@ impl Memory for Made {
     }
 
     fn read(&self, at: Avma, words: &mut [u64]) -> bool {
-        let found = self.0.iter().find_map(|(start, all)| {
-            let first = usize::try_from(at.get().checked_sub(*start)? / 8).ok()?;
-            all.get(first..first.checked_add(words.len())?)
-        });
-        found.inspect(|found| words.copy_from_slice(found)).is_some()
+        read(&self.0, at, words)
     }
 }
 
@@ -255,16 +252,6 @@ fn listing(blocks: Vec<Block>) -> Listing {
         blocks,
         left: 0,
     }
-}
-
-fn heap(blocks: &[Range<u64>]) -> Heap {
-    let block = |range: &Range<u64>| Block {
-        address: Avma::new(range.start),
-        size: range.end - range.start,
-        allocated_at: 0,
-        stack: 0,
-    };
-    Heap::new(blocks.iter().map(block).collect())
 }
 
 fn found(sample: &Sample) -> Unused {
