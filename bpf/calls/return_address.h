@@ -54,12 +54,28 @@ struct saved_address {
 	u64 high;
 };
 
-/* Returns the one of the two addresses that memory holds, or 0. Not inlined, to save BPF stack; rarely called. */
-static __noinline u64 find_saved(struct saved_address *saved)
+/* Returns all bits set if `a` and `b` are equal, else 0, by arithmetic: the verifier would follow each branch. */
+static __always_inline u64 mask_if_equal(u64 a, u64 b)
 {
-	u64 words[SEARCHED_WORDS];
-	u64 high = saved->high, found = 0;
+	u64 different = a ^ b;
+	u64 mask = ((different | -different) >> 63) - 1;
 
+	OPAQUE(mask);
+	return mask;
+}
+
+/*
+ * Returns the one of the two addresses that memory holds, or 0. Not static: verified once, by itself, not for each state of its
+ * caller.
+ */
+__noinline u64 find_saved(struct saved_address *saved)
+{
+	u64 words[SEARCHED_WORDS] = {};
+	u64 high, found = 0;
+
+	if (!saved)
+		return 0;
+	high = saved->high;
 	for (u32 part = 0; part < SEARCHED_BYTES / sizeof(words); part++) {
 		u64 bytes = high - saved->low;
 
@@ -70,14 +86,15 @@ static __noinline u64 find_saved(struct saved_address *saved)
 		OPAQUE(bytes);
 		if (bytes < 8 || bytes > sizeof(words) || bpf_probe_read_user(words, bytes, (void *)(high - bytes)))
 			break;
+		/* Words beyond these bytes are 0, or were read before and did not match. */
+#pragma clang loop unroll(disable)
 		for (u32 number = 0; number < SEARCHED_WORDS; number++) {
 			u64 word = without_code(words[number]);
+			u64 matches = mask_if_equal(word, saved->address) | mask_if_equal(word, saved->trampoline);
 
-			if (8 * number + 8 > bytes)
-				break;
 			/* 0 never matches: it stands for an unknown address and is frequent on a stack. */
-			if (word && (word == saved->address || word == saved->trampoline))
-				found = word;
+			matches &= ~mask_if_equal(word, 0);
+			found ^= (found ^ word) & matches;
 		}
 		high -= bytes;
 	}
