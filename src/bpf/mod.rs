@@ -34,6 +34,7 @@ mod statistics;
 mod store;
 mod tables;
 mod tracepoints;
+mod trampolines;
 mod usdt;
 mod young;
 

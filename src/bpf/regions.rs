@@ -11,6 +11,7 @@ use super::collect::{Counter, Counters};
 use super::fdinfo::recursion_misses;
 use super::load::{LoadError, Settings};
 use super::skeleton::OpenMemleakSkel;
+use super::trampolines::try_function;
 
 /// How the beginning and the end of a mapping call are seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,21 @@ pub enum CallHooks {
 impl CallHooks {
     /// All of them, the cheapest first.
     pub const ALL: [Self; 2] = [Self::Functions, Self::Tracepoints];
+
+    /// Those that this kernel has, the cheapest first. Functions are tried.
+    pub fn supported() -> Vec<Self> {
+        let is_supported = |hooks: &Self| match hooks {
+            Self::Functions => match try_function(&format!("{FUNCTION_PREFIX}brk")) {
+                Ok(()) => true,
+                Err(error) => {
+                    tracing::debug!("the kernel's functions cannot be traced: {error}");
+                    false
+                }
+            },
+            Self::Tracepoints => true,
+        };
+        Self::ALL.into_iter().filter(is_supported).collect()
+    }
 }
 
 impl fmt::Display for CallHooks {

@@ -34,11 +34,11 @@ impl fmt::Display for Way {
 
 /// Ways to attach, in the order in which they are tried. The last one works on every kernel.
 pub(super) fn ways(config: &TraceConfig, prepared: &Prepared) -> Vec<Way> {
-    let hooks = CallHooks::ALL.map(Some);
+    let hooks = || CallHooks::supported().into_iter().map(Some);
     let (regions, frees) = match (config.is_of_blocks(), notes_frees(config, prepared)) {
-        (false, _) => (hooks.to_vec(), vec![None]),
+        (false, _) => (hooks().collect(), vec![None]),
         // Verdicts are possible without.
-        (true, true) => (vec![None], hooks.into_iter().chain([None]).collect()),
+        (true, true) => (vec![None], hooks().chain([None]).collect()),
         (true, false) => (vec![None], vec![None]),
     };
     let mut ways = Vec::new();
