@@ -125,6 +125,8 @@ fn median(mut figures: Vec<u64>) -> u64 {
 struct Soak {
     plan: Plan,
     began: Instant,
+    /// A time before the attach.
+    not_attached: Instant,
     program: Program,
     memleak: Memleak,
     samples: Vec<Sample>,
@@ -154,11 +156,13 @@ impl Soak {
         program.expect("ready");
         let recording = recording.to_str().expect("UTF-8");
         let flags = ["--sort", "growth", "--record", recording, "--record-limit", "8M"];
+        let not_attached = Instant::now();
         let memleak = Memleak::attach_reporting(program.pid(), &flags, &[plan.interval]);
         program.send_line("go");
         Self {
             plan,
             began: Instant::now(),
+            not_attached,
             program,
             memleak,
             samples: Vec::new(),
@@ -197,10 +201,16 @@ impl Soak {
         lines.map(|line| Counted::parse(&line)).collect()
     }
 
-    /// A report that was begun while the program stood still.
+    /// A report that was begun while the program stood still. Those that were made before can be waiting to be read; its time says
+    /// since the attach.
     fn still_report(&mut self) -> Report {
         let began = Instant::now();
+        let is_still = began.duration_since(self.not_attached);
         let mut before = self.memleak.report();
+        while Duration::from_nanos(before.duration_ns) < is_still {
+            self.sample(&before);
+            before = self.memleak.report();
+        }
         loop {
             let report = self.memleak.report();
             self.sample(&report);
