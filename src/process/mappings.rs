@@ -52,7 +52,7 @@ impl Mappings {
         let mut malformed_lines = 0;
         let readable = maps.filter_map(|line| line.inspect_err(|_| malformed_lines += 1).ok());
         let placed = readable.filter(|entry| entry.executable).map(|entry| {
-            let code = code_of(pid, &entry, modules);
+            let code = code_of(&entry, modules, |modules| modules.of_entry(pid, &entry));
             CodeMapping {
                 range: entry.range,
                 code,
@@ -151,14 +151,19 @@ impl FromIterator<CodeMapping> for Mappings {
     }
 }
 
-fn code_of(pid: u32, entry: &MapsEntry, modules: &mut Modules) -> MappedCode {
+/// Code of an executable entry; `find` finds the module of a file or of the vDSO.
+pub(super) fn code_of(
+    entry: &MapsEntry,
+    modules: &mut Modules,
+    find: impl FnOnce(&mut Modules) -> Result<ModuleId, Unreadable>,
+) -> MappedCode {
     let module = match &entry.name {
         MapsName::Anonymous => return MappedCode::Anonymous,
-        MapsName::File { .. } => modules.of_mapping(pid, entry),
+        MapsName::File { .. } => find(modules),
         MapsName::Special(name) => match name.as_str() {
             "[uprobes]" => return MappedCode::Trampoline,
             "[vsyscall]" => Err(Unreadable::KernelPage),
-            "[vdso]" => modules.vdso(pid, entry),
+            "[vdso]" => find(modules),
             _ => return MappedCode::Anonymous,
         },
     };

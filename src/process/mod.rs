@@ -17,6 +17,7 @@ pub mod maps;
 pub mod memory;
 pub mod modules;
 mod name;
+mod past;
 mod process_memory;
 pub mod regions;
 mod settled;

@@ -1,0 +1,328 @@
+//! Code that was mapped at a moment of the past, of which a log tells: the mapping can be gone by now, the process have ended, and
+//! its files be replaced.
+//!
+//! A log names a file by device, inode and path. A file that is made later can have the same: some file systems use the number of a
+//! deleted file for the next one. So a file is the one that was mapped only if it existed before, and was not written to since. When
+//! its content is the same all the same, but its times do not tell, that costs a table and never gives a wrong one.
+
+use std::fs::{File, Metadata};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+use std::{fs, io};
+
+use nix::time::{ClockId, clock_getres, clock_gettime};
+
+use super::foreign::{LastLink, open_exactly, open_in_root};
+use super::mappings::{CodeMapping, code_of};
+use super::maps::{MapsEntry, MapsName};
+use super::maps_of;
+use super::modules::{ModuleId, Modules, Opened, Unreadable, cannot_open, without_deleted};
+
+/// When something was mapped, by the clock that the times of files are of.
+///
+/// Off by as much as that clock was set since.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Moment(SystemTime);
+
+impl Moment {
+    /// Nanoseconds of `CLOCK_MONOTONIC`. The beginning of time, if it cannot be told: no file is older.
+    fn from_monotonic(nanoseconds: u64) -> Self {
+        let now = SystemTime::now();
+        let clock = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::MAX, Duration::from);
+        let age = clock.saturating_sub(Duration::from_nanos(nanoseconds));
+        // Times of files are those of the last tick before.
+        let tick = clock_getres(ClockId::CLOCK_REALTIME_COARSE);
+        let tick = tick.map_or(Duration::from_millis(10), Duration::from);
+        let moment = now.checked_sub(age.saturating_add(tick));
+        Self(moment.unwrap_or(SystemTime::UNIX_EPOCH))
+    }
+
+    /// Returns whether a file has existed, and was written last, before this moment. Where the file system does not tell when a file
+    /// was made, it may not have been changed in any way.
+    pub(super) fn is_before(&self, metadata: &Metadata) -> bool {
+        let changed = || {
+            let since_epoch = Duration::new(
+                metadata.ctime().try_into().ok()?,
+                metadata.ctime_nsec().try_into().ok()?,
+            );
+            SystemTime::UNIX_EPOCH.checked_add(since_epoch)
+        };
+        let made = metadata.created().ok().or_else(changed);
+        let times = [made, metadata.modified().ok()];
+        times.iter().all(|time| time.is_some_and(|time| time < self.0))
+    }
+}
+
+impl Modules {
+    /// Finds what process `pid` mapped as code when it made the mapping `entry`, at `mapped`: nanoseconds of `CLOCK_MONOTONIC`.
+    ///
+    /// A file that was seen before is not opened again. Others are opened if they are still mapped there, or have their path in the
+    /// process's root; [`Unreadable::Gone`] if neither is so, which is the case for all files of a process that has ended, and
+    /// [`Unreadable::Changed`] if it may be another.
+    pub fn of_past(&mut self, pid: u32, entry: &MapsEntry, mapped: u64) -> CodeMapping {
+        let find = |modules: &mut Self| match &entry.name {
+            MapsName::Special(_) => modules.past_vdso(pid, entry),
+            MapsName::File { .. } | MapsName::Anonymous => {
+                modules.past_file(pid, entry, Moment::from_monotonic(mapped))
+            }
+        };
+        CodeMapping {
+            range: entry.range.clone(),
+            code: code_of(entry, self, find),
+        }
+    }
+
+    fn past_file(&mut self, pid: u32, entry: &MapsEntry, moment: Moment) -> Result<ModuleId, Unreadable> {
+        let module = self.of_file_mapping(entry, |path| open_past(pid, entry, path, moment))?;
+        let is_same = self.get(module).is_some_and(|module| module.is_of(&moment));
+        is_same.then_some(module).ok_or(Unreadable::Changed)
+    }
+
+    /// The vDSO, whose content only memory has: if it is still there.
+    fn past_vdso(&mut self, pid: u32, entry: &MapsEntry) -> Result<ModuleId, Unreadable> {
+        let maps = maps_of(pid).map_err(|_| Unreadable::Gone)?;
+        let is_it = |now: &MapsEntry| now.range == entry.range && now.name == entry.name;
+        if !maps.iter().any(is_it) {
+            return Err(Unreadable::Gone);
+        }
+        self.vdso(pid, entry)
+    }
+}
+
+/// Opens the file of a mapping of the past: what is mapped there now, or what has its path now, if either is the same.
+fn open_past(pid: u32, entry: &MapsEntry, path: &Path, moment: Moment) -> Result<Opened, Unreadable> {
+    let file = mapped_now(pid, entry, path).map_or_else(|| by_path(pid, entry, path), Ok)?;
+    let metadata = file.metadata().map_err(|error| cannot_open(&error))?;
+    if !moment.is_before(&metadata) {
+        return Err(Unreadable::Changed);
+    }
+    Ok(Opened {
+        file,
+        device_unconfirmed: false,
+    })
+}
+
+/// The file that is mapped there now, if it has the inode number and either the device or the path: some file systems have one device
+/// for `stat` and another for mappings.
+fn mapped_now(pid: u32, entry: &MapsEntry, path: &Path) -> Option<File> {
+    let (start, end) = (entry.range.start, entry.range.end);
+    let file = open_exactly(Path::new(&format!("/proc/{pid}/map_files/{start:x}-{end:x}"))).ok()?;
+    let metadata = file.metadata().ok()?;
+    let own_path = || fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    let has_path = || own_path().is_ok_and(|own| without_deleted(&own) == path.as_os_str().as_bytes());
+    let is_same = metadata.ino() == entry.inode && (device_of(&metadata) == entry.device || has_path());
+    is_same.then_some(file)
+}
+
+/// The file that has the path in the process's root now, if it has the device and the inode number.
+fn by_path(pid: u32, entry: &MapsEntry, path: &Path) -> Result<File, Unreadable> {
+    let root = PathBuf::from(format!("/proc/{pid}/root"));
+    // No size limit: the file was mapped already.
+    let found = open_in_root(&root, path, LastLink::Follow, u64::MAX);
+    let absent = Unreadable::CannotOpen(io::ErrorKind::NotFound);
+    let file = found
+        .map_err(Unreadable::from)
+        .map_err(|error| if error == absent { Unreadable::Gone } else { error })?;
+    let metadata = file.file.metadata().map_err(|error| cannot_open(&error))?;
+    let is_same = (device_of(&metadata), metadata.ino()) == (entry.device, entry.inode);
+    is_same.then_some(file.file).ok_or(Unreadable::Gone)
+}
+
+/// Major and minor number of a file's device.
+fn device_of(metadata: &Metadata) -> (u32, u32) {
+    (libc::major(metadata.dev()), libc::minor(metadata.dev()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::mappings::MappedCode;
+    use super::*;
+
+    const LIBRARY: &str = "libmemleak-past.so";
+
+    /// A mapping of this process's code in a file of its own; the file is deleted with it.
+    struct Own {
+        directory: tempfile::TempDir,
+        library: Option<libloading::Library>,
+    }
+
+    fn monotonic() -> u64 {
+        let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from);
+        u64::try_from(now.expect("it exists").as_nanos()).expect("not for 584 years")
+    }
+
+    /// Longer than a tick of the clock of files.
+    fn wait() {
+        std::thread::sleep(Duration::from_millis(30));
+    }
+
+    /// A small library of the system's that nothing of ours needs.
+    fn system_library() -> PathBuf {
+        let maps = fs::read_to_string("/proc/self/maps").expect("our own");
+        let libc = maps.lines().find(|line| line.ends_with("/libc.so.6"));
+        let libc = libc.and_then(|line| line.split_ascii_whitespace().last());
+        Path::new(libc.expect("libc is loaded")).with_file_name("libutil.so.1")
+    }
+
+    impl Own {
+        /// Makes the library, waits until its times are before now, and loads it.
+        fn load() -> Self {
+            let directory = tempfile::tempdir().expect("a directory");
+            fs::copy(system_library(), directory.path().join(LIBRARY)).expect("a library");
+            let mut own = Self {
+                directory,
+                library: None,
+            };
+            wait();
+            own.load_again();
+            own
+        }
+
+        fn load_again(&mut self) {
+            // SAFETY: a library of the system's, whose initialization does nothing.
+            #[allow(unsafe_code, reason = "loads a library, as the traced do")]
+            let library = unsafe { libloading::Library::new(self.path()) };
+            self.library = Some(library.expect("it can be loaded"));
+        }
+
+        fn path(&self) -> PathBuf {
+            self.directory.path().join(LIBRARY)
+        }
+
+        /// The executable entry of the maps.
+        fn entry(&self) -> MapsEntry {
+            self.find_entry().expect("it is loaded")
+        }
+
+        fn find_entry(&self) -> Option<MapsEntry> {
+            let maps = maps_of(std::process::id()).expect("our own");
+            let path = self.path();
+            let is_it = |entry: &MapsEntry| {
+                let name = &entry.name;
+                entry.executable && matches!(name, MapsName::File { path: other, .. } if *other == path)
+            };
+            maps.into_iter().find(is_it)
+        }
+    }
+
+    /// Returns the module that was found, or why there is none.
+    fn module(mapping: CodeMapping) -> Result<ModuleId, Unreadable> {
+        match mapping.code {
+            MappedCode::Module { module, .. } => Ok(module),
+            MappedCode::Unreadable { why, .. } => Err(why),
+            other @ (MappedCode::Anonymous | MappedCode::Trampoline) => panic!("{other:?}"),
+        }
+    }
+
+    /// A mapping that is still there gives what reading the maps gives, the vDSO too, and neither adds anything to the other.
+    #[test]
+    fn still_mapped() {
+        let pid = std::process::id();
+        let target = super::super::Target::open(pid).expect("we run");
+        let own = Own::load();
+        let now = monotonic();
+        let mut first = Modules::new();
+        let maps = maps_of(pid).expect("our own");
+        let code: Vec<_> = maps.into_iter().filter(|entry| entry.executable).collect();
+        let past: Vec<_> = code.iter().map(|entry| first.of_past(pid, entry, now)).collect();
+        let count = first.iter().count();
+        let mappings = target.read_mappings(&mut first).expect("we run");
+        assert_eq!(first.iter().count(), count);
+        let of_own = own.entry();
+        let vdso = code
+            .iter()
+            .find(|entry| entry.name == MapsName::Special("[vdso]".to_owned()));
+        for entry in [&of_own, vdso.expect("it is mapped")] {
+            let past = past.iter().find(|past| past.range == entry.range);
+            assert_eq!(past, mappings.find(entry.range.start));
+            assert!(module(past.expect("listed").clone()).is_ok(), "{past:?}");
+        }
+    }
+
+    /// A file that is unmapped is opened by its path, and after its deletion it is known if it was seen before, and else gone.
+    #[test]
+    fn unmapped() {
+        let pid = std::process::id();
+        let mut own = Own::load();
+        let (entry, mapped) = (own.entry(), monotonic());
+        own.library = None;
+        assert_eq!(own.find_entry(), None);
+        let mut seen = Modules::new();
+        let by_path = module(seen.of_past(pid, &entry, mapped));
+        assert!(by_path.is_ok(), "{by_path:?}");
+        fs::remove_file(own.path()).expect("ours");
+        assert_eq!(module(seen.of_past(pid, &entry, mapped)), by_path);
+        assert_eq!(
+            module(Modules::new().of_past(pid, &entry, mapped)),
+            Err(Unreadable::Gone)
+        );
+        // Nor does another file at its path pass for it.
+        fs::copy(system_library(), own.path()).expect("a library");
+        assert!(module(Modules::new().of_past(pid, &entry, mapped)).is_err());
+    }
+
+    /// A file that has the number of a deleted one, or that was written to since, is not taken for what was mapped.
+    #[test]
+    fn made_or_written_later() {
+        let pid = std::process::id();
+        let mut own = Own::load();
+        let (entry, mapped) = (own.entry(), monotonic());
+        let mut modules = Modules::new();
+        assert!(module(modules.of_past(pid, &entry, mapped)).is_ok());
+        // As if it had been mapped before the file was made.
+        let before = mapped - 10_000_000_000;
+        for modules in [&mut modules, &mut Modules::new()] {
+            assert_eq!(
+                module(modules.of_past(pid, &entry, before)),
+                Err(Unreadable::Changed)
+            );
+        }
+        own.library = None;
+        let content = fs::read(own.path()).expect("ours");
+        wait();
+        fs::write(own.path(), content).expect("the same file");
+        for modules in [&mut modules, &mut Modules::new()] {
+            assert_eq!(
+                module(modules.of_past(pid, &entry, mapped)),
+                Err(Unreadable::Changed)
+            );
+        }
+        wait();
+        own.load_again();
+        let again = (own.entry(), monotonic());
+        // Bytes of the module are those of its opening, or not.
+        assert_eq!(
+            module(modules.of_past(pid, &again.0, again.1)),
+            Err(Unreadable::Changed)
+        );
+        assert!(module(Modules::new().of_past(pid, &again.0, again.1)).is_ok());
+    }
+
+    /// Files of a process that has ended are known if they were seen before, and all else is gone.
+    #[test]
+    fn ended_process() {
+        let own = Own::load();
+        let (entry, mapped) = (own.entry(), monotonic());
+        let vdso = MapsEntry {
+            name: MapsName::Special("[vdso]".to_owned()),
+            ..entry.clone()
+        };
+        let mut seen = Modules::new();
+        let known = module(seen.of_past(std::process::id(), &entry, mapped));
+        assert!(known.is_ok(), "{known:?}");
+        // Above the kernel's maximum pid, 2^22.
+        let ended = u32::MAX;
+        assert_eq!(module(seen.of_past(ended, &entry, mapped)), known);
+        let mut new = Modules::new();
+        assert_eq!(module(new.of_past(ended, &entry, mapped)), Err(Unreadable::Gone));
+        assert_eq!(module(new.of_past(ended, &vdso, mapped)), Err(Unreadable::Gone));
+        // Not where it was: what is there is no vDSO.
+        assert_eq!(
+            module(new.of_past(std::process::id(), &vdso, mapped)),
+            Err(Unreadable::Gone)
+        );
+    }
+}
