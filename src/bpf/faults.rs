@@ -1,16 +1,15 @@
 //! Attaches the program for page faults to the threads of a process, by the kernel's software event: no other process pays.
 
-#![allow(unsafe_code, reason = "a system call that no library has")]
-
 use std::collections::HashSet;
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 
 use libbpf_rs::{Link, ProgramMut};
 use libbpf_sys::{perf_event_attr, perf_event_attr__bindgen_ty_1};
 
 use super::Kernel;
+use super::perf_event::{self, Scope};
 
 /// Links of the program for page faults, one for each thread; dropping it detaches them.
 #[derive(Default)]
@@ -77,36 +76,13 @@ fn attach(program: &ProgramMut<'_>, thread: u32, children: bool) -> io::Result<L
 /// one of them is told: a thread's period would begin anew with it, and threads of few faults would not be seen.
 fn open_event(thread: u32, children: bool) -> io::Result<OwnedFd> {
     let mut event = perf_event_attr {
-        type_: libbpf_sys::PERF_TYPE_SOFTWARE,
-        size: size_of::<perf_event_attr>()
-            .try_into()
-            .map_err(io::Error::other)?,
-        config: libbpf_sys::PERF_COUNT_SW_PAGE_FAULTS.into(),
         __bindgen_anon_1: perf_event_attr__bindgen_ty_1 { sample_period: 1 },
         sample_type: libbpf_sys::PERF_SAMPLE_ADDR.into(),
-        ..perf_event_attr::default()
+        ..perf_event::software(libbpf_sys::PERF_COUNT_SW_PAGE_FAULTS)?
     };
     event.set_disabled(1);
     event.set_inherit(1);
     event.set_inherit_thread(u64::from(!children));
     event.set_exclude_hv(1);
-    let any_cpu: libc::c_int = -1;
-    let no_group: libc::c_int = -1;
-    let thread = libc::pid_t::try_from(thread).map_err(io::Error::other)?;
-    // SAFETY: the kernel reads `event`, of the size that is in it, and writes nothing of ours.
-    let descriptor = unsafe {
-        libc::syscall(
-            libc::SYS_perf_event_open,
-            &raw const event,
-            thread,
-            any_cpu,
-            no_group,
-            libbpf_sys::PERF_FLAG_FD_CLOEXEC,
-        )
-    };
-    match RawFd::try_from(descriptor) {
-        // SAFETY: the kernel has just created this descriptor, and nothing else owns it.
-        Ok(descriptor @ 0..) => Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }),
-        _ => Err(io::Error::last_os_error()),
-    }
+    perf_event::open(&event, Scope::Thread(thread))
 }

@@ -1,7 +1,7 @@
-//! BPF arrays mapped into this process, shared with the kernel.
+//! BPF arrays and rings of events mapped into this process, shared with the kernel.
 //!
-//! The only place where such memory is mapped. All access is atomic, since programs run at the same time; ordering between
-//! writes is up to the caller (`publish` waits for a grace period).
+//! The only place where such memory is mapped. All access is atomic, since the kernel writes at the same time; ordering between
+//! accesses is up to the caller (`publish` waits for a grace period, `code_log` acquires and releases positions).
 
 #![allow(unsafe_code, reason = "memory that the kernel writes, too")]
 
@@ -17,7 +17,7 @@ pub(super) trait Word {}
 impl Word for AtomicU32 {}
 impl Word for AtomicU64 {}
 
-/// A mapped BPF array as a slice of atomic words.
+/// Such memory as a slice of atomic words.
 #[derive(Debug)]
 pub struct SharedWords<W> {
     map: MmapRaw,
@@ -26,11 +26,11 @@ pub struct SharedWords<W> {
 
 #[allow(private_bounds, reason = "what a word is, is decided here")]
 impl<W: Word> SharedWords<W> {
-    /// Maps the first `length` words of the BPF array `map`.
+    /// Maps the first `length` words of the BPF array, or the ring of the event, that `map` is.
     ///
     /// # Errors
     ///
-    /// If the array is not mappable or is smaller.
+    /// If it is not mappable or is smaller, or if the kernel refuses a ring of that size.
     pub(super) fn map(map: impl AsFd, length: usize) -> io::Result<Self> {
         let bytes = length
             .checked_mul(size_of::<W>())
@@ -44,9 +44,10 @@ impl<W: Word> SharedWords<W> {
 
     pub fn words(&self) -> &[W] {
         // SAFETY: the mapping is page-aligned, readable, writable, as long as `self`, and holds
-        // `len / size_of::<W>()` words; the array's memory cannot shrink while it is mapped. `W` is an atomic
+        // `len / size_of::<W>()` words; the kernel's memory cannot shrink while it is mapped. `W` is an atomic
         // integer: any bytes are a valid value, and changes by the kernel's programs, which write
-        // words of the same size at the same alignment, are atomic.
+        // words of the same size at the same alignment, are atomic. Bytes of a ring are written once, before the
+        // kernel publishes the position behind them.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast(), self.map.len() / size_of::<W>()) }
     }
 }

@@ -43,6 +43,28 @@ pub enum MapsName {
     Special(String),
 }
 
+impl MapsName {
+    /// Reads a name as the kernel has it, with nothing escaped.
+    pub(crate) fn from_kernel(name: &[u8]) -> Self {
+        if name.is_empty() {
+            return Self::Anonymous;
+        }
+        if !name.starts_with(b"/") {
+            return Self::Special(String::from_utf8_lossy(name).into_owned());
+        }
+        // A file whose name ends in " (deleted)" reads the same; the file is opened by its inode, so the flag is only a
+        // hint.
+        let (path, deleted) = match name.strip_suffix(b" (deleted)") {
+            Some(path) => (path, true),
+            None => (name, false),
+        };
+        Self::File {
+            path: PathBuf::from(OsStr::from_bytes(path)),
+            deleted,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum MapsError {
     #[error("the {0} column is missing")]
@@ -121,21 +143,11 @@ fn parse_device(column: &[u8]) -> Result<(u32, u32), MapsError> {
 }
 
 fn parse_name(name: &[u8]) -> MapsName {
-    if name.is_empty() {
-        return MapsName::Anonymous;
-    }
-    if !name.starts_with(b"/") {
-        return MapsName::Special(String::from_utf8_lossy(name).into_owned());
-    }
-    // A file whose name ends in " (deleted)" reads the same; the file is opened by its inode, so the flag is only a
-    // hint.
-    let (path, deleted) = match name.strip_suffix(b" (deleted)") {
-        Some(path) => (path, true),
-        None => (name, false),
-    };
-    MapsName::File {
-        path: PathBuf::from(OsStr::from_bytes(&unescape(path))),
-        deleted,
+    // Of names, the kernel escapes only paths.
+    if name.starts_with(b"/") {
+        MapsName::from_kernel(&unescape(name))
+    } else {
+        MapsName::from_kernel(name)
     }
 }
 
