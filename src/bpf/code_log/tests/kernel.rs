@@ -16,6 +16,7 @@ use unwind_tables::addr::Avma;
 use super::super::*;
 use crate::base::pages;
 use crate::process::maps::MapsName;
+use crate::process::{MappedCode, Modules, Unreadable};
 
 /// Files of one page that are mapped as code, in a directory of their own.
 struct Files {
@@ -206,6 +207,60 @@ fn entries_are_those_of_the_maps_as_root() {
     }
     unmap(address);
     unmap(readable);
+}
+
+/// A library that was loaded, unloaded and deleted is not taken for the next one at its path and address, though the file may have
+/// its inode number; the next one is found.
+#[test]
+fn libraries_that_succeed_one_another_as_root() {
+    let pid = std::process::id();
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("plugin.so");
+    let maps = crate::process::maps_of(pid).expect("our own");
+    let libraries = maps.iter().find_map(|entry| match &entry.name {
+        MapsName::File { path, .. } if path.ends_with("libc.so.6") => path.parent(),
+        MapsName::File { .. } | MapsName::Anonymous | MapsName::Special(_) => None,
+    });
+    let libraries = libraries.expect("libc is loaded");
+    let mut log = CodeLog::open().expect("the kernel tells (as root)");
+    for library in ["libutil.so.1", "libdl.so.2"] {
+        _ = fs::remove_file(&path);
+        fs::copy(libraries.join(library), &path).expect("a library");
+        // Longer than a tick of the clock of files.
+        thread::sleep(Duration::from_millis(30));
+        // SAFETY: a library of the system's, whose initialization does nothing.
+        drop(unsafe { libloading::Library::new(&path) }.expect("it can be loaded"));
+    }
+    let changes = log.read();
+    let is_plugin =
+        |entry: &MapsEntry| matches!(&entry.name, MapsName::File { path: other, .. } if *other == path);
+    let mut modules = Modules::new();
+    let mut codes = Vec::new();
+    for change in &changes {
+        match &change.what {
+            Change::Mapped(entry) if change.pid == pid && is_plugin(entry) => {
+                codes.push(modules.of_past(pid, entry, change.at).code);
+            }
+            Change::Mapped(_) | Change::Executed | Change::Forked { .. } | Change::Lost(_) => {}
+        }
+    }
+    let first = codes.first().expect("it was loaded");
+    let why = match first {
+        MappedCode::Unreadable { why, .. } => why,
+        other @ (MappedCode::Module { .. } | MappedCode::Anonymous | MappedCode::Trampoline) => {
+            panic!("{other:?}")
+        }
+    };
+    assert!(matches!(why, Unreadable::Changed | Unreadable::Gone), "{why:?}");
+    assert!(
+        matches!(codes.last(), Some(MappedCode::Module { .. })),
+        "{codes:?}"
+    );
+    let module = modules.iter().next().expect("the second");
+    assert_eq!(
+        module.bytes(),
+        fs::read(libraries.join("libdl.so.2")).expect("a library")
+    );
 }
 
 /// A program that is started was forked, executed, and mapped, in this order; its threads are not told.
