@@ -157,12 +157,16 @@ impl CodeLog {
 fn read_ring(ring: &Ring, now: u64, changes: &mut Vec<Logged>) {
     let content = ring.take();
     let mut bytes = content.bytes.as_slice();
-    while let Some(record) = record::take_record(&mut bytes) {
-        changes.extend(record::parse(record));
-    }
+    changes.extend(take_changes(&mut bytes));
     if content.was_full || !bytes.is_empty() {
         changes.push(Logged::lost(now, 0));
     }
+}
+
+/// Takes all records off `bytes`, and gives what they tell. What is left is no record.
+pub(crate) fn take_changes(bytes: &mut &[u8]) -> impl Iterator<Item = Logged> {
+    let records = std::iter::from_fn(|| record::take_record(bytes));
+    records.filter_map(record::parse)
 }
 
 /// Parses a list such as `0-3,5`: of at most as many CPUs as the kernel can be built for.

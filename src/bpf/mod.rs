@@ -9,7 +9,7 @@ mod batch;
 mod budget;
 mod calibration;
 mod clock;
-mod code_log;
+pub(crate) mod code_log;
 pub mod collect;
 mod detach;
 mod distance;

@@ -3,6 +3,8 @@
 use std::os::unix::ffi::OsStrExt;
 
 use super::choices::Choices;
+use crate::bpf::Change;
+use crate::bpf::code_log::take_changes;
 use crate::bpf::collect::{CallEvent, Event, MemoryEvent, parse_memory_event};
 use crate::process::maps::{self, MapsEntry, MapsName};
 use crate::process::regions::Regions;
@@ -64,8 +66,9 @@ fn written(entry: &MapsEntry) -> Vec<u8> {
     line
 }
 
-/// A record of any length and content is an event, or an unknown one.
+/// A record of any length and content is an event, or an unknown one. The same bytes are read as records of the log of code, too.
 pub(super) fn events(bytes: &[u8]) {
+    logged(bytes);
     let event = Event::parse(bytes);
     let call = CallEvent::parse(bytes);
     let of_memory = parse_memory_event(bytes);
@@ -100,6 +103,26 @@ pub(super) fn events(bytes: &[u8]) {
             assert_eq!([Some(fault.instance), Some(fault.stack)], [8, 12].map(half));
         }
         None => {}
+    }
+}
+
+/// Changes that are logged of a process have a possible process, and a possible range or another parent.
+fn logged(bytes: &[u8]) {
+    let mut rest = bytes;
+    let changes: Vec<_> = take_changes(&mut rest).collect();
+    let read = bytes.len() - rest.len();
+    // A header, a trailer, and at least four bytes of each.
+    assert!(changes.len() * 28 <= read);
+    for change in changes {
+        let is_process = i32::try_from(change.pid).is_ok_and(|pid| pid > 0);
+        match change.what {
+            Change::Mapped(entry) => {
+                assert!(is_process && entry.executable && entry.range.start < entry.range.end);
+            }
+            Change::Executed => assert!(is_process),
+            Change::Forked { parent } => assert!(is_process && parent != change.pid),
+            Change::Lost(_) => assert_eq!(change.pid, 0),
+        }
     }
 }
 
