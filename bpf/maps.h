@@ -88,6 +88,21 @@ struct {
 	__uint(max_entries, 64 * 1024);
 } events SEC(".maps");
 
+/* Walks for user space to finish, each with a copy of its stack; see calls/deferral.h. Written by probes; read by user space several
+ * times a second, and when something new is mapped. Size: hundreds to thousands of stacks, as deep as they are. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 8 * 1024 * 1024);
+} deferred_walks SEC(".maps");
+
+/* Stand-ins that are in no use: indexes of totals beyond those of stored stacks. Taken by probes; given back by user space. Size: a
+ * constant of user space. */
+struct {
+	__uint(type, BPF_MAP_TYPE_QUEUE);
+	__uint(value_size, sizeof(u32));
+	__uint(max_entries, 1);
+} stand_ins SEC(".maps");
+
 /* Blocks that were freed; see process/freed.h. Written by probes; read by user space. Not preallocated; created with --verdict only.
  * Size: as `blocks`, up to a constant of user space; beyond it, blocks are counted as not noted. */
 struct {

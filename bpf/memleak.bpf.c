@@ -62,6 +62,9 @@ struct compared {
 	struct freed_block freed_block;
 	struct taken_range taken_range;
 	enum doubt doubt;
+	enum reload_request reload_request;
+	enum deferral deferral;
+	struct deferred_walk deferred_walk;
 };
 const volatile struct compared compared = {};
 

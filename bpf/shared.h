@@ -71,6 +71,7 @@ enum end_cause {
 	END_STACK_TABLE_FULL = 12,
 	END_KERNEL_UNWINDER = 13,
 	END_LOOK_LIMIT = 14,
+	END_BEYOND_COPY = 15,
 	END_CAUSES,
 	/* Not a cause: the walk continues. */
 	END_NONE = 255,
@@ -183,7 +184,7 @@ struct process {
 	u32 lender;
 	/* Process id (tgid). */
 	u32 tgid;
-	/* Set by the first walk that meets an unknown mapping; cleared by user space. */
+	/* enum reload_request. Set by the first walk that meets an unknown mapping; reset by user space. */
 	u64 reload_requested;
 	/* Number of changes of the mappings that the loader announced. Counted by a probe. */
 	u64 changes_announced;
@@ -191,6 +192,14 @@ struct process {
 	u64 changes_published;
 	/* Time of the last announced change: microseconds of CLOCK_MONOTONIC, modulo 2^32. Written by a probe. */
 	u64 changed_at;
+};
+
+/* Bits. */
+enum reload_request {
+	/* A walk has requested a reload of the mappings, or saves. */
+	RELOAD_REQUESTED = 1,
+	/* The last one requested has found nothing new. */
+	RELOAD_IN_VAIN = 2,
 };
 
 /* How an instance began. */
@@ -489,7 +498,11 @@ enum counter {
 	COUNTER_RET_HITS = 27,
 	/* A page fault not sent to user space: the queue was full. */
 	COUNTER_LOST_FAULT_EVENT = 28,
-	COUNTER_NESTED_REGION_CALL = 29, /* As COUNTER_NESTED_FREE, of a mapping call. */
+	/* As COUNTER_NESTED_FREE, of a mapping call. */
+	COUNTER_NESTED_REGION_CALL = 29,
+	/* A walk sent to user space to be finished there; and one that was not, as there was no room. */
+	COUNTER_DEFERRED_WALK = 30,
+	COUNTER_LOST_DEFERRAL = 31,
 	COUNTERS,
 };
 
@@ -498,53 +511,18 @@ enum event_kind {
 	EVENT_UNKNOWN_MAPPING = 0,
 	/* The loader announced a change of the mappings. */
 	EVENT_MAPPINGS_CHANGED = 1,
-	EVENT_LIFECYCLE = 2, /* An instance began or ended, see `instances`. */
+	/* An instance began or ended, see `instances`. */
+	EVENT_LIFECYCLE = 2,
 	/* A walk needs the saves of the object at an address, which are not loaded. */
 	EVENT_SAVES_WANTED = 3,
-	EVENT_HELD = 4, /* The program that memleak has started is stopped where it is about to end. */
+	/* The program that memleak has started is stopped where it is about to end. */
+	EVENT_HELD = 4,
 };
 
 struct event {
 	enum event_kind kind;
 	u32 instance;
 	u64 address;
-};
-
-/* System calls that change mappings or, with --faults, what they hold. Their function numbers are the last below MAX_FUNCTIONS. */
-enum region_call {
-	CALL_MMAP = 0,
-	CALL_MREMAP = 1,
-	CALL_BRK = 2,
-	CALL_MUNMAP = 3,
-	CALL_MADVISE = 4,
-	REGION_CALLS,
-};
-
-/* A mapping call that is about to remove mappings or their contents, or that has ended. */
-struct region_event {
-	u32 instance;
-	/* Thread id, in the initial pid namespace. */
-	u32 thread;
-	/* enum region_call. */
-	u8 call;
-	u8 ended;
-	u16 unused;
-	/* Index of the stack record, if it made a mapping. */
-	u32 stack;
-	u64 arguments[REGION_ARGUMENTS];
-	/* Return value of an ended call; the current break for a brk that begins; else 0. */
-	u64 result;
-	/* CLOCK_MONOTONIC. */
-	u64 time;
-};
-
-/* A page fault (--faults), in the queue of the mapping calls. */
-struct fault_event {
-	/* The address that was to be accessed. */
-	u64 address;
-	u32 instance;
-	/* Index of the stack record. */
-	u32 stack;
 };
 
 /* Extent of the call trace (-t). */
@@ -592,8 +570,6 @@ _Static_assert(sizeof(struct call_event) == 64, "user space reads it as eight wo
 _Static_assert(sizeof(struct mapping) == 64, "a mapping is one cache line");
 _Static_assert(sizeof(struct process) == 64, "user space reads it as eight words");
 _Static_assert(sizeof(struct instance) == 40, "user space reads it as five words");
-_Static_assert(sizeof(struct region_event) == 72, "user space reads it as nine words");
-_Static_assert(sizeof(struct fault_event) == 16, "user space tells it from a mapping call by its size");
 _Static_assert(sizeof(struct young_block) == 64, "a place is one cache line");
 _Static_assert(sizeof(struct stack_record) == 64, "a stack record is one cache line");
 _Static_assert(sizeof(struct stack_totals) == 64, "a stack's totals are one cache line");

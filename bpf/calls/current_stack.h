@@ -7,6 +7,7 @@
  */
 #pragma once
 
+#include "calls/deferral.h"
 #include "calls/regs.h"
 #include "config.h"
 #include "counters.h"
@@ -25,7 +26,8 @@ static __always_inline void request_reload(u64 owner, struct walk *walk)
 {
 	struct process *process = process_at(slot_of(owner));
 
-	if (process->reload_requested || __sync_lock_test_and_set(&process->reload_requested, 1))
+	if (*(volatile u64 *)&process->reload_requested & RELOAD_REQUESTED ||
+	    __sync_fetch_and_or(&process->reload_requested, RELOAD_REQUESTED) & RELOAD_REQUESTED)
 		return;
 	if (walk->saves_wanted)
 		send_event(EVENT_SAVES_WANTED, instance_of(owner), walk->saves_wanted);
@@ -61,8 +63,8 @@ static __always_inline void begin_wanted_walk(struct fast_walk *fast, struct wan
 }
 
 /*
- * Walks the stack that scratch `key` wants, and returns the index of its record, which is stored if it is new. Not static:
- * verified once, by itself, not for each state of its caller.
+ * Walks the stack that scratch `key` wants, and returns the index of its record, which is stored if it is new; NO_STACK if the walk
+ * lacks something that was requested. Not static: verified once, by itself, not for each state of its caller.
  */
 __noinline u32 walk_to_record(u32 key)
 {
@@ -80,9 +82,19 @@ __noinline u32 walk_to_record(u32 key)
 	fast->stack_end = wanted->habits.stack_end;
 	walk_stack(fast);
 	wanted->habits.stack_end = fast->stack_end;
-	if (walk->end == END_NO_MAPPING || walk->end == END_TABLE_NOT_LOADED)
+	if (walk->end == END_NO_MAPPING || walk->end == END_TABLE_NOT_LOADED) {
 		request_reload(wanted->owner, walk);
+		return NO_STACK;
+	}
 	return record_of_walk(walk, wanted);
+}
+
+/* Returns the index of the record of the walk that scratch `key` has just done, although it lacks something. Not static, as above. */
+__noinline u32 record_unfinished(u32 key)
+{
+	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &key);
+
+	return scratch ? record_of_walk(&scratch->fast.walk, &scratch->wanted) : 0;
 }
 
 /*
@@ -142,6 +154,17 @@ __noinline u32 remember_record(u32 key, u32 stack)
 	return 0;
 }
 
+/* Returns whether the walk that a scratch has just done again is that of record `stack`. A stand-in has no record. */
+static __always_inline bool is_same_walk(struct scratch *scratch, u32 stack)
+{
+	struct walk *walk = &scratch->fast.walk;
+	struct deferred_walk *deferred = &scratch->deferred;
+
+	if (stack < stack_capacity)
+		return stack_id(walk, &scratch->wanted) == record_at(stack)->id;
+	return walk->end == deferred->end && walk->pc == deferred->end_pc && walk->frame_count == deferred->frame_count;
+}
+
 /*
  * For tests: repeats the walk of scratch `key`, for which record `stack` was found, without fast paths, and counts a
  * difference.
@@ -162,7 +185,7 @@ __noinline u32 check_record(u32 key, u32 stack)
 	walk_stack(fast);
 	fast->plain = false;
 	count(COUNTER_CHECKED_WALK);
-	if (stack_id(&fast->walk, wanted) != record_at(stack)->id)
+	if (!is_same_walk(scratch, stack))
 		count(COUNTER_DIFFERENT_WALK);
 	return 0;
 }
@@ -203,6 +226,10 @@ static __always_inline u32 current_stack(struct pt_regs *ctx, struct habits *hab
 	if (index == NO_STACK) {
 		/* Called in sequence, not nested: older kernels limit a chain of calls to 512 bytes of stack in total. */
 		index = walk_to_record(key);
+		if (index == NO_STACK)
+			index = defer_walk(key);
+		if (index == NO_STACK)
+			index = record_unfinished(key);
 		if (walk_memo)
 			remember_record(key, index);
 	}

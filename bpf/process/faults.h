@@ -14,6 +14,7 @@
 #include "hash.h"
 #include "kernel.h"
 #include "maps.h"
+#include "process/memory_events.h"
 #include "process/processes.h"
 #include "process/regions.h"
 

@@ -20,6 +20,7 @@
 #include "kernel.h"
 #include "maps.h"
 #include "process/freed.h"
+#include "process/memory_events.h"
 #include "process/pids.h"
 #include "process/processes.h"
 #include "store/blocks.h"

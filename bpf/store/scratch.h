@@ -2,6 +2,7 @@
 /* Scratch: the memory for one walk. */
 #pragma once
 
+#include "calls/deferred_walk.h"
 #include "calls/thread.h"
 #include "fast/state.h"
 #include "shared.h"
@@ -28,4 +29,6 @@ struct scratch {
 	u64 taken;
 	struct wanted_stack wanted;
 	struct fast_walk fast;
+	/* The description of the walk, if user space is to finish it. */
+	struct deferred_walk deferred;
 };

@@ -30,14 +30,14 @@ const MEASURED: &[Row] = &[
         AttachPath::Session,
         Walk::Dwarf,
         Sampling::All,
-        88_827,
+        93_624,
     ),
     (
         "allocation_session",
         AttachPath::Session,
         Walk::Fp,
         Sampling::All,
-        41_133,
+        45_879,
     ),
     (
         "allocation_entry",
@@ -58,21 +58,21 @@ const MEASURED: &[Row] = &[
         AttachPath::Multi,
         Walk::Dwarf,
         Sampling::All,
-        74_512,
+        88_247,
     ),
     (
         "allocation_return",
         AttachPath::Multi,
         Walk::Fp,
         Sampling::All,
-        32_134,
+        40_502,
     ),
     (
         "allocation_session",
         AttachPath::Session,
         Walk::Dwarf,
         SAMPLED,
-        100_235,
+        107_194,
     ),
     (
         "mmap_begins",
@@ -86,7 +86,7 @@ const MEASURED: &[Row] = &[
         AttachPath::Session,
         Walk::Dwarf,
         Sampling::All,
-        62_353,
+        65_976,
     ),
     ("mmap_entry", AttachPath::Session, Walk::Dwarf, Sampling::All, 140),
     (
@@ -94,9 +94,9 @@ const MEASURED: &[Row] = &[
         AttachPath::Session,
         Walk::Dwarf,
         Sampling::All,
-        62_400,
+        66_023,
     ),
-    ("page_fault", AttachPath::Perf, Walk::Dwarf, Sampling::All, 61_671),
+    ("page_fault", AttachPath::Perf, Walk::Dwarf, Sampling::All, 66_691),
     (
         "free_entry",
         AttachPath::Session,
@@ -110,7 +110,7 @@ const MEASURED: &[Row] = &[
         AttachPath::Session,
         Walk::Dwarf,
         GOVERNED,
-        105_101,
+        109_530,
     ),
     ("free_entry", AttachPath::Session, Walk::Dwarf, GOVERNED, 7_491),
     (
@@ -139,7 +139,7 @@ const MEASURED: &[Row] = &[
         AttachPath::Multi,
         Walk::Dwarf,
         PROVIDED,
-        67_376,
+        72_911,
     ),
     ("usdt_free", AttachPath::Multi, Walk::Dwarf, PROVIDED, 1_143),
     (
@@ -160,7 +160,7 @@ const MEASURED: &[Row] = &[
 
 /// Programs that note which memory blocks were freed from: as [`MEASURED`], walks by unwind tables, all blocks.
 const MEASURED_WITH_FREES: &[(&str, AttachPath, u64)] = &[
-    ("allocation_session", AttachPath::Session, 80_719),
+    ("allocation_session", AttachPath::Session, 85_284),
     ("allocation_entry", AttachPath::Multi, 7_983),
     ("free_entry", AttachPath::Multi, 4_282),
     ("forget_blocks", AttachPath::Multi, 139),
@@ -205,6 +205,7 @@ fn taken(
             mappings: 1 << 10,
             processes: 1,
             stacks: 1 << 16,
+            stand_ins: 1 << 12,
             blocks: 1 << 16,
         },
     };

@@ -102,6 +102,7 @@ impl<'obj> KernelTrace<'obj> {
             mappings: 1,
             processes: 0,
             stacks: settings.stacks,
+            stand_ins: 0,
             blocks: settings.blocks,
         };
         let sizes = Sizes::new(&capacity, settings.sampling)?;

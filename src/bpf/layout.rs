@@ -46,6 +46,7 @@ equal! {
     c::end_cause::END_STACK_TABLE_FULL => End::StackTableFull,
     c::end_cause::END_KERNEL_UNWINDER => End::KernelUnwinder,
     c::end_cause::END_LOOK_LIMIT => End::LookLimit,
+    c::end_cause::END_BEYOND_COPY => End::BeyondCopy,
     c::end_cause::END_CAUSES => End::ALL.len(),
 }
 

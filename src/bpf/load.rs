@@ -80,6 +80,8 @@ pub struct Capacity {
     pub processes: u32,
     /// Distinct stacks.
     pub stacks: u32,
+    /// Walks at once that user space finishes; at least 1.
+    pub stand_ins: u32,
     /// Blocks live at once.
     pub blocks: u32,
 }
@@ -202,6 +204,8 @@ pub(super) struct Sizes {
     pub(super) stacks: u32,
     /// Stack records that may be used, the fixed ones included; not a power of two.
     pub(super) stack_capacity: u32,
+    /// Records after these that stand for stacks of walks which user space finishes.
+    pub(super) stand_ins: u32,
     /// Equal to `stacks`, or 1 when every allocation is recorded.
     pub(super) variances: u32,
     pub(super) frames: u32,
@@ -217,7 +221,8 @@ impl Sizes {
             .saturating_mul(FRAMES_PER_STACK)
             .clamp(1, MAX_FRAME_ENTRIES);
         let slots = capacity.processes.saturating_add(1);
-        let stacks = power_of_two("number of stacks", stack_capacity, MAX_STACKS)?;
+        let records = stack_capacity.saturating_add(capacity.stand_ins);
+        let stacks = power_of_two("number of stacks", records, MAX_STACKS)?;
         Ok(Self {
             table_words: power_of_two("table memory", capacity.table_words.max(64), MAX_TABLE_WORDS)?,
             mappings: power_of_two("number of mappings", capacity.mappings, MAX_MAPPINGS)?,
@@ -227,6 +232,7 @@ impl Sizes {
             lists: 2 * power_of_two("number of processes", slots, limits::MAX_PROCESSES.0)?,
             stacks,
             stack_capacity,
+            stand_ins: capacity.stand_ins,
             variances: if sampling == Sampling::All { 1 } else { stacks },
             frames: power_of_two("number of frames", frame_capacity, MAX_FRAME_ENTRIES)?,
             frame_capacity,
@@ -287,6 +293,7 @@ pub(super) fn load<'obj>(
     set_knobs(&mut object, settings, &sizes)?;
     store_maps!(object).set(&sizes, &settings.capacity, settings.calls)?;
     set_array_sizes(&mut object, &sizes)?;
+    object.maps.stand_ins.set_max_entries(sizes.stand_ins.max(1))?;
     if settings.walk == Walk::Kernel {
         object.maps.kernel_stacks.set_max_entries(KERNEL_STACKS)?;
     } else {

@@ -24,6 +24,16 @@ pub struct SharedWords<W> {
     words: PhantomData<W>,
 }
 
+impl SharedWords<AtomicU32> {
+    /// The words as plain integers, for an array that programs only read. Whoever can write it through this must not share it.
+    pub(super) fn plain(&self) -> &[u32] {
+        let words = self.words();
+        // SAFETY: an `AtomicU32` has the layout of a `u32`. The kernel's programs do not write this array, and its holder writes it only
+        // where it has it to itself (`TableStore`), so that the words do not change while they are borrowed.
+        unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), words.len()) }
+    }
+}
+
 #[allow(private_bounds, reason = "what a word is, is decided here")]
 impl<W: Word> SharedWords<W> {
     /// Maps the first `length` words of the BPF array, or the ring of the event, that `map` is.

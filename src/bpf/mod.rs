@@ -15,6 +15,7 @@ mod detach;
 mod distance;
 mod faults;
 mod fdinfo;
+mod finished;
 mod frees;
 mod hold;
 mod kernel_trace;
@@ -32,6 +33,7 @@ mod registers;
 mod source;
 #[cfg(test)]
 mod stack_depth;
+mod stand_ins;
 mod statistics;
 mod store;
 mod tables;
@@ -84,6 +86,7 @@ pub use code_log::{Change, CodeLog, Logged};
 pub use detach::detach_at_once;
 pub use distance::Distance;
 pub use faults::FaultWatch;
+pub use finished::FinishedStack;
 pub use frees::FreeNotes;
 pub use hold::Hold;
 pub use kernel_trace::{KernelMisses, KernelSettings, KernelTrace, Tracing};
@@ -95,6 +98,7 @@ pub use regions::{CallHooks, RegionWatch};
 pub use registers::{Registers, RegistersError, ThreadState};
 pub(crate) use skeleton::types;
 pub use source::write_source;
+pub use stand_ins::StandIns;
 pub use statistics::{AllRuns, ProbePrograms, Runs, Statistics};
 pub(crate) use store::Recorded;
 pub use tables::{Stored, TableStore};
@@ -122,6 +126,9 @@ pub struct Kernel<'obj> {
     pub(crate) events: MapHandle,
     /// Queue of `types::region_event` and `types::fault_event`; `None` where mapping calls are not followed.
     pub(crate) region_events: Option<MapHandle>,
+    /// Queue of `types::deferred_walk`.
+    pub(crate) deferred_walks: MapHandle,
+    pub stand_ins: StandIns,
     /// Notes of freed memory; `None` where none are made.
     pub(crate) free_notes: Option<Arc<FreeNotes>>,
     /// Arrays and tables that probes write, for `collect`.
@@ -159,6 +166,8 @@ impl<'obj> Kernel<'obj> {
             recorded.source = Source::Usdt;
         }
         let events = MapHandle::try_from(&maps.events)?;
+        let deferred_walks = MapHandle::try_from(&maps.deferred_walks)?;
+        let stand_ins = StandIns::new(MapHandle::try_from(&maps.stand_ins)?, &publisher.sizes)?;
         let probed = map_words(&maps.bss_probed)?;
         let usdt_sites = map_words(&maps.bss_usdt)?;
         let tables = TableStore::new(map_words(&maps.bss_tables)?);
@@ -171,6 +180,8 @@ impl<'obj> Kernel<'obj> {
             processes,
             events,
             region_events: region_events.transpose()?,
+            deferred_walks,
+            stand_ins,
             free_notes: None,
             recorded: Arc::new(recorded),
             skeleton,

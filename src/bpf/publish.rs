@@ -159,10 +159,15 @@ impl Publisher {
         })
     }
 
-    /// Lets walks request a reload again, after one that found nothing new.
-    pub fn accept_requests(&self, slot: u32) {
+    /// Lets walks request a reload again, after one that found nothing new. `in_vain`: until something changes, walks that lack the
+    /// same are not worth finishing.
+    pub fn accept_requests(&self, slot: u32, in_vain: bool) {
+        let state = match in_vain {
+            true => types::reload_request::RELOAD_IN_VAIN.0,
+            false => 0,
+        };
         if let [_, _, _, _, reload_requested, ..] = self.process(slot) {
-            reload_requested.store(0, Ordering::SeqCst);
+            reload_requested.store(state.into(), Ordering::SeqCst);
         }
     }
 

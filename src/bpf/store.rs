@@ -5,6 +5,7 @@
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use leak_report::model::{CallTrace, Sampling, Source};
 use libbpf_rs::libbpf_sys::{BPF_F_MMAPABLE, bpf_map_create_opts};
@@ -12,6 +13,7 @@ use libbpf_rs::{MapCore, MapHandle, MapMut, MapType, OpenMapMut};
 
 use super::batch::HashTable;
 use super::distance::Distance;
+use super::finished::FinishedStacks;
 use super::load::{Capacity, LoadError, Sizes};
 use super::memory::{SharedWords, Word};
 use super::skeleton::types;
@@ -216,6 +218,10 @@ pub(crate) struct Recorded {
     pub(crate) blocks: HashTable,
     /// Blocks that are not yet in `blocks`.
     pub(crate) young: YoungBlocks,
+    /// Stacks that user space has found.
+    finished: Mutex<FinishedStacks>,
+    /// Record number of the first of them: beyond all records of the kernel side.
+    pub(super) first_finished: u32,
 }
 
 impl Recorded {
@@ -241,6 +247,8 @@ impl Recorded {
             call_events: call_events.transpose()?,
             blocks: HashTable::new(MapHandle::try_from(maps.blocks)?),
             young: YoungBlocks::new(MapHandle::try_from(maps.young)?).map_err(libbpf_rs::Error::from)?,
+            finished: Mutex::default(),
+            first_finished: sizes.stacks,
         };
         recorded.reserve_fixed_stacks();
         if let Sampling::Governed(first) = sampling {
@@ -257,6 +265,10 @@ impl Recorded {
                 fixed
             }
         }
+    }
+
+    pub(super) fn finished(&self) -> MutexGuard<'_, FinishedStacks> {
+        self.finished.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Marks the stack records with fixed meanings as used.

@@ -47,6 +47,11 @@ impl TableStore {
         Self { memory, placement }
     }
 
+    /// All words, which only this process writes.
+    pub fn words(&self) -> &[u32] {
+        self.memory.plain()
+    }
+
     /// Marks the images that are in use now: others are evicted first.
     pub fn touch(&mut self, is_used: impl Fn(ModuleId) -> bool) {
         self.placement.touch(|(module, _)| is_used(module));
@@ -87,6 +92,11 @@ impl TableStore {
         publisher: &Publisher,
     ) -> Result<Option<Stored>, libbpf_rs::Error> {
         self.place((module, Part::Saves), image, is_used, publisher)
+    }
+
+    /// Returns whether the saves of `module` are stored.
+    pub fn has_saves(&self, module: ModuleId) -> bool {
+        self.placement.start_of((module, Part::Saves)).is_some()
     }
 
     fn place(

@@ -152,7 +152,7 @@ impl CheckedFile {
     }
 }
 
-fn open_path(path: &Path, flags: OFlag) -> io::Result<OwnedFd> {
+pub(super) fn open_path(path: &Path, flags: OFlag) -> io::Result<OwnedFd> {
     let flags = OFlag::O_PATH | OFlag::O_CLOEXEC | flags;
     Ok(nix::fcntl::open(path, flags, nix::sys::stat::Mode::empty())?)
 }

@@ -82,6 +82,25 @@ impl History {
         }
     }
 
+    /// Newest of the last epochs in which all of these addresses mean the same as in `mappings`.
+    pub fn epoch_with(&self, mappings: &Mappings, addresses: &[Avma]) -> Option<u32> {
+        let code = |mappings: &Mappings, address| mappings.find(address).map(|entry| entry.code.clone());
+        let agrees = |epoch: &Mappings| {
+            addresses
+                .iter()
+                .all(|&address| code(epoch, address) == code(mappings, address))
+        };
+        let kept = self
+            .epochs
+            .iter()
+            .enumerate()
+            .skip(self.first)
+            .rev()
+            .take(MAX_LATER);
+        let found = kept.into_iter().find(|(_, epoch)| agrees(epoch))?;
+        u32::try_from(found.0).ok()
+    }
+
     /// Number of the current epoch.
     pub fn current(&self) -> u32 {
         u32::try_from(self.epochs.len().saturating_sub(1)).unwrap_or(u32::MAX)

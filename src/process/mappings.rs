@@ -119,6 +119,31 @@ impl Mappings {
         contains(&entry.range, address).then_some(entry)
     }
 
+    /// Returns whether this very mapping is among them, maybe as a part of a longer one.
+    pub(super) fn has(&self, code: &CodeMapping) -> bool {
+        self.find(code.range.start)
+            .is_some_and(|entry| entry.code == code.code && entry.range.end >= code.range.end)
+    }
+
+    /// The mappings after another was made, maybe over some of these.
+    pub(super) fn with(&self, new: &CodeMapping) -> Self {
+        let part = |entry: &CodeMapping, range: Range<Avma>| CodeMapping {
+            range,
+            code: entry.code.clone(),
+        };
+        let rests = self.entries.iter().flat_map(|entry| {
+            let below = entry.range.start..entry.range.end.min(new.range.start);
+            let above = entry.range.start.max(new.range.end)..entry.range.end;
+            [part(entry, below), part(entry, above)]
+        });
+        let rests = rests.filter(|entry| entry.range.start < entry.range.end);
+        Self {
+            settled: self.settled.clone(),
+            malformed_lines: self.malformed_lines,
+            ..rests.chain([new.clone()]).collect()
+        }
+    }
+
     /// All mappings, ascending.
     pub fn entries(&self) -> &[CodeMapping] {
         &self.entries

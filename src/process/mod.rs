@@ -24,6 +24,7 @@ mod settled;
 mod shortened;
 pub mod smaps;
 pub(crate) mod stat;
+pub mod timeline;
 pub mod touched;
 
 use std::ffi::OsStr;
@@ -41,9 +42,11 @@ pub use history::{Epoch, History};
 pub use mappings::{CodeMapping, MappedCode, Mappings};
 pub use modules::{BuildId, Module, ModuleId, Modules, Unreadable};
 pub use name::ProcessName;
+pub use past::ProcessRoot;
 use process_memory::ProcessMemory;
 use settled::Settled;
 use stat::Stat;
+pub use timeline::Timeline;
 
 use crate::base::pages;
 use crate::base::proc_fields::ProcFields;

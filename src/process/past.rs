@@ -6,16 +6,17 @@
 //! its content is the same all the same, but its times do not tell, that costs a table and never gives a wrong one.
 
 use std::fs::{File, Metadata};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use std::{fs, io};
 
+use nix::fcntl::OFlag;
 use nix::time::{ClockId, clock_getres, clock_gettime};
 
-use super::foreign::{LastLink, open_exactly, open_in_root};
+use super::foreign::{LastLink, open_exactly, open_in_root, open_path};
 use super::mappings::{CodeMapping, code_of};
 use super::maps::{MapsEntry, MapsName};
 use super::maps_of;
@@ -56,17 +57,43 @@ impl Moment {
     }
 }
 
+/// The root directory of a process, also after its end.
+#[derive(Debug)]
+pub struct ProcessRoot(OwnedFd);
+
+impl ProcessRoot {
+    /// The root of process `pid`.
+    ///
+    /// # Errors
+    ///
+    /// It has ended, or may not be read.
+    pub fn of(pid: u32) -> io::Result<Self> {
+        let root = PathBuf::from(format!("/proc/{pid}/root"));
+        open_path(&root, OFlag::O_DIRECTORY).map(Self)
+    }
+
+    fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
+    }
+}
+
 impl Modules {
     /// Finds what process `pid` mapped as code when it made the mapping `entry`, at `mapped`: nanoseconds of `CLOCK_MONOTONIC`.
     ///
     /// A file that was seen before is not opened again. Others are opened if they are still mapped there, or have their path in the
-    /// process's root; [`Unreadable::Gone`] if neither is so, which is the case for all files of a process that has ended, and
+    /// process's root, or in `root`, which it had once, where the process has ended; [`Unreadable::Gone`] if neither is so, and
     /// [`Unreadable::Changed`] if it may be another.
-    pub fn of_past(&mut self, pid: u32, entry: &MapsEntry, mapped: u64) -> CodeMapping {
+    pub fn of_past(
+        &mut self,
+        pid: u32,
+        root: Option<&ProcessRoot>,
+        entry: &MapsEntry,
+        mapped: u64,
+    ) -> CodeMapping {
         let find = |modules: &mut Self| match &entry.name {
             MapsName::Special(_) => modules.past_vdso(pid, entry),
             MapsName::File { .. } | MapsName::Anonymous => {
-                modules.past_file(pid, entry, Moment::from_monotonic(mapped))
+                modules.past_file(pid, root, entry, Moment::from_monotonic(mapped))
             }
         };
         CodeMapping {
@@ -75,8 +102,14 @@ impl Modules {
         }
     }
 
-    fn past_file(&mut self, pid: u32, entry: &MapsEntry, moment: Moment) -> Result<ModuleId, Unreadable> {
-        let module = self.of_file_mapping(entry, |path| open_past(pid, entry, path, moment))?;
+    fn past_file(
+        &mut self,
+        pid: u32,
+        root: Option<&ProcessRoot>,
+        entry: &MapsEntry,
+        moment: Moment,
+    ) -> Result<ModuleId, Unreadable> {
+        let module = self.of_file_mapping(entry, |path| open_past(pid, root, entry, path, moment))?;
         let is_same = self.get(module).is_some_and(|module| module.is_of(&moment));
         is_same.then_some(module).ok_or(Unreadable::Changed)
     }
@@ -93,8 +126,18 @@ impl Modules {
 }
 
 /// Opens the file of a mapping of the past: what is mapped there now, or what has its path now, if either is the same.
-fn open_past(pid: u32, entry: &MapsEntry, path: &Path, moment: Moment) -> Result<Opened, Unreadable> {
-    let file = mapped_now(pid, entry, path).map_or_else(|| by_path(pid, entry, path), Ok)?;
+fn open_past(
+    pid: u32,
+    root: Option<&ProcessRoot>,
+    entry: &MapsEntry,
+    path: &Path,
+    moment: Moment,
+) -> Result<Opened, Unreadable> {
+    let own_root = PathBuf::from(format!("/proc/{pid}/root"));
+    let in_root = |root: &Path| by_path(root, entry, path);
+    let file = mapped_now(pid, entry, path)
+        .map_or_else(|| in_root(&own_root), Ok)
+        .or_else(|error| root.map_or(Err(error), |root| in_root(&root.path())))?;
     let metadata = file.metadata().map_err(|error| cannot_open(&error))?;
     if !moment.is_before(&metadata) {
         return Err(Unreadable::Changed);
@@ -117,11 +160,10 @@ fn mapped_now(pid: u32, entry: &MapsEntry, path: &Path) -> Option<File> {
     is_same.then_some(file)
 }
 
-/// The file that has the path in the process's root now, if it has the device and the inode number.
-fn by_path(pid: u32, entry: &MapsEntry, path: &Path) -> Result<File, Unreadable> {
-    let root = PathBuf::from(format!("/proc/{pid}/root"));
+/// The file that has the path in a root now, if it has the device and the inode number.
+fn by_path(root: &Path, entry: &MapsEntry, path: &Path) -> Result<File, Unreadable> {
     // No size limit: the file was mapped already.
-    let found = open_in_root(&root, path, LastLink::Follow, u64::MAX);
+    let found = open_in_root(root, path, LastLink::Follow, u64::MAX);
     let absent = Unreadable::CannotOpen(io::ErrorKind::NotFound);
     let file = found
         .map_err(Unreadable::from)
@@ -227,7 +269,10 @@ mod tests {
         let mut first = Modules::new();
         let maps = maps_of(pid).expect("our own");
         let code: Vec<_> = maps.into_iter().filter(|entry| entry.executable).collect();
-        let past: Vec<_> = code.iter().map(|entry| first.of_past(pid, entry, now)).collect();
+        let past: Vec<_> = code
+            .iter()
+            .map(|entry| first.of_past(pid, None, entry, now))
+            .collect();
         let count = first.iter().count();
         let mappings = target.read_mappings(&mut first).expect("we run");
         assert_eq!(first.iter().count(), count);
@@ -251,17 +296,17 @@ mod tests {
         own.library = None;
         assert_eq!(own.find_entry(), None);
         let mut seen = Modules::new();
-        let by_path = module(seen.of_past(pid, &entry, mapped));
+        let by_path = module(seen.of_past(pid, None, &entry, mapped));
         assert!(by_path.is_ok(), "{by_path:?}");
         fs::remove_file(own.path()).expect("ours");
-        assert_eq!(module(seen.of_past(pid, &entry, mapped)), by_path);
+        assert_eq!(module(seen.of_past(pid, None, &entry, mapped)), by_path);
         assert_eq!(
-            module(Modules::new().of_past(pid, &entry, mapped)),
+            module(Modules::new().of_past(pid, None, &entry, mapped)),
             Err(Unreadable::Gone)
         );
         // Nor does another file at its path pass for it.
         fs::copy(system_library(), own.path()).expect("a library");
-        assert!(module(Modules::new().of_past(pid, &entry, mapped)).is_err());
+        assert!(module(Modules::new().of_past(pid, None, &entry, mapped)).is_err());
     }
 
     /// A file that has the number of a deleted one, or that was written to since, is not taken for what was mapped.
@@ -271,12 +316,12 @@ mod tests {
         let mut own = Own::load();
         let (entry, mapped) = (own.entry(), monotonic());
         let mut modules = Modules::new();
-        assert!(module(modules.of_past(pid, &entry, mapped)).is_ok());
+        assert!(module(modules.of_past(pid, None, &entry, mapped)).is_ok());
         // As if it had been mapped before the file was made.
         let before = mapped - 10_000_000_000;
         for modules in [&mut modules, &mut Modules::new()] {
             assert_eq!(
-                module(modules.of_past(pid, &entry, before)),
+                module(modules.of_past(pid, None, &entry, before)),
                 Err(Unreadable::Changed)
             );
         }
@@ -286,7 +331,7 @@ mod tests {
         fs::write(own.path(), content).expect("the same file");
         for modules in [&mut modules, &mut Modules::new()] {
             assert_eq!(
-                module(modules.of_past(pid, &entry, mapped)),
+                module(modules.of_past(pid, None, &entry, mapped)),
                 Err(Unreadable::Changed)
             );
         }
@@ -295,13 +340,13 @@ mod tests {
         let again = (own.entry(), monotonic());
         // Bytes of the module are those of its opening, or not.
         assert_eq!(
-            module(modules.of_past(pid, &again.0, again.1)),
+            module(modules.of_past(pid, None, &again.0, again.1)),
             Err(Unreadable::Changed)
         );
-        assert!(module(Modules::new().of_past(pid, &again.0, again.1)).is_ok());
+        assert!(module(Modules::new().of_past(pid, None, &again.0, again.1)).is_ok());
     }
 
-    /// Files of a process that has ended are known if they were seen before, and all else is gone.
+    /// Files of a process that has ended are known if they were seen before, or are found by its root, and all else is gone.
     #[test]
     fn ended_process() {
         let own = Own::load();
@@ -311,17 +356,27 @@ mod tests {
             ..entry.clone()
         };
         let mut seen = Modules::new();
-        let known = module(seen.of_past(std::process::id(), &entry, mapped));
+        let known = module(seen.of_past(std::process::id(), None, &entry, mapped));
         assert!(known.is_ok(), "{known:?}");
         // Above the kernel's maximum pid, 2^22.
         let ended = u32::MAX;
-        assert_eq!(module(seen.of_past(ended, &entry, mapped)), known);
+        assert_eq!(module(seen.of_past(ended, None, &entry, mapped)), known);
         let mut new = Modules::new();
-        assert_eq!(module(new.of_past(ended, &entry, mapped)), Err(Unreadable::Gone));
-        assert_eq!(module(new.of_past(ended, &vdso, mapped)), Err(Unreadable::Gone));
+        assert_eq!(
+            module(new.of_past(ended, None, &entry, mapped)),
+            Err(Unreadable::Gone)
+        );
+        // By the root that it had, which is ours.
+        let root = ProcessRoot::of(std::process::id()).expect("we run");
+        let by_root = module(new.of_past(ended, Some(&root), &entry, mapped));
+        assert!(by_root.is_ok(), "{by_root:?}");
+        assert_eq!(
+            module(new.of_past(ended, None, &vdso, mapped)),
+            Err(Unreadable::Gone)
+        );
         // Not where it was: what is there is no vDSO.
         assert_eq!(
-            module(new.of_past(std::process::id(), &vdso, mapped)),
+            module(new.of_past(std::process::id(), None, &vdso, mapped)),
             Err(Unreadable::Gone)
         );
     }

@@ -1,6 +1,6 @@
 //! Reads blocks while the processes are followed.
 
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -61,6 +61,13 @@ impl Session<'_> {
     ) -> anyhow::Result<T> {
         let (sender, receiver) = channel();
         thread::spawn(move || sender.send(work()));
+        self.live.is_being_read = true;
+        let result = self.follow_until_done(signals, &receiver);
+        self.live.is_being_read = false;
+        result
+    }
+
+    fn follow_until_done<T>(&mut self, signals: &Signals, receiver: &Receiver<T>) -> anyhow::Result<T> {
         let mut ended = false;
         loop {
             let waited = match ended {

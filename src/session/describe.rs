@@ -147,7 +147,10 @@ pub(super) fn report<O: Origin>(
     let mut describer = Describer::new(origin);
     let sites = sites_of(&describer.origin, snapshot);
     inspect(&sites);
-    let mut completeness = Completeness::of(&sites);
+    let mut completeness = Completeness {
+        unfinished_walks: snapshot.unfinished_walks,
+        ..Completeness::of(&sites)
+    };
     let ends = describer.ends(&sites);
     let steps = match walked {
         None => describer.steps(&sites),
@@ -384,6 +387,7 @@ impl<O: Origin> Describer<O> {
             outstanding: site.outstanding(),
             allocated: site.allocated,
             lost: site.lost,
+            finished_walks: site.finished_walks,
             end: site.end,
             end_at: site.end_at.map(|end_at| self.location(end_at)),
             path: self.path(&site),

@@ -214,7 +214,7 @@ impl Live<'_> {
             if let Some(process) = self.processes.get_mut(&number) {
                 process.reloads.done(began, Instant::now(), changed);
                 if !changed {
-                    self.kernel.publisher.accept_requests(process.instance.slot);
+                    self.kernel.publisher.accept_requests(process.instance.slot, true);
                 }
             }
         }
@@ -262,9 +262,11 @@ impl Live<'_> {
             return Ok(());
         }
         let began = Instant::now();
+        let ended = self.ended();
         self.kernel
             .forget_ended()
             .context("cannot clear the block table of ended processes")?;
+        self.give_back_stand_ins(|instance| ended.contains(&instance))?;
         tracing::debug!("blocks of ended processes forgotten in {:.1?}", began.elapsed());
         let pause = (PAUSE_PER_WORK * began.elapsed()).max(MIN_PAUSE);
         self.lifecycle.to_forget = false;

@@ -13,6 +13,7 @@ use unwind_tables::addr::Avma;
 
 use super::TraceConfig;
 use super::attachments::Attachments;
+use super::deferred::CodeOverTime;
 use super::faults::PageLedger;
 use super::phases::Phases;
 use super::probes::AllocatorProbes;
@@ -22,7 +23,8 @@ use super::tables::{BuiltTables, ModuleTables};
 use super::unreadable::UnreadableLog;
 use super::ways::{Way, ways};
 use crate::allocator::{Catalog, PAGE_FAULT};
-use crate::bpf::collect::EventQueue;
+use crate::bpf::collect::{EventQueue, WalkQueue};
+use crate::bpf::monotonic_nanoseconds;
 use crate::bpf::preflight;
 use crate::bpf::{
     Capacity, FaultSettings, Hold, Kernel, Published, Reading, RegionWatch, Settings, Storage, Walk, Watch,
@@ -52,6 +54,9 @@ const MAX_BLOCKS: u32 = 1 << 25;
 const CODE_BYTES_PER_STACK: u64 = 512;
 const MIN_STACKS: u32 = 1 << 16;
 const MAX_STACKS: u32 = 1 << 17;
+/// Walks that user space finishes whose blocks are outstanding. One library, while memleak waits for a CPU, can allocate some
+/// thousand: libsqlite3 and OpenSSL each 4000 blocks when they are loaded, which they keep.
+const STAND_INS: u32 = 1 << 14;
 
 /// Maximum pieces of mappings per process: by default the kernel allows 65,530 (vm.max_map_count), but merges
 /// neighbours that are alike. Some 100 MB.
@@ -100,6 +105,13 @@ pub(super) struct Live<'obj> {
     pub(super) tables: ModuleTables,
     pub(super) modules: Modules,
     pub(super) probes: AllocatorProbes,
+    /// Walks that are to be finished here.
+    pub(super) walks: WalkQueue,
+    pub(super) code: CodeOverTime,
+    /// True while another thread reads single blocks.
+    pub(super) is_being_read: bool,
+    /// True if calls are reported one by one.
+    pub(super) traces_calls: bool,
     unreadable: UnreadableLog,
     pub(super) lifecycle: super::lifecycle::Lifecycle,
     /// Time at which the last probe was attached.
@@ -191,6 +203,7 @@ impl<'obj> Live<'obj> {
                 .then(|| Ledger::new(config.max_blocks.unwrap_or(MAX_REGIONS))),
             pages: faults.map(|faults| page_ledger(config, faults)),
             events: EventQueue::open(&kernel)?,
+            walks: WalkQueue::open(&kernel).context("cannot receive walks")?,
             kernel,
             walk: config.walk,
             checks_walks: config.fast_paths.checked,
@@ -199,6 +212,9 @@ impl<'obj> Live<'obj> {
             tables: ModuleTables::default(),
             modules: std::mem::take(&mut prepared.modules),
             probes: std::mem::take(&mut prepared.probes),
+            code: CodeOverTime::start(),
+            is_being_read: false,
+            traces_calls: config.calls.is_some(),
             unreadable: UnreadableLog::default(),
             lifecycle: super::lifecycle::Lifecycle::default(),
             started: Instant::now(),
@@ -376,7 +392,8 @@ impl<'obj> Live<'obj> {
         let Some(process) = self.processes.get_mut(&number) else {
             return Ok(false);
         };
-        let slot = process.instance.slot;
+        let (slot, pid) = (process.instance.slot, process.facts.pid);
+        let began = monotonic_nanoseconds();
         let reading = self.kernel.publisher.begin_reading(slot);
         let target = process.target.as_ref();
         // An exiting process has no mappings to read; `lifecycle` notices its exit.
@@ -387,6 +404,7 @@ impl<'obj> Live<'obj> {
             return Ok(false);
         }
         let changed = mappings != process.mappings;
+        self.code.note_reading(pid, began, &mappings);
         if changed {
             self.publish(number, reading, mappings)?;
         }
@@ -435,7 +453,7 @@ impl<'obj> Live<'obj> {
     }
 
     /// Builds and stores the missing tables that `mappings` need. Returns how many were built.
-    fn provide_tables(&mut self, mappings: &Mappings) -> anyhow::Result<usize> {
+    pub(super) fn provide_tables(&mut self, mappings: &Mappings) -> anyhow::Result<usize> {
         let live = self.processes.values().map(|process| &process.mappings);
         let used = self.tables.used(live.chain([mappings]), &self.modules);
         let is_used = |module| used.contains(&module);
@@ -454,6 +472,7 @@ impl<'obj> Live<'obj> {
             return Ok(());
         };
         let slot = process.instance.slot;
+        let mut has_saves = false;
         if let Some(MappedCode::Module { module, .. }) =
             process.mappings.find(address).map(|entry| &entry.code)
         {
@@ -464,8 +483,9 @@ impl<'obj> Live<'obj> {
                 .tables
                 .provide_saves(module, &self.modules, &used, &mut self.kernel);
             provided.context("cannot store unwind tables")?;
+            has_saves = self.tables.has_saves(module, &self.kernel);
         }
-        self.kernel.publisher.accept_requests(slot);
+        self.kernel.publisher.accept_requests(slot, !has_saves);
         Ok(())
     }
 
@@ -530,6 +550,7 @@ fn capacity(config: &TraceConfig, prepared: &Prepared) -> Capacity {
         stacks: config
             .max_stacks
             .unwrap_or_else(|| stacks(config.follow_fork, &prepared.mappings)),
+        stand_ins: STAND_INS,
         blocks: config.max_blocks.unwrap_or_else(|| blocks(&prepared.targets)),
     }
 }

@@ -8,6 +8,7 @@ mod attachments;
 mod calls;
 mod config;
 mod copies;
+mod deferred;
 mod describe;
 mod faults;
 mod held;
@@ -256,6 +257,7 @@ impl<'obj> Session<'obj> {
                 return Ok(true);
             }
             next_reload = live.reload_due()?;
+            next_reload = live.finish_some_walks()?.or(next_reload);
             if signals.take_mark() {
                 self.since.mark(&self.snapshot()?);
             }
@@ -369,6 +371,7 @@ impl<'obj> Session<'obj> {
             // Even blocks whose timestamps are early are then in the totals if they look old.
             std::thread::sleep(Moment::PRECISION);
         }
+        self.live.finish_all_walks()?;
         let mut snapshot = self.snapshot()?;
         let overhead = self.meter.as_ref().map(|meter| meter.overhead(&self.live.probes));
         let (blocks, judging) = self.read_blocks(moment, view, signals, judging)?;

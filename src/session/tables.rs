@@ -151,21 +151,21 @@ impl ModuleTables {
         Ok(State::NoRoom(image.words().len()))
     }
 
-    /// Builds and stores the saves of a module, once.
+    /// Builds and stores the saves of a module, once. Returns whether it has them now, and had not before.
     pub(super) fn provide_saves(
         &mut self,
         module: ModuleId,
         modules: &Modules,
         used: &HashSet<ModuleId>,
         kernel: &mut Kernel<'_>,
-    ) -> Result<(), libbpf_rs::Error> {
+    ) -> Result<bool, libbpf_rs::Error> {
         let original = self.copies.known_original(module);
         let Some(module) = modules.get(original).filter(|_| self.saves.insert(original)) else {
-            return Ok(());
+            return Ok(false);
         };
         let path = module.path.display();
         let Ok(Some(image)) = compile_saves(module.bytes()) else {
-            return Ok(());
+            return Ok(false);
         };
         let is_used = |module| used.contains(&module);
         match kernel
@@ -178,13 +178,21 @@ impl ModuleTables {
                     image.byte_len()
                 );
                 self.forget(&stored, &path.to_string());
+                Ok(true)
             }
-            None => tracing::warn!(
-                "no room for where {path} saves registers, {}: stacks end where it is needed; raise --table-memory",
-                size(image.byte_len() as u64)
-            ),
+            None => {
+                tracing::warn!(
+                    "no room for where {path} saves registers, {}: stacks end where it is needed; raise --table-memory",
+                    size(image.byte_len() as u64)
+                );
+                Ok(false)
+            }
         }
-        Ok(())
+    }
+
+    /// Returns whether the kernel side has the saves of a module.
+    pub(super) fn has_saves(&self, module: ModuleId, kernel: &Kernel<'_>) -> bool {
+        kernel.tables.has_saves(self.copies.known_original(module))
     }
 
     fn forget(&mut self, stored: &Stored, path: &str) {

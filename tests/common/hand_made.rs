@@ -119,6 +119,7 @@ pub fn hostile() -> [Report; 2] {
         stacks: BTreeMap::from([(End::Complete, 2), (End::NoCfi, 1)]),
         allocations: BTreeMap::from([(End::Complete, 28), (End::NoCfi, 2)]),
         frames: BTreeMap::from([(FoundBy::Probe, 30), (FoundBy::Cfi, 28), (FoundBy::Fp, 4)]),
+        ..Completeness::default()
     };
     report.ends = vec![EndGroup {
         module: Some(plugin),

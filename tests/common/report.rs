@@ -206,6 +206,10 @@ pub struct Unwinding {
     pub stacks: BTreeMap<String, u64>,
     pub allocations: BTreeMap<String, u64>,
     pub frames: Frames,
+    /// Walks that were finished in user space.
+    pub finished_in_user_space: u64,
+    /// Walks for which there was no room for that.
+    pub not_finished: u64,
     pub ends: Vec<EndGroup>,
     pub modules: Vec<ModuleUse>,
 }
@@ -430,7 +434,11 @@ impl Report {
             frames,
             ends,
             modules,
+            finished_in_user_space,
+            not_finished,
         } = &self.unwinding;
+        let walks = finished_in_user_space.saturating_add(*not_finished);
+        assert!(walks <= allocations.values().sum::<u64>(), "{self}");
         let incomplete = |sums: &BTreeMap<String, u64>| sums.values().sum::<u64>() - sums["complete"];
         let of_ends = |sum: fn(&EndGroup) -> u64| ends.iter().map(sum).sum::<u64>();
         assert_eq!(of_ends(|end| end.stacks), incomplete(stacks), "{self}");

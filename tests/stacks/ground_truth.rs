@@ -176,3 +176,19 @@ sys.stdin.readline()
         .env("PYTHONHASHSEED", "1");
     check(&test_directory("python"), &mut command, 500, 100_000);
 }
+
+/// Extension modules that are loaded one after the other, from before main to the exit: each allocates before its table is in the kernel.
+#[test]
+fn python_imports() {
+    let script = "import json, decimal, sqlite3, ctypes, ssl, hashlib, xml.etree.ElementTree, unicodedata, asyncio, multiprocessing, lzma, \
+                  bz2, curses, readline";
+    let python = stock("/usr/bin/python3", "python3");
+    let mut command = Command::new(python);
+    command.args(["-c", script]).env("PYTHONHASHSEED", "1");
+    let accounts = Witness::preloaded(&test_directory("python-imports")).watch_whole(&mut command, &[]);
+    accounts.check_equal();
+    accounts.check_complete();
+    let unwinding = &accounts.report.unwinding;
+    assert!(unwinding.finished_in_user_space > 100, "{unwinding:?}");
+    assert_eq!(unwinding.not_finished, 0, "{unwinding:?}");
+}

@@ -66,11 +66,13 @@ pub enum End {
     KernelUnwinder = 13,
     /// The walk has inspected [`MAX_LOOKS`] frames for saved registers.
     LookLimit = 14,
+    /// Finished from a copy of the stack, which is deeper than what was copied.
+    BeyondCopy = 15,
 }
 
 impl End {
     /// Every cause, in the order of their numbers.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Complete,
         Self::NoMapping,
         Self::AnonymousCode,
@@ -86,6 +88,7 @@ impl End {
         Self::StackTableFull,
         Self::KernelUnwinder,
         Self::LookLimit,
+        Self::BeyondCopy,
     ];
 
     /// Returns the cause with this number.
@@ -111,6 +114,7 @@ impl End {
             Self::StackTableFull => "stack_table_full",
             Self::KernelUnwinder => "kernel_unwinder",
             Self::LookLimit => "look_limit",
+            Self::BeyondCopy => "beyond_copy",
         }
     }
 }
@@ -249,7 +253,18 @@ mod mapping_stop {
 
 /// Walks the stack from `start`. `read` returns the 8 bytes at an address, or `None` for a fault.
 pub fn walk(tables: Tables<'_>, start: Registers, read: impl FnMut(Avma) -> Option<u64>) -> Stack {
+    walk_linked(tables, start, None, read)
+}
+
+/// Like [`walk`], from a frame whose link register is `link` (AArch64): one that is running, and not in a call.
+pub fn walk_linked(
+    tables: Tables<'_>,
+    start: Registers,
+    link: Option<u64>,
+    read: impl FnMut(Avma) -> Option<u64>,
+) -> Stack {
     let mut walk = Walk::new(tables, start, read);
+    walk.lr = link;
     loop {
         if let Err(end) = walk.step() {
             return Stack {

@@ -256,6 +256,9 @@ pub struct Stack {
     /// Allocated but not recorded; not included in `allocated`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub lost: Amount,
+    /// Walks of it that were finished in user space.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub finished_walks: u64,
     /// Reason why the walk ended.
     pub end: End,
     /// Location where the walk ended; `None` for complete stacks.

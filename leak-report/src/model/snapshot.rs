@@ -32,6 +32,8 @@ pub struct StackTotals {
     pub kind: Option<RegionKind>,
     /// Allocated but not recorded; not included in `allocated`.
     pub lost: Amount,
+    /// Walks of it that were finished in user space.
+    pub finished_walks: u64,
 }
 
 impl StackTotals {
@@ -69,4 +71,6 @@ pub struct Snapshot {
     pub losses: Losses,
     /// Repeated walks; zero outside tests.
     pub walks: CheckedWalks,
+    /// Walks for user space to finish for which there was no room.
+    pub unfinished_walks: u64,
 }

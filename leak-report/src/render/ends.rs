@@ -108,6 +108,10 @@ pub fn explain(end: End) -> Explained {
             "registers were looked for in more frames than a walk may look at",
             "Code that keeps its frame in a register which no frame below saves; please report it.",
         ),
+        End::BeyondCopy => (
+            "finished from a copy of the stack, which is deeper than what is copied",
+            "Code that had just been mapped, at a depth of more than 32 KiB to 128 KiB; please report it.",
+        ),
     };
     Explained { meaning, advice }
 }

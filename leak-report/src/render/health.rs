@@ -188,7 +188,26 @@ fn render_stacks(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let share = percent(complete_walks, walks);
     let text = format!("{complete} of {total} complete ({share} of allocations)");
     line(out, "Stacks", text)?;
+    lines(out, "", finished_line(report).into_iter().collect())?;
     lines(out, "", incomplete_lines(report))
+}
+
+/// A line about walks that were finished in user space, or could not be.
+fn finished_line(report: &Report) -> Option<String> {
+    let (finished, not) = (
+        report.completeness.finished_walks,
+        report.completeness.unfinished_walks,
+    );
+    let without_room = match not {
+        0 => String::new(),
+        not => format!("; no room for {not} others, which end there"),
+    };
+    (finished > 0 || not > 0).then(|| {
+        format!(
+            "{} finished in user space, through code that had just been mapped{without_room}",
+            counted(finished, "walk")
+        )
+    })
 }
 
 /// A line for each reason for which stacks are incomplete, followed by its remedy.

@@ -156,6 +156,8 @@ struct UnwindingJson<'a> {
     stacks: BTreeMap<&'static str, u64>,
     allocations: BTreeMap<&'static str, u64>,
     frames: FramesJson,
+    finished_in_user_space: u64,
+    not_finished: u64,
     ends: Vec<EndGroupJson<'a>>,
     modules: Vec<ModuleJson<'a>>,
 }
@@ -214,6 +216,9 @@ struct StackJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     held: Option<HeldJson<'a>>,
     lost: AmountJson,
+    /// Only if there are some.
+    #[serde(skip_serializing_if = "is_zero")]
+    finished_in_user_space: u64,
     end: &'static str,
     end_at: Option<EndAtJson<'a>>,
     frames: Vec<FrameJson<'a>>,
@@ -316,6 +321,8 @@ impl<'a> From<&'a Report> for ReportJson<'a> {
                     cfi: completeness.frames_by(FoundBy::Cfi),
                     fp: completeness.frames_by(FoundBy::Fp),
                 },
+                finished_in_user_space: completeness.finished_walks,
+                not_finished: completeness.unfinished_walks,
                 ends: report
                     .ends
                     .iter()
@@ -338,6 +345,11 @@ impl<'a> From<&'a Report> for ReportJson<'a> {
                 .collect(),
         }
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Counts by name of the end. `complete` is always present: a missing key must not read as "no such check".
@@ -417,6 +429,7 @@ impl<'a> StackJson<'a> {
                 .as_ref()
                 .map(|held| HeldJson::of(held, report, stacks)),
             lost: stack.lost.into(),
+            finished_in_user_space: stack.finished_walks,
             end: stack.end.name(),
             end_at: stack.end_at().map(EndAtJson::from),
             frames: frames(stack),

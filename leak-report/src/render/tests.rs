@@ -180,6 +180,8 @@ fn json_of_a_full_report() {
             "stacks": {"complete": 2, "no_cfi": 1},
             "allocations": {"complete": 28, "no_cfi": 2},
             "frames": {"cfi": 28, "fp": 4},
+            "finished_in_user_space": 0,
+            "not_finished": 0,
             "ends": [{"module": "/opt/libplugin.so", "build_id": "77", "cause": "no_cfi", "stacks": 1,
                       "allocations": 2, "addresses": ["0x2000", "0x2040", "0x2080"]}],
             "modules": [
@@ -251,7 +253,7 @@ fn json_of_an_empty_report() {
         r#""filtered":0,"filtered_bytes":0},"#,
         r#""outstanding":{"bytes":0,"blocks":0},"allocated":{"bytes":0,"blocks":0},"#,
         r#""lost":{"blocks":0,"bytes":0,"frees":0,"processes":0,"events":0,"causes":{}},"#,
-        r#""unwinding":{"stacks":{"complete":0},"allocations":{"complete":0},"frames":{"cfi":0,"fp":0},"ends":[],"modules":[]},"#,
+        r#""unwinding":{"stacks":{"complete":0},"allocations":{"complete":0},"frames":{"cfi":0,"fp":0},"finished_in_user_space":0,"not_finished":0,"ends":[],"modules":[]},"#,
         r#""older_than_ns":null,"since_last":{"duration_ns":0},"since_baseline":{"duration_ns":0,"marked":null},"ages":null,"#,
         r#""overhead":null,"#,
         r#""self":{"resident_bytes":47185920,"peak_bytes":67108864,"kernel_bytes":104857600},"#,

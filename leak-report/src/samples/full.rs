@@ -77,6 +77,7 @@ pub fn stack(
         verdict: None,
         held: None,
         lost: Amount::default(),
+        finished_walks: 0,
         end,
         end_at,
         path: None,
@@ -167,6 +168,7 @@ pub fn full() -> Report {
         stacks: BTreeMap::from([(End::Complete, 2), (End::NoCfi, 1)]),
         allocations: BTreeMap::from([(End::Complete, 28), (End::NoCfi, 2)]),
         frames: BTreeMap::from([(FoundBy::Probe, 30), (FoundBy::Cfi, 28), (FoundBy::Fp, 4)]),
+        ..Completeness::default()
     };
     report.ends = vec![EndGroup {
         module: Some(plugin),

@@ -5,7 +5,7 @@
 //! kept, so memory is bounded by the number of stacks and of young blocks, or, where single blocks are requested, by the
 //! limits of the request (`listing`).
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::mem::offset_of;
 use std::time::Duration;
 
@@ -108,6 +108,8 @@ fn half(words: &[u64], at: usize) -> u32 {
 pub struct BlockTable {
     table: HashTable,
     young: YoungBlocks,
+    /// Record numbers of the stacks that stand-ins stand for.
+    found: HashMap<u32, u32>,
 }
 
 impl BlockTable {
@@ -129,6 +131,7 @@ impl BlockTable {
         Ok(Self {
             table: recorded.blocks.try_clone()?,
             young: recorded.young.try_clone()?,
+            found: recorded.finished().records(recorded.first_finished),
         })
     }
 
@@ -136,14 +139,22 @@ impl BlockTable {
     pub fn visit(&self, mut see: impl FnMut(Block)) -> Result<(), libbpf_rs::Error> {
         // Young blocks first: they can move to the table meanwhile, never back.
         let mut young = HashSet::new();
+        let decode = |key: &_, value: &_| {
+            let block = Block::decode(key, value);
+            let stack = self.found.get(&block.stack).copied();
+            Block {
+                stack: stack.unwrap_or(block.stack),
+                ..block
+            }
+        };
         for (key, value) in self.young.blocks() {
-            let block = Block::decode(&key, &value);
+            let block = decode(&key, &value);
             young.insert((block.instance, block.address));
             see(block);
         }
         self.table.walk(|Batch { keys, values }| {
             for (key, value) in words(keys).zip(words(values)) {
-                let block = Block::decode(&key, &value);
+                let block = decode(&key, &value);
                 if !young.contains(&(block.instance, block.address)) {
                     see(block);
                 }

@@ -54,8 +54,14 @@ pub(crate) fn recorded_by_function(recorded: &Recorded) -> Vec<u64> {
             true => index as usize % functions,
             false => usize::from(record[SHAPE_WORD].load(Ordering::Acquire).to_le_bytes()[7]),
         };
-        if let Some(sum) = blocks.get_mut(function) {
-            *sum += recorded_blocks(recorded, index);
+        if let (Some(sum), Some(sums)) = (blocks.get_mut(function), recorded.sums_of(index)) {
+            *sum += recorded_blocks(&sums);
+        }
+    }
+    let finished = recorded.finished();
+    for stack in finished.all(recorded.first_finished, |index| recorded.sums_of(index)) {
+        if let Some(sum) = blocks.get_mut(usize::from(stack.stack.function)) {
+            *sum += recorded_blocks(&stack.sums);
         }
     }
     blocks

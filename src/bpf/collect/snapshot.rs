@@ -13,7 +13,7 @@ use unwind_tables::walk::{End, FoundBy, Frame};
 use super::counters::{Counter, Counters};
 use super::totals::{self, Totals};
 use crate::bpf::types::{frame_layout, limits, stack_record};
-use crate::bpf::{Kernel, KernelTrace, Recorded};
+use crate::bpf::{FinishedStack, Kernel, KernelTrace, Recorded};
 use leak_report::model::{Amount, CheckedWalks, Estimate, Events, Losses, Snapshot, StackTotals};
 
 /// Words of one stack record.
@@ -55,6 +55,7 @@ pub(super) fn take_recorded(recorded: &Recorded, elapsed: Duration) -> Result<Sn
             recalled: counters.get(Counter::RecalledWalk),
             different: counters.get(Counter::DifferentWalk),
         },
+        unfinished_walks: counters.get(Counter::LostDeferral),
     })
 }
 
@@ -111,23 +112,60 @@ fn read_stacks(recorded: &Recorded) -> Vec<StackTotals> {
     let records = recorded.stacks.words().chunks_exact(RECORD_WORDS);
     // It fits: the array has at least as many records.
     let count = usize::try_from(count).unwrap_or(usize::MAX);
-    records
+    let stored = records
         .take(count)
         .zip(0..)
-        .filter_map(|(record, index)| read_stack(recorded, index, record))
+        .filter_map(|(record, index)| read_stack(recorded, index, record));
+    stored.chain(read_finished(recorded)).collect()
+}
+
+/// Reads the stacks that user space has found.
+fn read_finished(recorded: &Recorded) -> Vec<StackTotals> {
+    let finished = recorded.finished();
+    let all = finished.all(recorded.first_finished, |stand_in| recorded.sums_of(stand_in));
+    let with_totals = all.into_iter().map(|finished| {
+        let Totals { allocated, freed } = totals::decode(recorded, &finished.sums);
+        StackTotals {
+            allocated,
+            freed,
+            lost: Amount {
+                bytes: finished.sums.lost_bytes,
+                blocks: finished.sums.lost_blocks,
+            },
+            finished_walks: finished.walks,
+            ..finished_shape(finished.record, finished.stack)
+        }
+    });
+    with_totals
+        .filter(|stack| stack.allocated.amount.blocks > 0 || stack.lost.blocks > 0)
         .collect()
+}
+
+/// A stack that user space has found, without its totals.
+fn finished_shape(record: u32, stack: &FinishedStack) -> StackTotals {
+    StackTotals {
+        record,
+        instance: stack.instance,
+        epoch: stack.epoch,
+        function: stack.function,
+        frames: stack.frames.clone(),
+        end: stack.end,
+        end_pc: stack.end_pc,
+        allocated: Estimate::default(),
+        freed: Estimate::default(),
+        kind: None,
+        lost: Amount::default(),
+        finished_walks: 0,
+    }
 }
 
 /// Reads one stack; `None` if it has no totals (yet), since its other fields may not have been written.
 fn read_stack(recorded: &Recorded, index: u32, record: &[AtomicU64]) -> Option<StackTotals> {
-    let [_, _, _, _, lost_bytes, lost_blocks, ..] = record else {
-        return None;
-    };
-    let read = |word: &AtomicU64| word.load(Ordering::Acquire);
-    let Totals { allocated, freed } = totals::read(recorded, index)?;
+    let sums = recorded.sums_of(index)?;
+    let Totals { allocated, freed } = totals::decode(recorded, &sums);
     let lost = Amount {
-        bytes: read(lost_bytes),
-        blocks: read(lost_blocks),
+        bytes: sums.lost_bytes,
+        blocks: sums.lost_blocks,
     };
     if allocated.amount.blocks == 0 && lost.blocks == 0 {
         return None;
@@ -153,6 +191,11 @@ pub fn stack_of_kernel_mode(trace: &KernelTrace<'_>, index: u32) -> Option<Stack
 }
 
 fn stack_of_recorded(recorded: &Recorded, index: u32) -> Option<StackTotals> {
+    if index >= recorded.stack_capacity {
+        let finished = recorded.finished();
+        let (record, stack) = finished.stack_of(recorded.first_finished, index)?;
+        return Some(finished_shape(record, stack));
+    }
     let first = usize::try_from(index).ok()?.checked_mul(RECORD_WORDS)?;
     let record = recorded.stacks.words().get(first..)?.get(..RECORD_WORDS)?;
     read_shape(recorded, index, record)
@@ -209,10 +252,11 @@ fn fixed_stack(index: u32) -> Option<StackTotals> {
         freed: Estimate::default(),
         kind: None,
         lost: Amount::default(),
+        finished_walks: 0,
     })
 }
 
-fn decode_frame(word: u64) -> Frame {
+pub(super) fn decode_frame(word: u64) -> Frame {
     let shift = frame_layout::FRAME_FOUND_BY_SHIFT.0;
     let exact_bit = 1 << frame_layout::FRAME_EXACT_SHIFT.0;
     let found_by = u32::try_from((word & !exact_bit) >> shift)

@@ -1,83 +1,62 @@
 //! Totals of one stack, read in place; for estimates also the variance.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
+use super::super::finished::Sums;
 use crate::bpf::Recorded;
-use crate::bpf::types::{stack_totals, stack_variance, weight_shape};
+use crate::bpf::types::weight_shape;
 use leak_report::model::{Amount, Estimate, Sampling, Spread};
 
-const TOTALS_WORDS: usize = size_of::<stack_totals>() / size_of::<u64>();
-const VARIANCE_WORDS: usize = size_of::<stack_variance>() / size_of::<u64>();
-/// Words of the allocated sums; the freed ones follow.
-const HALF: usize = TOTALS_WORDS / 2;
-
 /// Allocated and freed amounts of a stack.
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Totals {
     pub(super) allocated: Estimate,
     pub(super) freed: Estimate,
 }
 
-/// Totals of stack record `index`. Reads freed first, so that it is never larger than allocated.
+/// Totals of stack record `index`.
 pub(super) fn read(recorded: &Recorded, index: u32) -> Option<Totals> {
-    let at = usize::try_from(index).ok()?;
-    let (totals, _) = recorded.totals.words().as_chunks::<TOTALS_WORDS>();
-    let totals = totals.get(at)?;
-    if recorded.sampling == Sampling::All {
-        let (freed, allocated) = (exact(&totals[HALF..])?, exact(&totals[..HALF])?);
-        return Some(Totals {
-            allocated: allocated.into(),
-            freed: freed.into(),
-        });
+    Some(decode(recorded, &recorded.sums_of(index)?))
+}
+
+/// Amounts that sums are of.
+pub(super) fn decode(recorded: &Recorded, sums: &Sums) -> Totals {
+    let [allocated, freed] = sums.halves();
+    match recorded.sampling {
+        Sampling::All => Totals {
+            allocated: exact(allocated.0).into(),
+            freed: exact(freed.0).into(),
+        },
+        Sampling::Calls(_) | Sampling::Bytes(_) | Sampling::Governed(_) | Sampling::Provider(_) => Totals {
+            allocated: estimated(allocated),
+            freed: estimated(freed),
+        },
     }
-    let (variances, _) = recorded.variances.words().as_chunks::<VARIANCE_WORDS>();
-    let variance = variances.get(at)?;
-    let (freed, allocated) = (
-        estimated(&totals[HALF..], &variance[HALF..])?,
-        estimated(&totals[..HALF], &variance[..HALF])?,
-    );
-    Some(Totals { allocated, freed })
 }
 
-/// Number of blocks of stack record `index` that were recorded, regardless of their weight.
-pub(super) fn recorded_blocks(recorded: &Recorded, index: u32) -> u64 {
-    let (totals, _) = recorded.totals.words().as_chunks::<TOTALS_WORDS>();
-    let totals = usize::try_from(index).ok().and_then(|at| totals.get(at));
-    totals.map_or(0, |[_, blocks, ..]| load(blocks))
-}
-
-fn load(word: &AtomicU64) -> u64 {
-    word.load(Ordering::Acquire)
+/// Number of blocks of a stack record that were recorded, regardless of their weight.
+pub(super) fn recorded_blocks(sums: &Sums) -> u64 {
+    let [([_, blocks, ..], _), _] = sums.halves();
+    *blocks
 }
 
 /// Decodes `struct sums`.
-fn exact(sums: &[AtomicU64]) -> Option<Amount> {
-    let [bytes, blocks, ..] = sums else {
-        return None;
-    };
-    Some(Amount {
-        bytes: load(bytes),
-        blocks: load(blocks),
-    })
+fn exact(&[bytes, blocks, ..]: &[u64; 4]) -> Amount {
+    Amount { bytes, blocks }
 }
 
 /// Decodes `struct sums` and `struct variance`.
-fn estimated(sums: &[AtomicU64], variance: &[AtomicU64]) -> Option<Estimate> {
-    let [bytes, recorded, weight, _] = sums else {
-        return None;
-    };
-    let [bytes_low, bytes_high, blocks_low, blocks_high] = variance else {
-        return None;
-    };
+fn estimated((sums, variance): (&[u64; 4], &[u64; 4])) -> Estimate {
+    let &[bytes, recorded, weight, _] = sums;
+    let &[bytes_low, bytes_high, blocks_low, blocks_high] = variance;
     let amount = Amount {
-        bytes: load(bytes),
-        blocks: rounded(load(weight)),
+        bytes,
+        blocks: rounded(weight),
     };
     let spread = Spread {
-        recorded: load(recorded),
+        recorded,
         bytes: wide(bytes_low, bytes_high),
         blocks: wide(blocks_low, blocks_high),
     };
-    Some(Estimate { amount, spread })
+    Estimate { amount, spread }
 }
 
 /// Rounds a fixed-point weight to whole blocks.
@@ -86,6 +65,6 @@ fn rounded(weight: u64) -> u64 {
     weight.saturating_add(1 << (shift - 1)) >> shift
 }
 
-fn wide(low: &AtomicU64, high: &AtomicU64) -> u128 {
-    u128::from(load(high)) << 64 | u128::from(load(low))
+fn wide(low: u64, high: u64) -> u128 {
+    u128::from(high) << 64 | u128::from(low)
 }

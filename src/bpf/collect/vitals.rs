@@ -19,15 +19,19 @@ pub(crate) fn vitals(recorded: &Recorded, elapsed: Duration) -> Result<Vitals, l
     let used = u32::try_from(used)
         .unwrap_or(u32::MAX)
         .min(recorded.stack_capacity);
-    let stacks = (0..used).filter_map(|index| totals::read(recorded, index));
-    let live = stacks
+    let stored = (0..used).filter_map(|index| totals::read(recorded, index));
+    let found = recorded.finished();
+    let found = found.all(recorded.first_finished, |index| recorded.sums_of(index));
+    let found_later = found.iter().map(|stack| totals::decode(recorded, &stack.sums));
+    let live = stored
+        .chain(found_later)
         .map(|stack| stack.allocated.amount.less(stack.freed.amount))
         .sum();
     Ok(Vitals {
         elapsed,
         calls: hits(recorded)?.entries,
         live,
-        stacks: used.saturating_sub(limits::FIRST_STACK.0).into(),
+        stacks: u64::from(used.saturating_sub(limits::FIRST_STACK.0)) + found.len() as u64,
         lost: losses(&counters).blocks,
     })
 }

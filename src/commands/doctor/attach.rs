@@ -23,6 +23,7 @@ const SMALL: Capacity = Capacity {
     mappings: 16,
     processes: 1,
     stacks: 16,
+    stand_ins: 16,
     blocks: 16,
 };
 

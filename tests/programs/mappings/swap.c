@@ -3,15 +3,19 @@
  *
  * usage: swap LIBRARY LIBRARY ROUNDS. Each round loads one of them, allocates through it,
  *     main -> round_of -> call_library -> outer_X -> inner_X -> malloc,
- * and unloads it; every 51st stays for a while. Another thread allocates all the time:
- *     thread_main -> allocate -> malloc.
- * Says "ready", and after the rounds how many of them found the library where the first was. Then it loads the
- * first library, and the second, says "done" and allocates once for each line, until it gets one that is not empty.
+ * and unloads it; every 51st stays for a while. Another thread allocates all the time,
+ *     thread_main -> allocate -> malloc,
+ * and during the rounds a third one in the library that is loaded:
+ *     visitor_main -> call_library -> outer_X -> inner_X -> malloc.
+ * Says "ready", and after the rounds how many of them found the library where the first was, and how often the third
+ * thread was in one. Then it loads the first library, and the second, says "done" and allocates once for each line,
+ * until it gets one that is not empty.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -21,6 +25,11 @@
 #define BLOCKS 20
 
 static volatile int stop;
+
+static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+/* Function that the third thread calls; changes only behind the gate. */
+static int (*visited)(void *);
+static long visits;
 
 NOINLINE static void allocate(void)
 {
@@ -56,6 +65,27 @@ NOINLINE static int call_library(int (*outer)(void *), void *garbage)
 	return outer(garbage) + 1;
 }
 
+static void let_visit(int (*entry)(void *))
+{
+	pthread_mutex_lock(&gate);
+	visited = entry;
+	pthread_mutex_unlock(&gate);
+}
+
+static void *visitor_main(void *unused)
+{
+	while (!stop) {
+		pthread_mutex_lock(&gate);
+		if (visited) {
+			call_library(visited, in_decoy());
+			visits++;
+		}
+		pthread_mutex_unlock(&gate);
+		sched_yield();
+	}
+	return unused;
+}
+
 /* Says "done" and waits for a line; returns whether it is empty. */
 static int next_line(void)
 {
@@ -89,6 +119,8 @@ NOINLINE static unsigned long round_of(const char *path, int blocks, int patient
 	if (!entry || dlinfo(library, RTLD_DI_LINKMAP, &map))
 		_exit(1);
 	address = map->l_addr;
+	if (!lines)
+		let_visit(*entry);
 	for (int block = 0; block < blocks; block++) {
 		call_library(*entry, in_decoy());
 		if (patient)
@@ -96,6 +128,7 @@ NOINLINE static unsigned long round_of(const char *path, int blocks, int patient
 	}
 	while (lines && next_line())
 		call_library(*entry, in_decoy());
+	let_visit(NULL);
 	dlclose(library);
 	return address;
 }
@@ -104,15 +137,17 @@ int main(int argc, char **argv)
 {
 	unsigned long first = 0;
 	long same = 0, rounds = argc > 3 ? atol(argv[3]) : 0;
-	pthread_t thread;
+	pthread_t thread, visitor;
 	char text[64];
 
-	if (argc < 4 || pthread_create(&thread, NULL, thread_main, NULL))
+	if (argc < 4 || pthread_create(&thread, NULL, thread_main, NULL) ||
+	    pthread_create(&visitor, NULL, visitor_main, NULL))
 		return 1;
 	/* Has the loader set up what it sets up once. */
 	round_of(argv[1], BLOCKS, 0, 0);
 	round_of(argv[2], BLOCKS, 0, 0);
 	rendezvous("ready");
+	visits = 0;
 	for (long number = 0; number < rounds; number++) {
 		unsigned long address = round_of(argv[1 + number % 2], BLOCKS, number % 51 == 0, 0);
 
@@ -122,10 +157,15 @@ int main(int argc, char **argv)
 	}
 	snprintf(text, sizeof text, "%ld", same);
 	say(text);
+	pthread_mutex_lock(&gate);
+	snprintf(text, sizeof text, "%ld", visits);
+	pthread_mutex_unlock(&gate);
+	say(text);
 	round_of(argv[1], 0, 0, 1);
 	round_of(argv[2], 0, 0, 1);
 	rendezvous("done");
 	stop = 1;
 	pthread_join(thread, NULL);
+	pthread_join(visitor, NULL);
 	return 0;
 }

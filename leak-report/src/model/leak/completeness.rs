@@ -16,6 +16,12 @@ pub struct Completeness {
     pub allocations: BTreeMap<End, u64>,
     /// Frames by the method that found them, over all walks: each site's frames times its allocated blocks.
     pub frames: BTreeMap<FoundBy, u64>,
+    /// Walks that were finished in user space: they met code whose table was not in the kernel yet.
+    #[serde(default)]
+    pub finished_walks: u64,
+    /// Such walks that were not, as there was no room for them.
+    #[serde(default)]
+    pub unfinished_walks: u64,
 }
 
 impl Completeness {
@@ -26,6 +32,7 @@ impl Completeness {
             let walks = site.allocated.amount.blocks;
             add(&mut sums.stacks, site.end, 1);
             add(&mut sums.allocations, site.end, walks);
+            sums.finished_walks = sums.finished_walks.saturating_add(site.finished_walks);
             for frame in &site.frames {
                 add(&mut sums.frames, frame.found_by, walks);
             }

@@ -69,6 +69,8 @@ pub struct Site<M> {
     pub recent: Recent,
     /// Allocated but not recorded; not included in `allocated`.
     pub lost: Amount,
+    /// Walks of it that were finished in user space.
+    pub finished_walks: u64,
     /// Ids of its stack records.
     pub records: Vec<u32>,
 }
@@ -171,6 +173,7 @@ fn resolved<M>(stack: &StackTotals, resolver: &impl Resolver<M>) -> Site<M> {
         freed: stack.freed,
         recent: Recent::default(),
         lost: stack.lost,
+        finished_walks: stack.finished_walks,
         records: vec![stack.record],
     }
 }
@@ -240,6 +243,7 @@ fn merge<M>(known: &mut Site<M>, site: Site<M>, newer: bool) {
     known.allocated = known.allocated + site.allocated;
     known.freed = known.freed + site.freed;
     known.lost = known.lost + site.lost;
+    known.finished_walks = known.finished_walks.saturating_add(site.finished_walks);
     if newer {
         known.frames = site.frames;
         known.end_at = site.end_at;

@@ -45,6 +45,7 @@ fn stack(epoch: u32, pcs: &[u64], allocated: Amount) -> StackTotals {
         freed: Amount::default().into(),
         kind: None,
         lost: Amount::default(),
+        finished_walks: 0,
     }
 }
 

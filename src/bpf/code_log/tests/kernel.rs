@@ -239,7 +239,7 @@ fn libraries_that_succeed_one_another_as_root() {
     for change in &changes {
         match &change.what {
             Change::Mapped(entry) if change.pid == pid && is_plugin(entry) => {
-                codes.push(modules.of_past(pid, entry, change.at).code);
+                codes.push(modules.of_past(pid, None, entry, change.at).code);
             }
             Change::Mapped(_) | Change::Executed | Change::Forked { .. } | Change::Lost(_) => {}
         }

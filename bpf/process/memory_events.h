@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Types of the queue of mapping calls and page faults (process/regions.h, process/faults.h), for both sides: as those of shared.h. */
+#ifndef MEMORY_EVENTS_H
+#define MEMORY_EVENTS_H
+
+#include "shared.h"
+
+/* System calls that change mappings or, with --faults, what they hold. Their function numbers are the last below MAX_FUNCTIONS. */
+enum region_call {
+	CALL_MMAP = 0,
+	CALL_MREMAP = 1,
+	CALL_BRK = 2,
+	CALL_MUNMAP = 3,
+	CALL_MADVISE = 4,
+	REGION_CALLS,
+};
+
+/* A mapping call that is about to remove mappings or their contents, or that has ended. */
+struct region_event {
+	u32 instance;
+	/* Thread id, in the initial pid namespace. */
+	u32 thread;
+	/* enum region_call. */
+	u8 call;
+	u8 ended;
+	u16 unused;
+	/* Index of the stack record, if it made a mapping. */
+	u32 stack;
+	u64 arguments[REGION_ARGUMENTS];
+	/* Return value of an ended call; the current break for a brk that begins; else 0. */
+	u64 result;
+	/* CLOCK_MONOTONIC. */
+	u64 time;
+};
+
+/* A page fault (--faults), in the queue of the mapping calls. */
+struct fault_event {
+	/* The address that was to be accessed. */
+	u64 address;
+	u32 instance;
+	/* Index of the stack record. */
+	u32 stack;
+};
+
+_Static_assert(sizeof(struct region_event) == 72, "user space reads it as nine words");
+_Static_assert(sizeof(struct fault_event) == 16, "user space tells it from a mapping call by its size");
+
+#endif

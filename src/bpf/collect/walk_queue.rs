@@ -1,0 +1,140 @@
+//! The queue of walks for user space to finish.
+//!
+//! A library that is loaded can allocate ten thousand times until its table is in the kernel, and each walk has a copy of its stack. A
+//! thread of its own takes them out of the kernel's queue, which would have to be several times as large otherwise. It shares no lock
+//! with threads that may have to wait for a CPU, but for the moment in which they take what it has received, and asks for no memory.
+
+#![allow(unsafe_code, reason = "a descriptor that libbpf-rs gives as a number")]
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use libbpf_rs::{RingBuffer, RingBufferBuilder};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::deferred::{DeferredWalk, RawWalks};
+use crate::bpf::Kernel;
+
+/// Time to wait while there is no room here.
+const PAUSE: Duration = Duration::from_millis(1);
+/// Walks that are taken at once.
+const AT_ONCE: usize = 64;
+
+/// Walks received so far. Dropping it ends the thread.
+pub struct WalkQueue {
+    received: Received,
+    /// To the thread: each byte asks for all that was sent until then, which it answers by a byte.
+    requests: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+type Received = Arc<Mutex<RawWalks>>;
+
+fn lock(received: &Received) -> MutexGuard<'_, RawWalks> {
+    received.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl WalkQueue {
+    /// Opens the queue of `kernel`.
+    ///
+    /// # Errors
+    ///
+    /// Memory or descriptors are used up.
+    pub fn open(kernel: &Kernel<'_>) -> io::Result<Self> {
+        let received = Arc::new(Mutex::new(RawWalks::with_room().map_err(io::Error::other)?));
+        let sink = Arc::clone(&received);
+        let mut builder = RingBufferBuilder::new();
+        let added = builder.add(&kernel.deferred_walks, move |record| {
+            lock(&sink).add(record);
+            0
+        });
+        added.map_err(io::Error::other)?;
+        let ring = builder.build().map_err(io::Error::other)?;
+        let (requests, answers) = UnixStream::pair()?;
+        let for_thread = Arc::clone(&received);
+        let thread = thread::Builder::new().name("memleak-walks".to_owned());
+        Ok(Self {
+            received,
+            requests: Some(requests),
+            thread: Some(thread.spawn(move || receive(&ring, &for_thread, answers))?),
+        })
+    }
+
+    /// Takes all walks that were sent by now, up to some thousand, in no particular order.
+    ///
+    /// # Errors
+    ///
+    /// They cannot be received.
+    pub fn take(&self) -> io::Result<Vec<DeferredWalk>> {
+        if let Some(mut requests) = self.requests.as_ref() {
+            requests.write_all(&[0])?;
+            requests.read_exact(&mut [0])?;
+        }
+        if lock(&self.received).is_empty() {
+            return Ok(Vec::new());
+        }
+        let room = RawWalks::with_room().map_err(io::Error::other)?;
+        let received = std::mem::replace(&mut *lock(&self.received), room);
+        Ok(received.walks())
+    }
+}
+
+impl Drop for WalkQueue {
+    fn drop(&mut self) {
+        self.requests = None;
+        // It has not panicked; and if it has, there is nothing to do about it.
+        _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// Lets this thread run as soon as it has something to do, if that is permitted (`CAP_SYS_NICE`): it does little, and what it gets too
+/// late is lost.
+fn run_at_once() {
+    let priority = libc::sched_param { sched_priority: 1 };
+    let this_thread = 0;
+    // SAFETY: the kernel reads the parameters, and changes nothing but this thread's scheduling.
+    let status = unsafe { libc::sched_setscheduler(this_thread, libc::SCHED_FIFO, &raw const priority) };
+    if status != 0 {
+        tracing::debug!("walks are received with normal priority");
+    }
+}
+
+/// Receives walks until there is nobody to ask for them.
+fn receive(ring: &RingBuffer<'_>, received: &Received, mut requests: UnixStream) {
+    run_at_once();
+    // SAFETY: the ring has it open, and is longer there.
+    let queue = unsafe { BorrowedFd::borrow_raw(ring.epoll_fd()) };
+    let has_room = || lock(received).have_room(AT_ONCE);
+    loop {
+        let (events, timeout) = match has_room() {
+            true => (PollFlags::POLLIN, PollTimeout::NONE),
+            false => (PollFlags::empty(), PAUSE.try_into().unwrap_or(PollTimeout::ZERO)),
+        };
+        let mut ready = [
+            PollFd::new(requests.as_fd(), PollFlags::POLLIN),
+            PollFd::new(queue, events),
+        ];
+        // A signal is another thread's.
+        let is_asked = poll(&mut ready, timeout).is_ok() && ready[0].any() == Some(true);
+        if is_asked && requests.read_exact(&mut [0]).is_err() {
+            return;
+        }
+        while has_room() {
+            match ring.consume_raw_n(AT_ONCE) {
+                1.. => {}
+                0 => break,
+                error => {
+                    tracing::debug!("cannot receive walks: error {error}");
+                    return;
+                }
+            }
+        }
+        if is_asked && requests.write_all(&[0]).is_err() {
+            return;
+        }
+    }
+}

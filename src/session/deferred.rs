@@ -1,0 +1,327 @@
+//! Finishes walks in user space that met code whose table was not in the kernel yet.
+//!
+//! The kernel side sends all that such a walk depends on, with a copy of the stack. Here it is done again, from its beginning, by the
+//! reference walker and by the mappings of that moment, which the kernel's log of code mappings tells: an object may have come and gone
+//! meanwhile. Its first frames must be those that were found in the kernel; if not, the stack stays as it was found there.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use unwind_tables::addr::Avma;
+use unwind_tables::architecture::Architecture;
+use unwind_tables::mapping::{Identity, Mapping};
+use unwind_tables::walk::{End, Frame, ReturnProbes, Stack, Tables, Unwind, walk_linked};
+
+use super::live::Live;
+use crate::bpf::collect::DeferredWalk;
+use crate::bpf::{Change, CodeLog, FinishedStack, Logged, Walk, monotonic_nanoseconds};
+use crate::process::{MappedCode, Mappings, Modules, ProcessRoot, Target, Timeline};
+
+/// Nanoseconds after which nobody asks for a moment any more.
+const OLDEST: u64 = 2_000_000_000;
+/// Time for which walks are finished before other work is looked for.
+const AT_ONCE: Duration = Duration::from_millis(3);
+/// Maximum number of times that a walk is done again as it needs more than was loaded.
+const MAX_TRIES: usize = 4;
+/// Timelines of processes that are not known (yet): more of them are forgotten.
+const MAX_UNKNOWN: usize = 64;
+
+/// Code of processes over time, as far as it is known.
+#[derive(Default)]
+pub(super) struct CodeOverTime {
+    /// `None` if the kernel does not log: then nothing is known of a past moment.
+    log: Option<CodeLog>,
+    /// By process id.
+    timelines: HashMap<u32, Known>,
+    /// Walks that were received and are not finished yet, the last first.
+    waiting: Vec<DeferredWalk>,
+    /// Mappings that were walked by last, as walks need them.
+    last: Option<(Arc<Mappings>, Vec<Mapping>)>,
+}
+
+/// Code of one process over time, and where its files are.
+#[derive(Default)]
+struct Known {
+    timeline: Timeline,
+    /// Its root, for after its end; `None` if it had ended before.
+    root: Option<Arc<ProcessRoot>>,
+}
+
+impl Known {
+    fn of(pid: u32) -> Self {
+        Self {
+            timeline: Timeline::default(),
+            root: ProcessRoot::of(pid).ok().map(Arc::new),
+        }
+    }
+
+    /// A child that was forked at a moment begins with this.
+    fn forked(&mut self, at: u64) -> Self {
+        Self {
+            timeline: Timeline::forked(self.timeline.at(at)),
+            root: self.root.clone(),
+        }
+    }
+}
+
+impl CodeOverTime {
+    /// Starts the log, before any mappings are read.
+    pub(super) fn start() -> Self {
+        let log = CodeLog::open().inspect_err(|error| {
+            tracing::warn!("the kernel logs no mappings of code, so stacks in code that was just mapped end there: {error}");
+        });
+        Self {
+            log: log.ok(),
+            ..Self::default()
+        }
+    }
+
+    /// Notes the mappings of a process that were read since `began`.
+    pub(super) fn note_reading(&mut self, pid: u32, began: u64, mappings: &Mappings) {
+        if self.log.is_some() {
+            let known = self.timelines.entry(pid).or_insert_with(|| Known::of(pid));
+            let mappings = Arc::new(mappings.clone());
+            known.timeline.read(began, monotonic_nanoseconds(), mappings);
+        }
+    }
+
+    /// Reads the log. Returns whether changes were lost.
+    fn note_changes(&mut self, modules: &mut Modules, follows: bool) -> bool {
+        let Some(log) = &mut self.log else {
+            return false;
+        };
+        let mut lost = false;
+        for Logged { at, pid, what } in log.read() {
+            let timelines = &mut self.timelines;
+            match what {
+                Change::Mapped(entry) => {
+                    if let Some(known) = timelines.get_mut(&pid) {
+                        let code = modules.of_past(pid, known.root.as_deref(), &entry, at);
+                        known.timeline.mapped(at, code);
+                    }
+                }
+                Change::Executed => {
+                    if let Some(known) = timelines.get_mut(&pid) {
+                        known.timeline.executed(at);
+                    }
+                }
+                Change::Forked { parent } => {
+                    if let Some(parent) = timelines.get_mut(&parent).filter(|_| follows) {
+                        let child = parent.forked(at);
+                        timelines.insert(pid, child);
+                    }
+                }
+                Change::Lost(_) => {
+                    lost = true;
+                    timelines.values_mut().for_each(|known| known.timeline.lost(at));
+                }
+            }
+        }
+        lost
+    }
+
+    /// Forgets what nobody asks for any more.
+    fn forget(&mut self, is_known: impl Fn(u32) -> bool) {
+        let oldest = monotonic_nanoseconds().saturating_sub(OLDEST);
+        self.timelines
+            .values_mut()
+            .for_each(|known| known.timeline.forget_before(oldest));
+        let unknown = self.timelines.keys().filter(|&&pid| !is_known(pid)).count();
+        if unknown > MAX_UNKNOWN {
+            self.timelines.retain(|&pid, _| is_known(pid));
+        }
+    }
+}
+
+impl Live<'_> {
+    /// Finishes walks that were received, for some milliseconds. Returns after which time to go on, if there are more: mappings that are due
+    /// come first, since they spare walks from being sent.
+    pub(super) fn finish_some_walks(&mut self) -> anyhow::Result<Option<Duration>> {
+        self.finish_walks(Some(Instant::now() + AT_ONCE))?;
+        self.give_back_stand_ins(|_| false)?;
+        Ok((!self.code.waiting.is_empty()).then_some(Duration::ZERO))
+    }
+
+    /// Finishes walks that were received, until a deadline if there is one. Returns whether there were any.
+    fn finish_walks(&mut self, deadline: Option<Instant>) -> anyhow::Result<bool> {
+        let received = self.walks.take().context("cannot receive walks")?;
+        // What a walk has met was logged before.
+        if self.code.note_changes(&mut self.modules, self.follow_fork) {
+            tracing::debug!("changes of code were not logged");
+            let live = self.processes.values_mut().filter(|process| process.is_live());
+            live.for_each(|process| process.reloads.demand());
+        }
+        self.code.waiting.extend(received);
+        self.code.waiting.sort_unstable_by_key(|walk| Reverse(walk.at));
+        let mut any = false;
+        while deadline.is_none_or(|deadline| Instant::now() < deadline)
+            && let Some(walk) = self.code.waiting.pop()
+        {
+            let found = self.found_stack(&walk)?;
+            let stack = found.unwrap_or_else(|| as_found_in_the_kernel(&walk));
+            self.kernel.recorded.note_found(walk.stand_in, stack);
+            any = true;
+        }
+        if self.code.waiting.is_empty() {
+            let live = self.processes.values().filter(|process| process.is_live());
+            let pids: Vec<u32> = live.map(|process| process.facts.pid).collect();
+            self.code.forget(|pid| pids.contains(&pid));
+        }
+        Ok(any)
+    }
+
+    /// Finishes all walks that were sent by now.
+    pub(super) fn finish_all_walks(&mut self) -> anyhow::Result<()> {
+        self.observe()?;
+        while self.finish_walks(None)? {}
+        Ok(())
+    }
+
+    /// Does a walk again; `None` if that is not possible, or finds something else.
+    fn found_stack(&mut self, walk: &DeferredWalk) -> anyhow::Result<Option<FinishedStack>> {
+        let Some(process) = self.processes.get(&walk.instance) else {
+            return Ok(None);
+        };
+        let known = self.code.timelines.get_mut(&process.facts.pid);
+        let Some(mappings) = known.and_then(|known| known.timeline.at(walk.at)) else {
+            return Ok(None);
+        };
+        let mut stack = self.walk_again(walk, &mappings)?;
+        for _ in 1..MAX_TRIES {
+            let Some(address) = stack.saves_wanted else {
+                break;
+            };
+            if !self.provide_saves_in(&mappings, address)? {
+                break;
+            }
+            stack = self.walk_again(walk, &mappings)?;
+        }
+        let known = walk.frames.len();
+        if stack.frames.get(..known) != Some(&walk.frames[..]) || stack.frames.len() < walk.frame_count {
+            tracing::debug!("a walk in user space differs from the kernel's: {stack:?}, {walk:?}");
+            return Ok(None);
+        }
+        let Some(process) = self.processes.get_mut(&walk.instance) else {
+            return Ok(None);
+        };
+        let looked_up = |frame: &Frame| frame.pc.wrapping_sub(u64::from(!frame.exact));
+        let addresses: Vec<Avma> = stack.frames.iter().map(looked_up).collect();
+        let epoch = process.history.epoch_with(&mappings, &addresses);
+        let epoch = epoch.unwrap_or_else(|| {
+            process.history.add(&mappings);
+            process.history.current()
+        });
+        Ok(Some(FinishedStack {
+            instance: walk.instance,
+            epoch,
+            function: walk.function,
+            frames: stack.frames,
+            end: stack.end,
+            end_pc: stack.end_pc,
+        }))
+    }
+
+    /// Walks by the mappings of that moment and the tables as they are now.
+    fn walk_again(&mut self, walk: &DeferredWalk, mappings: &Arc<Mappings>) -> anyhow::Result<Stack> {
+        let is_last = |(last, _): &(Arc<Mappings>, _)| Arc::ptr_eq(last, mappings);
+        if !self.code.last.as_ref().is_some_and(is_last) {
+            self.provide_tables(mappings)?;
+            let list = self.tables.kernel_mappings(mappings, &self.modules);
+            // That they were there is known.
+            let list = list.into_iter().map(|mapping| Mapping {
+                identity: Identity::SETTLED,
+                ..mapping
+            });
+            self.code.last = Some((Arc::clone(mappings), list.collect()));
+        }
+        let list = self.code.last.as_ref().map_or(&[][..], |(_, list)| list);
+        let tables = Tables {
+            architecture: Architecture::HOST,
+            words: self.kernel.tables.words(),
+            mappings: list,
+            unwind: match self.walk {
+                Walk::Fp => Unwind::Fp,
+                Walk::Dwarf | Walk::Off | Walk::Kernel => Unwind::Dwarf,
+            },
+            changing: false,
+            return_probes: ReturnProbes {
+                trampoline: walk.trampoline,
+                replaced: &walk.replaced,
+            },
+        };
+        let target = self
+            .processes
+            .get(&walk.instance)
+            .and_then(|process| process.target.as_ref());
+        let mut is_beyond = false;
+        let stack = walk_linked(tables, walk.start, walk.link, |at| {
+            let word = walk.stack.word(at);
+            let word = word.or_else(|| code_word(mappings, &self.modules, target, at));
+            is_beyond = word.is_none() && at >= walk.stack.end();
+            word
+        });
+        Ok(match is_beyond && stack.end != End::Complete {
+            true => Stack {
+                end: End::BeyondCopy,
+                ..stack
+            },
+            false => stack,
+        })
+    }
+
+    /// Provides the saves of an object at an address. Returns whether there are some.
+    fn provide_saves_in(&mut self, mappings: &Mappings, address: Avma) -> anyhow::Result<bool> {
+        let Some(&MappedCode::Module { module, .. }) = mappings.find(address).map(|entry| &entry.code) else {
+            return Ok(false);
+        };
+        let live = self.processes.values().map(|process| &process.mappings);
+        let used = self.tables.used(live.chain([mappings]), &self.modules);
+        let provided = self
+            .tables
+            .provide_saves(module, &self.modules, &used, &mut self.kernel);
+        provided.context("cannot store unwind tables")
+    }
+
+    /// Lets stand-ins be used again whose blocks were freed. Not while blocks are read, nor if single ones are told of later.
+    pub(super) fn give_back_stand_ins(&self, has_ended: impl Fn(u32) -> bool) -> anyhow::Result<()> {
+        if self.is_being_read || !self.is_of_blocks() || self.traces_calls {
+            return Ok(());
+        }
+        let given = self.kernel.recorded.give_back(&self.kernel.stand_ins, has_ended);
+        given.context("cannot reuse stack records")
+    }
+}
+
+/// A walk that cannot be finished: the frames found in the kernel, and why it ended there.
+fn as_found_in_the_kernel(walk: &DeferredWalk) -> FinishedStack {
+    FinishedStack {
+        instance: walk.instance,
+        epoch: walk.epoch,
+        function: walk.function,
+        frames: walk.frames.clone(),
+        end: walk.end,
+        end_pc: walk.end_pc,
+    }
+}
+
+/// The 8 bytes of code at an address: of an object from its file, which may not be mapped any more; of code that a program has written
+/// from its memory.
+fn code_word(mappings: &Mappings, modules: &Modules, target: Option<&Target>, at: Avma) -> Option<u64> {
+    match mappings.find(at)?.code {
+        MappedCode::Module { module, bias } => {
+            let (svma, module) = (bias.to_svma(at), modules.get(module)?);
+            let segment = module.code().find(|segment| segment.svma.contains(&svma))?;
+            let offset = segment
+                .offset
+                .start
+                .wrapping_add(svma.offset_from(segment.svma.start));
+            let code = module.bytes().get(usize::try_from(offset.get()).ok()?..)?;
+            Some(u64::from_ne_bytes(*code.first_chunk()?))
+        }
+        MappedCode::Anonymous => target?.read_word(at).ok(),
+        MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
+    }
+}
