@@ -160,6 +160,7 @@ impl Session<'_> {
         let Some(call_tracer) = &mut self.call_tracer else {
             return Ok(());
         };
+        self.live.finish_all_walks()?;
         let live = &self.live;
         let processes = describe::Processes {
             all: &live.processes,

@@ -141,7 +141,7 @@ impl Live<'_> {
     /// come first, since they spare walks from being sent.
     pub(super) fn finish_some_walks(&mut self) -> anyhow::Result<Option<Duration>> {
         self.finish_walks(Some(Instant::now() + AT_ONCE))?;
-        self.give_back_stand_ins(|_| false)?;
+        self.give_back_stand_ins()?;
         Ok((!self.code.waiting.is_empty()).then_some(Duration::ZERO))
     }
 
@@ -182,6 +182,9 @@ impl Live<'_> {
 
     /// Does a walk again; `None` if that is not possible, or finds something else.
     fn found_stack(&mut self, walk: &DeferredWalk) -> anyhow::Result<Option<FinishedStack>> {
+        if !self.processes.contains_key(&walk.instance) {
+            self.observe()?;
+        }
         let Some(process) = self.processes.get(&walk.instance) else {
             return Ok(None);
         };
@@ -285,12 +288,16 @@ impl Live<'_> {
         provided.context("cannot store unwind tables")
     }
 
-    /// Lets stand-ins be used again whose blocks were freed. Not while blocks are read, nor if single ones are told of later.
-    pub(super) fn give_back_stand_ins(&self, has_ended: impl Fn(u32) -> bool) -> anyhow::Result<()> {
+    /// Lets stand-ins be used again whose blocks were freed or forgotten. Not while blocks are read, nor if single ones are told of later.
+    pub(super) fn give_back_stand_ins(&self) -> anyhow::Result<()> {
         if self.is_being_read || !self.is_of_blocks() || self.traces_calls {
             return Ok(());
         }
-        let given = self.kernel.recorded.give_back(&self.kernel.stand_ins, has_ended);
+        let is_forgotten = |instance| self.lifecycle.forgotten.contains(&instance);
+        let given = self
+            .kernel
+            .recorded
+            .give_back(&self.kernel.stand_ins, is_forgotten);
         given.context("cannot reuse stack records")
     }
 }

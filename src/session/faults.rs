@@ -12,7 +12,7 @@ use super::live::Live;
 use super::process::Process;
 use super::regions::{count_events, maps_of};
 use crate::base::pages;
-use crate::bpf::collect::{Counter, Counters, MemoryEvent, RangeBytes, not_walked, stack_of};
+use crate::bpf::collect::{Counter, Counters, MemoryEvent, RangeBytes, not_walked, record_of, stack_of};
 use crate::bpf::{FaultWatch, Kernel, Origin, RegionWatch};
 use crate::process::touched::{
     Choice, HugePages, PageTotals, Pages, ResidentPages, Scan, ToRead, Unexplained,
@@ -329,8 +329,8 @@ impl Live<'_> {
         let mut totals: BTreeMap<u32, PageTotals> = BTreeMap::new();
         let (mut unexplained, mut ends_not_seen) = (0, 0);
         for Traced { pages, .. } in ledger.instances.values() {
-            for (record, more) in pages.totals() {
-                *totals.entry(record).or_default() += more;
+            for (stack, more) in pages.totals() {
+                *totals.entry(record_of(&self.kernel, stack)).or_default() += more;
             }
             unexplained += pages.unexplained();
             ends_not_seen += pages.ends_not_seen();

@@ -27,6 +27,8 @@ const PAUSE_PER_WORK: u32 = 20;
 pub(super) struct Lifecycle {
     /// Instances below this number are known.
     next: u32,
+    /// Ended instances whose blocks were removed from the block table.
+    pub(super) forgotten: HashSet<u32>,
     /// True if an instance has ended since the block table was cleared.
     to_forget: bool,
     forget_not_before: Option<Instant>,
@@ -266,7 +268,8 @@ impl Live<'_> {
         self.kernel
             .forget_ended()
             .context("cannot clear the block table of ended processes")?;
-        self.give_back_stand_ins(|instance| ended.contains(&instance))?;
+        self.lifecycle.forgotten.extend(ended);
+        self.give_back_stand_ins()?;
         tracing::debug!("blocks of ended processes forgotten in {:.1?}", began.elapsed());
         let pause = (PAUSE_PER_WORK * began.elapsed()).max(MIN_PAUSE);
         self.lifecycle.to_forget = false;

@@ -379,6 +379,7 @@ impl<'obj> Session<'obj> {
         // The snapshot may have stacks of instances and in mappings that are newer than what was last read of them.
         self.live.observe()?;
         self.live.reload_all()?;
+        self.live.finish_all_walks()?;
         self.live.warn_of_silence();
         self.live.read_not_announced();
         self.live.add_not_announced(&mut snapshot);

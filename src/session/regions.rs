@@ -11,7 +11,7 @@ use unwind_tables::addr::Avma;
 use super::live::Live;
 use super::process::Process;
 use crate::allocator::{FUNCTIONS, Role};
-use crate::bpf::collect::{Counter, Counters, MemoryEvent, RangeBytes, stack_of};
+use crate::bpf::collect::{Counter, Counters, MemoryEvent, RangeBytes, record_of, stack_of};
 use crate::bpf::{Kernel, RegionWatch, monotonic_nanoseconds};
 use crate::process::Module;
 use crate::process::maps::MapsEntry;
@@ -311,8 +311,14 @@ impl Live<'_> {
                     .entry(stack)
                     .or_insert_with(|| self.is_allocators(instance, stack, symbolizer))
             };
+            let mut by_record: BTreeMap<(u32, RegionKind), RegionTotals> = BTreeMap::new();
             for ((stack, kind), totals) in regions.totals(&maps, is_allocators) {
-                let shape = stack_of(&self.kernel, stack);
+                *by_record
+                    .entry((record_of(&self.kernel, stack), kind))
+                    .or_default() += totals;
+            }
+            for ((record, kind), totals) in by_record {
+                let shape = stack_of(&self.kernel, record);
                 snapshot
                     .stacks
                     .extend(shape.map(|shape| with_totals(shape, kind, totals)));

@@ -185,6 +185,13 @@ pub fn stack_of(kernel: &Kernel<'_>, index: u32) -> Option<StackTotals> {
     stack_of_recorded(&kernel.recorded, index)
 }
 
+/// Record of the stack that a stand-in stands for; of others, their own.
+pub fn record_of(kernel: &Kernel<'_>, index: u32) -> u32 {
+    let found = kernel.recorded.finished();
+    let record = found.stack_of(kernel.recorded.first_finished, index);
+    record.map_or(index, |(record, _)| record)
+}
+
 /// A stack of kernel mode without its totals; `index` must come from the kernel side.
 pub fn stack_of_kernel_mode(trace: &KernelTrace<'_>, index: u32) -> Option<StackTotals> {
     stack_of_recorded(&trace.recorded, index)

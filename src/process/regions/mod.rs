@@ -26,7 +26,7 @@ mod progress;
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};
-use std::ops::Range;
+use std::ops::{AddAssign, Range};
 
 use unwind_tables::addr::Avma;
 
@@ -65,6 +65,14 @@ pub struct RegionTotals {
     pub unmapped: Amount,
     /// Not recorded, as there were too many pieces.
     pub lost: Amount,
+}
+
+impl AddAssign for RegionTotals {
+    fn add_assign(&mut self, more: Self) {
+        self.mapped = self.mapped + more.mapped;
+        self.unmapped = self.unmapped + more.unmapped;
+        self.lost = self.lost + more.lost;
+    }
 }
 
 /// Counts of calls.
