@@ -4,6 +4,7 @@
 //! added to what is carried of that stack, and the stand-in can be used for another walk.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use unwind_tables::addr::Avma;
@@ -86,8 +87,8 @@ impl Sums {
 /// All stacks that user space has found.
 #[derive(Debug, Default)]
 pub(super) struct FinishedStacks {
-    stacks: Vec<(FinishedStack, Carried)>,
-    numbers: HashMap<FinishedStack, usize>,
+    stacks: Vec<(Arc<FinishedStack>, Carried)>,
+    numbers: HashMap<Arc<FinishedStack>, usize>,
     /// By stand-in, the number of its stack.
     standing: HashMap<u32, usize>,
 }
@@ -122,8 +123,8 @@ impl FinishedStacks {
             },
             false => stack,
         };
-        let number = *self.numbers.entry(stack).or_insert_with_key(|stack| {
-            self.stacks.push((stack.clone(), Carried::default()));
+        let number = *self.numbers.entry(Arc::new(stack)).or_insert_with_key(|stack| {
+            self.stacks.push((Arc::clone(stack), Carried::default()));
             self.stacks.len() - 1
         });
         if let Some((_, carried)) = self.stacks.get_mut(number) {

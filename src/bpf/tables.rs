@@ -14,6 +14,8 @@ use crate::process::ModuleId;
 pub struct TableStore {
     memory: SharedWords<AtomicU32>,
     placement: Placement<Key>,
+    /// Number of images that were ever stored.
+    stored: u64,
 }
 
 /// A module and the part of its table that an image holds.
@@ -44,7 +46,16 @@ impl TableStore {
 
     pub(super) fn new(memory: SharedWords<AtomicU32>) -> Self {
         let placement = Placement::new(memory.words().len(), Self::ALIGNMENT);
-        Self { memory, placement }
+        Self {
+            memory,
+            placement,
+            stored: 0,
+        }
+    }
+
+    /// Number of images that were ever stored: while it is the same, every image is where it was.
+    pub fn stored(&self) -> u64 {
+        self.stored
     }
 
     /// All words, which only this process writes.
@@ -113,6 +124,7 @@ impl TableStore {
         else {
             return Ok(None);
         };
+        self.stored += 1;
         if !placed.evicted.is_empty() {
             publisher.await_inactive_lists()?;
         }

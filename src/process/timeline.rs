@@ -12,6 +12,8 @@ use super::mappings::{CodeMapping, Mappings};
 pub struct Timeline {
     /// Mappings before the first of `changes`; `None` if not known.
     before: Option<Arc<Mappings>>,
+    /// Moment of the last change that is summed up in `before`: of earlier ones nothing is known any more.
+    since: u64,
     /// In the order of time.
     changes: VecDeque<(u64, Change)>,
     /// Result of the last question: the number of changes until then, and the mappings after them.
@@ -75,6 +77,9 @@ impl Timeline {
 
     /// Mappings at a moment; `None` if they are not known.
     pub fn at(&mut self, moment: u64) -> Option<Arc<Mappings>> {
+        if moment < self.since {
+            return None;
+        }
         let until = self.changes.partition_point(|&(at, _)| at <= moment);
         let known = self.last.take().filter(|&(count, _)| count <= until);
         let (first, start) = known.unwrap_or_else(|| (0, self.before.clone()));
@@ -115,7 +120,11 @@ impl Timeline {
     fn forget(&mut self, count: usize) {
         let start = self.before.clone();
         self.before = (0..count).fold(start, |mappings, number| self.after(mappings, number));
-        self.changes.drain(..count);
+        self.since = self
+            .changes
+            .drain(..count)
+            .next_back()
+            .map_or(self.since, |(at, _)| at);
         self.last = None;
     }
 }
@@ -179,6 +188,7 @@ mod tests {
             assert_eq!(known(&mut timeline, 109 + 10 * turn), expected, "{turn}");
         }
         timeline.forget_before(600);
+        assert_eq!(known(&mut timeline, 589), None, "it was summed up");
         assert_eq!(known(&mut timeline, 600), Some(vec![(0x1000, 1), (0x5000, 2)]));
         assert_eq!(known(&mut timeline, 1090), Some(vec![(0x1000, 1), (0x5000, 3)]));
     }

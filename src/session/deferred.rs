@@ -24,6 +24,8 @@ use crate::process::{MappedCode, Mappings, Modules, ProcessRoot, Target, Timelin
 const OLDEST: u64 = 2_000_000_000;
 /// Time for which walks are finished before other work is looked for.
 const AT_ONCE: Duration = Duration::from_millis(3);
+/// Minimum pause between two looks for stand-ins to be used again.
+const PAUSE: Duration = Duration::from_millis(20);
 /// Maximum number of times that a walk is done again as it needs more than was loaded.
 const MAX_TRIES: usize = 4;
 /// Timelines of processes that are not known (yet): more of them are forgotten.
@@ -38,8 +40,17 @@ pub(super) struct CodeOverTime {
     timelines: HashMap<u32, Known>,
     /// Walks that were received and are not finished yet, the last first.
     waiting: Vec<DeferredWalk>,
-    /// Mappings that were walked by last, as walks need them.
-    last: Option<(Arc<Mappings>, Vec<Mapping>)>,
+    last: Option<LastList>,
+    /// Time before which stand-ins are not given back again.
+    give_back_not_before: Option<Instant>,
+}
+
+/// Mappings that were walked by last, as walks need them.
+struct LastList {
+    mappings: Arc<Mappings>,
+    list: Vec<Mapping>,
+    /// [`TableStore::stored`](crate::bpf::TableStore::stored) when it was made: it says where tables were then.
+    stored: u64,
 }
 
 /// Code of one process over time, and where its files are.
@@ -140,8 +151,16 @@ impl Live<'_> {
     /// Finishes walks that were received, for some milliseconds. Returns after which time to go on, if there are more: mappings that are due
     /// come first, since they spare walks from being sent.
     pub(super) fn finish_some_walks(&mut self) -> anyhow::Result<Option<Duration>> {
-        self.finish_walks(Some(Instant::now() + AT_ONCE))?;
-        self.give_back_stand_ins()?;
+        let now = Instant::now();
+        self.finish_walks(Some(now + AT_ONCE))?;
+        if self
+            .code
+            .give_back_not_before
+            .is_none_or(|not_before| not_before <= now)
+        {
+            self.give_back_stand_ins()?;
+            self.code.give_back_not_before = Some(now + PAUSE);
+        }
         Ok((!self.code.waiting.is_empty()).then_some(Duration::ZERO))
     }
 
@@ -229,7 +248,8 @@ impl Live<'_> {
 
     /// Walks by the mappings of that moment and the tables as they are now.
     fn walk_again(&mut self, walk: &DeferredWalk, mappings: &Arc<Mappings>) -> anyhow::Result<Stack> {
-        let is_last = |(last, _): &(Arc<Mappings>, _)| Arc::ptr_eq(last, mappings);
+        let stored = self.kernel.tables.stored();
+        let is_last = |last: &LastList| Arc::ptr_eq(&last.mappings, mappings) && last.stored == stored;
         if !self.code.last.as_ref().is_some_and(is_last) {
             self.provide_tables(mappings)?;
             let list = self.tables.kernel_mappings(mappings, &self.modules);
@@ -238,9 +258,13 @@ impl Live<'_> {
                 identity: Identity::SETTLED,
                 ..mapping
             });
-            self.code.last = Some((Arc::clone(mappings), list.collect()));
+            self.code.last = Some(LastList {
+                mappings: Arc::clone(mappings),
+                list: list.collect(),
+                stored: self.kernel.tables.stored(),
+            });
         }
-        let list = self.code.last.as_ref().map_or(&[][..], |(_, list)| list);
+        let list = self.code.last.as_ref().map_or(&[][..], |last| &last.list);
         let tables = Tables {
             architecture: Architecture::HOST,
             words: self.kernel.tables.words(),
