@@ -33,13 +33,20 @@ impl ReturnProbe {
         probe
     }
 
-    /// Number of times that the probe was hit.
+    /// Number of times that the probe was hit. The kernel lists probes by their number: while another test's is removed, it can leave out
+    /// one that is listed behind it.
     #[track_caller]
     pub fn hits(&self) -> u64 {
-        let profile = fs::read_to_string(format!("{TRACEFS}/uprobe_profile")).expect("tracefs");
-        let line = profile.lines().find(|line| line.contains(&self.name));
-        let hits = line.and_then(|line| line.split_whitespace().nth(2)?.parse().ok());
-        hits.unwrap_or_else(|| panic!("no {} in {profile}", self.name))
+        const READINGS: usize = 100;
+        let mut profile = String::new();
+        for _ in 0..READINGS {
+            profile = fs::read_to_string(format!("{TRACEFS}/uprobe_profile")).expect("tracefs");
+            let line = profile.lines().find(|line| line.contains(&self.name));
+            if let Some(hits) = line.and_then(|line| line.split_whitespace().nth(2)?.parse().ok()) {
+                return hits;
+            }
+        }
+        panic!("no {} in {profile}", self.name)
     }
 }
 
