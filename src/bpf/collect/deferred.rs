@@ -44,33 +44,35 @@ pub struct DeferredWalk {
     pub replaced: Vec<(Avma, Avma)>,
 }
 
-/// A piece of a stack.
-type Piece = [u8; PIECE];
+/// Bytes of the parts of a stack that copies share: from one walk to the next, mostly the innermost frames change.
+const PART: usize = 512;
+/// Part of a stack.
+type Part = [u8; PART];
 
 /// Copy of a part of a stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackCopy {
-    /// Where its first byte was: a multiple of a piece.
+    /// Where its first byte was: a multiple of a part.
     pub start: Avma,
-    /// Index in `all` of each piece; `None` for those that could not be read.
-    pieces: Vec<Option<u32>>,
-    /// Pieces of all copies that were received together, which share most of them.
-    all: Arc<Vec<Piece>>,
+    /// Index in `all` of each part; `None` for those that could not be read.
+    parts: Vec<Option<u32>>,
+    /// Parts of all copies that were received together, which share most of them.
+    all: Arc<Vec<Part>>,
 }
 
 impl StackCopy {
     /// Returns the 8 bytes at an address, a multiple of 8; `None` if they are not in the copy.
     pub fn word(&self, at: Avma) -> Option<u64> {
         let offset = usize::try_from(at.get().checked_sub(self.start.get())?).ok()?;
-        let number = (*self.pieces.get(offset / PIECE)?)?;
-        let piece = self.all.get(usize::try_from(number).ok()?)?;
-        let word = piece.get(offset % PIECE..)?.first_chunk()?;
+        let number = (*self.parts.get(offset / PART)?)?;
+        let part = self.all.get(usize::try_from(number).ok()?)?;
+        let word = part.get(offset % PART..)?.first_chunk()?;
         Some(u64::from_ne_bytes(*word))
     }
 
     /// Address behind the last byte.
     pub fn end(&self) -> Avma {
-        self.start.wrapping_add((self.pieces.len() * PIECE) as u64)
+        self.start.wrapping_add((self.parts.len() * PART) as u64)
     }
 }
 
@@ -79,25 +81,25 @@ impl StackCopy {
 struct RawWalk {
     header: [u8; HEADER_BYTES],
     start: u64,
-    /// Its pieces in [`RawWalks::numbers`].
-    pieces: Range<usize>,
+    /// Its parts in [`RawWalks::numbers`].
+    parts: Range<usize>,
 }
 
 /// Walks as they were received. All memory is there from the beginning: whoever adds one never waits for some.
 #[derive(Debug, Default)]
 pub(super) struct RawWalks {
     walks: Vec<RawWalk>,
-    /// Index in `pieces` of each piece of each walk; [`UNREAD`] for those that could not be read.
+    /// Index in `parts` of each part of each walk; [`UNREAD`] for those that could not be read.
     numbers: Vec<u32>,
-    pieces: Vec<Piece>,
+    parts: Vec<Part>,
 }
 
 const UNREAD: u32 = u32::MAX;
-/// Maximum number of walks, and of pieces that are not shared, which are 64 MiB.
+/// Maximum number of walks, and of parts that are not shared, which are 64 MiB.
 const MAX_WALKS: usize = 1 << 14;
-const MAX_PIECES: usize = 1 << 14;
-/// Pieces of the longest copy.
-const LONGEST: usize = deferral::LONGEST_COPY.0 as usize / PIECE;
+const MAX_PARTS: usize = 1 << 17;
+/// Parts of the longest copy.
+const LONGEST: usize = deferral::LONGEST_COPY.0 as usize / PART;
 
 impl RawWalks {
     /// Room for walks. The memory is used only when they are added.
@@ -109,7 +111,7 @@ impl RawWalks {
         let mut room = Self::default();
         room.walks.try_reserve_exact(MAX_WALKS)?;
         room.numbers.try_reserve_exact(MAX_WALKS * LONGEST)?;
-        room.pieces.try_reserve_exact(MAX_PIECES)?;
+        room.parts.try_reserve_exact(MAX_PARTS)?;
         Ok(room)
     }
 
@@ -121,7 +123,7 @@ impl RawWalks {
     pub(super) fn have_room(&self, more: usize) -> bool {
         self.walks.capacity() - self.walks.len() >= more
             && self.numbers.capacity() - self.numbers.len() >= more * LONGEST
-            && self.pieces.capacity() - self.pieces.len() >= more * LONGEST
+            && self.parts.capacity() - self.parts.len() >= more * LONGEST
     }
 
     /// Adds a record of the queue. Leaves out one that is too short.
@@ -131,18 +133,19 @@ impl RawWalks {
         };
         let start = whole(header, offset_of!(deferred_walk, stack_start));
         let read = whole(header, offset_of!(deferred_walk, stack_pieces));
-        let (pieces, _) = stack.as_chunks::<PIECE>();
-        let before = self.walks.last().map(|walk| (walk.start, walk.pieces.clone()));
+        let (parts, _) = stack.as_chunks::<PART>();
+        let before = self.walks.last().map(|walk| (walk.start, walk.parts.clone()));
         let first = self.numbers.len();
-        let last = u64::BITS - read.leading_zeros();
-        for (piece, number) in pieces.iter().zip(0..last) {
-            let index = match read >> number & 1 {
+        let pieces = usize::try_from(u64::BITS - read.leading_zeros()).unwrap_or_default();
+        for (part, number) in parts.iter().take(pieces * (PIECE / PART)).zip(0_usize..) {
+            let offset = number * PART;
+            let index = match read >> (offset / PIECE) & 1 {
                 0 => UNREAD,
                 _ => {
-                    let at = start.wrapping_add(u64::from(number) * PIECE as u64);
-                    self.same_piece(before.as_ref(), at, piece).unwrap_or_else(|| {
-                        self.pieces.push(*piece);
-                        u32::try_from(self.pieces.len() - 1).unwrap_or(UNREAD)
+                    let at = start.wrapping_add(offset as u64);
+                    self.same_part(before.as_ref(), at, part).unwrap_or_else(|| {
+                        self.parts.push(*part);
+                        u32::try_from(self.parts.len() - 1).unwrap_or(UNREAD)
                     })
                 }
             };
@@ -151,34 +154,34 @@ impl RawWalks {
         self.walks.push(RawWalk {
             header: *header,
             start,
-            pieces: first..self.numbers.len(),
+            parts: first..self.numbers.len(),
         });
     }
 
-    /// Index of the piece at `at` of the walk before, if it is the same.
-    fn same_piece(&self, before: Option<&(u64, Range<usize>)>, at: u64, piece: &Piece) -> Option<u32> {
-        let (start, pieces) = before?;
+    /// Index of the part at `at` of the walk before, if it is the same.
+    fn same_part(&self, before: Option<&(u64, Range<usize>)>, at: u64, part: &Part) -> Option<u32> {
+        let (start, parts) = before?;
         let offset = usize::try_from(at.checked_sub(*start)?).ok()?;
-        let number = *self.numbers.get(pieces.clone())?.get(offset / PIECE)?;
-        let known = self.pieces.get(usize::try_from(number).ok()?)?;
-        (known == piece).then_some(number)
+        let number = *self.numbers.get(parts.clone())?.get(offset / PART)?;
+        let known = self.parts.get(usize::try_from(number).ok()?)?;
+        (known == part).then_some(number)
     }
 
     /// All walks, without those that make no sense.
     pub(super) fn walks(self) -> Vec<DeferredWalk> {
-        let all = Arc::new(self.pieces);
-        let of_pieces = |walk: &RawWalk| {
-            let numbers = self.numbers.get(walk.pieces.clone()).unwrap_or_default();
+        let all = Arc::new(self.parts);
+        let stack_of = |walk: &RawWalk| {
+            let numbers = self.numbers.get(walk.parts.clone()).unwrap_or_default();
             let index = |&number: &u32| (number != UNREAD).then_some(number);
             StackCopy {
                 start: Avma::new(walk.start),
-                pieces: numbers.iter().map(index).collect(),
+                parts: numbers.iter().map(index).collect(),
                 all: Arc::clone(&all),
             }
         };
         let walks = self.walks.iter();
         walks
-            .filter_map(|walk| DeferredWalk::parse(&walk.header, of_pieces(walk)))
+            .filter_map(|walk| DeferredWalk::parse(&walk.header, stack_of(walk)))
             .collect()
     }
 }
@@ -281,10 +284,10 @@ mod tests {
         assert!(received.is_empty() && received.have_room(1) && !received.have_room(MAX_WALKS));
         received.add(&record[..HEADER_BYTES - 1]);
         received.add(&record);
-        // Of the next copy, one piece is another, and one is the same.
+        // Of the next copy, one part is another, and the others are the same.
         record[HEADER_BYTES + 8] = 0x35;
         received.add(&record);
-        assert_eq!(received.pieces.len(), 3);
+        assert_eq!(received.parts.len(), 2 * (PIECE / PART) + 1);
         let walks = received.walks();
         let [walk, next] = &walks[..] else {
             panic!("{walks:?}");
