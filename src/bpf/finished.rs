@@ -85,8 +85,10 @@ impl Sums {
 }
 
 /// All stacks that user space has found.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct FinishedStacks {
+    /// Record number of the first one: beyond all records of the kernel side.
+    first: u32,
     stacks: Vec<(Arc<FinishedStack>, Carried)>,
     numbers: HashMap<Arc<FinishedStack>, usize>,
     /// By stand-in, the number of its stack.
@@ -110,6 +112,21 @@ pub(super) struct Finished<'a> {
 }
 
 impl FinishedStacks {
+    /// None yet; their record numbers begin with `first`.
+    pub(super) fn from(first: u32) -> Self {
+        Self {
+            first,
+            stacks: Vec::new(),
+            numbers: HashMap::new(),
+            standing: HashMap::new(),
+        }
+    }
+
+    /// Record number of a stack by its number among these.
+    fn record(&self, number: usize) -> Option<u32> {
+        self.first.checked_add(u32::try_from(number).ok()?)
+    }
+
     /// Notes the stack that a stand-in stands for. If there is no room for it, only the function and the instance are kept.
     fn note(&mut self, stand_in: u32, stack: FinishedStack) {
         let is_full = self.stacks.len() >= MAX_FINISHED && !self.numbers.contains_key(&stack);
@@ -133,33 +150,33 @@ impl FinishedStacks {
         self.standing.insert(stand_in, number);
     }
 
-    /// By stand-in, the record number of its stack; `first` is that of the first one.
-    pub(super) fn records(&self, first: u32) -> HashMap<u32, u32> {
+    /// By stand-in, the record number of its stack.
+    pub(super) fn records(&self) -> HashMap<u32, u32> {
         let standing = self.standing.iter();
         standing
-            .filter_map(|(&stand_in, &number)| Some((stand_in, record(first, number)?)))
+            .filter_map(|(&stand_in, &number)| Some((stand_in, self.record(number)?)))
             .collect()
     }
 
     /// Stack with this record number, or that this stand-in stands for, and its record number.
-    pub(super) fn stack_of(&self, first: u32, index: u32) -> Option<(u32, &FinishedStack)> {
+    pub(super) fn stack_of(&self, index: u32) -> Option<(u32, &FinishedStack)> {
         let number = match self.standing.get(&index) {
             Some(&number) => number,
-            None => usize::try_from(index.checked_sub(first)?).ok()?,
+            None => usize::try_from(index.checked_sub(self.first)?).ok()?,
         };
         let (stack, _) = self.stacks.get(number)?;
-        Some((record(first, number)?, stack))
+        Some((self.record(number)?, stack))
     }
 
     /// All stacks, each with the sums of its stand-ins, which `sums_of` reads.
-    pub(super) fn all(&self, first: u32, sums_of: impl Fn(u32) -> Option<Sums>) -> Vec<Finished<'_>> {
+    pub(super) fn all(&self, sums_of: impl Fn(u32) -> Option<Sums>) -> Vec<Finished<'_>> {
         let mut all: Vec<_> = self
             .stacks
             .iter()
             .enumerate()
             .filter_map(|(number, (stack, carried))| {
                 Some(Finished {
-                    record: record(first, number)?,
+                    record: self.record(number)?,
                     stack,
                     sums: carried.sums,
                     walks: carried.walks,
@@ -191,10 +208,6 @@ impl FinishedStacks {
         });
         over
     }
-}
-
-fn record(first: u32, number: usize) -> Option<u32> {
-    first.checked_add(u32::try_from(number).ok()?)
 }
 
 impl Recorded {
@@ -280,12 +293,12 @@ mod tests {
     #[test]
     fn stand_ins_add_up() {
         const FIRST: u32 = 1000;
-        let mut finished = FinishedStacks::default();
+        let mut finished = FinishedStacks::from(FIRST);
         for (stand_in, instance) in [(600, 1), (601, 1), (602, 2)] {
             finished.note(stand_in, stack(instance, 7));
         }
         let totals = |finished: &FinishedStacks, sums_of: &dyn Fn(u32) -> Option<Sums>| -> Vec<_> {
-            let all = finished.all(FIRST, sums_of);
+            let all = finished.all(sums_of);
             all.iter()
                 .map(|one| {
                     (
@@ -300,15 +313,9 @@ mod tests {
         let of = |index| Some(sums(10, 1, u64::from(index == 600)));
         assert_eq!(totals(&finished, &of), [(1000, 2, 2, 1), (1001, 1, 1, 0)]);
         assert_eq!(finished.carry(of, |_| false), [600]);
-        assert_eq!(finished.stack_of(FIRST, 600), None);
-        assert_eq!(
-            finished.stack_of(FIRST, 601).map(|(record, _)| record),
-            Some(1000)
-        );
-        assert_eq!(
-            finished.stack_of(FIRST, 1001).map(|(_, stack)| stack.instance),
-            Some(2)
-        );
+        assert_eq!(finished.stack_of(600), None);
+        assert_eq!(finished.stack_of(601).map(|(record, _)| record), Some(1000));
+        assert_eq!(finished.stack_of(1001).map(|(_, stack)| stack.instance), Some(2));
         // Another walk takes it, and its totals begin again.
         finished.note(600, stack(2, 9));
         let again = |index| Some(sums(10, u64::from(index != 600), 0));
@@ -319,7 +326,7 @@ mod tests {
         let mut ended = finished.carry(again, |instance| instance == 2);
         ended.sort_unstable();
         assert_eq!(ended, [600, 602]);
-        assert_eq!(finished.records(FIRST), HashMap::from([(601, 1000)]));
+        assert_eq!(finished.records(), HashMap::from([(601, 1000)]));
         assert_eq!(
             totals(&finished, &again),
             [(1000, 2, 2, 1), (1001, 1, 1, 0), (1002, 1, 0, 0)]

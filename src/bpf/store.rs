@@ -220,8 +220,6 @@ pub(crate) struct Recorded {
     pub(crate) young: YoungBlocks,
     /// Stacks that user space has found.
     finished: Mutex<FinishedStacks>,
-    /// Record number of the first of them: beyond all records of the kernel side.
-    pub(super) first_finished: u32,
 }
 
 impl Recorded {
@@ -247,8 +245,7 @@ impl Recorded {
             call_events: call_events.transpose()?,
             blocks: HashTable::new(MapHandle::try_from(maps.blocks)?),
             young: YoungBlocks::new(MapHandle::try_from(maps.young)?).map_err(libbpf_rs::Error::from)?,
-            finished: Mutex::default(),
-            first_finished: sizes.stacks,
+            finished: Mutex::new(FinishedStacks::from(sizes.stacks)),
         };
         recorded.reserve_fixed_stacks();
         if let Sampling::Governed(first) = sampling {

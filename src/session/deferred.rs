@@ -304,12 +304,7 @@ impl Live<'_> {
         let Some(&MappedCode::Module { module, .. }) = mappings.find(address).map(|entry| &entry.code) else {
             return Ok(false);
         };
-        let live = self.processes.values().map(|process| &process.mappings);
-        let used = self.tables.used(live.chain([mappings]), &self.modules);
-        let provided = self
-            .tables
-            .provide_saves(module, &self.modules, &used, &mut self.kernel);
-        provided.context("cannot store unwind tables")
+        self.provide_saves_of(module, Some(mappings))
     }
 
     /// Lets stand-ins be used again whose blocks were freed or forgotten. Not while blocks are read, nor if single ones are told of later.

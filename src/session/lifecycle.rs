@@ -8,13 +8,14 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use unwind_tables::addr::Avma;
 
 use super::live::Live;
 use super::process::Process;
 use super::reload::Reloads;
 use crate::bpf::collect::Event;
 use crate::bpf::{Instance, Origin};
-use crate::process::{History, Target};
+use crate::process::{History, MappedCode, Mappings, ModuleId, Target};
 use leak_report::model::InstanceEnd;
 
 /// Minimum pause between two removals of ended instances from the block table.
@@ -172,6 +173,39 @@ impl Live<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Provides the saves that walks of an instance requested at `address`.
+    fn provide_saves(&mut self, number: u32, address: Avma) -> anyhow::Result<()> {
+        let Some(process) = self.processes.get(&number) else {
+            return Ok(());
+        };
+        let slot = process.instance.slot;
+        let mut has_saves = false;
+        if let Some(MappedCode::Module { module, .. }) =
+            process.mappings.find(address).map(|entry| &entry.code)
+        {
+            let module = *module;
+            self.provide_saves_of(module, None)?;
+            has_saves = self.tables.has_saves(module, &self.kernel);
+        }
+        self.kernel.publisher.accept_requests(slot, !has_saves);
+        Ok(())
+    }
+
+    /// Provides the saves of a module. Tables that running processes and `more` need stay. Returns as
+    /// [`ModuleTables::provide_saves`](super::tables::ModuleTables::provide_saves).
+    pub(super) fn provide_saves_of(
+        &mut self,
+        module: ModuleId,
+        more: Option<&Mappings>,
+    ) -> anyhow::Result<bool> {
+        let live = self.processes.values().map(|process| &process.mappings);
+        let used = self.tables.used(live.chain(more), &self.modules);
+        let provided = self
+            .tables
+            .provide_saves(module, &self.modules, &used, &mut self.kernel);
+        provided.context("cannot store unwind tables")
     }
 
     /// Lets the started program go on, after probes are detached.

@@ -31,7 +31,7 @@ use crate::bpf::{
     detach_at_once,
 };
 use crate::process::touched::Choice;
-use crate::process::{History, MappedCode, Mappings, Modules, Target};
+use crate::process::{History, Mappings, Modules, Target};
 use leak_report::render::counted;
 
 /// Factor on the mappings at the start, as room for libraries that are loaded later.
@@ -464,29 +464,6 @@ impl<'obj> Live<'obj> {
         let stored = self.tables.store(&built, &self.modules, &used, &mut self.kernel);
         stored.context("cannot store unwind tables")?;
         Ok(built.len())
-    }
-
-    /// Provides the saves that walks of an instance requested at `address`.
-    pub(super) fn provide_saves(&mut self, number: u32, address: Avma) -> anyhow::Result<()> {
-        let Some(process) = self.processes.get(&number) else {
-            return Ok(());
-        };
-        let slot = process.instance.slot;
-        let mut has_saves = false;
-        if let Some(MappedCode::Module { module, .. }) =
-            process.mappings.find(address).map(|entry| &entry.code)
-        {
-            let module = *module;
-            let live = self.processes.values().map(|process| &process.mappings);
-            let used = self.tables.used(live, &self.modules);
-            let provided = self
-                .tables
-                .provide_saves(module, &self.modules, &used, &mut self.kernel);
-            provided.context("cannot store unwind tables")?;
-            has_saves = self.tables.has_saves(module, &self.kernel);
-        }
-        self.kernel.publisher.accept_requests(slot, !has_saves);
-        Ok(())
     }
 
     /// Attaches to those mapped files of an instance that have nothing attached for it yet.

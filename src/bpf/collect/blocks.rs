@@ -131,7 +131,7 @@ impl BlockTable {
         Ok(Self {
             table: recorded.blocks.try_clone()?,
             young: recorded.young.try_clone()?,
-            found: recorded.finished().records(recorded.first_finished),
+            found: recorded.finished().records(),
         })
     }
 

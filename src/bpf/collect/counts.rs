@@ -59,7 +59,7 @@ pub(crate) fn recorded_by_function(recorded: &Recorded) -> Vec<u64> {
         }
     }
     let finished = recorded.finished();
-    for stack in finished.all(recorded.first_finished, |index| recorded.sums_of(index)) {
+    for stack in finished.all(|index| recorded.sums_of(index)) {
         if let Some(sum) = blocks.get_mut(usize::from(stack.stack.function)) {
             *sum += recorded_blocks(&stack.sums);
         }

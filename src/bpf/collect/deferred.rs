@@ -315,32 +315,19 @@ mod tests {
             let addresses = [0x8ff8, 0x9008, 0x9ff8, 0xa000, 0xaff8, 0xb000, 0xbff8, 0xc000];
             addresses.map(|at| walk.stack.word(Avma::new(at)))
         };
-        assert_eq!(
-            words(walk),
-            [
-                None,
-                Some(0x1234),
-                Some(0),
-                None,
-                None,
-                Some(0x5678),
-                Some(0),
-                None
-            ]
-        );
-        assert_eq!(
-            words(next),
-            [
-                None,
-                Some(0x1235),
-                Some(0),
-                None,
-                None,
-                Some(0x5678),
-                Some(0),
-                None
-            ]
-        );
+        let mut expected = [
+            None,
+            Some(0x1234),
+            Some(0),
+            None,
+            None,
+            Some(0x5678),
+            Some(0),
+            None,
+        ];
+        assert_eq!(words(walk), expected);
+        expected[1] = Some(0x1235);
+        assert_eq!(words(next), expected);
         assert_eq!(walk.stack.end(), Avma::new(0xc000));
     }
 }

@@ -122,7 +122,7 @@ fn read_stacks(recorded: &Recorded) -> Vec<StackTotals> {
 /// Reads the stacks that user space has found.
 fn read_finished(recorded: &Recorded) -> Vec<StackTotals> {
     let finished = recorded.finished();
-    let all = finished.all(recorded.first_finished, |stand_in| recorded.sums_of(stand_in));
+    let all = finished.all(|stand_in| recorded.sums_of(stand_in));
     let with_totals = all.into_iter().map(|finished| {
         let Totals { allocated, freed } = totals::decode(recorded, &finished.sums);
         StackTotals {
@@ -188,7 +188,7 @@ pub fn stack_of(kernel: &Kernel<'_>, index: u32) -> Option<StackTotals> {
 /// Record of the stack that a stand-in stands for; of others, their own.
 pub fn record_of(kernel: &Kernel<'_>, index: u32) -> u32 {
     let found = kernel.recorded.finished();
-    let record = found.stack_of(kernel.recorded.first_finished, index);
+    let record = found.stack_of(index);
     record.map_or(index, |(record, _)| record)
 }
 
@@ -200,7 +200,7 @@ pub fn stack_of_kernel_mode(trace: &KernelTrace<'_>, index: u32) -> Option<Stack
 fn stack_of_recorded(recorded: &Recorded, index: u32) -> Option<StackTotals> {
     if index >= recorded.stack_capacity {
         let finished = recorded.finished();
-        let (record, stack) = finished.stack_of(recorded.first_finished, index)?;
+        let (record, stack) = finished.stack_of(index)?;
         return Some(finished_shape(record, stack));
     }
     let first = usize::try_from(index).ok()?.checked_mul(RECORD_WORDS)?;

@@ -21,7 +21,7 @@ pub(crate) fn vitals(recorded: &Recorded, elapsed: Duration) -> Result<Vitals, l
         .min(recorded.stack_capacity);
     let stored = (0..used).filter_map(|index| totals::read(recorded, index));
     let found = recorded.finished();
-    let found = found.all(recorded.first_finished, |index| recorded.sums_of(index));
+    let found = found.all(|index| recorded.sums_of(index));
     let found_later = found.iter().map(|stack| totals::decode(recorded, &stack.sums));
     let live = stored
         .chain(found_later)
