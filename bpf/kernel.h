@@ -62,6 +62,11 @@ enum {
 #include <stdbool.h>
 #include <stddef.h>
 
+/* Memory of a size that is not a constant: a record of a ring. Opaque; from the kernel's include/uapi/linux/bpf.h. */
+struct bpf_dynptr {
+	__u64 opaque[2];
+} __attribute__((aligned(8)));
+
 /* Kernel error numbers that helpers return. */
 #define EEXIST 17
 

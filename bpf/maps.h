@@ -3,6 +3,7 @@
 #ifndef MAPS_H
 #define MAPS_H
 
+#include "calls/deferred_walk.h"
 #include "calls/thread.h"
 #include "calls/usdt_site.h"
 #include "fast/state.h"
@@ -88,12 +89,21 @@ struct {
 	__uint(max_entries, 64 * 1024);
 } events SEC(".maps");
 
-/* Walks for user space to finish, each with a copy of its stack; see calls/deferral.h. Written by probes; read by user space several
- * times a second, and when something new is mapped. Size: hundreds to thousands of stacks, as deep as they are. */
+/* Walks for user space to finish, each with what has changed of the stack; see calls/deferral.h. Written by probes; read by user space
+ * at once. Size: thousands of walks. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 8 * 1024 * 1024);
 } deferred_walks SEC(".maps");
+
+/* What was sent last of stacks, for each CPU, or for some of them together; zero at first. Used by probes only. Size: a few more than
+ * possible CPUs, for walks that are preempted, but SENT_STACKS at most. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, u32);
+	__type(value, struct sent_stack);
+	__uint(max_entries, 1);
+} sent_stacks SEC(".maps");
 
 /* Stand-ins that are in no use: indexes of totals beyond those of stored stacks. Taken by probes; given back by user space. Size: a
  * constant of user space. */

@@ -96,35 +96,98 @@ static __always_inline bool describe_walk(struct scratch *scratch, u32 stand_in)
 	return note_return_probes(deferred);
 }
 
-/* Copies `bytes` of the stack from `start` on, at most `size`, a constant; returns a bit for each piece that can be read. Not all can: a
- * large frame may be in use in part only. */
-static __always_inline u64 copy_stack(u8 *to, u64 start, u64 bytes, u32 size)
+/* Takes the parts that were sent last on this CPU, or others; returns NULL if all that it tries are taken. */
+static __always_inline struct sent_stack *take_sent_stack(u32 *key)
 {
-	u64 pieces = 0;
+	u32 first = bpf_get_smp_processor_id();
 
-#pragma clang loop unroll(disable)
-	for (u32 at = 0; at < size; at += STACK_PIECE) {
-		if (at >= bytes)
-			break;
+	for (u32 number = 0; number < SCRATCH_PER_CPU; number++) {
+		*key = (first + number) & (SENT_STACKS - 1);
 
-		u64 is_read = !bpf_probe_read_user(to + at, STACK_PIECE, (void *)(start + at));
+		struct sent_stack *sent = bpf_map_lookup_elem(&sent_stacks, key);
 
-		pieces |= is_read << at / STACK_PIECE;
+		if (sent && !__sync_lock_test_and_set(&sent->taken, 1))
+			return sent;
 	}
-	return pieces;
+	return NULL;
 }
 
-/* Sends the walk with a copy of `bytes` of the stack, at most `size`, a constant. Returns false if there is no room. */
-static __always_inline bool send_walk(struct deferred_walk *deferred, u64 bytes, u32 size)
+static __always_inline void release_sent_stack(struct sent_stack *sent)
 {
-	u64 start = deferred->stack_start;
-	u8 *to = bpf_ringbuf_reserve(&deferred_walks, sizeof(*deferred) + size, 0);
+	asm volatile("" ::: "memory");
+	*(volatile u64 *)&sent->taken = 0;
+}
 
-	if (!to)
+/* Returns 0 if the words of two parts are the same. Without branches, for the verifier. */
+static __always_inline u64 difference(u64 *a, u64 *b)
+{
+	u64 difference = 0;
+
+#pragma clang loop unroll(disable)
+	for (u32 number = 0; number < PART_WORDS; number++)
+		difference |= a[number] ^ b[number];
+	return difference;
+}
+
+/* State of copying a stack. */
+struct stack_copy {
+	struct sent_stack *sent;
+	struct deferred_walk *deferred;
+};
+
+/* Reads a part of the stack, and puts it on the list of those to be sent if it is not what was sent for its place. Not all can be read:
+ * a large frame may be in use in part only. */
+static long copy_part(u64 number, struct stack_copy *copy)
+{
+	struct deferred_walk *deferred = copy->deferred;
+	struct sent_stack *sent = copy->sent;
+	u64 at = deferred->stack_start + number * STACK_PART;
+	u64 failed = bpf_probe_read_user(sent->read, STACK_PART, (void *)at) != 0;
+	u32 place = at / STACK_PART;
+
+	deferred->unread[number / PARTS_PER_WORD & (STACK_PARTS / PARTS_PER_WORD - 1)] |= failed << number % PARTS_PER_WORD;
+	if (failed)
+		return 0;
+	OPAQUE(place);
+	place &= STACK_PARTS - 1;
+
+	struct stack_part *part = &sent->parts[place];
+
+	if (difference(sent->read, part->words)) {
+		part->place = place;
+		bpf_probe_read_kernel(part->words, STACK_PART, sent->read);
+		sent->is_unsent[place] = 1;
+	}
+	if (sent->is_unsent[place]) {
+		sent->unsent[sent->unsent_count & (STACK_PARTS - 1)] = place;
+		sent->unsent_count++;
+	}
+	return 0;
+}
+
+/* Sends a walk, and the parts on the list. Returns false if there is no room; they remain to be sent then. */
+static __always_inline bool send_walk(struct deferred_walk *deferred, struct sent_stack *sent)
+{
+	u32 parts = sent->unsent_count;
+	struct bpf_dynptr record;
+
+	if (bpf_ringbuf_reserve_dynptr(&deferred_walks, sizeof(*deferred) + parts * sizeof(struct stack_part), 0, &record)) {
+		bpf_ringbuf_discard_dynptr(&record, 0);
 		return false;
-	deferred->stack_pieces = copy_stack(to + sizeof(*deferred), start, bytes, size);
-	bpf_probe_read_kernel(to, sizeof(*deferred), deferred);
-	bpf_ringbuf_submit(to, 0);
+	}
+	bpf_dynptr_write(&record, 0, deferred, sizeof(*deferred), 0);
+#pragma clang loop unroll(disable)
+	for (u32 number = 0; number < STACK_PARTS; number++) {
+		if (number >= parts)
+			break;
+
+		u32 place = sent->unsent[number];
+		struct stack_part *part = &sent->parts[place];
+
+		bpf_dynptr_write(&record, sizeof(*deferred) + number * sizeof(*part), part, sizeof(*part), 0);
+		sent->is_unsent[place] = 0;
+	}
+	bpf_ringbuf_submit_dynptr(&record, 0);
 	return true;
 }
 
@@ -138,39 +201,49 @@ struct task_struct___stack {
 	struct mm_struct___stack *mm;
 } __attribute__((preserve_access_index));
 
-/* Returns how many bytes of the stack from `start` on are to be copied: to where the thread's stack was last found to end. */
-static __always_inline u64 wanted_bytes(struct scratch *scratch, u64 start)
+/* Returns how many parts of the stack from `start` on are to be copied: to where the thread's stack was last found to end. */
+static __always_inline u32 wanted_parts(struct scratch *scratch, u64 start)
 {
 	struct task_struct___stack *task = (void *)bpf_get_current_task_btf();
 	u64 end = scratch->wanted.habits.stack_end;
 
 	if (end < start) {
 		end = BPF_CORE_READ(task, mm, start_stack);
-		if (end < start || end - start > LONGEST_COPY)
-			return USUAL_COPY;
+		if (end < start || end - start > STACK_PARTS * STACK_PART)
+			return USUAL_PARTS;
 	}
-	return end - start;
+
+	u64 parts = (end - start + STACK_PART - 1) / STACK_PART;
+
+	return parts < STACK_PARTS ? parts : STACK_PARTS;
 }
 
-static __always_inline bool send_with_stack(struct scratch *scratch)
+/* Sends the walk of scratch `key`, which is described, with the stack. Not static: verified once, by itself. */
+__noinline bool send_with_stack(u32 key)
 {
-	struct deferred_walk *deferred = &scratch->deferred;
-	u64 start = scratch->fast.walk.at_probe[REGISTER_SP] & ~(u64)(STACK_PIECE - 1);
-	u64 bytes = wanted_bytes(scratch, start);
+	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &key);
+	struct stack_copy copy = {};
+	u32 number;
+	bool is_sent;
 
-	deferred->stack_start = start;
-	/* The queue takes records of constant sizes only. */
-	if (bytes <= 2 * STACK_PIECE)
-		return send_walk(deferred, bytes, 2 * STACK_PIECE);
-	if (bytes <= 4 * STACK_PIECE)
-		return send_walk(deferred, bytes, 4 * STACK_PIECE);
-	if (bytes <= 6 * STACK_PIECE)
-		return send_walk(deferred, bytes, 6 * STACK_PIECE);
-	if (bytes <= 8 * STACK_PIECE)
-		return send_walk(deferred, bytes, 8 * STACK_PIECE);
-	if (bytes <= 16 * STACK_PIECE)
-		return send_walk(deferred, bytes, 16 * STACK_PIECE);
-	return send_walk(deferred, bytes, LONGEST_COPY);
+	if (!scratch)
+		return false;
+	copy.deferred = &scratch->deferred;
+	copy.sent = take_sent_stack(&number);
+	if (!copy.sent)
+		return false;
+
+	u64 start = scratch->fast.walk.at_probe[REGISTER_SP] & ~(u64)(STACK_PART - 1);
+
+	copy.deferred->stack_start = start;
+	copy.deferred->parts = wanted_parts(scratch, start);
+	copy.deferred->sent_stack = number;
+	__builtin_memset(copy.deferred->unread, 0, sizeof(copy.deferred->unread));
+	copy.sent->unsent_count = 0;
+	bpf_loop(copy.deferred->parts, copy_part, &copy, 0);
+	is_sent = send_walk(copy.deferred, copy.sent);
+	release_sent_stack(copy.sent);
+	return is_sent;
 }
 
 /*
@@ -188,7 +261,7 @@ __noinline u32 defer_walk(u32 key)
 		count(COUNTER_LOST_DEFERRAL);
 		return NO_STACK;
 	}
-	if (describe_walk(scratch, stand_in) && send_with_stack(scratch)) {
+	if (describe_walk(scratch, stand_in) && send_with_stack(key)) {
 		count(COUNTER_DEFERRED_WALK);
 		return stand_in;
 	}

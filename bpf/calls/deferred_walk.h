@@ -11,11 +11,18 @@ enum deferral {
 	DEFERRED_FRAMES = 32,
 	/* Return addresses that return probes have replaced on one stack, at most; with more, the walk is not sent. */
 	DEFERRED_RETURN_PROBES = 16,
-	/* Bytes of the stack are copied in pieces of this size, at multiples of it. */
-	STACK_PIECE = 4096,
-	/* MAX bytes of a copy, if it is not known how deep the stack is, and if it is. */
-	USUAL_COPY = 8 * STACK_PIECE,
-	LONGEST_COPY = 32 * STACK_PIECE,
+	/* Bytes of the stack are copied in parts of this size, at multiples of it. */
+	STACK_PART = 512,
+	/* MAX parts of a copy, if it is not known how deep the stack is, and if it is. A power of two. */
+	USUAL_PARTS = 64,
+	STACK_PARTS = 256,
+	/* MAX copies that the kernel side remembers. */
+	SENT_STACKS = 64,
+};
+
+enum {
+	PART_WORDS = STACK_PART / 8,
+	PARTS_PER_WORD = 64,
 };
 
 /* A return address that a return probe has replaced, and its slot. */
@@ -24,7 +31,30 @@ struct replaced_address {
 	u64 address;
 };
 
-/* All that a walk depends on but the tables, the mappings and the stack, a copy of which follows. */
+/* A part of a stack, and its place: its address in parts, modulo STACK_PARTS. */
+struct stack_part {
+	u64 place;
+	u64 words[PART_WORDS];
+};
+
+/* The parts of stacks that were sent last, each at its place. Of the kernel side only. */
+struct sent_stack {
+	/* Not 0 while a walk uses it. */
+	u64 taken;
+	/* The part that was read last. */
+	u64 read[PART_WORDS];
+	struct stack_part parts[STACK_PARTS];
+	/* Set for parts that have changed since they were sent. */
+	u8 is_unsent[STACK_PARTS];
+	/* Places of the parts of a walk that are to be sent. */
+	u64 unsent_count;
+	u8 unsent[STACK_PARTS];
+};
+
+/*
+ * All that a walk depends on but the tables, the mappings and the stack. Of the stack's parts, those follow that are not what was
+ * sent last for their place with the same number of `sent_stack`: from one walk to the next, mostly the innermost frames change.
+ */
 struct deferred_walk {
 	/* CLOCK_MONOTONIC, in nanoseconds. */
 	u64 at;
@@ -43,9 +73,11 @@ struct deferred_walk {
 	u64 link;
 	u64 link_known;
 	u64 registers[REGISTERS];
-	/* Where the copy was, and a bit for each of its pieces that could be read. */
+	/* Where the copy begins, its parts, and a bit for each that could not be read. */
 	u64 stack_start;
-	u64 stack_pieces;
+	u32 parts;
+	u32 sent_stack;
+	u64 unread[STACK_PARTS / PARTS_PER_WORD];
 	/* Trampoline of return probes, and the addresses that it has replaced. */
 	u64 trampoline;
 	u64 replaced_count;

@@ -294,6 +294,7 @@ pub(super) fn load<'obj>(
     store_maps!(object).set(&sizes, &settings.capacity, settings.calls)?;
     set_array_sizes(&mut object, &sizes)?;
     object.maps.stand_ins.set_max_entries(sizes.stand_ins.max(1))?;
+    object.maps.sent_stacks.set_max_entries(sent_stacks()?)?;
     if settings.walk == Walk::Kernel {
         object.maps.kernel_stacks.set_max_entries(KERNEL_STACKS)?;
     } else {
@@ -303,6 +304,13 @@ pub(super) fn load<'obj>(
         skeleton: object.load()?,
         sizes,
     })
+}
+
+/// Number of stacks that the kernel side keeps to send only what changes: one for each CPU, and some for walks that are preempted.
+fn sent_stacks() -> Result<u32, LoadError> {
+    let cpus = u32::try_from(libbpf_rs::num_possible_cpus()?).unwrap_or(u32::MAX);
+    let wanted = cpus.saturating_add(limits::SCRATCH_PER_CPU.0 - 1);
+    Ok(wanted.min(types::deferral::SENT_STACKS.0))
 }
 
 /// Chooses the programs for blocks. Those that are not attached are not loaded: the verifier takes its time for each.

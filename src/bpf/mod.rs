@@ -75,7 +75,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use leak_report::model::Source;
-use libbpf_rs::{Link, MapHandle, OpenObject, ProgramInput};
+use libbpf_rs::{Link, MapCore as _, MapHandle, OpenObject, ProgramInput};
 
 pub use attach::{AttachError, Attached, AttachedHook, CallEnd, Cookie, Hook, HookKind, Probe, ProbeRole};
 pub use attach_helper::Refusal;
@@ -128,6 +128,8 @@ pub struct Kernel<'obj> {
     pub(crate) region_events: Option<MapHandle>,
     /// Queue of `types::deferred_walk`.
     pub(crate) deferred_walks: MapHandle,
+    /// Number of stacks that it keeps to send only what has changed.
+    pub(crate) sent_stacks: usize,
     pub stand_ins: StandIns,
     /// Notes of freed memory; `None` where none are made.
     pub(crate) free_notes: Option<Arc<FreeNotes>>,
@@ -167,6 +169,7 @@ impl<'obj> Kernel<'obj> {
         }
         let events = MapHandle::try_from(&maps.events)?;
         let deferred_walks = MapHandle::try_from(&maps.deferred_walks)?;
+        let sent_stacks = maps.sent_stacks.max_entries() as usize;
         let stand_ins = StandIns::new(MapHandle::try_from(&maps.stand_ins)?, &publisher.sizes)?;
         let probed = map_words(&maps.bss_probed)?;
         let usdt_sites = map_words(&maps.bss_usdt)?;
@@ -181,6 +184,7 @@ impl<'obj> Kernel<'obj> {
             events,
             region_events: region_events.transpose()?,
             deferred_walks,
+            sent_stacks,
             stand_ins,
             free_notes: None,
             recorded: Arc::new(recorded),

@@ -56,7 +56,7 @@ const MIN_STACKS: u32 = 1 << 16;
 const MAX_STACKS: u32 = 1 << 17;
 /// Walks that user space finishes whose blocks are outstanding. One library, while memleak waits for a CPU, can allocate some
 /// thousand: libsqlite3 and OpenSSL each 4000 blocks when they are loaded, which they keep.
-const STAND_INS: u32 = 1 << 14;
+const STAND_INS: u32 = 1 << 15;
 
 /// Maximum pieces of mappings per process: by default the kernel allows 65,530 (vm.max_map_count), but merges
 /// neighbours that are alike. Some 100 MB.

@@ -11,12 +11,18 @@ use unwind_tables::walk::{End, Frame, Registers};
 
 use super::fields::{half, whole};
 use super::snapshot::decode_frame;
-use crate::bpf::types::{deferral, deferred_walk};
+use crate::bpf::types::{deferral, deferred_walk, stack_part};
 
-/// Bytes before the copy of the stack.
+/// Bytes before the parts of the stack.
 const HEADER_BYTES: usize = size_of::<deferred_walk>();
 const WORD: usize = size_of::<u64>();
-const PIECE: usize = deferral::STACK_PIECE.0 as usize;
+/// Bytes of a part of a stack.
+const PART: usize = deferral::STACK_PART.0 as usize;
+/// Parts of the longest copy.
+const PARTS: usize = deferral::STACK_PARTS.0 as usize;
+/// Bytes of a part with its place.
+const SENT_PART: usize = size_of::<stack_part>();
+const PARTS_PER_WORD: usize = u64::BITS as usize;
 
 /// A walk that the kernel side did not finish, as something that it needs was not loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,12 +50,10 @@ pub struct DeferredWalk {
     pub replaced: Vec<(Avma, Avma)>,
 }
 
-/// Bytes of the parts of a stack that copies share: from one walk to the next, mostly the innermost frames change.
-const PART: usize = 512;
 /// Part of a stack.
 type Part = [u8; PART];
 
-/// Copy of a part of a stack.
+/// Copy of the inner part of a stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackCopy {
     /// Where its first byte was: a multiple of a part.
@@ -85,21 +89,98 @@ struct RawWalk {
     parts: Range<usize>,
 }
 
+/// Parts of stacks that the kernel side sent last, each at its place: it sends only those that are others for the next walk.
+#[derive(Clone, Debug)]
+struct SentStack {
+    parts: Box<[Part]>,
+    /// Index of each part in [`RawWalks::parts`]; [`ABSENT`] if it is not there.
+    numbers: [u32; PARTS],
+}
+
 /// Walks as they were received. All memory is there from the beginning: whoever adds one never waits for some.
 #[derive(Debug, Default)]
 pub(super) struct RawWalks {
     walks: Vec<RawWalk>,
-    /// Index in `parts` of each part of each walk; [`UNREAD`] for those that could not be read.
+    /// Index in `parts` of each part of each walk; [`ABSENT`] for those that could not be read.
     numbers: Vec<u32>,
     parts: Vec<Part>,
 }
 
-const UNREAD: u32 = u32::MAX;
+/// Receives the records of the queue, in their order.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    sent: Vec<SentStack>,
+    received: RawWalks,
+}
+
+/// No part.
+const ABSENT: u32 = u32::MAX;
 /// Maximum number of walks, and of parts that are not shared, which are 64 MiB.
 const MAX_WALKS: usize = 1 << 14;
 const MAX_PARTS: usize = 1 << 17;
-/// Parts of the longest copy.
-const LONGEST: usize = deferral::LONGEST_COPY.0 as usize / PART;
+
+impl Receiver {
+    /// Receives from a kernel side that keeps `sent` stacks.
+    ///
+    /// # Errors
+    ///
+    /// There is not enough memory.
+    pub(super) fn new(sent: usize) -> Result<Self, TryReserveError> {
+        Ok(Self {
+            sent: (0..sent).map(|_| SentStack::nothing()).collect(),
+            received: RawWalks::with_room()?,
+        })
+    }
+
+    /// Adds a record. Leaves out one that makes no sense.
+    pub(super) fn add(&mut self, record: &[u8]) {
+        let Some((header, changed)) = record.split_first_chunk::<HEADER_BYTES>() else {
+            return;
+        };
+        let sent = half(header, offset_of!(deferred_walk, sent_stack));
+        let sent = usize::try_from(sent)
+            .ok()
+            .and_then(|number| self.sent.get_mut(number));
+        let Some(sent) = sent else {
+            return;
+        };
+        let (changed, _) = changed.as_chunks::<SENT_PART>();
+        for part in changed {
+            sent.change(part);
+        }
+        let walks = &mut self.received;
+        let start = whole(header, offset_of!(deferred_walk, stack_start));
+        let first = walks.numbers.len();
+        let count = half(header, offset_of!(deferred_walk, parts)) as usize;
+        for number in 0..count.min(PARTS) {
+            let word = whole(
+                header,
+                offset_of!(deferred_walk, unread) + number / PARTS_PER_WORD * WORD,
+            );
+            let is_unread = word >> (number % PARTS_PER_WORD) & 1 != 0;
+            let at = start.wrapping_add((number * PART) as u64);
+            walks.numbers.push(match is_unread {
+                true => ABSENT,
+                false => sent.number_at(at, &mut walks.parts),
+            });
+        }
+        walks.walks.push(RawWalk {
+            header: *header,
+            start,
+            parts: first..walks.numbers.len(),
+        });
+    }
+
+    pub(super) fn received(&self) -> &RawWalks {
+        &self.received
+    }
+
+    /// Returns what was received, which is `room` from now on. The kernel side's stacks remain known.
+    pub(super) fn replace(&mut self, room: RawWalks) -> RawWalks {
+        self.sent.iter_mut().for_each(|sent| sent.numbers.fill(ABSENT));
+        std::mem::replace(&mut self.received, room)
+    }
+}
 
 impl RawWalks {
     /// Room for walks. The memory is used only when they are added.
@@ -110,7 +191,7 @@ impl RawWalks {
     pub(super) fn with_room() -> Result<Self, TryReserveError> {
         let mut room = Self::default();
         room.walks.try_reserve_exact(MAX_WALKS)?;
-        room.numbers.try_reserve_exact(MAX_WALKS * LONGEST)?;
+        room.numbers.try_reserve_exact(MAX_WALKS * PARTS)?;
         room.parts.try_reserve_exact(MAX_PARTS)?;
         Ok(room)
     }
@@ -122,49 +203,8 @@ impl RawWalks {
     /// Returns whether so many more walks fit in.
     pub(super) fn have_room(&self, more: usize) -> bool {
         self.walks.capacity() - self.walks.len() >= more
-            && self.numbers.capacity() - self.numbers.len() >= more * LONGEST
-            && self.parts.capacity() - self.parts.len() >= more * LONGEST
-    }
-
-    /// Adds a record of the queue. Leaves out one that is too short.
-    pub(super) fn add(&mut self, record: &[u8]) {
-        let Some((header, stack)) = record.split_first_chunk::<HEADER_BYTES>() else {
-            return;
-        };
-        let start = whole(header, offset_of!(deferred_walk, stack_start));
-        let read = whole(header, offset_of!(deferred_walk, stack_pieces));
-        let (parts, _) = stack.as_chunks::<PART>();
-        let before = self.walks.last().map(|walk| (walk.start, walk.parts.clone()));
-        let first = self.numbers.len();
-        let pieces = usize::try_from(u64::BITS - read.leading_zeros()).unwrap_or_default();
-        for (part, number) in parts.iter().take(pieces * (PIECE / PART)).zip(0_usize..) {
-            let offset = number * PART;
-            let index = match read >> (offset / PIECE) & 1 {
-                0 => UNREAD,
-                _ => {
-                    let at = start.wrapping_add(offset as u64);
-                    self.same_part(before.as_ref(), at, part).unwrap_or_else(|| {
-                        self.parts.push(*part);
-                        u32::try_from(self.parts.len() - 1).unwrap_or(UNREAD)
-                    })
-                }
-            };
-            self.numbers.push(index);
-        }
-        self.walks.push(RawWalk {
-            header: *header,
-            start,
-            parts: first..self.numbers.len(),
-        });
-    }
-
-    /// Index of the part at `at` of the walk before, if it is the same.
-    fn same_part(&self, before: Option<&(u64, Range<usize>)>, at: u64, part: &Part) -> Option<u32> {
-        let (start, parts) = before?;
-        let offset = usize::try_from(at.checked_sub(*start)?).ok()?;
-        let number = *self.numbers.get(parts.clone())?.get(offset / PART)?;
-        let known = self.parts.get(usize::try_from(number).ok()?)?;
-        (known == part).then_some(number)
+            && self.numbers.capacity() - self.numbers.len() >= more * PARTS
+            && self.parts.capacity() - self.parts.len() >= more * PARTS
     }
 
     /// All walks, without those that make no sense.
@@ -172,7 +212,7 @@ impl RawWalks {
         let all = Arc::new(self.parts);
         let stack_of = |walk: &RawWalk| {
             let numbers = self.numbers.get(walk.parts.clone()).unwrap_or_default();
-            let index = |&number: &u32| (number != UNREAD).then_some(number);
+            let index = |&number: &u32| (number != ABSENT).then_some(number);
             StackCopy {
                 start: Avma::new(walk.start),
                 parts: numbers.iter().map(index).collect(),
@@ -184,6 +224,46 @@ impl RawWalks {
             .filter_map(|walk| DeferredWalk::parse(&walk.header, stack_of(walk)))
             .collect()
     }
+}
+
+impl SentStack {
+    /// All parts are zero, as those of the kernel side are at first.
+    fn nothing() -> Self {
+        Self {
+            parts: vec![[0; PART]; PARTS].into_boxed_slice(),
+            numbers: [ABSENT; PARTS],
+        }
+    }
+
+    /// Puts a part that was sent at its place.
+    fn change(&mut self, part: &[u8; SENT_PART]) {
+        let place = place_of(whole(part, offset_of!(stack_part, place)));
+        let words = part.last_chunk::<PART>();
+        if let (Some(to), Some(words)) = (self.parts.get_mut(place), words) {
+            *to = *words;
+        }
+        if let Some(number) = self.numbers.get_mut(place) {
+            *number = ABSENT;
+        }
+    }
+
+    /// Returns the index in `all` of the part that was at an address; adds it if it is not there.
+    fn number_at(&mut self, at: u64, all: &mut Vec<Part>) -> u32 {
+        let place = place_of(at / PART as u64);
+        let (Some(part), Some(number)) = (self.parts.get(place), self.numbers.get_mut(place)) else {
+            return ABSENT;
+        };
+        if *number == ABSENT {
+            all.push(*part);
+            *number = u32::try_from(all.len() - 1).unwrap_or(ABSENT);
+        }
+        *number
+    }
+}
+
+/// Place of a part with an address of `parts` parts.
+fn place_of(parts: u64) -> usize {
+    usize::try_from(parts % PARTS as u64).unwrap_or_default()
 }
 
 impl DeferredWalk {
@@ -241,11 +321,13 @@ mod tests {
     use unwind_tables::program::{FP, SP};
     use unwind_tables::walk::FoundBy;
 
-    /// Fields are read from their offsets in the kernel side's struct, and of the copy only what could be read.
-    #[test]
-    fn a_walk_is_decoded() {
-        let mut record = vec![0; HEADER_BYTES + 3 * PIECE];
-        let mut put = |at: usize, bytes: &[u8]| record[at..at + bytes.len()].copy_from_slice(bytes);
+    fn put(record: &mut [u8], at: usize, bytes: &[u8]) {
+        record[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// A record of a walk in stack 1 of the kernel side's, whose copy has six parts from 0x9000 on, the third of which could not be read.
+    fn record() -> Vec<u8> {
+        let mut record = vec![0; HEADER_BYTES];
         for (at, value) in [
             (offset_of!(deferred_walk, at), 77_u64),
             (offset_of!(deferred_walk, end_pc), 0x7001),
@@ -258,17 +340,15 @@ mod tests {
                 offset_of!(deferred_walk, registers) + WORD * usize::from(FP),
                 0x9100,
             ),
-            (offset_of!(deferred_walk, stack_pieces), 0b101),
+            (offset_of!(deferred_walk, unread), 0b100),
             (offset_of!(deferred_walk, stack_start), 0x9000),
             (offset_of!(deferred_walk, trampoline), 0x5000),
             (offset_of!(deferred_walk, replaced_count), 1),
             (offset_of!(deferred_walk, replaced), 0x9010),
             (offset_of!(deferred_walk, replaced) + WORD, 0x6009),
             (offset_of!(deferred_walk, frames), 0x6001),
-            (HEADER_BYTES + 8, 0x1234),
-            (HEADER_BYTES + 2 * PIECE, 0x5678),
         ] {
-            put(at, &value.to_ne_bytes());
+            put(&mut record, at, &value.to_ne_bytes());
         }
         for (at, value) in [
             (offset_of!(deferred_walk, instance), 3_u32),
@@ -277,19 +357,43 @@ mod tests {
             (offset_of!(deferred_walk, epoch), 6),
             (offset_of!(deferred_walk, end), 8),
             (offset_of!(deferred_walk, frame_count), 1),
+            (offset_of!(deferred_walk, parts), 6),
+            (offset_of!(deferred_walk, sent_stack), 1),
         ] {
-            put(at, &value.to_ne_bytes());
+            put(&mut record, at, &value.to_ne_bytes());
         }
-        let mut received = RawWalks::with_room().expect("there is memory");
+        record
+    }
+
+    /// A part of the stack, in its place, with one word that is not zero.
+    fn part(at: u64, word: u64) -> Vec<u8> {
+        let mut part = vec![0; SENT_PART];
+        let place = at / PART as u64 % PARTS as u64;
+        put(&mut part, offset_of!(stack_part, place), &place.to_ne_bytes());
+        let offset = usize::try_from(at % PART as u64).expect("small");
+        put(
+            &mut part,
+            offset_of!(stack_part, words) + offset,
+            &word.to_ne_bytes(),
+        );
+        part
+    }
+
+    fn words<const N: usize>(walk: &DeferredWalk, addresses: [u64; N]) -> [Option<u64>; N] {
+        addresses.map(|at| walk.stack.word(Avma::new(at)))
+    }
+
+    /// Fields are read from their offsets in the kernel side's struct.
+    #[test]
+    fn a_walk_is_decoded() {
+        let mut receiver = Receiver::new(2).expect("there is memory");
+        let received = receiver.received();
         assert!(received.is_empty() && received.have_room(1) && !received.have_room(MAX_WALKS));
-        received.add(&record[..HEADER_BYTES - 1]);
-        received.add(&record);
-        // Of the next copy, one part is another, and the others are the same.
-        record[HEADER_BYTES + 8] = 0x35;
-        received.add(&record);
-        assert_eq!(received.parts.len(), 2 * (PIECE / PART) + 1);
-        let walks = received.walks();
-        let [walk, next] = &walks[..] else {
+        let record = record();
+        receiver.add(&record[..HEADER_BYTES - 1]);
+        receiver.add(&record);
+        let walks = receiver.replace(RawWalks::default()).walks();
+        let [walk] = &walks[..] else {
             panic!("{walks:?}");
         };
         assert_eq!(
@@ -311,23 +415,44 @@ mod tests {
             }]
         );
         assert_eq!(walk.replaced, [(Avma::new(0x9010), Avma::new(0x6009))]);
-        let words = |walk: &DeferredWalk| {
-            let addresses = [0x8ff8, 0x9008, 0x9ff8, 0xa000, 0xaff8, 0xb000, 0xbff8, 0xc000];
-            addresses.map(|at| walk.stack.word(Avma::new(at)))
+        assert_eq!(walk.stack.end(), Avma::new(0x9c00));
+    }
+
+    /// Of the stack, only what has changed is sent: each walk has the words of its moment, and shares parts with others.
+    #[test]
+    fn stacks_are_put_together() {
+        let mut receiver = Receiver::new(2).expect("there is memory");
+        let addresses = [0x8ff8, 0x9008, 0x9208, 0x9408, 0x9608, 0x9bf8, 0x9c00];
+        receiver.add(&[record(), part(0x9008, 0x1234), part(0x9608, 0x5678)].concat());
+        receiver.add(&[record(), part(0x9008, 0x1235)].concat());
+        let mut other_stack = record();
+        put(
+            &mut other_stack,
+            offset_of!(deferred_walk, sent_stack),
+            &0_u32.to_ne_bytes(),
+        );
+        receiver.add(&other_stack);
+        put(
+            &mut other_stack,
+            offset_of!(deferred_walk, sent_stack),
+            &2_u32.to_ne_bytes(),
+        );
+        receiver.add(&other_stack);
+        assert_eq!(receiver.received().parts.len(), 5 + 1 + 5);
+        let walks = receiver
+            .replace(RawWalks::with_room().expect("there is memory"))
+            .walks();
+        let [first, second, other] = &walks[..] else {
+            panic!("{walks:?}");
         };
-        let mut expected = [
-            None,
-            Some(0x1234),
-            Some(0),
-            None,
-            None,
-            Some(0x5678),
-            Some(0),
-            None,
-        ];
-        assert_eq!(words(walk), expected);
-        expected[1] = Some(0x1235);
-        assert_eq!(words(next), expected);
-        assert_eq!(walk.stack.end(), Avma::new(0xc000));
+        let expected = |words: [u64; 2]| [None, Some(words[0]), Some(0), None, Some(words[1]), Some(0), None];
+        assert_eq!(words(first, addresses), expected([0x1234, 0x5678]));
+        assert_eq!(words(second, addresses), expected([0x1235, 0x5678]));
+        assert_eq!(words(other, addresses), expected([0, 0]));
+
+        // Also after they were taken.
+        receiver.add(&[record(), part(0x9008 + (PARTS * PART) as u64, 0x4321)].concat());
+        let walks = receiver.replace(RawWalks::default()).walks();
+        assert_eq!(words(&walks[0], addresses), expected([0x4321, 0x5678]));
     }
 }

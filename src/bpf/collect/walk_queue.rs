@@ -16,7 +16,7 @@ use std::time::Duration;
 use libbpf_rs::{RingBuffer, RingBufferBuilder};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::deferred::{DeferredWalk, RawWalks};
+use super::deferred::{DeferredWalk, RawWalks, Receiver};
 use crate::bpf::Kernel;
 
 /// Time to wait while there is no room here.
@@ -32,9 +32,9 @@ pub struct WalkQueue {
     thread: Option<JoinHandle<()>>,
 }
 
-type Received = Arc<Mutex<RawWalks>>;
+type Received = Arc<Mutex<Receiver>>;
 
-fn lock(received: &Received) -> MutexGuard<'_, RawWalks> {
+fn lock(received: &Received) -> MutexGuard<'_, Receiver> {
     received.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -45,7 +45,8 @@ impl WalkQueue {
     ///
     /// Memory or descriptors are used up.
     pub fn open(kernel: &Kernel<'_>) -> io::Result<Self> {
-        let received = Arc::new(Mutex::new(RawWalks::with_room().map_err(io::Error::other)?));
+        let receiver = Receiver::new(kernel.sent_stacks).map_err(io::Error::other)?;
+        let received = Arc::new(Mutex::new(receiver));
         let sink = Arc::clone(&received);
         let mut builder = RingBufferBuilder::new();
         let added = builder.add(&kernel.deferred_walks, move |record| {
@@ -74,11 +75,11 @@ impl WalkQueue {
             requests.write_all(&[0])?;
             requests.read_exact(&mut [0])?;
         }
-        if lock(&self.received).is_empty() {
+        if lock(&self.received).received().is_empty() {
             return Ok(Vec::new());
         }
         let room = RawWalks::with_room().map_err(io::Error::other)?;
-        let received = std::mem::replace(&mut *lock(&self.received), room);
+        let received = lock(&self.received).replace(room);
         Ok(received.walks())
     }
 }
@@ -108,7 +109,7 @@ fn receive(ring: &RingBuffer<'_>, received: &Received, mut requests: UnixStream)
     run_at_once();
     // SAFETY: the ring has it open, and is longer there.
     let queue = unsafe { BorrowedFd::borrow_raw(ring.epoll_fd()) };
-    let has_room = || lock(received).have_room(AT_ONCE);
+    let has_room = || lock(received).received().have_room(AT_ONCE);
     loop {
         let (events, timeout) = match has_room() {
             true => (PollFlags::POLLIN, PollTimeout::NONE),
