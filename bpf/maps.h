@@ -96,7 +96,7 @@ struct {
 	__uint(max_entries, 8 * 1024 * 1024);
 } deferred_walks SEC(".maps");
 
-/* What was sent last of stacks, for each CPU, or for some of them together; zero at first. Used by probes only. Size: a few more than
+/* The parts of stacks that were sent last, for each CPU, or for some of them together. Used by probes only. Size: a few more than
  * possible CPUs, for walks that are preempted, but SENT_STACKS at most. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

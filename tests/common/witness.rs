@@ -44,6 +44,17 @@ pub struct Accounts {
     pub witnessed: Calls,
 }
 
+/// Numbers of allocations, if memleak and the witness agree as far as the witness goes.
+#[derive(Debug)]
+pub struct Shares {
+    /// To the end of the stack for both.
+    pub exact: u64,
+    /// To the end for memleak only.
+    pub deeper: u64,
+    /// Not to the end.
+    pub short: u64,
+}
+
 /// Conversation with a program: to where it stands still first, and from there through its work to where it does again.
 pub struct Script {
     pub begin: fn(&mut Program),
@@ -213,11 +224,38 @@ impl Accounts {
     #[must_use]
     pub fn without_frame_pointers(mut self) -> Self {
         self.reported = reported(&self.report, |stack| {
-            let by_cfi = |frame: &&Frame| frame.found_by != "fp";
+            let by_cfi = |frame: &&Frame| ["probe", "cfi"].contains(&&*frame.found_by);
             let count = stack.frames.iter().take_while(by_cfi).count();
             (&stack.frames[..count], count == stack.frames.len())
         });
         self
+    }
+
+    /// Leaves out what is beyond code that has no CFI, where libgcc ends, and the frame there, whose module only memleak may know.
+    /// Returns the number of allocations that memleak, or only memleak, followed to the end.
+    pub fn up_to_code_without_cfi(mut self) -> (Self, Shares) {
+        let complete = |calls: &Calls| -> u64 {
+            let complete = calls.iter().filter(|(call, _)| call.complete);
+            complete.map(|(_, amount)| amount.blocks).sum()
+        };
+        let exact = complete(&self.witnessed);
+        let shares = Shares {
+            exact,
+            deeper: complete(&self.reported) - exact,
+            short: self.reported.values().map(|amount| amount.blocks).sum::<u64>() - complete(&self.reported),
+        };
+        self = self.without_frame_pointers();
+        for calls in [&mut self.reported, &mut self.witnessed] {
+            let mut cut = Calls::new();
+            for (mut call, amount) in std::mem::take(calls) {
+                if !call.complete {
+                    call.frames.pop();
+                }
+                add(&mut cut, call, amount);
+            }
+            *calls = cut;
+        }
+        (self, shares)
     }
 
     /// Checks that both know every stack to its end.

@@ -11,6 +11,7 @@ mod mappings;
 mod preemption;
 mod real_load;
 mod return_probes;
+mod runtimes;
 mod stock_programs;
 mod torture;
 

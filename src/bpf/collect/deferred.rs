@@ -418,7 +418,7 @@ mod tests {
         assert_eq!(walk.stack.end(), Avma::new(0x9c00));
     }
 
-    /// Of the stack, only what has changed is sent: each walk has the words of its moment, and shares parts with others.
+    /// The kernel side sends only what has changed of a stack: each walk has the words of its moment, and shares parts with others.
     #[test]
     fn stacks_are_put_together() {
         let mut receiver = Receiver::new(2).expect("there is memory");

@@ -17,7 +17,8 @@
  * Stacks start at the caller of the outermost function and are kept as a tree from the other end. The file has
  * a line for each frame, after that of its caller, which is 0 for the outermost:
  *   frame NUMBER CALLER MODULE ADDRESS
- * where ADDRESS is the return address less the module's load address, and a line for each distinct stack:
+ * where MODULE is the one that was loaded then, and ADDRESS the return address less its load address, and a line
+ * for each distinct stack:
  *   stack ALLOCATOR CALLS BYTES END FRAME
  * where END is "end" if the unwinder reached the end of the stack and "cut" if it did not.
  */
@@ -130,6 +131,7 @@ static void find_real(void)
 #define MAX_DEPTH 600
 #define RECORDS (1 << 18)
 #define FRAMES (1 << 22)
+#define OBJECTS (1 << 10)
 #define EXPORTED __attribute__((visibility("default"), noipa))
 
 /* One stack; the fields before the totals tell it from others. */
@@ -140,25 +142,47 @@ struct record {
 	uint64_t calls, bytes;
 };
 
-/* A frame and, by its index, its caller: one place on one way to it. */
+/* An object as it was loaded: another one may be at its address later. */
+struct object {
+	uintptr_t base;
+	char name[256];
+};
+
+/* A frame and, by its index, its caller: one place on one way to it. Of code in no object, `object` is NO_OBJECT. */
 struct frame {
 	uintptr_t pc;
-	uint32_t caller;
+	uint32_t caller, object;
 };
+
+#define NO_OBJECT UINT32_MAX
 
 struct walk {
 	uintptr_t from;
 	uintptr_t addresses[MAX_DEPTH];
+	uint32_t objects[MAX_DEPTH];
 	uint32_t depth;
 	int begun, complete;
 };
 
 static struct record records[RECORDS];
 static struct frame frames[FRAMES];
+static struct object objects[OBJECTS];
+static atomic_uint object_count;
 static volatile int recording;
 static atomic_flag lock = ATOMIC_FLAG_INIT;
 static _Thread_local int inside __attribute__((tls_model("initial-exec")));
 static _Thread_local struct walk current __attribute__((tls_model("initial-exec")));
+
+static void take_lock(void)
+{
+	while (atomic_flag_test_and_set(&lock)) {
+	}
+}
+
+static void release_lock(void)
+{
+	atomic_flag_clear(&lock);
+}
 
 static void fail(const char *why)
 {
@@ -166,6 +190,82 @@ static void fail(const char *why)
 	if (write(STDERR_FILENO, why, strlen(why)) < 0)
 		_exit(98);
 	_exit(99);
+}
+
+#ifdef __GLIBC__
+/* Returns the name of the object that holds `pc`, and its base; NULL if none does. Asks for no lock. */
+static const char *find_module(uintptr_t pc, uintptr_t *base)
+{
+	struct dl_find_object found;
+
+	if (_dl_find_object((void *)pc, &found))
+		return NULL;
+	*base = found.dlfo_link_map->l_addr;
+	return found.dlfo_link_map->l_name;
+}
+#else
+struct wanted_module {
+	uintptr_t pc, base;
+	const char *name;
+};
+
+static int is_module(struct dl_phdr_info *info, size_t size, void *argument)
+{
+	struct wanted_module *wanted = argument;
+
+	(void)size;
+	for (int index = 0; index < info->dlpi_phnum; index++) {
+		const ElfW(Phdr) *segment = &info->dlpi_phdr[index];
+		uintptr_t start = info->dlpi_addr + segment->p_vaddr;
+
+		if (segment->p_type == PT_LOAD && wanted->pc - start < segment->p_memsz) {
+			wanted->name = info->dlpi_name;
+			wanted->base = info->dlpi_addr;
+			return 1;
+		}
+	}
+	return 0;
+}
+
+static const char *find_module(uintptr_t pc, uintptr_t *base)
+{
+	struct wanted_module wanted = {.pc = pc};
+
+	dl_iterate_phdr(is_module, &wanted);
+	*base = wanted.base;
+	return wanted.name;
+}
+#endif
+
+static int is_object(uint32_t index, uintptr_t base, const char *name)
+{
+	return objects[index].base == base && !strcmp(objects[index].name, name);
+}
+
+/* The number of the object that holds `pc`, which is loaded: it is on the stack. */
+static uint32_t find_object_number(uintptr_t pc)
+{
+	uintptr_t base = 0;
+	const char *name = find_module(pc, &base);
+	uint32_t index;
+
+	if (!name)
+		return NO_OBJECT;
+	for (index = 0; index < object_count; index++)
+		if (is_object(index, base, name))
+			return index;
+	take_lock();
+	for (index = 0; index < object_count && !is_object(index, base, name); index++)
+		;
+	if (index == OBJECTS || strlen(name) >= sizeof(objects[index].name))
+		fail("ground truth: too many objects\n");
+	if (index == object_count) {
+		objects[index].base = base;
+		strcpy(objects[index].name, name);
+		object_count++;
+	}
+	release_lock();
+	return index;
 }
 
 static _Unwind_Reason_Code add_frame(struct _Unwind_Context *context, void *argument)
@@ -184,6 +284,7 @@ static _Unwind_Reason_Code add_frame(struct _Unwind_Context *context, void *argu
 	}
 	if (walk->depth == MAX_DEPTH)
 		return _URC_END_OF_STACK;
+	walk->objects[walk->depth] = find_object_number(pc - 1);
 	walk->addresses[walk->depth++] = pc;
 	return _URC_NO_REASON;
 }
@@ -194,18 +295,18 @@ static uint64_t mix(uint64_t hash, uint64_t value)
 	return hash ^ hash >> 29;
 }
 
-/* The index of `pc` called from `caller`. Index 0 is no frame. */
-static uint32_t find_frame(uintptr_t pc, uint32_t caller)
+/* The index of `pc` in an object called from `caller`. Index 0 is no frame. */
+static uint32_t find_frame(uintptr_t pc, uint32_t object, uint32_t caller)
 {
-	uint64_t hash = mix(mix(1, pc), caller);
+	uint64_t hash = mix(mix(object, pc), caller);
 
 	for (uint32_t step = 0; step < FRAMES; step++) {
 		uint32_t index = (hash + step) % FRAMES;
 		struct frame *frame = &frames[index];
 
 		if (index && !frame->pc)
-			*frame = (struct frame){.pc = pc, .caller = caller};
-		if (index && frame->pc == pc && frame->caller == caller)
+			*frame = (struct frame){.pc = pc, .caller = caller, .object = object};
+		if (index && frame->pc == pc && frame->caller == caller && frame->object == object)
 			return index;
 	}
 	fail("ground truth: too many frames\n");
@@ -218,7 +319,7 @@ static struct record *find(const char *allocator, const struct walk *walk)
 	uint64_t hash;
 
 	for (uint32_t depth = walk->depth; depth > 0; depth--)
-		frame = find_frame(walk->addresses[depth - 1], frame);
+		frame = find_frame(walk->addresses[depth - 1], walk->objects[depth - 1], frame);
 	hash = mix(mix((uintptr_t)allocator, frame), walk->complete);
 	for (uint32_t step = 0; step < RECORDS; step++) {
 		struct record *record = &records[(hash + step) % RECORDS];
@@ -245,12 +346,11 @@ static void record_call(const char *allocator, size_t bytes)
 {
 	struct record *record;
 
-	while (atomic_flag_test_and_set(&lock)) {
-	}
+	take_lock();
 	record = find(allocator, &current);
 	record->calls++;
 	record->bytes += bytes;
-	atomic_flag_clear(&lock);
+	release_lock();
 }
 
 /* Begins a call from `from`. Returns whether it is to be recorded if it succeeds. */
@@ -371,52 +471,34 @@ EXPORTED void *NAME(rallocx)(void *old, size_t size, int flags)
 }
 #endif
 
-/* A return address, and the module that it lies in. */
-struct place {
-	uintptr_t pc;
-	const char *module;
-	uintptr_t address;
-};
-
-static int find_place(struct dl_phdr_info *info, size_t size, void *argument)
-{
-	struct place *place = argument;
-
-	(void)size;
-	for (int index = 0; index < info->dlpi_phnum; index++) {
-		const ElfW(Phdr) *segment = &info->dlpi_phdr[index];
-		uintptr_t start = info->dlpi_addr + segment->p_vaddr;
-
-		if (segment->p_type == PT_LOAD && place->pc - 1 - start < segment->p_memsz) {
-			place->module = info->dlpi_name;
-			place->address = place->pc - info->dlpi_addr;
-			return 1;
-		}
-	}
-	return 0;
-}
-
 static void write_frame(FILE *file, uint32_t index, const char *executable)
 {
 	static uint8_t written[FRAMES];
 	struct frame *frame = &frames[index];
-	struct place place = {.pc = frame->pc, .module = "?", .address = frame->pc};
+	const char *module = "?";
+	uintptr_t base = 0;
 
 	if (!index || written[index])
 		return;
 	written[index] = 1;
 	write_frame(file, frame->caller, executable);
-	dl_iterate_phdr(find_place, &place);
+	if (frame->object != NO_OBJECT) {
+		module = objects[frame->object].name;
+		base = objects[frame->object].base;
+	}
 	/* The executable has an empty name, or musl's idea of one. */
-	if (!*place.module || !strcmp(place.module, "/proc/self/exe"))
-		place.module = executable;
-	fprintf(file, "frame %u %u %s %lx\n", index, frame->caller, place.module, place.address);
+	if (!*module || !strcmp(module, "/proc/self/exe"))
+		module = executable;
+	fprintf(file, "frame %u %u %s %lx\n", index, frame->caller, module, frame->pc - base);
 }
+
+/* Where to. */
+static char records_path[4096];
 
 static void write_records(void)
 {
 	char executable[4096] = "";
-	FILE *file = fopen(getenv("GROUND_TRUTH"), "w");
+	FILE *file = fopen(records_path, "w");
 
 	if (!file || readlink("/proc/self/exe", executable, sizeof(executable) - 1) < 0)
 		fail("ground truth: cannot write the records\n");
@@ -480,6 +562,8 @@ __attribute__((constructor)) static void start(void)
 	struct sigaction begin = {.sa_handler = on_start, .sa_flags = SA_RESTART};
 	struct sigaction end = {.sa_handler = on_end, .sa_flags = SA_RESTART};
 
+	/* At the end, the program may have changed its environment. */
+	snprintf(records_path, sizeof(records_path), "%s", getenv("GROUND_TRUTH"));
 	/* Programs that this one starts have no witness. */
 	unsetenv("LD_PRELOAD");
 	if (getenv("GROUND_TRUTH_GATE")) {
