@@ -500,9 +500,8 @@ enum counter {
 	COUNTER_LOST_FAULT_EVENT = 28,
 	/* As COUNTER_NESTED_FREE, of a mapping call. */
 	COUNTER_NESTED_REGION_CALL = 29,
-	/* A walk sent to user space to be finished there; and one that was not, as there was no room. */
-	COUNTER_DEFERRED_WALK = 30,
-	COUNTER_LOST_DEFERRAL = 31,
+	/* A walk that user space could have finished, not sent there: there was no room. */
+	COUNTER_LOST_DEFERRAL = 30,
 	COUNTERS,
 };
 

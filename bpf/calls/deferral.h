@@ -261,10 +261,8 @@ __noinline u32 defer_walk(u32 key)
 		count(COUNTER_LOST_DEFERRAL);
 		return NO_STACK;
 	}
-	if (describe_walk(scratch, stand_in) && send_with_stack(key)) {
-		count(COUNTER_DEFERRED_WALK);
+	if (describe_walk(scratch, stand_in) && send_with_stack(key))
 		return stand_in;
-	}
 	count(COUNTER_LOST_DEFERRAL);
 	bpf_map_push_elem(&stand_ins, &stand_in, BPF_ANY);
 	return NO_STACK;

@@ -58,7 +58,6 @@ counters! {
     COUNTER_RET_HITS => RetHits,
     COUNTER_LOST_FAULT_EVENT => LostFaultEvent,
     COUNTER_NESTED_REGION_CALL => NestedRegionCall,
-    COUNTER_DEFERRED_WALK => DeferredWalk,
     COUNTER_LOST_DEFERRAL => LostDeferral,
 }
 
