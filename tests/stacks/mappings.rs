@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::known::BELOW_THREAD;
 use crate::common::memleak::Memleak;
 use crate::common::program::{Program, compile, compile_as, directory};
 use crate::common::report::{Report, Stack, from_main};
@@ -68,7 +69,7 @@ impl Possible<'_> {
             let visits = ["a", "b"].map(|name| [format!("inner_{name}"), format!("outer_{name}")]);
             let is_visit = |visit: &[String; 2]| {
                 names.starts_with(&[&visit[0], &visit[1], "call_library", "visitor_main"])
-                    && names.last().is_some_and(|name| name.contains("clone"))
+                    && names.ends_with(&BELOW_THREAD)
             };
             assert!(visits.iter().any(is_visit), "impossible:\n{stack}");
             return;
