@@ -23,7 +23,7 @@ pub struct Target {
 }
 
 /// All claims except the walk's, which needs the kernel side's code compiled for the host.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
     Target {
         name: "elf",
         check: objects::elf,
@@ -47,6 +47,10 @@ pub const TARGETS: [Target; 11] = [
     Target {
         name: "perf_map",
         check: names::perf_map,
+    },
+    Target {
+        name: "jit_dump",
+        check: names::jit_dump,
     },
     Target {
         name: "maps",

@@ -107,3 +107,15 @@ pub(super) fn perf_map(bytes: &[u8]) {
         assert_eq!(map.find(Avma::new(address)), expected, "{address:#x}");
     }
 }
+
+/// Whatever a dump says, pieces of code do not overlap, and have names that can be shown.
+pub(super) fn jit_dump(bytes: &[u8]) {
+    let mut map = PerfMap::default();
+    _ = map.add_jit_dump_from(bytes);
+    let mut last = 0;
+    for (start, end, name) in map.pieces() {
+        assert!(last <= start && start < end, "{last:#x} {start:#x} {end:#x}");
+        assert!(!name.is_empty() && !name.contains(char::is_control), "{name:?}");
+        last = end;
+    }
+}

@@ -168,7 +168,7 @@ macro_rules! claims {
     };
 }
 
-claims! { elf image symbols allocators demangle perf_map maps events regions recording settings }
+claims! { elf image symbols allocators demangle perf_map jit_dump maps events regions recording settings }
 
 /// For each architecture there is a seed with an allocator.
 #[test]

@@ -11,6 +11,7 @@ mod copies;
 mod deferred;
 mod describe;
 mod faults;
+mod generated;
 mod held;
 mod hook;
 mod kernel_mode;
@@ -56,7 +57,7 @@ use crate::bpf::collect::{self, CallQueue, Moment};
 use crate::bpf::preflight;
 use crate::bpf::{Storage, Walk};
 use crate::process::launch::{Relay, Running, StoppedProgram};
-use crate::process::{History, MappedCode, Mappings, ModuleId, Modules, Target};
+use crate::process::{History, Mappings, ModuleId, Modules, Target};
 use crate::symbolize::debuginfod::{Debuginfod, Patience};
 use crate::symbolize::{PerfMap, Symbolizer};
 use calls::CallTracer;
@@ -311,26 +312,6 @@ impl<'obj> Session<'obj> {
         ledger.map_or(0, regions::Ledger::ends_not_seen)
     }
 
-    /// Reads the perf maps of programs that generate code. The last one of an ended program is kept.
-    fn read_perf_maps(&mut self) {
-        let generates = |mappings: &Mappings| {
-            let mut entries = mappings.entries().iter();
-            entries.any(|entry| entry.code == MappedCode::Anonymous)
-        };
-        for (&number, process) in &self.live.processes {
-            let Some(target) = process.target.as_ref().filter(|_| generates(&process.mappings)) else {
-                continue;
-            };
-            let root = PathBuf::from(format!("/proc/{}/root", target.pid()));
-            let map = target
-                .user()
-                .and_then(|user| PerfMap::read(&root, target.own_pid(), user));
-            if let Ok(map) = map {
-                self.perf_maps.insert(number, map);
-            }
-        }
-    }
-
     /// Makes a report of everything recorded so far, and follows the processes meanwhile.
     pub fn report(&mut self, view: &View, top: usize, signals: &Signals) -> anyhow::Result<Report> {
         self.report_with(view, top, signals, Patience::None, None)
@@ -404,7 +385,7 @@ impl<'obj> Session<'obj> {
             } = snapshot.walks;
             tracing::info!("walks checked: {checked}, of which {recalled} recalled; different: {different}");
         }
-        self.read_perf_maps();
+        self.read_names_of_generated_code();
         let origin = describe::Processes {
             all: &self.live.processes,
             modules: &self.live.modules,

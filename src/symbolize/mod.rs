@@ -16,6 +16,7 @@ pub mod debuginfod;
 mod declarations;
 pub(crate) mod demangle;
 mod heap;
+mod jit_dump;
 mod kallsyms;
 mod lines;
 mod mini_debug;

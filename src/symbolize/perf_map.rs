@@ -15,7 +15,7 @@ use unwind_tables::addr::Avma;
 use crate::process::foreign::{LastLink, open_in_root};
 
 /// Maximum number of bytes that are read; the rest of a longer file is ignored.
-const MAX_BYTES: u64 = 256 << 20;
+pub(super) const MAX_BYTES: u64 = 256 << 20;
 
 /// Maximum number of pieces that are kept: some 100 bytes each, besides their names. Large programs have some 100
 /// thousand.
@@ -81,6 +81,24 @@ impl PerfMap {
         }
     }
 
+    /// Adds a piece of `bytes` bytes, if it has some, and a name.
+    pub(super) fn add_named(&mut self, start: u64, bytes: u64, name: &[u8]) {
+        if let (Some(end), Some(name)) = (
+            start.checked_add(bytes),
+            shown_name(&String::from_utf8_lossy(name)),
+        ) && start < end
+        {
+            self.add(start, Piece { end, name });
+        }
+    }
+
+    /// Notes that the piece at `from` is at `to` now.
+    pub(super) fn move_piece(&mut self, from: u64, to: u64, bytes: u64) {
+        if let Some(piece) = self.pieces.remove(&from) {
+            self.add_named(to, bytes, piece.name.as_bytes());
+        }
+    }
+
     /// All pieces: start, end and name.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn pieces(&self) -> impl Iterator<Item = (u64, u64, &str)> {
@@ -102,8 +120,14 @@ fn parse_line(line: &[u8]) -> Option<(u64, Piece)> {
     let number = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok();
     let start = number(start)?;
     let end = start.checked_add(number(size)?)?;
+    let name = shown_name(name)?;
+    (start < end).then_some((start, Piece { end, name }))
+}
+
+/// A name without control characters; `None` if nothing is left.
+fn shown_name(name: &str) -> Option<String> {
     let name: String = name.chars().filter(|character| !character.is_control()).collect();
-    (start < end && !name.is_empty()).then_some((start, Piece { end, name }))
+    (!name.is_empty()).then_some(name)
 }
 
 #[cfg(test)]

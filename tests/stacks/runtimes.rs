@@ -106,7 +106,7 @@ fn node() {
 /// The virtual machine, in which the witness ends at generated code.
 #[test]
 fn java() {
-    let mut command = Command::new(stock("/usr/bin/java", "openjdk-17-jre-headless"));
+    let mut command = Command::new(stock("/usr/bin/java", "default-jdk-headless"));
     command.args(["-XX:-UsePerfData", "-version"]);
     check_up_to_code_without_cfi(&test_directory("java"), &mut command, 100, 4000);
 }

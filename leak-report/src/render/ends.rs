@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use unwind_tables::walk::End;
 
+use super::runtimes::runtime;
 use crate::model::TargetFacts;
 
 /// Meaning and remedy of an end.
@@ -13,25 +14,6 @@ pub struct Explained {
     /// Remedy, as a sentence; empty if there is none.
     pub advice: &'static str,
 }
-
-/// A runtime that generates code at run time.
-struct Runtime {
-    /// File names of its executable.
-    programs: &'static [&'static str],
-    /// How to get stacks through its code, as a sentence; `PID` stands for the process's.
-    advice: &'static str,
-}
-
-const RUNTIMES: &[Runtime] = &[
-    Runtime {
-        programs: &["java"],
-        advice: "Start java with -XX:+PreserveFramePointer; `jcmd PID Compiler.perfmap` (JDK 17 or newer) gives names.",
-    },
-    Runtime {
-        programs: &["node", "nodejs"],
-        advice: "Start node with --interpreted-frames-native-stack --perf-basic-prof, which gives names, too.",
-    },
-];
 
 /// Remedy for `end` in one of these processes, as a sentence; empty if there is none.
 pub fn advice<'a>(end: End, processes: impl IntoIterator<Item = &'a TargetFacts>) -> Cow<'static, str> {
@@ -45,13 +27,14 @@ pub fn advice<'a>(end: End, processes: impl IntoIterator<Item = &'a TargetFacts>
         .map_or_else(general, Cow::Owned)
 }
 
-/// How to get stacks through code that a process generates; `None` if its runtime is unknown.
+/// How to get stacks through code that a process generates, and names for it, as sentences; `None` if its runtime is unknown, or nothing
+/// helps.
 pub fn runtime_advice(exe: Option<&str>, comm: &str, pid: u32) -> Option<String> {
     let program = exe.and_then(|exe| exe.rsplit('/').next()).unwrap_or(comm);
-    let runtime = RUNTIMES
-        .iter()
-        .find(|runtime| runtime.programs.contains(&program))?;
-    Some(runtime.advice.replace("PID", &pid.to_string()))
+    let runtime = runtime(program, [])?;
+    let switches = [&runtime.frames, &runtime.names].into_iter().flatten();
+    let advice: Vec<String> = switches.map(|switch| switch.advice(pid)).collect();
+    (!advice.is_empty()).then(|| advice.join(" "))
 }
 
 /// Meaning and remedy of `end`.

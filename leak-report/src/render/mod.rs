@@ -29,6 +29,7 @@ mod people;
 mod pprof;
 mod recent;
 mod regions;
+pub mod runtimes;
 mod speedscope;
 mod summary;
 mod suppressed;

@@ -8,6 +8,7 @@ mod cost;
 mod json;
 mod modules;
 mod process;
+mod runtime;
 mod system;
 mod text;
 

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use super::cost;
 use super::modules::{self, ModuleFinding};
+use super::runtime;
 use super::{Finding, Level};
 use crate::allocator::{self, Catalog, ProbeSite, Problem, SiteCost, UsdtSite, usdt};
 use crate::process::{MappedCode, Mappings, Module, ModuleId, Modules, Target, Unreadable};
 use leak_report::model::TableFacts;
-use leak_report::render::ends::runtime_advice;
 use leak_report::render::{counted, percent, printable, size};
 
 /// Findings about one process.
@@ -133,7 +133,7 @@ pub(super) fn examine(pid: u32) -> ProcessFindings {
 }
 
 fn examine_code(target: &Target, mappings: &Mappings, modules: &Modules) -> ProcessFindings {
-    let mut general = mapping_findings(target, mappings);
+    let mut general = mapping_findings(mappings);
     let known: Vec<&Module> = modules.iter().collect();
     let discovery = allocator::discover(known.iter().copied(), &mut Catalog::default());
     if discovery.sites.is_empty() && discovery.usdt.is_empty() {
@@ -143,6 +143,7 @@ fn examine_code(target: &Target, mappings: &Mappings, modules: &Modules) -> Proc
             format!("nothing to probe: {}", reasons.join("; ")),
         ));
     }
+    general.extend(runtime::finding(target, &known));
     let tables = modules::examine(&known);
     general.push(coverage_finding(&tables));
     ProcessFindings {
@@ -155,7 +156,7 @@ fn examine_code(target: &Target, mappings: &Mappings, modules: &Modules) -> Proc
 }
 
 /// Findings about code that belongs to no module, and about unreadable maps.
-fn mapping_findings(target: &Target, mappings: &Mappings) -> Vec<Finding> {
+fn mapping_findings(mappings: &Mappings) -> Vec<Finding> {
     let mut anonymous = (0_u64, 0_u64);
     let mut trampoline = false;
     let mut unreadable: BTreeMap<String, u64> = BTreeMap::new();
@@ -174,7 +175,7 @@ fn mapping_findings(target: &Target, mappings: &Mappings) -> Vec<Finding> {
             MappedCode::Unreadable { why, .. } => *unreadable.entry(why.to_string()).or_default() += 1,
         }
     }
-    let mut findings = vec![anonymous_finding(target, anonymous)];
+    let mut findings = vec![anonymous_finding(anonymous)];
     findings.extend(unreadable.into_iter().map(|(why, count)| {
         let text = format!("{count} executable mappings have no ELF file that can be read: {why}");
         Finding::warning("unreadable", text).with_remedy("stacks end there")
@@ -212,11 +213,7 @@ fn coverage_finding(modules: &[ModuleFinding]) -> Finding {
     Finding::fine("coverage", text)
 }
 
-fn anonymous_finding(target: &Target, (mappings, bytes): (u64, u64)) -> Finding {
-    let advice = || {
-        let own = runtime_advice(target.exe().to_str(), target.comm(), target.pid());
-        own.unwrap_or_else(|| "stacks pass it if the JIT compiler keeps frame pointers".to_owned())
-    };
+fn anonymous_finding((mappings, bytes): (u64, u64)) -> Finding {
     match mappings {
         0 => Finding::fine("anonymous_code", "none: no code is generated at run time"),
         _ => Finding::note(
@@ -227,6 +224,6 @@ fn anonymous_finding(target: &Target, (mappings, bytes): (u64, u64)) -> Finding 
                 size(bytes)
             ),
         )
-        .with_remedy(advice()),
+        .with_remedy("stacks pass it if the JIT compiler keeps frame pointers"),
     }
 }

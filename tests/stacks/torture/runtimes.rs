@@ -34,15 +34,27 @@ fn js_depth(stack: &Stack) -> Option<u64> {
 }
 
 /// Compiled JavaScript keeps frame pointers: through it and node's own interpreter, which has no CFI either, each
-/// stack is walked to its end, with one frame more for each call more. Functions are named as node names them for perf.
+/// stack is walked to its end, with one frame more for each call more. Functions are named as node names them in its map for perf.
 #[test]
 fn node() {
-    // It writes a log of its own where it runs.
-    let directory = directory("torture-runtimes-node");
+    check_node("node", "--perf-basic-prof");
+}
+
+/// As before, and functions are named as node names them in its dump for perf.
+#[test]
+fn node_with_dump() {
+    check_node("node-dump", "--perf-prof");
+}
+
+/// Runs node with a flag that gives functions names.
+#[track_caller]
+fn check_node(test: &str, names: &str) {
+    // It writes its dump, and a log of its own, where it runs.
+    let directory = directory(&format!("torture-runtimes-{test}"));
     let mut node = Program::spawn(
         Command::new(stock("/usr/bin/node", "nodejs"))
             .current_dir(directory)
-            .args(["--single-threaded", "--no-turbo-inlining", "--perf-basic-prof"])
+            .args(["--single-threaded", "--no-turbo-inlining", names])
             .arg(source("torture/frames.js")),
     );
     node.expect("ready");

@@ -1,0 +1,110 @@
+//! Runtimes of other languages are told by their files, with what to switch on for their functions to have names.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::{examine, findings};
+use crate::common::program::{Program, directory, source, stock};
+
+/// Starts a program that says "ready" and then waits; checks what is found about its runtime.
+#[track_caller]
+fn check(command: &mut Command, level: &str, about: &str, remedy: Option<&str>) {
+    let program = Program::spawn(command);
+    program.expect("ready");
+    let diagnosis = examine(&program);
+    // node's, which is in the way of the next process with this pid.
+    let _ = std::fs::remove_file(format!("/tmp/perf-{}.map", program.pid()));
+    let found = findings(&diagnosis["process"]["findings"], "runtime");
+    let [(found_level, text, found_remedy)] = found[..] else {
+        panic!("{found:?}");
+    };
+    assert_eq!((found_level, text), (level, about));
+    match remedy {
+        None => assert_eq!(found_remedy, None),
+        Some(part) => {
+            let part = part.replace("PID", &program.pid().to_string());
+            assert!(
+                found_remedy.is_some_and(|remedy| remedy.contains(&part)),
+                "{found_remedy:?}"
+            );
+        }
+    }
+}
+
+/// Without `--perf-basic-prof`, functions of JavaScript have no names.
+#[test]
+fn node() {
+    let node = stock("/usr/bin/node", "nodejs");
+    // It writes a log of its own where it runs.
+    let directory = directory("doctor-node");
+    let start = |flags: &[&str]| {
+        let mut command = Command::new(&node);
+        command
+            .current_dir(&directory)
+            .args(flags)
+            .args(["-e", "console.log('ready'); setTimeout(() => {}, 1e8)"]);
+        command
+    };
+    let nameless = "Node.js: stacks pass its code; its functions have no names";
+    check(&mut start(&[]), "note", nameless, Some("--perf-basic-prof"));
+    let named = "Node.js: stacks pass its code; its functions have names";
+    check(&mut start(&["--perf-basic-prof"]), "ok", named, None);
+}
+
+/// From 3.12 on, Python can name its functions.
+#[test]
+fn python() {
+    let python = stock("/usr/bin/python3", "python3");
+    let start = |flags: &[&str]| {
+        let mut command = Command::new(&python);
+        command.args(flags).args([
+            "-c",
+            "import sys; print('ready', flush=True); sys.stdin.readline()",
+        ]);
+        command
+    };
+    let real = python.canonicalize().expect("it is there");
+    if minor_version(&real) < 12 {
+        let nameless =
+            "Python before 3.12: stacks pass its code; its functions are not named, only those of C";
+        check(&mut start(&[]), "ok", nameless, None);
+    } else {
+        let nameless = "Python: stacks pass its code; its functions have no names";
+        check(&mut start(&[]), "note", nameless, Some("-X perf"));
+        let named = "Python: stacks pass its code; its functions have names";
+        check(&mut start(&["-X", "perf"]), "ok", named, None);
+    }
+}
+
+/// N of `python3.N`.
+fn minor_version(python: &Path) -> u32 {
+    let name = python.file_name().expect("a file").to_string_lossy();
+    let version = name.strip_prefix("python3.").expect("a version");
+    version.parse().expect("a number")
+}
+
+/// Compiled code of Java needs a flag, and a command for names.
+#[test]
+fn java() {
+    let java = stock("/usr/bin/java", "default-jdk-headless");
+    let source = source("runtimes/Waiting.java");
+    let start = |flags: &[&str]| {
+        let mut command = Command::new(&java);
+        command.args(flags).arg(&source);
+        command
+    };
+    let nameless = "Java: stacks may end in its compiled code; its functions have no names";
+    check(
+        &mut start(&[]),
+        "note",
+        nameless,
+        Some("`jcmd PID Compiler.perfmap`"),
+    );
+    let with_frames = "Java: stacks pass its code; its functions have no names";
+    check(
+        &mut start(&["-XX:+PreserveFramePointer"]),
+        "note",
+        with_frames,
+        Some("`jcmd PID Compiler.perfmap`"),
+    );
+}
