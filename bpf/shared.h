@@ -19,7 +19,11 @@ typedef __s64 s64;
 /* Bounds. Whatever exceeds one is counted or reported. */
 enum limits {
 	/* Frames of one walk; the walk of a deeper stack ends there (END_DEPTH_LIMIT). */
+	MAX_DEPTH = 4096,
+	/* Frames that are kept of one walk: of a deeper stack, the innermost and the outermost (walk/kept_frames.h). */
 	MAX_FRAMES = 512,
+	INNERMOST_FRAMES = 256,
+	OUTERMOST_FRAMES = 256,
 	/* MAX distance from the stack pointer to a frame pointer that a frame-pointer step accepts. */
 	MAX_FP_DISTANCE = 1 << 20,
 	/* Frames that one walk inspects, in total, to find saved registers (END_LOOK_LIMIT). */
@@ -371,8 +375,9 @@ struct stack_record {
 	u64 id;
 	/* AVMA where the walk ended. */
 	u64 end_pc;
-	/* Index of its first frame in `frames`. */
+	/* Index of its first frame in `frames`, which are there by place (walk/kept_frames.h). */
 	u32 frames_at;
+	/* Frames of the walk that found it first, also those that were left out. */
 	u16 frame_count;
 	/* enum end_cause. */
 	u8 end;

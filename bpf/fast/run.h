@@ -44,7 +44,12 @@ static __always_inline bool step_plain_frames(struct fast_walk *fast, bool leave
 	u32 list = walk->list, first = walk->frame_count, done;
 
 	OPAQUE(first);
-	if (!walk->pc_adjust || fast->window_bytes < 8 || first > MAX_FRAMES - RUN_FRAMES)
+
+	u32 place = place_of_frame(first);
+
+	/* `step` records the frames whose places are the last ones, and the last frames of all. */
+	if (!walk->pc_adjust || fast->window_bytes < 8 || place > MAX_FRAMES - RUN_FRAMES ||
+	    first > MAX_DEPTH - RUN_FRAMES)
 		return false;
 	if (!plain_rules_apply(walk))
 		return false;
@@ -65,9 +70,9 @@ static __always_inline bool step_plain_frames(struct fast_walk *fast, bool leave
 		u64 ra = window_word(fast, slots.ra - start);
 		u64 caller_fp = window_word(fast, slots.fp - start);
 
-		walk->frames[first + done] = frame;
-		walk->sps[first + done] = sp;
-		walk->fps[first + done] = fp;
+		walk->frames[place + done] = frame;
+		walk->sps[place + done] = sp;
+		walk->fps[place + done] = fp;
 		if (leaves_trail && (unwind_by_fp || rule_kind(rule) == RULE_FP))
 			use_fp(&fast->trail);
 		if (leaves_trail && slots.has_fp)
@@ -85,7 +90,7 @@ static __always_inline bool step_plain_frames(struct fast_walk *fast, bool leave
 	walk->fp = fp;
 	walk->hash = hash;
 	walk->found_by = found_by;
-	walk->frame_count = first + done;
+	walk->frame_count += done;
 	if (done)
 		forget_link(&walk->link);
 	return done == RUN_FRAMES;
@@ -127,7 +132,8 @@ static __always_inline void walk_stack(struct fast_walk *fast)
 	    !read_window(fast, walk->sp, window_to_end(fast, walk->sp)))
 		fast->stack_end = 0;
 	/* Two steps for each frame, as its return address may have to be restored, and one that detects a deeper stack. */
-	bpf_loop(2 * MAX_FRAMES + 2, step_until_end, &walk, 0);
+	bpf_loop(2 * MAX_DEPTH + 2, step_until_end, &walk, 0);
+	forget_left_out(walk);
 	if (walk->end == END_COMPLETE)
 		fast->stack_end = walk->sp;
 }

@@ -14,6 +14,7 @@
 #include "store/store_config.h"
 #include "store/store_maps.h"
 #include "store/scratch.h"
+#include "walk/kept_frames.h"
 
 static __always_inline struct stack_record *record_at(u32 index)
 {
@@ -82,8 +83,8 @@ static __always_inline u64 reserve_record(void)
 /* Stores the stack of a finished walk; returns its index, or that of the function's "not stored" record. */
 static __always_inline u32 store_stack(struct walk *walk, u64 id, u32 instance, u32 epoch, u32 function)
 {
-	u64 frame_count = walk->frame_count;
-	u64 frames_at = reserve_frames(frame_count);
+	u64 kept = has_left_out(walk) ? MAX_FRAMES : walk->frame_count;
+	u64 frames_at = reserve_frames(kept);
 	u64 reserved = reserve_record();
 	u32 index = reserved;
 
@@ -93,17 +94,17 @@ static __always_inline u32 store_stack(struct walk *walk, u64 id, u32 instance, 
 	u64 *store = frames;
 
 	OPAQUE(store);
-	OPAQUE(frame_count);
-	if (frame_count > MAX_FRAMES)
+	OPAQUE(kept);
+	if (kept > MAX_FRAMES)
 		return function;
-	bpf_probe_read_kernel(&store[frames_at & frame_mask], 8 * frame_count, walk->frames);
+	bpf_probe_read_kernel(&store[frames_at & frame_mask], 8 * kept, walk->frames);
 
 	struct stack_record *record = record_at(index);
 
 	record->id = id;
 	record->end_pc = walk->pc;
 	record->frames_at = frames_at;
-	record->frame_count = frame_count;
+	record->frame_count = walk->frame_count;
 	record->end = walk->end;
 	record->function = function;
 	record->epoch = epoch;

@@ -4,11 +4,12 @@
  * unwind-tables/src/walk/registers.rs.
  *
  * From the current frame back towards the probe, the nearest frame that saved the register has its value; if none did, it
- * is unchanged since the probe. A walk inspects at most MAX_LOOKS frames in total; beyond that, it ends.
+ * is unchanged since the probe. A walk inspects at most MAX_LOOKS frames in total, and none that is not kept; there, it ends.
  */
 #pragma once
 
 #include "kernel.h"
+#include "walk/kept_frames.h"
 #include "walk/mappings.h"
 #include "walk/tables.h"
 
@@ -75,16 +76,15 @@ static long look_in_frame(u64 step, struct walk **context)
 	}
 	OPAQUE(callee);
 	walk->program.end = END_UNSUPPORTED_RULE;
-	if (callee > MAX_FRAMES - 2)
-		return 1;
-	if (!walk->looks_left) {
+	/* The innermost one of the outermost frames has a callee that is not kept. */
+	if (!walk->looks_left || (has_left_out(walk) && step >= OUTERMOST_FRAMES - 1)) {
 		walk->program.end = END_LOOK_LIMIT;
 		return 1;
 	}
 	walk->looks_left--;
 
-	u64 frame = walk->frames[callee];
-	u64 caller = walk->frames[callee + 1];
+	u64 frame = walk->frames[place_of_frame(callee)];
+	u64 caller = walk->frames[place_of_frame(callee + 1)];
 
 	if ((caller >> FRAME_FOUND_BY_SHIFT & 0x7f) == FOUND_BY_FP)
 		return 1;
@@ -100,14 +100,14 @@ static long look_in_frame(u64 step, struct walk **context)
 	case SAVED_SAME:
 		return 0;
 	case SAVED_AT_CFA:
-		base = walk->sps[callee + 1];
+		base = walk->sps[place_of_frame(callee + 1)];
 		break;
 	case SAVED_AT_SP:
-		base = walk->sps[callee];
+		base = walk->sps[place_of_frame(callee)];
 		break;
 	case SAVED_AT_FP:
 		depend_on_more(walk);
-		base = walk->fps[callee];
+		base = walk->fps[place_of_frame(callee)];
 		break;
 	default:
 		if (walk->saves_wanted)

@@ -56,6 +56,7 @@ struct walk {
 	struct list_state list_state;
 	enum found_by found_by;
 	enum end_cause end;
+	/* Frames so far, also those that are not kept any more. */
 	u32 frame_count;
 	u64 hash;
 	/* AVMA in an object whose saves the walk needs and which has none loaded; 0 if none is needed. */
@@ -67,8 +68,9 @@ struct walk {
 	struct program program;
 	/* General registers at the start of the walk, by DWARF number. */
 	u64 at_probe[REGISTERS];
+	/* Frames that are kept, by place (kept_frames.h). */
 	u64 frames[MAX_FRAMES];
-	/* Stack pointer and frame pointer of each frame. */
+	/* Stack pointer and frame pointer of each of them. */
 	u64 sps[MAX_FRAMES];
 	u64 fps[MAX_FRAMES];
 };

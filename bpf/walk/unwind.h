@@ -12,6 +12,7 @@
 #include "hash.h"
 #include "kernel.h"
 #include "walk/arch.h"
+#include "walk/kept_frames.h"
 #include "walk/mappings.h"
 #include "walk/program.h"
 #include "walk/registers.h"
@@ -119,11 +120,14 @@ static __always_inline enum end_cause push_frame(struct walk *walk, u32 rule)
 	u32 number = walk->frame_count;
 
 	OPAQUE(number);
-	if (number >= MAX_FRAMES)
+	if (number >= MAX_DEPTH)
 		return END_DEPTH_LIMIT;
-	walk->frames[number] = frame;
-	walk->sps[number] = walk->sp;
-	walk->fps[number] = walk->fp;
+
+	u32 place = place_of_frame(number);
+
+	walk->frames[place] = frame;
+	walk->sps[place] = walk->sp;
+	walk->fps[place] = walk->fp;
 	walk->frame_count = number + 1;
 	walk->hash = mix(walk->hash, frame);
 	return END_NONE;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use unwind_tables::addr::Avma;
-use unwind_tables::walk::{End, Frame};
+use unwind_tables::walk::{End, Frame, LeftOut};
 
 use super::skeleton::types::{stack_record, stack_totals, stack_variance};
 use super::{Recorded, StandIns};
@@ -31,6 +31,7 @@ pub struct FinishedStack {
     pub epoch: u32,
     pub function: u8,
     pub frames: Vec<Frame>,
+    pub left_out: Option<LeftOut>,
     pub end: End,
     pub end_pc: Avma,
 }
@@ -133,6 +134,7 @@ impl FinishedStacks {
         let stack = match is_full {
             true => FinishedStack {
                 frames: Vec::new(),
+                left_out: None,
                 end: End::StackTableFull,
                 end_pc: Avma::new(0),
                 epoch: 0,
@@ -277,6 +279,7 @@ mod tests {
             epoch: 0,
             function: 1,
             frames: Vec::new(),
+            left_out: None,
             end: End::Complete,
             end_pc: Avma::new(pc),
         }

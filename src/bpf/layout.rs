@@ -23,7 +23,10 @@ macro_rules! equal {
 const _: () = assert!(Catalog::CAPACITY == c::limits::MAX_FUNCTIONS.0 as usize);
 
 equal! {
+    c::limits::MAX_DEPTH => walk::MAX_DEPTH,
     c::limits::MAX_FRAMES => walk::MAX_FRAMES,
+    c::limits::INNERMOST_FRAMES => walk::INNERMOST_FRAMES,
+    c::limits::OUTERMOST_FRAMES => walk::OUTERMOST_FRAMES,
     c::limits::MAX_FP_DISTANCE => walk::MAX_FP_DISTANCE,
     c::limits::MAX_LOOKS => walk::MAX_LOOKS,
     c::machine::ADDRESS_BITS => mapping::ADDRESS_BITS,

@@ -13,7 +13,7 @@ use anyhow::Context;
 use unwind_tables::addr::Avma;
 use unwind_tables::architecture::Architecture;
 use unwind_tables::mapping::{Identity, Mapping};
-use unwind_tables::walk::{End, Frame, ReturnProbes, Stack, Tables, Unwind, walk_linked};
+use unwind_tables::walk::{End, Frame, LeftOut, ReturnProbes, Stack, Tables, Unwind, walk_linked};
 
 use super::live::Live;
 use crate::bpf::collect::DeferredWalk;
@@ -222,7 +222,7 @@ impl Live<'_> {
             stack = self.walk_again(walk, &mappings)?;
         }
         let known = walk.frames.len();
-        if stack.frames.get(..known) != Some(&walk.frames[..]) || stack.frames.len() < walk.frame_count {
+        if stack.frames.get(..known) != Some(&walk.frames[..]) || stack.depth() < walk.frame_count {
             tracing::debug!("a walk in user space differs from the kernel's: {stack:?}, {walk:?}");
             return Ok(None);
         }
@@ -241,6 +241,7 @@ impl Live<'_> {
             epoch,
             function: walk.function,
             frames: stack.frames,
+            left_out: stack.left_out,
             end: stack.end,
             end_pc: stack.end_pc,
         }))
@@ -321,13 +322,20 @@ impl Live<'_> {
     }
 }
 
-/// A walk that cannot be finished: the frames found in the kernel, and why it ended there.
+/// A walk that cannot be finished: the first of the frames found in the kernel, and why it ended there.
 fn as_found_in_the_kernel(walk: &DeferredWalk) -> FinishedStack {
+    let number = |frames: usize| u32::try_from(frames).unwrap_or(u32::MAX);
+    let sent = walk.frames.len();
+    let left_out = (walk.frame_count > sent).then(|| LeftOut {
+        after: number(sent),
+        frames: number(walk.frame_count - sent),
+    });
     FinishedStack {
         instance: walk.instance,
         epoch: walk.epoch,
         function: walk.function,
         frames: walk.frames.clone(),
+        left_out,
         end: walk.end,
         end_pc: walk.end_pc,
     }

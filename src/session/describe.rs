@@ -391,6 +391,7 @@ impl<O: Origin> Describer<O> {
             end: site.end,
             end_at: site.end_at.map(|end_at| self.location(end_at)),
             path: self.path(&site),
+            left_out: site.left_out,
             suppressed_by: None,
         }
     }

@@ -8,7 +8,9 @@ use std::sync::Mutex;
 
 use unwind_tables::addr::Avma;
 use unwind_tables::program::SP;
-use unwind_tables::walk::{End, FoundBy, Frame, MAX_FRAMES, Mapping, Registers, Stack, Tables, Unwind, walk};
+use unwind_tables::walk::{
+    End, FoundBy, Frame, MAX_FRAMES, Mapping, Registers, Stack, Tables, Unwind, in_order, walk,
+};
 
 /// Slots of the rule cache: as many as the architecture with more has.
 const CACHE_SLOTS: usize = 1 << 16;
@@ -112,6 +114,7 @@ pub struct HostTables {
 pub struct HostStack {
     end_pc: u64,
     saves_wanted: u64,
+    hash: u64,
     frames: [u64; MAX_FRAMES],
     frame_count: u32,
     end: u32,
@@ -138,6 +141,8 @@ pub struct HostWalk {
     pub stack_end: Avma,
     /// The slots that the last walk depended on, with what they held; `None` if not all that it depended on is known.
     pub trail: Option<Vec<(Avma, u64)>>,
+    /// Identity of the last walk's frames on the kernel side.
+    pub hash: u64,
 }
 
 impl HostWalk {
@@ -149,6 +154,7 @@ impl HostWalk {
             fast_paths: true,
             stack_end: Avma::new(0),
             trail: None,
+            hash: 0,
         }
     }
 
@@ -226,6 +232,7 @@ impl HostWalk {
         let mut stack = HostStack {
             end_pc: 0,
             saves_wanted: 0,
+            hash: 0,
             frames: [0; MAX_FRAMES],
             frame_count: 0,
             end: 0,
@@ -248,6 +255,7 @@ impl HostWalk {
             );
         }
         drop(turn);
+        self.hash = stack.hash;
         let slots = stack.slot_at.iter().zip(stack.slot_value);
         let slots = slots.map(|(&at, value)| (base.wrapping_add(at.into()), value));
         let count = usize::try_from(stack.slot_count).expect("it is small");
@@ -285,8 +293,11 @@ fn decode(stack: &HostStack) -> Stack {
         exact: word >> 63 == 1,
     };
     let count = usize::try_from(stack.frame_count).expect("it is small");
+    let by_place: Vec<_> = stack.frames[..count.min(MAX_FRAMES)].iter().map(frame).collect();
+    let (frames, left_out) = in_order(&by_place, count).expect("all that are kept");
     Stack {
-        frames: stack.frames[..count].iter().map(frame).collect(),
+        frames,
+        left_out,
         end: End::from_number(stack.end).expect("a known end"),
         end_pc: Avma::new(stack.end_pc),
         saves_wanted: Some(Avma::new(stack.saves_wanted)).filter(|address| address.get() != 0),

@@ -262,6 +262,15 @@ pub struct Stack {
     pub held: Option<super::holders::Held>,
     pub responsible: Option<Responsible>,
     pub frames: Vec<Frame>,
+    /// `None` if all frames are there.
+    pub left_out: Option<LeftOut>,
+}
+
+/// Frames that are not there.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+pub struct LeftOut {
+    pub after: u64,
+    pub frames: u64,
 }
 
 /// The responsible function.
@@ -575,6 +584,9 @@ impl std::fmt::Display for Stack {
                 frame.offset.unwrap_or(0),
                 frame.module_name()
             )?;
+        }
+        if let Some(left_out) = self.left_out {
+            writeln!(f, "    {left_out:?}")?;
         }
         writeln!(f, "    end {} at {:?}", self.end, self.end_at)
     }

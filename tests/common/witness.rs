@@ -32,6 +32,8 @@ pub struct Call {
     pub complete: bool,
     /// Frames of the stack, innermost first, without the witness's own.
     pub frames: Vec<Place>,
+    /// Number of frames, the witness's own included, before those that were left out; the witness leaves out none.
+    pub left_out_after: Option<u64>,
 }
 
 /// Allocated amount by call.
@@ -88,6 +90,12 @@ impl Witness {
     #[track_caller]
     pub fn preloaded_for_jemalloc(directory: &Path) -> Self {
         Self::preloaded_with(directory, &["-DWITH_JEMALLOC"])
+    }
+
+    /// Compiles the witness as a library to be preloaded into programs with deep stacks and few threads.
+    #[track_caller]
+    pub fn of_deep_stacks(directory: &Path) -> Self {
+        Self::preloaded_with(directory, &["-DMAX_DEPTH=6000"])
     }
 
     #[track_caller]
@@ -331,6 +339,7 @@ fn reported(report: &Report, part: impl Fn(&Stack) -> (&[Frame], bool)) -> Calls
             allocator: stack.allocator.clone(),
             complete: to_the_end && stack.end == "complete",
             frames: frames.iter().map(&mut place).collect(),
+            left_out_after: stack.left_out.map(|left_out| left_out.after),
         };
         add(&mut calls, call, stack.allocated);
     }
@@ -370,6 +379,7 @@ impl Records {
                     allocator: allocator.to_owned(),
                     complete: end == "end",
                     frames: self.frames_from(frame.parse().ok()?)?,
+                    left_out_after: None,
                 };
                 let amount = Amount {
                     bytes: bytes.parse().ok()?,

@@ -46,10 +46,11 @@ void host_walk(const struct host_tables *given, read_memory read, void *context,
 		__builtin_trap();
 	stack->end_pc = walk->pc;
 	stack->saves_wanted = walk->saves_wanted;
+	stack->hash = walk->hash;
 	stack->end = walk->end;
 	stack->frame_count = walk->frame_count;
-	for (u32 number = 0; number < walk->frame_count; number++)
-		stack->frames[number] = walk->frames[number];
+	for (u32 place = 0; place < walk->frame_count && place < MAX_FRAMES; place++)
+		stack->frames[place] = walk->frames[place];
 	stack->repeatable = is_repeatable(&fast);
 	stack->slot_count = stack->repeatable ? fast.trail.slot_count : 0;
 	for (u32 number = 0; number < stack->slot_count; number++) {

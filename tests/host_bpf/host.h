@@ -85,6 +85,9 @@ struct host_tables {
 struct host_stack {
 	u64 end_pc;
 	u64 saves_wanted;
+	/* Identity of the frames; 0 of the walk without fast paths. */
+	u64 hash;
+	/* By place. */
 	u64 frames[MAX_FRAMES];
 	u32 frame_count;
 	u32 end;

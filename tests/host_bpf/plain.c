@@ -51,13 +51,14 @@ void host_walk(const struct host_tables *given, read_memory read, void *context,
 	for (u32 number = 0; number < REGISTERS; number++)
 		walk.at_probe[number] = start[1 + number];
 	begin_walk(&walk, list_number(0, 0), given->changing, start[0]);
-	bpf_loop(2 * MAX_FRAMES + 2, step_until_end, &at, 0);
+	bpf_loop(2 * MAX_DEPTH + 2, step_until_end, &at, 0);
 	stack->end_pc = walk.pc;
 	stack->saves_wanted = walk.saves_wanted;
+	stack->hash = 0;
 	stack->end = walk.end;
 	stack->frame_count = walk.frame_count;
-	for (u32 number = 0; number < walk.frame_count; number++)
-		stack->frames[number] = walk.frames[number];
+	for (u32 place = 0; place < walk.frame_count && place < MAX_FRAMES; place++)
+		stack->frames[place] = walk.frames[place];
 	stack->repeatable = 0;
 	stack->slot_count = 0;
 }

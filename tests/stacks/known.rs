@@ -242,12 +242,14 @@ fn deep_recursion() {
     stack.check(&from_main(&[&["recurse"; 400][..], &["main"]].concat()));
 }
 
-/// A recursion of 700 frames has its innermost 512, and the stack says that it is cut.
+/// A recursion of 5000 frames has its innermost 256 and the last 256 of the first 4096, and the stack says that it is cut.
 #[test]
 fn recursion_beyond_the_limit() {
-    let report = trace_source("deeper", "stacks/recursion.c", &[], &["700"]);
+    let report = trace_source("deeper", "stacks/recursion.c", &[], &["5000"]);
     let stack = report.only_through("recurse");
     stack.check_names(&["recurse"; 512]);
+    let left_out = stack.left_out.map(|left_out| (left_out.after, left_out.frames));
+    assert_eq!(left_out, Some((256, 4096 - 512)));
     assert_eq!(stack.end, "depth_limit");
     let end = stack.end_at.as_ref().expect("where it was cut");
     assert!(

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod deep;
 mod fast_paths;
 mod ground_truth;
 mod known;

@@ -4,6 +4,7 @@
 
 mod aarch64;
 mod call;
+mod kept;
 mod program;
 mod registers;
 
@@ -16,9 +17,8 @@ use crate::program::{FP, LR, Opcode, REGISTERS, SP};
 
 pub use crate::mapping::{ADDRESS_BITS, Mapping, MappingKind};
 pub use call::is_branch_with_link;
+pub use kept::{INNERMOST_FRAMES, LeftOut, MAX_DEPTH, MAX_FRAMES, OUTERMOST_FRAMES, in_order};
 
-/// MAX frames of one walk.
-pub const MAX_FRAMES: usize = 512;
 /// MAX distance, in bytes, from a frame's stack pointer to its saved frame pointer that a frame-pointer step accepts.
 pub const MAX_FP_DISTANCE: u64 = 1 << 20;
 /// MAX frames that one walk inspects, in total, to find saved registers. A malicious table can require registers in each of
@@ -50,7 +50,7 @@ pub enum End {
     ReadFault = 5,
     /// The caller's stack pointer is not above this frame's.
     NoProgress = 6,
-    /// The stack has more than [`MAX_FRAMES`] frames.
+    /// The stack has more than [`MAX_DEPTH`] frames.
     DepthLimit = 7,
     /// Code in a mapping whose table is not loaded, or whose entry in the mapping list is stale.
     TableNotLoaded = 8,
@@ -231,14 +231,24 @@ pub struct Frame {
 /// A finished walk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stack {
-    /// Frames, innermost first. Each lies in an executable mapping.
+    /// Frames that are kept, innermost first. Each lies in an executable mapping.
     pub frames: Vec<Frame>,
+    /// Frames that are not.
+    pub left_out: Option<LeftOut>,
     /// Cause of the walk's end.
     pub end: End,
     /// Address where the walk ended.
     pub end_pc: Avma,
     /// Address in an object whose image of saves the walk needs and which has none.
     pub saves_wanted: Option<Avma>,
+}
+
+impl Stack {
+    /// Number of its frames, also of those that are not kept.
+    pub fn depth(&self) -> usize {
+        let left_out = self.left_out.map_or(0, |left_out| left_out.frames as usize);
+        self.frames.len() + left_out
+    }
 }
 
 /// Values of `a` in a stop rule, besides those of [`stop`], that come from the mapping, not from a table.
@@ -267,8 +277,10 @@ pub fn walk_linked(
     walk.lr = link;
     loop {
         if let Err(end) = walk.step() {
+            let left_out = kept::keep(&mut walk.frames);
             return Stack {
                 frames: walk.frames,
+                left_out,
                 end,
                 end_pc: walk.pc,
                 saves_wanted: walk.saves_wanted,
@@ -446,7 +458,7 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
     }
 
     fn push_frame(&mut self, rule: PackedRule) -> Step {
-        if self.frames.len() >= MAX_FRAMES {
+        if self.frames.len() >= MAX_DEPTH {
             return Err(End::DepthLimit);
         }
         let exact = self.pc_adjust == 0 || self.is_signal_frame(rule);

@@ -50,7 +50,8 @@ pub use quantity::{Measure, Quantity, Unit};
 pub use region::RegionKind;
 pub use report::unix_nanoseconds;
 pub use report::{
-    Compared, Report, SiteId, SiteKey, Stack, StackRecent, StackRef, Suppression, TargetFacts, TimeOfDay,
+    Compared, Report, SiteId, SiteKey, Stack, StackPart, StackRecent, StackRef, Suppression, TargetFacts,
+    TimeOfDay,
 };
 pub use sampling::{Sampling, Source};
 pub use snapshot::{CheckedWalks, Snapshot, StackTotals};

@@ -8,14 +8,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher24;
-use unwind_tables::walk::{End, Unwind};
+use unwind_tables::walk::{End, LeftOut, Unwind};
 
 use super::amount::is_default;
 use super::dictionary::{Frames, Import};
 use super::{
-    Ages, Amount, BlockList, Change, Completeness, Dictionary, EndGroup, Estimate, Events, Held, InstanceEnd,
-    Judgement, KernelFacts, Location, Losses, ModuleId, ModuleRef, ModuleSteps, NameStyle, Order, Overhead,
-    OwnMemory, Parts, PathId, Quantity, RegionKind, Sampling, Source, Suspicion, TextId, Verdict,
+    Ages, Amount, BlockList, Change, Completeness, Dictionary, EndGroup, Estimate, Events, FrameRef, Held,
+    InstanceEnd, Judgement, KernelFacts, Location, Losses, ModuleId, ModuleRef, ModuleSteps, NameStyle,
+    Order, Overhead, OwnMemory, Parts, PathId, Quantity, RegionKind, Sampling, Source, Suspicion, TextId,
+    Verdict,
 };
 
 /// Contents of one report.
@@ -266,6 +267,9 @@ pub struct Stack {
     pub end_at: Option<Location<ModuleId>>,
     /// Frames, innermost first; `None` if there are none.
     pub path: Option<PathId>,
+    /// Frames between these that are not there, in the first of its walks.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub left_out: Option<LeftOut>,
     /// Single blocks that are not young; `None` unless they were requested.
     #[serde(skip)]
     pub blocks: Option<BlockList>,
@@ -337,6 +341,15 @@ pub struct SiteKey {
     pub site: SiteId,
 }
 
+/// Part of a stack.
+#[derive(Clone, Copy, Debug)]
+pub enum StackPart<'a> {
+    /// A frame.
+    Frame(FrameRef<'a>),
+    /// So many frames that are not there.
+    LeftOut(u32),
+}
+
 /// Stack of a report, with access to what it refers to.
 #[derive(Clone, Copy, Debug)]
 pub struct StackRef<'a> {
@@ -373,6 +386,16 @@ impl<'a> StackRef<'a> {
         self.report.dictionary.frames(self.stack.path)
     }
 
+    /// Frames, innermost first, and between them what is not there.
+    pub fn parts(self) -> impl Iterator<Item = StackPart<'a>> {
+        let left_out = self.stack.left_out;
+        let inner = left_out.map_or(usize::MAX, |left_out| left_out.after as usize);
+        let innermost = self.frames().take(inner).map(StackPart::Frame);
+        let outermost = self.frames().skip(inner).map(StackPart::Frame);
+        let missing = left_out.map(|left_out| StackPart::LeftOut(left_out.frames));
+        innermost.chain(missing).chain(outermost)
+    }
+
     /// Location where the walk ended; `None` for complete stacks.
     pub fn end_at(self) -> Option<Location<ModuleRef<'a>>> {
         let end_at = self.stack.end_at?;
@@ -393,7 +416,8 @@ impl<'a> StackRef<'a> {
 
     /// Returns whether the stack ends because of the user's limit on frames.
     pub fn is_cut(self) -> bool {
-        self.end == End::DepthLimit && self.report.depth == Some(self.frames().len())
+        let missing = self.left_out.map_or(0, |left_out| left_out.frames as usize);
+        self.end == End::DepthLimit && self.report.depth == self.frames().len().checked_add(missing)
     }
 
     /// Computes the id of the site.
@@ -401,6 +425,9 @@ impl<'a> StackRef<'a> {
         let mut hasher = SipHasher24::new_with_keys(0, 0);
         self.allocator().as_bytes().hash(&mut hasher);
         self.end.name().hash(&mut hasher);
+        if let Some(left_out) = self.left_out {
+            left_out.after.hash(&mut hasher);
+        }
         for frame in self.frames() {
             match frame.place() {
                 Some(place) => {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use unwind_tables::addr::Avma;
-use unwind_tables::walk::{End, Frame};
+use unwind_tables::walk::{End, Frame, LeftOut};
 
 use super::{Amount, Estimate, Events, Losses, RegionKind, Sampling, Source};
 
@@ -20,6 +20,8 @@ pub struct StackTotals {
     pub function: u8,
     /// Frames, innermost first: the first is the caller of the allocator function.
     pub frames: Vec<Frame>,
+    /// Frames between these that are not there, in the first of its walks.
+    pub left_out: Option<LeftOut>,
     /// Reason why the walk ended.
     pub end: End,
     /// Address that the walk could not get past.

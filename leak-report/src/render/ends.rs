@@ -66,8 +66,8 @@ pub fn explain(end: End) -> Explained {
             "The stack may be corrupt.",
         ),
         End::DepthLimit => (
-            "more frames than a walk may have",
-            "Usually deep recursion; the innermost frames are right.",
+            "more frames than a walk goes through",
+            "Usually deep recursion; the frames that are there are right.",
         ),
         End::TableNotLoaded => (
             "the module's unwind table was not loaded yet",

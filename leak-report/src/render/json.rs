@@ -18,7 +18,7 @@ use serde::Serialize;
 use serde_json::Serializer;
 use serde_json::ser::Formatter;
 use unwind_tables::addr::Avma;
-use unwind_tables::walk::{End, FoundBy, Unwind};
+use unwind_tables::walk::{End, FoundBy, LeftOut, Unwind};
 
 use amount::{AmountJson, SamplingJson};
 use holders::HeldJson;
@@ -222,6 +222,9 @@ struct StackJson<'a> {
     end: &'static str,
     end_at: Option<EndAtJson<'a>>,
     frames: Vec<FrameJson<'a>>,
+    /// Only of a stack whose frames are not all there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left_out: Option<LeftOutJson>,
     /// Only with `-a`.
     #[serde(skip_serializing_if = "Option::is_none")]
     blocks: Option<BlocksJson>,
@@ -275,6 +278,22 @@ pub struct FrameJson<'a> {
     file: Option<&'a str>,
     line: Option<u32>,
     inlined: Vec<InlinedJson<'a>>,
+}
+
+/// Frames that are not there.
+#[derive(Serialize)]
+pub struct LeftOutJson {
+    /// Number of entries of `frames` before them.
+    after: u32,
+    frames: u32,
+}
+
+impl LeftOutJson {
+    /// Frames that are not there of a stack.
+    pub fn of(stack: StackRef<'_>) -> Option<Self> {
+        let LeftOut { after, frames } = stack.left_out?;
+        Some(Self { after, frames })
+    }
 }
 
 #[derive(Serialize)]
@@ -433,6 +452,7 @@ impl<'a> StackJson<'a> {
             end: stack.end.name(),
             end_at: stack.end_at().map(EndAtJson::from),
             frames: frames(stack),
+            left_out: LeftOutJson::of(stack),
             blocks: stack.blocks.as_ref().map(|list| BlocksJson::of(list, report)),
             suppressed_by: stack.get().suppressed_by.as_ref().map(|by| by.rule.as_str()),
         }

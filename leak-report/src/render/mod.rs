@@ -52,7 +52,8 @@ pub use health::{counted, line, losses_in_short, percent, short_size, size};
 pub use holders::{chain_in_words, holder_lines, root_in_words};
 pub use html::{Limits, Page};
 pub use json::{
-    FrameJson, JudgementJson, LostJson, SCHEMA_VERSION, frames as frames_json, write as write_json,
+    FrameJson, JudgementJson, LeftOutJson, LostJson, SCHEMA_VERSION, frames as frames_json,
+    write as write_json,
 };
 pub use overhead::{CHEAP, SAMPLED, cheaper_ways, forecast, rate, share};
 pub use people::INDENT;

@@ -81,6 +81,7 @@ pub fn stack(
         end,
         end_at,
         path: None,
+        left_out: None,
         blocks: None,
         suppressed_by: None,
     };

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use unwind_tables::addr::Avma;
-use unwind_tables::walk::{End, FoundBy, Frame};
+use unwind_tables::walk::{End, FoundBy, Frame, in_order};
 
 use super::counters::{Counter, Counters};
 use super::totals::{self, Totals};
@@ -149,6 +149,7 @@ fn finished_shape(record: u32, stack: &FinishedStack) -> StackTotals {
         epoch: stack.epoch,
         function: stack.function,
         frames: stack.frames.clone(),
+        left_out: stack.left_out,
         end: stack.end,
         end_pc: stack.end_pc,
         allocated: Estimate::default(),
@@ -222,12 +223,16 @@ fn read_shape(recorded: &Recorded, index: u32, record: &[AtomicU64]) -> Option<S
     let [e, f, g, h, i, j, k, l] = read(owner).to_le_bytes();
     let first = u32::from_le_bytes([a, b, c, d]) as usize;
     let count = usize::from(u16::from_le_bytes([count_low, count_high]));
-    let frames = recorded.frames.words().get(first..)?.get(..count)?;
+    let kept = count.min(limits::MAX_FRAMES.0 as usize);
+    let by_place = recorded.frames.words().get(first..)?.get(..kept)?;
+    let by_place: Vec<_> = by_place.iter().map(|frame| decode_frame(read(frame))).collect();
+    let (frames, left_out) = in_order(&by_place, count)?;
     Some(StackTotals {
         instance: u32::from_le_bytes([i, j, k, l]),
         epoch: u32::from_le_bytes([e, f, g, h]),
         function,
-        frames: frames.iter().map(|frame| decode_frame(read(frame))).collect(),
+        frames,
+        left_out,
         end: End::from_number(end.into())?,
         end_pc: Avma::new(read(end_pc)),
         ..totals
@@ -253,6 +258,7 @@ fn fixed_stack(index: u32) -> Option<StackTotals> {
         epoch: 0,
         function: u8::try_from(index % functions).ok()?,
         frames: Vec::new(),
+        left_out: None,
         end,
         end_pc: Avma::new(0),
         allocated: Estimate::default(),

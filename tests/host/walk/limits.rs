@@ -1,5 +1,7 @@
 //! Both walks end at the same limits, at the same frame.
 
+use std::collections::HashSet;
+
 use unwind_tables::Architecture;
 use unwind_tables::addr::{Avma, Bias, Svma};
 use unwind_tables::build::SavesTable;
@@ -11,14 +13,21 @@ use unwind_tables::rule::{CfaRule, FrameRule, Register, Saved, UnwindRule};
 use unwind_tables::saves::{LongSaves, Saved as SavedRegister, SavesRule};
 use unwind_tables::table::{Row, RowRule, Rows, UnwindTable};
 use unwind_tables::walk::{
-    End, MAX_LOOKS, Mapping, MappingKind, Registers, ReturnProbes, Stack, Tables, Unwind,
+    End, INNERMOST_FRAMES, MAX_DEPTH, MAX_FRAMES, MAX_LOOKS, Mapping, MappingKind, Registers, ReturnProbes,
+    Stack, Tables, Unwind,
 };
 
 use super::{CODE, STACK, check};
 use crate::common::compile::host_walk;
 use crate::common::host::{HostWalk, Memory};
 
-/// A stack deeper than the limit ends with that cause, at the same frame.
+/// Stacks of so many frames, and of one more.
+const DEPTHS: [usize; 8] = [256, 510, 511, 599, 767, 4094, 4095, 4999];
+/// Functions of a recursion.
+const CYCLES: [usize; 4] = [1, 2, 3, 7];
+
+/// The innermost and the outermost frames of a deep stack are kept, and those in between are counted; one deeper than the limit ends with
+/// that cause, at the same frame.
 #[test]
 fn depth_limit_is_equal() {
     check_depth_limit(Architecture::X86_64);
@@ -27,7 +36,69 @@ fn depth_limit_is_equal() {
 
 fn check_depth_limit(architecture: Architecture) {
     let mut host = host_walk(architecture);
-    let rule = UnwindRule::Frame(FrameRule {
+    let image = plain_recursion(architecture);
+    for (frames, cycle) in DEPTHS
+        .iter()
+        .flat_map(|&frames| CYCLES.map(|cycle| (frames, cycle)))
+    {
+        let stack = walk_recursion(&mut host, &image, frames, cycle);
+        let found = (frames + 1).min(MAX_DEPTH);
+        let end = match found > frames {
+            true => End::Complete,
+            false => End::DepthLimit,
+        };
+        assert_eq!((stack.end, stack.depth()), (end, found), "{frames} frames");
+        let whole: Vec<_> = (0..found)
+            .map(|number| recursion_pc(number, frames, cycle))
+            .collect();
+        let missing = found.saturating_sub(MAX_FRAMES);
+        let after = INNERMOST_FRAMES.min(found);
+        let kept: Vec<_> = [&whole[..after], &whole[after + missing..]].concat();
+        let pcs: Vec<_> = stack.frames.iter().map(|frame| frame.pc).collect();
+        assert_eq!(pcs, kept, "{frames} frames in a cycle of {cycle}");
+        let left_out = stack.left_out.map(|left_out| (left_out.after, left_out.frames));
+        let expected = u32::try_from(missing).expect("it is small");
+        assert_eq!(
+            left_out,
+            (missing > 0).then_some((256, expected)),
+            "{frames} frames"
+        );
+    }
+}
+
+/// Stacks that differ in the number of frames that are left out are one; others are not.
+#[test]
+fn left_out_frames_are_not_hashed() {
+    let mut host = host_walk(Architecture::X86_64);
+    let image = plain_recursion(Architecture::X86_64);
+    for cycle in CYCLES {
+        let mut hashes: Vec<HashSet<u64>> = vec![HashSet::new(); cycle];
+        let deep = (512..560).chain(760..780).chain(4050..4096);
+        for frames in deep {
+            walk_recursion(&mut host, &image, frames, cycle);
+            hashes[frames % cycle].insert(host.hash);
+        }
+        assert!(hashes.iter().all(|of_phase| of_phase.len() == 1), "{hashes:x?}");
+        let phases: HashSet<u64> = hashes.iter().flatten().copied().collect();
+        assert_eq!(phases.len(), cycle, "in another phase it is another stack");
+        let shallow: HashSet<u64> = (480..512)
+            .map(|frames| {
+                walk_recursion(&mut host, &image, frames, cycle);
+                host.hash
+            })
+            .collect();
+        assert_eq!((shallow.len(), shallow.intersection(&phases).count()), (32, 0));
+    }
+}
+
+/// A function of one plain rule.
+fn plain_recursion(architecture: Architecture) -> Image {
+    let table = recursive_table(plain_rule(), Programs::new(architecture));
+    encode(&table).expect("the table fits")
+}
+
+fn plain_rule() -> UnwindRule {
+    UnwindRule::Frame(FrameRule {
         cfa: CfaRule::Offset {
             register: Register::Sp,
             offset: 16,
@@ -36,13 +107,7 @@ fn check_depth_limit(architecture: Architecture) {
         ra_signed: false,
         fp: Saved::Same,
         signal_frame: false,
-    });
-    let table = recursive_table(rule, Programs::new(architecture));
-    let image = encode(&table).expect("the table fits");
-    for (frames, end) in [(510, End::Complete), (511, End::Complete), (512, End::DepthLimit)] {
-        let stack = walk_recursion(&mut host, &image, frames);
-        assert_eq!((stack.end, stack.frames.len()), (end, (frames + 1).min(512)));
-    }
+    })
 }
 
 /// A register that nobody saved is looked for in every frame below; when that was done in as many frames as a walk may look
@@ -51,6 +116,47 @@ fn check_depth_limit(architecture: Architecture) {
 fn look_limit_is_equal() {
     let mut host = host_walk(Architecture::X86_64);
     let mut programs = Programs::new(Architecture::X86_64);
+    let rule = asking_rule(&mut programs);
+    let table = recursive_table(rule, programs);
+    let image = encode_with_saves(&table, &nothing_saved()).expect("the table fits");
+    // 0 + 1 + ... + 90 looks are one less than the limit.
+    assert_eq!(MAX_LOOKS, 91 * 90 / 2 + 1);
+    for (frames, end) in [(91, End::Complete), (92, End::LookLimit), (500, End::LookLimit)] {
+        let stack = walk_recursion(&mut host, &image, frames, 1);
+        assert_eq!((stack.end, stack.frames.len()), (end, 92));
+    }
+}
+
+/// A register is looked for in frames that are kept alone: with one that is left out between, the walk ends with that cause, at the same
+/// frame.
+#[test]
+fn frames_left_out_are_not_looked_at() {
+    let mut host = host_walk(Architecture::X86_64);
+    let mut programs = Programs::new(Architecture::X86_64);
+    let rows = [
+        (0, plain_rule()),
+        (0x100, asking_rule(&mut programs)),
+        (0x180, UnwindRule::EndOfStack),
+        (0x200, UnwindRule::Gap),
+    ];
+    let table = table_of(&rows, programs);
+    let image = encode_with_saves(&table, &nothing_saved()).expect("the table fits");
+    for (frames, end) in [
+        (510, End::Complete),
+        (511, End::Complete),
+        (512, End::LookLimit),
+        (3000, End::LookLimit),
+    ] {
+        let mut pcs = vec![Avma::new(CODE + 0x80); frames];
+        pcs.extend([CODE + 0x140, CODE + 0x1c0].map(Avma::new));
+        let stack = walk_frames(&mut host, &image, &pcs);
+        let found = frames + 1 + usize::from(end == End::Complete);
+        assert_eq!((stack.end, stack.depth()), (end, found), "{frames} frames");
+    }
+}
+
+/// A rule that asks for rbx, and has no use for it.
+fn asking_rule(programs: &mut Programs) -> UnwindRule {
     let rbx = 3;
     let rule = programs.intern(vec![
         Op::register(rbx, 0),
@@ -61,7 +167,11 @@ fn look_limit_is_equal() {
         Op::deref(),
         Op::plain(Opcode::SetRa),
     ]);
-    let table = recursive_table(UnwindRule::Program(rule.expect("a program")), programs);
+    UnwindRule::Program(rule.expect("a program"))
+}
+
+/// Saves of functions that leave every register as it is.
+fn nothing_saved() -> SavesTable {
     let mut long = LongSaves::default();
     let same = [
         (0, long.pack(&[SavedRegister::Same; 16])),
@@ -72,13 +182,7 @@ fn look_limit_is_equal() {
         rule,
     });
     let rows = Rows::new(rows.to_vec()).expect("rows ascend and end in a gap");
-    let image = encode_with_saves(&table, &SavesTable { rows, long }).expect("the table fits");
-    // 0 + 1 + ... + 90 looks are one less than the limit.
-    assert_eq!(MAX_LOOKS, 91 * 90 / 2 + 1);
-    for (frames, end) in [(91, End::Complete), (92, End::LookLimit), (500, End::LookLimit)] {
-        let stack = walk_recursion(&mut host, &image, frames);
-        assert_eq!((stack.end, stack.frames.len()), (end, 92));
-    }
+    SavesTable { rows, long }
 }
 
 /// A function with one rule, of frames of two words, and the outermost one above it.
@@ -88,15 +192,35 @@ fn recursive_table(rule: UnwindRule, programs: Programs) -> UnwindTable {
         (0x100, UnwindRule::EndOfStack),
         (0x200, UnwindRule::Gap),
     ];
-    let rows = rows.map(|(start, rule)| Row {
+    table_of(&rows, programs)
+}
+
+fn table_of(rows: &[(u64, UnwindRule)], programs: Programs) -> UnwindTable {
+    let rows = rows.iter().map(|&(start, rule)| Row {
         start: Svma::new(start),
         rule,
     });
-    UnwindTable::with_programs(rows.to_vec(), programs).expect("rows ascend")
+    UnwindTable::with_programs(rows.collect(), programs).expect("rows ascend")
 }
 
-/// Walks so many frames of that function, and the outermost one.
-fn walk_recursion(host: &mut HostWalk, image: &Image, frames: usize) -> Stack {
+/// Frame of a recursion through so many places, of `frames` frames and the outermost one.
+fn recursion_pc(number: usize, frames: usize, cycle: usize) -> Avma {
+    match number < frames {
+        true => Avma::new(CODE + 0x80 + 8 * (number % cycle) as u64),
+        false => Avma::new(CODE + 0x180),
+    }
+}
+
+/// Walks a recursion through so many places, of `frames` frames and the outermost one.
+fn walk_recursion(host: &mut HostWalk, image: &Image, frames: usize, cycle: usize) -> Stack {
+    let pcs: Vec<_> = (0..=frames)
+        .map(|number| recursion_pc(number, frames, cycle))
+        .collect();
+    walk_frames(host, image, &pcs)
+}
+
+/// Walks frames of two words, the return address the second.
+fn walk_frames(host: &mut HostWalk, image: &Image, pcs: &[Avma]) -> Stack {
     let code = Avma::new(CODE);
     let mappings = [Mapping {
         start: code,
@@ -114,11 +238,10 @@ fn walk_recursion(host: &mut HostWalk, image: &Image, frames: usize) -> Stack {
         changing: false,
         return_probes: ReturnProbes::default(),
     };
-    let mut words = vec![CODE + 0x80; 2 * frames];
-    words[2 * frames - 1] = CODE + 0x180;
-    words.push(0);
+    let (innermost, callers) = pcs.split_first().expect("a frame");
+    let words: Vec<_> = callers.iter().flat_map(|caller| [0, caller.get()]).collect();
     let mut memory = Memory::default();
     memory.add_words(Avma::new(STACK), &words);
-    let start = Registers::new(Avma::new(CODE + 0x80), Avma::new(STACK), Avma::new(0));
+    let start = Registers::new(*innermost, Avma::new(STACK), Avma::new(0));
     check(host, tables, start, &memory)
 }

@@ -527,6 +527,7 @@ fn walks_are_defined() {
     run_sanitized(&[
         "walk::any_walks_are_equal",
         "walk::limits::depth_limit_is_equal",
+        "walk::limits::frames_left_out_are_not_looked_at",
         "walk::limits::look_limit_is_equal",
         "walk::random_walks_are_equal",
         "walk::trails_are_whole",

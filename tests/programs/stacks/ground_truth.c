@@ -128,7 +128,9 @@ static void find_real(void)
 }
 #endif
 
+#ifndef MAX_DEPTH
 #define MAX_DEPTH 600
+#endif
 #define RECORDS (1 << 18)
 #define FRAMES (1 << 22)
 #define OBJECTS (1 << 10)

@@ -1,9 +1,9 @@
 //! Finds the value of a register other than rsp and rbp in the current frame of a walk. Mirrors `bpf/walk/registers.h`.
 //!
 //! From the current frame back towards the probe, the nearest frame that saved the register has its value; if none did, it
-//! is unchanged since the probe. A walk inspects at most `MAX_LOOKS` frames in total; beyond that, it ends.
+//! is unchanged since the probe. A walk inspects at most `MAX_LOOKS` frames in total, and none that is not kept; there, it ends.
 
-use super::{End, FoundBy, MappingKind, Walk};
+use super::{End, FoundBy, MAX_FRAMES, MappingKind, OUTERMOST_FRAMES, Walk};
 use crate::addr::Avma;
 use crate::mapping;
 use crate::saves::{self, Saved, long};
@@ -19,7 +19,11 @@ enum Place {
 impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
     pub(super) fn find_register(&mut self, number: u8) -> Result<u64, End> {
         let current = self.frames.len().wrapping_sub(1);
-        for callee in (0..current).rev() {
+        for (step, callee) in (0..current).rev().enumerate() {
+            // The innermost one of the outermost frames has a callee that is not kept.
+            if self.frames.len() > MAX_FRAMES && step >= OUTERMOST_FRAMES - 1 {
+                return Err(End::LookLimit);
+            }
             self.looks_left = self.looks_left.checked_sub(1).ok_or(End::LookLimit)?;
             if let Place::Slot(slot) = self.place(callee, number)? {
                 return self.read_slot(slot);

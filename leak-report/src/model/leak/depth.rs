@@ -1,22 +1,35 @@
 //! Truncates stacks to their innermost frames (`--perf-max-stack-depth`). Pure.
 
-use unwind_tables::walk::End;
+use unwind_tables::walk::{End, LeftOut};
 
-use crate::model::Snapshot;
+use crate::model::{Snapshot, StackTotals};
 
 /// Copies `snapshot` with at most `depth` frames per stack, the innermost. Truncated stacks end there, whatever their
 /// original end, so that stacks with equal innermost frames are merged.
 pub fn innermost(snapshot: &Snapshot, depth: usize) -> Snapshot {
     let mut snapshot = snapshot.clone();
     for stack in &mut snapshot.stacks {
-        if stack.frames.len() <= depth {
-            continue;
-        }
-        stack.frames.truncate(depth);
-        stack.end = End::DepthLimit;
-        if let Some(last) = stack.frames.last() {
-            stack.end_pc = last.pc;
-        }
+        cut(stack, depth);
     }
     snapshot
+}
+
+/// Frames that are not there count, too: of those among the innermost ones, it is known how many they are.
+fn cut(stack: &mut StackTotals, depth: usize) {
+    let (after, missing) = stack.left_out.map_or((0, 0), |left_out| {
+        (left_out.after as usize, left_out.frames as usize)
+    });
+    if stack.frames.len().saturating_add(missing) <= depth {
+        return;
+    }
+    let within = depth.saturating_sub(after).min(missing);
+    stack.frames.truncate(depth - within);
+    stack.left_out = stack.left_out.filter(|_| within > 0).map(|left_out| LeftOut {
+        frames: u32::try_from(within).unwrap_or(u32::MAX),
+        ..left_out
+    });
+    stack.end = End::DepthLimit;
+    if let Some(last) = stack.frames.last() {
+        stack.end_pc = last.pc;
+    }
 }

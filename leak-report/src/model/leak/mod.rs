@@ -22,7 +22,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 
 use unwind_tables::addr::{Avma, Svma};
-use unwind_tables::walk::{End, FoundBy, Frame};
+use unwind_tables::walk::{End, FoundBy, Frame, LeftOut};
 
 use crate::model::{Amount, Estimate, Location, Place, RegionKind, Snapshot, StackTotals};
 
@@ -57,6 +57,8 @@ pub struct Site<M> {
     pub kind: Option<RegionKind>,
     /// Frames, innermost first.
     pub frames: Vec<SiteFrame<M>>,
+    /// Frames between these that are not there, in the first of its walks.
+    pub left_out: Option<LeftOut>,
     /// Reason why the walk ended.
     pub end: End,
     /// Location where the walk ended; `None` for complete stacks.
@@ -92,6 +94,8 @@ struct SiteKey<M> {
     function: u8,
     kind: Option<RegionKind>,
     frames: Vec<(CodeKey<M>, FoundBy)>,
+    /// Number of frames before those that are left out, whose number is no part of the key: a recursion is one site.
+    left_out_after: Option<u32>,
     end: End,
     /// Unlike for frames, an end outside all modules has no key: it can be any garbage on the stack, and each value would
     /// make a site of its own.
@@ -167,6 +171,7 @@ fn resolved<M>(stack: &StackTotals, resolver: &impl Resolver<M>) -> Site<M> {
         function: stack.function,
         kind: stack.kind,
         frames: stack.frames.iter().map(frame).collect(),
+        left_out: stack.left_out,
         end,
         end_at,
         allocated: stack.allocated,
@@ -231,6 +236,7 @@ fn key_of<M: Copy>(site: &Site<M>) -> SiteKey<M> {
         function: site.function,
         kind: site.kind,
         frames: site.frames.iter().map(frame).collect(),
+        left_out_after: site.left_out.map(|left_out| left_out.after),
         end: site.end,
         end_at: site.end_at.as_ref().and_then(|at| at.place),
     }

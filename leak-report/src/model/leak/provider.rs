@@ -20,6 +20,41 @@ pub fn leave_out_providers<M>(
         let first = stack.frames.iter().position(|frame| !within(&code, stack, frame));
         if let Some(first) = first {
             stack.frames.drain(..first);
+            if let Some(left_out) = &mut stack.left_out {
+                let removed = u32::try_from(first).unwrap_or(u32::MAX);
+                left_out.after = left_out.after.saturating_sub(removed);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use unwind_tables::addr::Avma;
+    use unwind_tables::walk::{FoundBy, LeftOut};
+
+    use super::super::tests::totals;
+    use super::*;
+    use crate::model::Amount;
+
+    /// Where frames were left out moves with the frames before it.
+    #[test]
+    fn frames_left_out_stay_where_they_are() {
+        let frame = |pc| Frame {
+            pc: Avma::new(pc),
+            found_by: FoundBy::Cfi,
+            exact: false,
+        };
+        for (of_provider, after) in [(0, 3), (1, 2), (3, 0), (4, 0)] {
+            let mut stack = StackTotals {
+                frames: (0..6).map(frame).collect(),
+                left_out: Some(LeftOut { after: 3, frames: 9 }),
+                ..totals(1, Amount::default(), Amount::default())
+            };
+            let is_within = |&(): &(), _: &StackTotals, frame: &Frame| frame.pc < Avma::new(of_provider);
+            leave_out_providers(std::slice::from_mut(&mut stack), |_| Some(()), is_within);
+            assert_eq!(stack.frames.first(), Some(&frame(of_provider)));
+            assert_eq!(stack.left_out, Some(LeftOut { after, frames: 9 }));
         }
     }
 }

@@ -46,6 +46,7 @@ fn stack(epoch: u32, pcs: &[u64], allocated: Amount) -> StackTotals {
         kind: None,
         lost: Amount::default(),
         finished_walks: 0,
+        left_out: None,
     }
 }
 
@@ -160,6 +161,45 @@ fn stacks_cut_to_their_innermost_frames_merge() {
     assert_eq!(end_at, Some(Avma::new(0x1020)), "the last frame that is kept");
 }
 
+/// Frames that are not there count as frames of the stack, as many as are within the limit.
+#[test]
+fn stacks_with_frames_left_out_are_cut() {
+    let deep = StackTotals {
+        left_out: Some(LeftOut {
+            after: 2,
+            frames: 100,
+        }),
+        ..stack(0, &[0x1010, 0x1020, 0x1030, 0x1040], amount(10, 1))
+    };
+    let snapshot = Snapshot {
+        stacks: vec![deep],
+        ..Snapshot::default()
+    };
+    for (depth, kept, missing) in [
+        (1, 1, None),
+        (2, 2, None),
+        (3, 2, Some(1)),
+        (101, 2, Some(99)),
+        (102, 2, Some(100)),
+        (103, 3, Some(100)),
+        (104, 4, Some(100)),
+        (1000, 4, Some(100)),
+    ] {
+        let cut = &innermost(&snapshot, depth).stacks[0];
+        let left_out = missing.map(|frames| LeftOut { after: 2, frames });
+        assert_eq!(
+            (cut.frames.len(), cut.left_out),
+            (kept, left_out),
+            "{depth} frames"
+        );
+        let end = match depth < 104 {
+            true => End::DepthLimit,
+            false => End::Complete,
+        };
+        assert_eq!(cut.end, end, "{depth} frames");
+    }
+}
+
 /// An address is different code in another epoch.
 #[test]
 fn equal_addresses_of_other_epochs_stay_apart() {
@@ -170,7 +210,7 @@ fn equal_addresses_of_other_epochs_stay_apart() {
     assert_eq!(apart.len(), 2);
 }
 
-/// Sites differ if their functions, instances, ends, or methods of finding a frame differ.
+/// Sites differ if their functions, instances, ends, methods of finding a frame, or places of frames left out differ.
 #[test]
 fn each_part_of_the_key_tells_sites_apart() {
     let plain = || stack(0, &[0x1010], amount(1, 1));
@@ -178,6 +218,10 @@ fn each_part_of_the_key_tells_sites_apart() {
         pc: Avma::new(0x1010),
         found_by: FoundBy::Fp,
         exact: false,
+    };
+    let with_left_out = |after, frames| StackTotals {
+        left_out: Some(LeftOut { after, frames }),
+        ..plain()
     };
     let variants = vec![
         plain(),
@@ -197,8 +241,12 @@ fn each_part_of_the_key_tells_sites_apart() {
             frames: vec![by_fp],
             ..plain()
         },
+        with_left_out(0, 7),
+        with_left_out(1, 7),
     ];
-    assert_eq!(sites(variants).len(), 5);
+    assert_eq!(sites(variants).len(), 7);
+    let of_one_recursion = vec![with_left_out(1, 7), with_left_out(1, 8)];
+    assert_eq!(sites(of_one_recursion).len(), 1);
 }
 
 /// Walks that ended at garbage are one site, whatever the garbage; walks that ended in a module are one site per place.

@@ -3,6 +3,8 @@
 
 use std::process::{Command, Stdio};
 
+use unwind_tables::walk::LeftOut;
+
 use super::*;
 use crate::model::{Amount, Unheld, Unjudged};
 
@@ -12,6 +14,10 @@ fn made_reports_match_the_schema() {
     let mut everything = full();
     // The schema has only causes of losses that exist.
     everything.losses.causes = [("block_table_full".into(), 9)].into();
+    everything.stacks[1].left_out = Some(LeftOut {
+        after: 1,
+        frames: 3488,
+    });
     let sampled = Report {
         sampling: Sampling::Bytes(4096),
         ..everything.clone()

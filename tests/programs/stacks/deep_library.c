@@ -1,0 +1,7 @@
+/* Library that leaks while it is loaded. */
+#include "../keep.h"
+
+__attribute__((constructor)) NOINLINE static void leak_when_loaded(void)
+{
+	LEAK();
+}
