@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::difference::{Comparison, Difference, Side, SiteAmounts, State};
 use crate::model::unix_nanoseconds;
 use crate::model::{Amount, Estimate, RegionKind, StandardError};
-use crate::render::{FrameJson, LostJson, SCHEMA_VERSION, frames_json, write_json};
+use crate::render::{FrameJson, LeftOutJson, LostJson, SCHEMA_VERSION, frames_json, write_json};
 
 /// Writes `comparison` with all sites.
 ///
@@ -75,6 +75,9 @@ struct SiteJson<'a> {
     after: SiteAmountsJson,
     end: &'static str,
     frames: Vec<FrameJson<'a>>,
+    /// Present only if frames were left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left_out: Option<LeftOutJson>,
 }
 
 /// Net growth of a site, without young blocks.
@@ -203,6 +206,7 @@ impl<'a> SiteJson<'a> {
             after: site.after.into(),
             end: stack.end.name(),
             frames: frames_json(stack),
+            left_out: LeftOutJson::of(stack),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use unwind_tables::addr::{Avma, Svma};
-use unwind_tables::walk::FoundBy;
+use unwind_tables::walk::{FoundBy, LeftOut};
 
 use super::*;
 use crate::model::{
@@ -487,4 +487,40 @@ fn trend_of_verdicts() {
     render_trend_json(&trend, &mut out).unwrap();
     let json: Value = serde_json::from_slice(&out).unwrap();
     assert_eq!(json["points"][1]["held"]["definitely_lost"]["blocks"], 7);
+}
+
+/// A stack whose frames are not all there is one in both reports, however many are left out, and says so in each format; it is not the
+/// stack that has these frames alone.
+#[test]
+fn differences_of_deep_stacks() {
+    let (mut before, mut after) = before_and_after();
+    // Both are of `grows`.
+    before.stacks[3].left_out = Some(LeftOut { after: 1, frames: 8 });
+    after.stacks[0].left_out = Some(LeftOut { after: 1, frames: 9 });
+    let both = compare(&before, &after, &Builds::of_one_trace());
+    let mut out = Vec::new();
+    render_difference_text(&both, 10, &mut out).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    assert_eq!(text.matches("… 9 frames left out …").count(), 1, "{text}");
+    let mut out = Vec::new();
+    render_difference_json(&both, &mut out).unwrap();
+    let json: Value = serde_json::from_slice(&out).unwrap();
+    let sites = json["sites"].as_array().unwrap();
+    let deep: Vec<_> = sites
+        .iter()
+        .filter(|site| site.get("left_out").is_some())
+        .collect();
+    assert_eq!(deep.len(), 1, "{json}");
+    assert_eq!(deep[0]["left_out"], json!({"after": 1, "frames": 9}));
+    let (whole, _) = before_and_after();
+    let whole = compare(&whole, &after, &Builds::of_one_trace());
+    assert_eq!(whole.sites.len(), both.sites.len() + 1);
+    let mut trend = Trend::new(Builds::of_one_trace());
+    trend.add("a".to_owned(), before);
+    trend.add("b".to_owned(), after);
+    trend.finish();
+    let mut out = Vec::new();
+    render_trend_json(&trend, &mut out).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    assert!(text.contains(r#""left_out":{"after":1,"frames":"#), "{text}");
 }

@@ -8,7 +8,7 @@ use super::difference_json::{AmountJson, SiteAmountsJson};
 use super::trend::{Course, Point, Trend};
 use crate::model::unix_nanoseconds;
 use crate::model::{RegionKind, StackRef};
-use crate::render::{FrameJson, SCHEMA_VERSION, frames_json, write_json};
+use crate::render::{FrameJson, LeftOutJson, SCHEMA_VERSION, frames_json, write_json};
 
 /// Writes `trend` with all sites.
 ///
@@ -73,6 +73,9 @@ struct CourseJson<'a> {
     shown: Vec<AmountJson>,
     end: &'static str,
     frames: Vec<FrameJson<'a>>,
+    /// Present only if frames were left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left_out: Option<LeftOutJson>,
 }
 
 impl<'a> From<&'a Point> for PointJson<'a> {
@@ -99,6 +102,7 @@ impl<'a> CourseJson<'a> {
             shown: course.amounts.iter().map(|&amount| amount.into()).collect(),
             end: stack.end.name(),
             frames: frames_json(stack),
+            left_out: LeftOutJson::of(stack),
         }
     }
 }

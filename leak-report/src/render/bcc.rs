@@ -7,10 +7,13 @@
 use std::fmt;
 use std::io::{self, Write};
 
+use unwind_tables::addr::Avma;
+
 use super::dialect::{Stage, attached};
+use super::flame::left_out_marker;
 use crate::model::Report;
 use crate::model::printable::Printable;
-use crate::model::{FrameRef, ListedBlock, StackRef};
+use crate::model::{FrameRef, ListedBlock, StackPart, StackRef};
 
 /// Stands for the frames of a stack that was not stored.
 const LOST: &str = "stack information lost";
@@ -46,13 +49,16 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         if stack.path.is_none() {
             writeln!(out, "\t\t{LOST}")?;
         }
-        for frame in stack.frames() {
-            let name = Name {
-                frame,
-                pid: stack.pid,
+        for part in stack.parts() {
+            let (pc, name) = match part {
+                StackPart::Frame(frame) => {
+                    let pid = stack.pid;
+                    (frame.pc(), Name { frame, pid }.to_string())
+                }
+                StackPart::LeftOut(frames) => (Avma::new(0), left_out_marker(frames)),
             };
             match has_addresses {
-                true => writeln!(out, "\t\t{:#018x}\t{name}", frame.pc())?,
+                true => writeln!(out, "\t\t{pc:#018x}\t{name}")?,
                 false => writeln!(out, "\t\t{name}")?,
             }
         }

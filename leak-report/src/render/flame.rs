@@ -17,6 +17,6 @@ pub use caption::Caption;
 pub(super) use caption::{name, remarks};
 pub use folded::Folded;
 pub(super) use folded::render as render_folded;
-pub(super) use names::{FlameFrame, Naming};
+pub(super) use names::{FlameFrame, Naming, left_out_marker};
 pub use svg::difference;
 pub(super) use svg::render as render_svg;

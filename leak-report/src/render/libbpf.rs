@@ -8,9 +8,12 @@
 use std::fmt;
 use std::io::{self, Write};
 
+use unwind_tables::addr::Avma;
+
 use super::dialect::{Stage, attached};
+use super::flame::left_out_marker;
 use crate::model::printable::Printable;
-use crate::model::{FrameRef, Report, StackRef, TimeOfDay};
+use crate::model::{FrameRef, Report, StackPart, StackRef, TimeOfDay};
 
 /// Lines printed between reports. (The original terminates a program that it has started, and prints that. This one does
 /// not terminate it, so the line is missing.)
@@ -43,12 +46,15 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         for block in stack.blocks.iter().flat_map(|list| &list.listed) {
             writeln!(out, "\taddr = {:#x} size = {}", block.address, block.size)?;
         }
-        for (number, frame) in stack.frames().enumerate() {
-            let name = Name {
-                frame,
-                is_kernel: report.kernel.is_some(),
+        for (number, part) in stack.parts().enumerate() {
+            let (pc, name) = match part {
+                StackPart::Frame(frame) => {
+                    let is_kernel = report.kernel.is_some();
+                    (frame.pc(), Name { frame, is_kernel }.to_string())
+                }
+                StackPart::LeftOut(frames) => (Avma::new(0), format!(" {}", left_out_marker(frames))),
             };
-            writeln!(out, "\t{number} [<{:016x}>]{name}", frame.pc())?;
+            writeln!(out, "\t{number} [<{pc:016x}>]{name}")?;
         }
     }
     Ok(())

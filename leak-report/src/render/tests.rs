@@ -5,6 +5,7 @@ mod flame;
 mod gperftools;
 mod holders;
 mod hostile;
+mod left_out;
 mod names;
 mod people;
 mod recent;

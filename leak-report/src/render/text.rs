@@ -7,12 +7,15 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use super::cells::{fit, width};
 use super::ends::explain;
+use super::health::counted;
 use super::paths::Paths;
 use super::people::{Screen, write_wrapped};
 use super::titles::title;
 use crate::model::owner::{is_inlined_plumbing, is_nameless_runtime, owner};
 use crate::model::printable::Printable;
-use crate::model::{FrameRef, InlinedFrame, Location, ModuleRef, NameStyle, Place, Report, StackRef};
+use crate::model::{
+    FrameRef, InlinedFrame, Location, ModuleRef, NameStyle, Place, Report, StackPart, StackRef,
+};
 
 /// Marks the responsible frame of a stack.
 const MARK: &str = "> ";
@@ -59,14 +62,21 @@ impl FrameStyle {
     /// Fails if `out` cannot be written.
     pub fn write_frames(&self, stack: StackRef<'_>, indent: &str, out: &mut dyn Write) -> io::Result<()> {
         let responsible = owner(stack).map(|owner| owner.at);
-        let mut frames = stack.frames().enumerate().peekable();
-        while let Some((at, frame)) = frames.next() {
+        let mut parts = stack.parts().peekable();
+        let mut at = 0;
+        while let Some(part) = parts.next() {
+            let frame = match part {
+                StackPart::Frame(frame) => frame,
+                StackPart::LeftOut(frames) => {
+                    let left_out = format!("… {} left out …", counted(frames.into(), "frame"));
+                    self.write_line(&[indent, NO_MARK].concat(), &left_out, "", out)?;
+                    continue;
+                }
+            };
             let mut nameless = 0;
             while !self.screen.is_verbose
                 && is_nameless_runtime(frame)
-                && frames
-                    .next_if(|&(_, next)| is_nameless_runtime(next) && is_same_module(frame, next))
-                    .is_some()
+                && parts.next_if(|&next| is_nameless_beside(next, frame)).is_some()
             {
                 nameless += 1;
             }
@@ -78,6 +88,7 @@ impl FrameStyle {
                     self.write_line(&[indent, NO_MARK].concat(), &name, &format!("{module})"), out)?;
                 }
             }
+            at += 1 + nameless;
         }
         let end = format!("end: {}", EndLine(stack));
         write_wrapped(&end, &[indent, NO_MARK].concat(), self.screen, out)
@@ -158,6 +169,14 @@ impl FrameStyle {
             }
         };
         writeln!(out, "{line}")
+    }
+}
+
+/// Returns whether the next part of a stack is a nameless frame of the same module.
+fn is_nameless_beside(next: StackPart<'_>, frame: FrameRef<'_>) -> bool {
+    match next {
+        StackPart::Frame(next) => is_nameless_runtime(next) && is_same_module(frame, next),
+        StackPart::LeftOut(_) => false,
     }
 }
 

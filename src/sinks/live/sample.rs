@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use unwind_tables::walk::{End, Unwind};
+use unwind_tables::walk::{End, LeftOut, Unwind};
 
 use super::text::{printable, short_count};
 use leak_report::model::leak::Suspicion;
@@ -110,6 +110,8 @@ pub(super) struct Site {
     /// End of the stack, and what can be done about it if it is not complete; printable.
     pub(super) end_lines: Vec<String>,
     pub(super) path: Option<PathId>,
+    /// Frames between these that are not there.
+    pub(super) left_out: Option<LeftOut>,
 }
 
 impl Site {
@@ -321,6 +323,7 @@ fn site(stack: StackRef<'_>, report: &Report, stacks: &StepStacks<'_>) -> Site {
         is_cut: stack.is_cut(),
         end_lines: end_lines(stack),
         path: stack.path,
+        left_out: stack.left_out,
     }
 }
 

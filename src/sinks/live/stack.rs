@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use unwind_tables::walk::{End, FoundBy, Unwind};
+use unwind_tables::walk::{End, FoundBy, LeftOut, Unwind};
 
 use super::sample::{Sample, Site};
 use super::text::{amount, printable, width};
 use leak_report::model::FrameRef;
 use leak_report::model::owner::function;
 use leak_report::model::{InstanceEnd, NameStyle};
-use leak_report::render::short_size;
+use leak_report::render::{counted, short_size};
 
 /// Subject of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,10 +38,14 @@ impl StackText {
         let unwind = sample.map_or(Unwind::Dwarf, |sample| sample.unwind);
         let names = sample.map_or_else(NameStyle::default, |sample| sample.names);
         let frames = sample.map(|sample| sample.dictionary.frames(site.path));
-        for frame in frames.into_iter().flatten() {
+        let mut left_out = site.left_out;
+        for (at, frame) in frames.into_iter().flatten().enumerate() {
+            let here = left_out.take_if(|left_out| left_out.after as usize <= at);
+            lines.extend(here.map(left_out_line));
             lines.extend(inlined_lines(frame, names));
             lines.push((Kind::Frame, frame_line(frame, unwind, names)));
         }
+        lines.extend(left_out.map(left_out_line));
         let kind = match (site.end == End::Complete, site.is_cut) {
             (true, _) => Kind::Complete,
             (false, true) => Kind::Facts,
@@ -81,6 +85,11 @@ fn facts(site: &Site, sample: Option<&Sample>) -> String {
         Some(InstanceEnd::Execed) => facts.push(format!("held by process {} at its exec", site.pid)),
     }
     facts.join(", ")
+}
+
+fn left_out_line(left_out: LeftOut) -> (Kind, String) {
+    let frames = counted(left_out.frames.into(), "frame");
+    (Kind::Facts, format!("… {frames} left out …"))
 }
 
 fn frame_line(frame: FrameRef<'_>, unwind: Unwind, names: NameStyle) -> String {

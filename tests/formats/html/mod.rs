@@ -1,6 +1,7 @@
 //! The page of `--format html` in a real browser shows the numbers of the report, whatever is pressed and clicked.
 
 mod holders;
+mod stacks;
 
 use std::collections::HashMap;
 use std::fs;
@@ -16,7 +17,6 @@ use crate::common::program::{Program, compile, directory};
 use crate::common::report::Report;
 use leak_report::render::{Limits, Page, People, Screen};
 use serde_json::Value;
-use unwind_tables::walk::FoundBy;
 
 const DESKTOP: [u32; 2] = [1280, 800];
 const PHONE: [u32; 2] = [390, 800];
@@ -82,7 +82,8 @@ fn in_a_browser() {
     a_hostile_target(&browser);
     an_idle_target(&browser);
     ten_thousand_sites(&browser);
-    abbreviated_names(&browser);
+    stacks::abbreviated_names(&browser);
+    stacks::frames_left_out(&browser);
     holders::who_holds_it(&browser);
     let traced = traced.join().expect("traced");
     a_trace(&browser, &traced);
@@ -513,28 +514,6 @@ fn hostile_page_cannot_reach_out(browser: &Browser) {
         console.contains("connect-src") || console.contains("default-src"),
         "{console}"
     );
-}
-
-/// A function is called by its short name, and the pointer finds the whole one.
-fn abbreviated_names(browser: &Browser) {
-    let path = directory("html-names").join("names.html");
-    let exact = "std::vector<int, std::allocator<int> >::reserve(unsigned long)";
-    let place = hand_made::location(hand_made::module("/opt/worker"), 0x1100);
-    let frame = hand_made::frame(place, FoundBy::Cfi, exact);
-    let mut page = Page::default();
-    page.add(&hand_made::report(
-        vec![hand_made::target(17, "worker")],
-        vec![hand_made::stack(17, 480, 12, vec![frame])],
-    ));
-    write(&page, &path);
-    browser.open(&path);
-    let short = "std::vector<int>::reserve(unsigned long)";
-    assert!(boxes(browser).iter().any(|drawn| drawn.name == short));
-    browser.run("document.getElementById('tab-sites').click()");
-    browser.click_on("#site-table tbody tr:first-child .site button");
-    let name = browser.run("return [...document.querySelectorAll('#site-table .details .frames .name')].map((name) => [name.textContent, name.title])");
-    assert_eq!(name, serde_json::json!([[format!("{short}+0x10"), exact]]));
-    check_quiet(browser);
 }
 
 /// A page without any site says so, above and in each view.

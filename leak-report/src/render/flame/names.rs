@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use unwind_tables::walk::End;
 
 use crate::model::printable::is_format;
-use crate::model::{FrameRef, NameStyle, Report, StackRef, TargetFacts};
+use crate::model::{FrameRef, NameStyle, Report, StackPart, StackRef, TargetFacts};
+use crate::render::health::counted;
 
 /// A frame of a flame graph.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -76,8 +77,11 @@ impl Naming {
             frames.push(FlameFrame::marker(&end_marker(stack)));
         }
         let outermost = frames.len();
-        for frame in stack.frames() {
-            push_functions(frame, self.names, &mut frames);
+        for part in stack.parts() {
+            match part {
+                StackPart::Frame(frame) => push_functions(frame, self.names, &mut frames),
+                StackPart::LeftOut(count) => frames.push(FlameFrame::marker(&left_out_marker(count))),
+            }
         }
         frames[outermost..].reverse();
         if frames.is_empty() {
@@ -119,6 +123,11 @@ fn end_marker(stack: StackRef<'_>) -> String {
         None => format!("[{cause}]"),
         Some(place) => format!("[{cause} in {}]", place.module.basename()),
     }
+}
+
+/// Marker for frames that are not there, between those that are not caller and callee.
+pub(crate) fn left_out_marker(frames: u32) -> String {
+    format!("[{} left out]", counted(frames.into(), "frame"))
 }
 
 /// Makes a name safe in a folded line: replaces the separator of frames, and joins a trailing number, which readers would

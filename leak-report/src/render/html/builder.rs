@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use unwind_tables::walk::End;
+use unwind_tables::walk::{End, LeftOut};
 
 use super::data::{Data, EndRow, HolderRow, KindRow, Process, SiteRow, SnapshotRow, verdict_numbers};
 use super::health::end_number;
@@ -254,6 +254,10 @@ impl<'a> Builder<'a> {
     fn finish(mut self, limit: usize) -> Data {
         let model = self.model;
         let others = self.add_others();
+        let left_out = self.by_site(|site| {
+            let LeftOut { after, frames } = self.site(site)?.stack.left_out?;
+            Some([after, frames])
+        });
         let ages = self.by_site(|site| self.ages(site));
         let suspicions = self.by_site(|site| self.suspicion(site));
         let verdicts = self.by_site(|site| Some(verdict_numbers(&self.site(site)?.verdict?)));
@@ -290,6 +294,7 @@ impl<'a> Builder<'a> {
             ends: End::ALL.into_iter().map(|end| end_row(end, model)).collect(),
             kinds: RegionKind::ALL.into_iter().map(kind_row).collect(),
             sites: self.site_rows,
+            left_out,
             ages,
             suspicions,
             verdicts,

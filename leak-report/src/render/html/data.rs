@@ -37,6 +37,8 @@ pub(super) struct Data {
     pub(super) kinds: Vec<KindRow>,
     /// Largest first, followed by the sums of all others.
     pub(super) sites: Vec<SiteRow>,
+    /// Site, then the number of its frames before those that are not there, and their number. Whole stacks are omitted.
+    pub(super) left_out: Vec<(usize, [u32; 2])>,
     /// Site, then bytes and blocks of each age class.
     pub(super) ages: Vec<(usize, [u64; 2 * AGES])>,
     /// Site, then the score, the growth in bytes per second, and certainty, steadiness, kept and age spread in per cent;

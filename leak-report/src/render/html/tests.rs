@@ -2,7 +2,7 @@
 
 use crate::samples;
 use serde_json::Value;
-use unwind_tables::walk::{End, FoundBy};
+use unwind_tables::walk::{End, FoundBy, LeftOut};
 
 use super::*;
 use crate::model::leak::Change;
@@ -412,6 +412,19 @@ fn estimates_have_errors() {
         data["health"]["sampling"][0].as_str().map(|text| &text[..3]),
         Some("one")
     );
+}
+
+/// Frames that were left out are told of the sites that have some, by their number on the page.
+#[test]
+fn frames_left_out_are_told() {
+    let mut cut = full();
+    cut.stacks[1].left_out = Some(LeftOut {
+        after: 2,
+        frames: 3488,
+    });
+    let mut page = Page::default();
+    page.add(&cut);
+    assert_eq!(data_of(&page)["left_out"], serde_json::json!([[1, [2, 3488]]]));
 }
 
 /// A page can be made of one report, and of none.

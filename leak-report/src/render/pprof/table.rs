@@ -6,11 +6,12 @@ use std::ops::Range;
 use indexmap::IndexSet;
 use unwind_tables::addr::Avma;
 
+use super::super::flame::left_out_marker;
 use super::super::printable;
 use super::mappings::{Mappings, Resolved};
 use super::proto::{self, Function, Label, Line, Profile, Sample, id};
 use super::{Part, SAMPLE_TYPES, signed};
-use crate::model::{FrameId, FrameRef, InstanceEnd, RegionKind, Report, StackRef, TargetFacts};
+use crate::model::{FrameId, FrameRef, InstanceEnd, RegionKind, Report, StackPart, StackRef, TargetFacts};
 
 /// Name of a function without a symbol at an address where other functions have one.
 const NAMELESS: &str = "[unknown]";
@@ -98,7 +99,13 @@ impl<'a> Table<'a> {
 
     /// Adds a stack with its values. Stacks with equal locations and labels are one sample.
     pub(super) fn add(&mut self, stack: StackRef<'a>, values: Values) {
-        let mut locations: Vec<_> = stack.frames().map(|frame| self.location(frame)).collect();
+        let mut locations: Vec<_> = stack
+            .parts()
+            .map(|part| match part {
+                StackPart::Frame(frame) => self.location(frame),
+                StackPart::LeftOut(frames) => self.marker(&left_out_marker(frames)),
+            })
+            .collect();
         if locations.is_empty() {
             // Views omit a sample without locations.
             locations.push(self.marker(&format!("[{}]", stack.end.name())));

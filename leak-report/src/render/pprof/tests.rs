@@ -10,6 +10,8 @@ use flate2::read::GzDecoder;
 use super::super::tests::full;
 use super::super::{Format, render as render_as};
 use super::*;
+use unwind_tables::walk::LeftOut;
+
 use crate::model::{RegionKind, Symbol, Symbolized};
 
 fn file(report: &Report) -> Vec<u8> {
@@ -155,6 +157,28 @@ period None 0
 default inuse_space
 drop operator new(\[\])?(\(.*\))?
 "#);
+}
+
+/// Frames that were left out have a location in their place, one for each number.
+#[test]
+fn pprof_of_frames_left_out() {
+    let mut report = full();
+    let mut deeper = report.stacks[1].clone();
+    report.stacks[1].left_out = Some(LeftOut {
+        after: 1,
+        frames: 3488,
+    });
+    deeper.left_out = Some(LeftOut { after: 3, frames: 1 });
+    report.stacks.push(deeper);
+    let text = text(&decoded(&file(&report)));
+    let number = |name: &str| {
+        let line = text.lines().find(|line| line.contains(name)).expect(&text);
+        line.split(' ').nth(1).expect(line).to_owned()
+    };
+    let [many, one] = ["[3488 frames left out]", "[1 frame left out]"].map(number);
+    for locations in [format!("[3, {many}, 5, 6]"), format!("[3, 5, 6, {one}]")] {
+        assert!(text.contains(&format!(" at {locations} ")), "{locations}: {text}");
+    }
 }
 
 /// Equal reports give equal files, without the time of compression.

@@ -3,7 +3,7 @@
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
-use unwind_tables::walk::{End, FoundBy};
+use unwind_tables::walk::{End, FoundBy, LeftOut};
 
 use super::*;
 use crate::sinks::live::messages::Message;
@@ -103,6 +103,28 @@ nothing lost  2 of 3 stacks complete (98.1% of allocations)
 tracing process 4242: 12 probes
 q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  v verdict
 ");
+}
+
+/// Frames that were left out of a stack have a line in their place.
+#[test]
+fn stack_with_frames_left_out() {
+    for after in [0, 1, 3, 5] {
+        let mut report = leaking(1);
+        report.stacks[0].left_out = Some(LeftOut { after, frames: 3488 });
+        let mut model = Model::new(Order::Outstanding);
+        model.take(Sample::of(&report));
+        let screen = screen(&mut model, 80, 24);
+        let lines: Vec<&str> = screen.lines().collect();
+        let [allocated, left_out] = ["allocated ", "… 3488 frames left out …"].map(|start| {
+            lines
+                .iter()
+                .position(|line| line.starts_with(start))
+                .expect(&screen)
+        });
+        // One frame has a line more, for what is inlined there.
+        let inlined = usize::from(after > 1);
+        assert_eq!(left_out - allocated - 1, after as usize + inlined, "{screen}");
+    }
 }
 
 /// With a verdict, sites have what is definitely lost, and those that lost most come first; the totals are below, with how many

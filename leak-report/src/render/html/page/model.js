@@ -34,6 +34,10 @@ class Trace {
     const all = new Array(EXACT_COLUMNS).fill(0);
     const attach = { time: "", read_at_ms: 0, elapsed_ns: 0, marked: false, all, rows: [], memory: [] };
     this.moments = [attach, ...data.snapshots];
+    /** By site: how many frames were left out of its stack, after which of its frames, and what to call them. */
+    this.leftOut = new Map(
+      data.left_out.map(([site, [after, frames]]) => [site, { after, frames, name: `[${counted(frames, "frame")} left out]` }]),
+    );
     this.ages = new Map(data.ages);
     /** By site: score, bytes per second, and certainty, steadiness, kept and age spread in per cent. */
     this.suspicions = new Map(data.suspicions);
@@ -153,7 +157,8 @@ class Trace {
   /** What the end of a site's stack means, and what can be done about it. */
   explain(site) {
     const { name, meaning, advice } = this.ends[site.end];
-    const isCut = name === "depth_limit" && this.framesOf(site).length === this.data.depth;
+    const depth = this.framesOf(site).length + (this.leftOut.get(site.index)?.frames ?? 0);
+    const isCut = name === "depth_limit" && depth === this.data.depth;
     if (!isCut) return { meaning, advice };
     return { meaning: "the stack goes on: --perf-max-stack-depth keeps no more of it", advice: "" };
   }

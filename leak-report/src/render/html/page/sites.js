@@ -356,7 +356,10 @@ class SiteTable {
     const source = owner.file ? [" ", foreign(sourcePlace(basename(owner.file), owner.line), "file")] : null;
     const module = owner.module > 0 ? foreign(trace.modules[owner.module].name, "module") : null;
     // There is room for one line; all of it is said where the pointer rests.
-    const title = frames.map((frame) => frame.name || trace.frameName(frame)).join("\n← ");
+    const whole = frames.map((frame) => frame.name || trace.frameName(frame));
+    const leftOut = trace.leftOut.get(site.index);
+    if (leftOut) whole.splice(leftOut.after, 0, leftOut.name);
+    const title = whole.join("\n← ");
     const about = element("small", { title }, module, source, via, callers);
     return element("div", { class: "site" }, this.#opener(site), about);
   }

@@ -77,7 +77,10 @@ function siteFacts(trace, site, moment) {
 
 /** Frames, innermost first. */
 function stackList(trace, site) {
-  const items = trace.framesOf(site).map((frame, at) => frameItem(trace, frame, at));
+  const leftOut = trace.leftOut.get(site.index);
+  const numberOf = (at) => (leftOut && at >= leftOut.after ? at + leftOut.frames : at);
+  const items = trace.framesOf(site).map((frame, at) => frameItem(trace, frame, numberOf(at)));
+  if (leftOut) items.splice(leftOut.after, 0, element("li", { class: "cut" }, leftOut.name));
   const list = element("ol", { class: "frames" });
   if (items.length <= FRAMES_AT_ONCE) {
     list.append(...items);
@@ -86,7 +89,10 @@ function stackList(trace, site) {
   const half = FRAMES_AT_ONCE / 2;
   const hidden = items.slice(half, -half);
   const onclick = () => cut.replaceWith(...hidden);
-  const text = `${counted(hidden.length, "more frame")}: show all`;
+  const isLeftOut = leftOut && hidden.includes(items[leftOut.after]);
+  const text = isLeftOut
+    ? `${counted(hidden.length - 1, "more frame")}: show all (besides, ${exact(leftOut.frames)} were left out)`
+    : `${counted(hidden.length, "more frame")}: show all`;
   const button = element("button", { type: "button", onclick }, text);
   const cut = element("li", { class: "cut" }, button);
   list.append(...items.slice(0, half), cut, ...items.slice(-half));

@@ -31,8 +31,11 @@ class Tree {
     const { trace } = this;
     if (site.merged > 0) return [{ box: trace.box("other", 0, "other"), frame: null }];
     const code = [];
-    for (const frame of trace.framesOf(site)) {
-      for (const level of [...frame.levels].reverse()) code.push({ ...level, frame });
+    const frames = trace.framesOf(site);
+    const leftOut = trace.leftOut.get(site.index);
+    for (const [at, frame] of [...frames, null].entries()) {
+      if (leftOut?.after === at) code.push({ box: trace.box(leftOut.name, 0, "marker"), frame: null });
+      for (const level of [...(frame?.levels ?? [])].reverse()) code.push({ ...level, frame });
     }
     if (site.end !== 0) code.push({ box: trace.box(trace.endMarker(site), 0, "marker"), frame: null });
     if (!this.inverted) code.reverse();
