@@ -2,8 +2,8 @@
 //! of its stacks, and by how they are walked; and the ratios that are held to limits. Needs root and Linux 6.13.
 //!
 //! `cargo bench --bench probe_cost` measures all of it; `-- --quick` (and `cargo test --bench probe_cost`) less
-//! of it, more coarsely, with wider limits; `-- hot` one load in more rounds; `-- parts` what a probe is made of. All but the
-//! last fail if a ratio is beyond its limit, or if a walk did not find the frames that are there: a broken walk must not look
+//! of it, more coarsely, with wider limits; `-- hot` one load in more rounds; `-- deep` deep stacks; `-- parts` what a probe is made
+//! of. All but the last fail if a ratio is beyond its limit, or if a walk did not find the frames that are there: a broken walk must not look
 //! fast.
 //!
 //! One process of `target.c` is measured in all ways in turn, in an order that changes with each round;
@@ -108,6 +108,22 @@ impl Plan {
         }
     }
 
+    /// Stacks that are too deep to be remembered, and some of which not all frames are kept.
+    fn deep() -> Self {
+        use Tracing::{Dwarf, NoWalk, Untraced};
+        let loads = [40, 500, 1000, 4000].map(|depth| Load::new(Stacks::Recursive, depth));
+        Self {
+            comparisons: vec![Comparison {
+                build: PLAIN,
+                tracings: &[Untraced, NoWalk, Dwarf],
+                loads: loads.to_vec(),
+            }],
+            rounds: 5,
+            pairs: 8_000,
+            ..Self::whole()
+        }
+    }
+
     fn quick() -> Self {
         use Tracing::{Bare, BareEntries, Dwarf, Filtered, Fp, Kernel, NoWalk, Untraced};
         let depths = [10, 40].map(|depth| Load::new(Stacks::Hot, depth));
@@ -139,6 +155,8 @@ fn main() -> ExitCode {
     }
     let plan = if asked("hot") {
         Plan::hot()
+    } else if asked("deep") {
+        Plan::deep()
     } else if asked("--quick") || !asked("--bench") {
         Plan::quick()
     } else {

@@ -8,6 +8,7 @@
  *   hot DEPTH PAIRS [THREADS]      all pairs from one stack of DEPTH frames, the caller of malloc up to the outermost
  *   varied DEPTH PAIRS [THREADS]     each pair from one of 32 stacks at random, of DEPTH - 3 to DEPTH frames
  *   distinct DEPTH PAIRS [THREADS]   each pair from the next of 4096 stacks of DEPTH frames
+ *   recursive DEPTH PAIRS [THREADS]  all pairs from the bottom of a recursion, which may be deeper than the other stacks
  *
  * CPU time, so that other programs on the machine do not count, unless they make the processor slower, which changes from
  * one second to the next. So pairs are measured in slices of a fraction of a millisecond, each with round trips before and
@@ -36,6 +37,7 @@
 #define CHOOSING_LEVELS 4
 #define DISTINCT 4096
 #define MOST_THREADS 64
+#define MOST_RECURSIVE 5000
 #define BLOCK 64
 #define SLICE_PAIRS 150
 #define SLICE_ROUND_TRIPS 60
@@ -92,6 +94,17 @@ static inline level_function *next_level(unsigned remaining, unsigned path, unsi
 ALL_LEVELS(LEVEL)
 static level_function *const levels[LEVELS] = { ALL_LEVELS(ADDRESS) };
 
+/* Frames of one function. */
+static __attribute__((noinline)) unsigned long recurse(unsigned remaining)
+{
+	volatile char frame[FRAME_UNIT];
+	unsigned long done;
+
+	frame[0] = 1;
+	done = remaining ? recurse(remaining - 1) : work();
+	return done + frame[0];
+}
+
 static int plain;
 
 static unsigned random_number(unsigned *state)
@@ -136,6 +149,10 @@ static __attribute__((noinline)) unsigned long run_pairs(struct job *job, unsign
 	if (job->mode[0] == 'h') {
 		pairs = count;
 		return levels[remaining](remaining, 0, LEVELS);
+	}
+	if (job->mode[0] == 'r') {
+		pairs = count;
+		return recurse(remaining);
 	}
 	pairs = 1;
 	if (job->mode[0] == 'v') {
@@ -236,7 +253,8 @@ int main(int argc, char **argv)
 		pthread_t ids[MOST_THREADS];
 		double round_trips = 0, nanoseconds = 0;
 
-		if (asked.depth < FIXED_FRAMES + 1 + CHOOSING_LEVELS || asked.depth > LEVELS - STARTS ||
+		if (asked.depth < FIXED_FRAMES + 1 + CHOOSING_LEVELS ||
+		    asked.depth > (asked.mode[0] == 'r' ? MOST_RECURSIVE : LEVELS - STARTS) ||
 		    !asked.count || (!plain && asked.count > SLICE_PAIRS * MOST_SLICES) || !threads ||
 		    threads > MOST_THREADS)
 			return 1;

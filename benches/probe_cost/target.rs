@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, bail, ensure};
+use unwind_tables::walk::MAX_FRAMES;
 
 /// Compiler flags for the program, and the name of the result.
 #[derive(Clone, Copy)]
@@ -43,6 +44,8 @@ pub(crate) enum Stacks {
     Varied,
     /// 4096, in turn.
     Distinct,
+    /// One, of frames of one function.
+    Recursive,
 }
 
 impl Stacks {
@@ -51,9 +54,14 @@ impl Stacks {
             Self::Hot => "hot",
             Self::Varied => "varied",
             Self::Distinct => "distinct",
+            Self::Recursive => "recursive",
         }
     }
 }
+
+/// Frames of the least deep stack of which one is left out.
+#[allow(clippy::cast_possible_truncation, reason = "it is small")]
+const FIRST_LEFT_OUT: u32 = MAX_FRAMES as u32 + 1;
 
 /// Work for the program, but for the number of pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +85,8 @@ impl Load {
         match self.stacks {
             Stacks::Varied => self.depth - 3,
             Stacks::Hot | Stacks::Distinct => self.depth,
+            // Those of which frames are left out are one stack, the first.
+            Stacks::Recursive => self.depth.min(FIRST_LEFT_OUT),
         }
     }
 }

@@ -168,7 +168,8 @@ impl Seen {
         for stack in &snapshot.stacks {
             let blocks = stack.allocated.amount.blocks;
             seen.allocations += blocks;
-            seen.frames += blocks * stack.frames.len() as u64;
+            let left_out = stack.left_out.map_or(0, |left_out| u64::from(left_out.frames));
+            seen.frames += blocks * (stack.frames.len() as u64 + left_out);
             seen.complete += if stack.end == End::Complete { blocks } else { 0 };
         }
         Ok(seen)
