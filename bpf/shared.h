@@ -26,6 +26,8 @@ enum limits {
 	OUTERMOST_FRAMES = 256,
 	/* MAX distance from the stack pointer to a frame pointer that a frame-pointer step accepts. */
 	MAX_FP_DISTANCE = 1 << 20,
+	/* MAX slots of a frame of generated code that are searched for a skipped frame. */
+	MAX_GENERATED_SLOTS = 2048,
 	/* Frames that one walk inspects, in total, to find saved registers (END_LOOK_LIMIT). */
 	MAX_LOOKS = 4096,
 	/* Process slots; slot 0 belongs to none, see struct process. */
@@ -87,6 +89,7 @@ enum found_by {
 	FOUND_BY_CFI = 1,
 	FOUND_BY_FP = 2,
 	FOUND_BY_KERNEL = 3,
+	FOUND_BY_FP_GENERATED = 4,
 };
 
 /*
@@ -105,6 +108,8 @@ enum mapping_kind {
 	MAPPING_NO_CFI = 2,
 	MAPPING_ANONYMOUS = 3,
 	MAPPING_TRAMPOLINE = 4,
+	/* Anonymous, of a program whose generated code is known to keep frame pointers. */
+	MAPPING_ANONYMOUS_LINKED = 5,
 };
 
 /* Bits: checks that a walk must pass before it uses an entry of the mapping list. */

@@ -51,7 +51,8 @@ static __always_inline bool step_plain_frames(struct fast_walk *fast, bool leave
 	if (!walk->pc_adjust || fast->window_bytes < 8 || place > MAX_FRAMES - RUN_FRAMES ||
 	    first > MAX_DEPTH - RUN_FRAMES)
 		return false;
-	if (!plain_rules_apply(walk))
+	/* A trial is settled by `step`. */
+	if (!plain_rules_apply(walk) || walk->trial_frames)
 		return false;
 #pragma unroll
 	for (done = 0; done < RUN_FRAMES; done++) {

@@ -102,6 +102,11 @@ static __always_inline bool read_fp_slot(struct walk *walk, u64 slot, u64 *value
 	return true;
 }
 
+static __always_inline bool peek_slot(struct walk *walk, u64 slot, u64 *value)
+{
+	return look_at_slot(fast_of(walk), slot, value);
+}
+
 static __always_inline void depend_on_fp(struct walk *walk)
 {
 	use_fp(&fast_of(walk)->trail);

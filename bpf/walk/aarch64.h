@@ -83,7 +83,7 @@ static __always_inline bool set_link(struct link *link, u32 code, u64 value)
  * anywhere in its frame. */
 static __always_inline bool sp_is_known(struct walk *walk)
 {
-	return walk->found_by != FOUND_BY_FP;
+	return walk->found_by != FOUND_BY_FP && walk->found_by != FOUND_BY_FP_GENERATED;
 }
 
 /* Returns whether plain rules can be used for the frame: their equations may need its stack pointer. */
@@ -139,6 +139,12 @@ static __always_inline bool ends_in_call(u64 code)
 
 	return (instruction & 0xfc000000) == 0x94000000 || (instruction & 0xfffffc1f) == 0xd63f0000 ||
 	       (instruction & 0xfefff800) == 0xd63f0800;
+}
+
+/* Returns false: a call leaves nothing on the stack. */
+static __always_inline bool ends_in_local_call(u64 code)
+{
+	return false;
 }
 
 /* Returns the value of a register in the current frame; sets `program.end` for all but stack pointer, frame pointer and link

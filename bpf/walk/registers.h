@@ -86,7 +86,9 @@ static long look_in_frame(u64 step, struct walk **context)
 	u64 frame = walk->frames[place_of_frame(callee)];
 	u64 caller = walk->frames[place_of_frame(callee + 1)];
 
-	if ((caller >> FRAME_FOUND_BY_SHIFT & 0x7f) == FOUND_BY_FP)
+	u32 found_by = caller >> FRAME_FOUND_BY_SHIFT & 0x7f;
+
+	if (found_by == FOUND_BY_FP || found_by == FOUND_BY_FP_GENERATED)
 		return 1;
 
 	u32 saved = saved_word(walk, (frame << 8 >> 8) - !(frame >> FRAME_EXACT_SHIFT));

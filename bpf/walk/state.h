@@ -65,6 +65,13 @@ struct walk {
 	u64 found;
 	/* Frames that may still be inspected for saved registers. */
 	u32 looks_left;
+	/* Result before frame pointers of generated code were followed on trial (generated.h); no frames while they are not. */
+	u32 trial_frames;
+	u64 trial_pc;
+	u64 trial_hash;
+	/* During a search for the end of a frame of generated code: its next slot; 0 if the frame ends before its frame pointer. */
+	u64 looked_at;
+	u64 look_until;
 	struct program program;
 	/* General registers at the start of the walk, by DWARF number. */
 	u64 at_probe[REGISTERS];
@@ -84,6 +91,8 @@ struct walk {
 static __always_inline bool read_slot(struct walk *walk, u64 slot, u64 *value);
 /* Reads the slot of the caller's frame pointer, which becomes a dependency only if the walk uses the value. */
 static __always_inline bool read_fp_slot(struct walk *walk, u64 slot, u64 *value);
+/* Reads a slot without noting a dependency: for walks that depend on more. */
+static __always_inline bool peek_slot(struct walk *walk, u64 slot, u64 *value);
 /* Notes that the walk uses the value of the frame pointer. */
 static __always_inline void depend_on_fp(struct walk *walk);
 /* Notes that the mapping's checks, words outside the stack, were read and matched. */

@@ -13,32 +13,13 @@
 #include "kernel.h"
 #include "walk/arch.h"
 #include "walk/kept_frames.h"
+#include "walk/generated.h"
 #include "walk/mappings.h"
 #include "walk/program.h"
 #include "walk/registers.h"
 #include "walk/return_probes.h"
+#include "walk/returns.h"
 #include "walk/tables.h"
-
-static __always_inline bool is_after_call(u64 ra)
-{
-	u64 code;
-
-	return is_aligned(ra) && bpf_probe_read_user(&code, 8, (void *)(ra - 8)) == 0 && ends_in_call(code);
-}
-
-/*
- * Returns whether `ra` can be a return address: in executable memory, and after a call or in a trampoline. The mapping need
- * not be current: lookup_rule checks that.
- */
-static __always_inline bool is_return_address(struct walk *walk, u64 ra)
-{
-	struct mapping *mapping = find_mapping(walk->list, ra - 1);
-
-	depend_on_more(walk);
-	if (!mapping && !walk->list_state.changing)
-		return is_trampoline(ra);
-	return (mapping && mapping->kind == MAPPING_TRAMPOLINE) || is_after_call(ra) || is_trampoline(ra);
-}
 
 /* Returns the rule for `address`, from its mapping. */
 static __always_inline u32 rule_in_mapping(struct walk *walk, struct mapping *mapping, u64 address)
@@ -59,6 +40,8 @@ static __always_inline u32 rule_in_mapping(struct walk *walk, struct mapping *ma
 		return RULE(RULE_STOP, STOP_PENDING);
 	case MAPPING_ANONYMOUS:
 		return RULE(RULE_STOP, STOP_ANONYMOUS);
+	case MAPPING_ANONYMOUS_LINKED:
+		return RULE(RULE_STOP, STOP_ANONYMOUS_LINKED);
 	default:
 		return RULE_GAP;
 	}
@@ -171,13 +154,19 @@ static __always_inline enum end_cause apply_fp(struct walk *walk, enum end_cause
 	if (!read_fp_slot(walk, fp, &caller_fp) || !read_slot(walk, fp + 8, &ra))
 		return implausible;
 	ra = without_code(ra);
-	if (!unwind_by_fp && !is_return_address(walk, ra))
-		return implausible;
+	if (!unwind_by_fp) {
+		enum returns returns = judge_return_address(walk, ra);
+
+		if (returns == RETURNS_ON_TRIAL && implausible == END_ANONYMOUS_CODE)
+			begin_trial(walk);
+		else if (returns != RETURNS_YES)
+			return implausible;
+	}
 	walk->sp = fp + 16;
 	walk->fp = caller_fp;
 	walk->pc = ra;
 	walk->pc_adjust = 1;
-	walk->found_by = FOUND_BY_FP;
+	walk->found_by = found_by_fp(walk);
 	forget_link(&walk->link);
 	return END_NONE;
 }
@@ -190,7 +179,8 @@ static __always_inline enum end_cause apply_stop(struct walk *walk, u32 rule)
 	case STOP_GAP:
 		return apply_fp(walk, END_NO_CFI);
 	case STOP_ANONYMOUS:
-		return apply_fp(walk, END_ANONYMOUS_CODE);
+	case STOP_ANONYMOUS_LINKED:
+		return apply_generated(walk, rule_a(rule) == STOP_ANONYMOUS_LINKED);
 	case STOP_PENDING:
 		return END_TABLE_NOT_LOADED;
 	default:
@@ -227,8 +217,7 @@ static __always_inline enum end_cause put_back_return_address(struct walk *walk)
 	return END_NONE;
 }
 
-/* Records the current frame, whose rule is `rule`, and goes to its caller. */
-static __always_inline enum end_cause step(struct walk *walk, u32 rule)
+static __always_inline enum end_cause step_by(struct walk *walk, u32 rule)
 {
 	enum end_cause end = end_without_frame(rule);
 
@@ -239,6 +228,13 @@ static __always_inline enum end_cause step(struct walk *walk, u32 rule)
 	if (end == END_NONE)
 		end = apply_rule(walk, rule);
 	return end;
+}
+
+/* Records the current frame, whose rule is `rule`, and goes to its caller. */
+static __always_inline enum end_cause step(struct walk *walk, u32 rule)
+{
+	settle_trial(walk, rule);
+	return end_of_trial(walk, step_by(walk, rule));
 }
 
 /*
@@ -261,5 +257,6 @@ static __always_inline void begin_walk(struct walk *walk, u32 list, u64 changing
 	walk->hash = 0;
 	walk->saves_wanted = 0;
 	walk->looks_left = MAX_LOOKS;
+	walk->trial_frames = 0;
 	walk->end = END_DEPTH_LIMIT;
 }

@@ -14,6 +14,8 @@ enum machine {
 	/* Words of `bpf_user_pt_regs_t`, and which of them is the program counter. */
 	CONTEXT_REGISTERS = 21,
 	CONTEXT_PC = 16,
+	/* MAX bytes that a call within a frame skips. */
+	MAX_LOCAL_CALL = 16,
 };
 
 /* From the kernel's arch/x86/include/asm/ptrace.h; the order is ABI. */
@@ -163,6 +165,15 @@ static __always_inline bool ends_in_call(u64 code)
 		return true;
 	return is_call(code, 2) || is_call(code, 3) || is_call(code, 4) || is_call(code, 5) ||
 	       is_call(code, 6) || is_call(code, 7);
+}
+
+/*
+ * Returns whether the 8 code bytes before an address end in a `call` over a few bytes only, which pushes an address within a frame. HotSpot's
+ * interpreter does that before it calls native code: the call is to the instruction behind the jump that follows.
+ */
+static __always_inline bool ends_in_local_call(u64 code)
+{
+	return (code >> 24 & 0xff) == 0xe8 && code >> 32 <= MAX_LOCAL_CALL;
 }
 
 /* Returns the value of a register in the current frame; sets `program.end` if it cannot be found. */

@@ -253,6 +253,7 @@ impl Choices<'_> {
                     MappingKind::Pending,
                     MappingKind::NoCfi,
                     MappingKind::Anonymous,
+                    MappingKind::AnonymousLinked,
                     MappingKind::Trampoline,
                 ]),
                 identity: self.identity(),

@@ -16,6 +16,11 @@ static __always_inline bool read_fp_slot(struct walk *walk, u64 slot, u64 *value
 	return read_slot(walk, slot, value);
 }
 
+static __always_inline bool peek_slot(struct walk *walk, u64 slot, u64 *value)
+{
+	return read_slot(walk, slot, value);
+}
+
 static __always_inline void depend_on_fp(struct walk *walk)
 {
 }

@@ -25,6 +25,8 @@ pub enum MappingKind {
     Anonymous = 3,
     /// The kernel's return probe trampoline.
     Trampoline = 4,
+    /// Anonymous, of a program whose generated code is known to keep frame pointers.
+    AnonymousLinked = 5,
 }
 
 /// Checks that an entry of the list must pass before a walk uses it.

@@ -5,6 +5,7 @@
 mod aarch64;
 mod call;
 mod kept;
+mod generated;
 mod program;
 mod registers;
 
@@ -18,6 +19,10 @@ use crate::program::{FP, LR, Opcode, REGISTERS, SP};
 pub use crate::mapping::{ADDRESS_BITS, Mapping, MappingKind};
 pub use call::is_branch_with_link;
 pub use kept::{INNERMOST_FRAMES, LeftOut, MAX_DEPTH, MAX_FRAMES, OUTERMOST_FRAMES, in_order};
+pub use generated::MAX_GENERATED_SLOTS;
+
+use call::Returns;
+use generated::Trial;
 
 /// MAX distance, in bytes, from a frame's stack pointer to its saved frame pointer that a frame-pointer step accepts.
 pub const MAX_FP_DISTANCE: u64 = 1 << 20;
@@ -136,12 +141,15 @@ pub enum FoundBy {
     Fp = 2,
     /// By the kernel, on its own stack.
     Kernel = 3,
+    /// By the frame pointer through generated code, by return addresses that need not be behind a call, as the walk arrived at native
+    /// code.
+    FpGenerated = 4,
 }
 
 impl FoundBy {
     /// Returns the way with this number.
     pub fn from_number(number: u32) -> Option<Self> {
-        [Self::Probe, Self::Cfi, Self::Fp, Self::Kernel]
+        [Self::Probe, Self::Cfi, Self::Fp, Self::Kernel, Self::FpGenerated]
             .get(number as usize)
             .copied()
     }
@@ -153,6 +161,7 @@ impl FoundBy {
             Self::Cfi => "cfi",
             Self::Fp => "fp",
             Self::Kernel => "kernel",
+            Self::FpGenerated => "fp_generated",
         }
     }
 }
@@ -259,6 +268,7 @@ mod mapping_stop {
     pub(super) const TRAMPOLINE: u32 = 35;
     pub(super) const NOT_CALLED: u32 = 36;
     pub(super) const STALE: u32 = 37;
+    pub(super) const ANONYMOUS_LINKED: u32 = 38;
 }
 
 /// Walks the stack from `start`. `read` returns the 8 bytes at an address, or `None` for a fault.
@@ -316,6 +326,9 @@ pub fn caller(
     walk.pc_adjust = 0;
     walk.lr = Some(frame.general[usize::from(LR)]);
     walk.step()?;
+    if walk.trial.is_some() {
+        return Err(End::AnonymousCode);
+    }
     Ok(Caller {
         pc: walk.pc,
         sp: walk.sp,
@@ -342,6 +355,8 @@ struct Walk<'a, R> {
     looks_left: u32,
     /// AArch64's link register; known only if the frame was running, as a call overwrites it.
     lr: Option<u64>,
+    /// Set while frames are on trial.
+    trial: Option<Trial>,
 }
 
 /// Result of a step, which either gets to the caller or ends the walk.
@@ -363,6 +378,7 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
             saves_wanted: None,
             looks_left: MAX_LOOKS,
             lr: None,
+            trial: None,
         }
     }
 
@@ -376,6 +392,11 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
     /// Looks up the rule of one frame, records the frame, and goes to its caller.
     fn step(&mut self) -> Step {
         let rule = self.lookup_rule();
+        self.settle_trial(rule);
+        self.step_by(rule).map_err(|end| self.end_of_trial(end))
+    }
+
+    fn step_by(&mut self, rule: PackedRule) -> Step {
         match end_without_frame(rule) {
             Some(_) if self.is_trampoline(self.pc) => return self.put_back_return_address(),
             Some(end) => return Err(end),
@@ -444,6 +465,7 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
                 .rule_at(mapping.bias.to_svma(address)),
             MappingKind::Pending => stop_rule(mapping_stop::PENDING),
             MappingKind::Anonymous => stop_rule(mapping_stop::ANONYMOUS),
+            MappingKind::AnonymousLinked => stop_rule(mapping_stop::ANONYMOUS_LINKED),
             MappingKind::NoCfi | MappingKind::Trampoline => PackedRule::GAP,
         }
     }
@@ -500,7 +522,8 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
         match rule.a() {
             stop::END => Err(End::Complete),
             stop::GAP => self.apply_fp(End::NoCfi),
-            mapping_stop::ANONYMOUS => self.apply_fp(End::AnonymousCode),
+            mapping_stop::ANONYMOUS => self.apply_generated(false),
+            mapping_stop::ANONYMOUS_LINKED => self.apply_generated(true),
             mapping_stop::PENDING => Err(End::TableNotLoaded),
             _ => Err(End::UnsupportedRule),
         }
@@ -515,34 +538,20 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
         let caller_fp = self.read_slot(fp).map_err(|_| implausible)?;
         let ra = self.read_slot(fp.wrapping_add(8)).map_err(|_| implausible)?;
         let ra = Avma::new(self.tables.architecture.strip(ra));
-        if self.tables.unwind == Unwind::Dwarf && !self.is_return_address(ra) {
-            return Err(implausible);
+        if self.tables.unwind == Unwind::Dwarf {
+            match self.judge_return_address(ra) {
+                Returns::OnTrial if implausible == End::AnonymousCode => self.begin_trial(),
+                Returns::OnTrial | Returns::No => return Err(implausible),
+                Returns::Yes => {}
+            }
         }
         self.sp = fp.wrapping_add(16);
         self.fp = Avma::new(caller_fp);
         self.pc = ra;
         self.pc_adjust = 1;
-        self.found_by = FoundBy::Fp;
+        self.found_by = self.found_by_fp();
         self.lr = None;
         Ok(())
-    }
-
-    /// Returns whether `ra` can be a return address: in executable memory, and after a call or in a trampoline.
-    ///
-    /// The mapping need not be current: the lookup of the rule checks that.
-    fn is_return_address(&mut self, ra: Avma) -> bool {
-        match mapping::find(self.tables.mappings, ra.wrapping_sub(1)) {
-            None if !self.tables.changing => self.is_trampoline(ra),
-            Some(mapping) if mapping.kind == MappingKind::Trampoline => true,
-            None | Some(_) => self.is_after_call(ra) || self.is_trampoline(ra),
-        }
-    }
-
-    fn is_after_call(&mut self, ra: Avma) -> bool {
-        match (self.read)(ra.wrapping_sub(8)) {
-            Some(code) => call::precedes(self.tables.architecture, ra, code),
-            None => false,
-        }
     }
 
     fn go_to_caller(&mut self, cfa: Avma, ra_slot: Avma, fp_slot: Option<Avma>) -> Step {

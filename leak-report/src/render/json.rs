@@ -192,6 +192,8 @@ struct ModuleJson<'a> {
 struct FramesJson {
     cfi: u64,
     fp: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fp_generated: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -339,6 +341,7 @@ impl<'a> From<&'a Report> for ReportJson<'a> {
                 frames: FramesJson {
                     cfi: completeness.frames_by(FoundBy::Cfi),
                     fp: completeness.frames_by(FoundBy::Fp),
+                    fp_generated: Some(completeness.frames_by(FoundBy::FpGenerated)),
                 },
                 finished_in_user_space: completeness.finished_walks,
                 not_finished: completeness.unfinished_walks,
@@ -402,6 +405,7 @@ impl<'a> ModuleJson<'a> {
             frames: FramesJson {
                 cfi: steps.cfi,
                 fp: steps.fp,
+                fp_generated: None,
             },
             code_bytes: table.map(|table| table.code_bytes),
             covered_bytes: table.map(|table| table.covered_bytes),

@@ -126,6 +126,7 @@ impl FrameStyle {
         // If the user chose frame pointers, each frame would be marked.
         let found_by = match (frame.found_by, self.unwind) {
             (FoundBy::Fp, Unwind::Dwarf) => " (by frame pointer)",
+            (FoundBy::FpGenerated, _) => " (by frame pointer of generated code)",
             (FoundBy::Fp, Unwind::Fp) | (FoundBy::Probe | FoundBy::Cfi | FoundBy::Kernel, _) => "",
         };
         let place = format!("{}{found_by}", module.at(frame.file(), frame.line()));

@@ -96,6 +96,7 @@ fn frame_line(frame: FrameRef<'_>, unwind: Unwind, names: NameStyle) -> String {
     // Where the user chose frame pointers, every frame would be marked.
     let mark = match (frame.found_by, unwind) {
         (FoundBy::Fp, Unwind::Dwarf) => " (by frame pointer)",
+        (FoundBy::FpGenerated, _) => " (by frame pointer of generated code)",
         (FoundBy::Fp, Unwind::Fp) | (FoundBy::Probe | FoundBy::Cfi | FoundBy::Kernel, _) => "",
     };
     let source = source(frame.file(), frame.line());

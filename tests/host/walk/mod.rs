@@ -6,6 +6,7 @@
 #[path = "../../common/any_walk.rs"]
 mod any_walk;
 mod framehop;
+mod generated;
 mod limits;
 mod recorded;
 
@@ -337,7 +338,8 @@ fn random_mappings(random: &mut Random, code_bytes: u64) -> [Mapping; 3] {
                 MappingKind::Table,
                 MappingKind::NoCfi,
                 MappingKind::Anonymous,
-            ][random.index(4)],
+                MappingKind::AnonymousLinked,
+            ][random.index(5)],
             identity: random_identity(random),
         },
         Mapping {
@@ -526,6 +528,8 @@ fn reference_step_alone_is_equal() {
 fn walks_are_defined() {
     run_sanitized(&[
         "walk::any_walks_are_equal",
+        "walk::generated::chains_to_nowhere_are_dropped",
+        "walk::generated::skipped_frames_are_noticed",
         "walk::limits::depth_limit_is_equal",
         "walk::limits::frames_left_out_are_not_looked_at",
         "walk::limits::look_limit_is_equal",

@@ -10,7 +10,8 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
     /// Returns whether the frame's `sp` is exact. After a frame-pointer step on AArch64 it is only a lower bound: a frame
     /// record can be anywhere in its frame.
     pub(super) fn sp_is_known(&self) -> bool {
-        self.tables.architecture == Architecture::X86_64 || self.found_by != FoundBy::Fp
+        self.tables.architecture == Architecture::X86_64
+            || !matches!(self.found_by, FoundBy::Fp | FoundBy::FpGenerated)
     }
 
     /// Goes to the caller by the rules of `packed::aarch64`.

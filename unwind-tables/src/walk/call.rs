@@ -1,7 +1,56 @@
-//! Recognizes calls in the code before a return address. Mirrors `bpf/walk/x86_64.h` and `bpf/walk/aarch64.h`.
+//! Recognizes calls in the code before a return address. Mirrors `bpf/walk/returns.h`,
+//! `bpf/walk/x86_64.h` and `bpf/walk/aarch64.h`.
 
+use super::Walk;
 use crate::addr::Avma;
 use crate::architecture::Architecture;
+use crate::mapping::{self, MappingKind};
+
+/// Meanings of an address on the stack, by the code that it leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Returns {
+    /// A return address: behind a call, or a trampoline.
+    Yes,
+    /// An address in generated code that is not behind a call: a return address if the walk leads to native code.
+    OnTrial,
+    /// Not a return address.
+    No,
+}
+
+impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
+    /// Returns whether `ra` can be a return address: in executable memory, and after a call, in a trampoline, or
+    /// in generated code.
+    ///
+    /// The mapping need not be current: the lookup of the rule checks that.
+    pub(super) fn judge_return_address(&mut self, ra: Avma) -> Returns {
+        let mapping = mapping::find(self.tables.mappings, ra.wrapping_sub(1)).map(|mapping| mapping.kind);
+        let is_known = match mapping {
+            None if !self.tables.changing => self.is_trampoline(ra),
+            Some(MappingKind::Trampoline) => true,
+            None | Some(_) => self.is_after_call(ra) || self.is_trampoline(ra),
+        };
+        match is_known {
+            true => Returns::Yes,
+            false => without_call(mapping),
+        }
+    }
+
+    pub(super) fn is_after_call(&mut self, ra: Avma) -> bool {
+        match (self.read)(ra.wrapping_sub(8)) {
+            Some(code) => precedes(self.tables.architecture, ra, code),
+            None => false,
+        }
+    }
+}
+
+/// Meaning of an address in a mapping of this kind, or in none, that is not behind a call.
+fn without_call(mapping: Option<MappingKind>) -> Returns {
+    match mapping {
+        Some(MappingKind::Anonymous | MappingKind::AnonymousLinked) => Returns::OnTrial,
+        Some(MappingKind::Table | MappingKind::Pending | MappingKind::NoCfi | MappingKind::Trampoline)
+        | None => Returns::No,
+    }
+}
 
 /// Returns whether a call precedes `ra`, by the 8 code bytes before it.
 pub(super) fn precedes(architecture: Architecture, ra: Avma, code: u64) -> bool {
@@ -12,6 +61,15 @@ pub(super) fn precedes(architecture: Architecture, ra: Avma, code: u64) -> bool 
             ra.get().is_multiple_of(4) && is_branch_with_link(u32::from_le_bytes([a, b, c, d]))
         }
     }
+}
+
+/// MAX bytes that a call within a frame skips.
+const MAX_LOCAL_CALL: u64 = 16;
+
+/// Returns whether the 8 code bytes before an address end in a call over a few bytes only, which pushes an address within a frame.
+/// HotSpot's interpreter does that before it calls native code: the call is to the instruction behind the jump that follows.
+pub(super) fn is_local(architecture: Architecture, code: u64) -> bool {
+    architecture == Architecture::X86_64 && code >> 24 & 0xff == 0xe8 && code >> 32 <= MAX_LOCAL_CALL
 }
 
 /// Returns whether an instruction is AArch64's `bl` or `blr`, the latter also with authentication of its address (`blraa`,

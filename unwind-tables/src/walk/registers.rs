@@ -39,7 +39,7 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         let [frame, caller] = self.frames.get(callee..callee + 2).ok_or(unknown)? else {
             return Err(unknown);
         };
-        if caller.found_by == FoundBy::Fp {
+        if matches!(caller.found_by, FoundBy::Fp | FoundBy::FpGenerated) {
             return Err(unknown);
         }
         let address = frame.pc.wrapping_sub(u64::from(!frame.exact));

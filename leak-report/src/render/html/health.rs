@@ -61,6 +61,7 @@ struct FramesFound {
     probe: u64,
     cfi: u64,
     fp: u64,
+    fp_generated: u64,
     kernel: u64,
 }
 
@@ -126,6 +127,7 @@ impl Health {
                 probe: by(FoundBy::Probe),
                 cfi: by(FoundBy::Cfi),
                 fp: by(FoundBy::Fp),
+                fp_generated: by(FoundBy::FpGenerated),
                 kernel: by(FoundBy::Kernel),
             },
             places: report

@@ -101,14 +101,15 @@ class HealthView {
   }
 
   #frames() {
-    const { probe, cfi, fp, kernel } = this.trace.health.frames;
-    const all = probe + cfi + fp + kernel;
+    const { probe, cfi, fp, fp_generated: generated, kernel } = this.trace.health.frames;
+    const all = probe + cfi + fp + generated + kernel;
     if (all === 0) return null;
     if (kernel > 0) return this.#card("Frames", element("p", {}, "Walked by the kernel's own unwinder."));
     const parts = [
       [probe, "probe", WAYS.probe],
       [cfi, "cfi", WAYS.cfi],
       [fp, "fp", WAYS.fp],
+      [generated, "fp_generated", WAYS.fp_generated],
     ];
     const legend = parts.map(([number, key, name]) => {
       return element("span", {}, element("span", { class: `swatch ${key}` }), `${name} ${percent(number, all)} `);

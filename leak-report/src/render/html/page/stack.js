@@ -102,7 +102,8 @@ function stackList(trace, site) {
 /** A frame with what was inlined into it, innermost first. */
 function frameItem(trace, frame, at) {
   const module = trace.modules[frame.module];
-  const isException = FOUND_BY[frame.foundBy] === "fp" && trace.data.unwind === "dwarf";
+  const way = FOUND_BY[frame.foundBy];
+  const isException = (way === "fp" || way === "fp_generated") && trace.data.unwind === "dwarf";
   const lines = [...frame.levels].reverse().map(({ box, file, line }) => {
     const { kind, name } = trace.boxes[box];
     const source = file ? [" ", foreign(sourcePlace(file, line), "file")] : null;
@@ -115,7 +116,7 @@ function frameItem(trace, frame, at) {
       foreign(trace.frameName(frame), "name", trace.exactName(frame.name)),
       module.name ? [" ", element("bdi", { class: "module", title: module.path }, module.name)] : null,
       source,
-      isException ? element("span", { class: "badge note" }, "by frame pointer") : null,
+      isException ? element("span", { class: "badge note" }, WAYS[way]) : null,
     );
   });
   return element("li", { value: at }, lines);

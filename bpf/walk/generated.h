@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Steps through code that a program generated (a JIT compiler, an interpreter made of templates). Mirrors
+ * unwind-tables/src/walk/generated.rs, which says what can be wrong with frame pointers there.
+ */
+#pragma once
+
+#include "kernel.h"
+#include "walk/arch.h"
+#include "walk/mappings.h"
+#include "walk/returns.h"
+
+/*
+ * Returns whether a slot holds the return address of a frame, or may hold one: any address of code, also of code that is newer than the
+ * mappings, but for that of a call within a frame.
+ */
+static __always_inline bool may_hold_return_address(struct walk *walk, u64 slot)
+{
+	u64 ra, code;
+
+	if (!peek_slot(walk, slot, &ra))
+		return true;
+	ra = without_code(ra);
+	if (bpf_probe_read_user(&code, 8, (void *)(ra - 8)))
+		return find_mapping(walk->list, ra - 1);
+	if (ends_in_local_call(code))
+		return false;
+	return find_mapping(walk->list, ra - 1) || (is_aligned(ra) && ends_in_call(code));
+}
+
+/* Looks at one slot of the frame; returns 1 when the search is over: at its end, or where the frame ends before its frame pointer. */
+static long look_for_end(u64 number, struct walk **context)
+{
+	struct walk *walk = *context;
+	u64 slot = walk->looked_at;
+	u64 value;
+
+	if (slot >= walk->look_until)
+		return 1;
+	if (!peek_slot(walk, slot, &value) || (value == walk->fp && may_hold_return_address(walk, slot + 8))) {
+		walk->looked_at = 0;
+		return 1;
+	}
+	walk->looked_at = slot + 8;
+	return 0;
+}
+
+/*
+ * Returns whether the frame pointer is this frame's own. Code that leaves it alone has pushed it, as all code does that may change it, and
+ * its return address is above: if there is such a pair between the stack pointer and where the frame pointer leads, the frame ends there.
+ * An interrupted instruction can be before the push.
+ *
+ * A JVM that keeps frame pointers has a few stubs that do not, and call native code: their pair is where the stack pointer is.
+ */
+static __always_inline bool frame_is_linked(struct walk *walk, bool keeps_fp)
+{
+	u64 sp = (walk->sp + 7) & ~7ULL;
+	u64 fp = walk->fp;
+	u64 end = fp;
+
+	depend_on_more(walk);
+	if (!walk->pc_adjust || fp < sp || fp % 8)
+		return false;
+	if (keeps_fp)
+		end = walk->found_by < FOUND_BY_FP && fp > sp ? sp + 8 : sp;
+	if ((end - sp) / 8 > MAX_GENERATED_SLOTS)
+		return false;
+	walk->looked_at = sp;
+	walk->look_until = end;
+	bpf_loop(MAX_GENERATED_SLOTS, look_for_end, &walk, 0);
+	return walk->looked_at >= end;
+}
+
+/* Goes to the caller of generated code by the frame pointer, if that is this frame's own. */
+static __always_inline enum end_cause apply_generated(struct walk *walk, bool keeps_fp)
+{
+	if (!frame_is_linked(walk, keeps_fp))
+		return END_ANONYMOUS_CODE;
+	return apply_fp(walk, END_ANONYMOUS_CODE);
+}
+
+/* Notes that the frames from here on are on trial. */
+static __always_inline void begin_trial(struct walk *walk)
+{
+	if (walk->trial_frames)
+		return;
+	walk->trial_frames = walk->frame_count;
+	walk->trial_pc = walk->pc;
+	walk->trial_hash = walk->hash;
+}
+
+/* Ends the trial if the walk has arrived at native code with CFI, by a return address that is behind a call. */
+static __always_inline void settle_trial(struct walk *walk, u32 rule)
+{
+	if (rule_kind(rule) != RULE_STOP || rule_a(rule) == STOP_END)
+		walk->trial_frames = 0;
+}
+
+/*
+ * Returns the end of a walk for which a step found `end`: without frames on trial. If only a table is missing, that remains the cause, and
+ * where: with it, the walk may go on.
+ */
+static __always_inline enum end_cause end_of_trial(struct walk *walk, enum end_cause end)
+{
+	if (end == END_NONE || !walk->trial_frames)
+		return end;
+	walk->frame_count = walk->trial_frames;
+	walk->hash = walk->trial_hash;
+	walk->trial_frames = 0;
+	if (end == END_TABLE_NOT_LOADED)
+		return end;
+	walk->pc = walk->trial_pc;
+	return END_ANONYMOUS_CODE;
+}
+
+/* Returns the way in which a step by the frame pointer finds a frame. */
+static __always_inline enum found_by found_by_fp(struct walk *walk)
+{
+	return walk->trial_frames ? FOUND_BY_FP_GENERATED : FOUND_BY_FP;
+}

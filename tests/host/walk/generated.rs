@@ -1,0 +1,271 @@
+//! Walks through generated code, over made-up stacks: what is believed, what is not, and where the walk ends then. Both walks agree on each.
+
+use unwind_tables::Architecture;
+use unwind_tables::addr::{Avma, Bias, Svma};
+use unwind_tables::encode::encode;
+use unwind_tables::image::Image;
+use unwind_tables::mapping::Identity;
+use unwind_tables::program::Programs;
+use unwind_tables::rule::UnwindRule;
+use unwind_tables::table::{Row, UnwindTable};
+use unwind_tables::walk::FoundBy::{Fp, FpGenerated, Probe};
+use unwind_tables::walk::{
+    End, FoundBy, MAX_GENERATED_SLOTS, Mapping, MappingKind, Registers, ReturnProbes, Stack, Tables, Unwind,
+};
+
+use super::{CODE, STACK, check};
+use crate::common::compile::{host_walk, plain_walk};
+use crate::common::host::Memory;
+
+/// Native code with CFI, in which stacks have their end.
+const NATIVE: u64 = CODE + 0x180;
+/// Native code with CFI that is not behind a call.
+const NOT_CALLED: u64 = CODE + 0x1c0;
+/// Native code without CFI.
+const WITHOUT_CFI: u64 = CODE + 0x280;
+/// Native code whose table is not loaded.
+const PENDING: u64 = CODE + 0x2080;
+/// Code that was generated, where walks begin.
+const GENERATED: u64 = CODE + 0x1_0000;
+/// Generated code behind no call, behind one, and behind one within a frame (x86-64).
+const JUMPED: u64 = GENERATED + 0x40;
+const CALLED: u64 = GENERATED + 0x80;
+const CALLED_LOCALLY: u64 = GENERATED + 0xc0;
+const BEHIND_CALLS: [u64; 4] = [NATIVE, WITHOUT_CFI, PENDING, CALLED];
+
+const ARCHITECTURES: [Architecture; 2] = [Architecture::X86_64, Architecture::Aarch64];
+const KINDS: [MappingKind; 2] = [MappingKind::Anonymous, MappingKind::AnonymousLinked];
+
+/// Code in which these addresses are behind calls.
+fn code(architecture: Architecture) -> Vec<u8> {
+    let mut bytes = vec![0; 0x1_1000];
+    let mut put = |address: u64, instruction: &[u8]| {
+        let end = usize::try_from(address - CODE).expect("it is small");
+        bytes[end - instruction.len()..end].copy_from_slice(instruction);
+    };
+    for address in BEHIND_CALLS {
+        match architecture {
+            Architecture::X86_64 => put(address, &[0xe8, 0, 0, 1, 0]),
+            Architecture::Aarch64 => put(address, &[0, 0, 1, 0x94]),
+        }
+    }
+    put(CALLED_LOCALLY, &[0xe8, 5, 0, 0, 0]);
+    bytes
+}
+
+fn image(architecture: Architecture) -> Image {
+    let rows = [(0, UnwindRule::EndOfStack), (0x200, UnwindRule::Gap)];
+    let rows = rows.map(|(start, rule)| Row {
+        start: Svma::new(start),
+        rule,
+    });
+    let table = UnwindTable::with_programs(rows.to_vec(), Programs::new(architecture));
+    encode(&table.expect("rows ascend")).expect("the table fits")
+}
+
+fn mappings(kind: MappingKind) -> [Mapping; 3] {
+    let mapping = |start: u64, end: u64, kind| Mapping {
+        start: Avma::new(start),
+        end: Avma::new(end),
+        bias: Bias::between(Avma::new(CODE), Svma::new(0)),
+        image_at: 0,
+        kind,
+        identity: Identity::SETTLED,
+    };
+    [
+        mapping(CODE, CODE + 0x1000, MappingKind::Table),
+        mapping(CODE + 0x2000, CODE + 0x3000, MappingKind::Pending),
+        mapping(GENERATED, GENERATED + 0x1000, kind),
+    ]
+}
+
+/// A word of a stack.
+#[derive(Clone, Copy)]
+enum Word {
+    /// Any value.
+    Is(u64),
+    /// The address of a word, by its number.
+    At(u64),
+}
+use Word::{At, Is};
+
+fn stack_words(words: &[Word]) -> Vec<u64> {
+    let value = |word: &Word| match *word {
+        Is(value) => value,
+        At(number) => STACK + 8 * number,
+    };
+    words.iter().map(value).collect()
+}
+
+/// Walks such a stack from generated code, whose stack pointer leads to its first word and whose frame pointer to another.
+fn walk_from(architecture: Architecture, kind: MappingKind, fp: u64, words: &[Word]) -> Stack {
+    let image = image(architecture);
+    let mappings = mappings(kind);
+    let tables = Tables {
+        architecture,
+        words: image.words(),
+        mappings: &mappings,
+        unwind: Unwind::Dwarf,
+        changing: false,
+        return_probes: ReturnProbes::default(),
+    };
+    let mut memory = Memory::default();
+    memory.add(Avma::new(CODE), code(architecture));
+    memory.add_words(Avma::new(STACK), &stack_words(words));
+    let start = Registers::new(
+        Avma::new(GENERATED + 0x20),
+        Avma::new(STACK),
+        Avma::new(STACK + 8 * fp),
+    );
+    let stack = check(&mut host_walk(architecture), tables, start, &memory);
+    assert_eq!(
+        check(&mut plain_walk(architecture), tables, start, &memory),
+        stack
+    );
+    stack
+}
+
+/// Checks how the frames of such a stack are found, where generated code is of either kind, and why the walk ends.
+#[track_caller]
+fn check_in(kinds: &[MappingKind], fp: u64, words: &[Word], found: &[FoundBy], end: End) {
+    for architecture in ARCHITECTURES {
+        for &kind in kinds {
+            let stack = walk_from(architecture, kind, fp, words);
+            let ways: Vec<FoundBy> = stack.frames.iter().map(|frame| frame.found_by).collect();
+            assert_eq!(
+                (&ways[..], stack.end),
+                (found, end),
+                "{architecture:?}, {kind:?}: {stack:x?}"
+            );
+            if end == End::AnonymousCode {
+                let last = stack.frames.last().expect("there is one");
+                assert_eq!(stack.end_pc, last.pc, "it ended there: {stack:x?}");
+            }
+        }
+    }
+}
+
+/// Return addresses that are behind no call are believed as the chain leads to native code.
+#[test]
+fn chains_to_native_code_are_followed() {
+    let words = [
+        Is(0),
+        At(3),
+        Is(JUMPED),
+        At(6),
+        Is(JUMPED),
+        Is(7),
+        Is(0),
+        Is(NATIVE),
+    ];
+    let found = [Probe, FpGenerated, FpGenerated, FpGenerated];
+    check_in(&KINDS, 1, &words, &found, End::Complete);
+    // Native code without CFI on the way settles nothing.
+    let words = [
+        Is(0),
+        At(3),
+        Is(JUMPED),
+        At(5),
+        Is(WITHOUT_CFI),
+        Is(0),
+        Is(NATIVE),
+    ];
+    check_in(&KINDS, 1, &words, &found, End::Complete);
+}
+
+/// Chains that lead nowhere are not followed at all, however far they went: the walk ends where it would have ended without.
+#[test]
+fn chains_to_nowhere_are_dropped() {
+    let [first, second] = [[Is(0), At(3), Is(JUMPED)], [At(5), Is(JUMPED), Is(0x1234)]];
+    let frames = |last: &[Word]| [&first[..], &second[..2], last].concat();
+    for last in [
+        // To no address of the stack, to a call's frame that is over, to itself, out of the stack.
+        [Is(0x1234), Is(JUMPED)],
+        [At(1), Is(JUMPED)],
+        [At(5), Is(JUMPED)],
+        [At(1 << 20), Is(JUMPED)],
+        // To no code, to the middle of native code, to the start of code that was not called.
+        [At(7), Is(0x1234)],
+        [At(7), Is(NOT_CALLED)],
+        [At(7), Is(GENERATED - 0x1000)],
+    ] {
+        check_in(&KINDS, 1, &frames(&last), &[Probe], End::AnonymousCode);
+    }
+}
+
+/// Where a return address is behind a call, it was believed before, and is whatever follows.
+#[test]
+fn frames_behind_calls_stay() {
+    let words = [Is(0), At(3), Is(CALLED), At(5), Is(JUMPED), Is(0), Is(0)];
+    check_in(&KINDS, 1, &words, &[Probe, Fp], End::AnonymousCode);
+    let words = [Is(0), At(3), Is(CALLED), Is(0), Is(NATIVE)];
+    check_in(&KINDS, 1, &words, &[Probe, Fp, Fp], End::Complete);
+    // On trial since an earlier frame, it is dropped with that.
+    let words = [Is(0), At(3), Is(JUMPED), At(5), Is(CALLED), Is(0), Is(0)];
+    check_in(&KINDS, 1, &words, &[Probe], End::AnonymousCode);
+}
+
+/// A frame whose function has pushed the frame pointer, and not set it, is seen: its caller is not passed over.
+#[test]
+fn skipped_frames_are_noticed() {
+    let [either, keeps] = [&KINDS[..], &KINDS[1..]];
+    let skipped = |caller| [Is(0), At(3), Is(caller), Is(0), Is(NATIVE)];
+    for caller in [JUMPED, CALLED, NATIVE] {
+        check_in(&KINDS[..1], 3, &skipped(caller), &[Probe], End::AnonymousCode);
+        // Known to keep frame pointers, this is what another call has left.
+        check_in(keeps, 3, &skipped(caller), &[Probe, Fp], End::Complete);
+        // But for a stub that calls native code.
+        let stub = [At(2), Is(caller), Is(0), Is(NATIVE)];
+        check_in(either, 2, &stub, &[Probe], End::AnonymousCode);
+    }
+    // In a frame on the way.
+    let words = [
+        At(2),
+        Is(JUMPED),
+        At(6),
+        Is(JUMPED),
+        At(6),
+        Is(JUMPED),
+        Is(0),
+        Is(NATIVE),
+    ];
+    check_in(&KINDS[..1], 2, &words, &[Probe], End::AnonymousCode);
+    // The frame pointer's value without an address of code above it is something else.
+    check_in(either, 3, &skipped(0x1234), &[Probe, Fp], End::Complete);
+}
+
+/// A call within a frame, by which code gets an address onto the stack, is no call of another frame's.
+#[test]
+fn calls_within_a_frame_are_known() {
+    let words = [At(2), Is(CALLED_LOCALLY), Is(0), Is(NATIVE)];
+    for kind in KINDS {
+        let stack = walk_from(Architecture::X86_64, kind, 2, &words);
+        assert_eq!((stack.frames.len(), stack.end), (2, End::Complete), "{stack:x?}");
+    }
+}
+
+/// If the chain leads to code whose table is not loaded, that is the cause, and where: user space can finish the walk.
+#[test]
+fn missing_tables_are_told() {
+    let words = [Is(0), At(3), Is(JUMPED), Is(0), Is(PENDING)];
+    for architecture in ARCHITECTURES {
+        let stack = walk_from(architecture, MappingKind::Anonymous, 1, &words);
+        let found = (stack.frames.len(), stack.end, stack.end_pc.get());
+        assert_eq!(found, (1, End::TableNotLoaded, PENDING));
+    }
+}
+
+/// A frame is searched up to a limit; if it is larger, the walk ends, unless there is nothing to search for.
+#[test]
+fn large_frames_end_walks() {
+    let slots = MAX_GENERATED_SLOTS;
+    for (more, end, found) in [
+        (0, End::Complete, &[Probe, Fp][..]),
+        (1, End::AnonymousCode, &[Probe]),
+    ] {
+        let mut words = vec![Is(0); usize::try_from(slots + more).expect("it is small")];
+        words.extend([Is(0), Is(NATIVE)]);
+        check_in(&KINDS[..1], slots + more, &words, found, end);
+        check_in(&KINDS[1..], slots + more, &words, &[Probe, Fp], End::Complete);
+    }
+}

@@ -1,0 +1,115 @@
+//! Steps through code that a program generated (a JIT compiler, an interpreter made of templates). Mirrors `bpf/walk/generated.h`.
+//!
+//! There is no CFI, so callers are found by the frame pointer, which can be wrong in two ways. Code that leaves it alone leads past its own
+//! caller: that is seen by what the code has pushed. And it can be any value, if a return address is not behind a call to bear it out, as in
+//! HotSpot's interpreter, which jumps. Such frames are on trial until the walk arrives at native code; if it does not, they are dropped.
+
+use super::{End, FoundBy, Step, Walk, call};
+use crate::addr::Avma;
+use crate::mapping;
+use crate::packed::{PackedRule, kind, stop};
+
+/// MAX slots of a frame of generated code, from its stack pointer to its frame pointer, that are searched for a skipped frame. A larger
+/// frame ends the walk.
+pub const MAX_GENERATED_SLOTS: u64 = 2048;
+
+/// Result of a walk before it followed frame pointers on trial.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Trial {
+    frame_count: usize,
+    pc: Avma,
+}
+
+impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
+    /// Goes to the caller of generated code by the frame pointer, if that is this frame's own. `keeps_fp`: the program's generated code is
+    /// known to keep frame pointers.
+    pub(super) fn apply_generated(&mut self, keeps_fp: bool) -> Step {
+        if !self.frame_is_linked(keeps_fp) {
+            return Err(End::AnonymousCode);
+        }
+        self.apply_fp(End::AnonymousCode)
+    }
+
+    /// Returns whether the frame pointer is this frame's own. Code that leaves it alone has pushed it, as all code does that may
+    /// change it, and its return address is above: if there is such a pair between the stack pointer and where the frame pointer leads,
+    /// the frame ends there. An interrupted instruction can be before the push.
+    ///
+    /// A JVM that keeps frame pointers has a few stubs that do not, and call native code: their pair is where the stack pointer is.
+    fn frame_is_linked(&mut self, keeps_fp: bool) -> bool {
+        let (sp, fp) = (self.sp.get().wrapping_add(7) & !7, self.fp.get());
+        if self.pc_adjust == 0 || fp < sp || !fp.is_multiple_of(8) {
+            return false;
+        }
+        let calls_native = matches!(self.found_by, FoundBy::Probe | FoundBy::Cfi);
+        let end = match (keeps_fp, calls_native && fp > sp) {
+            (false, _) => fp,
+            (true, true) => sp + 8,
+            (true, false) => sp,
+        };
+        if (end - sp) / 8 > MAX_GENERATED_SLOTS {
+            return false;
+        }
+        (sp..end)
+            .step_by(8)
+            .map(Avma::new)
+            .all(|slot| match (self.read)(slot) {
+                Some(word) if word == fp => !self.may_hold_return_address(slot.wrapping_add(8)),
+                Some(_) => true,
+                None => false,
+            })
+    }
+
+    /// Returns whether a slot holds the return address of a frame, or may hold one: any address of code, also of code that is newer than
+    /// the mappings, but for that of a call within a frame.
+    fn may_hold_return_address(&mut self, slot: Avma) -> bool {
+        let Some(word) = (self.read)(slot) else {
+            return true;
+        };
+        let architecture = self.tables.architecture;
+        let ra = Avma::new(architecture.strip(word));
+        let is_mapped = mapping::find(self.tables.mappings, ra.wrapping_sub(1)).is_some();
+        match (self.read)(ra.wrapping_sub(8)) {
+            Some(code) if call::is_local(architecture, code) => false,
+            Some(code) => is_mapped || call::precedes(architecture, ra, code),
+            None => is_mapped,
+        }
+    }
+
+    /// Notes that the frames from here on are on trial.
+    pub(super) fn begin_trial(&mut self) {
+        self.trial.get_or_insert(Trial {
+            frame_count: self.frames.len(),
+            pc: self.pc,
+        });
+    }
+
+    /// Ends the trial if the walk has arrived at native code with CFI, by a return address that is behind a call.
+    pub(super) fn settle_trial(&mut self, rule: PackedRule) {
+        if rule.kind() != kind::STOP || rule.a() == stop::END {
+            self.trial = None;
+        }
+    }
+
+    /// Returns the end of a walk for which a step found `end`: without frames on trial. If only a table is missing, that remains the cause,
+    /// and where: with it, the walk may go on.
+    pub(super) fn end_of_trial(&mut self, end: End) -> End {
+        let Some(trial) = self.trial.take() else {
+            return end;
+        };
+        self.frames.truncate(trial.frame_count);
+        self.bases.truncate(trial.frame_count);
+        if end == End::TableNotLoaded {
+            return end;
+        }
+        self.pc = trial.pc;
+        End::AnonymousCode
+    }
+
+    /// The way in which a step by the frame pointer finds a frame.
+    pub(super) fn found_by_fp(&self) -> FoundBy {
+        match self.trial {
+            Some(_) => FoundBy::FpGenerated,
+            None => FoundBy::Fp,
+        }
+    }
+}
