@@ -94,6 +94,11 @@ impl Mappings {
         self.settled.different.contains(&module)
     }
 
+    /// True if code that the process generates was known to keep frame pointers when the mappings were read.
+    pub fn keeps_frame_pointers(&self) -> bool {
+        self.settled.keeps_frame_pointers
+    }
+
     /// The dynamic loader, if the program has one.
     pub fn loader(&self) -> Option<ModuleId> {
         self.settled.loader

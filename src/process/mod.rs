@@ -8,6 +8,7 @@ pub(crate) mod dynamic;
 pub(crate) mod foreign;
 pub mod halt;
 pub mod history;
+mod hotspot;
 pub mod kept;
 pub mod launch;
 mod linking;
@@ -278,6 +279,7 @@ impl Target {
         }
         if let Ok(memory) = ProcessMemory::open(self.pid) {
             settled.different = confirm::different(mappings, modules, &memory);
+            settled.keeps_frame_pointers = hotspot::keeps_frame_pointers(mappings, modules, &memory);
             settled
                 .modules
                 .retain(|module| !settled.different.contains(module));

@@ -28,6 +28,8 @@ pub(super) struct Settled {
     pub(super) loader: Option<ModuleId>,
     /// Modules whose memory differs from the file that their mapping was resolved to.
     pub(super) different: BTreeSet<ModuleId>,
+    /// Set if code that the process generates is known to keep frame pointers.
+    pub(super) keeps_frame_pointers: bool,
 }
 
 /// Computes the settled modules among `mappings`, given the process's executable.
@@ -62,6 +64,7 @@ pub(super) fn settled(mappings: &Mappings, modules: &Modules, executable: Option
         modules: settled,
         loader,
         different: BTreeSet::new(),
+        keeps_frame_pointers: false,
     }
 }
 

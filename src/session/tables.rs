@@ -222,6 +222,10 @@ impl ModuleTables {
 
     /// Makes the mapping list for the kernel.
     pub(super) fn kernel_mappings(&self, mappings: &Mappings, modules: &Modules) -> Vec<Mapping> {
+        let generated = match mappings.keeps_frame_pointers() {
+            true => MappingKind::AnonymousLinked,
+            false => MappingKind::Anonymous,
+        };
         let kernel_mapping = |entry: &crate::process::CodeMapping| {
             let (kind, bias, image_at) = match entry.code {
                 MappedCode::Module { module, bias } => {
@@ -231,7 +235,7 @@ impl ModuleTables {
                         Some(State::Missing | State::NoRoom(_)) | None => (MappingKind::Pending, bias, 0),
                     }
                 }
-                MappedCode::Anonymous => (MappingKind::Anonymous, Default::default(), 0),
+                MappedCode::Anonymous => (generated, Default::default(), 0),
                 MappedCode::Trampoline => (MappingKind::Trampoline, Default::default(), 0),
                 MappedCode::Unreadable { .. } => (MappingKind::Pending, Default::default(), 0),
             };
