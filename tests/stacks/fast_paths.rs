@@ -175,6 +175,23 @@ fn clang() {
     check("clang", memleak, 30_000 * times, 0);
 }
 
+/// java: an interpreter and compilers of its own, whose frames are followed on trial.
+#[test]
+fn java() {
+    for flags in ["-XX:-PreserveFramePointer", "-XX:+PreserveFramePointer"] {
+        let mut command = Command::new(stock("/usr/bin/java", "openjdk-17-jdk-headless"));
+        command
+            .arg(flags)
+            .arg(source("java/Load.java"))
+            .arg((1000 * times()).to_string());
+        let mut program = Program::spawn(&mut command);
+        program.expect("ready");
+        let memleak = Memleak::attach(program.pid(), &CHECKED);
+        program.step("done");
+        check(flags, memleak, 8_000 * times(), 0);
+    }
+}
+
 fn quoted(path: &Path) -> String {
     format!("'{}'", path.display())
 }

@@ -7,6 +7,7 @@ mod common;
 mod deep;
 mod fast_paths;
 mod ground_truth;
+mod java;
 mod known;
 mod mappings;
 mod preemption;
