@@ -61,7 +61,7 @@ c188d LeakLib::slowMemoryLeak(): 480 B in 12 blocks, 92.3% of all, via malloc
 b60ee libplugin.so+0x1234: 40 B in 1 block, 7.6% of all, via malloc
     > libplugin.so+0x1234 [libplugin.so]
       [unknown] (by frame pointer)
-      evil\u{1b}[2J\n+0x10 [leaker] (by frame pointer)
+      evil\u{1b}[2J\n+0x10 [leaker] (by frame pointer of generated code)
       end: no_cfi at libplugin.so+0x2000 (code without CFI, frame pointer not plausible)
 
   2 of 3 stacks complete (93.3% of allocations)
@@ -180,7 +180,7 @@ fn json_of_a_full_report() {
         json!({
             "stacks": {"complete": 2, "no_cfi": 1},
             "allocations": {"complete": 28, "no_cfi": 2},
-            "frames": {"cfi": 28, "fp": 4},
+            "frames": {"cfi": 28, "fp": 2, "fp_generated": 2},
             "finished_in_user_space": 0,
             "not_finished": 0,
             "ends": [{"module": "/opt/libplugin.so", "build_id": "77", "cause": "no_cfi", "stacks": 1,
@@ -224,7 +224,12 @@ fn cut_stack_json() -> Value {
             "symbol": null, "offset": null, "file": null, "line": null, "inlined": [],
         })
     };
-    let mut evil = unnamed("0x7f0000001200", Some("/opt/leaker"), Some("0x1200"), "fp");
+    let mut evil = unnamed(
+        "0x7f0000001200",
+        Some("/opt/leaker"),
+        Some("0x1200"),
+        "fp_generated",
+    );
     evil["symbol"] = json!("evil\u{1b}[2J\n");
     evil["offset"] = json!(0x10);
     json!({
@@ -254,7 +259,7 @@ fn json_of_an_empty_report() {
         r#""filtered":0,"filtered_bytes":0},"#,
         r#""outstanding":{"bytes":0,"blocks":0},"allocated":{"bytes":0,"blocks":0},"#,
         r#""lost":{"blocks":0,"bytes":0,"frees":0,"processes":0,"events":0,"causes":{}},"#,
-        r#""unwinding":{"stacks":{"complete":0},"allocations":{"complete":0},"frames":{"cfi":0,"fp":0},"finished_in_user_space":0,"not_finished":0,"ends":[],"modules":[]},"#,
+        r#""unwinding":{"stacks":{"complete":0},"allocations":{"complete":0},"frames":{"cfi":0,"fp":0,"fp_generated":0},"finished_in_user_space":0,"not_finished":0,"ends":[],"modules":[]},"#,
         r#""older_than_ns":null,"since_last":{"duration_ns":0},"since_baseline":{"duration_ns":0,"marked":null},"ages":null,"#,
         r#""overhead":null,"#,
         r#""self":{"resident_bytes":47185920,"peak_bytes":67108864,"kernel_bytes":104857600},"#,

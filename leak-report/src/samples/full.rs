@@ -136,7 +136,7 @@ pub fn full() -> Report {
         frame(jitted, FoundBy::Fp, Symbolized::default()),
         frame(
             location(&leaker, 0x1200),
-            FoundBy::Fp,
+            FoundBy::FpGenerated,
             named("evil\u{1b}[2J\n", 0x10),
         ),
     ];
@@ -168,7 +168,12 @@ pub fn full() -> Report {
     report.completeness = Completeness {
         stacks: BTreeMap::from([(End::Complete, 2), (End::NoCfi, 1)]),
         allocations: BTreeMap::from([(End::Complete, 28), (End::NoCfi, 2)]),
-        frames: BTreeMap::from([(FoundBy::Probe, 30), (FoundBy::Cfi, 28), (FoundBy::Fp, 4)]),
+        frames: BTreeMap::from([
+            (FoundBy::Probe, 30),
+            (FoundBy::Cfi, 28),
+            (FoundBy::Fp, 2),
+            (FoundBy::FpGenerated, 2),
+        ]),
         ..Completeness::default()
     };
     report.ends = vec![EndGroup {
