@@ -6,6 +6,7 @@
 mod confirm;
 pub(crate) mod dynamic;
 pub(crate) mod foreign;
+mod generated;
 pub mod halt;
 pub mod history;
 mod hotspot;
@@ -39,6 +40,7 @@ use std::time::Duration;
 use thiserror::Error;
 use unwind_tables::addr::Avma;
 
+pub use generated::GeneratedCode;
 pub use history::{Epoch, History};
 pub use mappings::{CodeMapping, MappedCode, Mappings};
 pub use modules::{BuildId, Module, ModuleId, Modules, Unreadable};

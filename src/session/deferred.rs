@@ -18,7 +18,7 @@ use unwind_tables::walk::{End, Frame, LeftOut, ReturnProbes, Stack, Tables, Unwi
 use super::live::Live;
 use crate::bpf::collect::DeferredWalk;
 use crate::bpf::{Change, CodeLog, FinishedStack, Logged, Walk, monotonic_nanoseconds};
-use crate::process::{MappedCode, Mappings, Modules, ProcessRoot, Target, Timeline};
+use crate::process::{GeneratedCode, MappedCode, Mappings, Modules, ProcessRoot, Target, Timeline};
 
 /// Nanoseconds after which nobody asks for a moment any more.
 const OLDEST: u64 = 2_000_000_000;
@@ -59,6 +59,8 @@ struct Known {
     timeline: Timeline,
     /// Its root, for after its end; `None` if it had ended before.
     root: Option<Arc<ProcessRoot>>,
+    /// Code that it has generated, for after its end.
+    generated: GeneratedCode,
 }
 
 impl Known {
@@ -66,6 +68,7 @@ impl Known {
         Self {
             timeline: Timeline::default(),
             root: ProcessRoot::of(pid).ok().map(Arc::new),
+            generated: GeneratedCode::default(),
         }
     }
 
@@ -74,6 +77,7 @@ impl Known {
         Self {
             timeline: Timeline::forked(self.timeline.at(at)),
             root: self.root.clone(),
+            generated: GeneratedCode::default(),
         }
     }
 }
@@ -94,6 +98,10 @@ impl CodeOverTime {
     pub(super) fn note_reading(&mut self, pid: u32, began: u64, mappings: &Mappings) {
         if self.log.is_some() {
             let known = self.timelines.entry(pid).or_insert_with(|| Known::of(pid));
+            let generated = GeneratedCode::read(pid, mappings);
+            if !generated.is_empty() {
+                known.generated = generated;
+            }
             let mappings = Arc::new(mappings.clone());
             known.timeline.read(began, monotonic_nanoseconds(), mappings);
         }
@@ -117,6 +125,7 @@ impl CodeOverTime {
                 Change::Executed => {
                     if let Some(known) = timelines.get_mut(&pid) {
                         known.timeline.executed(at);
+                        known.generated = GeneratedCode::default();
                     }
                 }
                 Change::Forked { parent } => {
@@ -280,14 +289,16 @@ impl Live<'_> {
                 replaced: &walk.replaced,
             },
         };
-        let target = self
-            .processes
-            .get(&walk.instance)
-            .and_then(|process| process.target.as_ref());
+        let process = self.processes.get(&walk.instance);
+        let known = process.and_then(|process| self.code.timelines.get(&process.facts.pid));
+        let written = Written {
+            target: process.and_then(|process| process.target.as_ref()),
+            copy: known.map(|known| &known.generated),
+        };
         let mut is_beyond = false;
         let stack = walk_linked(tables, walk.start, walk.link, |at| {
             let word = walk.stack.word(at);
-            let word = word.or_else(|| code_word(mappings, &self.modules, target, at));
+            let word = word.or_else(|| code_word(mappings, &self.modules, &written, at));
             is_beyond = word.is_none() && at >= walk.stack.end();
             word
         });
@@ -341,9 +352,22 @@ fn as_found_in_the_kernel(walk: &DeferredWalk) -> FinishedStack {
     }
 }
 
+/// Code that a program has written: its memory, and what was copied of that.
+struct Written<'a> {
+    target: Option<&'a Target>,
+    copy: Option<&'a GeneratedCode>,
+}
+
+impl Written<'_> {
+    fn word(&self, at: Avma) -> Option<u64> {
+        let word = self.target.and_then(|target| target.read_word(at).ok());
+        word.or_else(|| self.copy?.word(at))
+    }
+}
+
 /// The 8 bytes of code at an address: of an object from its file, which may not be mapped any more; of code that a program has written
-/// from its memory.
-fn code_word(mappings: &Mappings, modules: &Modules, target: Option<&Target>, at: Avma) -> Option<u64> {
+/// from its memory, or from a copy once it has ended.
+fn code_word(mappings: &Mappings, modules: &Modules, written: &Written<'_>, at: Avma) -> Option<u64> {
     match mappings.find(at)?.code {
         MappedCode::Module { module, bias } => {
             let (svma, module) = (bias.to_svma(at), modules.get(module)?);
@@ -355,7 +379,7 @@ fn code_word(mappings: &Mappings, modules: &Modules, target: Option<&Target>, at
             let code = module.bytes().get(usize::try_from(offset.get()).ok()?..)?;
             Some(u64::from_ne_bytes(*code.first_chunk()?))
         }
-        MappedCode::Anonymous => target?.read_word(at).ok(),
+        MappedCode::Anonymous => written.word(at),
         MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
     }
 }

@@ -1,0 +1,104 @@
+//! Copies of code that a process has generated, for walks that are finished after its end.
+//!
+//! Only the start of each mapping: there HotSpot has its interpreter, which does not change. Code that changes meanwhile would be taken for
+//! what it was, as it is for what it will be where a walk is finished later than it was done.
+
+use unwind_tables::addr::Avma;
+
+use super::mappings::{MappedCode, Mappings};
+use super::process_memory::ProcessMemory;
+
+/// MAX bytes of each mapping; HotSpot's interpreter and its stubs have 200 KiB.
+const MAX_BYTES: u64 = 512 << 10;
+/// MAX mappings: a JVM has three.
+const MAX_MAPPINGS: usize = 8;
+/// Bytes that are read at once.
+const PAGE: usize = 4096;
+
+/// Copies of generated code.
+#[derive(Debug, Default)]
+pub struct GeneratedCode {
+    pieces: Vec<(Avma, Vec<u8>)>,
+}
+
+impl GeneratedCode {
+    /// Reads the generated code of process `pid`; nothing if it has ended.
+    pub fn read(pid: u32, mappings: &Mappings) -> Self {
+        let mut entries = mappings
+            .entries()
+            .iter()
+            .filter(|entry| entry.code == MappedCode::Anonymous)
+            .peekable();
+        if entries.peek().is_none() {
+            return Self::default();
+        }
+        let Ok(memory) = ProcessMemory::open(pid) else {
+            return Self::default();
+        };
+        let pieces = entries.take(MAX_MAPPINGS).map(|entry| {
+            let bytes = entry.range.end.offset_from(entry.range.start).min(MAX_BYTES);
+            (entry.range.start, read_start(&memory, entry.range.start, bytes))
+        });
+        Self {
+            pieces: pieces.filter(|(_, bytes)| !bytes.is_empty()).collect(),
+        }
+    }
+
+    /// The 8 bytes at an address, if they were read.
+    pub fn word(&self, at: Avma) -> Option<u64> {
+        self.pieces.iter().find_map(|(start, bytes)| {
+            let offset = at.get().checked_sub(start.get())?;
+            let bytes = bytes.get(usize::try_from(offset).ok()?..)?;
+            Some(u64::from_ne_bytes(*bytes.first_chunk()?))
+        })
+    }
+
+    /// True if nothing was read.
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+}
+
+/// Reads up to so many bytes, to the first page that cannot be read.
+fn read_start(memory: &ProcessMemory, start: Avma, bytes: u64) -> Vec<u8> {
+    let mut read = Vec::new();
+    let mut page = [0; PAGE];
+    for offset in (0..bytes - bytes % PAGE as u64).step_by(PAGE) {
+        if memory
+            .read_exact_at(&mut page, start.wrapping_add(offset))
+            .is_err()
+        {
+            break;
+        }
+        read.extend_from_slice(&page);
+    }
+    read
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::mappings::CodeMapping;
+    use super::*;
+
+    /// A copy has the words of the code, and none beyond; of a process that is gone, there is none.
+    #[test]
+    fn words_of_a_copy() {
+        let page = crate::base::pages::bytes();
+        let code: Vec<u64> = (0..3 * page / 8).collect();
+        let start = (code.as_ptr().addr() as u64).next_multiple_of(page);
+        let first = (start - code.as_ptr().addr() as u64) / 8;
+        let range = Avma::new(start)..Avma::new(start + page);
+        let mappings: Mappings = [CodeMapping {
+            range,
+            code: MappedCode::Anonymous,
+        }]
+        .into_iter()
+        .collect();
+        let copy = GeneratedCode::read(std::process::id(), &mappings);
+        assert_eq!(copy.word(Avma::new(start + 16)), Some(first + 2));
+        assert_eq!(copy.word(Avma::new(start + page - 8)), Some(first + page / 8 - 1));
+        assert_eq!(copy.word(Avma::new(start + page - 4)), None);
+        assert_eq!(copy.word(Avma::new(start - 8)), None);
+        assert!(GeneratedCode::read(u32::MAX / 2, &mappings).is_empty());
+    }
+}
