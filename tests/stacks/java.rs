@@ -228,6 +228,16 @@ fn programs_are_whole() {
                 .arg("500"),
         );
         java.expect("ready");
+        let doctor = Command::new(env!("CARGO_BIN_EXE_memleak"))
+            .args(["doctor", "-p", &java.pid().to_string()])
+            .output()
+            .expect("it is there");
+        let said = String::from_utf8_lossy(&doctor.stdout);
+        assert_eq!(
+            said.contains("a JVM that keeps frame pointers"),
+            flag == KEEP,
+            "{said}"
+        );
         let memleak = Memleak::attach(java.pid(), &[]);
         java.step("done");
         let report = memleak.finish();

@@ -181,10 +181,11 @@ fn flags(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Flags of other programs that pages name.
-const FLAGS_OF_OTHERS: [&str; 12] = [
+const FLAGS_OF_OTHERS: [&str; 13] = [
     "all-targets",
     "call-graph",
     "features",
+    "interpreted-frames-native-stack",
     "lib",
     "no-default-features",
     "nocapture",

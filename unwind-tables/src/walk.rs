@@ -4,8 +4,8 @@
 
 mod aarch64;
 mod call;
-mod kept;
 mod generated;
+mod kept;
 mod program;
 mod registers;
 
@@ -18,8 +18,8 @@ use crate::program::{FP, LR, Opcode, REGISTERS, SP};
 
 pub use crate::mapping::{ADDRESS_BITS, Mapping, MappingKind};
 pub use call::is_branch_with_link;
-pub use kept::{INNERMOST_FRAMES, LeftOut, MAX_DEPTH, MAX_FRAMES, OUTERMOST_FRAMES, in_order};
 pub use generated::MAX_GENERATED_SLOTS;
+pub use kept::{INNERMOST_FRAMES, LeftOut, MAX_DEPTH, MAX_FRAMES, OUTERMOST_FRAMES, in_order};
 
 use call::Returns;
 use generated::Trial;

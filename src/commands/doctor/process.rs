@@ -143,7 +143,7 @@ fn examine_code(target: &Target, mappings: &Mappings, modules: &Modules) -> Proc
             format!("nothing to probe: {}", reasons.join("; ")),
         ));
     }
-    general.extend(runtime::finding(target, &known));
+    general.extend(runtime::finding(target, &known, mappings));
     let tables = modules::examine(&known);
     general.push(coverage_finding(&tables));
     ProcessFindings {
@@ -175,7 +175,7 @@ fn mapping_findings(mappings: &Mappings) -> Vec<Finding> {
             MappedCode::Unreadable { why, .. } => *unreadable.entry(why.to_string()).or_default() += 1,
         }
     }
-    let mut findings = vec![anonymous_finding(anonymous)];
+    let mut findings = vec![anonymous_finding(anonymous, mappings.keeps_frame_pointers())];
     findings.extend(unreadable.into_iter().map(|(why, count)| {
         let text = format!("{count} executable mappings have no ELF file that can be read: {why}");
         Finding::warning("unreadable", text).with_remedy("stacks end there")
@@ -213,17 +213,21 @@ fn coverage_finding(modules: &[ModuleFinding]) -> Finding {
     Finding::fine("coverage", text)
 }
 
-fn anonymous_finding((mappings, bytes): (u64, u64)) -> Finding {
-    match mappings {
-        0 => Finding::fine("anonymous_code", "none: no code is generated at run time"),
-        _ => Finding::note(
-            "anonymous_code",
-            format!(
-                "{}, {}: code generated at run time",
-                counted(mappings, "mapping"),
-                size(bytes)
-            ),
+fn anonymous_finding((mappings, bytes): (u64, u64), keeps_fp: bool) -> Finding {
+    let all = || {
+        format!(
+            "{}, {}: code generated at run time",
+            counted(mappings, "mapping"),
+            size(bytes)
         )
-        .with_remedy("stacks pass it if the JIT compiler keeps frame pointers"),
+    };
+    match (mappings, keeps_fp) {
+        (0, _) => Finding::fine("anonymous_code", "none: no code is generated at run time"),
+        (_, true) => {
+            let text = format!("{}, by a JVM that keeps frame pointers", all());
+            Finding::fine("anonymous_code", text)
+        }
+        (_, false) => Finding::note("anonymous_code", all())
+            .with_remedy("stacks pass it if the JIT compiler keeps frame pointers"),
     }
 }

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::Finding;
-use crate::process::{Module, Target};
+use crate::process::{Mappings, Module, Target};
 use crate::symbolize::PerfMap;
 use leak_report::render::runtimes::{Runtime, Switch, runtime};
 
@@ -13,11 +13,14 @@ use leak_report::render::runtimes::{Runtime, Switch, runtime};
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Finding about the runtime of a process, if it has one.
-pub(super) fn finding(target: &Target, modules: &[&Module]) -> Option<Finding> {
+pub(super) fn finding(target: &Target, modules: &[&Module], mappings: &Mappings) -> Option<Finding> {
     let names: Vec<&str> = modules.iter().map(|module| file_name(&module.path)).collect();
     let runtime = runtime(file_name(target.exe()), names.iter().copied())?;
     let words = [words(target.pid(), "cmdline"), words(target.pid(), "environ")].join(" ");
-    Some(finding_about(runtime, target.pid(), &words, writes_names(target)))
+    let frames = off(&runtime.frames, &words).filter(|_| !mappings.keeps_frame_pointers());
+    let names = off(&runtime.names, &words).filter(|_| !writes_names(target));
+    let advice = [frames, names].map(|switch| Some(switch?.advice(target.pid())));
+    Some(finding_about(runtime, advice))
 }
 
 fn file_name(path: &Path) -> &str {
@@ -41,13 +44,13 @@ fn writes_names(target: &Target) -> bool {
     user.is_ok_and(|user| PerfMap::read(&root, target.own_pid(), user).is_ok())
 }
 
-fn finding_about(runtime: &Runtime, pid: u32, words: &str, writes_names: bool) -> Finding {
-    let off = |switch: &Option<Switch>| {
-        let switch = switch.as_ref().filter(|switch| !switch.is_on(words));
-        switch.map(|switch| switch.advice(pid))
-    };
-    let frames = off(&runtime.frames);
-    let names = off(&runtime.names).filter(|_| !writes_names);
+/// A switch that is there, and not known to be on.
+fn off<'a>(switch: &'a Option<Switch>, words: &str) -> Option<&'a Switch> {
+    switch.as_ref().filter(|switch| !switch.is_on(words))
+}
+
+/// Finding with advice for stacks through its code, and for names, where there is something to switch on.
+fn finding_about(runtime: &Runtime, [frames, names]: [Option<String>; 2]) -> Finding {
     let ends = match frames {
         Some(_) => "stacks may end in its compiled code",
         None => "stacks pass its code",
@@ -58,11 +61,9 @@ fn finding_about(runtime: &Runtime, pid: u32, words: &str, writes_names: bool) -
         (Some(_), None) => "its functions have names",
     };
     let text = format!("{}: {ends}; {named}", runtime.name);
-    match (frames, names) {
-        (None, None) => Finding::fine("runtime", text),
-        (frames, names) => {
-            let advice: Vec<String> = frames.into_iter().chain(names).collect();
-            Finding::note("runtime", text).with_remedy(advice.join(" "))
-        }
+    let advice: Vec<String> = frames.into_iter().chain(names).collect();
+    match &advice[..] {
+        [] => Finding::fine("runtime", text),
+        _ => Finding::note("runtime", text).with_remedy(advice.join(" ")),
     }
 }

@@ -7,6 +7,7 @@ mod clocks;
 mod disks;
 mod elf;
 mod files;
+mod jvm;
 mod processes;
 mod readers;
 mod tables;

@@ -1,0 +1,55 @@
+//! Programs that claim to be a JVM which keeps frame pointers: memleak reads that in their memory, by tables of theirs.
+
+use std::process::Command;
+use std::time::Instant;
+
+use super::{MIB, RELEASE, finish_within};
+use crate::common::memleak::Memleak;
+use crate::common::program::{Program, compile_as, directory};
+
+/// MAX seconds until doctor has said what a process is like.
+const SECONDS: f64 = 20.0;
+
+/// A right table is believed. One that has no end, or that leads to memory which is not there, is not, takes no time, and changes nothing
+/// else.
+#[test]
+fn claimed_jvms() {
+    let path = directory("abuse-jvm").join("libjvm.so");
+    compile_as(&path, "hostile/jvm.c", &[&RELEASE[..], &["-rdynamic"]].concat());
+    for (how, believed) in [
+        ("right", Some(true)),
+        ("off", Some(false)),
+        ("endless", Some(false)),
+        ("wild", Some(false)),
+        ("wild flags", Some(false)),
+        ("wild value", Some(false)),
+        // What follows the flags may be there or not.
+        ("many", None),
+        ("large", Some(false)),
+        ("far", Some(false)),
+        ("nameless", Some(false)),
+    ] {
+        let mut program = Program::start(&path, &[how]);
+        program.expect("ready");
+        let began = Instant::now();
+        let doctor = Command::new(env!("CARGO_BIN_EXE_memleak"))
+            .args(["doctor", "-p", &program.pid().to_string()])
+            .output()
+            .expect("it is there");
+        let seconds = began.elapsed().as_secs_f64();
+        assert!(seconds < SECONDS, "{how}: {seconds} s");
+        let said = String::from_utf8_lossy(&doctor.stdout);
+        assert!(said.contains("code generated at run time"), "{how}: {said}");
+        let is_believed = said.contains("a JVM that keeps frame pointers");
+        assert_eq!(is_believed, believed.unwrap_or(is_believed), "{how}: {said}");
+        let memleak = Memleak::attach(program.pid(), &[]);
+        program.step("done");
+        let report = finish_within(how, memleak, (160 * MIB, SECONDS));
+        let stack = report.only_through("leak");
+        assert_eq!(
+            (stack.allocated.blocks, &*stack.end),
+            (100, "complete"),
+            "{stack}"
+        );
+    }
+}

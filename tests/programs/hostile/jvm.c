@@ -1,0 +1,93 @@
+/*
+ * Claims to be a JVM (the test names it libjvm.so) that keeps frame pointers, with tables of its own flags that are wrong: they have no end,
+ * or lead nowhere, or are said to be as large as memory. "right" is what it says, and "off" a JVM
+ * whose flag is not set.
+ *
+ * "ready", a line, 100 blocks, "done".
+ */
+#include <stdint.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "../handshake.h"
+#include "../keep.h"
+
+#define ENTRIES (1 << 15)
+
+struct variable {
+	const char *type, *field, *field_type;
+	int32_t is_static;
+	uint64_t offset;
+	void *address;
+};
+
+struct type {
+	const char *name, *base;
+	int32_t is_oop, is_integer, is_unsigned;
+	uint64_t size;
+};
+
+struct flag {
+	void *value;
+	const char *name;
+	uint64_t more;
+};
+
+static char is_set = 1, other;
+static struct flag flags[] = {
+	{ &other, "UseOther", 0 },
+	{ &is_set, "PreserveFramePointer", 0 },
+};
+static struct flag *first_flag = flags;
+static uint64_t flag_count = 2;
+static struct variable variables[ENTRIES] = {
+	{ "JVMFlag", "flags", "JVMFlag*", 1, 0, &first_flag },
+	{ "JVMFlag", "numFlags", "size_t", 1, 0, &flag_count },
+	{ "JVMFlag", "_name", "const char*", 0, offsetof(struct flag, name), NULL },
+	{ "JVMFlag", "_addr", "void*", 0, offsetof(struct flag, value), NULL },
+};
+static struct type types[ENTRIES] = { { "JVMFlag", NULL, 0, 0, 0, sizeof(struct flag) } };
+
+struct variable *gHotSpotVMStructs = variables;
+struct type *gHotSpotVMTypes = types;
+
+static void break_tables(const char *how)
+{
+	if (strcmp(how, "off") == 0)
+		is_set = 0;
+	if (strcmp(how, "endless") == 0)
+		for (int number = 1; number < ENTRIES; number++)
+			variables[number].type = types[number].name = "Other";
+	if (strcmp(how, "wild") == 0)
+		gHotSpotVMStructs = (void *)0xffff800000001000;
+	if (strcmp(how, "wild flags") == 0)
+		first_flag = (void *)-64;
+	if (strcmp(how, "wild value") == 0)
+		flags[1].value = (void *)8;
+	if (strcmp(how, "many") == 0)
+		flag_count = UINT64_MAX;
+	if (strcmp(how, "large") == 0)
+		types[0].size = UINT64_MAX / 2;
+	if (strcmp(how, "far") == 0)
+		variables[2].offset = variables[3].offset = UINT64_MAX - 4;
+	if (strcmp(how, "nameless") == 0)
+		flags[0].name = flags[1].name = (void *)0x10;
+}
+
+NOINLINE static void leak(void)
+{
+	for (int number = 0; number < 100; number++)
+		kept = malloc(64);
+}
+
+int main(int argc, char **argv)
+{
+	break_tables(argv[1]);
+	mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	rendezvous("ready");
+	leak();
+	rendezvous("done");
+	return 0;
+}
