@@ -141,6 +141,12 @@ static __always_inline bool ends_in_call(u64 code)
 	       (instruction & 0xfefff800) == 0xd63f0800;
 }
 
+/* Returns false: generated code has frame records. */
+static __always_inline bool returns_at_once(u64 code, u64 *freed, bool *pops_fp)
+{
+	return false;
+}
+
 /* Returns false: a call leaves nothing on the stack. */
 static __always_inline bool ends_in_local_call(u64 code)
 {

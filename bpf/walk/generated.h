@@ -7,6 +7,7 @@
 
 #include "kernel.h"
 #include "walk/arch.h"
+#include "walk/kept_frames.h"
 #include "walk/mappings.h"
 #include "walk/returns.h"
 
@@ -71,9 +72,27 @@ static __always_inline bool frame_is_linked(struct walk *walk, bool keeps_fp)
 	return walk->looked_at >= end;
 }
 
-/* Goes to the caller of generated code by the frame pointer, if that is this frame's own. */
+/* Goes to the caller of a function that returns as soon as its callee has: by what it does then. Returns whether it is one. */
+static __always_inline bool go_by_return(struct walk *walk)
+{
+	u64 code, freed, ra_slot, ra;
+	bool pops_fp;
+
+	if (!walk->pc_adjust || !sp_is_known(walk) || bpf_probe_read_user(&code, 8, (void *)walk->pc) ||
+	    !returns_at_once(code, &freed, &pops_fp))
+		return false;
+	depend_on_more(walk);
+	ra_slot = walk->sp + freed + (pops_fp ? 8 : 0);
+	if (!peek_slot(walk, ra_slot, &ra) || judge_return_address(walk, ra) != RETURNS_YES)
+		return false;
+	return go_to_caller(walk, ra_slot + 8, ra_slot, pops_fp ? ra_slot - 8 : 0) == END_NONE;
+}
+
+/* Goes to the caller of generated code: by how it returns, if that can be seen, else by the frame pointer, if that is this frame's own. */
 static __always_inline enum end_cause apply_generated(struct walk *walk, bool keeps_fp)
 {
+	if (go_by_return(walk))
+		return END_NONE;
 	if (!frame_is_linked(walk, keeps_fp))
 		return END_ANONYMOUS_CODE;
 	return apply_fp(walk, END_ANONYMOUS_CODE);
@@ -98,19 +117,27 @@ static __always_inline void settle_trial(struct walk *walk, u32 rule)
 
 /*
  * Returns the end of a walk for which a step found `end`: without frames on trial. If only a table is missing, that remains the cause, and
- * where: with it, the walk may go on.
+ * where: with it, the walk may go on. On a deep stack, frames on trial can have taken the places of others; then the innermost ones are
+ * left.
  */
 static __always_inline enum end_cause end_of_trial(struct walk *walk, enum end_cause end)
 {
+	u32 reached = walk->frame_count;
+
 	if (end == END_NONE || !walk->trial_frames)
 		return end;
 	walk->frame_count = walk->trial_frames;
 	walk->hash = walk->trial_hash;
 	walk->trial_frames = 0;
-	if (end == END_TABLE_NOT_LOADED)
-		return end;
-	walk->pc = walk->trial_pc;
-	return END_ANONYMOUS_CODE;
+	if (!are_kept(walk->frame_count, reached)) {
+		keep_innermost(walk);
+		end = end == END_TABLE_NOT_LOADED ? end : END_DEPTH_LIMIT;
+	} else if (end != END_TABLE_NOT_LOADED) {
+		end = END_ANONYMOUS_CODE;
+	}
+	if (end != END_TABLE_NOT_LOADED)
+		walk->pc = walk->trial_pc;
+	return end;
 }
 
 /* Returns the way in which a step by the frame pointer finds a frame. */

@@ -54,6 +54,22 @@ static long mix_kept_frames(u64 step, struct walk **context)
 	return 0;
 }
 
+/* Returns whether what is kept of the first `count` frames is still there after a walk went on to `reached` frames. */
+static __always_inline bool are_kept(u32 count, u32 reached)
+{
+	u32 first = count > MAX_FRAMES ? count - OUTERMOST_FRAMES : INNERMOST_FRAMES;
+
+	return first >= count || reached <= first + OUTERMOST_FRAMES;
+}
+
+/* Goes back to the innermost frames. */
+static __always_inline void keep_innermost(struct walk *walk)
+{
+	walk->frame_count = INNERMOST_FRAMES;
+	walk->hash = 0;
+	bpf_loop(INNERMOST_FRAMES / HASHED_AT_ONCE, mix_kept_frames, &walk, 0);
+}
+
 /*
  * Makes the hash of a walk that has left out frames that of the kept ones alone. Not of the others' number: a recursion that allocates
  * at each depth has one stack record, not thousands that fill the store.

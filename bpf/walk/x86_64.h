@@ -176,6 +176,24 @@ static __always_inline bool ends_in_local_call(u64 code)
 	return (code >> 24 & 0xff) == 0xe8 && code >> 32 <= MAX_LOCAL_CALL;
 }
 
+/* Returns whether `code` returns from the function, after it has freed its stack and popped the frame pointer, or one of these. Each thing
+ * is at most once, in this order; compilers of generated code leave small functions so. */
+static __always_inline bool returns_at_once(u64 code, u64 *freed, bool *pops_fp)
+{
+	*freed = 0;
+	/* add $N, %rsp */
+	if ((code & 0xffffff) == 0xc48348) {
+		*freed = code >> 24 & 0xff;
+		code >>= 32;
+	}
+	/* pop %rbp */
+	*pops_fp = (code & 0xff) == 0x5d;
+	if (*pops_fp)
+		code >>= 8;
+	/* ret; N is a number of slots, and has a sign. */
+	return (code & 0xff) == 0xc3 && !(*freed & 0x87);
+}
+
 /* Returns the value of a register in the current frame; sets `program.end` if it cannot be found. */
 static __always_inline u64 register_value(struct walk *walk, u32 number)
 {

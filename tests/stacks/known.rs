@@ -14,7 +14,7 @@ use crate::common::report::{Report, Stack, from_main};
 const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
 
 /// Frames below a thread's first function, innermost first.
-pub const BELOW_THREAD: [&str; 2] = [
+pub(super) const BELOW_THREAD: [&str; 2] = [
     "start_thread",
     if cfg!(target_arch = "aarch64") {
         "thread_start"

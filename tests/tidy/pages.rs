@@ -181,11 +181,10 @@ fn flags(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Flags of other programs that pages name.
-const FLAGS_OF_OTHERS: [&str; 13] = [
+const FLAGS_OF_OTHERS: [&str; 15] = [
     "all-targets",
     "call-graph",
     "features",
-    "interpreted-frames-native-stack",
     "lib",
     "no-default-features",
     "nocapture",

@@ -8,6 +8,7 @@ mod generated;
 mod kept;
 mod program;
 mod registers;
+mod steps;
 
 use crate::addr::Avma;
 use crate::architecture::Architecture;
@@ -552,32 +553,6 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
         self.found_by = self.found_by_fp();
         self.lr = None;
         Ok(())
-    }
-
-    fn go_to_caller(&mut self, cfa: Avma, ra_slot: Avma, fp_slot: Option<Avma>) -> Step {
-        if cfa <= self.sp {
-            return Err(End::NoProgress);
-        }
-        let caller_fp = match fp_slot {
-            Some(slot) => Avma::new(self.read_slot(slot)?),
-            None => self.fp,
-        };
-        let ra = self.read_slot(ra_slot)?;
-        self.go_to(Avma::new(ra), cfa, caller_fp);
-        Ok(())
-    }
-
-    fn go_to(&mut self, pc: Avma, sp: Avma, fp: Avma) {
-        self.pc = pc;
-        self.sp = sp;
-        self.fp = fp;
-        self.pc_adjust = 1;
-        self.found_by = FoundBy::Cfi;
-        self.lr = None;
-    }
-
-    fn read_slot(&mut self, slot: Avma) -> Result<u64, End> {
-        (self.read)(slot).ok_or(End::ReadFault)
     }
 }
 

@@ -8,7 +8,7 @@ use unwind_tables::mapping::Identity;
 use unwind_tables::program::Programs;
 use unwind_tables::rule::UnwindRule;
 use unwind_tables::table::{Row, UnwindTable};
-use unwind_tables::walk::FoundBy::{Fp, FpGenerated, Probe};
+use unwind_tables::walk::FoundBy::{Cfi, Fp, FpGenerated, Probe};
 use unwind_tables::walk::{
     End, FoundBy, MAX_GENERATED_SLOTS, Mapping, MappingKind, Registers, ReturnProbes, Stack, Tables, Unwind,
 };
@@ -36,8 +36,11 @@ const BEHIND_CALLS: [u64; 4] = [NATIVE, WITHOUT_CFI, PENDING, CALLED];
 const ARCHITECTURES: [Architecture; 2] = [Architecture::X86_64, Architecture::Aarch64];
 const KINDS: [MappingKind; 2] = [MappingKind::Anonymous, MappingKind::AnonymousLinked];
 
-/// Code in which these addresses are behind calls.
-fn code(architecture: Architecture) -> Vec<u8> {
+/// Where walks begin, in generated code.
+const START: u64 = GENERATED + 0x20;
+
+/// Code in which these addresses are behind calls, and which goes on so where walks begin.
+fn code(architecture: Architecture, goes_on: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; 0x1_1000];
     let mut put = |address: u64, instruction: &[u8]| {
         let end = usize::try_from(address - CODE).expect("it is small");
@@ -50,6 +53,7 @@ fn code(architecture: Architecture) -> Vec<u8> {
         }
     }
     put(CALLED_LOCALLY, &[0xe8, 5, 0, 0, 0]);
+    put(START + goes_on.len() as u64, goes_on);
     bytes
 }
 
@@ -99,6 +103,17 @@ fn stack_words(words: &[Word]) -> Vec<u64> {
 
 /// Walks such a stack from generated code, whose stack pointer leads to its first word and whose frame pointer to another.
 fn walk_from(architecture: Architecture, kind: MappingKind, fp: u64, words: &[Word]) -> Stack {
+    walk_from_code(architecture, kind, fp, words, &[])
+}
+
+/// As [`walk_from`], where the code goes on so.
+fn walk_from_code(
+    architecture: Architecture,
+    kind: MappingKind,
+    fp: u64,
+    words: &[Word],
+    goes_on: &[u8],
+) -> Stack {
     let image = image(architecture);
     let mappings = mappings(kind);
     let tables = Tables {
@@ -110,13 +125,9 @@ fn walk_from(architecture: Architecture, kind: MappingKind, fp: u64, words: &[Wo
         return_probes: ReturnProbes::default(),
     };
     let mut memory = Memory::default();
-    memory.add(Avma::new(CODE), code(architecture));
+    memory.add(Avma::new(CODE), code(architecture, goes_on));
     memory.add_words(Avma::new(STACK), &stack_words(words));
-    let start = Registers::new(
-        Avma::new(GENERATED + 0x20),
-        Avma::new(STACK),
-        Avma::new(STACK + 8 * fp),
-    );
+    let start = Registers::new(Avma::new(START), Avma::new(STACK), Avma::new(STACK + 8 * fp));
     let stack = check(&mut host_walk(architecture), tables, start, &memory);
     assert_eq!(
         check(&mut plain_walk(architecture), tables, start, &memory),
@@ -267,5 +278,74 @@ fn large_frames_end_walks() {
         words.extend([Is(0), Is(NATIVE)]);
         check_in(&KINDS[..1], slots + more, &words, found, end);
         check_in(&KINDS[1..], slots + more, &words, &[Probe, Fp], End::Complete);
+    }
+}
+
+/// Code that returns as soon as its callee has says itself where its caller is: the frame pointer, which leads nowhere here, is not needed.
+/// Code that does anything else does not.
+#[test]
+fn code_that_returns_at_once() {
+    let nowhere = 1 << 20;
+    let caller = [Is(1), Is(2), Is(NATIVE)];
+    let popped = [Is(1), At(0), Is(NATIVE)];
+    for (goes_on, words, is_known) in [
+        (&[0x48, 0x83, 0xc4, 16, 0xc3][..], caller, true),
+        (&[0x48, 0x83, 0xc4, 8, 0x5d, 0xc3], popped, true),
+        (&[0x5d, 0xc3], [At(0), Is(NATIVE), Is(0)], true),
+        (&[0xc3], [Is(NATIVE), Is(0), Is(0)], true),
+        // Something else is between, the return address is not behind a call, the stack grows, or words would be split.
+        (&[0x48, 0x83, 0xc4, 16, 0x90, 0xc3], caller, false),
+        (&[0x48, 0x83, 0xc4, 16], caller, false),
+        (
+            &[0x48, 0x83, 0xc4, 16, 0xc3],
+            [Is(1), Is(2), Is(NOT_CALLED)],
+            false,
+        ),
+        (&[0x48, 0x83, 0xc4, 16, 0xc3], [Is(1), Is(2), Is(JUMPED)], false),
+        (&[0x48, 0x83, 0xc4, 0xf0, 0xc3], caller, false),
+        (&[0x48, 0x83, 0xc4, 12, 0xc3], caller, false),
+        (&[0x48, 0x83, 0xc4, 0x78, 0xc3], caller, false),
+    ] {
+        for kind in KINDS {
+            let stack = walk_from_code(Architecture::X86_64, kind, nowhere, &words, goes_on);
+            let ways: Vec<FoundBy> = stack.frames.iter().map(|frame| frame.found_by).collect();
+            let expected = match is_known {
+                true => (vec![Probe, Cfi], End::Complete),
+                false => (vec![Probe], End::AnonymousCode),
+            };
+            assert_eq!((ways, stack.end), expected, "{goes_on:x?}, {kind:?}: {stack:x?}");
+        }
+    }
+    let stack = walk_from_code(Architecture::Aarch64, KINDS[0], nowhere, &caller, &[0xc3]);
+    assert_eq!(stack.end, End::AnonymousCode);
+}
+
+/// Frames on trial of a deep stack can take the places of those before: if they are dropped, so are these.
+#[test]
+fn deep_trials() {
+    for (certain, on_trial, kept, end) in [
+        (100, 300, 101, End::AnonymousCode),
+        (100, 1000, 101, End::AnonymousCode),
+        (255, 1000, 256, End::AnonymousCode),
+        (256, 1000, 256, End::DepthLimit),
+        (300, 211, 301, End::AnonymousCode),
+        (300, 212, 256, End::DepthLimit),
+        (600, 1, 256, End::DepthLimit),
+    ] {
+        let chain = |address, count| std::iter::repeat_n(address, count);
+        let returns = chain(CALLED, certain).chain(chain(JUMPED, on_trial)).chain([0]);
+        let frames = returns.enumerate().flat_map(|(number, address)| {
+            let next = 2 * (number as u64 + 1) + 1;
+            [At(next), Is(address)]
+        });
+        let words: Vec<Word> = [Is(0)].into_iter().chain(frames).collect();
+        for architecture in ARCHITECTURES {
+            let stack = walk_from(architecture, MappingKind::Anonymous, 1, &words);
+            assert_eq!(
+                (stack.frames.len(), stack.end, stack.left_out),
+                (kept, end, None),
+                "{architecture:?}: {certain} and {on_trial}"
+            );
+        }
     }
 }

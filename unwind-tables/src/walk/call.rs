@@ -63,6 +63,26 @@ pub(super) fn precedes(architecture: Architecture, ra: Avma, code: u64) -> bool 
     }
 }
 
+/// Bytes that code frees of the stack, and whether it then pops the frame pointer, before it returns at once; `None` if it does something
+/// else. Compilers of generated code leave small functions so; those for AArch64 have frame records.
+pub(super) fn returns_at_once(architecture: Architecture, code: u64) -> Option<(u64, bool)> {
+    if architecture != Architecture::X86_64 {
+        return None;
+    }
+    // add $N, %rsp
+    let (freed, code) = match code & 0xff_ffff == 0xc4_8348 {
+        true => (code >> 24 & 0xff, code >> 32),
+        false => (0, code),
+    };
+    // pop %rbp
+    let (pops_fp, code) = match code & 0xff == 0x5d {
+        true => (true, code >> 8),
+        false => (false, code),
+    };
+    // ret; N is a number of slots, and has a sign.
+    (code & 0xff == 0xc3 && freed & 0x87 == 0).then_some((freed, pops_fp))
+}
+
 /// MAX bytes that a call within a frame skips.
 const MAX_LOCAL_CALL: u64 = 16;
 

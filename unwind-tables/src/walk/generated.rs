@@ -4,7 +4,8 @@
 //! caller: that is seen by what the code has pushed. And it can be any value, if a return address is not behind a call to bear it out, as in
 //! HotSpot's interpreter, which jumps. Such frames are on trial until the walk arrives at native code; if it does not, they are dropped.
 
-use super::{End, FoundBy, Step, Walk, call};
+use super::call::Returns;
+use super::{End, FoundBy, INNERMOST_FRAMES, Step, Walk, call, kept};
 use crate::addr::Avma;
 use crate::mapping;
 use crate::packed::{PackedRule, kind, stop};
@@ -21,13 +22,38 @@ pub(super) struct Trial {
 }
 
 impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
-    /// Goes to the caller of generated code by the frame pointer, if that is this frame's own. `keeps_fp`: the program's generated code is
-    /// known to keep frame pointers.
+    /// Goes to the caller of generated code: by how it returns, if that can be seen, else by the frame pointer, if that is this frame's own.
+    /// `keeps_fp`: the program's generated code is known to keep frame pointers.
     pub(super) fn apply_generated(&mut self, keeps_fp: bool) -> Step {
+        if self.go_by_return() {
+            return Ok(());
+        }
         if !self.frame_is_linked(keeps_fp) {
             return Err(End::AnonymousCode);
         }
         self.apply_fp(End::AnonymousCode)
+    }
+
+    /// Goes to the caller of a function that returns as soon as its callee has: by what it does then. Returns whether it is one.
+    fn go_by_return(&mut self) -> bool {
+        let code = match self.pc_adjust != 0 && self.sp_is_known() {
+            true => (self.read)(self.pc),
+            false => None,
+        };
+        let how = code.and_then(|code| call::returns_at_once(self.tables.architecture, code));
+        let Some((freed, pops_fp)) = how else {
+            return false;
+        };
+        let fp_slot = pops_fp.then(|| self.sp.wrapping_add(freed));
+        let ra_slot = fp_slot.map_or_else(|| self.sp.wrapping_add(freed), |slot| slot.wrapping_add(8));
+        let Some(ra) = (self.read)(ra_slot) else {
+            return false;
+        };
+        let is_known = self.judge_return_address(Avma::new(ra)) == Returns::Yes;
+        is_known
+            && self
+                .go_to_caller(ra_slot.wrapping_add(8), ra_slot, fp_slot)
+                .is_ok()
     }
 
     /// Returns whether the frame pointer is this frame's own. Code that leaves it alone has pushed it, as all code does that may
@@ -91,18 +117,23 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
     }
 
     /// Returns the end of a walk for which a step found `end`: without frames on trial. If only a table is missing, that remains the cause,
-    /// and where: with it, the walk may go on.
+    /// and where: with it, the walk may go on. On a deep stack, frames on trial can have taken the places of others; then the innermost ones
+    /// are left.
     pub(super) fn end_of_trial(&mut self, end: End) -> End {
         let Some(trial) = self.trial.take() else {
             return end;
         };
-        self.frames.truncate(trial.frame_count);
-        self.bases.truncate(trial.frame_count);
+        let (count, end_of_trial) = match kept::are_kept(trial.frame_count, self.frames.len()) {
+            true => (trial.frame_count, End::AnonymousCode),
+            false => (INNERMOST_FRAMES, End::DepthLimit),
+        };
+        self.frames.truncate(count);
+        self.bases.truncate(count);
         if end == End::TableNotLoaded {
             return end;
         }
         self.pc = trial.pc;
-        End::AnonymousCode
+        end_of_trial
     }
 
     /// The way in which a step by the frame pointer finds a frame.

@@ -31,6 +31,15 @@ impl LeftOut {
     }
 }
 
+/// Returns whether what is kept of the first `count` frames is still there after a walk went on to `reached` frames.
+pub(super) fn are_kept(count: usize, reached: usize) -> bool {
+    let first = match count > MAX_FRAMES {
+        true => count - OUTERMOST_FRAMES,
+        false => INNERMOST_FRAMES,
+    };
+    first >= count || reached <= first + OUTERMOST_FRAMES
+}
+
 /// Removes the frames that are not kept.
 pub(super) fn keep<T>(frames: &mut Vec<T>) -> Option<LeftOut> {
     let left_out = LeftOut::of(frames.len())?;

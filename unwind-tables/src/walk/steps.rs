@@ -1,0 +1,33 @@
+//! Steps from a frame to its caller, as rules of all kinds end in them.
+
+use super::{End, FoundBy, Step, Walk};
+use crate::addr::Avma;
+
+impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
+    /// Goes to the caller whose stack pointer is the CFA, reading its return address and frame pointer (no slot: unchanged).
+    pub(super) fn go_to_caller(&mut self, cfa: Avma, ra_slot: Avma, fp_slot: Option<Avma>) -> Step {
+        if cfa <= self.sp {
+            return Err(End::NoProgress);
+        }
+        let caller_fp = match fp_slot {
+            Some(slot) => Avma::new(self.read_slot(slot)?),
+            None => self.fp,
+        };
+        let ra = self.read_slot(ra_slot)?;
+        self.go_to(Avma::new(ra), cfa, caller_fp);
+        Ok(())
+    }
+
+    pub(super) fn go_to(&mut self, pc: Avma, sp: Avma, fp: Avma) {
+        self.pc = pc;
+        self.sp = sp;
+        self.fp = fp;
+        self.pc_adjust = 1;
+        self.found_by = FoundBy::Cfi;
+        self.lr = None;
+    }
+
+    pub(super) fn read_slot(&mut self, slot: Avma) -> Result<u64, End> {
+        (self.read)(slot).ok_or(End::ReadFault)
+    }
+}
