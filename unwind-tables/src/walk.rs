@@ -28,9 +28,9 @@ use generated::Trial;
 /// MAX distance, in bytes, from a frame's stack pointer to its saved frame pointer that a frame-pointer step accepts.
 pub const MAX_FP_DISTANCE: u64 = 1 << 20;
 /// MAX frames that one walk inspects, in total, to find saved registers. A malicious table can require registers in each of
-/// 512 frames, many times, that no inner frame has saved: millions of looks. Half a million allocations of real programs
-/// took none, code that was written to need them takes 6, and a stack of 512 frames that each find a register in the next
-/// takes 512.
+/// thousands of frames, many times, that no inner frame has saved: millions of looks. Half a million allocations of real
+/// programs took none, code that was written to need them takes 6, and a stack of [`MAX_DEPTH`] frames that each find a
+/// register in the next takes one less than these.
 pub const MAX_LOOKS: u32 = 4096;
 
 /// Cause of a walk's end. Exactly one per walk.
