@@ -110,6 +110,8 @@ enum mapping_kind {
 	MAPPING_TRAMPOLINE = 4,
 	/* Anonymous, of a program whose generated code is known to keep frame pointers. */
 	MAPPING_ANONYMOUS_LINKED = 5,
+	/* Anonymous, where all code is known to keep frame pointers. */
+	MAPPING_ANONYMOUS_METHODS = 6,
 };
 
 /* Bits: checks that a walk must pass before it uses an entry of the mapping list. */

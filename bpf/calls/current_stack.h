@@ -35,6 +35,15 @@ static __always_inline void request_reload(u64 owner, struct walk *walk)
 		send_event(EVENT_UNKNOWN_MAPPING, instance_of(owner), walk->pc);
 }
 
+/* Requests a reload if generated code that may be known better by now has ended a walk: not again while that finds nothing new. */
+static __always_inline void request_generated(u64 owner, struct walk *walk)
+{
+	struct process *process = process_at(slot_of(owner));
+
+	if (walk->end == END_ANONYMOUS_CODE && !*(volatile u64 *)&process->reload_requested)
+		request_reload(owner, walk);
+}
+
 /* Returns the stack id of a finished walk. */
 static __always_inline u64 stack_id(struct walk *walk, struct wanted_stack *wanted)
 {
@@ -86,6 +95,7 @@ __noinline u32 walk_to_record(u32 key)
 		request_reload(wanted->owner, walk);
 		return NO_STACK;
 	}
+	request_generated(wanted->owner, walk);
 	return record_of_walk(walk, wanted);
 }
 

@@ -36,7 +36,7 @@ static __always_inline bool is_cacheable(struct walk *walk, u32 rule)
 	/* The start of a walk is trusted; a pc found by a frame pointer must follow a call. */
 	if (rule_kind(rule) == RULE_CHAIN && walk->found_by == FOUND_BY_PROBE)
 		return is_after_call(walk->pc);
-	return rule_kind(rule) != RULE_STOP || rule_a(rule) < STOP_PENDING || rule_a(rule) == STOP_ANONYMOUS_LINKED;
+	return rule_kind(rule) != RULE_STOP || rule_a(rule) < STOP_PENDING || rule_a(rule) >= STOP_ANONYMOUS_LINKED;
 }
 
 /* Returns the rule for the frame at `pc`, from the cache if possible. */

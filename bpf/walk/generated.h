@@ -51,9 +51,10 @@ static long look_for_end(u64 number, struct walk **context)
  * its return address is above: if there is such a pair between the stack pointer and where the frame pointer leads, the frame ends there.
  * An interrupted instruction can be before the push.
  *
- * A JVM that keeps frame pointers has a few stubs that do not, and call native code: their pair is where the stack pointer is.
+ * A JVM that keeps frame pointers has a few stubs that do not, and call native code: their pair is where the stack pointer is. They are not
+ * among its methods.
  */
-static __always_inline bool frame_is_linked(struct walk *walk, bool keeps_fp)
+static __always_inline bool frame_is_linked(struct walk *walk, u32 known)
 {
 	u64 sp = (walk->sp + 7) & ~7ULL;
 	u64 fp = walk->fp;
@@ -62,8 +63,8 @@ static __always_inline bool frame_is_linked(struct walk *walk, bool keeps_fp)
 	depend_on_more(walk);
 	if (!walk->pc_adjust || fp < sp || fp % 8)
 		return false;
-	if (keeps_fp)
-		end = walk->found_by < FOUND_BY_FP && fp > sp ? sp + 8 : sp;
+	if (known != STOP_ANONYMOUS)
+		end = known == STOP_ANONYMOUS_LINKED && walk->found_by < FOUND_BY_FP && fp > sp ? sp + 8 : sp;
 	if ((end - sp) / 8 > MAX_GENERATED_SLOTS)
 		return false;
 	walk->looked_at = sp;
@@ -89,11 +90,11 @@ static __always_inline bool go_by_return(struct walk *walk)
 }
 
 /* Goes to the caller of generated code: by how it returns, if that can be seen, else by the frame pointer, if that is this frame's own. */
-static __always_inline enum end_cause apply_generated(struct walk *walk, bool keeps_fp)
+static __always_inline enum end_cause apply_generated(struct walk *walk, u32 known)
 {
 	if (go_by_return(walk))
 		return END_NONE;
-	if (!frame_is_linked(walk, keeps_fp))
+	if (!frame_is_linked(walk, known))
 		return END_ANONYMOUS_CODE;
 	return apply_fp(walk, END_ANONYMOUS_CODE);
 }

@@ -25,7 +25,7 @@ static __always_inline bool is_after_call(u64 ra)
 
 static __always_inline bool is_generated(struct mapping *mapping)
 {
-	return mapping->kind == MAPPING_ANONYMOUS || mapping->kind == MAPPING_ANONYMOUS_LINKED;
+	return mapping->kind == MAPPING_ANONYMOUS || mapping->kind >= MAPPING_ANONYMOUS_LINKED;
 }
 
 /*

@@ -61,6 +61,7 @@ enum stop_operand {
 	STOP_NOT_CALLED = 36,
 	STOP_STALE = 37,
 	STOP_ANONYMOUS_LINKED = 38,
+	STOP_ANONYMOUS_METHODS = 39,
 };
 
 /* Ops of a rule program; the operand is in the bits above the opcode, the immediate in the next word. */

@@ -42,6 +42,8 @@ static __always_inline u32 rule_in_mapping(struct walk *walk, struct mapping *ma
 		return RULE(RULE_STOP, STOP_ANONYMOUS);
 	case MAPPING_ANONYMOUS_LINKED:
 		return RULE(RULE_STOP, STOP_ANONYMOUS_LINKED);
+	case MAPPING_ANONYMOUS_METHODS:
+		return RULE(RULE_STOP, STOP_ANONYMOUS_METHODS);
 	default:
 		return RULE_GAP;
 	}
@@ -180,7 +182,8 @@ static __always_inline enum end_cause apply_stop(struct walk *walk, u32 rule)
 		return apply_fp(walk, END_NO_CFI);
 	case STOP_ANONYMOUS:
 	case STOP_ANONYMOUS_LINKED:
-		return apply_generated(walk, rule_a(rule) == STOP_ANONYMOUS_LINKED);
+	case STOP_ANONYMOUS_METHODS:
+		return apply_generated(walk, rule_a(rule));
 	case STOP_PENDING:
 		return END_TABLE_NOT_LOADED;
 	default:

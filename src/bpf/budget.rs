@@ -160,7 +160,7 @@ const MEASURED: &[Row] = &[
 
 /// Programs that note which memory blocks were freed from: as [`MEASURED`], walks by unwind tables, all blocks.
 const MEASURED_WITH_FREES: &[(&str, AttachPath, u64)] = &[
-    ("allocation_session", AttachPath::Session, 85_284),
+    ("allocation_session", AttachPath::Session, 103_889),
     ("allocation_entry", AttachPath::Multi, 7_983),
     ("free_entry", AttachPath::Multi, 4_282),
     ("forget_blocks", AttachPath::Multi, 139),

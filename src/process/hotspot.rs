@@ -1,8 +1,11 @@
-//! Finds out whether the code that a HotSpot JVM generates keeps frame pointers: by its flag `PreserveFramePointer`, in its memory.
+//! Finds out whether the code that a HotSpot JVM generates keeps frame pointers, by its flag `PreserveFramePointer`, in its memory; and where it
+//! has its interpreter and its compiled methods, which have no code among them that does not. A few stubs, which are elsewhere, do not.
 //!
 //! `libjvm.so` describes its own variables and types to debuggers, by tables that it exports (HotSpot's `vmStructs.hpp`, which the
 //! serviceability agent reads). They lead to the table of all flags. Untrusted input: tables are bounded, and what does not fit is taken for
 //! a JVM that keeps none.
+
+use std::ops::Range;
 
 use object::read::elf::ElfFile64;
 use object::{LittleEndian, Object, ObjectSymbol};
@@ -22,29 +25,77 @@ const MAX_ENTRIES: u64 = 1 << 14;
 /// MAX bytes of a flag's description: it has 24.
 const MAX_FLAG_BYTES: u64 = 256;
 
+/// MAX bytes of the interpreter, which has 200 KiB, and MAX heaps of code, which are three.
+const MAX_INTERPRETER: u64 = 16 << 20;
+const MAX_HEAPS: u64 = 8;
+/// Fields that lead to the interpreter's code and to heaps of code: names of the type, and of the field.
+const FIELDS: [(&[&[u8]], &[u8]); 9] = [
+    (&[b"AbstractInterpreter"], b"_code"),
+    (&[b"StubQueue"], b"_stub_buffer"),
+    (&[b"StubQueue"], b"_buffer_limit"),
+    (&[b"CodeCache"], b"_heaps"),
+    (&[b"CodeHeap"], b"_memory"),
+    (&[b"VirtualSpace"], b"_low_boundary"),
+    (&[b"VirtualSpace"], b"_high_boundary"),
+    (&[b"GrowableArray<int>"], b"_data"),
+    // Since JDK 16, and before.
+    (&[b"GrowableArrayBase", b"GenericGrowableArray"], b"_len"),
+];
+
 /// Entry of `gHotSpotVMStructs`: names of type and field, the type's name, whether it is static, its offset, its address.
 const VARIABLE_BYTES: u64 = 48;
 /// Entry of `gHotSpotVMTypes`: its name, that of its base, three numbers, its size.
 const TYPE_BYTES: u64 = 40;
 
-/// Returns whether a JVM among these mappings generates code that keeps frame pointers.
-pub(super) fn keeps_frame_pointers(mappings: &Mappings, modules: &Modules, memory: &ProcessMemory) -> bool {
+/// Frame pointers in the code that a process generates.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct FramePointers {
+    /// Set if the code is known to keep them.
+    pub(super) are_kept: bool,
+    /// Where all code is known to keep them; ascending, without overlap.
+    pub(super) methods: Vec<Range<Avma>>,
+}
+
+/// Returns what is known of the code that a JVM among these mappings generates.
+pub(super) fn frame_pointers(
+    mappings: &Mappings,
+    modules: &Modules,
+    memory: &ProcessMemory,
+) -> FramePointers {
     let has_generated = mappings
         .entries()
         .iter()
         .any(|entry| entry.code == MappedCode::Anonymous);
     if !has_generated {
-        return false;
+        return FramePointers::default();
     }
     let placed = mappings.entries().iter().filter_map(|entry| match entry.code {
         MappedCode::Module { module, bias } => Some((modules.get(module)?, bias)),
         MappedCode::Anonymous | MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
     });
-    let mut jvms = placed.filter(|(module, _)| module.path.file_name().is_some_and(|name| name == LIBRARY));
-    jvms.any(|(module, bias)| {
-        let jvm = Jvm { module, bias, memory };
-        jvm.flag().is_some_and(|value| value != 0)
-    })
+    let jvms = placed.filter(|(module, _)| module.path.file_name().is_some_and(|name| name == LIBRARY));
+    let mut jvms = jvms.map(|(module, bias)| Jvm { module, bias, memory });
+    let Some(jvm) = jvms.find(|jvm| jvm.flag().is_some_and(|value| value != 0)) else {
+        return FramePointers::default();
+    };
+    FramePointers {
+        are_kept: true,
+        methods: ascending(jvm.methods().unwrap_or_default()),
+    }
+}
+
+/// Ranges in order; of those that overlap, the first.
+fn ascending(mut ranges: Vec<Range<Avma>>) -> Vec<Range<Avma>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut end = Avma::new(0);
+    ranges.retain(|range| {
+        let is_behind = end <= range.start && range.start < range.end;
+        if is_behind {
+            end = range.end;
+        }
+        is_behind
+    });
+    ranges
 }
 
 struct Jvm<'a> {
@@ -62,7 +113,69 @@ struct Flags {
     value_at: Option<u64>,
 }
 
+/// A field, as the JVM describes it.
+#[derive(Clone, Copy, Debug)]
+struct Field {
+    /// In its object.
+    offset: u64,
+    /// Its place, if it is static.
+    address: Avma,
+}
+
 impl Jvm<'_> {
+    /// Where the interpreter is, and the compiled methods, unless there is other code in the same heap; `None` if it is not found, or not
+    /// there yet.
+    fn methods(&self) -> Option<Vec<Range<Avma>>> {
+        let [variables, _] = self.tables()?;
+        let fields = self.fields(variables)?;
+        let [code, buffer, bytes, ..] = fields;
+        let queue = Avma::new(self.word(code?.address)?);
+        let start = Avma::new(self.word(queue.wrapping_add(buffer?.offset))?);
+        let bytes = u64::from(self.half(queue.wrapping_add(bytes?.offset))?).min(MAX_INTERPRETER);
+        let interpreter = start..start.wrapping_add(bytes);
+        let mut methods = self.heaps(&fields).unwrap_or_default();
+        // The interpreter's heap has all code that is not of methods.
+        methods.retain(|heap| !heap.contains(&interpreter.start));
+        methods.push(interpreter);
+        Some(methods)
+    }
+
+    /// Heaps of code.
+    fn heaps(&self, fields: &[Option<Field>; FIELDS.len()]) -> Option<Vec<Range<Avma>>> {
+        let &[.., heaps, memory, low, high, data, length] = fields;
+        let list = Avma::new(self.word(heaps?.address)?);
+        let length = u64::from(self.half(list.wrapping_add(length?.offset))?).min(MAX_HEAPS);
+        let first = Avma::new(self.word(list.wrapping_add(data?.offset))?);
+        let (memory, low, high) = (memory?.offset, low?.offset, high?.offset);
+        let heap = |number: u64| {
+            let space = Avma::new(self.word(first.wrapping_add(8 * number))?).wrapping_add(memory);
+            let [low, high] = [low, high].map(|at| self.word(space.wrapping_add(at)).map(Avma::new));
+            Some(low?..high?)
+        };
+        (0..length).map(heap).collect()
+    }
+
+    /// The fields of [`FIELDS`], where the JVM has them.
+    fn fields(&self, variables: Avma) -> Option<[Option<Field>; FIELDS.len()]> {
+        let mut fields = [None; FIELDS.len()];
+        self.each(variables, VARIABLE_BYTES, |entry| {
+            let [Some(kind), Some(name), Some(offset), Some(address)] =
+                [0, 8, 32, 40].map(|at| word_at(entry, at))
+            else {
+                return;
+            };
+            for (field, (kinds, wanted)) in fields.iter_mut().zip(FIELDS) {
+                if self.is_named(name, wanted) && kinds.iter().any(|known| self.is_named(kind, known)) {
+                    *field = Some(Field {
+                        offset,
+                        address: Avma::new(address),
+                    });
+                }
+            }
+        })?;
+        Some(fields)
+    }
+
     /// The value of the flag; `None` if it is not found.
     fn flag(&self) -> Option<u8> {
         let [variables, types] = self.tables()?;
@@ -162,6 +275,11 @@ impl Jvm<'_> {
         found.is_some_and(|found| found.split_last() == Some((&0, name)))
     }
 
+    fn half(&self, address: Avma) -> Option<u32> {
+        let bytes = self.read(address, 4)?;
+        Some(u32::from_le_bytes(*bytes.first_chunk()?))
+    }
+
     fn word(&self, address: Avma) -> Option<u64> {
         word_at(&self.read(address, 8)?, 0)
     }
@@ -176,4 +294,24 @@ impl Jvm<'_> {
 fn word_at(bytes: &[u8], at: u64) -> Option<u64> {
     let bytes = bytes.get(usize::try_from(at).ok()?..)?;
     Some(u64::from_le_bytes(*bytes.first_chunk()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ranges are in order, and do not overlap.
+    #[test]
+    fn ranges_ascend() {
+        let range = |start, end| Avma::new(start)..Avma::new(end);
+        let found = ascending(vec![
+            range(30, 40),
+            range(10, 20),
+            range(15, 25),
+            range(20, 20),
+            range(20, 30),
+            range(9, 1),
+        ]);
+        assert_eq!(found, [range(10, 20), range(20, 30), range(30, 40)]);
+    }
 }

@@ -96,7 +96,12 @@ impl Mappings {
 
     /// True if code that the process generates was known to keep frame pointers when the mappings were read.
     pub fn keeps_frame_pointers(&self) -> bool {
-        self.settled.keeps_frame_pointers
+        self.settled.frame_pointers.are_kept
+    }
+
+    /// Where all code that the process generated was known to keep frame pointers then; ascending.
+    pub fn methods(&self) -> &[Range<Avma>] {
+        &self.settled.frame_pointers.methods
     }
 
     /// The dynamic loader, if the program has one.

@@ -281,7 +281,7 @@ impl Target {
         }
         if let Ok(memory) = ProcessMemory::open(self.pid) {
             settled.different = confirm::different(mappings, modules, &memory);
-            settled.keeps_frame_pointers = hotspot::keeps_frame_pointers(mappings, modules, &memory);
+            settled.frame_pointers = hotspot::frame_pointers(mappings, modules, &memory);
             settled
                 .modules
                 .retain(|module| !settled.different.contains(module));

@@ -10,6 +10,7 @@ use std::path::Path;
 
 use unwind_tables::addr::Bias;
 
+use super::hotspot::FramePointers;
 use super::mappings::{MappedCode, Mappings};
 use super::modules::{Module, ModuleId, Modules};
 
@@ -28,8 +29,8 @@ pub(super) struct Settled {
     pub(super) loader: Option<ModuleId>,
     /// Modules whose memory differs from the file that their mapping was resolved to.
     pub(super) different: BTreeSet<ModuleId>,
-    /// Set if code that the process generates is known to keep frame pointers.
-    pub(super) keeps_frame_pointers: bool,
+    /// Frame pointers in code that the process generates.
+    pub(super) frame_pointers: FramePointers,
 }
 
 /// Computes the settled modules among `mappings`, given the process's executable.
@@ -64,7 +65,7 @@ pub(super) fn settled(mappings: &Mappings, modules: &Modules, executable: Option
         modules: settled,
         loader,
         different: BTreeSet::new(),
-        keeps_frame_pointers: false,
+        frame_pointers: FramePointers::default(),
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,7 @@ use unwind_tables::walk::{End, Frame, LeftOut, ReturnProbes, Stack, Tables, Unwi
 use super::live::Live;
 use crate::bpf::collect::DeferredWalk;
 use crate::bpf::{Change, CodeLog, FinishedStack, Logged, Walk, monotonic_nanoseconds};
+use crate::process::maps::MapsName;
 use crate::process::{GeneratedCode, MappedCode, Mappings, Modules, ProcessRoot, Target, Timeline};
 
 /// Nanoseconds after which nobody asks for a moment any more.
@@ -26,6 +28,8 @@ const OLDEST: u64 = 2_000_000_000;
 const AT_ONCE: Duration = Duration::from_millis(3);
 /// Minimum pause between two looks for stand-ins to be used again.
 const PAUSE: Duration = Duration::from_millis(20);
+/// Minimum pause between two looks at memory for generated code: some compilers make theirs writable, and executable again, all the time.
+const PAUSE_OF_GENERATED: Duration = Duration::from_millis(50);
 /// Maximum number of times that a walk is done again as it needs more than was loaded.
 const MAX_TRIES: usize = 4;
 /// Timelines of processes that are not known (yet): more of them are forgotten.
@@ -43,6 +47,9 @@ pub(super) struct CodeOverTime {
     last: Option<LastList>,
     /// Time before which stand-ins are not given back again.
     give_back_not_before: Option<Instant>,
+    /// Memory for generated code that processes have mapped, and the time before which it is not looked at again.
+    generated: Vec<(u32, Range<Avma>)>,
+    generated_not_before: Option<Instant>,
 }
 
 /// Mappings that were walked by last, as walks need them.
@@ -118,6 +125,10 @@ impl CodeOverTime {
             match what {
                 Change::Mapped(entry) => {
                     if let Some(known) = timelines.get_mut(&pid) {
+                        // Changes of files are announced by the loader.
+                        if entry.name == MapsName::Anonymous {
+                            self.generated.push((pid, entry.range.clone()));
+                        }
                         let code = modules.of_past(pid, known.root.as_deref(), &entry, at);
                         known.timeline.mapped(at, code);
                     }
@@ -143,6 +154,19 @@ impl CodeOverTime {
         lost
     }
 
+    /// Processes that have mapped memory for generated code, in any order; none again until some time is over.
+    fn that_generate(&mut self, now: Instant) -> Vec<(u32, Range<Avma>)> {
+        if self.generated.is_empty()
+            || self
+                .generated_not_before
+                .is_some_and(|not_before| now < not_before)
+        {
+            return Vec::new();
+        }
+        self.generated_not_before = Some(now + PAUSE_OF_GENERATED);
+        std::mem::take(&mut self.generated)
+    }
+
     /// Forgets what nobody asks for any more.
     fn forget(&mut self, is_known: impl Fn(u32) -> bool) {
         let oldest = monotonic_nanoseconds().saturating_sub(OLDEST);
@@ -154,6 +178,12 @@ impl CodeOverTime {
             self.timelines.retain(|&pid, _| is_known(pid));
         }
     }
+}
+
+/// Returns whether this memory for generated code is among the mappings.
+fn has_generated(mappings: &Mappings, range: &Range<Avma>) -> bool {
+    let entry = mappings.find(range.start);
+    entry.is_some_and(|entry| entry.code == MappedCode::Anonymous && range.end <= entry.range.end)
 }
 
 impl Live<'_> {
@@ -177,10 +207,17 @@ impl Live<'_> {
     fn finish_walks(&mut self, deadline: Option<Instant>) -> anyhow::Result<bool> {
         let received = self.walks.take().context("cannot receive walks")?;
         // What a walk has met was logged before.
-        if self.code.note_changes(&mut self.modules, self.follow_fork) {
+        let lost = self.code.note_changes(&mut self.modules, self.follow_fork);
+        if lost {
             tracing::debug!("changes of code were not logged");
-            let live = self.processes.values_mut().filter(|process| process.is_live());
-            live.for_each(|process| process.reloads.demand());
+        }
+        let generated = self.code.that_generate(Instant::now());
+        for process in self.processes.values_mut().filter(|process| process.is_live()) {
+            let pid = process.facts.pid;
+            let mut own = generated.iter().filter(|(of, _)| *of == pid);
+            if lost || own.any(|(_, range)| !has_generated(&process.mappings, range)) {
+                process.reloads.demand();
+            }
         }
         self.code.waiting.extend(received);
         self.code.waiting.sort_unstable_by_key(|walk| Reverse(walk.at));

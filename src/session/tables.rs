@@ -1,8 +1,9 @@
 //! Unwind tables of a process's modules: built on all cores, stored in the kernel, referred to by its mappings.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
-use unwind_tables::addr::Bias;
+use unwind_tables::addr::{Avma, Bias};
 use unwind_tables::fingerprint::Fingerprint;
 use unwind_tables::image::Image;
 use unwind_tables::mapping::{ADDRESS_BITS, Check, Identity, Mapping, MappingKind, Trust};
@@ -222,10 +223,6 @@ impl ModuleTables {
 
     /// Makes the mapping list for the kernel.
     pub(super) fn kernel_mappings(&self, mappings: &Mappings, modules: &Modules) -> Vec<Mapping> {
-        let generated = match mappings.keeps_frame_pointers() {
-            true => MappingKind::AnonymousLinked,
-            false => MappingKind::Anonymous,
-        };
         let kernel_mapping = |entry: &crate::process::CodeMapping| {
             let (kind, bias, image_at) = match entry.code {
                 MappedCode::Module { module, bias } => {
@@ -235,7 +232,7 @@ impl ModuleTables {
                         Some(State::Missing | State::NoRoom(_)) | None => (MappingKind::Pending, bias, 0),
                     }
                 }
-                MappedCode::Anonymous => (generated, Default::default(), 0),
+                MappedCode::Anonymous => (MappingKind::Anonymous, Default::default(), 0),
                 MappedCode::Trampoline => (MappingKind::Trampoline, Default::default(), 0),
                 MappedCode::Unreadable { .. } => (MappingKind::Pending, Default::default(), 0),
             };
@@ -255,8 +252,40 @@ impl ModuleTables {
             .entries()
             .iter()
             .filter(|entry| entry.range.end.get() >> ADDRESS_BITS == 0);
-        user.map(kernel_mapping).collect()
+        let all = user.map(kernel_mapping);
+        match mappings.keeps_frame_pointers() {
+            true => all
+                .flat_map(|mapping| of_jvm(&mapping, mappings.methods()))
+                .collect(),
+            false => all.collect(),
+        }
     }
+}
+
+/// Pieces of a mapping of a JVM that keeps frame pointers: its generated code is told apart by what is known of it.
+fn of_jvm(mapping: &Mapping, methods: &[Range<Avma>]) -> Vec<Mapping> {
+    if mapping.kind != MappingKind::Anonymous {
+        return vec![*mapping];
+    }
+    let piece = |start: Avma, end: Avma, kind| Mapping {
+        start,
+        end,
+        kind,
+        ..*mapping
+    };
+    let mut pieces = Vec::new();
+    let mut at = mapping.start;
+    for range in methods {
+        let (start, end) = (range.start.max(mapping.start), range.end.min(mapping.end));
+        if start < end {
+            pieces.push(piece(at, start, MappingKind::AnonymousLinked));
+            pieces.push(piece(start, end, MappingKind::AnonymousMethods));
+            at = end;
+        }
+    }
+    pieces.push(piece(at, mapping.end, MappingKind::AnonymousLinked));
+    pieces.retain(|piece| piece.start < piece.end);
+    pieces
 }
 
 /// Evidence by which a walk verifies that a mapping is still there.
@@ -305,4 +334,39 @@ fn build_in_parallel(queue: Vec<&Module>) -> Vec<(ModuleId, Built)> {
         module.release();
         (module.id, result)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Generated code is told apart where methods begin and end; nothing is lost, and other mappings stay as they are.
+    #[test]
+    fn code_of_a_jvm_is_told_apart() {
+        let mapping = |start, end, kind| Mapping {
+            start: Avma::new(start),
+            end: Avma::new(end),
+            bias: Bias::default(),
+            image_at: 0,
+            kind,
+            identity: Identity::SETTLED,
+        };
+        let methods =
+            [(0, 15), (20, 30), (30, 35), (38, 50)].map(|(start, end)| Avma::new(start)..Avma::new(end));
+        let pieces = of_jvm(&mapping(10, 40, MappingKind::Anonymous), &methods);
+        let expected = [
+            (10, 15, MappingKind::AnonymousMethods),
+            (15, 20, MappingKind::AnonymousLinked),
+            (20, 30, MappingKind::AnonymousMethods),
+            (30, 35, MappingKind::AnonymousMethods),
+            (35, 38, MappingKind::AnonymousLinked),
+            (38, 40, MappingKind::AnonymousMethods),
+        ];
+        assert_eq!(
+            pieces,
+            expected.map(|(start, end, kind)| mapping(start, end, kind))
+        );
+        let table = mapping(10, 40, MappingKind::Table);
+        assert_eq!(of_jvm(&table, &methods), [table]);
+    }
 }

@@ -27,6 +27,8 @@ pub enum MappingKind {
     Trampoline = 4,
     /// Anonymous, of a program whose generated code is known to keep frame pointers.
     AnonymousLinked = 5,
+    /// Anonymous, where all code is known to keep frame pointers.
+    AnonymousMethods = 6,
 }
 
 /// Checks that an entry of the list must pass before a walk uses it.

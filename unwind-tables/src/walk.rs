@@ -270,6 +270,7 @@ mod mapping_stop {
     pub(super) const NOT_CALLED: u32 = 36;
     pub(super) const STALE: u32 = 37;
     pub(super) const ANONYMOUS_LINKED: u32 = 38;
+    pub(super) const ANONYMOUS_METHODS: u32 = 39;
 }
 
 /// Walks the stack from `start`. `read` returns the 8 bytes at an address, or `None` for a fault.
@@ -467,6 +468,7 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
             MappingKind::Pending => stop_rule(mapping_stop::PENDING),
             MappingKind::Anonymous => stop_rule(mapping_stop::ANONYMOUS),
             MappingKind::AnonymousLinked => stop_rule(mapping_stop::ANONYMOUS_LINKED),
+            MappingKind::AnonymousMethods => stop_rule(mapping_stop::ANONYMOUS_METHODS),
             MappingKind::NoCfi | MappingKind::Trampoline => PackedRule::GAP,
         }
     }
@@ -523,8 +525,9 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
         match rule.a() {
             stop::END => Err(End::Complete),
             stop::GAP => self.apply_fp(End::NoCfi),
-            mapping_stop::ANONYMOUS => self.apply_generated(false),
-            mapping_stop::ANONYMOUS_LINKED => self.apply_generated(true),
+            known @ (mapping_stop::ANONYMOUS
+            | mapping_stop::ANONYMOUS_LINKED
+            | mapping_stop::ANONYMOUS_METHODS) => self.apply_generated(known),
             mapping_stop::PENDING => Err(End::TableNotLoaded),
             _ => Err(End::UnsupportedRule),
         }

@@ -34,7 +34,11 @@ const CALLED_LOCALLY: u64 = GENERATED + 0xc0;
 const BEHIND_CALLS: [u64; 4] = [NATIVE, WITHOUT_CFI, PENDING, CALLED];
 
 const ARCHITECTURES: [Architecture; 2] = [Architecture::X86_64, Architecture::Aarch64];
-const KINDS: [MappingKind; 2] = [MappingKind::Anonymous, MappingKind::AnonymousLinked];
+const KINDS: [MappingKind; 3] = [
+    MappingKind::Anonymous,
+    MappingKind::AnonymousLinked,
+    MappingKind::AnonymousMethods,
+];
 
 /// Where walks begin, in generated code.
 const START: u64 = GENERATED + 0x20;
@@ -219,7 +223,7 @@ fn frames_behind_calls_stay() {
 /// A frame whose function has pushed the frame pointer, and not set it, is seen: its caller is not passed over.
 #[test]
 fn skipped_frames_are_noticed() {
-    let [either, keeps] = [&KINDS[..], &KINDS[1..]];
+    let [either, keeps, methods] = [&KINDS[..2], &KINDS[1..], &KINDS[2..]];
     let skipped = |caller| [Is(0), At(3), Is(caller), Is(0), Is(NATIVE)];
     for caller in [JUMPED, CALLED, NATIVE] {
         check_in(&KINDS[..1], 3, &skipped(caller), &[Probe], End::AnonymousCode);
@@ -228,6 +232,8 @@ fn skipped_frames_are_noticed() {
         // But for a stub that calls native code.
         let stub = [At(2), Is(caller), Is(0), Is(NATIVE)];
         check_in(either, 2, &stub, &[Probe], End::AnonymousCode);
+        // It is not among methods.
+        check_in(methods, 2, &stub, &[Probe, Fp], End::Complete);
     }
     // In a frame on the way.
     let words = [

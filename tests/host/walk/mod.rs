@@ -339,7 +339,8 @@ fn random_mappings(random: &mut Random, code_bytes: u64) -> [Mapping; 3] {
                 MappingKind::NoCfi,
                 MappingKind::Anonymous,
                 MappingKind::AnonymousLinked,
-            ][random.index(5)],
+                MappingKind::AnonymousMethods,
+            ][random.index(6)],
             identity: random_identity(random),
         },
         Mapping {

@@ -28,6 +28,11 @@ fn claimed_jvms() {
         ("large", Some(false)),
         ("far", Some(false)),
         ("nameless", Some(false)),
+        // It is still said to keep frame pointers, but not where all code does.
+        ("wild interpreter", Some(true)),
+        ("wild heaps", Some(true)),
+        ("many heaps", Some(true)),
+        ("all heap", Some(true)),
     ] {
         let mut program = Program::start(&path, &[how]);
         program.expect("ready");

@@ -5,7 +5,7 @@
 //! HotSpot's interpreter, which jumps. Such frames are on trial until the walk arrives at native code; if it does not, they are dropped.
 
 use super::call::Returns;
-use super::{End, FoundBy, INNERMOST_FRAMES, Step, Walk, call, kept};
+use super::{End, FoundBy, INNERMOST_FRAMES, Step, Walk, call, kept, mapping_stop};
 use crate::addr::Avma;
 use crate::mapping;
 use crate::packed::{PackedRule, kind, stop};
@@ -23,12 +23,12 @@ pub(super) struct Trial {
 
 impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
     /// Goes to the caller of generated code: by how it returns, if that can be seen, else by the frame pointer, if that is this frame's own.
-    /// `keeps_fp`: the program's generated code is known to keep frame pointers.
-    pub(super) fn apply_generated(&mut self, keeps_fp: bool) -> Step {
+    /// `known`: of the program's generated code, by the mapping.
+    pub(super) fn apply_generated(&mut self, known: u32) -> Step {
         if self.go_by_return() {
             return Ok(());
         }
-        if !self.frame_is_linked(keeps_fp) {
+        if !self.frame_is_linked(known) {
             return Err(End::AnonymousCode);
         }
         self.apply_fp(End::AnonymousCode)
@@ -60,17 +60,18 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
     /// change it, and its return address is above: if there is such a pair between the stack pointer and where the frame pointer leads,
     /// the frame ends there. An interrupted instruction can be before the push.
     ///
-    /// A JVM that keeps frame pointers has a few stubs that do not, and call native code: their pair is where the stack pointer is.
-    fn frame_is_linked(&mut self, keeps_fp: bool) -> bool {
+    /// A JVM that keeps frame pointers has a few stubs that do not, and call native code: their pair is where the stack pointer is. They
+    /// are not among its methods.
+    fn frame_is_linked(&mut self, known: u32) -> bool {
         let (sp, fp) = (self.sp.get().wrapping_add(7) & !7, self.fp.get());
         if self.pc_adjust == 0 || fp < sp || !fp.is_multiple_of(8) {
             return false;
         }
         let calls_native = matches!(self.found_by, FoundBy::Probe | FoundBy::Cfi);
-        let end = match (keeps_fp, calls_native && fp > sp) {
-            (false, _) => fp,
-            (true, true) => sp + 8,
-            (true, false) => sp,
+        let end = match known {
+            mapping_stop::ANONYMOUS => fp,
+            mapping_stop::ANONYMOUS_LINKED if calls_native && fp > sp => sp + 8,
+            _ => sp,
         };
         if (end - sp) / 8 > MAX_GENERATED_SLOTS {
             return false;
