@@ -84,7 +84,7 @@ static __always_inline bool go_by_return(struct walk *walk)
 		return false;
 	depend_on_more(walk);
 	ra_slot = walk->sp + freed + (pops_fp ? 8 : 0);
-	if (!peek_slot(walk, ra_slot, &ra) || judge_return_address(walk, ra) != RETURNS_YES)
+	if (!peek_slot(walk, ra_slot, &ra) || judge_return_address(walk, ra, true) != RETURNS_YES)
 		return false;
 	return go_to_caller(walk, ra_slot + 8, ra_slot, pops_fp ? ra_slot - 8 : 0) == END_NONE;
 }
@@ -117,8 +117,8 @@ static __always_inline void settle_trial(struct walk *walk, u32 rule)
 }
 
 /*
- * Returns the end of a walk for which a step found `end`: without frames on trial. If only a table is missing, that remains the cause, and
- * where: with it, the walk may go on. On a deep stack, frames on trial can have taken the places of others; then the innermost ones are
+ * Returns the end of a walk for which a step found `end`: without frames on trial. If only a table or a mapping is missing, that remains the
+ * cause, and where: with it, the walk may go on. On a deep stack, frames on trial can have taken the places of others; then the innermost ones are
  * left.
  */
 static __always_inline enum end_cause end_of_trial(struct walk *walk, enum end_cause end)
@@ -130,15 +130,15 @@ static __always_inline enum end_cause end_of_trial(struct walk *walk, enum end_c
 	walk->frame_count = walk->trial_frames;
 	walk->hash = walk->trial_hash;
 	walk->trial_frames = 0;
-	if (!are_kept(walk->frame_count, reached)) {
+
+	bool is_kept = are_kept(walk->frame_count, reached);
+
+	if (!is_kept)
 		keep_innermost(walk);
-		end = end == END_TABLE_NOT_LOADED ? end : END_DEPTH_LIMIT;
-	} else if (end != END_TABLE_NOT_LOADED) {
-		end = END_ANONYMOUS_CODE;
-	}
-	if (end != END_TABLE_NOT_LOADED)
-		walk->pc = walk->trial_pc;
-	return end;
+	if (end == END_TABLE_NOT_LOADED || end == END_NO_MAPPING)
+		return end;
+	walk->pc = walk->trial_pc;
+	return is_kept ? END_ANONYMOUS_CODE : END_DEPTH_LIMIT;
 }
 
 /* Returns the way in which a step by the frame pointer finds a frame. */

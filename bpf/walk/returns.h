@@ -30,14 +30,15 @@ static __always_inline bool is_generated(struct mapping *mapping)
 
 /*
  * Returns whether `ra` can be a return address: in executable memory, and after a call, in a trampoline, or in generated code. The mapping
- * need not be current: lookup_rule checks that.
+ * need not be current: lookup_rule checks that. `from_generated`: a frame of generated code has it, which may be called by code in memory
+ * that is newer than the mappings.
  */
-static __always_inline enum returns judge_return_address(struct walk *walk, u64 ra)
+static __always_inline enum returns judge_return_address(struct walk *walk, u64 ra, bool from_generated)
 {
 	struct mapping *mapping = find_mapping(walk->list, ra - 1);
 
 	depend_on_more(walk);
-	if (!mapping && !walk->list_state.changing)
+	if (!mapping && !walk->list_state.changing && !from_generated)
 		return is_trampoline(ra) ? RETURNS_YES : RETURNS_NO;
 	if ((mapping && mapping->kind == MAPPING_TRAMPOLINE) || is_after_call(ra) || is_trampoline(ra))
 		return RETURNS_YES;

@@ -31,7 +31,9 @@ const GENERATED: u64 = CODE + 0x1_0000;
 const JUMPED: u64 = GENERATED + 0x40;
 const CALLED: u64 = GENERATED + 0x80;
 const CALLED_LOCALLY: u64 = GENERATED + 0xc0;
-const BEHIND_CALLS: [u64; 4] = [NATIVE, WITHOUT_CFI, PENDING, CALLED];
+/// Code in no mapping, behind a call.
+const UNMAPPED: u64 = CODE + 0x5000;
+const BEHIND_CALLS: [u64; 5] = [NATIVE, WITHOUT_CFI, PENDING, CALLED, UNMAPPED];
 
 const ARCHITECTURES: [Architecture; 2] = [Architecture::X86_64, Architecture::Aarch64];
 const KINDS: [MappingKind; 3] = [
@@ -269,6 +271,25 @@ fn missing_tables_are_told() {
         let stack = walk_from(architecture, MappingKind::Anonymous, 1, &words);
         let found = (stack.frames.len(), stack.end, stack.end_pc.get());
         assert_eq!(found, (1, End::TableNotLoaded, PENDING));
+    }
+}
+
+/// So it is if the chain leads to a call in memory that is newer than the mappings; where there is no call, it is no code.
+#[test]
+fn new_memory_is_told() {
+    for (address, end, end_pc) in [
+        (UNMAPPED, End::NoMapping, UNMAPPED),
+        (UNMAPPED + 8, End::AnonymousCode, START),
+    ] {
+        let direct = [Is(0), At(3), Is(address)];
+        let on_trial = [Is(0), At(3), Is(JUMPED), At(5), Is(address)];
+        for architecture in ARCHITECTURES {
+            for words in [&direct[..], &on_trial] {
+                let stack = walk_from(architecture, MappingKind::Anonymous, 1, words);
+                let found = (stack.frames.len(), stack.end, stack.end_pc.get());
+                assert_eq!(found, (1, end, end_pc), "{architecture:?}: {stack:x?}");
+            }
+        }
     }
 }
 

@@ -21,11 +21,12 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
     /// Returns whether `ra` can be a return address: in executable memory, and after a call, in a trampoline, or
     /// in generated code.
     ///
-    /// The mapping need not be current: the lookup of the rule checks that.
-    pub(super) fn judge_return_address(&mut self, ra: Avma) -> Returns {
+    /// The mapping need not be current: the lookup of the rule checks that. `from_generated`: a frame of generated code has it,
+    /// which may be called by code in memory that is newer than the mappings.
+    pub(super) fn judge_return_address(&mut self, ra: Avma, from_generated: bool) -> Returns {
         let mapping = mapping::find(self.tables.mappings, ra.wrapping_sub(1)).map(|mapping| mapping.kind);
         let is_known = match mapping {
-            None if !self.tables.changing => self.is_trampoline(ra),
+            None if !self.tables.changing && !from_generated => self.is_trampoline(ra),
             Some(MappingKind::Trampoline) => true,
             None | Some(_) => self.is_after_call(ra) || self.is_trampoline(ra),
         };

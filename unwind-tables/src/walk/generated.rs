@@ -49,7 +49,7 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         let Some(ra) = (self.read)(ra_slot) else {
             return false;
         };
-        let is_known = self.judge_return_address(Avma::new(ra)) == Returns::Yes;
+        let is_known = self.judge_return_address(Avma::new(ra), true) == Returns::Yes;
         is_known
             && self
                 .go_to_caller(ra_slot.wrapping_add(8), ra_slot, fp_slot)
@@ -117,8 +117,8 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         }
     }
 
-    /// Returns the end of a walk for which a step found `end`: without frames on trial. If only a table is missing, that remains the cause,
-    /// and where: with it, the walk may go on. On a deep stack, frames on trial can have taken the places of others; then the innermost ones
+    /// Returns the end of a walk for which a step found `end`: without frames on trial. If only a table or a mapping is missing, that
+    /// remains the cause, and where: with it, the walk may go on. On a deep stack, frames on trial can have taken the places of others; then the innermost ones
     /// are left.
     pub(super) fn end_of_trial(&mut self, end: End) -> End {
         let Some(trial) = self.trial.take() else {
@@ -130,7 +130,7 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         };
         self.frames.truncate(count);
         self.bases.truncate(count);
-        if end == End::TableNotLoaded {
+        if matches!(end, End::TableNotLoaded | End::NoMapping) {
             return end;
         }
         self.pc = trial.pc;
