@@ -201,17 +201,20 @@ struct task_struct___stack {
 	struct mm_struct___stack *mm;
 } __attribute__((preserve_access_index));
 
-/* Returns how many parts of the stack from `start` on are to be copied: to where the thread's stack was last found to end. */
+/*
+ * Returns how many parts of the stack from `start` on are to be copied: to where the thread's stack was last found to end, or to that of
+ * the program's first thread. The program may be another one by now, on a stack that ends elsewhere.
+ */
 static __always_inline u32 wanted_parts(struct scratch *scratch, u64 start)
 {
 	struct task_struct___stack *task = (void *)bpf_get_current_task_btf();
+	u64 first = BPF_CORE_READ(task, mm, start_stack);
 	u64 end = scratch->wanted.habits.stack_end;
 
-	if (end < start) {
-		end = BPF_CORE_READ(task, mm, start_stack);
-		if (end < start || end - start > STACK_PARTS * STACK_PART)
-			return USUAL_PARTS;
-	}
+	if (first - start <= STACK_PARTS * STACK_PART && end < first)
+		end = first;
+	if (end < start)
+		return USUAL_PARTS;
 
 	u64 parts = (end - start + STACK_PART - 1) / STACK_PART;
 
