@@ -117,9 +117,9 @@ static __always_inline void settle_trial(struct walk *walk, u32 rule)
 }
 
 /*
- * Returns the end of a walk for which a step found `end`: without frames on trial. If only a table or a mapping is missing, that remains the
- * cause, and where: with it, the walk may go on. On a deep stack, frames on trial can have taken the places of others; then the innermost ones are
- * left.
+ * Returns the end of a walk for which a step found `end`: without frames on trial. If only a table or a mapping is missing, that remains
+ * the cause, and where: with it, the walk may go on. On a deep stack, frames on trial can have taken the places of others; then the
+ * innermost ones are left.
  */
 static __always_inline enum end_cause end_of_trial(struct walk *walk, enum end_cause end)
 {

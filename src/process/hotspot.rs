@@ -28,8 +28,12 @@ const MAX_FLAG_BYTES: u64 = 256;
 /// MAX bytes of the interpreter, which has 200 KiB, and MAX heaps of code, which are three.
 const MAX_INTERPRETER: u64 = 16 << 20;
 const MAX_HEAPS: u64 = 8;
-/// Fields that lead to the interpreter's code and to heaps of code: names of the type, and of the field.
-const FIELDS: [(&[&[u8]], &[u8]); 9] = [
+/// Fields that lead to the flags, to the interpreter's code and to heaps of code: names of the type, and of the field.
+const FIELDS: [(&[&[u8]], &[u8]); 13] = [
+    (&FLAG_TYPES, b"flags"),
+    (&FLAG_TYPES, b"numFlags"),
+    (&FLAG_TYPES, b"_name"),
+    (&FLAG_TYPES, b"_addr"),
     (&[b"AbstractInterpreter"], b"_code"),
     (&[b"StubQueue"], b"_stub_buffer"),
     (&[b"StubQueue"], b"_buffer_limit"),
@@ -74,14 +78,8 @@ pub(super) fn frame_pointers(
         MappedCode::Anonymous | MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
     });
     let jvms = placed.filter(|(module, _)| module.path.file_name().is_some_and(|name| name == LIBRARY));
-    let mut jvms = jvms.map(|(module, bias)| Jvm { module, bias, memory });
-    let Some(jvm) = jvms.find(|jvm| jvm.flag().is_some_and(|value| value != 0)) else {
-        return FramePointers::default();
-    };
-    FramePointers {
-        are_kept: true,
-        methods: ascending(jvm.methods().unwrap_or_default()),
-    }
+    let mut found = jvms.filter_map(|(module, bias)| Jvm { module, bias, memory }.frame_pointers());
+    found.find(|found| found.are_kept).unwrap_or_default()
 }
 
 /// Ranges in order; of those that overlap, the first.
@@ -104,14 +102,8 @@ struct Jvm<'a> {
     memory: &'a ProcessMemory,
 }
 
-/// Where the JVM has its flags, and what one looks like.
-#[derive(Default)]
-struct Flags {
-    first: Option<Avma>,
-    count: Option<Avma>,
-    name_at: Option<u64>,
-    value_at: Option<u64>,
-}
+/// The fields of [`FIELDS`], where the JVM has them.
+type Fields = [Option<Field>; FIELDS.len()];
 
 /// A field, as the JVM describes it.
 #[derive(Clone, Copy, Debug)]
@@ -123,17 +115,27 @@ struct Field {
 }
 
 impl Jvm<'_> {
+    /// Returns what is known of its code; `None` if its tables or its flag are not found.
+    fn frame_pointers(&self) -> Option<FramePointers> {
+        let [variables, types] = self.tables()?;
+        let fields = self.fields(variables)?;
+        let are_kept = self.flag(types, &fields)? != 0;
+        let methods = self.methods(&fields).filter(|_| are_kept);
+        Some(FramePointers {
+            are_kept,
+            methods: ascending(methods.unwrap_or_default()),
+        })
+    }
+
     /// Where the interpreter is, and the compiled methods, unless there is other code in the same heap; `None` if it is not found, or not
     /// there yet.
-    fn methods(&self) -> Option<Vec<Range<Avma>>> {
-        let [variables, _] = self.tables()?;
-        let fields = self.fields(variables)?;
-        let [code, buffer, bytes, ..] = fields;
+    fn methods(&self, fields: &Fields) -> Option<Vec<Range<Avma>>> {
+        let &[_, _, _, _, code, buffer, bytes, ..] = fields;
         let queue = Avma::new(self.word(code?.address)?);
         let start = Avma::new(self.word(queue.wrapping_add(buffer?.offset))?);
         let bytes = u64::from(self.half(queue.wrapping_add(bytes?.offset))?).min(MAX_INTERPRETER);
         let interpreter = start..start.wrapping_add(bytes);
-        let mut methods = self.heaps(&fields).unwrap_or_default();
+        let mut methods = self.heaps(fields).unwrap_or_default();
         // The interpreter's heap has all code that is not of methods.
         methods.retain(|heap| !heap.contains(&interpreter.start));
         methods.push(interpreter);
@@ -141,7 +143,7 @@ impl Jvm<'_> {
     }
 
     /// Heaps of code.
-    fn heaps(&self, fields: &[Option<Field>; FIELDS.len()]) -> Option<Vec<Range<Avma>>> {
+    fn heaps(&self, fields: &Fields) -> Option<Vec<Range<Avma>>> {
         let &[.., heaps, memory, low, high, data, length] = fields;
         let list = Avma::new(self.word(heaps?.address)?);
         let length = u64::from(self.half(list.wrapping_add(length?.offset))?).min(MAX_HEAPS);
@@ -155,8 +157,7 @@ impl Jvm<'_> {
         (0..length).map(heap).collect()
     }
 
-    /// The fields of [`FIELDS`], where the JVM has them.
-    fn fields(&self, variables: Avma) -> Option<[Option<Field>; FIELDS.len()]> {
+    fn fields(&self, variables: Avma) -> Option<Fields> {
         let mut fields = [None; FIELDS.len()];
         self.each(variables, VARIABLE_BYTES, |entry| {
             let [Some(kind), Some(name), Some(offset), Some(address)] =
@@ -177,13 +178,12 @@ impl Jvm<'_> {
     }
 
     /// The value of the flag; `None` if it is not found.
-    fn flag(&self) -> Option<u8> {
-        let [variables, types] = self.tables()?;
-        let flags = self.describe_flags(variables)?;
+    fn flag(&self, types: Avma, fields: &Fields) -> Option<u8> {
+        let &[first, count, name, value, ..] = fields;
         let bytes = self.flag_bytes(types)?;
-        let (name_at, value_at) = (flags.name_at?, flags.value_at?);
-        let first = Avma::new(self.word(flags.first?)?);
-        let count = self.word(flags.count?)?.min(MAX_ENTRIES);
+        let (name_at, value_at) = (name?.offset, value?.offset);
+        let first = Avma::new(self.word(first?.address)?);
+        let count = self.word(count?.address)?.min(MAX_ENTRIES);
         let entries = self.read(first, count.checked_mul(bytes)?)?;
         let mut entries = entries.chunks_exact(usize::try_from(bytes).ok()?);
         let found =
@@ -203,27 +203,6 @@ impl Jvm<'_> {
             self.word(variable).map(Avma::new)
         };
         Some([table("gHotSpotVMStructs")?, table("gHotSpotVMTypes")?])
-    }
-
-    fn describe_flags(&self, variables: Avma) -> Option<Flags> {
-        let mut flags = Flags::default();
-        self.each(variables, VARIABLE_BYTES, |entry| {
-            let [kind, field, offset, address] = [0, 8, 32, 40].map(|at| word_at(entry, at));
-            let is = |name| field.is_some_and(|field| self.is_named(field, name));
-            if !kind.is_some_and(|kind| self.is_flag(kind)) {
-                return;
-            }
-            if is(b"flags") {
-                flags.first = address.map(Avma::new);
-            } else if is(b"numFlags") {
-                flags.count = address.map(Avma::new);
-            } else if is(b"_name") {
-                flags.name_at = offset;
-            } else if is(b"_addr") {
-                flags.value_at = offset;
-            }
-        })?;
-        Some(flags)
     }
 
     /// Bytes of a flag's description.
