@@ -24,6 +24,13 @@ const volatile bool follow_fork = false;
 const volatile bool traces_faults = false;
 /* Note which memory blocks are freed from (--verdict), see process/freed.h: every block is recorded. */
 const volatile bool notes_frees = false;
+/* Read the frames of Python (python/chain.h). */
+const volatile bool reads_python = false;
+/* Masks of records of code objects, of chains and of frames of chains; MAX frames that may be used. */
+const volatile u32 python_code_mask = 0;
+const volatile u32 python_chain_mask = 0;
+const volatile u32 python_frame_mask = 0;
+const volatile u32 python_frame_capacity = 0;
 /* Number of "page fault" in the user side's function table. */
 const volatile u32 fault_function = 0;
 /* Binary logarithm of the bytes of a page. */

@@ -98,7 +98,7 @@ static __always_inline u32 kernel_record(struct walk *walk, u32 bytes, u32 alloc
 	u64 id = mix(walk->hash, allocator << 8 | walk->end);
 	u32 *stored = bpf_map_lookup_elem(&stack_ids, &id);
 
-	return stored ? *stored : store_stack(walk, id, 0, 0, allocator);
+	return stored ? *stored : store_stack(walk, id, 0, 0, allocator, 0);
 }
 
 /* Returns the index of the record of the kernel stack at an event, or that of "not walked" if no stack can be read. */

@@ -9,6 +9,8 @@
 #include "fast/state.h"
 #include "kernel.h"
 #include "process/freed_memory.h"
+#include "python/layout.h"
+#include "python/walk.h"
 #include "shared.h"
 #include "store/store_maps.h"
 
@@ -135,6 +137,50 @@ struct {
 
 /* How far these notes can be relied upon, by instance. Written by probes; read by user space. */
 SEC(".bss.trust") struct trust trusts[TRUSTS];
+
+/* Where the Python interpreter of a process has its frames, by slot. Written by user space once a probe sees code objects end, and by
+ * lifecycle probes; read by probes. */
+SEC(".bss.python") struct python_layout python_layouts[MAX_PROCESSES];
+
+/* Room for reading chains of Python frames, by scratch. Used by probes only. Size: as `scratches` if Python is traced. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, u32);
+	__type(value, struct python_walk);
+	__uint(max_entries, 1);
+} python_walks SEC(".maps");
+
+/* Code objects, chains of Python frames, and the frames of all chains. Written by probes; read by user space in place. Sizes: constants
+ * of user space; beyond them, functions are unknown and stacks have no Python frames. */
+SEC(".bss.pycodes") struct python_code python_codes[1];
+SEC(".bss.pychains") struct python_chain python_chains[1];
+SEC(".bss.pyframes") u64 python_frames[1];
+
+/* How much of them is used. Written by probes; read by user space. */
+SEC(".bss.pyusage") struct python_usage python_usage;
+
+/* Chains that were found last, by their hash, and numbers that tell apart the code objects at one address (python/chain.h). Written and
+ * read by probes. */
+SEC(".bss.pyrecent") u64 python_recent[PYTHON_RECENT];
+SEC(".bss.pyversions") u32 python_versions[PYTHON_VERSIONS];
+
+/* Address of a code object and instance to the number of its record. Written and read by probes. Size: as `python_codes`. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct python_code_key);
+	__type(value, u32);
+	__uint(max_entries, 1);
+} python_code_numbers SEC(".maps");
+
+/* Hash of a chain, of what is stored of it, to its number. Written and read by probes. Size: as `python_chains`. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, u64);
+	__type(value, u32);
+	__uint(max_entries, 1);
+} python_chain_numbers SEC(".maps");
 
 /* Mapping calls of traced processes, and their page faults, in order. Written by probes; read by user space several times a
  * second, and when a quarter is full. Size: 8 MiB with --mmap, 16 MiB with --faults, a page without; beyond it, they are

@@ -65,6 +65,12 @@ struct compared {
 	enum reload_request reload_request;
 	enum deferral deferral;
 	struct deferred_walk deferred_walk;
+	enum python_limits python_limits;
+	enum python_entry python_entry;
+	enum python_string python_string;
+	enum python_end python_end;
+	enum python_frame_layout python_frame_layout;
+	enum python_code_number python_code_number;
 };
 const volatile struct compared compared = {};
 
@@ -220,6 +226,14 @@ int forget_blocks(void *ctx)
 		bpf_for_each_map_elem(&freed_blocks, forget_note, NULL, 0);
 		bpf_for_each_map_elem(&taken_ranges, forget_note, NULL, 0);
 	}
+	return 0;
+}
+
+/* Attached to the function that ends a code object of Python, which is its only argument. */
+SEC("uprobe")
+int python_code_end(struct pt_regs *ctx)
+{
+	python_code_ends(ctx->ARGUMENT_1);
 	return 0;
 }
 

@@ -395,7 +395,10 @@ struct stack_record {
 	/* Blocks allocated from it that were lost: they are neither in totals nor stored. */
 	u64 lost_bytes;
 	u64 lost_blocks;
-	u64 unused[2];
+	/* Number of the chain of Python frames; 0 for none. */
+	u32 python;
+	u32 unused;
+	u64 unused_too;
 };
 
 /*
@@ -514,6 +517,9 @@ enum counter {
 	COUNTER_NESTED_REGION_CALL = 29,
 	/* A walk that user space could have finished, not sent there: there was no room. */
 	COUNTER_LOST_DEFERRAL = 30,
+	/* A Python function that is unknown, and a chain of Python frames that is not stored: there was no room. */
+	COUNTER_LOST_PYTHON_CODE = 31,
+	COUNTER_LOST_PYTHON_CHAIN = 32,
 	COUNTERS,
 };
 

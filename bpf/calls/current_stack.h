@@ -18,6 +18,7 @@
 #include "maps.h"
 #include "process/changes.h"
 #include "process/processes.h"
+#include "python/chain.h"
 #include "store/scratch.h"
 #include "store/stacks.h"
 
@@ -44,12 +45,23 @@ static __always_inline void request_generated(u64 owner, struct walk *walk)
 		request_reload(owner, walk);
 }
 
-/* Returns the stack id of a finished walk. */
-static __always_inline u64 stack_id(struct walk *walk, struct wanted_stack *wanted)
+/* Returns the stack id of a finished walk, as if it had no Python frames. */
+static __always_inline u64 native_id(struct walk *walk, struct wanted_stack *wanted)
 {
 	u64 id = mix(walk->hash, (u64)epoch_of(wanted->view) << 32 | instance_of(wanted->owner));
 
 	return mix(id, wanted->function << 8 | walk->end);
+}
+
+/* Returns the id of the stack with a native id and a chain of Python frames. */
+static __always_inline u64 id_with_python(u64 native, u32 python)
+{
+	return python ? mix(native, python) : native;
+}
+
+static __always_inline u64 stack_id(struct walk *walk, struct wanted_stack *wanted)
+{
+	return id_with_python(native_id(walk, wanted), wanted->python);
 }
 
 /*
@@ -62,7 +74,8 @@ static __noinline u32 record_of_walk(struct walk *walk, struct wanted_stack *wan
 	u32 *stored = bpf_map_lookup_elem(&stack_ids, &id);
 
 	return stored ? *stored
-		      : store_stack(walk, id, instance_of(wanted->owner), epoch_of(wanted->view), wanted->function);
+		      : store_stack(walk, id, instance_of(wanted->owner), epoch_of(wanted->view), wanted->function,
+				    wanted->python);
 }
 
 static __always_inline void begin_wanted_walk(struct fast_walk *fast, struct wanted_stack *wanted)
@@ -108,6 +121,25 @@ __noinline u32 record_unfinished(u32 key)
 }
 
 /*
+ * Returns the index of the record of the stack that a memo has found, but with the wanted Python frames; NO_STACK if that was not stored
+ * yet.
+ */
+static __always_inline u32 recall_with_python(struct memo *memo, u32 stack, u32 python)
+{
+	u64 id = id_with_python(memo->native_id, python);
+	u32 *stored;
+
+	if (memo->python == python)
+		return stack;
+	stored = bpf_map_lookup_elem(&stack_ids, &id);
+	if (!stored)
+		return NO_STACK;
+	memo->python = python;
+	memo->stack = *stored;
+	return *stored;
+}
+
+/*
  * Returns the index of the record of the stack that scratch `key` wants, if a memo has it; else NO_STACK. Needs only the
  * stack and frame pointer of the registers. Not static: verified once, by itself.
  */
@@ -137,6 +169,8 @@ __noinline u32 recall_record(u32 key)
 	if (!memo)
 		return NO_STACK;
 	stack = recall_stack(fast, memo, wanted->pc, wanted->state, wanted->function);
+	if (reads_python && stack != NO_STACK)
+		stack = recall_with_python(memo, stack, wanted->python);
 	release_memo(memo);
 	judge_memo(&wanted->habits, stack != NO_STACK);
 	if (check_walks && stack != NO_STACK)
@@ -160,6 +194,8 @@ __noinline u32 remember_record(u32 key, u32 stack)
 	if (!memo)
 		return 0;
 	remember_stack(fast, memo, wanted->pc, wanted->state, wanted->function, stack);
+	memo->native_id = native_id(&fast->walk, wanted);
+	memo->python = wanted->python;
 	release_memo(memo);
 	return 0;
 }
@@ -229,7 +265,15 @@ static __always_inline u32 current_stack(struct pt_regs *ctx, struct habits *hab
 	scratch->wanted.owner = owner;
 	scratch->wanted.function = function;
 	scratch->wanted.habits = habits ? *habits : (struct habits){};
-	/* Always first: it completes `wanted` for the others. The scratch is this probe's alone until it is released. */
+	scratch->wanted.python = 0;
+	if (reads_python) {
+		u32 python = find_python_chain(key);
+
+		if (python == NEW_CHAIN)
+			python = store_python_chain(key);
+		scratch->wanted.python = python;
+	}
+	/* Before all that walks: it completes `wanted` for the others. The scratch is this probe's alone until it is released. */
 	index = recall_record(key);
 	if (index == NO_STACK || check_walks)
 		save_other_registers(ctx, scratch->fast.walk.at_probe);

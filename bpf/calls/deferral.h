@@ -84,6 +84,7 @@ static __always_inline bool describe_walk(struct scratch *scratch, u32 stand_in)
 	deferred->instance = instance_of(wanted->owner);
 	deferred->stand_in = stand_in;
 	deferred->function = wanted->function;
+	deferred->python = wanted->python;
 	deferred->epoch = epoch_of(wanted->view);
 	deferred->end = walk->end;
 	deferred->frame_count = walk->frame_count;

@@ -77,6 +77,9 @@ struct deferred_walk {
 	u64 stack_start;
 	u32 parts;
 	u32 sent_stack;
+	/* Number of the chain of Python frames; 0 for none. */
+	u32 python;
+	u32 unused;
 	u64 unread[STACK_PARTS / PARTS_PER_WORD];
 	/* Trampoline of return probes, and the addresses that it has replaced. */
 	u64 trampoline;

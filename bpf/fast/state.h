@@ -60,6 +60,9 @@ struct memo {
 	/* Index of the stack record that the walk found, and the allocator function that was called from there. */
 	u32 stack;
 	u32 function;
+	/* Id of that stack without its Python frames, and the number of these, which are no part of a walk. */
+	u64 native_id;
+	u32 python;
 	/* The walk's trail. The last slot is repeated up to a multiple of four. */
 	u32 stack_bytes;
 	u16 slot_count;

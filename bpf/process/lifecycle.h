@@ -44,6 +44,8 @@ struct beginning {
 	enum instance_origin origin;
 	u32 parent;
 	u32 parent_epoch;
+	/* Slot of an instance that it was forked from. */
+	u32 parent_slot;
 	/* See struct process. */
 	u64 borrowed;
 	u32 lender;
@@ -87,6 +89,19 @@ static __always_inline void record_instance(u32 instance, u32 slot, struct begin
 	__sync_lock_test_and_set(&record->tgid, beginning->tgid);
 }
 
+/* A child of fork has its parent's interpreter at first. */
+static __always_inline void begin_python(u32 instance, u32 slot, struct beginning *beginning)
+{
+	struct python_layout *to = &python_layouts[slot & (MAX_PROCESSES - 1)];
+	struct python_layout *from = &python_layouts[beginning->parent_slot & (MAX_PROCESSES - 1)];
+
+	to->instance = 0;
+	if (beginning->origin != ORIGIN_FORKED || !from->instance || from->instance != beginning->parent)
+		return;
+	bpf_probe_read_kernel(to, sizeof(*to), from);
+	__sync_lock_test_and_set(&to->instance, instance);
+}
+
 /* Begins an instance in a slot that only the caller uses. Returns false if no instance number or entry in `owners` is left. */
 static __always_inline bool begin_in_slot(u32 slot, struct beginning *beginning)
 {
@@ -104,6 +119,8 @@ static __always_inline bool begin_in_slot(u32 slot, struct beginning *beginning)
 	process->changes_announced = beginning->changing;
 	process->changes_published = 0;
 	process->changed_at = 0;
+	if (reads_python)
+		begin_python(instance, slot, beginning);
 	record_instance(instance, slot, beginning);
 	__sync_lock_test_and_set(&process->state, (u64)instance << 32);
 	if (bpf_map_update_elem(&owners, &tgid, &owner, BPF_ANY)) {
@@ -264,6 +281,7 @@ static __always_inline void process_forks(struct task_struct___read *parent, str
 		.tgid = tgid,
 		.origin = ORIGIN_FORKED,
 		.parent = instance_of(owner),
+		.parent_slot = slot_of(owner),
 	};
 
 	borrow_lists(&beginning, owner);

@@ -20,6 +20,8 @@ struct wanted_stack {
 	bool changing;
 	/* Set if the memo was tried: the walk's result is to be stored in it. */
 	bool tries_memo;
+	/* Number of the chain of Python frames; 0 for none. */
+	u32 python;
 	/* Copy of the thread's; all zeros if it has none. */
 	struct habits habits;
 };

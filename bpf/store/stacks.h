@@ -81,7 +81,7 @@ static __always_inline u64 reserve_record(void)
 }
 
 /* Stores the stack of a finished walk; returns its index, or that of the function's "not stored" record. */
-static __always_inline u32 store_stack(struct walk *walk, u64 id, u32 instance, u32 epoch, u32 function)
+static __always_inline u32 store_stack(struct walk *walk, u64 id, u32 instance, u32 epoch, u32 function, u32 python)
 {
 	u64 kept = has_left_out(walk) ? MAX_FRAMES : walk->frame_count;
 	u64 frames_at = reserve_frames(kept);
@@ -109,6 +109,7 @@ static __always_inline u32 store_stack(struct walk *walk, u64 id, u32 instance, 
 	record->function = function;
 	record->epoch = epoch;
 	record->instance = instance;
+	record->python = python;
 
 	if (bpf_map_update_elem(&stack_ids, &id, &index, BPF_NOEXIST) == 0)
 		return index;

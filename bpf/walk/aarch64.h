@@ -32,6 +32,7 @@ struct pt_regs {
 #define RESULT regs[0]
 #define FRAME_POINTER regs[29]
 #define PROGRAM_COUNTER pc
+#define THREAD_POINTER uw.tp_value
 /* A system call's result overwrites its first argument, of which the kernel keeps a copy. */
 #define SYSCALL_ARGUMENT_0 orig_x0
 #define SYSCALL_ARGUMENT_1 regs[1]

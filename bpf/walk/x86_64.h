@@ -34,6 +34,7 @@ struct pt_regs {
 #define RESULT ax
 #define FRAME_POINTER bp
 #define PROGRAM_COUNTER ip
+#define THREAD_POINTER fsbase
 #define SYSCALL_ARGUMENT_0 di
 #define SYSCALL_ARGUMENT_1 si
 #define SYSCALL_ARGUMENT_2 dx

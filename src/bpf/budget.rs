@@ -147,7 +147,7 @@ const MEASURED: &[Row] = &[
         AttachPath::Session,
         Walk::Dwarf,
         Sampling::All,
-        282,
+        346,
     ),
     (
         "forget_blocks",
@@ -186,6 +186,7 @@ fn taken(
     calls: CallTrace,
 ) -> Option<BTreeMap<String, Usage>> {
     let settings = Settings {
+        python: true,
         walk,
         fast_paths: FastPaths::default(),
         attach,
@@ -230,6 +231,7 @@ fn taken(
         &programs.process_rename,
         &programs.process_exit,
         &programs.process_fork,
+        &programs.python_code_end,
         &programs.forget_blocks,
         &programs.waiting_regions,
     ];

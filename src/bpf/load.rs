@@ -132,6 +132,8 @@ pub struct Settings {
     pub sampling: Sampling,
     /// Traces what processes announce by USDT probes instead of calls of allocators.
     pub announced: bool,
+    /// Reads the frames of Python, where there are some.
+    pub python: bool,
     /// Calls that are reported one by one.
     pub calls: CallTrace,
     /// Process that is stopped where it is about to end.
@@ -174,6 +176,10 @@ const YOUNG_SHARE: u32 = 32;
 /// Distinct stacks of the kernel's own walk, in benchmarks.
 const KERNEL_STACKS: u32 = 1 << 16;
 
+/// Records of code objects of Python, some 400 bytes each, and frames of all chains, 8 bytes each.
+const PYTHON_CODES: u32 = 1 << 14;
+const PYTHON_FRAMES: u32 = 1 << 20;
+
 /// Maximum number of freed blocks that are noted, some 100 bytes each.
 const MAX_FREED: u32 = 1 << 22;
 
@@ -211,6 +217,29 @@ pub(super) struct Sizes {
     pub(super) frames: u32,
     /// Frames that may be used; not a power of two.
     pub(super) frame_capacity: u32,
+    pub(super) python: PythonSizes,
+}
+
+/// Entries of the arrays for Python; powers of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PythonSizes {
+    pub(super) codes: u32,
+    pub(super) chains: u32,
+    pub(super) frames: u32,
+}
+
+impl PythonSizes {
+    /// Nothing is kept of Python.
+    const NONE: Self = Self {
+        codes: 1,
+        chains: 1,
+        frames: 1,
+    };
+    const ALL: Self = Self {
+        codes: PYTHON_CODES,
+        chains: types::python_limits::PYTHON_CHAINS.0,
+        frames: PYTHON_FRAMES,
+    };
 }
 
 impl Sizes {
@@ -236,6 +265,7 @@ impl Sizes {
             variances: if sampling == Sampling::All { 1 } else { stacks },
             frames: power_of_two("number of frames", frame_capacity, MAX_FRAME_ENTRIES)?,
             frame_capacity,
+            python: PythonSizes::NONE,
         })
     }
 
@@ -275,6 +305,10 @@ pub(super) fn load<'obj>(
     if settings.sampling == Sampling::All && settings.sizes.is_none() {
         sizes.keep_young(settings.capacity.blocks);
     }
+    let reads_python = settings.python && matches!(settings.walk, Walk::Dwarf | Walk::Fp);
+    if reads_python {
+        sizes.python = PythonSizes::ALL;
+    }
     let mut object = MemleakSkelBuilder::default().open(storage)?;
     choose_programs(&mut object, settings);
     choose_region_programs(&mut object, settings)?;
@@ -293,6 +327,12 @@ pub(super) fn load<'obj>(
     set_knobs(&mut object, settings, &sizes)?;
     store_maps!(object).set(&sizes, &settings.capacity, settings.calls)?;
     set_array_sizes(&mut object, &sizes)?;
+    if reads_python {
+        let walks = object.maps.scratches.max_entries();
+        object.maps.python_walks.set_max_entries(walks)?;
+        object.maps.python_code_numbers.set_max_entries(sizes.python.codes)?;
+        object.maps.python_chain_numbers.set_max_entries(sizes.python.chains)?;
+    }
     object.maps.stand_ins.set_max_entries(sizes.stand_ins.max(1))?;
     object.maps.sent_stacks.set_max_entries(sent_stacks()?)?;
     if settings.walk == Walk::Kernel {
@@ -326,6 +366,7 @@ fn choose_programs(object: &mut OpenMemleakSkel<'_>, settings: &Settings) {
     programs.allocation_session.set_autoload(session && probed);
     programs.allocation_return.set_autoload(!session && probed);
     programs.exit_hook.set_autoload(settings.held.is_some());
+    programs.python_code_end.set_autoload(settings.python);
     programs.allocation_entry.set_autoload(probed);
     programs.free_entry.set_autoload(probed);
     programs.calibration_session.set_autoload(session);
@@ -339,6 +380,7 @@ fn choose_programs(object: &mut OpenMemleakSkel<'_>, settings: &Settings) {
             &mut programs.usdt_free,
             &mut programs.loader_hook,
             &mut programs.exit_hook,
+            &mut programs.python_code_end,
             &mut programs.calibration_entry,
             &mut programs.calibration_return,
         ] {
@@ -373,6 +415,11 @@ fn set_knobs(object: &mut OpenMemleakSkel<'_>, settings: &Settings, sizes: &Size
     knobs.held_process = settings.held.unwrap_or(0);
     knobs.notes_frees = settings.frees.is_some();
     knobs.page_shift = pages::bytes().trailing_zeros();
+    knobs.reads_python = sizes.python != PythonSizes::NONE;
+    knobs.python_code_mask = sizes.python.codes - 1;
+    knobs.python_chain_mask = sizes.python.chains - 1;
+    knobs.python_frame_mask = sizes.python.frames - 1;
+    knobs.python_frame_capacity = sizes.python.frames;
     if let Some(faults) = settings.faults {
         knobs.traces_faults = true;
         knobs.fault_function = faults.function.into();
@@ -403,6 +450,22 @@ fn set_array_sizes(object: &mut OpenMemleakSkel<'_>, sizes: &Sizes) -> Result<()
         ),
         (&mut maps.bss_cache, sizes.cache_slots(), size_of::<u64>()),
         (&mut maps.bss_memos, sizes.memos, size_of::<types::memo>()),
+        (
+            &mut maps.bss_pycodes,
+            sizes.python.codes,
+            size_of::<types::python_code>(),
+        ),
+        (
+            &mut maps.bss_pychains,
+            sizes.python.chains,
+            size_of::<types::python_chain>(),
+        ),
+        // A chain is written at once.
+        (
+            &mut maps.bss_pyframes,
+            sizes.python.frames + types::python_limits::PYTHON_FRAMES.0,
+            size_of::<u64>(),
+        ),
     ];
     for (map, entries, entry_bytes) in arrays {
         set_array_size(map, entries, entry_bytes)?;

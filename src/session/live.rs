@@ -180,6 +180,7 @@ impl<'obj> Live<'obj> {
             announced: prepared.probes.are_announced(),
             calls: config.calls.map_or(CallTrace::Off, |calls| calls.trace),
             held: hold.as_ref().and(started),
+            python: true,
             capacity: capacity(config, prepared),
         };
         let pids: Vec<_> = prepared

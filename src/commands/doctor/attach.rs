@@ -116,6 +116,7 @@ fn settings(path: AttachPath, regions: Option<CallHooks>) -> Settings {
         walk: Walk::Dwarf,
         fast_paths: FastPaths::default(),
         attach: path,
+        python: false,
         follow_fork: false,
         regions,
         frees: None,

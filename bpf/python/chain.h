@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Python frames: the chain that CPython keeps of the functions that the current thread runs, read as it allocates. User space puts
+ * them between the frames of the interpreter's own functions (leak-report/src/model/leak/python.rs).
+ *
+ * All memory of the interpreter is untrusted: what cannot be read, or is not what it is to be, ends the chain. The state is the
+ * thread's own, whether or not it may run Python code: no other thread changes it.
+ *
+ * A chain that was found before is recognized by its hash. It is of addresses of code objects, and of the number of code objects that
+ * have ended at addresses like theirs: another code object at the same address makes another hash (python/codes.h).
+ */
+#pragma once
+
+#include "config.h"
+#include "hash.h"
+#include "kernel.h"
+#include "maps.h"
+#include "process/processes.h"
+#include "python/codes.h"
+#include "python/walk.h"
+#include "store/scratch.h"
+
+/* No chain was found before; it is to be stored. */
+#define NEW_CHAIN (~0U)
+/* MAX frames that are read one by one, as they are not in the window: of generators, and of older versions all. */
+#define PYTHON_MAX_OUTSIDE 32
+
+/* From the kernel's arch/x86/include/asm/processor.h and arch/arm64/include/asm/processor.h: the fields needed here. */
+struct thread_struct___pointer {
+	unsigned long fsbase;
+	struct {
+		unsigned long tp_value;
+	} uw;
+} __attribute__((preserve_access_index));
+
+struct task_struct___pointer {
+	struct thread_struct___pointer thread;
+} __attribute__((preserve_access_index));
+
+/* Returns the address by which the current thread finds its own variables, which is its id for pthreads (x86-64). */
+static __always_inline u64 thread_pointer(void)
+{
+	struct task_struct___pointer *task = (void *)bpf_get_current_task_btf();
+
+	return task->thread.THREAD_POINTER;
+}
+
+static __always_inline struct python_layout *python_layout_at(u32 slot)
+{
+	return &python_layouts[slot & (MAX_PROCESSES - 1)];
+}
+
+/* Reads a field of `bytes` bytes that begin with `from`, which has room for them and `mask` more. */
+static __always_inline u64 python_word(u8 *from, u32 at, u32 mask)
+{
+	at &= mask & ~7U;
+	OPAQUE(at);
+	at &= mask & ~7U;
+	return *(stack_slot *)(from + at);
+}
+
+static __always_inline u8 python_byte(u8 *from, u32 at, u32 mask)
+{
+	OPAQUE(at);
+	return from[at & mask];
+}
+
+/* Reads `bytes` bytes of user memory, of at most `most`; a power of two. Returns false if they cannot be read. */
+static __always_inline bool read_python(void *to, u64 bytes, u64 most, u64 from)
+{
+	OPAQUE(bytes);
+	if (bytes == 0 || bytes > most)
+		return false;
+	return !bpf_probe_read_user(to, bytes, (void *)from);
+}
+
+/* Reads a thread state into `walk->state`. Returns false if it is not that of the current thread. */
+static __always_inline bool read_thread_state(struct python_walk *walk, struct python_layout *layout, u64 state, u64 thread)
+{
+	if (!state || !read_python(walk->state, layout->state_bytes, PYTHON_STATE_BYTES, state))
+		return false;
+	return python_word(walk->state, layout->thread_id, PYTHON_STATE_BYTES - 1) == thread;
+}
+
+/* Returns the state that the thread itself has noted; 0 if there is none. */
+static __always_inline u64 noted_thread_state(struct python_layout *layout, u64 thread)
+{
+	u64 at = layout->value_at;
+	u64 state;
+
+	if (!at) {
+		struct {
+			u32 is_made;
+			u32 number;
+		} key;
+
+		if (bpf_probe_read_user(&key, sizeof(key), (void *)(layout->runtime + layout->key - 4)) || !key.is_made)
+			return 0;
+		at = layout->values_at + (u64)key.number * layout->value_bytes;
+		layout->value_at = at;
+	}
+	return bpf_probe_read_user(&state, sizeof(state), (void *)(thread + at)) ? 0 : state;
+}
+
+/*
+ * Reads the current thread's state. Before 3.12, what a thread has noted is its state in the first interpreter: if there are others,
+ * only the state of the thread that runs Python code is known.
+ */
+static __always_inline bool find_thread_state(struct python_walk *walk, struct python_layout *layout, u64 thread)
+{
+	u64 next, current;
+
+	if (layout->current) {
+		u32 bytes = layout->current - layout->next_interpreter + 8;
+
+		if (!read_python(walk->runtime, bytes, PYTHON_RUNTIME_BYTES, layout->runtime + layout->next_interpreter))
+			return false;
+		next = *(u64 *)walk->runtime;
+		current = python_word(walk->runtime, bytes - 8, PYTHON_RUNTIME_BYTES - 1);
+		if (read_thread_state(walk, layout, current, thread))
+			return true;
+		if (next > 1)
+			return false;
+	}
+	return read_thread_state(walk, layout, noted_thread_state(layout, thread), thread);
+}
+
+/* Reads what there is of the block of frames up to the innermost one, if that is in the block. */
+static __always_inline void read_python_window(struct python_walk *walk, struct python_layout *layout)
+{
+	u64 chunk = layout->chunk ? python_word(walk->state, layout->chunk, PYTHON_STATE_BYTES - 1) : 0;
+	u64 bytes = walk->at + layout->frame_bytes - chunk;
+
+	walk->bytes = 0;
+	if (!chunk || walk->at < chunk || bytes > 1ULL << ADDRESS_BITS)
+		return;
+	if (bytes > PYTHON_WINDOW_BYTES)
+		bytes = PYTHON_WINDOW_BYTES;
+	walk->low = walk->at + layout->frame_bytes - bytes;
+	if (read_python(walk->window, bytes, PYTHON_WINDOW_BYTES, walk->low))
+		walk->bytes = bytes;
+}
+
+/* State of the loop over frames. */
+struct python_step {
+	struct python_walk *walk;
+	struct python_layout *layout;
+	u32 instance;
+};
+
+/* Adds a frame, or to the one before that it is the outermost of a frame of the main function. */
+static __always_inline void add_python_frame(struct python_walk *walk, u64 code, u64 instruction)
+{
+	u32 number = walk->frame_count & (PYTHON_FRAMES - 1);
+	u64 version = python_versions[python_version_of(code)];
+
+	walk->codes[number] = code;
+	walk->instructions[number] = instruction;
+	walk->frame_count++;
+	walk->hash = mix(mix(walk->hash, code), (version << 32) ^ (u32)instruction);
+}
+
+/* Notes that the frames up to here belong to one frame of the main function. */
+static __always_inline void end_python_group(struct python_walk *walk)
+{
+	u32 last = (walk->frame_count - 1) & (PYTHON_FRAMES - 1);
+
+	if (walk->frame_count && !(walk->codes[last] & PYTHON_IS_ENTRY)) {
+		walk->codes[last] |= PYTHON_IS_ENTRY;
+		walk->hash = mix(walk->hash, PYTHON_IS_ENTRY);
+		return;
+	}
+	add_python_frame(walk, PYTHON_IS_ENTRY, 0);
+}
+
+/* Reads the frame at `walk->at`, and goes to its caller. */
+static long read_python_frame(u64 step, struct python_step *context)
+{
+	struct python_walk *walk = context->walk;
+	struct python_layout *layout = context->layout;
+	u64 offset = walk->at - walk->low;
+	u8 *frame = walk->frame;
+	u64 code, instruction;
+	u8 mark;
+
+	if (!walk->at)
+		return 1;
+	if (walk->frame_count >= PYTHON_FRAMES) {
+		walk->end = PYTHON_DEPTH_LIMIT;
+		return 1;
+	}
+	if (walk->bytes && offset < walk->bytes && offset + layout->frame_bytes <= walk->bytes) {
+		OPAQUE(offset);
+		frame = walk->window + (offset & (PYTHON_WINDOW_BYTES - 1));
+	} else if (walk->outside++ >= PYTHON_MAX_OUTSIDE) {
+		walk->end = PYTHON_DEPTH_LIMIT;
+		return 1;
+	} else if (!read_python(walk->frame, layout->frame_bytes, PYTHON_FRAME_BYTES, walk->at)) {
+		walk->end = PYTHON_UNREADABLE;
+		return 1;
+	}
+	mark = python_byte(frame, layout->mark, PYTHON_FRAME_BYTES - 1);
+	walk->at = python_word(frame, layout->back, PYTHON_FRAME_BYTES - 1);
+	if (layout->entry == PYTHON_ENTRY_SHIM && mark == PYTHON_OWNED_BY_C) {
+		end_python_group(walk);
+		return 0;
+	}
+	code = python_word(frame, layout->code, PYTHON_FRAME_BYTES - 1) & ~PYTHON_IS_ENTRY;
+	instruction = python_word(frame, layout->instruction, PYTHON_FRAME_BYTES - 1);
+	/* Less than the size of a code object, which is not that large. */
+	instruction = layout->is_address ? instruction - code : (u32)instruction;
+	if (!code || instruction >> PYTHON_ENTRY_SHIFT) {
+		walk->end = PYTHON_UNREADABLE;
+		return 1;
+	}
+	if (layout->entry == PYTHON_ENTRY_EVERY || (layout->entry == PYTHON_ENTRY_FLAG && mark))
+		code |= PYTHON_IS_ENTRY;
+	add_python_frame(walk, code, instruction);
+	return 0;
+}
+
+/* Returns the place of the chains with a hash among those that were found last; such a word has the other bits of the hash, and the chain. */
+static __always_inline u64 *recent_chain(u64 hash)
+{
+	return &python_recent[hash & (PYTHON_RECENT - 1)];
+}
+
+/*
+ * Reads the chain of Python frames of the process and thread of scratch `key`. Returns its number if it was found before, 0 if there is
+ * none, or NEW_CHAIN: then the chain is in the room of `key`. Not static: verified once, by itself.
+ */
+__noinline u32 find_python_chain(u32 key)
+{
+	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &key);
+	struct python_walk *walk = bpf_map_lookup_elem(&python_walks, &key);
+	struct python_step step;
+	u64 thread = thread_pointer();
+	u64 recent;
+
+	if (!scratch || !walk)
+		return 0;
+	step.walk = walk;
+	step.instance = instance_of(scratch->wanted.owner);
+	step.layout = python_layout_at(slot_of(scratch->wanted.owner));
+	if (*(volatile u64 *)&step.layout->instance != step.instance)
+		return 0;
+	if (!find_thread_state(walk, step.layout, thread))
+		return 0;
+	walk->at = python_word(walk->state, step.layout->frame, PYTHON_STATE_BYTES - 1);
+	if (step.layout->is_indirect && bpf_probe_read_user(&walk->at, 8, (void *)(walk->at + step.layout->indirect)))
+		return 0;
+	if (!walk->at)
+		return 0;
+	walk->hash = mix(0, step.instance);
+	walk->frame_count = 0;
+	walk->outside = 0;
+	walk->end = PYTHON_WHOLE;
+	read_python_window(walk, step.layout);
+	/* Each frame of no function is one step more. */
+	bpf_loop(2 * PYTHON_FRAMES, read_python_frame, &step, 0);
+	if (walk->at && walk->end == PYTHON_WHOLE)
+		walk->end = PYTHON_DEPTH_LIMIT;
+	walk->hash = mix(walk->hash, walk->end);
+	recent = *(volatile u64 *)recent_chain(walk->hash);
+	if (recent && !((recent ^ walk->hash) & ~(u64)(PYTHON_CHAINS - 1)))
+		return recent & (PYTHON_CHAINS - 1);
+	return NEW_CHAIN;
+}

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Records of code objects, and of chains of Python frames.
+ *
+ * A code object that is running cannot end: its record is made where a chain has it for the first time. Many live for
+ * milliseconds (the body of a module, of a class), and their memory is used again at once: a probe where they end keeps a record
+ * from standing for another one.
+ */
+#pragma once
+
+#include "counters.h"
+#include "hash.h"
+#include "kernel.h"
+#include "maps.h"
+#include "process/pids.h"
+#include "process/processes.h"
+#include "python/walk.h"
+#include "seam.h"
+#include "store/scratch.h"
+
+/* Returns the place of the number that tells apart the code objects at an address. */
+static __always_inline u32 python_version_of(u64 code)
+{
+	return mix(0, code & ~PYTHON_IS_ENTRY) >> 40 & (PYTHON_VERSIONS - 1);
+}
+
+static __always_inline struct python_code *python_code_at(u32 number)
+{
+	struct python_code *all = python_codes;
+
+	OPAQUE(all);
+	return &all[number & python_code_mask];
+}
+
+/* Reads the characters of a string, at most `most` bytes of them: the last ones if `ends`. Returns false if they cannot be read. */
+static __always_inline bool read_python_text(struct python_layout *layout, u64 at, u8 *to, u64 most, bool ends, u32 *kind,
+					     u32 *length)
+{
+	u64 count, bytes, from;
+
+	if (bpf_probe_read_user(kind, sizeof(*kind), (void *)(at + layout->kind)) ||
+	    bpf_probe_read_user(&count, sizeof(count), (void *)(at + layout->length)))
+		return false;
+	*length = count;
+	from = at + (*kind & PYTHON_ASCII_BIT ? layout->ascii_data : layout->data);
+	bytes = (u64)*length * (*kind >> PYTHON_KIND_SHIFT & PYTHON_KIND_MASK);
+	if (bytes > most) {
+		if (ends)
+			from += bytes - most;
+		bytes = most;
+	}
+	OPAQUE(bytes);
+	if (bytes > most)
+		return false;
+	return bytes == 0 || !bpf_probe_read_user(to, bytes, (void *)from);
+}
+
+/* Fields of a code object, by which it is known again. */
+struct python_function {
+	u64 name_at;
+	u64 file_at;
+	u64 line_table;
+	u32 first_line;
+};
+
+/* Makes a record of the code object that `function` tells of. Returns its number, or PYTHON_UNKNOWN_CODE. */
+static __always_inline u32 record_python_code(struct python_layout *layout, u32 instance, u64 code,
+					      struct python_function *function)
+{
+	u64 number = python_usage.codes;
+	struct python_code *record;
+
+	if (number <= python_code_mask)
+		number = __sync_fetch_and_add(&python_usage.codes, 1);
+	if (number > python_code_mask) {
+		count(COUNTER_LOST_PYTHON_CODE);
+		return PYTHON_UNKNOWN_CODE;
+	}
+	record = python_code_at(number);
+	record->code = code;
+	record->instance = instance;
+	record->first_line = function->first_line;
+	record->name_at = function->name_at;
+	record->file_at = function->file_at;
+	record->line_table = function->line_table;
+	if (!read_python_text(layout, function->name_at, record->name, PYTHON_NAME_BYTES, false, &record->name_kind,
+			      &record->name_length) ||
+	    !read_python_text(layout, function->file_at, record->file, PYTHON_FILE_BYTES, true, &record->file_kind,
+			      &record->file_length))
+		return PYTHON_UNKNOWN_CODE;
+	/* A full barrier: a reader that sees this sees the other fields. */
+	__sync_lock_test_and_set(&record->is_read, 1);
+	return number;
+}
+
+/* Returns the number of the record of a code object, which is made if there is none; PYTHON_UNKNOWN_CODE if it is no code object. */
+static __always_inline u32 number_of_python_code(struct python_walk *walk, struct python_layout *layout, u32 instance, u64 code)
+{
+	struct python_code_key key = { .code = code, .instance = instance };
+	struct python_function function;
+	struct python_code *record;
+	u32 *known, number;
+	u32 bytes = layout->code_bytes;
+
+	OPAQUE(bytes);
+	if (bytes == 0 || bytes > PYTHON_CODE_BYTES || bpf_probe_read_user(walk->code, bytes, (void *)code) ||
+	    *(u64 *)(walk->code + 8) != layout->code_type)
+		return PYTHON_UNKNOWN_CODE;
+	function.name_at = *(stack_slot *)(walk->code + (layout->name & (PYTHON_CODE_BYTES - 8)));
+	function.file_at = *(stack_slot *)(walk->code + (layout->file & (PYTHON_CODE_BYTES - 8)));
+	function.line_table = *(stack_slot *)(walk->code + (layout->line_table & (PYTHON_CODE_BYTES - 8)));
+	function.first_line = *(stack_slot *)(walk->code + (layout->first_line & (PYTHON_CODE_BYTES - 4)));
+	known = bpf_map_lookup_elem(&python_code_numbers, &key);
+	if (known) {
+		record = python_code_at(*known);
+		if (record->name_at == function.name_at && record->file_at == function.file_at &&
+		    record->line_table == function.line_table && record->first_line == function.first_line)
+			return *known;
+	}
+	number = record_python_code(layout, instance, code, &function);
+	if (number != PYTHON_UNKNOWN_CODE && bpf_map_update_elem(&python_code_numbers, &key, &number, BPF_ANY))
+		count(COUNTER_LOST_PYTHON_CODE);
+	return number;
+}
+
+/* Handles the end of a code object. */
+static __always_inline void python_code_ends(u64 code)
+{
+	u64 owner = owner_of_process(current_tgid());
+	struct python_code_key key = { .code = code, .instance = instance_of(owner) };
+	u32 *known = bpf_map_lookup_elem(&python_code_numbers, &key);
+
+	if (!known)
+		return;
+	*(volatile u32 *)&python_code_at(*known)->is_dead = 1;
+	bpf_map_delete_elem(&python_code_numbers, &key);
+	__sync_fetch_and_add(&python_versions[python_version_of(code)], 1);
+}
+
+/* State of storing a chain. */
+struct python_storing {
+	struct python_walk *walk;
+	struct python_layout *layout;
+	u64 hash;
+	u32 instance;
+	u32 unused;
+};
+
+/* Finds out what function a frame is of. */
+static long name_python_frame(u64 step, struct python_storing *storing)
+{
+	struct python_walk *walk = storing->walk;
+	u32 number = step & (PYTHON_FRAMES - 1);
+	u64 code = walk->codes[number];
+	u64 is_entry = code >> 63;
+	u32 of = PYTHON_NO_CODE;
+
+	if (code != PYTHON_IS_ENTRY)
+		of = number_of_python_code(walk, storing->layout, storing->instance, code & ~PYTHON_IS_ENTRY);
+
+	u64 stored = (u64)of << PYTHON_CODE_SHIFT | is_entry << PYTHON_ENTRY_SHIFT | walk->instructions[number];
+
+	walk->stored[number] = stored;
+	storing->hash = mix(storing->hash, stored);
+	return 0;
+}
+
+/* Stores the chain in the room of a scratch. Returns its number, or 0 if there is no room for it. */
+static __always_inline u32 add_python_chain(struct python_walk *walk, u64 hash)
+{
+	u64 frame_count = walk->frame_count;
+	u64 number = python_usage.chains;
+	u64 frames_at = python_usage.frames;
+	u64 *store = python_frames;
+
+	if (number >= PYTHON_CHAINS || frames_at + frame_count > python_frame_capacity)
+		return 0;
+	number = __sync_fetch_and_add(&python_usage.chains, 1);
+	frames_at = __sync_fetch_and_add(&python_usage.frames, frame_count);
+	if (number >= PYTHON_CHAINS || frames_at + frame_count > python_frame_capacity)
+		return 0;
+	OPAQUE(store);
+	OPAQUE(frame_count);
+	if (frame_count > PYTHON_FRAMES)
+		return 0;
+	bpf_probe_read_kernel(&store[frames_at & python_frame_mask], 8 * frame_count, walk->stored);
+
+	struct python_chain *chain = &python_chains[number & python_chain_mask];
+	u32 index = number;
+
+	chain->frames_at = frames_at;
+	chain->end = walk->end;
+	chain->frame_count = frame_count;
+	if (bpf_map_update_elem(&python_chain_numbers, &hash, &index, BPF_NOEXIST) == 0)
+		return index;
+
+	/* Another CPU has stored the same chain meanwhile: this one remains unused. */
+	u32 *stored = bpf_map_lookup_elem(&python_chain_numbers, &hash);
+
+	return stored ? *stored : 0;
+}
+
+/*
+ * Returns the number of the chain in the room of scratch `key`, which is stored if it is new; 0 if there is no room for it. Not static:
+ * verified once, by itself.
+ */
+__noinline u32 store_python_chain(u32 key)
+{
+	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &key);
+	struct python_walk *walk = bpf_map_lookup_elem(&python_walks, &key);
+	struct python_storing storing = {};
+	u32 *known, number;
+
+	if (!scratch || !walk)
+		return 0;
+	storing.walk = walk;
+	storing.instance = instance_of(scratch->wanted.owner);
+	storing.layout = &python_layouts[slot_of(scratch->wanted.owner) & (MAX_PROCESSES - 1)];
+	storing.hash = mix(walk->end, storing.instance);
+	bpf_loop(walk->frame_count, name_python_frame, &storing, 0);
+	known = bpf_map_lookup_elem(&python_chain_numbers, &storing.hash);
+	number = known ? *known : add_python_chain(walk, storing.hash);
+	if (!number)
+		count(COUNTER_LOST_PYTHON_CHAIN);
+	else
+		*(volatile u64 *)&python_recent[walk->hash & (PYTHON_RECENT - 1)] =
+			(walk->hash & ~(u64)(PYTHON_CHAINS - 1)) | number;
+	return number;
+}

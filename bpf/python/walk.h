@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Room for reading a chain of Python frames, one for each scratch. */
+#pragma once
+
+#include "python/layout.h"
+#include "shared.h"
+
+/* Set in the address of a code object: the frame is the outermost that one frame of the main function runs. */
+#define PYTHON_IS_ENTRY (1ULL << 63)
+
+struct python_walk {
+	/* AVMA of the frame to be read next; 0 after the last. */
+	u64 at;
+	/* Address and size of what is in the window. */
+	u64 low;
+	u64 bytes;
+	u64 hash;
+	/* Frames so far, and those of them that were not in the window. */
+	u32 frame_count;
+	u32 outside;
+	/* enum python_end. */
+	u32 end;
+	u32 unused;
+	/* Frames, by number: the code object, with PYTHON_IS_ENTRY, or 0 for what only marks one; the instruction, as an offset; and as stored. */
+	u64 codes[PYTHON_FRAMES];
+	u32 instructions[PYTHON_FRAMES];
+	u64 stored[PYTHON_FRAMES];
+	/* What was read last. */
+	union {
+		u8 runtime[PYTHON_RUNTIME_BYTES];
+		u8 state[PYTHON_STATE_BYTES];
+		u8 code[PYTHON_CODE_BYTES];
+	};
+	u8 frame[PYTHON_FRAME_BYTES];
+	/* Not the last field: the verifier assumes that a field can be read a few bytes past it. */
+	u8 window[PYTHON_WINDOW_BYTES];
+	u8 behind_window[2 * PYTHON_FRAME_BYTES];
+};
