@@ -90,6 +90,8 @@ enum found_by {
 	FOUND_BY_FP = 2,
 	FOUND_BY_KERNEL = 3,
 	FOUND_BY_FP_GENERATED = 4,
+	/* By no walk: user space places the functions of Python between the frames of their interpreter. */
+	FOUND_BY_PYTHON = 5,
 };
 
 /*

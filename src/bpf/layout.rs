@@ -60,6 +60,7 @@ equal! {
     c::found_by::FOUND_BY_FP => FoundBy::Fp,
     c::found_by::FOUND_BY_KERNEL => FoundBy::Kernel,
     c::found_by::FOUND_BY_FP_GENERATED => FoundBy::FpGenerated,
+    c::found_by::FOUND_BY_PYTHON => FoundBy::Python,
     c::mapping_kind::MAPPING_TABLE => MappingKind::Table,
     c::mapping_kind::MAPPING_PENDING => MappingKind::Pending,
     c::mapping_kind::MAPPING_NO_CFI => MappingKind::NoCfi,

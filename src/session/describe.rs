@@ -149,6 +149,7 @@ pub(super) fn report<O: Origin>(
     inspect(&sites);
     let mut completeness = Completeness {
         unfinished_walks: snapshot.unfinished_walks,
+        python: snapshot.python,
         ..Completeness::of(&sites)
     };
     let ends = describer.ends(&sites);

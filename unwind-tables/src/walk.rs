@@ -145,14 +145,22 @@ pub enum FoundBy {
     /// By the frame pointer through generated code, by return addresses that need not be behind a call, as the walk arrived at native
     /// code.
     FpGenerated = 4,
+    /// By no walk: a function of Python, placed between the frames of its interpreter.
+    Python = 5,
 }
 
 impl FoundBy {
     /// Returns the way with this number.
     pub fn from_number(number: u32) -> Option<Self> {
-        [Self::Probe, Self::Cfi, Self::Fp, Self::Kernel, Self::FpGenerated]
-            .get(number as usize)
-            .copied()
+        let all = [
+            Self::Probe,
+            Self::Cfi,
+            Self::Fp,
+            Self::Kernel,
+            Self::FpGenerated,
+            Self::Python,
+        ];
+        all.get(number as usize).copied()
     }
 
     /// The stable name used in reports.
@@ -163,6 +171,7 @@ impl FoundBy {
             Self::Fp => "fp",
             Self::Kernel => "kernel",
             Self::FpGenerated => "fp_generated",
+            Self::Python => "python",
         }
     }
 }

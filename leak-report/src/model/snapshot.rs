@@ -1,10 +1,12 @@
 //! Totals of every stack that allocated, at one moment.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use unwind_tables::addr::Avma;
 use unwind_tables::walk::{End, Frame, LeftOut};
 
+use super::leak::{PythonChain, PythonStacks};
 use super::{Amount, Estimate, Events, Losses, RegionKind, Sampling, Source};
 
 /// Stack, and what it has allocated since the attach.
@@ -36,6 +38,8 @@ pub struct StackTotals {
     pub lost: Amount,
     /// Walks of it that were finished in user space.
     pub finished_walks: u64,
+    /// Python functions of its thread that are not in `frames` yet; `None` if there are none.
+    pub python: Option<Arc<PythonChain>>,
 }
 
 impl StackTotals {
@@ -75,4 +79,6 @@ pub struct Snapshot {
     pub walks: CheckedWalks,
     /// Walks for user space to finish for which there was no room.
     pub unfinished_walks: u64,
+    /// Stacks by how many of their Python functions were placed in their frames.
+    pub python: PythonStacks,
 }

@@ -127,7 +127,8 @@ impl FrameStyle {
         let found_by = match (frame.found_by, self.unwind) {
             (FoundBy::Fp, Unwind::Dwarf) => " (by frame pointer)",
             (FoundBy::FpGenerated, _) => " (by frame pointer of generated code)",
-            (FoundBy::Fp, Unwind::Fp) | (FoundBy::Probe | FoundBy::Cfi | FoundBy::Kernel, _) => "",
+            (FoundBy::Fp, Unwind::Fp)
+            | (FoundBy::Probe | FoundBy::Cfi | FoundBy::Kernel | FoundBy::Python, _) => "",
         };
         let place = format!("{}{found_by}", module.at(frame.file(), frame.line()));
         let pc = match self.screen.is_verbose {

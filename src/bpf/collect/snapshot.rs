@@ -14,6 +14,7 @@ use super::counters::{Counter, Counters};
 use super::totals::{self, Totals};
 use crate::bpf::types::{frame_layout, limits, stack_record};
 use crate::bpf::{FinishedStack, Kernel, KernelTrace, Recorded};
+use leak_report::model::leak::PythonStacks;
 use leak_report::model::{Amount, CheckedWalks, Estimate, Events, Losses, Snapshot, StackTotals};
 
 /// Words of one stack record.
@@ -56,6 +57,7 @@ pub(super) fn take_recorded(recorded: &Recorded, elapsed: Duration) -> Result<Sn
             different: counters.get(Counter::DifferentWalk),
         },
         unfinished_walks: counters.get(Counter::LostDeferral),
+        python: PythonStacks::default(),
     })
 }
 
@@ -157,6 +159,7 @@ fn finished_shape(record: u32, stack: &FinishedStack) -> StackTotals {
         kind: None,
         lost: Amount::default(),
         finished_walks: 0,
+        python: None,
     }
 }
 
@@ -266,6 +269,7 @@ fn fixed_stack(index: u32) -> Option<StackTotals> {
         kind: None,
         lost: Amount::default(),
         finished_walks: 0,
+        python: None,
     })
 }
 

@@ -97,7 +97,8 @@ fn frame_line(frame: FrameRef<'_>, unwind: Unwind, names: NameStyle) -> String {
     let mark = match (frame.found_by, unwind) {
         (FoundBy::Fp, Unwind::Dwarf) => " (by frame pointer)",
         (FoundBy::FpGenerated, _) => " (by frame pointer of generated code)",
-        (FoundBy::Fp, Unwind::Fp) | (FoundBy::Probe | FoundBy::Cfi | FoundBy::Kernel, _) => "",
+        (FoundBy::Fp, Unwind::Fp)
+        | (FoundBy::Probe | FoundBy::Cfi | FoundBy::Kernel | FoundBy::Python, _) => "",
     };
     let source = source(frame.file(), frame.line());
     let name = function(frame);

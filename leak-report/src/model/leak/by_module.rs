@@ -97,17 +97,21 @@ pub fn steps<M: Copy + Ord + Hash>(sites: &[Site<M>]) -> Vec<ModuleSteps<M>> {
     let mut modules: HashMap<Option<M>, (u64, u64)> = HashMap::new();
     for site in sites {
         let walks = site.allocated.amount.blocks;
-        let modules_of = site
+        // No walk has stepped over a Python function: the native caller is that of the frame before it.
+        let native = site
             .frames
             .iter()
+            .filter(|frame| frame.found_by != FoundBy::Python);
+        let modules_of = native
+            .clone()
             .map(|frame| frame.at.place.map(|place| place.module));
-        let found_callers = site.frames.iter().skip(1).map(|caller| Some(caller.found_by));
+        let found_callers = native.skip(1).map(|caller| Some(caller.found_by));
         for (module, caller) in modules_of.zip(found_callers.chain([None])) {
             let (cfi, fp) = modules.entry(module).or_default();
             match caller {
                 Some(FoundBy::Cfi) => *cfi = cfi.saturating_add(walks),
                 Some(FoundBy::Fp | FoundBy::FpGenerated) => *fp = fp.saturating_add(walks),
-                Some(FoundBy::Probe | FoundBy::Kernel) | None => {}
+                Some(FoundBy::Probe | FoundBy::Kernel | FoundBy::Python) | None => {}
             }
         }
     }

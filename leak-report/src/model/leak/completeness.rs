@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use unwind_tables::walk::{End, FoundBy};
 
-use super::Site;
+use super::{PythonStacks, Site};
 
 /// Sums of the ends of walks and of the methods by which frames were found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +22,9 @@ pub struct Completeness {
     /// Such walks that were not, as there was no room for them.
     #[serde(default)]
     pub unfinished_walks: u64,
+    /// Stacks by how many of their Python functions were placed in their frames.
+    #[serde(default)]
+    pub python: PythonStacks,
 }
 
 impl Completeness {

@@ -1,6 +1,6 @@
 //! Truncates stacks to their innermost frames (`--perf-max-stack-depth`). Pure.
 
-use unwind_tables::walk::{End, LeftOut};
+use unwind_tables::walk::{End, FoundBy, Frame, LeftOut};
 
 use crate::model::{Snapshot, StackTotals};
 
@@ -23,13 +23,16 @@ fn cut(stack: &mut StackTotals, depth: usize) {
         return;
     }
     let within = depth.saturating_sub(after).min(missing);
-    stack.frames.truncate(depth - within);
+    let beyond = stack.frames.split_off(depth - within);
     stack.left_out = stack.left_out.filter(|_| within > 0).map(|left_out| LeftOut {
         frames: u32::try_from(within).unwrap_or(u32::MAX),
         ..left_out
     });
     stack.end = End::DepthLimit;
-    if let Some(last) = stack.frames.last() {
+    // A Python function has no address; the native frame that runs it is the next one outwards.
+    let native = |frame: &&Frame| frame.found_by != FoundBy::Python;
+    let last = stack.frames.iter().rfind(native);
+    if let Some(last) = last.or_else(|| beyond.iter().find(native)) {
         stack.end_pc = last.pc;
     }
 }

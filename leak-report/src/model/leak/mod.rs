@@ -13,6 +13,7 @@ pub mod kernel_frames;
 pub mod moments;
 pub mod order;
 pub mod provider;
+pub mod python;
 pub mod suspicion;
 #[cfg(test)]
 mod tests;
@@ -33,6 +34,7 @@ pub use depth::innermost;
 pub use growth::{Change, Growth, Recent};
 pub use order::Order;
 pub use provider::leave_out_providers;
+pub use python::{PythonChain, PythonFrame, PythonStacks, place_python_frames, python_code};
 pub use suspicion::Suspicion;
 
 /// Frame of a site. `at.pc` is the raw return address in the epoch in which the site was last seen.
@@ -160,7 +162,8 @@ fn resolved<M>(stack: &StackTotals, resolver: &impl Resolver<M>) -> Site<M> {
     let frame = |&Frame { pc, found_by, exact }: &Frame| SiteFrame {
         at: Location {
             pc,
-            place: place(pc, exact),
+            // The number of a Python function is no address.
+            place: (found_by != FoundBy::Python).then(|| place(pc, exact)).flatten(),
         },
         found_by,
         exact,
@@ -194,7 +197,8 @@ fn end_of<M>(
 ) -> (End, Option<Location<M>>) {
     let pc = stack.end_pc;
     // If the walk could not get past its last frame, the address is exact if that frame is.
-    let last = stack.frames.last().filter(|last| last.pc == pc);
+    let native = |frame: &&Frame| frame.found_by != FoundBy::Python;
+    let last = stack.frames.iter().rfind(native).filter(|last| last.pc == pc);
     if stack.end == End::Complete {
         return (End::Complete, None);
     }

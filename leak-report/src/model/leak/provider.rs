@@ -2,7 +2,7 @@
 //!
 //! Such a stack begins at the probe, in the library that samples allocations, or in a part of the program that does.
 
-use unwind_tables::walk::Frame;
+use unwind_tables::walk::{FoundBy, Frame};
 
 use crate::model::StackTotals;
 
@@ -17,7 +17,9 @@ pub fn leave_out_providers<M>(
         let Some(code) = announcer(stack) else {
             continue;
         };
-        let first = stack.frames.iter().position(|frame| !within(&code, stack, frame));
+        // A Python function is in no such code.
+        let is_other = |frame: &Frame| frame.found_by == FoundBy::Python || !within(&code, stack, frame);
+        let first = stack.frames.iter().position(is_other);
         if let Some(first) = first {
             stack.frames.drain(..first);
             if let Some(left_out) = &mut stack.left_out {
