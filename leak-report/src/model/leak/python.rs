@@ -9,6 +9,9 @@
 //! Where one of them is not whole, numbers prove nothing; the innermost eval frames then take the innermost groups, as far
 //! as every native frame before them is known.
 
+#[cfg(test)]
+mod tests;
+
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
