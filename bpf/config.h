@@ -31,6 +31,8 @@ const volatile u32 python_code_mask = 0;
 const volatile u32 python_chain_mask = 0;
 const volatile u32 python_frame_mask = 0;
 const volatile u32 python_frame_capacity = 0;
+/* Mask of words of tables of lines. */
+const volatile u32 python_line_mask = 0;
 /* Number of "page fault" in the user side's function table. */
 const volatile u32 fault_function = 0;
 /* Binary logarithm of the bytes of a page. */

@@ -150,11 +150,12 @@ struct {
 	__uint(max_entries, 1);
 } python_walks SEC(".maps");
 
-/* Code objects, chains of Python frames, and the frames of all chains. Written by probes; read by user space in place. Sizes: constants
+/* Code objects, chains of Python frames, the frames of all chains, and the tables of lines of code objects. Written by probes; read by user space in place. Sizes: constants
  * of user space; beyond them, functions are unknown and stacks have no Python frames. */
 SEC(".bss.pycodes") struct python_code python_codes[1];
 SEC(".bss.pychains") struct python_chain python_chains[1];
 SEC(".bss.pyframes") u64 python_frames[1];
+SEC(".bss.pylines") u64 python_lines[1];
 
 /* How much of them is used. Written by probes; read by user space. */
 SEC(".bss.pyusage") struct python_usage python_usage;

@@ -94,7 +94,8 @@ static __always_inline u64 noted_thread_state(struct python_layout *layout, u64 
 			u32 number;
 		} key;
 
-		if (bpf_probe_read_user(&key, sizeof(key), (void *)(layout->runtime + layout->key - 4)) || !key.is_made)
+		if (bpf_probe_read_user(&key, sizeof(key), (void *)(layout->runtime + layout->key - 4)) || !key.is_made ||
+		    key.number >= layout->value_count)
 			return 0;
 		at = layout->values_at + (u64)key.number * layout->value_bytes;
 		layout->value_at = at;

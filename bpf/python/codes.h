@@ -55,6 +55,31 @@ static __always_inline bool read_python_text(struct python_layout *layout, u64 a
 	return bytes == 0 || !bpf_probe_read_user(to, bytes, (void *)from);
 }
 
+/* Keeps the table of lines of a code object: later, the object may be no more. */
+static __always_inline void keep_python_lines(struct python_layout *layout, struct python_code *record)
+{
+	u64 bytes, words, at = python_usage.lines;
+	u64 *store = python_lines;
+
+	record->lines_bytes = 0;
+	if (bpf_probe_read_user(&bytes, sizeof(bytes), (void *)(record->line_table + layout->bytes_length)) || !bytes ||
+	    bytes > PYTHON_LINES_BYTES)
+		return;
+	words = (bytes + 7) / 8;
+	if (at + words > python_line_mask)
+		return;
+	at = __sync_fetch_and_add(&python_usage.lines, words);
+	if (at + words > python_line_mask)
+		return;
+	OPAQUE(store);
+	OPAQUE(bytes);
+	if (!bytes || bytes > PYTHON_LINES_BYTES ||
+	    bpf_probe_read_user(&store[at & python_line_mask], bytes, (void *)(record->line_table + layout->bytes)))
+		return;
+	record->lines_at = at;
+	record->lines_bytes = bytes;
+}
+
 /* Fields of a code object, by which it is known again. */
 struct python_function {
 	u64 name_at;
@@ -88,6 +113,7 @@ static __always_inline u32 record_python_code(struct python_layout *layout, u32 
 	    !read_python_text(layout, function->file_at, record->file, PYTHON_FILE_BYTES, true, &record->file_kind,
 			      &record->file_length))
 		return PYTHON_UNKNOWN_CODE;
+	keep_python_lines(layout, record);
 	/* A full barrier: a reader that sees this sees the other fields. */
 	__sync_lock_test_and_set(&record->is_read, 1);
 	return number;
@@ -128,13 +154,9 @@ static __always_inline void python_code_ends(u64 code)
 {
 	u64 owner = owner_of_process(current_tgid());
 	struct python_code_key key = { .code = code, .instance = instance_of(owner) };
-	u32 *known = bpf_map_lookup_elem(&python_code_numbers, &key);
 
-	if (!known)
-		return;
-	*(volatile u32 *)&python_code_at(*known)->is_dead = 1;
-	bpf_map_delete_elem(&python_code_numbers, &key);
-	__sync_fetch_and_add(&python_versions[python_version_of(code)], 1);
+	if (!bpf_map_delete_elem(&python_code_numbers, &key))
+		__sync_fetch_and_add(&python_versions[python_version_of(code)], 1);
 }
 
 /* State of storing a chain. */

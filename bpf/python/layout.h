@@ -18,6 +18,8 @@ enum python_limits {
 	/* Bytes that are kept of a function's name, the first ones, and of a file's, the last ones. */
 	PYTHON_NAME_BYTES = 96,
 	PYTHON_FILE_BYTES = 224,
+	/* MAX bytes of a table of lines that is kept. */
+	PYTHON_LINES_BYTES = 8192,
 	/* Numbers that tell code objects apart which follow each other at one address; a power of two. */
 	PYTHON_VERSIONS = 4096,
 	/* Places of chains that were found last; a power of two. */
@@ -86,7 +88,11 @@ struct python_layout {
 	u32 kind;
 	u32 ascii_data;
 	u32 data;
-	u32 unused;
+	/* In an object of bytes: their number, and the bytes. */
+	u32 bytes_length;
+	u32 bytes;
+	/* Number of keys whose values are at `values_at`. */
+	u32 value_count;
 };
 
 /* Bits of the word of a string that tells the size of its characters, in bytes, and that they are all ASCII. */
@@ -96,15 +102,14 @@ enum python_string {
 	PYTHON_ASCII_BIT = 1 << 6,
 };
 
-/* A code object. Written once; the strings' bytes before `is_read`. */
+/* A code object. Written once, `is_read` last. */
 struct python_code {
 	u64 code;
 	u32 instance;
 	/* Set once the record can be read. */
 	u32 is_read;
-	/* Set once the code object is no more: its memory may be another one's. */
-	u32 is_dead;
 	u32 first_line;
+	u32 unused;
 	/* The strings, and the table of lines: their addresses identify the code object. */
 	u64 name_at;
 	u64 file_at;
@@ -114,6 +119,9 @@ struct python_code {
 	u32 file_kind;
 	u32 name_length;
 	u32 file_length;
+	/* Index in `python_lines` of the table of lines, and its bytes; 0 if it is too large, or there was no room. */
+	u32 lines_at;
+	u32 lines_bytes;
 	u8 name[PYTHON_NAME_BYTES];
 	u8 file[PYTHON_FILE_BYTES];
 };
@@ -161,10 +169,11 @@ struct python_usage {
 	u64 codes;
 	u64 chains;
 	u64 frames;
-	u64 unused;
+	/* Words of tables of lines. */
+	u64 lines;
 };
 
-_Static_assert(sizeof(struct python_layout) == 144, "user space reads it as 18 words");
-_Static_assert(sizeof(struct python_code) == 384, "user space reads it as 48 words");
+_Static_assert(sizeof(struct python_layout) == 152, "user space writes it as 19 words");
+_Static_assert(sizeof(struct python_code) == 392, "user space reads it as 49 words");
 
 #endif

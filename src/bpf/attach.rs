@@ -366,6 +366,8 @@ pub enum HookKind {
     Loader,
     /// The program is about to end.
     Exit,
+    /// A code object of Python ends.
+    PythonCode,
 }
 
 /// An instruction that a target executes whenever something happens.
@@ -396,6 +398,7 @@ pub(super) fn attach_hook(
     let (program, name) = match hook.kind {
         HookKind::Loader => (&programs.loader_hook, "the loader's hook"),
         HookKind::Exit => (&programs.exit_hook, "the end of the program"),
+        HookKind::PythonCode => (&programs.python_code_end, "the end of Python's code objects"),
     };
     let offset = position(hook.offset);
     let make = |_| {

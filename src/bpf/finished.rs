@@ -34,6 +34,8 @@ pub struct FinishedStack {
     pub left_out: Option<LeftOut>,
     pub end: End,
     pub end_pc: Avma,
+    /// Number of the chain of Python frames; 0 for none.
+    pub python: u32,
 }
 
 /// Sums of a stack record, as they are stored.
@@ -282,6 +284,7 @@ mod tests {
             left_out: None,
             end: End::Complete,
             end_pc: Avma::new(pc),
+            python: 0,
         }
     }
 

@@ -179,6 +179,8 @@ const KERNEL_STACKS: u32 = 1 << 16;
 /// Records of code objects of Python, some 400 bytes each, and frames of all chains, 8 bytes each.
 const PYTHON_CODES: u32 = 1 << 14;
 const PYTHON_FRAMES: u32 = 1 << 20;
+/// Words of all tables of lines: 4 MiB.
+const PYTHON_LINES: u32 = 1 << 19;
 
 /// Maximum number of freed blocks that are noted, some 100 bytes each.
 const MAX_FREED: u32 = 1 << 22;
@@ -226,6 +228,7 @@ pub(super) struct PythonSizes {
     pub(super) codes: u32,
     pub(super) chains: u32,
     pub(super) frames: u32,
+    pub(super) lines: u32,
 }
 
 impl PythonSizes {
@@ -234,11 +237,13 @@ impl PythonSizes {
         codes: 1,
         chains: 1,
         frames: 1,
+        lines: 1,
     };
     const ALL: Self = Self {
         codes: PYTHON_CODES,
         chains: types::python_limits::PYTHON_CHAINS.0,
         frames: PYTHON_FRAMES,
+        lines: PYTHON_LINES,
     };
 }
 
@@ -420,6 +425,7 @@ fn set_knobs(object: &mut OpenMemleakSkel<'_>, settings: &Settings, sizes: &Size
     knobs.python_chain_mask = sizes.python.chains - 1;
     knobs.python_frame_mask = sizes.python.frames - 1;
     knobs.python_frame_capacity = sizes.python.frames;
+    knobs.python_line_mask = sizes.python.lines - 1;
     if let Some(faults) = settings.faults {
         knobs.traces_faults = true;
         knobs.fault_function = faults.function.into();
@@ -460,7 +466,12 @@ fn set_array_sizes(object: &mut OpenMemleakSkel<'_>, sizes: &Sizes) -> Result<()
             sizes.python.chains,
             size_of::<types::python_chain>(),
         ),
-        // A chain is written at once.
+        // A table of lines is written at once, and so is a chain.
+        (
+            &mut maps.bss_pylines,
+            sizes.python.lines + types::python_limits::PYTHON_LINES_BYTES.0 / 8,
+            size_of::<u64>(),
+        ),
         (
             &mut maps.bss_pyframes,
             sizes.python.frames + types::python_limits::PYTHON_FRAMES.0,

@@ -28,6 +28,7 @@ mod placement;
 pub mod preflight;
 mod processes;
 mod publish;
+pub(crate) mod python;
 mod regions;
 mod registers;
 mod source;
@@ -71,7 +72,7 @@ skeleton!(registers_skeleton, "registers.skel.rs");
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use leak_report::model::Source;
@@ -94,6 +95,7 @@ pub use load::{AttachPath, Capacity, FastPaths, FaultSettings, LoadError, Settin
 pub use memory::SharedWords;
 pub use processes::{Instance, Origin, Processes, SlotState};
 pub use publish::{Published, Publisher, Reading};
+pub use python::{PythonLayout, Pythons, RawPythonCode, RawPythonText};
 pub use regions::{CallHooks, RegionWatch};
 pub use registers::{Registers, RegistersError, ThreadState};
 pub(crate) use skeleton::types;
@@ -167,6 +169,17 @@ impl<'obj> Kernel<'obj> {
         if settings.announced {
             recorded.source = Source::Usdt;
         }
+        let pythons = Pythons {
+            layouts: map_words(&maps.bss_python)?,
+            codes: map_words(&maps.bss_pycodes)?,
+            chains: map_words(&maps.bss_pychains)?,
+            frames: map_words(&maps.bss_pyframes)?,
+            lines: map_words(&maps.bss_pylines)?,
+            usage: map_words(&maps.bss_pyusage)?,
+            known: Mutex::default(),
+        };
+        pythons.reserve_none();
+        recorded.pythons = Some(pythons);
         let events = MapHandle::try_from(&maps.events)?;
         let deferred_walks = MapHandle::try_from(&maps.deferred_walks)?;
         let sent_stacks = maps.sent_stacks.max_entries() as usize;
@@ -198,6 +211,11 @@ impl<'obj> Kernel<'obj> {
             kernel.free_notes = Some(Arc::new(notes));
         }
         Ok(kernel)
+    }
+
+    /// Python frames in the kernel side.
+    pub fn pythons(&self) -> Option<&Pythons> {
+        self.recorded.pythons.as_ref()
     }
 
     /// Marks all scratches as taken, or as free.

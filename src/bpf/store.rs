@@ -16,6 +16,7 @@ use super::distance::Distance;
 use super::finished::FinishedStacks;
 use super::load::{Capacity, LoadError, Sizes};
 use super::memory::{SharedWords, Word};
+use super::python::Pythons;
 use super::skeleton::types;
 use super::young::YoungBlocks;
 
@@ -220,6 +221,8 @@ pub(crate) struct Recorded {
     pub(crate) young: YoungBlocks,
     /// Stacks that user space has found.
     finished: Mutex<FinishedStacks>,
+    /// Python frames; `None` in kernel mode.
+    pub(crate) pythons: Option<Pythons>,
 }
 
 impl Recorded {
@@ -246,6 +249,7 @@ impl Recorded {
             blocks: HashTable::new(MapHandle::try_from(maps.blocks)?),
             young: YoungBlocks::new(MapHandle::try_from(maps.young)?).map_err(libbpf_rs::Error::from)?,
             finished: Mutex::new(FinishedStacks::from(sizes.stacks)),
+            pythons: None,
         };
         recorded.reserve_fixed_stacks();
         if let Sampling::Governed(first) = sampling {

@@ -2,9 +2,11 @@
 
 use std::collections::HashSet;
 
+use anyhow::Context;
+
 use super::hook;
 use super::probes::{AllocatorProbes, Probes};
-use crate::bpf::{AttachError, Attached, AttachedHook, Kernel, detach_at_once};
+use crate::bpf::{AttachError, Attached, AttachedHook, Hook, Kernel, detach_at_once};
 use crate::process::{Mappings, ModuleId, Modules};
 
 /// Probes and hooks; dropping them detaches.
@@ -21,6 +23,8 @@ pub(super) struct Attachments {
     hooked: HashSet<ModuleId>,
     /// Modules in which the end of the program was looked for.
     exits: HashSet<ModuleId>,
+    /// Python's interpreters whose hook is attached.
+    pythons: HashSet<ModuleId>,
 }
 
 impl Attachments {
@@ -119,6 +123,26 @@ impl Attachments {
                 );
             }
         }
+    }
+
+    /// Attaches to where the code objects of an interpreter end, unless that was done.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is no hook, or it cannot be attached.
+    pub(super) fn add_python_hook(
+        &mut self,
+        kernel: &Kernel<'_>,
+        pid: Option<u32>,
+        module: ModuleId,
+        hook: impl FnOnce() -> Option<Hook>,
+    ) -> anyhow::Result<()> {
+        if !self.pythons.contains(&module) {
+            let hook = hook().context("its file cannot be probed")?;
+            self.hooks.push(kernel.attach_hook(pid, &hook)?);
+            self.pythons.insert(module);
+        }
+        Ok(())
     }
 
     /// Detaches all of these, in no particular order. What was recorded must have been read before.

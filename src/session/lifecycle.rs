@@ -111,6 +111,7 @@ impl Live<'_> {
             (Origin::Forked, Some(parent)) => {
                 process.history = parent.history.forked(process.instance.parent_epoch);
                 process.facts.exe = process.facts.exe.or_else(|| parent.facts.exe.clone());
+                process.python.clone_from(&parent.python);
             }
             // Probes follow an exec only if the process's first thread called it.
             (Origin::Execed, Some(parent)) if parent.facts.pid == process.facts.pid => {

@@ -26,6 +26,7 @@ mod probes;
 mod process;
 mod program;
 mod provider;
+mod python;
 mod regions;
 mod reload;
 mod schedule;
@@ -386,6 +387,7 @@ impl<'obj> Session<'obj> {
             tracing::info!("walks checked: {checked}, of which {recalled} recalled; different: {different}");
         }
         self.read_names_of_generated_code();
+        self.place_python_frames(&mut snapshot);
         let origin = describe::Processes {
             all: &self.live.processes,
             modules: &self.live.modules,

@@ -1,10 +1,13 @@
 //! State of one instance in a session: a process between two execs.
 
+use std::sync::Arc;
+
 use super::attachments::Attachments;
 use super::memory::Memory;
 use super::provider::NotAnnounced;
 use super::reload::Reloads;
 use crate::bpf::{Instance, Origin};
+use crate::process::python::PythonBuild;
 use crate::process::{History, Mappings, Target};
 use leak_report::model::InstanceEnd;
 use leak_report::model::TargetFacts;
@@ -28,6 +31,8 @@ pub(super) struct Process {
     /// True if a warning told that it announces nothing.
     pub(super) is_silence_told: bool,
     pub(super) not_announced: NotAnnounced,
+    /// Python's interpreter, if it has one that is known.
+    pub(super) python: Option<Arc<PythonBuild>>,
 }
 
 impl Process {
@@ -49,6 +54,7 @@ impl Process {
             memory,
             is_silence_told: false,
             not_announced,
+            python: None,
         }
     }
 

@@ -33,6 +33,8 @@ pub struct DeferredWalk {
     /// Stack record of its block.
     pub stand_in: u32,
     pub function: u8,
+    /// Number of the chain of Python frames; 0 for none.
+    pub python: u32,
     /// Epoch of the mappings that the kernel side knew.
     pub epoch: u32,
     /// Cause of its end in the kernel, and where.
@@ -293,6 +295,7 @@ impl DeferredWalk {
             instance: half(offset_of!(deferred_walk, instance)),
             stand_in: half(offset_of!(deferred_walk, stand_in)),
             function: u8::try_from(half(offset_of!(deferred_walk, function))).ok()?,
+            python: half(offset_of!(deferred_walk, python)),
             epoch: half(offset_of!(deferred_walk, epoch)),
             end: End::from_number(half(offset_of!(deferred_walk, end)))?,
             end_pc: Avma::new(whole(offset_of!(deferred_walk, end_pc))),

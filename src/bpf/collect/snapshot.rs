@@ -4,6 +4,7 @@
 //! is counted twice, however busy the target is. Of each stack, freed is read before allocated, so it is never the larger;
 //! the totals of different stacks are some microseconds apart.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use super::totals::{self, Totals};
 use crate::bpf::types::{frame_layout, limits, stack_record};
 use crate::bpf::{FinishedStack, Kernel, KernelTrace, Recorded};
 use leak_report::model::leak::PythonStacks;
+use leak_report::model::leak::PythonChain;
 use leak_report::model::{Amount, CheckedWalks, Estimate, Events, Losses, Snapshot, StackTotals};
 
 /// Words of one stack record.
@@ -135,7 +137,7 @@ fn read_finished(recorded: &Recorded) -> Vec<StackTotals> {
                 blocks: finished.sums.lost_blocks,
             },
             finished_walks: finished.walks,
-            ..finished_shape(finished.record, finished.stack)
+            ..finished_shape(recorded, finished.record, finished.stack)
         }
     });
     with_totals
@@ -144,7 +146,7 @@ fn read_finished(recorded: &Recorded) -> Vec<StackTotals> {
 }
 
 /// A stack that user space has found, without its totals.
-fn finished_shape(record: u32, stack: &FinishedStack) -> StackTotals {
+fn finished_shape(recorded: &Recorded, record: u32, stack: &FinishedStack) -> StackTotals {
     StackTotals {
         record,
         instance: stack.instance,
@@ -159,7 +161,7 @@ fn finished_shape(record: u32, stack: &FinishedStack) -> StackTotals {
         kind: None,
         lost: Amount::default(),
         finished_walks: 0,
-        python: None,
+        python: python_chain(recorded, stack.python),
     }
 }
 
@@ -205,7 +207,7 @@ fn stack_of_recorded(recorded: &Recorded, index: u32) -> Option<StackTotals> {
     if index >= recorded.stack_capacity {
         let finished = recorded.finished();
         let (record, stack) = finished.stack_of(index)?;
-        return Some(finished_shape(record, stack));
+        return Some(finished_shape(recorded, record, stack));
     }
     let first = usize::try_from(index).ok()?.checked_mul(RECORD_WORDS)?;
     let record = recorded.stacks.words().get(first..)?.get(..RECORD_WORDS)?;
@@ -214,7 +216,7 @@ fn stack_of_recorded(recorded: &Recorded, index: u32) -> Option<StackTotals> {
 
 /// Fields of a record that are written once.
 fn read_shape(recorded: &Recorded, index: u32, record: &[AtomicU64]) -> Option<StackTotals> {
-    let [_, end_pc, shape, owner, ..] = record else {
+    let [_, end_pc, shape, owner, _, _, python, _] = record else {
         return None;
     };
     let read = |word: &AtomicU64| word.load(Ordering::Acquire);
@@ -238,8 +240,14 @@ fn read_shape(recorded: &Recorded, index: u32, record: &[AtomicU64]) -> Option<S
         left_out,
         end: End::from_number(end.into())?,
         end_pc: Avma::new(read(end_pc)),
+        python: python_chain(recorded, u32::try_from(read(python) & u64::from(u32::MAX)).unwrap_or_default()),
         ..totals
     })
+}
+
+/// Python frames of a record.
+fn python_chain(recorded: &Recorded, number: u32) -> Option<Arc<PythonChain>> {
+    recorded.pythons.as_ref()?.chain(number)
 }
 
 /// Record of what `function` has allocated at stacks that nobody has walked.

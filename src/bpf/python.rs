@@ -1,0 +1,254 @@
+//! Python frames in the kernel side (`bpf/python/`): where interpreters have theirs, and the chains and code objects that probes found.
+
+use std::collections::HashMap;
+use std::mem::offset_of;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use leak_report::model::leak::{PythonChain, PythonFrame};
+
+use super::memory::SharedWords;
+use super::processes::nth_record;
+use super::skeleton::types::{
+    python_chain, python_code, python_code_number, python_end, python_frame_layout, python_layout, python_limits,
+    python_usage,
+};
+
+const WORD: usize = size_of::<u64>();
+const LAYOUT_WORDS: usize = size_of::<python_layout>() / WORD;
+const CODE_WORDS: usize = size_of::<python_code>() / WORD;
+const CHAIN_WORDS: usize = size_of::<python_chain>() / WORD;
+
+/// Where an interpreter has its frames: offsets of fields of `struct python_layout`, and their values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PythonLayout {
+    words: [u64; LAYOUT_WORDS],
+}
+
+impl PythonLayout {
+    /// All fields are 0.
+    pub fn new() -> Self {
+        Self {
+            words: [0; LAYOUT_WORDS],
+        }
+    }
+
+    /// Sets a field of 8 bytes at an offset.
+    pub fn set_whole(&mut self, offset: usize, value: u64) {
+        if let Some(word) = self.words.get_mut(offset / WORD) {
+            *word = value;
+        }
+    }
+
+    /// Sets a field of 4 bytes at an offset.
+    pub fn set(&mut self, offset: usize, value: u32) {
+        if let Some(word) = self.words.get_mut(offset / WORD) {
+            let shift = 8 * (offset % WORD);
+            *word = *word & !(u64::from(u32::MAX) << shift) | u64::from(value) << shift;
+        }
+    }
+}
+
+/// A code object of Python, as a probe has found it: bytes of the process, which are untrusted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawPythonCode {
+    pub address: u64,
+    pub instance: u32,
+    pub first_line: u32,
+    pub name: RawPythonText,
+    pub file: RawPythonText,
+    /// Table of lines; `None` if it was not kept.
+    pub lines: Option<Vec<u8>>,
+}
+
+/// A string of Python: the first or the last of its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawPythonText {
+    /// The word of the object that tells the size of its characters.
+    pub kind: u32,
+    /// Characters of the whole string.
+    pub length: u32,
+    pub bytes: Vec<u8>,
+}
+
+/// The kernel side's arrays.
+#[derive(Debug)]
+pub struct Pythons {
+    pub(super) layouts: SharedWords<AtomicU64>,
+    pub(super) codes: SharedWords<AtomicU64>,
+    pub(super) chains: SharedWords<AtomicU64>,
+    pub(super) frames: SharedWords<AtomicU64>,
+    pub(super) lines: SharedWords<AtomicU64>,
+    pub(super) usage: SharedWords<AtomicU64>,
+    /// Chains that were read, by number: they do not change.
+    pub(super) known: Mutex<HashMap<u32, Arc<PythonChain>>>,
+}
+
+impl Pythons {
+    /// Lets the kernel side use all records but those that stand for none.
+    pub(super) fn reserve_none(&self) {
+        for offset in [offset_of!(python_usage, codes), offset_of!(python_usage, chains)] {
+            if let Some(used) = self.usage.words().get(offset / WORD) {
+                used.store(1, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Tells the kernel side where the interpreter of the instance in a slot has its frames. From now on, stacks have them.
+    pub fn publish(&self, slot: u32, instance: u32, layout: &PythonLayout) {
+        let [of_instance, rest @ ..] = nth_record(&self.layouts, LAYOUT_WORDS, slot) else {
+            return;
+        };
+        of_instance.store(0, Ordering::SeqCst);
+        for (word, value) in rest.iter().zip(layout.words.iter().skip(1)) {
+            word.store(*value, Ordering::SeqCst);
+        }
+        of_instance.store(instance.into(), Ordering::SeqCst);
+    }
+
+    /// Instance of the layout in a slot; 0 if there is none.
+    pub fn instance_in(&self, slot: u32) -> u32 {
+        let layout = nth_record(&self.layouts, LAYOUT_WORDS, slot).first();
+        layout.map_or(0, |instance| {
+            u32::try_from(instance.load(Ordering::SeqCst)).unwrap_or_default()
+        })
+    }
+
+    /// How many records or frames are used.
+    fn used(&self, offset: usize) -> u64 {
+        let word = self.usage.words().get(offset / WORD);
+        word.map_or(0, |word| word.load(Ordering::Acquire))
+    }
+
+    /// The chain with a number that a stack record has; `None` if it has none.
+    pub fn chain(&self, number: u32) -> Option<Arc<PythonChain>> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(chain) = known.get(&number) {
+            return Some(Arc::clone(chain));
+        }
+        let chain = Arc::new(self.read_chain(number)?);
+        known.insert(number, Arc::clone(&chain));
+        Some(chain)
+    }
+
+    fn read_chain(&self, number: u32) -> Option<PythonChain> {
+        if number == 0 || u64::from(number) >= self.used(offset_of!(python_usage, chains)) {
+            return None;
+        }
+        let chain = nth_record(&self.chains, CHAIN_WORDS, number).first()?;
+        let [a, b, c, d, count_low, count_high, end, _] = chain.load(Ordering::Acquire).to_le_bytes();
+        let first = usize::try_from(u32::from_le_bytes([a, b, c, d])).ok()?;
+        let count = usize::from(u16::from_le_bytes([count_low, count_high]));
+        let frames = self.frames.words().get(first..)?.get(..count)?;
+        Some(PythonChain {
+            frames: frames
+                .iter()
+                .map(|frame| decode(frame.load(Ordering::Acquire)))
+                .collect(),
+            is_whole: u32::from(end) == python_end::PYTHON_WHOLE.0,
+        })
+    }
+
+    /// The code object with a number that a chain has; `None` if it is not known.
+    pub fn code(&self, number: u32) -> Option<RawPythonCode> {
+        if number == python_code_number::PYTHON_UNKNOWN_CODE.0 {
+            return None;
+        }
+        let words = nth_record(&self.codes, CODE_WORDS, number);
+        let bytes: Vec<u8> = words
+            .iter()
+            .flat_map(|word| word.load(Ordering::Acquire).to_le_bytes())
+            .collect();
+        let half = |at: usize| -> Option<u32> { Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?)) };
+        let address = u64::from_le_bytes(*bytes.get(offset_of!(python_code, code)..)?.first_chunk()?);
+        if half(offset_of!(python_code, is_read))? == 0 {
+            return None;
+        }
+        let text = |kind, length, at: usize, most: u32| {
+            Some(RawPythonText {
+                kind: half(kind)?,
+                length: half(length)?,
+                bytes: bytes.get(at..)?.get(..usize::try_from(most).ok()?)?.to_vec(),
+            })
+        };
+        Some(RawPythonCode {
+            address,
+            instance: half(offset_of!(python_code, instance))?,
+            first_line: half(offset_of!(python_code, first_line))?,
+            name: text(
+                offset_of!(python_code, name_kind),
+                offset_of!(python_code, name_length),
+                offset_of!(python_code, name),
+                python_limits::PYTHON_NAME_BYTES.0,
+            )?,
+            file: text(
+                offset_of!(python_code, file_kind),
+                offset_of!(python_code, file_length),
+                offset_of!(python_code, file),
+                python_limits::PYTHON_FILE_BYTES.0,
+            )?,
+            lines: self.lines(
+                half(offset_of!(python_code, lines_at))?,
+                half(offset_of!(python_code, lines_bytes))?,
+            ),
+        })
+    }
+
+    /// A table of lines, from a word on.
+    fn lines(&self, at: u32, bytes: u32) -> Option<Vec<u8>> {
+        let bytes = usize::try_from(bytes).ok().filter(|&bytes| bytes > 0)?;
+        let words = self.lines.words().get(usize::try_from(at).ok()?..)?;
+        let words = words.get(..bytes.div_ceil(WORD))?;
+        let mut table: Vec<u8> = words
+            .iter()
+            .flat_map(|word| word.load(Ordering::Acquire).to_le_bytes())
+            .collect();
+        table.truncate(bytes);
+        Some(table)
+    }
+}
+
+fn decode(word: u64) -> PythonFrame {
+    let low = u32::try_from(word & u64::from(u32::MAX)).unwrap_or_default();
+    let entry = 1 << python_frame_layout::PYTHON_ENTRY_SHIFT.0;
+    PythonFrame {
+        code: u32::try_from(word >> python_frame_layout::PYTHON_CODE_SHIFT.0).unwrap_or_default(),
+        instruction: low & !entry,
+        is_entry: low & entry != 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both halves of a word can be set, in any order.
+    #[test]
+    fn fields_of_a_layout_do_not_touch_each_other() {
+        let mut layout = PythonLayout::new();
+        layout.set(offset_of!(python_layout, key), 7);
+        layout.set(offset_of!(python_layout, values_at), 5);
+        layout.set(offset_of!(python_layout, value_bytes), 6);
+        layout.set(offset_of!(python_layout, values_at), 9);
+        layout.set_whole(offset_of!(python_layout, runtime), u64::MAX);
+        let half = |offset: usize| layout.words[offset / WORD] >> (8 * (offset % WORD)) & 0xffff_ffff;
+        assert_eq!(half(offset_of!(python_layout, key)), 7);
+        assert_eq!(half(offset_of!(python_layout, values_at)), 9);
+        assert_eq!(half(offset_of!(python_layout, value_bytes)), 6);
+        assert_eq!(half(offset_of!(python_layout, runtime)), 0xffff_ffff);
+    }
+
+    /// A stored frame has code, instruction and mark apart.
+    #[test]
+    fn frames_are_decoded() {
+        assert_eq!(
+            decode(5 << 32 | 1 << 31 | 12),
+            PythonFrame {
+                code: 5,
+                instruction: 12,
+                is_entry: true,
+            }
+        );
+        assert!(!decode(5 << 32 | 12).is_entry);
+    }
+}

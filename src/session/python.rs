@@ -1,0 +1,221 @@
+//! Python in traced processes: tells the kernel side where interpreters have their frames, and puts what it found of them into stacks.
+
+use std::collections::HashMap;
+use std::mem::offset_of;
+use std::sync::Arc;
+
+use unwind_tables::addr::Bias;
+use unwind_tables::walk::Frame;
+use unwind_tables::{Architecture, ElfView};
+
+use super::live::Live;
+use super::Session;
+use crate::bpf::types::{python_entry, python_layout};
+use crate::bpf::{Hook, HookKind, PythonLayout};
+use crate::process::python::{EntryMark, Layout, PythonBuild};
+use crate::process::{MappedCode, Mappings, Module, ModuleId, Modules};
+use leak_report::model::leak::place_python_frames;
+use leak_report::model::{Snapshot, StackTotals};
+
+/// Where glibc has the values of thread-specific keys, from the thread pointer on: `specific_1stblock` of `struct pthread`, of keys
+/// of 16 bytes whose second half is the value. The same in all releases since 2.4 (x86-64).
+const GLIBC_VALUES: u32 = 0x310 + 8;
+const GLIBC_VALUE_BYTES: u32 = 16;
+/// Keys that are there; others are elsewhere. Python makes its first one as it starts.
+const GLIBC_KEYS: u32 = 32;
+
+/// Interpreters in the files of traced processes.
+#[derive(Default)]
+pub(super) struct PythonBuilds {
+    /// `None` for files without one, or with one that is not known.
+    by_module: HashMap<ModuleId, Option<Arc<PythonBuild>>>,
+}
+
+impl PythonBuilds {
+    /// The interpreter in a file.
+    fn of(&mut self, module: &Module) -> Option<Arc<PythonBuild>> {
+        let known = self.by_module.entry(module.id);
+        let build = known.or_insert_with(|| {
+            let found = PythonBuild::find(module.bytes());
+            let found = found.inspect_err(|reason| {
+                tracing::warn!("{}: no Python frames: {reason}", module.path.display());
+            });
+            found.ok().flatten().map(Arc::new)
+        });
+        build.clone()
+    }
+
+    /// The interpreter that a process has mapped, in which file, and where.
+    fn in_mappings<'a>(
+        &mut self,
+        mappings: &Mappings,
+        modules: &'a Modules,
+    ) -> Option<(Arc<PythonBuild>, &'a Module, Bias)> {
+        mappings.entries().iter().find_map(|entry| match entry.code {
+            MappedCode::Module { module, bias } => {
+                let module = modules.get(module)?;
+                Some((self.of(module)?, module, bias))
+            }
+            MappedCode::Anonymous | MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
+        })
+    }
+
+    /// Returns whether any of these processes has an interpreter that is known.
+    pub(super) fn any(&mut self, processes: &[Mappings], modules: &Modules) -> bool {
+        let mut processes = processes.iter();
+        processes.any(|mappings| self.in_mappings(mappings, modules).is_some())
+    }
+
+    /// Returns whether an address is in the function that runs Python's frames.
+    fn is_evaluator(&self, live: &Live<'_>, stack: &StackTotals, frame: &Frame) -> bool {
+        let looked_up = frame.pc.wrapping_sub(u64::from(!frame.exact));
+        let process = live.processes.get(&stack.instance);
+        let place = process.and_then(|process| process.history.resolve(stack.epoch, looked_up));
+        let build = place.and_then(|(module, svma)| Some((self.by_module.get(&module)?.as_ref()?, svma)));
+        build.is_some_and(|(build, svma)| build.evaluator.contains(&svma))
+    }
+}
+
+/// The hook where code objects end.
+fn hook(build: &PythonBuild, module: &Module) -> Option<Hook> {
+    Some(Hook {
+        kind: HookKind::PythonCode,
+        path: module.probe_path()?,
+        file: module.path.display().to_string(),
+        offset: ElfView::parse(module.bytes())
+            .ok()?
+            .offset_of(build.code_dealloc)?,
+    })
+}
+
+/// Describes an interpreter to the kernel side.
+fn described(build: &PythonBuild, bias: Bias) -> PythonLayout {
+    let Layout {
+        runtime,
+        thread,
+        frame,
+        code,
+        text,
+        bytes,
+        ..
+    } = build.layout;
+    let mut layout = PythonLayout::new();
+    layout.set_whole(offset_of!(python_layout, runtime), bias.to_avma(build.runtime).get());
+    layout.set_whole(offset_of!(python_layout, code_type), bias.to_avma(build.code_type).get());
+    let state_bytes = [thread.id, thread.frame, thread.chunk.unwrap_or(0)];
+    let code_bytes = [code.name, code.file, code.first_line, code.line_table];
+    let entry = match frame.entry {
+        EntryMark::Every => python_entry::PYTHON_ENTRY_EVERY,
+        EntryMark::IsEntry => python_entry::PYTHON_ENTRY_FLAG,
+        EntryMark::Shim => python_entry::PYTHON_ENTRY_SHIM,
+    };
+    let behind = |fields: &[u32]| fields.iter().copied().max().unwrap_or(0) + 8;
+    for (offset, value) in [
+        (offset_of!(python_layout, values_at), GLIBC_VALUES),
+        (offset_of!(python_layout, value_bytes), GLIBC_VALUE_BYTES),
+        (offset_of!(python_layout, value_count), GLIBC_KEYS),
+        (offset_of!(python_layout, key), runtime.key),
+        (offset_of!(python_layout, current), runtime.current.unwrap_or(0)),
+        (
+            offset_of!(python_layout, next_interpreter),
+            runtime.next_interpreter.unwrap_or(0),
+        ),
+        (offset_of!(python_layout, state_bytes), behind(&state_bytes)),
+        (offset_of!(python_layout, thread_id), thread.id),
+        (offset_of!(python_layout, frame), thread.frame),
+        (offset_of!(python_layout, chunk), thread.chunk.unwrap_or(0)),
+        (
+            offset_of!(python_layout, is_indirect),
+            u32::from(thread.cframe_frame.is_some()),
+        ),
+        (offset_of!(python_layout, indirect), thread.cframe_frame.unwrap_or(0)),
+        (offset_of!(python_layout, frame_bytes), frame.frame_bytes),
+        (offset_of!(python_layout, code), frame.code),
+        (offset_of!(python_layout, back), frame.back),
+        (offset_of!(python_layout, instruction), frame.instruction),
+        (
+            offset_of!(python_layout, is_address),
+            u32::from(code.bytecode.is_some()),
+        ),
+        (offset_of!(python_layout, entry), entry.0),
+        (offset_of!(python_layout, mark), frame.mark),
+        (offset_of!(python_layout, code_bytes), behind(&code_bytes)),
+        (offset_of!(python_layout, name), code.name),
+        (offset_of!(python_layout, file), code.file),
+        (offset_of!(python_layout, first_line), code.first_line),
+        (offset_of!(python_layout, line_table), code.line_table),
+        (offset_of!(python_layout, length), text.length),
+        (offset_of!(python_layout, kind), text.state),
+        (offset_of!(python_layout, ascii_data), text.ascii_data),
+        (offset_of!(python_layout, data), text.compact_data),
+        (offset_of!(python_layout, bytes_length), bytes.length),
+        (offset_of!(python_layout, bytes), bytes.data),
+    ] {
+        layout.set(offset, value);
+    }
+    layout
+}
+
+impl Live<'_> {
+    /// Lets the stacks of an instance have Python frames, if it has an interpreter that is known, and have not yet.
+    pub(super) fn attach_python(&mut self, number: u32) {
+        let Some(process) = self.processes.get_mut(&number) else {
+            return;
+        };
+        let Some(pythons) = self.kernel.pythons().filter(|_| self.reads_python) else {
+            return;
+        };
+        let found = self.python_builds.in_mappings(&process.mappings, &self.modules);
+        let Some((build, module, bias)) = found else {
+            return;
+        };
+        process.python = Some(Arc::clone(&build));
+        let slot = process.instance.slot;
+        // A child of fork has its parent's.
+        if pythons.instance_in(slot) == number {
+            return;
+        }
+        if let Some(reason) = obstacle(&process.mappings, &self.modules) {
+            if process.is_given {
+                tracing::warn!("{}: no Python frames: {reason}", process.facts.pid);
+            }
+            return;
+        }
+        let (pid, attached) = match self.follow_fork {
+            true => (None, &mut self.attached),
+            false => (Some(process.facts.pid), &mut process.attached),
+        };
+        // First the hook: a code object that ends before it would be taken for the next one at its address.
+        let hook = || hook(&build, module);
+        match attached.add_python_hook(&self.kernel, pid, module.id, hook) {
+            Ok(()) => pythons.publish(slot, number, &described(&build, bias)),
+            Err(error) => tracing::warn!("{}: no Python frames: {error}", process.facts.pid),
+        }
+    }
+}
+
+/// Why the frames of a known interpreter cannot be found in a process.
+fn obstacle(mappings: &Mappings, modules: &Modules) -> Option<&'static str> {
+    if Architecture::HOST != Architecture::X86_64 {
+        return Some("they are read on x86-64 only");
+    }
+    let mut loaded = mappings.module_ids().filter_map(|id| modules.get(id));
+    let has_glibc = loaded.any(Module::is_glibc);
+    (!has_glibc).then_some("they are read where the C library is glibc")
+}
+
+impl Session<'_> {
+    /// Puts the Python frames of all stacks between their native ones.
+    pub(super) fn place_python_frames(&self, snapshot: &mut Snapshot) {
+        for stack in &mut snapshot.stacks {
+            // Where Python writes a map of its functions for `perf`, each has native code of its own.
+            let map = self.perf_maps.get(&stack.instance);
+            if stack.python.is_some() && map.is_some_and(|map| map.has_python()) {
+                stack.python = None;
+            }
+        }
+        place_python_frames(snapshot, |stack, frame| {
+            self.live.python_builds.is_evaluator(&self.live, stack, frame)
+        });
+    }
+}
