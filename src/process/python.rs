@@ -1,0 +1,383 @@
+//! What an ELF file says of the CPython in it: its version, where its variables and functions are, and how its structures are laid out.
+//!
+//! By exported symbols only, which extension modules need, so that they are in stripped files too. Pure: bytes of a file in, facts out. The
+//! file is untrusted. A version that is not known is refused, and so is a build whose types do not have the sizes that its version's have:
+//! offsets that are not certain would give wrong names.
+
+mod layout;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::ops::Range;
+
+use object::elf::{self, FileHeader64, Rela64, Sym64};
+use object::read::StringTable;
+use object::read::elf::{FileHeader, Rela, Sym};
+use object::{LittleEndian, ReadRef};
+use thiserror::Error;
+use unwind_tables::addr::{FileOffset, Svma, contains};
+use unwind_tables::elf::ElfView;
+
+use self::layout::described;
+pub(crate) use self::layout::{EntryMark, LAYOUTS, Layout, OBJECT_TYPE, OWNED_BY_C_STACK, TextState};
+use super::dynamic::Dynamic;
+use crate::base::untrusted::Untrusted;
+
+const ENDIAN: LittleEndian = LittleEndian;
+/// MAX symbols that are read of a table; the largest browsers have some two million.
+const MAX_SYMBOLS: usize = 1 << 23;
+/// MAX relocations that are read; libpython has 20 thousand.
+const MAX_RELOCATIONS: usize = 1 << 22;
+/// MAX bytes of the function that runs frames. It has 32 to 64 KiB, and some more if it is not optimized.
+const MAX_EVALUATOR: u64 = 1 << 20;
+
+/// Types whose sizes are compared with the version's, with their names in Python.
+const TYPES: [(Name, &[u8]); 4] = [
+    (Name::CodeType, b"code\0"),
+    (Name::FrameType, b"frame\0"),
+    (Name::TextType, b"str\0"),
+    (Name::BytesType, b"bytes\0"),
+];
+/// Fields of a `PyTypeObject`, if objects have no more than type and reference count before their own.
+const TYPE_NAME: u64 = 24;
+const TYPE_BASIC_SIZE: u64 = 32;
+const TYPE_DEALLOC: u64 = 48;
+
+/// CPython in an ELF file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PythonBuild {
+    pub(crate) version: PythonVersion,
+    /// `_PyRuntime`, whose fields are [`Layout::runtime`].
+    pub(crate) runtime: Svma,
+    /// `PyCode_Type`, the type of every code object.
+    pub(crate) code_type: Svma,
+    /// The function that ends every code object: `code_dealloc`.
+    pub(crate) code_dealloc: Svma,
+    /// `_PyEval_EvalFrameDefault`, without what the compiler has put elsewhere of it.
+    pub(crate) evaluator: Range<Svma>,
+    pub(crate) layout: &'static Layout,
+}
+
+/// Version of CPython 3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct PythonVersion {
+    pub(crate) major: u8,
+    pub(crate) minor: u8,
+    /// Third part; the file says it from 3.11 on.
+    pub(crate) micro: Option<u8>,
+}
+
+/// Why a CPython's frames cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub(crate) enum Unsupported {
+    #[error("CPython {0} is not known to memleak, which reads frames of 3.9 to 3.13")]
+    Version(PythonVersion),
+    #[error("CPython before 3.9 is not known to memleak, which reads frames of 3.9 to 3.13")]
+    Older,
+    #[error("CPython {0} is not a release")]
+    Prerelease(PythonVersion),
+    #[error("CPython {0} is a build without a global interpreter lock, whose frames are not read")]
+    FreeThreaded(PythonVersion),
+    #[error("CPython {version} has no usable `{name}`")]
+    Missing {
+        version: PythonVersion,
+        name: &'static str,
+    },
+    #[error("CPython {version} is a build of its own: it has `{field}` elsewhere than releases have")]
+    Offset {
+        version: PythonVersion,
+        field: &'static str,
+    },
+    #[error("CPython {version} is a build of its own: `{name}` has not the size that it has in releases")]
+    TypeSize {
+        version: PythonVersion,
+        name: &'static str,
+    },
+}
+
+impl fmt::Display for PythonVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)?;
+        self.micro.map_or(Ok(()), |micro| write!(f, ".{micro}"))
+    }
+}
+
+/// Symbols that are looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Name {
+    CodeType,
+    FrameType,
+    TextType,
+    BytesType,
+    Runtime,
+    Evaluator,
+    Version,
+    /// `PyEval_EvalFrameEx`, which every CPython has.
+    OldEvaluator,
+    /// `PyFrame_GetCode`, since 3.9.
+    Since9,
+    /// `Py_Is`, since 3.10.
+    Since10,
+}
+
+const NAMES: [(Name, &str); 10] = [
+    (Name::CodeType, "PyCode_Type"),
+    (Name::FrameType, "PyFrame_Type"),
+    (Name::TextType, "PyUnicode_Type"),
+    (Name::BytesType, "PyBytes_Type"),
+    (Name::Runtime, "_PyRuntime"),
+    (Name::Evaluator, "_PyEval_EvalFrameDefault"),
+    (Name::Version, "Py_Version"),
+    (Name::OldEvaluator, "PyEval_EvalFrameEx"),
+    (Name::Since9, "PyFrame_GetCode"),
+    (Name::Since10, "Py_Is"),
+];
+
+impl Name {
+    fn text(self) -> &'static str {
+        let found = NAMES.iter().find(|(name, _)| *name == self);
+        found.map_or("", |(_, text)| text)
+    }
+}
+
+impl PythonBuild {
+    /// Reads an ELF file; `None` if there is no CPython in it.
+    pub(crate) fn find(elf: &[u8]) -> Result<Option<Self>, Unsupported> {
+        let Some(file) = PythonFile::open(elf) else {
+            return Ok(None);
+        };
+        file.build().map(Some)
+    }
+}
+
+/// An ELF file with a CPython in it.
+struct PythonFile<'a> {
+    bytes: &'a [u8],
+    view: ElfView<'a>,
+    symbols: Symbols,
+    relocations: &'a [Rela64<LittleEndian>],
+}
+
+/// The symbols of [`NAMES`], where the file defines them.
+type Symbols = [Option<Defined>; NAMES.len()];
+
+#[derive(Clone, Copy, Debug)]
+struct Defined {
+    svma: Svma,
+    bytes: u64,
+}
+
+impl<'a> PythonFile<'a> {
+    /// `None` if it does not define the function that runs Python's frames.
+    fn open(bytes: &'a [u8]) -> Option<Self> {
+        let view = ElfView::parse(bytes).ok()?;
+        let symbols = exported(bytes)?;
+        let file = Self {
+            bytes,
+            view,
+            symbols,
+            relocations: Dynamic::of(bytes)
+                .and_then(|dynamic| relocations(&dynamic))
+                .unwrap_or_default(),
+        };
+        file.symbol(Name::OldEvaluator)
+            .or(file.symbol(Name::Evaluator))
+            .map(|_| file)
+    }
+
+    fn build(&self) -> Result<PythonBuild, Unsupported> {
+        let version = self.version()?;
+        let known = LAYOUTS.iter().find(|layout| layout.minor == version.minor);
+        let layout = known
+            .filter(|_| version.major == 3)
+            .ok_or(Unsupported::Version(version))?;
+        let missing = |name: Name| {
+            let name = name.text();
+            Unsupported::Missing { version, name }
+        };
+        let runtime = self.runtime(layout).ok_or(missing(Name::Runtime))?;
+        if layout.minor >= 13 {
+            self.check_described(version, layout, runtime)?;
+        }
+        for ((name, python_name), size) in TYPES.into_iter().zip(layout.basic_sizes) {
+            let kind = self.symbol(name).ok_or(missing(name))?;
+            if !self.is_type(kind.svma, python_name, size) {
+                let name = name.text();
+                return Err(Unsupported::TypeSize { version, name });
+            }
+        }
+        let code_type = self.symbol(Name::CodeType).ok_or(missing(Name::CodeType))?.svma;
+        let dealloc = self.pointer(code_type.wrapping_add(TYPE_DEALLOC));
+        Ok(PythonBuild {
+            version,
+            runtime,
+            code_type,
+            code_dealloc: dealloc
+                .filter(|&dealloc| self.is_code(dealloc, 1))
+                .ok_or(missing(Name::CodeType))?,
+            evaluator: self.evaluator().ok_or(missing(Name::Evaluator))?,
+            layout,
+        })
+    }
+
+    /// By the constant that has it, since 3.11; before, by functions that came with versions.
+    fn version(&self) -> Result<PythonVersion, Unsupported> {
+        /// `PY_RELEASE_LEVEL_GAMMA`: a candidate, which is laid out as the release.
+        const CANDIDATE: u8 = 0xc;
+        let of_minor = |minor| PythonVersion {
+            major: 3,
+            minor,
+            micro: None,
+        };
+        let stated = self
+            .symbol(Name::Version)
+            .and_then(|constant| self.at(constant.svma, 4));
+        if let Some(&[level, micro, minor, major]) = stated.and_then(<[u8]>::first_chunk) {
+            let micro = Some(micro);
+            let version = PythonVersion { major, minor, micro };
+            let is_release = level >> 4 >= CANDIDATE;
+            return is_release
+                .then_some(version)
+                .ok_or(Unsupported::Prerelease(version));
+        }
+        match [Name::Since9, Name::Since10].map(|name| self.symbol(name).is_some()) {
+            [_, true] => Ok(of_minor(10)),
+            [true, false] => Ok(of_minor(9)),
+            [false, false] => Err(Unsupported::Older),
+        }
+    }
+
+    /// The variable, if it is in memory that is written to, with the fields that are read.
+    fn runtime(&self, layout: &Layout) -> Option<Svma> {
+        let found = self.symbol(Name::Runtime)?;
+        let end = found.svma.checked_add(found.bytes)?;
+        let mut segments = self.view.segments().iter();
+        let holds = segments
+            .any(|segment| segment.writable && segment.svma.start <= found.svma && end <= segment.svma.end);
+        (holds && u64::from(layout.runtime.key) + 4 <= found.bytes).then_some(found.svma)
+    }
+
+    /// Compares the layout with what CPython says of itself.
+    fn check_described(
+        &self,
+        version: PythonVersion,
+        layout: &Layout,
+        runtime: Svma,
+    ) -> Result<(), Unsupported> {
+        let differs = |field| Unsupported::Offset { version, field };
+        let said = self.at(runtime, described::BYTES as u64);
+        let said = said.filter(|said| said.starts_with(described::COOKIE));
+        let said = said.ok_or(differs("_PyRuntime.debug_offsets"))?;
+        let word = |at: usize| {
+            let bytes = said.get(at..)?.first_chunk()?;
+            Some(u64::from_le_bytes(*bytes))
+        };
+        if word(described::FREE_THREADED) != Some(0) {
+            return Err(Unsupported::FreeThreaded(version));
+        }
+        let other = described::offsets(layout)
+            .into_iter()
+            .find(|&(at, _, known)| word(at) != known.map(u64::from));
+        other.map_or(Ok(()), |(_, field, _)| Err(differs(field)))
+    }
+
+    /// Returns whether the type at an address has this name and size.
+    fn is_type(&self, at: Svma, name: &[u8], size: u64) -> bool {
+        let named = self.pointer(at.wrapping_add(TYPE_NAME));
+        let named = named.and_then(|named| self.at(named, name.len() as u64));
+        named == Some(name) && self.word(at.wrapping_add(TYPE_BASIC_SIZE)) == Some(size)
+    }
+
+    fn evaluator(&self) -> Option<Range<Svma>> {
+        let found = self.symbol(Name::Evaluator)?;
+        let is_usable = (1..=MAX_EVALUATOR).contains(&found.bytes) && self.is_code(found.svma, found.bytes);
+        is_usable.then(|| found.svma..found.svma.wrapping_add(found.bytes))
+    }
+
+    /// Returns whether there is code of so many bytes.
+    fn is_code(&self, at: Svma, bytes: u64) -> bool {
+        let mut code = self.view.segments().iter().filter(|segment| segment.executable);
+        let last = at.checked_add(bytes - 1);
+        last.is_some_and(|last| {
+            code.any(|segment| {
+                let code = segment.file_backed();
+                contains(&code, at) && contains(&code, last)
+            })
+        })
+    }
+
+    fn symbol(&self, name: Name) -> Option<Defined> {
+        let at = NAMES.iter().position(|(known, _)| *known == name)?;
+        self.symbols[at]
+    }
+
+    /// The address that the loader puts at an address.
+    fn pointer(&self, at: Svma) -> Option<Svma> {
+        let mut relocations = self.relocations.iter().take(MAX_RELOCATIONS);
+        let found = relocations.find(|relocation| relocation.r_offset(ENDIAN) == at.get());
+        match found {
+            Some(relocation) => {
+                let kind = relocation.r_type(ENDIAN, false);
+                let is_own = [elf::R_X86_64_RELATIVE, elf::R_AARCH64_RELATIVE].contains(&kind);
+                let addend = relocation.r_addend(ENDIAN).cast_unsigned();
+                is_own.then_some(Svma::new(addend))
+            }
+            // It is in place in a program at fixed addresses, and where relocations are packed (`DT_RELR`).
+            None => self.word(at).map(Svma::new),
+        }
+    }
+
+    fn word(&self, at: Svma) -> Option<u64> {
+        let bytes = self.at(at, 8)?;
+        Some(u64::from_le_bytes(*bytes.first_chunk()?))
+    }
+
+    /// Bytes that are loaded at an address from the file.
+    fn at(&self, at: Svma, bytes: u64) -> Option<&'a [u8]> {
+        let last = self.view.offset_of(at.checked_add(bytes.checked_sub(1)?)?)?;
+        let first = self.view.offset_of(at)?;
+        let is_one_piece = FileOffset::wrapping_add(first, bytes - 1) == last;
+        let found = self.bytes.read_bytes_at(first.get(), bytes);
+        found.ok().filter(|_| is_one_piece)
+    }
+}
+
+/// The symbols of [`NAMES`] that other objects see; `None` if the file has none of them.
+fn exported(bytes: &[u8]) -> Option<Symbols> {
+    let bytes = Untrusted::mapped(bytes);
+    let header = FileHeader64::<LittleEndian>::parse(bytes).ok()?;
+    let sections = header.sections(ENDIAN, bytes).ok()?;
+    [elf::SHT_DYNSYM, elf::SHT_SYMTAB].into_iter().find_map(|kind| {
+        let table = sections.symbols(ENDIAN, bytes, kind).ok()?;
+        let found = named(table.symbols(), table.strings());
+        found.iter().any(Option::is_some).then_some(found)
+    })
+}
+
+fn named<'a>(symbols: &[Sym64<LittleEndian>], strings: StringTable<'a, Untrusted<&'a [u8]>>) -> Symbols {
+    let mut found = [None; NAMES.len()];
+    for symbol in symbols.iter().take(MAX_SYMBOLS) {
+        let is_exported = [elf::STB_GLOBAL, elf::STB_WEAK].contains(&symbol.st_bind());
+        if !is_exported || symbol.st_shndx(ENDIAN) == elf::SHN_UNDEF {
+            continue;
+        }
+        let Ok(name) = symbol.name(ENDIAN, strings) else {
+            continue;
+        };
+        if let Some(at) = NAMES.iter().position(|(_, wanted)| wanted.as_bytes() == name) {
+            found[at].get_or_insert(Defined {
+                svma: Svma::new(symbol.st_value(ENDIAN)),
+                bytes: symbol.st_size(ENDIAN),
+            });
+        }
+    }
+    found
+}
+
+fn relocations<'a>(dynamic: &Dynamic<'a>) -> Option<&'a [Rela64<LittleEndian>]> {
+    let bytes = usize::try_from(dynamic.value(elf::DT_RELASZ)?).ok()?;
+    let count = bytes / size_of::<Rela64<LittleEndian>>();
+    let (found, _) = object::pod::slice_from_bytes(dynamic.table(elf::DT_RELA)?, count).ok()?;
+    Some(found)
+}

@@ -1,0 +1,296 @@
+//! Real interpreters, of which the test asks what they have where, and files that were made unusable.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use object::read::elf::ElfFile64;
+use object::{Object, ObjectSection, ObjectSymbol};
+
+use super::*;
+
+/// CPython in an executable at a fixed address (Debian's).
+const INTERPRETER: &str = "/usr/bin/python3";
+/// Environment variable that names another interpreter, to compare another version with.
+const OTHER: &str = "MEMLEAK_TEST_PYTHON";
+
+fn interpreter() -> Command {
+    Command::new(std::env::var_os(OTHER).map_or_else(|| INTERPRETER.into(), PathBuf::from))
+}
+
+/// A program with CPython in a library.
+fn gdb() -> Command {
+    let mut gdb = Command::new("/usr/bin/gdb");
+    gdb.args(["-nx", "-batch", "-x"]);
+    gdb
+}
+
+/// Lines that a script in the directory of these tests prints.
+fn printed(mut program: Command, script: &str, arguments: &[String]) -> Vec<String> {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/src/process/python/tests/");
+    let ran = program
+        .arg(format!("{directory}{script}"))
+        .args(arguments)
+        .output();
+    let ran = ran.expect("a program");
+    let errors = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{script}: {errors}");
+    let text = String::from_utf8(ran.stdout).expect("UTF-8");
+    text.lines().map(str::to_owned).collect()
+}
+
+fn found(bytes: &[u8]) -> PythonBuild {
+    let found = PythonBuild::find(bytes).expect("a known version");
+    found.expect("CPython")
+}
+
+/// Compares what a file says with where a process has it.
+fn check(program: Command) {
+    let lines = printed(program, "addresses.py", &[]);
+    let [path, addresses, version] = &lines[..] else {
+        panic!("{lines:?}");
+    };
+    let build = found(&std::fs::read(path).expect("the file"));
+    let addresses = addresses
+        .split(' ')
+        .map(|address| address.parse().expect("a number"));
+    let stated = [
+        build.runtime,
+        build.code_type,
+        build.code_dealloc,
+        build.evaluator.start,
+    ];
+    let biases: Vec<u64> = addresses
+        .zip(stated)
+        .map(|(address, stated): (u64, _)| address.wrapping_sub(stated.get()))
+        .collect();
+    assert_eq!(biases, [biases[0]; 4], "one bias: {build:?}");
+    assert_eq!(biases[0] % 4096, 0, "{biases:x?}");
+    assert!(
+        version.starts_with(&build.version.to_string()),
+        "{version}: {build:?}"
+    );
+    let bytes = build.evaluator.end.offset_from(build.evaluator.start);
+    assert!((10_000..200_000).contains(&bytes), "{bytes} bytes");
+}
+
+/// The addresses are those of a process, whether the file is loaded at a fixed address or not.
+#[test]
+fn addresses_are_those_of_a_process() {
+    check(interpreter());
+    check(gdb());
+}
+
+/// The layout of the installed version is what its interpreter has: text, bytes, code, frames, its state.
+#[test]
+fn layout_is_that_of_the_interpreter() {
+    let path = printed(interpreter(), "addresses.py", &[]).swap_remove(0);
+    let build = found(&std::fs::read(path).expect("the file"));
+    let Layout {
+        minor,
+        runtime,
+        thread,
+        frame,
+        code,
+        text,
+        bytes,
+        basic_sizes: _,
+    } = build.layout;
+    let offsets = [
+        ("minor", Some(u32::from(*minor))),
+        ("object.type", Some(OBJECT_TYPE)),
+        ("runtime.key", Some(runtime.key)),
+        ("runtime.current", runtime.current),
+        ("runtime.next_interpreter", runtime.next_interpreter),
+        ("thread.id", Some(thread.id)),
+        ("thread.frame", Some(thread.frame)),
+        ("thread.cframe_frame", thread.cframe_frame),
+        ("thread.chunk", thread.chunk),
+        ("frame.code", Some(frame.code)),
+        ("frame.back", Some(frame.back)),
+        ("frame.instruction", Some(frame.instruction)),
+        ("frame.mark", Some(frame.mark)),
+        ("code.name", Some(code.name)),
+        ("code.file", Some(code.file)),
+        ("code.first_line", Some(code.first_line)),
+        ("code.line_table", Some(code.line_table)),
+        ("code.bytecode", code.bytecode),
+        ("text.length", Some(text.length)),
+        ("text.state", Some(text.state)),
+        ("text.ascii_data", Some(text.ascii_data)),
+        ("text.compact_data", Some(text.compact_data)),
+        ("bytes.length", Some(bytes.length)),
+        ("bytes.data", Some(bytes.data)),
+    ];
+    let known = offsets
+        .iter()
+        .filter_map(|(name, offset)| Some((name, (*offset)?)));
+    let arguments: Vec<String> = known.map(|(name, offset)| format!("{name}={offset}")).collect();
+    let said = printed(interpreter(), "layout.py", &arguments);
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(
+        said[0].starts_with(&format!("{} offsets", arguments.len() - 1)),
+        "{said:?}"
+    );
+}
+
+/// All that is read of a frame is within what is said to be needed of it, and versions ascend.
+#[test]
+fn layouts_are_consistent() {
+    for Layout { minor, frame, .. } in &LAYOUTS {
+        let instruction = if *minor < 11 { 4 } else { 8 };
+        for end in [
+            frame.code + 8,
+            frame.back + 8,
+            frame.instruction + instruction,
+            frame.mark + 1,
+        ] {
+            assert!(end <= frame.frame_bytes, "3.{minor}: {frame:?}");
+        }
+        assert_eq!(frame.frame_bytes % 8, 0, "3.{minor}");
+    }
+    assert!(LAYOUTS.is_sorted_by(|one, other| one.minor < other.minor));
+}
+
+/// A file of which parts can be changed.
+struct Changed(Vec<u8>);
+
+impl Changed {
+    fn interpreter() -> Self {
+        Self(std::fs::read(INTERPRETER).expect("an interpreter"))
+    }
+
+    /// Where a symbol's entry in the table is, and its value.
+    fn symbol(&self, name: &str) -> (usize, u64) {
+        let file = ElfFile64::<LittleEndian>::parse(&self.0[..]).expect("an ELF file");
+        let table = file.section_by_name(".dynsym").expect("symbols");
+        let (start, _) = table.file_range().expect("it is in the file");
+        let found = file.dynamic_symbols().find(|symbol| symbol.name() == Ok(name));
+        let found = found.expect("the symbol");
+        let at = usize::try_from(start).expect("an offset") + 24 * found.index().0;
+        (at, found.address())
+    }
+
+    /// Sets a symbol's value or size: the word at 8 or at 16 of its entry.
+    fn with_symbol(mut self, name: &str, at: usize, value: u64) -> Self {
+        let (entry, _) = self.symbol(name);
+        self.0[entry + at..entry + at + 8].copy_from_slice(&value.to_le_bytes());
+        self
+    }
+
+    /// Sets bytes behind a symbol's address.
+    fn with_data(mut self, name: &str, at: u64, bytes: &[u8]) -> Self {
+        let (_, address) = self.symbol(name);
+        let view = ElfView::parse(&self.0).expect("an ELF file");
+        let offset = view.offset_of(Svma::new(address + at)).expect("in the file");
+        let offset = usize::try_from(offset.get()).expect("an offset");
+        self.0[offset..offset + bytes.len()].copy_from_slice(bytes);
+        self
+    }
+
+    fn refusal(&self) -> String {
+        let refused = PythonBuild::find(&self.0).expect_err("it is refused");
+        refused.to_string()
+    }
+}
+
+/// A version that is not known is refused by its name, and so is one that is not a release.
+#[test]
+fn other_versions_are_refused() {
+    let with = |version: u32| {
+        Changed::interpreter()
+            .with_data("Py_Version", 0, &version.to_le_bytes())
+            .refusal()
+    };
+    assert!(
+        with(0x030e_00f0).contains("CPython 3.14.0 is not known"),
+        "{}",
+        with(0x030e_00f0)
+    );
+    assert!(with(0x0308_14f0).contains("CPython 3.8.20 is not known"));
+    assert!(with(0x040b_00f0).contains("CPython 4.11.0 is not known"));
+    assert!(with(0x030b_00a3).contains("CPython 3.11.0 is not a release"));
+    assert!(with(0).contains("0.0.0"));
+}
+
+/// An extension, a program without CPython, one that uses its library, and what is no ELF file have none.
+#[test]
+fn others_have_none() {
+    let own = std::fs::read("/proc/self/exe").expect("own program");
+    let gdb = std::fs::read("/usr/bin/gdb").expect("gdb");
+    for bytes in [&own[..], &gdb, b"", b"\x7fELF", b"#!/usr/bin/python3\n"] {
+        assert_eq!(PythonBuild::find(bytes), Ok(None));
+    }
+}
+
+/// A build that is laid out in another way than releases is refused, by what differs.
+#[test]
+fn other_builds_are_refused() {
+    let version = found(&Changed::interpreter().0).version;
+    let resized = Changed::interpreter().with_data("PyFrame_Type", TYPE_BASIC_SIZE, &[0x90, 0]);
+    assert_eq!(
+        resized.refusal(),
+        format!(
+            "CPython {version} is a build of its own: `PyFrame_Type` has not the size that it has in releases"
+        )
+    );
+    // Where each object has two more pointers (`Py_TRACE_REFS`), the name of a type is where its size was.
+    let moved = Changed::interpreter().with_data("PyCode_Type", TYPE_NAME, &[0; 8]);
+    assert!(moved.refusal().contains("`PyCode_Type`"));
+}
+
+/// Symbols that lead out of the file, or have impossible sizes, are refused.
+#[test]
+fn hostile_symbols_are_refused() {
+    const VALUE: usize = 8;
+    const SIZE: usize = 16;
+    let usable = [
+        "_PyRuntime",
+        "PyCode_Type",
+        "PyUnicode_Type",
+        "_PyEval_EvalFrameDefault",
+    ];
+    for name in usable {
+        for value in [0, 1, 1 << 40, u64::MAX, u64::MAX - 7] {
+            let refusal = Changed::interpreter().with_symbol(name, VALUE, value).refusal();
+            assert!(refusal.contains(name), "{value:#x}: {refusal}");
+        }
+    }
+    for (name, size) in [
+        ("_PyEval_EvalFrameDefault", 0),
+        ("_PyEval_EvalFrameDefault", u64::MAX),
+        ("_PyEval_EvalFrameDefault", MAX_EVALUATOR + 1),
+        ("_PyRuntime", 0),
+        ("_PyRuntime", u64::MAX),
+    ] {
+        let refusal = Changed::interpreter().with_symbol(name, SIZE, size).refusal();
+        assert!(refusal.contains(name), "{size:#x}: {refusal}");
+    }
+    for value in [0, 0x40, 1 << 40, u64::MAX] {
+        let value: u64 = value;
+        let lost = Changed::interpreter().with_data("PyCode_Type", TYPE_DEALLOC, &value.to_le_bytes());
+        assert!(lost.refusal().contains("no usable `PyCode_Type`"), "{value:#x}");
+    }
+    // What is said of the version is not in the file.
+    let lost = Changed::interpreter().with_symbol("Py_Version", VALUE, u64::MAX - 3);
+    assert!(lost.refusal().contains("CPython 3.10"), "{}", lost.refusal());
+}
+
+/// A file that is cut anywhere is refused, or has none, or is as the whole one.
+#[test]
+fn cut_files_are_harmless() {
+    let whole = Changed::interpreter().0;
+    let build = found(&whole);
+    let mut kinds = [0; 3];
+    let step = whole.len() / 300;
+    for length in (0..200).chain((200..whole.len()).step_by(step)) {
+        match PythonBuild::find(&whole[..length]) {
+            Ok(None) => kinds[0] += 1,
+            Err(_) => kinds[1] += 1,
+            Ok(Some(found)) => {
+                assert_eq!(found, build, "of {length} bytes");
+                kinds[2] += 1;
+            }
+        }
+    }
+    assert!(kinds[0] > 200, "{kinds:?}");
+}
