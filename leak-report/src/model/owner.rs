@@ -2,11 +2,12 @@
 //! library. It is the title of a site in every format.
 //!
 //! Almost every C++ stack begins with `operator new`, many continue in containers, and C programs often wrap `malloc` to
-//! check for failure. None of these frames identifies the code that wanted the memory.
+//! check for failure. None of these frames identifies the code that wanted the memory. Nor does Python's interpreter between
+//! the functions of Python that it runs, nor Python's own library; an extension in C does.
 
 use std::borrow::Cow;
 
-use super::{FrameRef, InlinedFrame, Place, StackRef};
+use super::{FrameRef, InlinedFrame, ModuleId, Place, StackRef};
 
 /// File name prefixes of libraries that allocate for others.
 const LIBRARIES: [&str; 15] = [
@@ -90,9 +91,13 @@ pub struct Owner<'a> {
 }
 
 /// Finds the responsible function. If every frame belongs to an allocator, a runtime or a standard library, returns the
-/// innermost; `None` for a stack without frames.
+/// innermost, of Python if there is one; `None` for a stack without frames.
 pub fn owner(stack: StackRef<'_>) -> Option<Owner<'_>> {
+    let interpreters = Interpreters::of(stack);
     let own = |(number, frame)| {
+        if interpreters.contain(frame) {
+            return None;
+        }
         let (function, inlined) = own_function(frame)?;
         Some(Owner {
             function,
@@ -101,20 +106,54 @@ pub fn owner(stack: StackRef<'_>) -> Option<Owner<'_>> {
         })
     };
     let innermost = || {
-        let frame = stack.frames().next()?;
+        let python = stack.frames().position(FrameRef::is_python);
+        let number = python.unwrap_or(0);
+        let frame = stack.frames().nth(number)?;
         Some(Owner {
             function: function(frame),
             frame,
-            at: (0, frame.inlined().len()),
+            at: (number, frame.inlined().len()),
         })
     };
     stack.frames().enumerate().find_map(own).or_else(innermost)
 }
 
-/// Functions of a stack from the responsible one outwards, including inlined ones; not escaped for printing.
+/// Modules of the interpreters that run the Python functions of a stack.
+///
+/// They are known by the frame that runs a function, the next one outwards: a program can contain the interpreter or load it
+/// as a library, and many of its functions have no name.
+pub(super) struct Interpreters(Vec<ModuleId>);
+
+impl Interpreters {
+    /// Interpreters of a stack; none if no function of Python is in it.
+    pub(super) fn of(stack: StackRef<'_>) -> Self {
+        let mut modules = Vec::new();
+        let callers = stack.frames().skip(1);
+        for (frame, caller) in stack.frames().zip(callers) {
+            let place = caller.at.place.filter(|_| frame.is_python());
+            modules.extend(
+                place
+                    .map(|place| place.module)
+                    .filter(|module| !modules.contains(module)),
+            );
+        }
+        Self(modules)
+    }
+
+    /// True for a native frame of one of them.
+    pub(super) fn contain(&self, frame: FrameRef<'_>) -> bool {
+        frame.at.place.is_some_and(|place| self.0.contains(&place.module))
+    }
+}
+
+/// Functions of a stack from the responsible one outwards, including inlined ones, without those of a Python interpreter; not
+/// escaped for printing.
 pub fn callers(stack: StackRef<'_>) -> impl Iterator<Item = Cow<'_, str>> {
     let (first, inlined) = owner(stack).map_or((0, 0), |owner| owner.at);
-    let functions = stack.frames().skip(first).flat_map(|frame| {
+    let interpreters = Interpreters::of(stack);
+    let frames = stack.frames().enumerate().skip(first);
+    let frames = frames.filter(move |&(number, frame)| number == first || !interpreters.contain(frame));
+    let functions = frames.flat_map(|(_, frame)| {
         let inlined = frame
             .inlined()
             .map(|inlined| Cow::from(inlined.symbol.unwrap_or("[unknown]")));
@@ -131,8 +170,13 @@ pub fn is_nameless_runtime(frame: FrameRef<'_>) -> bool {
 fn is_in_library(frame: FrameRef<'_>) -> bool {
     frame.module().is_some_and(|module| {
         let name = module.basename();
-        LIBRARIES.iter().any(|library| name.starts_with(library))
+        LIBRARIES.iter().any(|library| name.starts_with(library)) || is_python_extension(module.path())
     })
+}
+
+/// True for an extension in C that comes with Python.
+fn is_python_extension(path: &str) -> bool {
+    path.contains("/python3") && path.contains("/lib-dynload/")
 }
 
 /// Name of a frame's function, or its address (`module+svma`) if it has none.
@@ -141,6 +185,14 @@ pub fn function(frame: FrameRef<'_>) -> Cow<'_, str> {
         (Some(name), _) => name.into(),
         (None, Some(Place { module, svma })) => format!("{}+{svma:#x}", module.basename()).into(),
         (None, None) => format!("{:#x}", frame.pc()).into(),
+    }
+}
+
+/// Name of a function of Python where its file does not stand beside it. `<module>` and the like say nothing without the file.
+pub fn with_file<'a>(name: &'a str, file: Option<&str>) -> Cow<'a, str> {
+    match file.filter(|_| name.starts_with('<')) {
+        Some(file) => format!("{name} {}", file.rsplit('/').next().unwrap_or(file)).into(),
+        None => name.into(),
     }
 }
 
@@ -157,7 +209,17 @@ pub fn plumbing(frame: FrameRef<'_>) -> Vec<bool> {
 }
 
 fn is_own_plumbing(frame: FrameRef<'_>) -> bool {
-    is_plumbing(&function(frame)) || is_standard_source(frame.file())
+    match frame.is_python() {
+        // What a function of C is called says nothing about one of Python.
+        true => frame.file().is_some_and(is_python_library),
+        false => is_plumbing(&function(frame)) || is_standard_source(frame.file()),
+    }
+}
+
+/// True for a source file of Python's library, but not of what was installed there.
+fn is_python_library(file: &str) -> bool {
+    let is_installed = file.contains("/site-packages/") || file.contains("/dist-packages/");
+    file.starts_with("<frozen ") || file.contains("/lib/python3") && !is_installed
 }
 
 fn own_function(frame: FrameRef<'_>) -> Option<(Cow<'_, str>, usize)> {

@@ -436,6 +436,10 @@ impl<'a> StackRef<'a> {
                     module.build_id().unwrap_or(module.path()).hash(&mut hasher);
                     place.svma.get().hash(&mut hasher);
                 }
+                // The number of its code differs from one run to the next.
+                None if frame.is_python() => {
+                    (frame.function(), frame.file(), frame.line()).hash(&mut hasher);
+                }
                 None => frame.pc().get().hash(&mut hasher),
             }
         }

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 
 use indexmap::IndexSet;
 
-use super::owner::{is_plumbing, plumbing};
+use super::owner::{Interpreters, is_plumbing, plumbing, with_file};
 use super::printable::printable;
 use super::{FrameId, FrameRef, StackRef};
 
@@ -95,7 +95,8 @@ impl SiteNames {
 #[derive(Debug)]
 pub struct SiteNamer<'n> {
     names: &'n mut SiteNames,
-    of_frames: HashMap<FrameId, Box<[u32]>>,
+    /// By frame, and whether a Python interpreter's code in it is.
+    of_frames: HashMap<(FrameId, bool), Box<[u32]>>,
 }
 
 impl<'n> SiteNamer<'n> {
@@ -110,12 +111,14 @@ impl<'n> SiteNamer<'n> {
     /// Names the site of a stack.
     pub fn site(&mut self, stack: StackRef<'_>) -> SiteName {
         let mut numbers = vec![self.names.number(&printable(stack.allocator()))];
+        let interpreters = Interpreters::of(stack);
         for frame in without_start(stack) {
-            let known = self.of_frames.entry(frame.id());
+            let is_interpreter = interpreters.contain(frame);
+            let known = self.of_frames.entry((frame.id(), is_interpreter));
             let of_frame = known.or_insert_with(|| {
                 let names = names_of(frame).into_iter();
                 names
-                    .map(|(name, is_plumbing)| self.names.number_of(&name, is_plumbing))
+                    .map(|(name, is_plumbing)| self.names.number_of(&name, is_plumbing || is_interpreter))
                     .collect()
             });
             numbers.extend_from_slice(of_frame);
@@ -140,6 +143,7 @@ fn names_of(frame: FrameRef<'_>) -> Vec<(String, bool)> {
         .map(|(name, is_plumbing)| (plain(name), is_plumbing))
         .collect();
     let own = match frame.function() {
+        Some(name) if frame.is_python() => printable(&with_file(name, frame.file())),
         Some(name) => plain(name),
         None => match frame.module() {
             Some(module) => printable(&format!("[{}]", module.file_name())),

@@ -53,7 +53,7 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
             let (pc, name) = match part {
                 StackPart::Frame(frame) => {
                     let pid = stack.pid;
-                    (frame.pc(), Name { frame, pid }.to_string())
+                    (printed_address(frame), Name { frame, pid }.to_string())
                 }
                 StackPart::LeftOut(frames) => (Avma::new(0), left_out_marker(frames)),
             };
@@ -64,6 +64,14 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Address that the dialects print with a frame: that of machine code, or 0.
+pub(super) fn printed_address(frame: FrameRef<'_>) -> Avma {
+    match frame.is_python() {
+        true => Avma::new(0),
+        false => frame.pc(),
+    }
 }
 
 /// Writes the first line of a report; its number is the requested one (`-T`), not that of the stacks shown.
@@ -111,8 +119,8 @@ impl fmt::Display for Name<'_> {
                 symbol.offset.map_or(Ok(()), |offset| write!(f, "+{offset:#x}"))?;
             }
         }
-        match (self.frame.module(), symbol) {
-            (Some(module), _) => write!(f, " [{}]", Printable(module.basename())),
+        match (self.frame.module_name(), symbol) {
+            (Some(module), _) => write!(f, " [{}]", Printable(module)),
             // bcc shows the perf map file as the module of generated code.
             (None, Some(_)) => write!(f, " [perf-{}.map]", self.pid),
             (None, None) => Ok(()),

@@ -10,6 +10,7 @@ use super::kernel::kind_lines;
 use super::modules::{end_lines, fp_lines};
 use super::{estimates, memory, overhead, recent, regions, suppressed, verdict};
 use crate::model::Report;
+use crate::model::leak::PythonStacks;
 use crate::model::printable::Printable;
 use crate::model::{Amount, CALLS, Count, Events, InstanceEnd, LOSSES, Losses, OwnMemory};
 /// A size like [`size`], without the exact number.
@@ -40,6 +41,7 @@ pub(super) fn render(report: &Report, paths: Option<String>, out: &mut dyn Write
             lines(out, "Ends", end_lines(report))?;
             if report.kernel.is_none() {
                 render_frames(report, out)?;
+                lines(out, "Python", python_line(report).into_iter().collect())?;
             }
             lines(out, "", fp_lines(report))?;
         }
@@ -238,6 +240,34 @@ fn render_frames(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         found += &format!(", {generated} by frame pointer of generated code ({share})");
     }
     line(out, "Frames", found)
+}
+
+/// A line about functions of Python in stacks; `None` if none was seen.
+pub(super) fn python_line(report: &Report) -> Option<String> {
+    let PythonStacks {
+        whole,
+        in_part,
+        not_placed,
+    } = report.completeness.python;
+    let parts = [
+        (whole, "with all"),
+        (
+            in_part,
+            "with the innermost only: too many, or frames between them not known",
+        ),
+        (
+            not_placed,
+            "with none: native stack and interpreter do not agree, as in a subinterpreter",
+        ),
+    ];
+    let shown = parts.into_iter().filter(|&(blocks, _)| blocks > 0);
+    let shown: Vec<_> = shown.map(|(blocks, text)| format!("{blocks} {text}")).collect();
+    let functions = report.completeness.frames_by(FoundBy::Python);
+    let allocations = shown.join("; ");
+    (!shown.is_empty()).then(|| {
+        let functions = counted(functions, "function");
+        format!("{functions} of Python in stacks; of allocations, {allocations}")
+    })
 }
 
 fn render_own(report: &Report, out: &mut dyn Write) -> io::Result<()> {

@@ -27,7 +27,7 @@ use overhead::OverheadJson;
 
 use super::blocks::BlocksJson;
 use super::kernel::KernelJson;
-use crate::model::leak::{EndGroup, ModuleSteps};
+use crate::model::leak::{EndGroup, ModuleSteps, PythonStacks};
 use crate::model::owner::{Owner, owner};
 use crate::model::printable::is_format;
 use crate::model::{CALLS, Events, FrameRef, LOSSES, Losses, ModuleId, ModuleRef, StackRef, StepStacks};
@@ -158,6 +158,8 @@ struct UnwindingJson<'a> {
     frames: FramesJson,
     finished_in_user_space: u64,
     not_finished: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    python: Option<PythonStacks>,
     ends: Vec<EndGroupJson<'a>>,
     modules: Vec<ModuleJson<'a>>,
 }
@@ -194,6 +196,8 @@ struct FramesJson {
     fp: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     fp_generated: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    python: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -342,7 +346,9 @@ impl<'a> From<&'a Report> for ReportJson<'a> {
                     cfi: completeness.frames_by(FoundBy::Cfi),
                     fp: completeness.frames_by(FoundBy::Fp),
                     fp_generated: Some(completeness.frames_by(FoundBy::FpGenerated)),
+                    python: Some(completeness.frames_by(FoundBy::Python)).filter(|&frames| frames > 0),
                 },
+                python: Some(completeness.python).filter(|python| python.all() > 0),
                 finished_in_user_space: completeness.finished_walks,
                 not_finished: completeness.unfinished_walks,
                 ends: report
@@ -406,6 +412,7 @@ impl<'a> ModuleJson<'a> {
                 cfi: steps.cfi,
                 fp: steps.fp,
                 fp_generated: None,
+                python: None,
             },
             code_bytes: table.map(|table| table.code_bytes),
             covered_bytes: table.map(|table| table.covered_bytes),

@@ -10,6 +10,7 @@ use std::io::{self, Write};
 
 use unwind_tables::addr::Avma;
 
+use super::bcc::printed_address;
 use super::dialect::{Stage, attached};
 use super::flame::left_out_marker;
 use crate::model::printable::Printable;
@@ -50,7 +51,7 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
             let (pc, name) = match part {
                 StackPart::Frame(frame) => {
                     let is_kernel = report.kernel.is_some();
-                    (frame.pc(), Name { frame, is_kernel }.to_string())
+                    (printed_address(frame), Name { frame, is_kernel }.to_string())
                 }
                 StackPart::LeftOut(frames) => (Avma::new(0), format!(" {}", left_out_marker(frames))),
             };
@@ -95,6 +96,7 @@ impl fmt::Display for Name<'_> {
         }
         match module {
             Some(module) => write!(f, " [{}]", Printable(module.path())),
+            None if self.frame.is_python() => f.write_str(" [python]"),
             None => Ok(()),
         }
     }

@@ -132,6 +132,7 @@ impl FrameStyle {
         };
         let place = format!("{}{found_by}", module.at(frame.file(), frame.line()));
         let pc = match self.screen.is_verbose {
+            true if frame.is_python() => " ".repeat(19),
             true => format!("{:#018x} ", frame.pc()),
             false => String::new(),
         };
@@ -250,7 +251,7 @@ impl fmt::Display for Inlined<'_> {
 /// Displays ` [module] file:line`, as far as known.
 #[derive(Clone, Copy)]
 struct InModule<'a> {
-    module: Option<ModuleRef<'a>>,
+    module: Option<&'a str>,
     file: Option<&'a str>,
     line: Option<u32>,
     paths: &'a Paths,
@@ -259,7 +260,7 @@ struct InModule<'a> {
 impl<'a> InModule<'a> {
     fn of(frame: FrameRef<'a>, paths: &'a Paths) -> Self {
         Self {
-            module: frame.module(),
+            module: frame.module_name(),
             file: None,
             line: None,
             paths,
@@ -274,7 +275,7 @@ impl<'a> InModule<'a> {
 impl fmt::Display for InModule<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(module) = self.module {
-            write!(f, " [{}]", Printable(module.basename()))?;
+            write!(f, " [{}]", Printable(module))?;
         }
         if let Some(file) = self.file {
             let (mark, rest) = self.paths.shorten(file);

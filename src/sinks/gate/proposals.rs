@@ -63,6 +63,10 @@ pub(super) fn propose<'a>(
 fn pattern(frame: FrameRef<'_>) -> Option<String> {
     let inlined = frame.inlined().filter_map(|inlined| inlined.symbol);
     let own = frame.function();
+    if frame.is_python() && own.is_some_and(|name| name.starts_with('<')) {
+        // `<module>` is in every file.
+        return Some(anchored(frame.file()?, true));
+    }
     let mut raw = inlined.chain(own).filter(|name| !is_plumbing(name));
     if let Some(name) = raw.next() {
         let plain = plain(name);

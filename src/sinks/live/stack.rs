@@ -119,8 +119,8 @@ fn inlined_lines(frame: FrameRef<'_>, names: NameStyle) -> impl Iterator<Item = 
 }
 
 fn module(frame: FrameRef<'_>) -> String {
-    let module = frame.module();
-    module.map_or_else(String::new, |module| format!(" [{}]", module.basename()))
+    let module = frame.module_name();
+    module.map_or_else(String::new, |module| format!(" [{module}]"))
 }
 
 fn source(file: Option<&str>, line: Option<u32>) -> String {

@@ -3,9 +3,13 @@
 use std::ops::Deref;
 
 use unwind_tables::addr::Avma;
+use unwind_tables::walk::FoundBy;
 
 use super::{Dictionary, Frame, FrameId, Module, ModuleId, NamesId, Path, PathId, TextId};
 use crate::model::{Gap, InlinedFrame, Location, Place, Symbol, Symbolized};
+
+/// Name of a Python function whose name is not known.
+const NAMELESS_PYTHON: &str = "<python function>";
 
 /// Module, with access to its texts.
 #[derive(Clone, Copy, Debug)]
@@ -171,10 +175,31 @@ impl<'a> FrameRef<'a> {
         Some(self.place()?.module)
     }
 
-    /// Function whose machine code contains the address, not one inlined into it.
+    /// Name of the module for people, without brackets: that of its file, or `python` for a function of Python.
+    pub fn module_name(self) -> Option<&'a str> {
+        match self.is_python() {
+            true => Some("python"),
+            false => self.module().map(ModuleRef::basename),
+        }
+    }
+
+    /// True for a function of Python, which is in no module, and of which no address is one of machine code.
+    pub fn is_python(self) -> bool {
+        self.frame.found_by == FoundBy::Python
+    }
+
+    /// Function whose machine code contains the address, not one inlined into it; or function of Python, which always has a
+    /// name.
     pub fn symbol(self) -> Option<Symbol<&'a str>> {
-        let symbol = self.names().symbol.as_ref()?;
-        Some(symbol.map(|_, &text| self.dictionary.text(text)))
+        let symbol = self.names().symbol.as_ref();
+        let named = symbol.map(|symbol| symbol.map(|_, &text| self.dictionary.text(text)));
+        match self.is_python() {
+            true => Some(Symbol {
+                name: named.map_or(NAMELESS_PYTHON, |symbol| symbol.name),
+                offset: None,
+            }),
+            false => named,
+        }
     }
 
     /// Name of [`FrameRef::symbol`].

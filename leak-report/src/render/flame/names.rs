@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use unwind_tables::walk::End;
 
+use crate::model::owner::with_file;
 use crate::model::printable::is_format;
 use crate::model::{FrameRef, NameStyle, Report, StackPart, StackRef, TargetFacts};
 use crate::render::health::counted;
@@ -100,6 +101,7 @@ fn push_functions(frame: FrameRef<'_>, style: NameStyle, frames: &mut Vec<FlameF
     let functions = inlined.chain([(frame.function(), frame.file())]);
     frames.extend(functions.map(|(name, file)| FlameFrame {
         name: match name {
+            Some(name) if frame.is_python() => readable(&with_file(name, file)),
             Some(name) => readable(&style.show(name)),
             None => readable(&module_name(frame)),
         },

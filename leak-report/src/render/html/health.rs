@@ -8,7 +8,7 @@ use super::visible::visible;
 use crate::model::Report;
 use crate::model::leak::{EndGroup, ModuleSteps};
 use crate::model::{ModuleId, OwnMemory};
-use crate::render::health::{call_lines, lost_lines, unseen_lines};
+use crate::render::health::{call_lines, lost_lines, python_line, unseen_lines};
 use crate::render::{estimates, kernel, overhead, regions, suppressed};
 
 /// Maximum number of rows of each table; seldom are there more than twenty.
@@ -37,6 +37,8 @@ pub(super) struct Health {
     ends: Vec<(usize, u64, u64)>,
     /// Number of frames by how they were found, over all walks.
     frames: FramesFound,
+    /// Text on functions of Python; empty if there are none.
+    python: Vec<String>,
     /// Modules and causes where incomplete stacks ended, most allocations first.
     places: Vec<EndPlace>,
     more_places: usize,
@@ -130,6 +132,7 @@ impl Health {
                 fp_generated: by(FoundBy::FpGenerated),
                 kernel: by(FoundBy::Kernel),
             },
+            python: shown(python_line(report).into_iter().collect()),
             places: report
                 .ends
                 .iter()

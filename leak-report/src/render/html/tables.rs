@@ -66,6 +66,12 @@ impl<'a> Tables<'a> {
         number(self.modules.insert_full((path, build_id)).0)
     }
 
+    /// Number of the entry that stands for all functions of Python.
+    fn python(&mut self) -> u32 {
+        let name = self.text("[python]");
+        number(self.modules.insert_full((name, String::new())).0)
+    }
+
     /// Number of a stack's innermost node; that of the node above all roots if it has no frames.
     pub(super) fn stack(&mut self, path: Option<PathId>) -> u32 {
         let mut new = Vec::new();
@@ -91,7 +97,15 @@ impl<'a> Tables<'a> {
         if let Some(&known) = self.frame_numbers.get(&frame.id()) {
             return known;
         }
-        let address = frame.place().map_or(frame.pc().get(), |place| place.svma.get());
+        let address = match frame.place() {
+            Some(place) => place.svma.get(),
+            None if frame.is_python() => 0,
+            None => frame.pc().get(),
+        };
+        let module = match frame.is_python() {
+            true => self.python(),
+            false => self.module(frame.module()),
+        };
         let inlined = frame.inlined().map(|inlined| {
             [
                 self.function(inlined.symbol),
@@ -101,7 +115,7 @@ impl<'a> Tables<'a> {
         });
         let inlined = inlined.collect();
         let row = FrameRow(
-            self.module(frame.module()),
+            module,
             format!("{address:x}"),
             frame.found_by as u32,
             self.function(frame.function()),

@@ -169,8 +169,11 @@ impl<'a> Table<'a> {
         if let Some(&id) = self.known.get(&frame.id()) {
             return id;
         }
-        // Conventionally, callers have an address within the call.
-        let address = frame.pc().wrapping_sub(u64::from(!frame.exact));
+        // Conventionally, callers have an address within the call. Functions of Python have none.
+        let address = match frame.is_python() {
+            true => Avma::new(0),
+            false => frame.pc().wrapping_sub(u64::from(!frame.exact)),
+        };
         let key = LocationKey {
             mapping: self.mappings.number(frame, address),
             address,

@@ -94,5 +94,8 @@ fn caller(stack: StackRef<'_>) -> (String, String) {
 }
 
 fn module(frame: FrameRef<'_>) -> String {
-    printable(frame.module().map_or("", ModuleRef::file_name))
+    match frame.is_python() {
+        true => "[python]".to_owned(),
+        false => printable(frame.module().map_or("", ModuleRef::file_name)),
+    }
 }

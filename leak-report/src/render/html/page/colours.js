@@ -8,6 +8,7 @@ const WAYS = {
   fp_generated: "by frame pointer of generated code",
   fp: "by frame pointer",
   kernel: "by the kernel",
+  python: "by Python's interpreter",
   cfi: "by CFI",
   probe: "where the probe is",
 };

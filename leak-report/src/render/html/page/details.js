@@ -86,9 +86,11 @@ class Details {
     const ways = new Set();
     for (const site of sites) {
       const { frame, file, line } = tree.path(site)[tree.depth[node] - 1];
-      const place = file ? sourcePlace(file, line) : `+0x${frame.address}`;
+      const way = FOUND_BY[frame.foundBy];
+      const address = way === "python" ? "file not known" : `+0x${frame.address}`;
+      const place = file ? sourcePlace(file, line) : address;
       places.set(place, (places.get(place) ?? 0) + view.values[site.index]);
-      ways.add(FOUND_BY[frame.foundBy]);
+      ways.add(way);
     }
     const sorted = [...places].sort((a, b) => b[1] - a[1]);
     const texts = sorted.slice(0, MAX_PLACES).map(([place, part]) => {

@@ -15,6 +15,7 @@ class HealthView {
       this.#ends(),
       this.#places(),
       this.#frames(),
+      this.#lines("Python", health.python),
       this.#modules(),
       this.#lines("Lost", lost, "What could not be recorded: shown + lost = tracked."),
       this.#lines("Suppressed", health.left_out, "What the user's rules leave out."),
