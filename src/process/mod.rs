@@ -21,11 +21,6 @@ pub mod modules;
 mod name;
 mod past;
 mod process_memory;
-#[expect(
-    dead_code,
-    unused_imports,
-    reason = "the session does not read frames of CPython yet"
-)]
 pub(crate) mod python;
 pub mod regions;
 mod settled;

@@ -15,6 +15,7 @@ use super::View;
 use super::calls::Caller;
 use super::held;
 use super::process::Process;
+use super::python::PythonNames;
 use super::tables::ModuleTables;
 use super::verdict::Holding;
 use crate::allocator::Catalog;
@@ -55,6 +56,11 @@ pub(super) trait Origin {
     fn module(&mut self, module: Self::Module) -> Option<Module>;
 
     fn names(&mut self, instance: u32, frame: &SiteFrame<Self::Module>) -> Arc<Symbolized>;
+
+    /// Address of a Python function's instruction; by number of its code, and position in that.
+    fn python_address(&self, _code: u32, _instruction: u32) -> Avma {
+        Avma::new(0)
+    }
 }
 
 /// Resolves what was recorded: names frames, and fills the dictionary that stacks refer to.
@@ -283,6 +289,7 @@ pub(super) struct Processes<'a> {
     pub(super) facts: &'a mut HashMap<ModuleId, Module>,
     /// Perf maps, which name code generated at run time, by instance.
     pub(super) perf_maps: &'a HashMap<u32, PerfMap>,
+    pub(super) python: PythonNames<'a>,
     /// Empty history, for unknown instances.
     pub(super) unknown: History,
 }
@@ -341,7 +348,16 @@ impl Origin for Processes<'_> {
         Some(facts)
     }
 
+    fn python_address(&self, code: u32, instruction: u32) -> Avma {
+        self.python.address(code, instruction)
+    }
+
     fn names(&mut self, instance: u32, frame: &SiteFrame<ModuleId>) -> Arc<Symbolized> {
+        if let Some((code, instruction)) = frame.python_code() {
+            let process = self.all.get(&instance);
+            let build = process.and_then(|process| process.python.as_deref());
+            return self.python.names(code, instruction, build);
+        }
         let place = frame.at.place;
         let module = place.and_then(|Place { module, svma }| Some((self.modules.get(module)?, svma)));
         let Some((module, svma)) = module else {
@@ -434,8 +450,15 @@ impl<O: Origin> Describer<O> {
             return known;
         }
         let names = self.origin.names(instance, frame);
+        let at = match frame.python_code() {
+            Some((code, instruction)) => Location {
+                pc: self.origin.python_address(code, instruction),
+                place: None,
+            },
+            None => self.location(at),
+        };
         let frame = Frame {
-            at: self.location(at),
+            at,
             exact,
             found_by,
             names: self.dictionary.add_names(&names),

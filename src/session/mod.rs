@@ -71,6 +71,7 @@ use overhead::Meter;
 use phases::Phases;
 pub use preload::write_library;
 use probes::AllocatorProbes;
+use python::PythonNames;
 use schedule::Schedule;
 pub use signals::Signals;
 use since::Since;
@@ -396,6 +397,7 @@ impl<'obj> Session<'obj> {
             symbolizer: &mut self.symbolizer,
             facts: &mut self.facts,
             perf_maps: &self.perf_maps,
+            python: PythonNames::of(&self.live.kernel),
             unknown: History::default(),
         };
         let unwind = match self.live.walk {

@@ -4,18 +4,18 @@ use std::collections::HashMap;
 use std::mem::offset_of;
 use std::sync::Arc;
 
-use unwind_tables::addr::Bias;
+use unwind_tables::addr::{Avma, Bias};
 use unwind_tables::walk::Frame;
 use unwind_tables::{Architecture, ElfView};
 
 use super::live::Live;
 use super::Session;
 use crate::bpf::types::{python_entry, python_layout};
-use crate::bpf::{Hook, HookKind, PythonLayout};
+use crate::bpf::{Hook, HookKind, Kernel, PythonLayout, Pythons, RawPythonCode};
 use crate::process::python::{EntryMark, Layout, PythonBuild};
 use crate::process::{MappedCode, Mappings, Module, ModuleId, Modules};
 use leak_report::model::leak::place_python_frames;
-use leak_report::model::{Snapshot, StackTotals};
+use leak_report::model::{Snapshot, StackTotals, Symbol, Symbolized};
 
 /// Where glibc has the values of thread-specific keys, from the thread pointer on: `specific_1stblock` of `struct pthread`, of keys
 /// of 16 bytes whose second half is the value. The same in all releases since 2.4 (x86-64).
@@ -217,5 +217,40 @@ impl Session<'_> {
         place_python_frames(snapshot, |stack, frame| {
             self.live.python_builds.is_evaluator(&self.live, stack, frame)
         });
+    }
+}
+
+/// Names of the Python functions that the kernel side has found.
+pub(super) struct PythonNames<'a> {
+    pythons: Option<&'a Pythons>,
+    known: HashMap<u32, Option<RawPythonCode>>,
+}
+
+impl<'a> PythonNames<'a> {
+    pub(super) fn of(kernel: &'a Kernel<'_>) -> Self {
+        Self {
+            pythons: kernel.pythons(),
+            known: HashMap::new(),
+        }
+    }
+
+    /// Address of an instruction of a code object.
+    pub(super) fn address(&self, code: u32, instruction: u32) -> Avma {
+        let code = self.pythons.and_then(|pythons| pythons.code(code));
+        code.map_or(Avma::new(0), |code| Avma::new(code.address).wrapping_add(instruction.into()))
+    }
+
+    /// Name, file and line of a function of an interpreter.
+    pub(super) fn names(&mut self, code: u32, instruction: u32, build: Option<&PythonBuild>) -> Arc<Symbolized> {
+        let code = self.pythons.and_then(|pythons| pythons.code(code));
+        Arc::new(match code {
+            None => Symbolized::default(),
+            Some(code) => Symbolized {
+                symbol: Some(Symbol { name: String::from_utf8_lossy(&code.name.bytes[..code.name.length.min(96) as usize]).into(), offset: None }),
+                file: Some(String::from_utf8_lossy(&code.file.bytes[..code.file.length.min(224) as usize]).into()),
+                line: Some(code.first_line),
+                ..Symbolized::default()
+            }
+        })
     }
 }
