@@ -23,7 +23,7 @@
 /* No chain was found before; it is to be stored. */
 #define NEW_CHAIN (~0U)
 /* MAX frames that are read one by one, as they are not in the window: of generators, and of older versions all. */
-#define PYTHON_MAX_OUTSIDE 32
+#define PYTHON_MAX_OUTSIDE 128
 
 /* From the kernel's arch/x86/include/asm/processor.h and arch/arm64/include/asm/processor.h: the fields needed here. */
 struct thread_struct___pointer {

@@ -187,6 +187,7 @@ const GROUPS: &[Group] = &[
         heading: "Probes and stacks",
         flags: &[
             flag("unwind", Anyone),
+            flag("python", Anyone),
             flag("objects", Anyone),
             flag("prefixes", Anyone),
             flag("functions", Trusted),

@@ -208,6 +208,12 @@ pub struct TraceArgs {
     /// How to walk stacks.
     #[arg(long, value_enum, default_value = "dwarf", value_name = "METHOD")]
     pub unwind: Walk,
+    /// Put the functions of Python between the native frames of its interpreter.
+    ///
+    /// Of CPython 3.9 to 3.13 on x86-64 with glibc, as distributions ship it: nothing is switched on in the process. It takes some 0.5 µs
+    /// for each allocation of a process that runs Python, and more the deeper its calls are.
+    #[arg(long, value_enum, default_value = "on", value_name = "WHETHER")]
+    pub python: Switch,
     /// Form of the reports, and where they go.
     #[command(flatten)]
     pub output: OutputArgs,
@@ -373,6 +379,7 @@ impl TryFrom<TraceArgs> for Config {
             faults: args.faults,
             allocators: args.allocators.try_into()?,
             walk: args.unwind,
+            python: args.python == Switch::On,
             interval,
             // The live view draws on the terminal.
             streams: match live {

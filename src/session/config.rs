@@ -35,6 +35,8 @@ pub struct TraceConfig {
     /// Allocators to probe, and the files to search for them.
     pub allocators: Selection,
     pub walk: Walk,
+    /// True if the functions of Python are put into stacks.
+    pub python: bool,
     /// Fast paths that are on; for benchmarks and tests.
     pub fast_paths: FastPaths,
     /// Source of what memleak knows of blocks.
@@ -179,6 +181,7 @@ impl TraceConfig {
             faults: false,
             allocators: Selection::default(),
             walk: Walk::Dwarf,
+            python: true,
             fast_paths: FastPaths::default(),
             source: SourceChoice::Uprobe,
             first_instructions: false,

@@ -18,7 +18,7 @@ use super::faults::PageLedger;
 use super::phases::Phases;
 use super::probes::AllocatorProbes;
 use super::process::Process;
-use super::python::PythonBuilds;
+use super::python::PythonTracing;
 use super::regions::Ledger;
 use super::tables::{BuiltTables, ModuleTables};
 use super::unreadable::UnreadableLog;
@@ -109,9 +109,7 @@ pub(super) struct Live<'obj> {
     /// Walks that are to be finished here.
     pub(super) walks: WalkQueue,
     pub(super) code: CodeOverTime,
-    /// True if stacks have the frames of Python.
-    pub(super) reads_python: bool,
-    pub(super) python_builds: PythonBuilds,
+    pub(super) python: PythonTracing,
     /// True while another thread reads single blocks.
     pub(super) is_being_read: bool,
     /// True if calls are reported one by one.
@@ -171,11 +169,9 @@ impl<'obj> Live<'obj> {
         let hold = started
             .filter(|_| config.view.verdict.is_some())
             .and_then(Hold::of);
-        let mut python_builds = PythonBuilds::default();
-        // Also a program that has not begun to run can execute one with Python.
-        let reads_python = config.follow_fork
-            || started.is_some()
-            || python_builds.any(&prepared.mappings, &prepared.modules);
+        // A program that has not begun to run, and children, can execute one with Python.
+        let may_come = config.follow_fork || started.is_some();
+        let python = PythonTracing::start(config.python, may_come, prepared);
         let settings = Settings {
             walk: config.walk,
             fast_paths: config.fast_paths,
@@ -189,7 +185,7 @@ impl<'obj> Live<'obj> {
             announced: prepared.probes.are_announced(),
             calls: config.calls.map_or(CallTrace::Off, |calls| calls.trace),
             held: hold.as_ref().and(started),
-            python: reads_python,
+            python: python.reads_frames(),
             capacity: capacity(config, prepared),
         };
         let pids: Vec<_> = prepared
@@ -223,8 +219,7 @@ impl<'obj> Live<'obj> {
             modules: std::mem::take(&mut prepared.modules),
             probes: std::mem::take(&mut prepared.probes),
             code: CodeOverTime::start(),
-            reads_python,
-            python_builds,
+            python,
             is_being_read: false,
             traces_calls: config.calls.is_some(),
             unreadable: UnreadableLog::default(),
@@ -492,6 +487,7 @@ impl<'obj> Live<'obj> {
         let (mappings, modules) = (&process.mappings, &self.modules);
         if !is_of_blocks {
             attached.add_hook(&self.kernel, pid, mappings, modules);
+            self.attach_python(number);
             return Ok(());
         }
         attached.add(&self.kernel, pid, mappings, modules, &mut self.probes)?;

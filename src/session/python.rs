@@ -8,7 +8,7 @@ use unwind_tables::addr::{Avma, Bias};
 use unwind_tables::walk::Frame;
 use unwind_tables::{Architecture, ElfView};
 
-use super::live::Live;
+use super::live::{Live, Prepared};
 use super::Session;
 use crate::bpf::types::{python_entry, python_layout};
 use crate::bpf::{Hook, HookKind, Kernel, PythonLayout, Pythons, RawPythonCode};
@@ -24,14 +24,45 @@ const GLIBC_VALUE_BYTES: u32 = 16;
 /// Keys that are there; others are elsewhere. Python makes its first one as it starts.
 const GLIBC_KEYS: u32 = 32;
 
-/// Interpreters in the files of traced processes.
-#[derive(Default)]
-pub(super) struct PythonBuilds {
+/// Interpreters in the files of traced processes, and whether their frames are read.
+pub(super) struct PythonTracing {
+    reads: Reads,
     /// `None` for files without one, or with one that is not known.
     by_module: HashMap<ModuleId, Option<Arc<PythonBuild>>>,
 }
 
-impl PythonBuilds {
+/// Whether frames of Python are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reads {
+    Frames,
+    /// There was no Python when the trace began, and so there is no room for its frames.
+    NothingExpected,
+    Nothing,
+}
+
+impl PythonTracing {
+    /// `is_wanted`: frames are to be read; `may_come`: also if no process has Python yet.
+    pub(super) fn start(is_wanted: bool, may_come: bool, prepared: &Prepared) -> Self {
+        let mut tracing = Self {
+            reads: Reads::Nothing,
+            by_module: HashMap::new(),
+        };
+        let mut processes = prepared.mappings.iter();
+        if is_wanted {
+            let has_some = may_come
+                || processes.any(|mappings| tracing.in_mappings(mappings, &prepared.modules).is_some());
+            tracing.reads = match has_some {
+                true => Reads::Frames,
+                false => Reads::NothingExpected,
+            };
+        }
+        tracing
+    }
+
+    pub(super) fn reads_frames(&self) -> bool {
+        self.reads == Reads::Frames
+    }
+
     /// The interpreter in a file.
     fn of(&mut self, module: &Module) -> Option<Arc<PythonBuild>> {
         let known = self.by_module.entry(module.id);
@@ -58,12 +89,6 @@ impl PythonBuilds {
             }
             MappedCode::Anonymous | MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
         })
-    }
-
-    /// Returns whether any of these processes has an interpreter that is known.
-    pub(super) fn any(&mut self, processes: &[Mappings], modules: &Modules) -> bool {
-        let mut processes = processes.iter();
-        processes.any(|mappings| self.in_mappings(mappings, modules).is_some())
     }
 
     /// Returns whether an address is in the function that runs Python's frames.
@@ -162,14 +187,24 @@ impl Live<'_> {
         let Some(process) = self.processes.get_mut(&number) else {
             return;
         };
-        let Some(pythons) = self.kernel.pythons().filter(|_| self.reads_python) else {
+        let Some(pythons) = self.kernel.pythons() else {
             return;
         };
-        let found = self.python_builds.in_mappings(&process.mappings, &self.modules);
+        let found = self.python.in_mappings(&process.mappings, &self.modules);
         let Some((build, module, bias)) = found else {
             return;
         };
         process.python = Some(Arc::clone(&build));
+        match self.python.reads {
+            Reads::Frames => (),
+            Reads::NothingExpected => {
+                let pid = process.facts.pid;
+                tracing::warn!("{pid} has loaded Python since the attach: attach again for its functions");
+                self.python.reads = Reads::Nothing;
+                return;
+            }
+            Reads::Nothing => return,
+        }
         let slot = process.instance.slot;
         // A child of fork has its parent's.
         if pythons.instance_in(slot) == number {
@@ -215,7 +250,7 @@ impl Session<'_> {
             }
         }
         place_python_frames(snapshot, |stack, frame| {
-            self.live.python_builds.is_evaluator(&self.live, stack, frame)
+            self.live.python.is_evaluator(&self.live, stack, frame)
         });
     }
 }
