@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use anyhow::bail;
 use unwind_tables::addr::Avma;
-use unwind_tables::walk::Frame;
+use unwind_tables::walk::{FoundBy, Frame};
 
 use super::live::Live;
 use super::probes::{AllocatorProbes, NO_ANNOUNCEMENT};
@@ -238,6 +238,10 @@ impl Live<'_> {
     }
 
     fn module_of(&self, stack: &StackTotals, frame: &Frame) -> Option<ModuleId> {
+        if frame.found_by == FoundBy::Python {
+            // Its number is no address.
+            return None;
+        }
         let behind_call = u64::from(!frame.exact);
         let process = self.processes.get(&stack.instance)?;
         let address = Avma::new(frame.pc.get().wrapping_sub(behind_call));

@@ -524,3 +524,40 @@ fn differences_of_deep_stacks() {
     let text = String::from_utf8(out).unwrap();
     assert!(text.contains(r#""left_out":{"after":1,"frames":"#), "{text}");
 }
+
+/// In two runs, functions of Python are the same by their names, wherever their code objects are and whatever else was changed in
+/// the file; in one run, also by their lines.
+#[test]
+fn functions_of_python_are_compared_by_name() {
+    let interpreter = module("/usr/bin/python3.11", Some("aa"));
+    let run = |code, line, bytes| {
+        let function = |name, file| samples::python::function(code, Some(name), Some((file, line)));
+        let of = |function| {
+            let eval = frame(&interpreter, 0x20, Some("_PyEval_EvalFrameDefault"), &[]);
+            vec![function, eval]
+        };
+        let stacks = [
+            stack(bytes, 1, of(function("fetch_rows", "/opt/app/db.py"))),
+            stack(10, 1, of(function("<module>", "/opt/app/db.py"))),
+            stack(20, 1, of(function("<module>", "/opt/app/main.py"))),
+        ];
+        report(line.into(), stacks.to_vec())
+    };
+    let (before, after) = (run(0x1000, 5, 100), run(0x7000, 6, 300));
+    let names = |builds: &Builds| {
+        let comparison = compare(&before, &after, builds);
+        let mut found = found(&comparison);
+        found.sort();
+        found
+    };
+    let other = [
+        ("<module>", 10, 10, "unchanged"),
+        ("<module>", 20, 20, "unchanged"),
+        ("fetch_rows", 100, 300, "grown"),
+    ];
+    assert_eq!(
+        names(&of_modules([&[interpreter], &[interpreter]])),
+        expected(&other)
+    );
+    assert_eq!(names(&Builds::of_one_trace()).len(), 6);
+}

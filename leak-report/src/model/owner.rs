@@ -90,6 +90,16 @@ pub struct Owner<'a> {
     pub at: (usize, usize),
 }
 
+impl Owner<'_> {
+    /// Name of the function where its file does not stand beside it.
+    pub fn alone(&self) -> Cow<'_, str> {
+        match self.frame.is_python() {
+            true => with_file(&self.function, self.frame.file()),
+            false => Cow::Borrowed(&self.function),
+        }
+    }
+}
+
 /// Finds the responsible function. If every frame belongs to an allocator, a runtime or a standard library, returns the
 /// innermost, of Python if there is one; `None` for a stack without frames.
 pub fn owner(stack: StackRef<'_>) -> Option<Owner<'_>> {
@@ -130,7 +140,10 @@ impl Interpreters {
         let mut modules = Vec::new();
         let callers = stack.frames().skip(1);
         for (frame, caller) in stack.frames().zip(callers) {
-            let place = caller.at.place.filter(|_| frame.is_python());
+            let place = caller
+                .at
+                .place
+                .filter(|_| frame.is_python() && !caller.is_python());
             modules.extend(
                 place
                     .map(|place| place.module)
@@ -142,7 +155,8 @@ impl Interpreters {
 
     /// True for a native frame of one of them.
     pub(super) fn contain(&self, frame: FrameRef<'_>) -> bool {
-        frame.at.place.is_some_and(|place| self.0.contains(&place.module))
+        let place = frame.at.place.filter(|_| !frame.is_python());
+        place.is_some_and(|place| self.0.contains(&place.module))
     }
 }
 
@@ -157,7 +171,11 @@ pub fn callers(stack: StackRef<'_>) -> impl Iterator<Item = Cow<'_, str>> {
         let inlined = frame
             .inlined()
             .map(|inlined| Cow::from(inlined.symbol.unwrap_or("[unknown]")));
-        inlined.chain([function(frame)])
+        let own = match frame.function() {
+            Some(name) if frame.is_python() => with_file(name, frame.file()),
+            Some(_) | None => function(frame),
+        };
+        inlined.chain([own])
     });
     functions.skip(inlined)
 }

@@ -250,24 +250,29 @@ pub(super) fn python_line(report: &Report) -> Option<String> {
         not_placed,
     } = report.completeness.python;
     let parts = [
-        (whole, "with all"),
+        (whole, "have all of theirs"),
         (
             in_part,
-            "with the innermost only: too many, or frames between them not known",
+            "the innermost only (too many, or frames between them not known)",
         ),
         (
             not_placed,
-            "with none: native stack and interpreter do not agree, as in a subinterpreter",
+            "none (stack and interpreter do not agree, as in a subinterpreter)",
         ),
     ];
     let shown = parts.into_iter().filter(|&(blocks, _)| blocks > 0);
     let shown: Vec<_> = shown.map(|(blocks, text)| format!("{blocks} {text}")).collect();
-    let functions = report.completeness.frames_by(FoundBy::Python);
-    let allocations = shown.join("; ");
-    (!shown.is_empty()).then(|| {
-        let functions = counted(functions, "function");
-        format!("{functions} of Python in stacks; of allocations, {allocations}")
-    })
+    let functions = counted(report.completeness.frames_by(FoundBy::Python), "function");
+    let allocations = shown.join(", ");
+    (!shown.is_empty()).then(|| format!("{functions}; of allocations, {allocations}"))
+}
+
+/// [`python_line`] if functions are missing in stacks.
+pub(super) fn python_gap_line(report: &Report) -> Option<String> {
+    let PythonStacks {
+        in_part, not_placed, ..
+    } = report.completeness.python;
+    python_line(report).filter(|_| in_part > 0 || not_placed > 0)
 }
 
 fn render_own(report: &Report, out: &mut dyn Write) -> io::Result<()> {

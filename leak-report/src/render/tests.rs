@@ -8,6 +8,7 @@ mod hostile;
 mod left_out;
 mod names;
 mod people;
+mod python;
 mod recent;
 mod schema;
 mod speedscope;

@@ -10,7 +10,7 @@ use crate::model::{NameStyle, Report, StackRef};
 /// A site's title, printable: the responsible function with its parameters.
 pub fn title(stack: StackRef<'_>, names: NameStyle) -> String {
     match owner(stack) {
-        Some(owner) => Printable(&shortened(&names.show(&owner.function), MAX_TITLE)).to_string(),
+        Some(owner) => Printable(&shortened(&names.show(&owner.alone()), MAX_TITLE)).to_string(),
         None => format!("[no stack: {}]", stack.end.name()),
     }
 }

@@ -4,6 +4,7 @@
 //! report's stacks, renew its copy ([`renew`]).
 
 pub mod full;
+pub mod python;
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -462,3 +462,20 @@ fn undefined_holders() {
         assert!(plain.check(&only_held).is_err());
     }
 }
+
+/// Functions of Python are recorded as they are; anonymized ones say neither their names nor their files.
+#[test]
+fn functions_of_python() {
+    let mut place = Place::new();
+    let original = samples::python::python();
+    place.record(std::slice::from_ref(&original));
+    assert_same(&place.open().report(0).unwrap().report, &original);
+    fs::remove_file(place.file()).unwrap();
+    place.settings.anonymize = true;
+    place.record(&[original]);
+    let bytes_of_all = unpacked(place.file());
+    for name in ["fetch_rows", "decode", "db.py", "main.py", "/opt/app"] {
+        assert!(!bytes_of_all.contains(name), "{name}");
+    }
+    assert!(bytes_of_all.contains("\"python\""), "{bytes_of_all}");
+}

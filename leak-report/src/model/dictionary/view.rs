@@ -160,9 +160,11 @@ impl<'a> FrameRef<'a> {
         self.frame.at.pc
     }
 
-    /// Return address and its module.
+    /// Return address and its module. A function of Python has none, whatever a recording says.
     pub fn location(self) -> Location<ModuleRef<'a>> {
-        self.dictionary.location(self.frame.at)
+        let Location { pc, place } = self.frame.at;
+        let place = place.filter(|_| !self.is_python());
+        self.dictionary.location(Location { pc, place })
     }
 
     /// Module, and the return address in it; `None` outside all modules.

@@ -59,4 +59,21 @@ mod tests {
             assert_eq!(stack.left_out, Some(LeftOut { after, frames: 9 }));
         }
     }
+
+    /// A function of Python, whose number is no address, is in no such code.
+    #[test]
+    fn functions_of_python_are_kept() {
+        let frame = |(pc, found_by)| Frame {
+            pc: Avma::new(pc),
+            found_by,
+            exact: false,
+        };
+        let frames = [(1, FoundBy::Probe), (2, FoundBy::Python), (3, FoundBy::Cfi)].map(frame);
+        let mut stack = StackTotals {
+            frames: frames.to_vec(),
+            ..totals(1, Amount::default(), Amount::default())
+        };
+        leave_out_providers(std::slice::from_mut(&mut stack), |_| Some(()), |&(), _, _| true);
+        assert_eq!(stack.frames, frames[1..]);
+    }
 }

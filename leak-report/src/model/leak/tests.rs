@@ -419,3 +419,87 @@ fn steps_count_for_the_module_that_was_left() {
         (10, 5)
     );
 }
+
+/// [`stack`] with functions of Python before the frame with this number; their numbers look like code of module 1.
+fn with_python(mut stack: StackTotals, at: usize, functions: &[u64]) -> StackTotals {
+    let function = |&number| Frame {
+        pc: Avma::new(number),
+        found_by: FoundBy::Python,
+        exact: true,
+    };
+    stack.frames.splice(at..at, functions.iter().map(function));
+    stack
+}
+
+/// The number of a function of Python is not resolved, and keeps sites apart; it is neither the end of a walk nor a step.
+#[test]
+fn functions_of_python_are_in_no_module() {
+    let ended = |at, functions: &[u64]| StackTotals {
+        end: End::NoCfi,
+        end_pc: Avma::new(0x1020),
+        ..with_python(stack(0, &[0x1010, 0x1020], amount(5, 5)), at, functions)
+    };
+    let [one, two, outermost] = [ended(1, &[0x1011]), ended(1, &[0x1012]), ended(2, &[0x1020])];
+    let found = sites(vec![one.clone(), two, one, outermost]);
+    assert_eq!(found.len(), 3);
+    for site in &found {
+        assert_eq!(site.end_at.map(|at| at.pc), Some(Avma::new(0x1020)));
+        let python = site.frames.iter().filter(|frame| frame.python_code().is_some());
+        assert!(python.clone().all(|frame| frame.at.place.is_none()) && python.count() == 1);
+    }
+    // The last native frame is exact, so that it is looked up as it is, whatever stands behind it.
+    let mut exact = ended(2, &[0x1fff]);
+    exact.frames[1].exact = true;
+    exact.frames[1].pc = Avma::new(0x1000);
+    exact.end_pc = Avma::new(0x1000);
+    let end_at = sites(vec![exact])[0].end_at;
+    assert_eq!(
+        end_at.and_then(|at| at.place).map(|place| place.svma),
+        Some(Svma::new(0))
+    );
+}
+
+/// The caller of a native frame is the next native one, also with functions of Python between them, which are counted apart.
+#[test]
+fn functions_of_python_are_no_steps() {
+    let native = || {
+        let mut native = stack(0, &[0x1010, 0x9000_0000, 0x1030, 0x1040], amount(5, 5));
+        native.frames[0].found_by = FoundBy::Probe;
+        native.frames[2].found_by = FoundBy::Fp;
+        native
+    };
+    let mixed = with_python(with_python(native(), 2, &[7, 8]), 1, &[9]);
+    let [native, mixed] = [native(), mixed].map(|stack| sites(vec![stack]));
+    assert_eq!(by_module::steps(&mixed), by_module::steps(&native));
+    let sums = Completeness::of(&mixed);
+    assert_eq!(sums.frames_by(FoundBy::Python), 15);
+    assert_eq!(
+        sums.frames_by(FoundBy::Cfi),
+        Completeness::of(&native).frames_by(FoundBy::Cfi)
+    );
+}
+
+/// A stack that is cut to its innermost frames ends at a native one: the last that is kept, or else the one around the functions
+/// of Python.
+#[test]
+fn stacks_with_functions_of_python_are_cut() {
+    let whole = with_python(stack(0, &[0x1010, 0x1020, 0x1030], amount(5, 5)), 1, &[7, 8]);
+    let inner = with_python(stack(0, &[0x1010, 0x1020], amount(5, 5)), 0, &[7]);
+    for (stack, depth, frames, end) in [
+        (&whole, 1, 1, 0x1010),
+        (&whole, 2, 2, 0x1010),
+        (&whole, 3, 3, 0x1010),
+        (&whole, 4, 4, 0x1020),
+        (&inner, 1, 1, 0x1010),
+    ] {
+        let snapshot = Snapshot {
+            stacks: vec![stack.clone()],
+            ..Snapshot::default()
+        };
+        let cut = &innermost(&snapshot, depth).stacks[0];
+        assert_eq!(
+            (cut.frames.len(), cut.end, cut.end_pc),
+            (frames, End::DepthLimit, Avma::new(end))
+        );
+    }
+}

@@ -7,6 +7,7 @@ use indexmap::IndexSet;
 
 use super::data::FrameRow;
 use super::visible::visible;
+use crate::model::owner::with_file;
 use crate::model::{Dictionary, FrameRef, ModuleRef, NameStyle, PathId};
 
 /// The tables while they are built.
@@ -114,11 +115,15 @@ impl<'a> Tables<'a> {
             ]
         });
         let inlined = inlined.collect();
+        let name = match frame.is_python() {
+            true => frame.function().map(|name| with_file(name, frame.file())),
+            false => frame.function().map(Cow::Borrowed),
+        };
         let row = FrameRow(
             module,
             format!("{address:x}"),
             frame.found_by as u32,
-            self.function(frame.function()),
+            self.function(name.as_deref()),
             frame.symbol().and_then(|symbol| symbol.offset),
             self.text_if(frame.file()),
             frame.line().unwrap_or(0),

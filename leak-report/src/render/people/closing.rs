@@ -13,6 +13,7 @@ pub(super) fn lines(report: &Report, paths: Option<String>) -> Vec<String> {
     let mut lines = vec![in_short(report)];
     lines.extend(verdict::lines(report).into_iter().map(under("verdict")));
     lines.extend(health::incomplete_lines(report));
+    lines.extend(health::python_gap_line(report).map(under("Python")));
     lines.extend(health::unseen_lines(losses).into_iter().map(under("lost")));
     if health::has_lost(losses) {
         lines.extend(health::lost_lines(losses).into_iter().map(under("lost")));

@@ -181,6 +181,19 @@ fn pprof_of_frames_left_out() {
     }
 }
 
+/// Functions of Python have name, file and line, and neither address nor mapping.
+#[test]
+fn pprof_of_python() {
+    let text = text(&decoded(&file(&samples::python::python())));
+    for lines in [
+        r#""fetch_rows" "/opt/app/db.py":118"#,
+        r#""<module>" "/opt/app/main.py":3"#,
+        r#""<python function>" "":0"#,
+    ] {
+        assert!(text.contains(&format!(" 0x0 in 0 {lines}\n")), "{lines}\n{text}");
+    }
+}
+
 /// Equal reports give equal files, without the time of compression.
 #[test]
 fn pprof_is_deterministic() {

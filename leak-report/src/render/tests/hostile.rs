@@ -32,9 +32,16 @@ fn hostile() -> Report {
         }],
         ..named(&name, 0x10)
     };
+    let python = Symbolized {
+        file: Some(format!("/src/{name}.py").into()),
+        line: Some(3),
+        ..named(&format!("<{name}"), 0x10)
+    };
     let frames = vec![
         frame(location(&evil, 0x10), FoundBy::Probe, names),
         frame(location(&evil, 0x20), FoundBy::Cfi, Symbolized::default()),
+        // A function of Python, in a module, as only a recording can say.
+        frame(location(&evil, 0x7dea_dbee_f000), FoundBy::Python, python),
     ];
     let outstanding = Amount { bytes: 40, blocks: 1 };
     let mut report = report(vec![Stack {
@@ -89,4 +96,9 @@ fn control_characters_are_escaped() {
     let json: Value = serde_json::from_str(&rendered(&hostile, Format::Json)).unwrap();
     assert_eq!(json["stacks"][0]["frames"][0]["symbol"], json!(name()));
     assert_eq!(json["targets"][0]["comm"], json!(name()));
+    let python = &json["stacks"][0]["frames"][2];
+    assert_eq!(python["symbol"], json!(format!("<{}", name())));
+    for field in ["module", "address", "offset"] {
+        assert_eq!(python[field], Value::Null, "a function of Python has no {field}");
+    }
 }

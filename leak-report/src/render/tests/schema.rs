@@ -37,6 +37,7 @@ fn made_reports_match_the_schema() {
     if let Some(judgement) = &mut held.judgement {
         judgement.unheld = Unheld::ALL.map(|reason| (reason, 1)).into();
     }
+    let python_program = crate::samples::python::python();
     let mut python = Command::new("/usr/bin/python3")
         .args(["tests/validate_json.py", "report.schema.json"])
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
@@ -45,14 +46,14 @@ fn made_reports_match_the_schema() {
         .spawn()
         .expect("apt-get install python3 python3-jsonschema");
     let mut input = python.stdin.take().unwrap();
-    for report in [everything, sampled, nothing, judged, held] {
+    for report in [everything, sampled, nothing, judged, held, python_program] {
         render(&report, Format::Json, &mut input).unwrap();
     }
     drop(input);
     let output = python.wait_with_output().unwrap();
     let output_text = String::from_utf8_lossy(&output.stdout);
     assert!(
-        output.status.success() && output_text.contains("5 checked, 0 violations"),
+        output.status.success() && output_text.contains("6 checked, 0 violations"),
         "{output_text}"
     );
 }

@@ -89,7 +89,7 @@ fn caller(stack: StackRef<'_>) -> (String, String) {
     let Some(owner) = owner(stack) else {
         return (String::new(), String::new());
     };
-    let function = printable(&shortened(&owner.function, MAX_CHARACTERS));
+    let function = printable(&shortened(&owner.alone(), MAX_CHARACTERS));
     (function, module(owner.frame))
 }
 

@@ -5,7 +5,7 @@ use unwind_tables::walk::LeftOut;
 
 use super::super::tests::totals;
 use super::*;
-use crate::model::Amount;
+use crate::model::{Amount, Completeness};
 
 /// Eval frames are at these addresses and above.
 const EVAL: u64 = 0x9000;
@@ -224,6 +224,27 @@ fn numbers_of_functions() {
         };
         assert_eq!(python_code(&walked), None);
     }
+}
+
+/// Sums that a version without functions of Python has recorded are read.
+#[test]
+fn older_sums_are_read() {
+    let older = r#"{"stacks": {"complete": 2}, "allocations": {"complete": 5}, "frames": {"cfi": 7}}"#;
+    let sums: Completeness = serde_json::from_str(older).unwrap();
+    assert_eq!(
+        (sums.python, sums.frames_by(FoundBy::Cfi)),
+        (PythonStacks::default(), 7)
+    );
+    let newer = Completeness {
+        python: PythonStacks {
+            whole: 1,
+            in_part: 2,
+            not_placed: 3,
+        },
+        ..sums
+    };
+    let written = serde_json::to_string(&newer).unwrap();
+    assert_eq!(serde_json::from_str::<Completeness>(&written).unwrap(), newer);
 }
 
 prop_compose! {
