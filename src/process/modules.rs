@@ -155,6 +155,12 @@ impl Module {
         name.is_some_and(|name| name.starts_with(b"libc.so."))
     }
 
+    /// True if it is named as the loader of glibc is.
+    pub fn is_glibc_loader(&self) -> bool {
+        let name = self.linking.soname.as_deref();
+        name.is_some_and(|name| name.starts_with(b"ld-linux"))
+    }
+
     /// Returns whether it can ask malloc how much of a block it may use, beyond what it has requested. glibc only answers.
     pub fn asks_usable_size(&self) -> bool {
         let names = || Dynamic::of(self.bytes())?.table(elf::DT_STRTAB);

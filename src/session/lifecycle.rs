@@ -40,8 +40,7 @@ impl Live<'_> {
     pub(super) fn observe(&mut self) -> anyhow::Result<()> {
         // A new instance may itself have ended in the meantime.
         while self.observe_once() {}
-        self.free_slots()?;
-        self.forget_when_due()
+        self.free_slots()
     }
 
     /// Returns whether there was a new instance.
@@ -281,7 +280,7 @@ impl Live<'_> {
     }
 
     /// Calls [`Live::forget_ended`], unless the pause since the last call is not over.
-    fn forget_when_due(&mut self) -> anyhow::Result<()> {
+    pub(super) fn forget_when_due(&mut self) -> anyhow::Result<()> {
         // Blocks of ended instances must stay until the next report has listed them.
         if self.lists_blocks {
             return Ok(());

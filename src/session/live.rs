@@ -413,6 +413,8 @@ impl<'obj> Live<'obj> {
         let changed = mappings != process.mappings;
         self.code.note_reading(pid, began, &mappings);
         if changed {
+            // First: walks that lack a table are finished later, but Python's functions are read now or never.
+            self.attach_python(number, &mappings);
             self.publish(number, reading, mappings)?;
         }
         if !self.kernel.publisher.confirm(slot, reading)
@@ -487,14 +489,12 @@ impl<'obj> Live<'obj> {
         let (mappings, modules) = (&process.mappings, &self.modules);
         if !is_of_blocks {
             attached.add_hook(&self.kernel, pid, mappings, modules);
-            self.attach_python(number);
             return Ok(());
         }
         attached.add(&self.kernel, pid, mappings, modules, &mut self.probes)?;
         if self.hold.is_some() {
             attached.add_exit_hooks(&self.kernel, pid, mappings, modules);
         }
-        self.attach_python(number);
         Ok(())
     }
 }

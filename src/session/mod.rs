@@ -261,6 +261,8 @@ impl<'obj> Session<'obj> {
             }
             next_reload = live.reload_due()?;
             next_reload = live.finish_some_walks()?.or(next_reload);
+            // It takes a while: not before what a new program waits for.
+            live.forget_when_due()?;
             if signals.take_mark() {
                 self.since.mark(&self.snapshot()?);
             }

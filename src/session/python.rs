@@ -14,6 +14,7 @@ use crate::bpf::types::{python_entry, python_layout};
 use crate::bpf::{Hook, HookKind, Kernel, PythonLayout, Pythons, RawPythonCode};
 use crate::process::python::{EntryMark, Layout, PythonBuild};
 use crate::process::{MappedCode, Mappings, Module, ModuleId, Modules};
+use crate::symbolize::PerfMap;
 use leak_report::model::leak::place_python_frames;
 use leak_report::model::{Snapshot, StackTotals, Symbol, Symbolized};
 
@@ -95,6 +96,7 @@ impl PythonTracing {
     fn is_evaluator(&self, live: &Live<'_>, stack: &StackTotals, frame: &Frame) -> bool {
         let looked_up = frame.pc.wrapping_sub(u64::from(!frame.exact));
         let process = live.processes.get(&stack.instance);
+        let process = process.filter(|process| process.python.is_some());
         let place = process.and_then(|process| process.history.resolve(stack.epoch, looked_up));
         let build = place.and_then(|(module, svma)| Some((self.by_module.get(&module)?.as_ref()?, svma)));
         build.is_some_and(|(build, svma)| build.evaluator.contains(&svma))
@@ -183,14 +185,14 @@ fn described(build: &PythonBuild, bias: Bias) -> PythonLayout {
 
 impl Live<'_> {
     /// Lets the stacks of an instance have Python frames, if it has an interpreter that is known, and have not yet.
-    pub(super) fn attach_python(&mut self, number: u32) {
+    pub(super) fn attach_python(&mut self, number: u32, mappings: &Mappings) {
         let Some(process) = self.processes.get_mut(&number) else {
             return;
         };
         let Some(pythons) = self.kernel.pythons() else {
             return;
         };
-        let found = self.python.in_mappings(&process.mappings, &self.modules);
+        let found = self.python.in_mappings(mappings, &self.modules);
         let Some((build, module, bias)) = found else {
             return;
         };
@@ -210,7 +212,7 @@ impl Live<'_> {
         if pythons.instance_in(slot) == number {
             return;
         }
-        if let Some(reason) = obstacle(&process.mappings, &self.modules) {
+        if let Some(reason) = obstacle(mappings, &self.modules) {
             if process.is_given {
                 tracing::warn!("{}: no Python frames: {reason}", process.facts.pid);
             }
@@ -223,7 +225,10 @@ impl Live<'_> {
         // First the hook: a code object that ends before it would be taken for the next one at its address.
         let hook = || hook(&build, module);
         match attached.add_python_hook(&self.kernel, pid, module.id, hook) {
-            Ok(()) => pythons.publish(slot, number, &described(&build, bias)),
+            Ok(()) => {
+                pythons.publish(slot, number, &described(&build, bias));
+                tracing::debug!("{}: functions of CPython {} are read", process.facts.pid, build.version);
+            }
             Err(error) => tracing::warn!("{}: no Python frames: {error}", process.facts.pid),
         }
     }
@@ -234,23 +239,28 @@ fn obstacle(mappings: &Mappings, modules: &Modules) -> Option<&'static str> {
     if Architecture::HOST != Architecture::X86_64 {
         return Some("they are read on x86-64 only");
     }
-    let mut loaded = mappings.module_ids().filter_map(|id| modules.get(id));
-    let has_glibc = loaded.any(Module::is_glibc);
+    // The library itself is not there yet when a program begins.
+    let loader = mappings.loader().and_then(|id| modules.get(id));
+    let has_glibc = loader.is_some_and(Module::is_glibc_loader);
     (!has_glibc).then_some("they are read where the C library is glibc")
 }
 
 impl Session<'_> {
     /// Puts the Python frames of all stacks between their native ones.
     pub(super) fn place_python_frames(&self, snapshot: &mut Snapshot) {
-        for stack in &mut snapshot.stacks {
-            // Where Python writes a map of its functions for `perf`, each has native code of its own.
+        if self.live.python.reads == Reads::Nothing {
+            return;
+        }
+        // Where Python writes a map of its functions for `perf`, each has native code of its own.
+        let have_code = |stack: &StackTotals| {
             let map = self.perf_maps.get(&stack.instance);
-            if stack.python.is_some() && map.is_some_and(|map| map.has_python()) {
-                stack.python = None;
-            }
+            map.is_some_and(PerfMap::has_python)
+        };
+        for stack in &mut snapshot.stacks {
+            stack.python = stack.python.take().filter(|_| !have_code(stack));
         }
         place_python_frames(snapshot, |stack, frame| {
-            self.live.python.is_evaluator(&self.live, stack, frame)
+            !have_code(stack) && self.live.python.is_evaluator(&self.live, stack, frame)
         });
     }
 }

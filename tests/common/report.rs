@@ -212,6 +212,18 @@ pub struct Unwinding {
     pub not_finished: u64,
     pub ends: Vec<EndGroup>,
     pub modules: Vec<ModuleUse>,
+    /// Allocations of stacks with functions of Python.
+    #[serde(default)]
+    pub python: PythonStacks,
+}
+
+/// How many of their functions of Python are in stacks.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+pub struct PythonStacks {
+    pub whole: u64,
+    pub in_part: u64,
+    pub not_placed: u64,
+    pub not_read: u64,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
@@ -286,6 +298,13 @@ pub struct Responsible {
 pub struct Amount {
     pub bytes: u64,
     pub blocks: u64,
+}
+
+impl std::ops::AddAssign for Amount {
+    fn add_assign(&mut self, more: Self) {
+        self.bytes += more.bytes;
+        self.blocks += more.blocks;
+    }
 }
 
 impl std::iter::Sum for Amount {
@@ -448,6 +467,7 @@ impl Report {
             modules,
             finished_in_user_space,
             not_finished,
+            python: _,
         } = &self.unwinding;
         let walks = finished_in_user_space.saturating_add(*not_finished);
         assert!(walks <= allocations.values().sum::<u64>(), "{self}");

@@ -11,6 +11,7 @@ mod java;
 mod known;
 mod mappings;
 mod preemption;
+mod python;
 mod real_load;
 mod return_probes;
 mod runtimes;

@@ -248,6 +248,7 @@ pub(super) fn python_line(report: &Report) -> Option<String> {
         whole,
         in_part,
         not_placed,
+        not_read,
     } = report.completeness.python;
     let parts = [
         (whole, "have all of theirs"),
@@ -258,6 +259,10 @@ pub(super) fn python_line(report: &Report) -> Option<String> {
         (
             not_placed,
             "none (stack and interpreter do not agree, as in a subinterpreter)",
+        ),
+        (
+            not_read,
+            "none (the interpreter was not known yet, or there was no room)",
         ),
     ];
     let shown = parts.into_iter().filter(|&(blocks, _)| blocks > 0);
@@ -270,9 +275,12 @@ pub(super) fn python_line(report: &Report) -> Option<String> {
 /// [`python_line`] if functions are missing in stacks.
 pub(super) fn python_gap_line(report: &Report) -> Option<String> {
     let PythonStacks {
-        in_part, not_placed, ..
+        in_part,
+        not_placed,
+        not_read,
+        whole: _,
     } = report.completeness.python;
-    python_line(report).filter(|_| in_part > 0 || not_placed > 0)
+    python_line(report).filter(|_| in_part > 0 || not_placed > 0 || not_read > 0)
 }
 
 fn render_own(report: &Report, out: &mut dyn Write) -> io::Result<()> {

@@ -93,6 +93,7 @@ pub fn python() -> Report {
             whole: 32,
             in_part: 8,
             not_placed: 2,
+            not_read: 1,
         },
         ..Completeness::default()
     };

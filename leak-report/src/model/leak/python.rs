@@ -32,6 +32,15 @@ pub struct PythonFrame {
     pub is_entry: bool,
 }
 
+impl PythonFrame {
+    /// Code of what is no function: an eval frame that runs none of its own. It ends one, and its function is gone.
+    pub const NO_CODE: u32 = u32::MAX;
+
+    fn is_function(&self) -> bool {
+        self.code != Self::NO_CODE
+    }
+}
+
 /// Python functions of a thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PythonChain {
@@ -51,6 +60,8 @@ pub struct PythonStacks {
     pub in_part: u64,
     /// None: native stack and chain do not fit, as in a subinterpreter.
     pub not_placed: u64,
+    /// None: the interpreter was not known yet, or there was no room for the chain.
+    pub not_read: u64,
 }
 
 impl PythonStacks {
@@ -59,6 +70,7 @@ impl PythonStacks {
         self.whole
             .saturating_add(self.in_part)
             .saturating_add(self.not_placed)
+            .saturating_add(self.not_read)
     }
 
     fn add(&mut self, placed: Placed, blocks: u64) {
@@ -67,6 +79,7 @@ impl PythonStacks {
             Placed::Whole => &mut self.whole,
             Placed::InPart => &mut self.in_part,
             Placed::Nothing => &mut self.not_placed,
+            Placed::NotRead => &mut self.not_read,
         };
         *sum = sum.saturating_add(blocks);
     }
@@ -99,6 +112,11 @@ fn frame_of(python: PythonFrame) -> Frame {
     }
 }
 
+fn functions_of(frames: &[PythonFrame]) -> impl Iterator<Item = Frame> {
+    let functions = frames.iter().filter(|frame| frame.is_function());
+    functions.copied().map(frame_of)
+}
+
 /// Moves the functions of each stack's chain into its frames, each group before the eval frame that runs it, and counts the
 /// stacks in [`Snapshot::python`]. `is_eval` tells eval frames from other native ones.
 ///
@@ -106,10 +124,12 @@ fn frame_of(python: PythonFrame) -> Frame {
 pub fn place_python_frames(snapshot: &mut Snapshot, is_eval: impl Fn(&StackTotals, &Frame) -> bool) {
     let mut sums = snapshot.python;
     for stack in &mut snapshot.stacks {
-        if let Some(chain) = stack.python.take() {
-            let placed = place(stack, &chain, &is_eval);
-            sums.add(placed, stack.allocated.amount.blocks);
-        }
+        let placed = match stack.python.take() {
+            Some(chain) => place(stack, &chain, &is_eval),
+            None if stack.frames.iter().any(|frame| is_eval(stack, frame)) => Placed::NotRead,
+            None => Placed::NothingToPlace,
+        };
+        sums.add(placed, stack.allocated.amount.blocks);
     }
     snapshot.python = sums;
 }
@@ -121,6 +141,7 @@ enum Placed {
     Whole,
     InPart,
     Nothing,
+    NotRead,
 }
 
 fn place(
@@ -159,7 +180,7 @@ fn place(
     if is_open {
         // The walk ended inside of whatever calls these.
         let rest = &chain.frames[placed..];
-        stack.frames.extend(rest.iter().copied().map(frame_of));
+        stack.frames.extend(functions_of(rest));
         placed = chain.frames.len();
     }
     match placed {
@@ -206,13 +227,13 @@ fn insert(
     let (mut done, mut placed, mut before_gap) = (0, 0, 0);
     for (eval, group) in evals.zip(groups) {
         stack.frames.extend_from_slice(&native[done..eval]);
-        let functions = &chain.frames[group.clone()];
-        stack.frames.extend(functions.iter().copied().map(frame_of));
+        let before = stack.frames.len();
+        stack.frames.extend(functions_of(&chain.frames[group.clone()]));
         if stack
             .left_out
             .is_some_and(|left_out| eval < left_out.after as usize)
         {
-            before_gap += functions.len();
+            before_gap += stack.frames.len() - before;
         }
         (done, placed) = (eval, group.end);
     }

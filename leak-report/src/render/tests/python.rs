@@ -42,7 +42,7 @@ ca25d fetch_rows: 640 B in 10 blocks, 50.0% of all, via malloc
   2 of 3 stacks complete (80.0% of allocations), nothing lost
   1 no_cfi (20.0% of allocations): code without CFI, frame pointer not plausible
     Build that code with -fasynchronous-unwind-tables, or assembly with .cfi directives.
-  Python: 88 functions; of allocations, 32 have all of theirs, 8 the innermost only (too many, or frames between them not known), 2 none (stack and interpreter do not agree, as in a subinterpreter)
+  Python: 88 functions; of allocations, 32 have all of theirs, 8 the innermost only (too many, or frames between them not known), 2 none (stack and interpreter do not agree, as in a subinterpreter), 1 none (the interpreter was not known yet, or there was no room)
   …/ is /opt/app/
   (-v: calls, resident memory, ages, and what memleak takes)
 ");
@@ -59,13 +59,16 @@ fn verbose_text_with_functions_of_python() {
     has("  Frames:    104 by CFI, 0 by frame pointer (0%)");
     has(
         "  Python:    88 functions; of allocations, 32 have all of theirs, 8 the innermost only (too many, or frames between them \
-         not known), 2 none (stack and interpreter do not agree, as in a subinterpreter)",
+         not known), 2 none (stack and interpreter do not agree, as in a subinterpreter), 1 none (the interpreter was not known yet, or \
+         there was no room)",
     );
     assert!(!verbose(&full()).contains("Python"), "nothing of it otherwise");
     let mut whole = python();
     whole.completeness.python.in_part = 0;
     assert!(rendered(&whole, Format::Text).contains("\n  Python: 88 functions; "));
     whole.completeness.python.not_placed = 0;
+    assert!(rendered(&whole, Format::Text).contains("\n  Python: 88 functions; "));
+    whole.completeness.python.not_read = 0;
     assert!(
         !rendered(&whole, Format::Text).contains("Python: "),
         "nothing is missing"
@@ -117,7 +120,7 @@ fn json_with_functions_of_python() {
     );
     assert_eq!(
         unwinding["python"],
-        json!({"whole": 32, "in_part": 8, "not_placed": 2})
+        json!({"whole": 32, "in_part": 8, "not_placed": 2, "not_read": 1})
     );
     let other: Value = serde_json::from_str(&rendered(&full(), Format::Json)).unwrap();
     assert_eq!(other["unwinding"].get("python"), None);

@@ -30,12 +30,12 @@ fn native(shape: &str) -> Vec<Frame> {
     (0..).zip(shape.chars()).map(frame).collect()
 }
 
-/// Chain from the innermost: `p` a function, `P` one that is the entry of its eval frame.
+/// Chain from the innermost: `p` a function, `P` one that is the entry of its eval frame, `x` an eval frame without functions.
 fn chain(shape: &str, is_whole: bool) -> PythonChain {
-    let frame = |(code, kind)| PythonFrame {
-        code,
-        instruction: 2 * code,
-        is_entry: kind == 'P',
+    let frame = |(number, kind): (u32, char)| PythonFrame {
+        code: if kind == 'x' { PythonFrame::NO_CODE } else { number },
+        instruction: 2 * number,
+        is_entry: kind != 'p',
     };
     PythonChain {
         frames: (0..).zip(shape.chars()).map(frame).collect(),
@@ -81,12 +81,13 @@ fn shape(stack: &StackTotals, chain: &str) -> String {
     stack.frames.iter().map(kind).collect()
 }
 
-/// Which of the three counts a stack must be in.
+/// Which of the counts a stack must be in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum In {
     Whole,
     Part,
     NotPlaced,
+    NotRead,
 }
 
 fn counted_in(counts: PythonStacks) -> In {
@@ -94,11 +95,13 @@ fn counted_in(counts: PythonStacks) -> In {
         whole,
         in_part,
         not_placed,
+        not_read,
     } = counts;
-    match [whole, in_part, not_placed] {
-        [BLOCKS, 0, 0] => In::Whole,
-        [0, BLOCKS, 0] => In::Part,
-        [0, 0, BLOCKS] => In::NotPlaced,
+    match [whole, in_part, not_placed, not_read] {
+        [BLOCKS, 0, 0, 0] => In::Whole,
+        [0, BLOCKS, 0, 0] => In::Part,
+        [0, 0, BLOCKS, 0] => In::NotPlaced,
+        [0, 0, 0, BLOCKS] => In::NotRead,
         other => panic!("{other:?}"),
     }
 }
@@ -146,6 +149,28 @@ fn groups_are_before_their_eval_frames() {
     check("cEE", "PP", "cPEPE", In::Whole);
     // By frame pointers, too, if the numbers agree.
     check("cEfEc", "PP", "cPEfPEc", In::Whole);
+}
+
+/// An eval frame whose function is gone has none of the next one's.
+#[test]
+fn eval_frames_can_have_no_function() {
+    check("cEcEc", "xP", "cEcPEc", In::Whole);
+    check("cEcEc", "pPx", "cpPEcEc", In::Whole);
+    check("cEcEcEc", "PxpP", "cPEcEcpPEc", In::Whole);
+    check("cEc!", "PxP", "cPEcP", In::Whole);
+    check("cEc", "xP", "cEc", In::NotPlaced);
+}
+
+/// Stacks through the interpreter whose functions were not read are counted; other stacks are not.
+#[test]
+fn chains_that_were_not_read_are_counted() {
+    let without_chain = |shape| StackTotals {
+        python: None,
+        ..stack(native(shape), End::Complete, chain("", true))
+    };
+    let (found, counts) = placed(without_chain("cEc"));
+    assert_eq!((shape(&found, ""), counted_in(counts)), ("cEc".to_owned(), In::NotRead));
+    assert_eq!(placed(without_chain("ccc")).1, PythonStacks::default());
 }
 
 /// In a whole walk, a whole chain that has more or fewer groups than there are eval frames is of other frames.
@@ -201,11 +226,6 @@ fn other_stacks_are_not_counted() {
     let (found, counts) = placed(stack(native("ccc"), End::Complete, chain("", true)));
     assert_eq!(found.frames, native("ccc"));
     assert_eq!(counts, PythonStacks::default());
-    let (_, counts) = placed(StackTotals {
-        python: None,
-        ..stack(native("cEc"), End::Complete, chain("", true))
-    });
-    assert_eq!(counts, PythonStacks::default());
 }
 
 /// The number of a function is given back whole; frames of walks have none.
@@ -240,6 +260,7 @@ fn older_sums_are_read() {
             whole: 1,
             in_part: 2,
             not_placed: 3,
+            not_read: 4,
         },
         ..sums
     };
@@ -314,7 +335,7 @@ proptest! {
         }
         prop_assert!(inside.is_none() || !is_complete, "no eval frame around functions");
 
-        let sums = [counts.whole, counts.in_part, counts.not_placed];
+        let sums = [counts.whole, counts.in_part, counts.not_placed, counts.not_read];
         let in_one = if is_none { 0 } else { 1 };
         prop_assert_eq!(sums.iter().filter(|&&sum| sum == BLOCKS).count(), in_one);
         prop_assert_eq!(counts.all(), BLOCKS * u64::try_from(in_one).unwrap());
