@@ -9,6 +9,7 @@ mod choices;
 mod names;
 mod objects;
 mod process;
+mod python;
 mod recordings;
 mod settings;
 #[cfg(test)]
@@ -23,7 +24,7 @@ pub struct Target {
 }
 
 /// All claims except the walk's, which needs the kernel side's code compiled for the host.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 14] = [
     Target {
         name: "elf",
         check: objects::elf,
@@ -51,6 +52,14 @@ pub const TARGETS: [Target; 12] = [
     Target {
         name: "jit_dump",
         check: names::jit_dump,
+    },
+    Target {
+        name: "python_builds",
+        check: python::builds,
+    },
+    Target {
+        name: "python_lines",
+        check: python::lines,
     },
     Target {
         name: "maps",

@@ -83,7 +83,7 @@ fn seeds(name: &str) -> Vec<Vec<u8>> {
         .join("tests/fuzz/seeds")
         .join(name);
     let mut seeds = inputs(&kept);
-    if matches!(name, "elf" | "symbols" | "allocators") {
+    if matches!(name, "elf" | "symbols" | "allocators" | "python_builds") {
         seeds.extend(objects());
     }
     if name == "image" {
@@ -95,7 +95,7 @@ fn seeds(name: &str) -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Small objects: with `.eh_frame`, with `.debug_frame` and DWARF, compressed, stripped.
+/// Small objects: with `.eh_frame`, with `.debug_frame` and DWARF, compressed, stripped; with what is looked for of an allocator and of CPython.
 fn objects() -> Vec<Vec<u8>> {
     let directory = tempfile::tempdir().expect("a directory");
     let made = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fuzz/objects.sh"))
@@ -168,7 +168,14 @@ macro_rules! claims {
     };
 }
 
-claims! { elf image symbols allocators demangle perf_map jit_dump maps events regions recording settings }
+claims! { elf image symbols allocators demangle perf_map jit_dump python_builds python_lines maps events regions recording settings }
+
+/// There is a seed with what is looked for of CPython.
+#[test]
+fn seeds_have_a_python() {
+    let found = objects().iter().filter(|object| python::is_build(object)).count();
+    assert_eq!(found, 1);
+}
 
 /// For each architecture there is a seed with an allocator.
 #[test]

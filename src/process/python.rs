@@ -1,4 +1,4 @@
-//! What an ELF file says of the CPython in it: its version, where its variables and functions are, and how its structures are laid out.
+//! CPython in an ELF file: its version, where its variables and functions are, and how its structures are laid out.
 //!
 //! By exported symbols only, which extension modules need, so that they are in stripped files too. Pure: bytes of a file in, facts out. The
 //! file is untrusted. A version that is not known is refused, and so is a build whose types do not have the sizes that its version's have:
@@ -20,7 +20,9 @@ use unwind_tables::addr::{FileOffset, Svma, contains};
 use unwind_tables::elf::ElfView;
 
 use self::layout::described;
-pub(crate) use self::layout::{EntryMark, LAYOUTS, Layout, OBJECT_TYPE, OWNED_BY_C_STACK, TextState};
+pub(crate) use self::layout::{
+    EntryMark, LAYOUTS, Layout, LineFormat, OBJECT_TYPE, OWNED_BY_C_STACK, TextState,
+};
 use super::dynamic::Dynamic;
 use crate::base::untrusted::Untrusted;
 

@@ -33,12 +33,24 @@ void *operator new(size_t n) { void *p = take(n, 4); if (!p) fail(n); return p; 
 void *operator new[](size_t n) { return operator new(n); }
 void operator delete(void *p) noexcept { free(p); }
 EOF
+# What is looked for of CPython 3.11: types with a name, a size and a destructor, variables, functions.
+cat >"$work/p.c" <<'EOF'
+struct type { long head[3]; const char *name; long size, item; void (*dealloc)(void *); };
+static void dealloc(void *code) { *(void **)code = 0; }
+struct type PyCode_Type = {{1}, "code", 184, 0, dealloc}, PyFrame_Type = {{1}, "frame", 120, 0, dealloc};
+struct type PyUnicode_Type = {{1}, "str", 80, 0, dealloc}, PyBytes_Type = {{1}, "bytes", 33, 1, dealloc};
+const unsigned long Py_Version = 0x030b02f0;
+char _PyRuntime[1024] = {1};
+int _PyEval_EvalFrameDefault(int n) { return n ? _PyEval_EvalFrameDefault(n / 2) + n : 0; }
+int PyEval_EvalFrameEx(int n) { return _PyEval_EvalFrameDefault(n); }
+EOF
 # Without any header: those of another target are a package that nothing else needs.
 common='-shared -nostdlib -nostdinc -fPIC -fno-exceptions'
 build="${CXX:-g++} $common $work/f.cpp"
 $build -O2 -o "$to/eh_frame"
 allocator="$common -O2 $work/a.cpp"
 ${CXX:-g++} $allocator -o "$to/allocator"
+${CC:-gcc} -shared -nostdlib -nostdinc -fPIC -O1 "$work/p.c" -o "$to/cpython"
 clang++ --target=aarch64-linux-gnu -fuse-ld=lld $allocator -o "$to/aarch64_allocator"
 $build -O2 -g -gdwarf-5 -o "$to/dwarf5"
 $build -O1 -g1 -gdwarf-4 -fno-asynchronous-unwind-tables -o "$to/debug_frame"

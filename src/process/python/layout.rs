@@ -5,6 +5,8 @@
 //! the headers of 3.9.2, 3.9.18, 3.10.13, 3.11.2, 3.11.7, 3.12.1, 3.13.0 and 3.13.5. What of them can be seen in a file is compared
 //! with it ([`PythonBuild`](super::PythonBuild)).
 
+use unwind_tables::addr::Avma;
+
 /// Offset of `ob_type` in every object; `ob_refcnt` is at 0.
 pub(crate) const OBJECT_TYPE: u32 = 8;
 
@@ -89,8 +91,20 @@ pub(crate) struct CodeFields {
     pub(crate) first_line: u32,
     /// `co_linetable`, in 3.9 `co_lnotab`: pointer to a bytes object.
     pub(crate) line_table: u32,
+    pub(crate) line_format: LineFormat,
     /// `co_code_adaptive`: the instructions, of which a frame's pointer is one. Up to 3.10 they are elsewhere, and not needed.
     pub(crate) bytecode: Option<u32>,
+}
+
+/// Form of a code object's table of lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LineFormat {
+    /// Where lines begin: 3.9.
+    Starts,
+    /// Ranges of bytecode, each with a line or none (PEP 626): 3.10.
+    Ranges,
+    /// Ranges with lines and columns (PEP 657): since 3.11.
+    Locations,
 }
 
 /// Fields of a str.
@@ -126,7 +140,7 @@ impl TextState {
     const ASCII: u32 = 1 << 6;
 
     /// Bytes of each character; `None` for a str that is not of characters of equal size, or damaged.
-    pub(crate) fn character_bytes(self) -> Option<u8> {
+    pub(crate) fn character_bytes(self) -> Option<usize> {
         let found = match self.0 >> Self::KIND_SHIFT & Self::KIND_MASK {
             1 => 1,
             2 => 2,
@@ -147,6 +161,24 @@ impl TextState {
     }
 }
 
+impl Layout {
+    /// Where a frame of this code is, in bytes of its bytecode, by the word at [`FrameFields::instruction`]; `None` if it has not begun, or
+    /// the word is of no instruction.
+    pub(crate) fn instruction(&self, code: Avma, word: u64) -> Option<u32> {
+        let Some(bytecode) = self.code.bytecode else {
+            let index = u32::try_from(word & u64::from(u32::MAX)).ok()?;
+            let index = Some(index).filter(|index| index.cast_signed() >= 0)?;
+            return match self.code.line_format {
+                LineFormat::Starts => Some(index),
+                // Counted in instructions of two bytes.
+                LineFormat::Ranges | LineFormat::Locations => index.checked_mul(2),
+            };
+        };
+        let first = code.wrapping_add(bytecode.into());
+        u32::try_from(Avma::new(word).offset_from(first)).ok()
+    }
+}
+
 /// All versions that are known.
 pub(crate) const LAYOUTS: [Layout; 5] = [
     Layout {
@@ -158,7 +190,10 @@ pub(crate) const LAYOUTS: [Layout; 5] = [
             frame_bytes: 112,
             ..OLD_FRAME
         },
-        code: OLD_CODE,
+        code: CodeFields {
+            line_format: LineFormat::Starts,
+            ..OLD_CODE
+        },
         text: OLD_TEXT,
         bytes: BYTES,
         basic_sizes: [176, 368, 80, 33],
@@ -280,12 +315,13 @@ const FRAME: FrameFields = FrameFields {
     frame_bytes: 72,
 };
 
-/// 3.9 and 3.10.
+/// 3.10.
 const OLD_CODE: CodeFields = CodeFields {
     name: 112,
     file: 104,
     first_line: 40,
     line_table: 120,
+    line_format: LineFormat::Ranges,
     bytecode: None,
 };
 
@@ -295,6 +331,7 @@ const CODE: CodeFields = CodeFields {
     file: 112,
     first_line: 68,
     line_table: 136,
+    line_format: LineFormat::Locations,
     bytecode: Some(200),
 };
 

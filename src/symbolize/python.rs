@@ -1,0 +1,90 @@
+//! Names and lines of code of CPython's, from what was copied of a process's code objects: text, and the table that leads from an
+//! instruction to its line.
+//!
+//! Pure. All bytes are untrusted: of a process's memory, which may have changed while they were copied.
+
+mod lines;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use leak_report::model::{Symbol, Symbolized};
+
+pub(crate) use self::lines::{LineTable, MAX_TABLE};
+use crate::process::python::TextState;
+
+/// MAX bytes of a text that are decoded.
+pub(crate) const MAX_TEXT: usize = 4096;
+/// Signs for characters that are left out, and for one that is none or cannot be shown.
+const CUT: char = '…';
+const UNKNOWN: char = char::REPLACEMENT_CHARACTER;
+
+/// End of a text that is kept if it is too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    Start,
+    End,
+}
+
+/// Text of a str of this state and number of characters, of which the bytes at one end were copied. Whatever is left out is marked by `…`.
+/// Control characters, and what is no character, become U+FFFD. `None` if there is nothing to show, or the characters are elsewhere.
+pub(crate) fn decode_text(state: TextState, length: u64, bytes: &[u8], kept: Kept) -> Option<String> {
+    let width = state.character_bytes().filter(|_| state.is_compact())?;
+    let whole = length
+        .checked_mul(width as u64)
+        .and_then(|whole| usize::try_from(whole).ok());
+    let copied = bytes.len().min(whole.unwrap_or(usize::MAX)).min(MAX_TEXT) / width * width;
+    let shown = match kept {
+        Kept::Start => bytes.get(..copied)?,
+        // The last byte that was copied is that of the last character.
+        Kept::End => bytes.get(bytes.len() - copied..)?,
+    };
+    let mut text: String = shown.chunks_exact(width).map(character).collect();
+    if text.is_empty() {
+        return None;
+    }
+    match kept {
+        _ if whole == Some(copied) => {}
+        Kept::Start => text.push(CUT),
+        Kept::End => text.insert(0, CUT),
+    }
+    Some(text)
+}
+
+/// A character of one, two or four bytes. Two of two bytes are never joined: each is a character of its own.
+fn character(bytes: &[u8]) -> char {
+    let value = bytes
+        .iter()
+        .rev()
+        .fold(0, |value, &byte| value << 8 | u32::from(byte));
+    let found = char::from_u32(value).filter(|found| !found.is_control());
+    found.unwrap_or(UNKNOWN)
+}
+
+/// A code object of CPython's, as far as it is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PythonCode {
+    /// Name of the function, with those of classes and functions around it from 3.11 on.
+    pub(crate) name: Option<Arc<str>>,
+    pub(crate) file: Option<Arc<str>>,
+    /// Lines of its instructions; `None` if the table was not copied, or not all of it.
+    pub(crate) lines: Option<LineTable>,
+}
+
+impl PythonCode {
+    /// Names a frame of it that is at an instruction, counted in bytes of its bytecode ([`Layout::instruction`]). Without a table of lines
+    /// there is no line: the first one of a function is not where it is.
+    ///
+    /// [`Layout::instruction`]: crate::process::python::Layout::instruction
+    pub(crate) fn symbolized(&self, instruction: Option<u32>) -> Symbolized {
+        let name = self.name.clone();
+        let lines = self.lines.as_ref();
+        Symbolized {
+            symbol: name.map(|name| Symbol { name, offset: None }),
+            file: self.file.clone(),
+            line: lines.zip(instruction).and_then(|(lines, at)| lines.line(at)),
+            ..Symbolized::default()
+        }
+    }
+}
