@@ -84,6 +84,7 @@ fn in_a_browser() {
     ten_thousand_sites(&browser);
     stacks::abbreviated_names(&browser);
     stacks::frames_left_out(&browser);
+    stacks::functions_of_python(&browser);
     holders::who_holds_it(&browser);
     let traced = traced.join().expect("traced");
     a_trace(&browser, &traced);
@@ -118,8 +119,7 @@ fn take_pictures(browser: &Browser, name: &str) {
 /// Text stands out from what is behind it, in both schemes: by 4.5 to 1, as
 /// <https://www.w3.org/TR/WCAG21/#contrast-minimum> asks.
 fn contrasts(browser: &Browser) {
-    let painted =
-        "match neutral marker outside m0 m1 m2 m3 m4 m5 m6 found-probe found-cfi found-fp found-kernel";
+    let painted = "match neutral marker outside m0 m1 m2 m3 m4 m5 m6 found-probe found-cfi found-fp found-kernel found-python";
     let names = format!(
         "ink dim accent accent-ink match-ink good bad back surface note-back good-back bad-back {painted}"
     );

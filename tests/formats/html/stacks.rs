@@ -2,6 +2,7 @@
 
 use leak_report::model::{Report, Stack};
 use leak_report::render::Page;
+use leak_report::samples::python::python;
 use serde_json::json;
 use unwind_tables::walk::{FoundBy, LeftOut};
 
@@ -66,6 +67,43 @@ pub(super) fn frames_left_out(browser: &Browser) {
         assert_eq!(lines[after], "[3,488 frames left out]", "{lines:?}");
         check_quiet(browser);
     }
+}
+
+/// Functions of Python have `python` for their module, also in the legend, and a colour of their own by how frames were found.
+pub(super) fn functions_of_python(browser: &Browser) {
+    let path = directory("html-python").join("python.html");
+    let mut page = Page::default();
+    page.add(&python());
+    write(&page, &path);
+    browser.open(&path);
+    let drawn = boxes(browser);
+    for name in [
+        "<module> main.py",
+        "fetch_rows",
+        "<python function>",
+        "fast_index(char const*)",
+    ] {
+        assert!(drawn.iter().any(|drawn| drawn.name == name), "{name}: {drawn:?}");
+    }
+    let legend = browser.text("#legend");
+    let of_python = legend.lines().any(|name| name == "python");
+    assert!(of_python && !legend.contains("outside"), "{legend}");
+    browser.run("const choice = document.getElementById('colour'); choice.value = 'found'; choice.dispatchEvent(new Event('change'))");
+    let legend = browser.text("#legend");
+    assert!(legend.contains("by Python's interpreter"), "{legend}");
+    browser.run("document.getElementById('tab-sites').click()");
+    browser.click_on("#site-table tbody tr:first-child .site button");
+    let lines = browser.run("return [...document.querySelectorAll('#site-table .details .frames > li')].map((item) => item.textContent)");
+    let line = lines[4].as_str().expect("a line");
+    assert!(
+        line.starts_with("fetch_rows python ") && line.ends_with("db.py:118"),
+        "{lines}"
+    );
+    browser.run("document.getElementById('tab-health').click()");
+    let health = browser.run("return document.body.textContent");
+    let line = "88 functions; of allocations, 32 have all of theirs, 8 the innermost only";
+    assert!(health.as_str().expect("text").contains(line), "{health}");
+    check_quiet(browser);
 }
 
 /// A stack of so many frames, and more that are left out after some of them.

@@ -183,7 +183,7 @@ fn other_numbers_are_not_placed() {
     check("ccc", "…", "ccc", In::NotPlaced);
 }
 
-/// Of a chain that goes on, there is what is known of it.
+/// A chain that goes on is placed as far as it is known.
 #[test]
 fn chains_that_go_on() {
     check("cEcEcEc", "pPp…", "cpPEcpEcEc", In::Part);
