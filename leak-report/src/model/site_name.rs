@@ -183,6 +183,10 @@ fn is_function(frame: FrameRef<'_>, is: impl Fn(&str) -> bool) -> bool {
 }
 
 fn is_start(frame: FrameRef<'_>) -> bool {
+    if frame.is_python() {
+        // Its own functions can have any name.
+        return false;
+    }
     let module = frame.module().map(|module| module.file_name());
     let is_start_module =
         module.is_some_and(|name| START_MODULES.iter().any(|start| name.starts_with(start)));

@@ -421,3 +421,19 @@ fn open_addresses() {
         assert_eq!(Address::parse(text).unwrap().is_open(), open, "{text}");
     }
 }
+
+/// Sites in functions of Python have `[python]` for their module, and a module's code is named after its file.
+#[test]
+fn sites_of_python() {
+    let mut report = samples::python::python();
+    let main = samples::python::function(7, Some("<module>"), Some(("/opt/app/main.py", 3)));
+    samples::change_frames(&mut report, 1, |frames| _ = frames.remove(0));
+    samples::change_frames(&mut report, 2, |frames| *frames = vec![main]);
+    let (sites, _) = sites::largest(&report, 20);
+    let found: Vec<_> = sites
+        .iter()
+        .map(|site| (&*site.function, &*site.module))
+        .collect();
+    let main = ("<module> main.py", "[python]");
+    assert_eq!(found, [("fetch_rows", "[python]"), main, main]);
+}

@@ -199,3 +199,36 @@ fn proposals() {
         "{text}"
     );
 }
+
+/// Functions of Python are matched by their names and files; a rule that is proposed for the code of a module, which is called
+/// `<module>` in every file, names the file.
+#[test]
+fn functions_of_python() {
+    for (pattern, expected) in [
+        ("^fetch_rows$", [true, false, true]),
+        ("/main.py$", [true, true, false]),
+        ("^<module>$", [true, true, false]),
+        ("python3.11/json", [true, false, false]),
+        ("^<python function>$", [false, false, true]),
+        ("[python]", [false, false, false]),
+    ] {
+        let rules = suppressions(&format!("leak:{pattern}\n")).expect("a rule");
+        let mut report = samples::python::python();
+        rules.mark(&mut report);
+        let marks = report.stacks.iter().map(|stack| stack.suppressed_by.is_some());
+        assert_eq!(marks.collect::<Vec<_>>(), expected, "{pattern}");
+    }
+    let mut report = samples::python::python();
+    for (stack, file) in ["/opt/app/a.py", "/opt/app/b.py"].into_iter().enumerate() {
+        let of_module = samples::python::function(1, Some("<module>"), Some((file, 1)));
+        samples::change_frames(&mut report, stack, |frames| *frames = vec![of_module]);
+    }
+    let mut names = SiteNames::default();
+    let sites = site::sites(&report, &mut names);
+    let outstanding = sites.iter().map(|site| (site, site.outstanding.amount));
+    let mut out = Vec::new();
+    proposals::write(&proposals::propose(&report, outstanding, &names), &mut out).expect("to memory");
+    let text = String::from_utf8(out).expect("text");
+    assert!(text.contains(": <module> a.py\nleak:^/opt/app/a.py$\n"), "{text}");
+    assert!(text.contains(": <module> b.py\nleak:^/opt/app/b.py$\n"), "{text}");
+}

@@ -105,6 +105,27 @@ q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  v verdict
 ");
 }
 
+/// Functions of Python have `[python]` for their module, and no address.
+#[test]
+fn stack_with_functions_of_python() {
+    let mut model = Model::new(Order::Outstanding);
+    model.take(Sample::of(&samples::python::python()));
+    let first = screen(&mut model, 80, 30);
+    for line in [
+        "fetch_rows [python] /opt/app/db.py:118",
+        "<module> [python] /opt/app/main.py:3",
+        "_PyEval_EvalFrameDefault [python3.11]",
+    ] {
+        assert!(first.lines().any(|shown| shown == line), "{line}\n{first}");
+    }
+    press(&mut model, "jj");
+    let third = screen(&mut model, 80, 30);
+    assert!(
+        third.lines().any(|shown| shown == "<python function> [python]"),
+        "{third}"
+    );
+}
+
 /// Frames that were left out of a stack have a line in their place.
 #[test]
 fn stack_with_frames_left_out() {
