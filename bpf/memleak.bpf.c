@@ -67,10 +67,13 @@ struct compared {
 	struct deferred_walk deferred_walk;
 	enum python_limits python_limits;
 	enum python_entry python_entry;
+	enum python_owner python_owner;
 	enum python_string python_string;
 	enum python_end python_end;
 	enum python_frame_layout python_frame_layout;
 	enum python_code_number python_code_number;
+	enum python_instruction python_instruction;
+	enum python_lines_at python_lines_at;
 };
 const volatile struct compared compared = {};
 

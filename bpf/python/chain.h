@@ -208,9 +208,13 @@ static long read_python_frame(u64 step, struct python_step *context)
 	}
 	code = python_word(frame, layout->code, PYTHON_FRAME_BYTES - 1) & ~PYTHON_IS_ENTRY;
 	instruction = python_word(frame, layout->instruction, PYTHON_FRAME_BYTES - 1);
-	/* Less than the size of a code object, which is not that large. */
-	instruction = layout->is_address ? instruction - code : (u32)instruction;
-	if (!code || instruction >> PYTHON_ENTRY_SHIFT) {
+	if (layout->is_address)
+		instruction -= code;
+	else
+		/* -1 at first. */
+		instruction = (s32)instruction < 0 ? PYTHON_NOT_BEGUN : (u32)instruction;
+	/* A code object is not that large. */
+	if (!code || instruction > PYTHON_NOT_BEGUN) {
 		walk->end = PYTHON_UNREADABLE;
 		return 1;
 	}

@@ -61,8 +61,8 @@ static __always_inline void keep_python_lines(struct python_layout *layout, stru
 	u64 bytes, words, at = python_usage.lines;
 	u64 *store = python_lines;
 
-	record->lines_bytes = 0;
-	if (bpf_probe_read_user(&bytes, sizeof(bytes), (void *)(record->line_table + layout->bytes_length)) || !bytes ||
+	record->lines_at = PYTHON_NO_LINES;
+	if (bpf_probe_read_user(&bytes, sizeof(bytes), (void *)(record->line_table + layout->bytes_length)) ||
 	    bytes > PYTHON_LINES_BYTES)
 		return;
 	words = (bytes + 7) / 8;
@@ -73,8 +73,7 @@ static __always_inline void keep_python_lines(struct python_layout *layout, stru
 		return;
 	OPAQUE(store);
 	OPAQUE(bytes);
-	if (!bytes || bytes > PYTHON_LINES_BYTES ||
-	    bpf_probe_read_user(&store[at & python_line_mask], bytes, (void *)(record->line_table + layout->bytes)))
+	if (bytes > PYTHON_LINES_BYTES || bpf_probe_read_user(&store[at & python_line_mask], bytes, (void *)(record->line_table + layout->bytes)))
 		return;
 	record->lines_at = at;
 	record->lines_bytes = bytes;

@@ -19,7 +19,7 @@ enum python_limits {
 	PYTHON_NAME_BYTES = 96,
 	PYTHON_FILE_BYTES = 224,
 	/* MAX bytes of a table of lines that is kept. */
-	PYTHON_LINES_BYTES = 8192,
+	PYTHON_LINES_BYTES = 1 << 16,
 	/* Numbers that tell code objects apart which follow each other at one address; a power of two. */
 	PYTHON_VERSIONS = 4096,
 	/* Places of chains that were found last; a power of two. */
@@ -119,11 +119,16 @@ struct python_code {
 	u32 file_kind;
 	u32 name_length;
 	u32 file_length;
-	/* Index in `python_lines` of the table of lines, and its bytes; 0 if it is too large, or there was no room. */
+	/* Index in `python_lines` of the table of lines, and its bytes, of which there can be none; or PYTHON_NO_LINES. */
 	u32 lines_at;
 	u32 lines_bytes;
 	u8 name[PYTHON_NAME_BYTES];
 	u8 file[PYTHON_FILE_BYTES];
+};
+
+enum python_lines_at {
+	/* The table is too large, could not be read, or there was no room. */
+	PYTHON_NO_LINES = 0xffffffff,
 };
 
 /* Key of the numbers of these records. */
@@ -156,6 +161,11 @@ struct python_chain {
 enum python_frame_layout {
 	PYTHON_CODE_SHIFT = 32,
 	PYTHON_ENTRY_SHIFT = 31,
+};
+
+/* The instruction of a frame that has not begun. */
+enum python_instruction {
+	PYTHON_NOT_BEGUN = 0x7fffffff,
 };
 
 enum python_code_number {

@@ -10,7 +10,7 @@ use leak_report::model::leak::{PythonChain, PythonFrame};
 use super::memory::SharedWords;
 use super::processes::nth_record;
 use super::skeleton::types::{
-    python_chain, python_code, python_code_number, python_end, python_frame_layout, python_layout, python_limits,
+    python_chain, python_code, python_code_number, python_end, python_frame_layout, python_layout, python_limits, python_lines_at,
     python_usage,
 };
 
@@ -196,7 +196,10 @@ impl Pythons {
 
     /// A table of lines, from a word on.
     fn lines(&self, at: u32, bytes: u32) -> Option<Vec<u8>> {
-        let bytes = usize::try_from(bytes).ok().filter(|&bytes| bytes > 0)?;
+        if at == python_lines_at::PYTHON_NO_LINES.0 {
+            return None;
+        }
+        let bytes = usize::try_from(bytes).ok()?;
         let words = self.lines.words().get(usize::try_from(at).ok()?..)?;
         let words = words.get(..bytes.div_ceil(WORD))?;
         let mut table: Vec<u8> = words

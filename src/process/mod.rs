@@ -22,7 +22,6 @@ mod name;
 mod past;
 mod process_memory;
 pub(crate) mod python;
-pub(crate) mod python;
 pub mod regions;
 mod settled;
 mod shortened;

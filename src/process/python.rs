@@ -20,9 +20,7 @@ use unwind_tables::addr::{FileOffset, Svma, contains};
 use unwind_tables::elf::ElfView;
 
 use self::layout::described;
-pub(crate) use self::layout::{
-    EntryMark, LAYOUTS, Layout, LineFormat, OBJECT_TYPE, OWNED_BY_C_STACK, TextState,
-};
+pub(crate) use self::layout::{EntryMark, LAYOUTS, Layout, LineFormat, TextState};
 use super::dynamic::Dynamic;
 use crate::base::untrusted::Untrusted;
 

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-use super::python::PythonNames;
 use super::{Session, Signals, describe};
 use crate::bpf::collect::{CallEvent, CallQueue, Counter, Counters, Moment, stack_of};
 use crate::process::History;
@@ -171,7 +170,7 @@ impl Session<'_> {
             symbolizer: &mut self.symbolizer,
             facts: &mut self.facts,
             perf_maps: &self.perf_maps,
-            python: PythonNames::of(&self.live.kernel),
+            python: &self.python_names,
             unknown: History::default(),
         };
         let mut describer = describe::Describer::new(processes);

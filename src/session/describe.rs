@@ -57,9 +57,9 @@ pub(super) trait Origin {
 
     fn names(&mut self, instance: u32, frame: &SiteFrame<Self::Module>) -> Arc<Symbolized>;
 
-    /// Address of a Python function's instruction; by number of its code, and position in that.
-    fn python_address(&self, _code: u32, _instruction: u32) -> Avma {
-        Avma::new(0)
+    /// A function of Python: address of its code object, and names. By number of its code, and line.
+    fn function(&self, _code: u32, _line: u32) -> (Avma, Symbolized) {
+        (Avma::new(0), Symbolized::default())
     }
 }
 
@@ -289,7 +289,7 @@ pub(super) struct Processes<'a> {
     pub(super) facts: &'a mut HashMap<ModuleId, Module>,
     /// Perf maps, which name code generated at run time, by instance.
     pub(super) perf_maps: &'a HashMap<u32, PerfMap>,
-    pub(super) python: PythonNames<'a>,
+    pub(super) python: &'a PythonNames,
     /// Empty history, for unknown instances.
     pub(super) unknown: History,
 }
@@ -348,16 +348,11 @@ impl Origin for Processes<'_> {
         Some(facts)
     }
 
-    fn python_address(&self, code: u32, instruction: u32) -> Avma {
-        self.python.address(code, instruction)
+    fn function(&self, code: u32, line: u32) -> (Avma, Symbolized) {
+        self.python.at_line(code, line)
     }
 
     fn names(&mut self, instance: u32, frame: &SiteFrame<ModuleId>) -> Arc<Symbolized> {
-        if let Some((code, instruction)) = frame.python_code() {
-            let process = self.all.get(&instance);
-            let build = process.and_then(|process| process.python.as_deref());
-            return self.python.names(code, instruction, build);
-        }
         let place = frame.at.place;
         let module = place.and_then(|Place { module, svma }| Some((self.modules.get(module)?, svma)));
         let Some((module, svma)) = module else {
@@ -449,13 +444,12 @@ impl<O: Origin> Describer<O> {
         if let Some(&known) = self.frames.get(&key) {
             return known;
         }
-        let names = self.origin.names(instance, frame);
-        let at = match frame.python_code() {
-            Some((code, instruction)) => Location {
-                pc: self.origin.python_address(code, instruction),
-                place: None,
-            },
-            None => self.location(at),
+        let (at, names) = match frame.python_code() {
+            Some((code, line)) => {
+                let (pc, names) = self.origin.function(code, line);
+                (Location { pc, place: None }, Arc::new(names))
+            }
+            None => (self.location(at), self.origin.names(instance, frame)),
         };
         let frame = Frame {
             at,

@@ -163,6 +163,7 @@ pub struct Session<'obj> {
     facts: HashMap<ModuleId, Module>,
     /// Perf maps, which name code generated at run time, by instance, as of the last report.
     perf_maps: HashMap<u32, PerfMap>,
+    python_names: PythonNames,
     /// Program that the session started.
     program: Option<Running>,
     since: Since,
@@ -220,6 +221,7 @@ impl<'obj> Session<'obj> {
             symbolizer,
             facts: HashMap::new(),
             perf_maps: HashMap::new(),
+            python_names: PythonNames::default(),
             since: Since::default(),
             watch: Watch::default(),
         })
@@ -399,7 +401,7 @@ impl<'obj> Session<'obj> {
             symbolizer: &mut self.symbolizer,
             facts: &mut self.facts,
             perf_maps: &self.perf_maps,
-            python: PythonNames::of(&self.live.kernel),
+            python: &self.python_names,
             unknown: History::default(),
         };
         let unwind = match self.live.walk {

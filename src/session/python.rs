@@ -10,13 +10,14 @@ use unwind_tables::{Architecture, ElfView};
 
 use super::live::{Live, Prepared};
 use super::Session;
-use crate::bpf::types::{python_entry, python_layout};
-use crate::bpf::{Hook, HookKind, Kernel, PythonLayout, Pythons, RawPythonCode};
-use crate::process::python::{EntryMark, Layout, PythonBuild};
+use crate::bpf::types::{python_entry, python_instruction, python_layout};
+use crate::bpf::{Hook, HookKind, PythonLayout, Pythons, RawPythonCode, RawPythonText};
+use crate::process::python::{EntryMark, Layout, PythonBuild, TextState};
 use crate::process::{MappedCode, Mappings, Module, ModuleId, Modules};
 use crate::symbolize::PerfMap;
-use leak_report::model::leak::place_python_frames;
-use leak_report::model::{Snapshot, StackTotals, Symbol, Symbolized};
+use crate::symbolize::python::{Kept, LineTable, PythonCode, decode_text};
+use leak_report::model::leak::{PythonChain, PythonFrame, place_python_frames};
+use leak_report::model::{Snapshot, StackTotals, Symbolized};
 
 /// Where glibc has the values of thread-specific keys, from the thread pointer on: `specific_1stblock` of `struct pthread`, of keys
 /// of 16 bytes whose second half is the value. The same in all releases since 2.4 (x86-64).
@@ -246,8 +247,11 @@ fn obstacle(mappings: &Mappings, modules: &Modules) -> Option<&'static str> {
 }
 
 impl Session<'_> {
-    /// Puts the Python frames of all stacks between their native ones.
-    pub(super) fn place_python_frames(&self, snapshot: &mut Snapshot) {
+    /// Puts the functions of Python of all stacks between their native frames. Their frames have lines for instructions from then on.
+    pub(super) fn place_python_frames(&mut self, snapshot: &mut Snapshot) {
+        let Some(pythons) = self.live.kernel.pythons() else {
+            return;
+        };
         if self.live.python.reads == Reads::Nothing {
             return;
         }
@@ -257,7 +261,10 @@ impl Session<'_> {
             map.is_some_and(PerfMap::has_python)
         };
         for stack in &mut snapshot.stacks {
-            stack.python = stack.python.take().filter(|_| !have_code(stack));
+            let process = self.live.processes.get(&stack.instance);
+            let build = process.and_then(|process| process.python.as_deref());
+            let chain = stack.python.take().filter(|_| !have_code(stack));
+            stack.python = chain.map(|chain| self.python_names.with_lines(&chain, pythons, build));
         }
         place_python_frames(snapshot, |stack, frame| {
             !have_code(stack) && self.live.python.is_evaluator(&self.live, stack, frame)
@@ -266,36 +273,116 @@ impl Session<'_> {
 }
 
 /// Names of the Python functions that the kernel side has found.
-pub(super) struct PythonNames<'a> {
-    pythons: Option<&'a Pythons>,
-    known: HashMap<u32, Option<RawPythonCode>>,
+#[derive(Default)]
+pub(super) struct PythonNames {
+    /// Code objects by number.
+    codes: HashMap<u32, Known>,
+    /// Number of the first code object of each function.
+    functions: HashMap<Function, u32>,
+    /// Chains with lines, by the address of the kernel side's.
+    chains: HashMap<*const PythonChain, Arc<PythonChain>>,
 }
 
-impl<'a> PythonNames<'a> {
-    pub(super) fn of(kernel: &'a Kernel<'_>) -> Self {
-        Self {
-            pythons: kernel.pythons(),
-            known: HashMap::new(),
+/// A function is one, however often its code is made again.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Function {
+    instance: u32,
+    name: Option<Arc<str>>,
+    file: Option<Arc<str>>,
+    first_line: u32,
+}
+
+/// A code object.
+struct Known {
+    /// Number of the first one of its function.
+    first: u32,
+    address: Avma,
+    code: PythonCode,
+}
+
+impl PythonNames {
+    /// A chain with the first code object of each function, and lines, 0 for none, for instructions: two that differ in nothing else are
+    /// the same to who reads them.
+    fn with_lines(
+        &mut self,
+        chain: &Arc<PythonChain>,
+        pythons: &Pythons,
+        build: Option<&PythonBuild>,
+    ) -> Arc<PythonChain> {
+        if let Some(known) = self.chains.get(&Arc::as_ptr(chain)) {
+            return Arc::clone(known);
+        }
+        let frames = chain.frames.iter().map(|frame| {
+            let at = build.and_then(|build| self.place(frame, pythons, build));
+            let (code, instruction) = at.unwrap_or((frame.code, 0));
+            PythonFrame {
+                code,
+                instruction,
+                ..*frame
+            }
+        });
+        let with_lines = Arc::new(PythonChain {
+            frames: frames.collect(),
+            is_whole: chain.is_whole,
+        });
+        self.chains.insert(Arc::as_ptr(chain), Arc::clone(&with_lines));
+        with_lines
+    }
+
+    /// The first code object of a frame's function, and the line.
+    fn place(&mut self, frame: &PythonFrame, pythons: &Pythons, build: &PythonBuild) -> Option<(u32, u32)> {
+        if !self.codes.contains_key(&frame.code) {
+            let known = self.known(frame.code, &pythons.code(frame.code)?, build);
+            self.codes.insert(frame.code, known);
+        }
+        let known = self.codes.get(&frame.code)?;
+        let has_begun = frame.instruction != python_instruction::PYTHON_NOT_BEGUN.0;
+        let word = match build.layout.code.bytecode {
+            Some(_) => known.address.get().wrapping_add(frame.instruction.into()),
+            None => frame.instruction.into(),
+        };
+        let position = build.layout.instruction(known.address, word).filter(|_| has_begun);
+        Some((known.first, known.code.line(position).unwrap_or(0)))
+    }
+
+    fn known(&mut self, number: u32, code: &RawPythonCode, build: &PythonBuild) -> Known {
+        let lines = code.lines.as_deref().and_then(|lines| {
+            let format = build.layout.code.line_format;
+            LineTable::new(format, code.first_line.cast_signed(), lines)
+        });
+        let named = PythonCode {
+            name: text(&code.name, Kept::Start),
+            file: text(&code.file, Kept::End),
+            lines,
+        };
+        let function = Function {
+            instance: code.instance,
+            name: named.name.clone(),
+            file: named.file.clone(),
+            first_line: code.first_line,
+        };
+        Known {
+            first: *self.functions.entry(function).or_insert(number),
+            address: Avma::new(code.address),
+            code: named,
         }
     }
 
-    /// Address of an instruction of a code object.
-    pub(super) fn address(&self, code: u32, instruction: u32) -> Avma {
-        let code = self.pythons.and_then(|pythons| pythons.code(code));
-        code.map_or(Avma::new(0), |code| Avma::new(code.address).wrapping_add(instruction.into()))
+    /// Address of a code object, and names at a line.
+    pub(super) fn at_line(&self, code: u32, line: u32) -> (Avma, Symbolized) {
+        let known = self.codes.get(&code);
+        known.map_or_else(
+            || (Avma::new(0), Symbolized::default()),
+            |known| (known.address, known.code.symbolized(Some(line).filter(|&line| line > 0))),
+        )
     }
+}
 
-    /// Name, file and line of a function of an interpreter.
-    pub(super) fn names(&mut self, code: u32, instruction: u32, build: Option<&PythonBuild>) -> Arc<Symbolized> {
-        let code = self.pythons.and_then(|pythons| pythons.code(code));
-        Arc::new(match code {
-            None => Symbolized::default(),
-            Some(code) => Symbolized {
-                symbol: Some(Symbol { name: String::from_utf8_lossy(&code.name.bytes[..code.name.length.min(96) as usize]).into(), offset: None }),
-                file: Some(String::from_utf8_lossy(&code.file.bytes[..code.file.length.min(224) as usize]).into()),
-                line: Some(code.first_line),
-                ..Symbolized::default()
-            }
-        })
-    }
+fn text(text: &RawPythonText, kept: Kept) -> Option<Arc<str>> {
+    let state = TextState(text.kind);
+    let whole = usize::try_from(text.length).unwrap_or(usize::MAX);
+    let whole = whole.saturating_mul(state.character_bytes()?.into());
+    // The last characters are at the start of the room for them, too.
+    let bytes = text.bytes.get(..whole).unwrap_or(&text.bytes);
+    decode_text(state, text.length.into(), bytes, kept).map(Arc::from)
 }

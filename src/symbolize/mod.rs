@@ -23,14 +23,6 @@ mod mini_debug;
 mod object;
 mod perf_map;
 mod proportions;
-#[cfg_attr(
-    not(test),
-    expect(
-        dead_code,
-        unused_imports,
-        reason = "the session does not read frames of CPython yet"
-    )
-)]
 pub(crate) mod python;
 mod sections;
 mod split;

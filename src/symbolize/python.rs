@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use leak_report::model::{Symbol, Symbolized};
 
-pub(crate) use self::lines::{LineTable, MAX_TABLE};
+pub(crate) use self::lines::LineTable;
 use crate::process::python::TextState;
 
 /// MAX bytes of a text that are decoded.
@@ -73,17 +73,22 @@ pub(crate) struct PythonCode {
 }
 
 impl PythonCode {
-    /// Names a frame of it that is at an instruction, counted in bytes of its bytecode ([`Layout::instruction`]). Without a table of lines
-    /// there is no line: the first one of a function is not where it is.
+    /// Line of an instruction, counted in bytes of its bytecode ([`Layout::instruction`]). Without a table of lines there is none: the first
+    /// one of a function is not where it is.
     ///
     /// [`Layout::instruction`]: crate::process::python::Layout::instruction
-    pub(crate) fn symbolized(&self, instruction: Option<u32>) -> Symbolized {
-        let name = self.name.clone();
+    pub(crate) fn line(&self, instruction: Option<u32>) -> Option<u32> {
         let lines = self.lines.as_ref();
+        lines.zip(instruction).and_then(|(lines, at)| lines.line(at))
+    }
+
+    /// Names a frame of it that is at a line.
+    pub(crate) fn symbolized(&self, line: Option<u32>) -> Symbolized {
+        let name = self.name.clone();
         Symbolized {
             symbol: name.map(|name| Symbol { name, offset: None }),
             file: self.file.clone(),
-            line: lines.zip(instruction).and_then(|(lines, at)| lines.line(at)),
+            line,
             ..Symbolized::default()
         }
     }

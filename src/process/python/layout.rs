@@ -73,12 +73,9 @@ pub(crate) enum EntryMark {
     Every,
     /// A frame with `is_entry` other than 0 is the first of its call. 3.11.
     IsEntry,
-    /// A shim of `owner` [`OWNED_BY_C_STACK`] is before the first of a call. It is no frame of Python's. From 3.12 on.
+    /// A shim of `owner` `FRAME_OWNED_BY_CSTACK` is before the first of a call. It is no frame of Python's. From 3.12 on.
     Shim,
 }
-
-/// `FRAME_OWNED_BY_CSTACK`.
-pub(crate) const OWNED_BY_C_STACK: u8 = 3;
 
 /// Fields of a `PyCodeObject`.
 #[derive(Debug, PartialEq, Eq)]

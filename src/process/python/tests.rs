@@ -6,7 +6,9 @@ use std::process::Command;
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSection, ObjectSymbol};
 
+use super::layout::OBJECT_TYPE;
 use super::*;
+use crate::bpf::types::python_owner;
 
 /// CPython in an executable at a fixed address (Debian's).
 const INTERPRETER: &str = "/usr/bin/python3";
@@ -95,7 +97,7 @@ fn layout_is_that_of_the_interpreter() {
         bytes,
         basic_sizes: _,
     } = build.layout;
-    let shim = (frame.entry == EntryMark::Shim).then_some(u32::from(OWNED_BY_C_STACK));
+    let shim = (frame.entry == EntryMark::Shim).then_some(python_owner::PYTHON_OWNED_BY_C.0);
     let offsets = [
         ("minor", Some(u32::from(*minor))),
         ("shim", shim),

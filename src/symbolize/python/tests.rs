@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use super::lines::MAX_TABLE;
 use super::*;
 use crate::process::python::{LAYOUTS, LineFormat};
 
@@ -274,7 +275,7 @@ fn frames_of_code() {
         file: Some("/srv/app.py".into()),
         lines: table,
     };
-    let shown = code.symbolized(Some(2));
+    let shown = code.symbolized(code.line(Some(2)));
     let symbol = shown.symbol.expect("a name");
     assert_eq!((&*symbol.name, symbol.offset), ("Outer.inner", None));
     assert_eq!(
@@ -282,11 +283,11 @@ fn frames_of_code() {
         (Some("/srv/app.py"), Some(10))
     );
     for at in [None, Some(4), Some(6), Some(u32::MAX)] {
-        assert_eq!(code.symbolized(at).line, None, "{at:?}");
+        assert_eq!(code.line(at), None, "{at:?}");
     }
     let without = PythonCode { lines: None, ..code };
-    assert_eq!(without.symbolized(Some(2)).line, None);
-    assert_eq!(PythonCode::default().symbolized(Some(0)), Symbolized::default());
+    assert_eq!(without.line(Some(2)), None);
+    assert_eq!(PythonCode::default().symbolized(None), Symbolized::default());
 }
 
 /// Instructions by the word of a frame: counted in bytes or in pairs of them, or pointers; none before the first.
