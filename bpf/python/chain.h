@@ -126,20 +126,61 @@ static __always_inline bool find_thread_state(struct python_walk *walk, struct p
 	return read_thread_state(walk, layout, noted_thread_state(layout, thread), thread);
 }
 
-/* Reads what there is of the block of frames up to the innermost one, if that is in the block. */
-static __always_inline void read_python_window(struct python_walk *walk, struct python_layout *layout)
+/* Returns whether the next frame is in the window. */
+static __always_inline bool is_in_python_window(struct python_walk *walk, struct python_layout *layout)
 {
-	u64 chunk = layout->chunk ? python_word(walk->state, layout->chunk, PYTHON_STATE_BYTES - 1) : 0;
-	u64 bytes = walk->at + layout->frame_bytes - chunk;
+	u64 offset = walk->at - walk->low;
 
-	walk->bytes = 0;
-	if (!chunk || walk->at < chunk || bytes > 1ULL << ADDRESS_BITS)
-		return;
+	return offset < walk->bytes && offset + layout->frame_bytes <= walk->bytes;
+}
+
+/* A block of frames (`_PyStackChunk`): the one before it, and its size. */
+struct python_chunk {
+	u64 previous;
+	u64 bytes;
+};
+
+/* Goes to the block before, if the next frame is in that. */
+static __always_inline bool is_in_previous_chunk(struct python_walk *walk)
+{
+	struct python_chunk chunk;
+
+	if (!walk->knows_previous) {
+		walk->knows_previous = true;
+		walk->previous_bytes = 0;
+		if (!bpf_probe_read_user(&chunk, sizeof(chunk), (void *)walk->chunk)) {
+			walk->previous = chunk.previous;
+			if (chunk.previous && !bpf_probe_read_user(&chunk, sizeof(chunk), (void *)chunk.previous))
+				walk->previous_bytes = chunk.bytes;
+		}
+	}
+	if (walk->at - walk->previous >= walk->previous_bytes)
+		return false;
+	walk->chunk = walk->previous;
+	walk->knows_previous = false;
+	walk->low = ~0ULL;
+	return true;
+}
+
+/* Reads the block of frames up to the next frame, as far as there is room, if it is in the block; frames are called by lower ones. */
+static __always_inline bool read_python_window(struct python_walk *walk, struct python_layout *layout)
+{
+	u64 bytes;
+
+	if (!walk->chunk)
+		return false;
+	if ((walk->at < walk->chunk || walk->at > walk->low) && !is_in_previous_chunk(walk))
+		return false;
+	bytes = walk->at + layout->frame_bytes - walk->chunk;
 	if (bytes > PYTHON_WINDOW_BYTES)
 		bytes = PYTHON_WINDOW_BYTES;
 	walk->low = walk->at + layout->frame_bytes - bytes;
+	walk->bytes = bytes;
 	if (read_python(walk->window, bytes, PYTHON_WINDOW_BYTES, walk->low))
-		walk->bytes = bytes;
+		return true;
+	walk->bytes = 0;
+	walk->chunk = 0;
+	return false;
 }
 
 /* State of the loop over frames. */
@@ -179,7 +220,6 @@ static long read_python_frame(u64 step, struct python_step *context)
 {
 	struct python_walk *walk = context->walk;
 	struct python_layout *layout = context->layout;
-	u64 offset = walk->at - walk->low;
 	u8 *frame = walk->frame;
 	u64 code, instruction;
 	u8 mark;
@@ -190,7 +230,9 @@ static long read_python_frame(u64 step, struct python_step *context)
 		walk->end = PYTHON_DEPTH_LIMIT;
 		return 1;
 	}
-	if (walk->bytes && offset < walk->bytes && offset + layout->frame_bytes <= walk->bytes) {
+	if (is_in_python_window(walk, layout) || read_python_window(walk, layout)) {
+		u64 offset = walk->at - walk->low;
+
 		OPAQUE(offset);
 		frame = walk->window + (offset & (PYTHON_WINDOW_BYTES - 1));
 	} else if (walk->outside++ >= PYTHON_MAX_OUTSIDE) {
@@ -260,7 +302,10 @@ __noinline u32 find_python_chain(u32 key)
 	walk->frame_count = 0;
 	walk->outside = 0;
 	walk->end = PYTHON_WHOLE;
-	read_python_window(walk, step.layout);
+	walk->chunk = step.layout->chunk ? python_word(walk->state, step.layout->chunk, PYTHON_STATE_BYTES - 1) : 0;
+	walk->knows_previous = false;
+	walk->low = ~0ULL;
+	walk->bytes = 0;
 	/* Each frame of no function is one step more. */
 	bpf_loop(2 * PYTHON_FRAMES, read_python_frame, &step, 0);
 	if (walk->at && walk->end == PYTHON_WHOLE)

@@ -11,6 +11,11 @@
 struct python_walk {
 	/* AVMA of the frame to be read next; 0 after the last. */
 	u64 at;
+	/* AVMA of the block of frames that was reached, from the newest on; 0 if there is none. And the block before it, if that was read. */
+	u64 chunk;
+	u64 previous;
+	u64 previous_bytes;
+	bool knows_previous;
 	/* Address and size of what is in the window. */
 	u64 low;
 	u64 bytes;

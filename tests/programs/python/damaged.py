@@ -38,7 +38,8 @@ def unreadable():
 
 
 def not_a_code_object():
-    return with_word(frame_of(0) + CODE, id(object), 4_000_002)
+    frame = frame_of(0)
+    return with_word(frame + CODE, word(frame + CODE).value + 16, 4_000_002)
 
 
 def far_instruction():
