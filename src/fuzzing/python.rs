@@ -2,13 +2,14 @@
 
 use unwind_tables::elf::ElfView;
 
+use crate::allocator::parts::parts_elsewhere;
 use crate::process::python::{LineFormat, PythonBuild, TextState};
 use crate::symbolize::python::{Kept, LineTable, MAX_TEXT, decode_text};
 
 /// Number of instructions whose lines are looked up.
 const MAX_INSTRUCTIONS: u32 = 512;
 
-/// Whatever a file says, functions that are found are code of it, and the same is found again.
+/// Whatever a file says, functions that are found are code of it, their parts do not overlap, and the same is found again.
 pub(super) fn builds(bytes: &[u8]) {
     let found = PythonBuild::find(bytes);
     assert_eq!(found, PythonBuild::find(bytes));
@@ -23,6 +24,9 @@ pub(super) fn builds(bytes: &[u8]) {
         );
     }
     assert!(build.evaluator.start < build.evaluator.end, "{build:?}");
+    let parts = parts_elsewhere(bytes, &build.evaluator);
+    assert!(parts.iter().all(|part| part.start < part.end), "{parts:?}");
+    assert!(parts.is_sorted_by(|one, next| one.end <= next.start), "{parts:?}");
     assert_eq!(
         (build.version.major, build.version.minor),
         (3, build.layout.minor)

@@ -54,7 +54,7 @@ pub(crate) struct PythonBuild {
     pub(crate) code_type: Svma,
     /// The function that ends every code object: `code_dealloc`.
     pub(crate) code_dealloc: Svma,
-    /// `_PyEval_EvalFrameDefault`, without what the compiler has put elsewhere of it.
+    /// `_PyEval_EvalFrameDefault`, without what the compiler has put elsewhere of it (`allocator::parts` finds that).
     pub(crate) evaluator: Range<Svma>,
     pub(crate) layout: &'static Layout,
 }

@@ -8,13 +8,14 @@ to=$1
 # Bytes of the largest file that is taken.
 most=20k
 
-mkdir -p "$to/elf" "$to/symbols" "$to/allocators"
+mkdir -p "$to/elf" "$to/symbols" "$to/allocators" "$to/python_builds"
 for seeds in seeds/*/; do
     name=$(basename "$seeds")
     mkdir -p "$to/$name"
     cp -n "$seeds"* "$to/$name/"
 done
 ./objects.sh "$to/elf"
+cp -n "$to/elf/cpython" "$to/python_builds/"
 # Objects of distributions: many compilers and linkers, the smallest of each directory.
 for directory in /usr/lib/x86_64-linux-gnu /usr/lib/x86_64-linux-gnu/gconv /usr/bin /usr/lib/debug/.build-id/*; do
     find "$directory" -maxdepth 1 -type f -size "-$most" -exec sh -c '

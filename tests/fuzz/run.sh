@@ -17,7 +17,7 @@ tests/fuzz/corpus.sh "$corpus"
 failed=
 for target; do
     case $target in
-    elf | symbols | allocators) longest=24576 ;;
+    elf | symbols | allocators | python_builds) longest=24576 ;;
     recording) longest=16384 ;;
     *) longest=4096 ;;
     esac
