@@ -1,5 +1,7 @@
 //! Real interpreters, of which the test asks what they have where, and files that were made unusable.
 
+mod made;
+
 use std::path::PathBuf;
 use std::process::Command;
 
