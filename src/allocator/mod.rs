@@ -14,10 +14,6 @@ pub mod functions;
 pub mod given;
 pub mod linkage;
 pub mod machine;
-#[cfg_attr(
-    not(any(test, fuzzing)),
-    expect(dead_code, reason = "the session does not read frames of CPython yet")
-)]
 pub(crate) mod parts;
 pub mod probing;
 pub mod problem;

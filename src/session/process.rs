@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::attachments::Attachments;
 use super::memory::Memory;
 use super::provider::NotAnnounced;
+use super::python::Interpreter;
 use super::reload::Reloads;
 use crate::bpf::{Instance, Origin};
-use crate::process::python::PythonBuild;
 use crate::process::{History, Mappings, Target};
 use leak_report::model::InstanceEnd;
 use leak_report::model::TargetFacts;
@@ -32,7 +32,7 @@ pub(super) struct Process {
     pub(super) is_silence_told: bool,
     pub(super) not_announced: NotAnnounced,
     /// Python's interpreter, if it has one that is known.
-    pub(super) python: Option<Arc<PythonBuild>>,
+    pub(super) python: Option<Arc<Interpreter>>,
 }
 
 impl Process {

@@ -2,14 +2,16 @@
 
 use std::collections::HashMap;
 use std::mem::offset_of;
+use std::ops::Range;
 use std::sync::Arc;
 
-use unwind_tables::addr::{Avma, Bias};
+use unwind_tables::addr::{Avma, Bias, Svma};
 use unwind_tables::walk::Frame;
 use unwind_tables::{Architecture, ElfView};
 
 use super::live::{Live, Prepared};
 use super::Session;
+use crate::allocator::parts::parts_elsewhere;
 use crate::bpf::types::{python_entry, python_instruction, python_layout};
 use crate::bpf::{Hook, HookKind, PythonLayout, Pythons, RawPythonCode, RawPythonText};
 use crate::process::python::{EntryMark, Layout, PythonBuild, TextState};
@@ -30,7 +32,15 @@ const GLIBC_KEYS: u32 = 32;
 pub(super) struct PythonTracing {
     reads: Reads,
     /// `None` for files without one, or with one that is not known.
-    by_module: HashMap<ModuleId, Option<Arc<PythonBuild>>>,
+    by_module: HashMap<ModuleId, Option<Arc<Interpreter>>>,
+}
+
+/// An interpreter whose frames can be read.
+#[derive(Debug)]
+pub(super) struct Interpreter {
+    build: PythonBuild,
+    /// The function that runs Python's frames: itself, and what the compiler has put elsewhere of it.
+    evaluator: Vec<Range<Svma>>,
 }
 
 /// Whether frames of Python are read.
@@ -66,16 +76,21 @@ impl PythonTracing {
     }
 
     /// The interpreter in a file.
-    fn of(&mut self, module: &Module) -> Option<Arc<PythonBuild>> {
+    fn of(&mut self, module: &Module) -> Option<Arc<Interpreter>> {
         let known = self.by_module.entry(module.id);
-        let build = known.or_insert_with(|| {
+        let interpreter = known.or_insert_with(|| {
             let found = PythonBuild::find(module.bytes());
             let found = found.inspect_err(|reason| {
-                tracing::warn!("{}: no Python frames: {reason}", module.path.display());
+                tracing::warn!("{}: no functions of Python: {reason}", module.path.display());
             });
-            found.ok().flatten().map(Arc::new)
+            let build = found.ok().flatten()?;
+            let elsewhere = parts_elsewhere(module.bytes(), &build.evaluator);
+            Some(Arc::new(Interpreter {
+                evaluator: [vec![build.evaluator.clone()], elsewhere].concat(),
+                build,
+            }))
         });
-        build.clone()
+        interpreter.clone()
     }
 
     /// The interpreter that a process has mapped, in which file, and where.
@@ -83,7 +98,7 @@ impl PythonTracing {
         &mut self,
         mappings: &Mappings,
         modules: &'a Modules,
-    ) -> Option<(Arc<PythonBuild>, &'a Module, Bias)> {
+    ) -> Option<(Arc<Interpreter>, &'a Module, Bias)> {
         mappings.entries().iter().find_map(|entry| match entry.code {
             MappedCode::Module { module, bias } => {
                 let module = modules.get(module)?;
@@ -99,8 +114,10 @@ impl PythonTracing {
         let process = live.processes.get(&stack.instance);
         let process = process.filter(|process| process.python.is_some());
         let place = process.and_then(|process| process.history.resolve(stack.epoch, looked_up));
-        let build = place.and_then(|(module, svma)| Some((self.by_module.get(&module)?.as_ref()?, svma)));
-        build.is_some_and(|(build, svma)| build.evaluator.contains(&svma))
+        place.is_some_and(|(module, svma)| {
+            let interpreter = self.by_module.get(&module).and_then(Option::as_ref);
+            interpreter.is_some_and(|found| found.evaluator.iter().any(|part| part.contains(&svma)))
+        })
     }
 }
 
@@ -194,10 +211,11 @@ impl Live<'_> {
             return;
         };
         let found = self.python.in_mappings(mappings, &self.modules);
-        let Some((build, module, bias)) = found else {
+        let Some((interpreter, module, bias)) = found else {
             return;
         };
-        process.python = Some(Arc::clone(&build));
+        let build = &interpreter.build;
+        process.python = Some(Arc::clone(&interpreter));
         match self.python.reads {
             Reads::Frames => (),
             Reads::NothingExpected => {
@@ -215,7 +233,7 @@ impl Live<'_> {
         }
         if let Some(reason) = obstacle(mappings, &self.modules) {
             if process.is_given {
-                tracing::warn!("{}: no Python frames: {reason}", process.facts.pid);
+                tracing::warn!("{}: no functions of Python: {reason}", process.facts.pid);
             }
             return;
         }
@@ -224,13 +242,13 @@ impl Live<'_> {
             false => (Some(process.facts.pid), &mut process.attached),
         };
         // First the hook: a code object that ends before it would be taken for the next one at its address.
-        let hook = || hook(&build, module);
+        let hook = || hook(build, module);
         match attached.add_python_hook(&self.kernel, pid, module.id, hook) {
             Ok(()) => {
-                pythons.publish(slot, number, &described(&build, bias));
+                pythons.publish(slot, number, &described(build, bias));
                 tracing::debug!("{}: functions of CPython {} are read", process.facts.pid, build.version);
             }
-            Err(error) => tracing::warn!("{}: no Python frames: {error}", process.facts.pid),
+            Err(error) => tracing::warn!("{}: no functions of Python: {error:#}", process.facts.pid),
         }
     }
 }
@@ -262,7 +280,8 @@ impl Session<'_> {
         };
         for stack in &mut snapshot.stacks {
             let process = self.live.processes.get(&stack.instance);
-            let build = process.and_then(|process| process.python.as_deref());
+            let interpreter = process.and_then(|process| process.python.as_ref());
+            let build = interpreter.map(|interpreter| &interpreter.build);
             let chain = stack.python.take().filter(|_| !have_code(stack));
             stack.python = chain.map(|chain| self.python_names.with_lines(&chain, pythons, build));
         }
