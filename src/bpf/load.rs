@@ -335,8 +335,14 @@ pub(super) fn load<'obj>(
     if reads_python {
         let walks = object.maps.scratches.max_entries();
         object.maps.python_walks.set_max_entries(walks)?;
-        object.maps.python_code_numbers.set_max_entries(sizes.python.codes)?;
-        object.maps.python_chain_numbers.set_max_entries(sizes.python.chains)?;
+        object
+            .maps
+            .python_code_numbers
+            .set_max_entries(sizes.python.codes)?;
+        object
+            .maps
+            .python_chain_numbers
+            .set_max_entries(sizes.python.chains)?;
     }
     object.maps.stand_ins.set_max_entries(sizes.stand_ins.max(1))?;
     object.maps.sent_stacks.set_max_entries(sent_stacks()?)?;

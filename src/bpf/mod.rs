@@ -72,8 +72,8 @@ skeleton!(registers_skeleton, "registers.skel.rs");
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use leak_report::model::Source;
 use libbpf_rs::{Link, MapCore as _, MapHandle, OpenObject, ProgramInput};

@@ -2,16 +2,16 @@
 
 use std::collections::HashMap;
 use std::mem::offset_of;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use leak_report::model::leak::{PythonChain, PythonFrame};
 
 use super::memory::SharedWords;
 use super::processes::nth_record;
 use super::skeleton::types::{
-    python_chain, python_code, python_code_number, python_end, python_frame_layout, python_layout, python_limits, python_lines_at,
-    python_usage,
+    python_chain, python_code, python_code_number, python_end, python_frame_layout, python_layout,
+    python_limits, python_lines_at, python_usage,
 };
 
 const WORD: usize = size_of::<u64>();
@@ -20,19 +20,12 @@ const CODE_WORDS: usize = size_of::<python_code>() / WORD;
 const CHAIN_WORDS: usize = size_of::<python_chain>() / WORD;
 
 /// Where an interpreter has its frames: offsets of fields of `struct python_layout`, and their values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PythonLayout {
     words: [u64; LAYOUT_WORDS],
 }
 
 impl PythonLayout {
-    /// All fields are 0.
-    pub fn new() -> Self {
-        Self {
-            words: [0; LAYOUT_WORDS],
-        }
-    }
-
     /// Sets a field of 8 bytes at an offset.
     pub fn set_whole(&mut self, offset: usize, value: u64) {
         if let Some(word) = self.words.get_mut(offset / WORD) {
@@ -228,7 +221,7 @@ mod tests {
     /// Both halves of a word can be set, in any order.
     #[test]
     fn fields_of_a_layout_do_not_touch_each_other() {
-        let mut layout = PythonLayout::new();
+        let mut layout = PythonLayout::default();
         layout.set(offset_of!(python_layout, key), 7);
         layout.set(offset_of!(python_layout, values_at), 5);
         layout.set(offset_of!(python_layout, value_bytes), 6);

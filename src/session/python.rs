@@ -9,8 +9,8 @@ use unwind_tables::addr::{Avma, Bias, Svma};
 use unwind_tables::walk::Frame;
 use unwind_tables::{Architecture, ElfView};
 
-use super::live::{Live, Prepared};
 use super::Session;
+use super::live::{Live, Prepared};
 use crate::allocator::parts::parts_elsewhere;
 use crate::bpf::types::{python_entry, python_instruction, python_layout};
 use crate::bpf::{Hook, HookKind, PythonLayout, Pythons, RawPythonCode, RawPythonText};
@@ -144,9 +144,15 @@ fn described(build: &PythonBuild, bias: Bias) -> PythonLayout {
         bytes,
         ..
     } = build.layout;
-    let mut layout = PythonLayout::new();
-    layout.set_whole(offset_of!(python_layout, runtime), bias.to_avma(build.runtime).get());
-    layout.set_whole(offset_of!(python_layout, code_type), bias.to_avma(build.code_type).get());
+    let mut layout = PythonLayout::default();
+    layout.set_whole(
+        offset_of!(python_layout, runtime),
+        bias.to_avma(build.runtime).get(),
+    );
+    layout.set_whole(
+        offset_of!(python_layout, code_type),
+        bias.to_avma(build.code_type).get(),
+    );
     let state_bytes = [thread.id, thread.frame, thread.chunk.unwrap_or(0)];
     let code_bytes = [code.name, code.file, code.first_line, code.line_table];
     let entry = match frame.entry {
@@ -173,7 +179,10 @@ fn described(build: &PythonBuild, bias: Bias) -> PythonLayout {
             offset_of!(python_layout, is_indirect),
             u32::from(thread.cframe_frame.is_some()),
         ),
-        (offset_of!(python_layout, indirect), thread.cframe_frame.unwrap_or(0)),
+        (
+            offset_of!(python_layout, indirect),
+            thread.cframe_frame.unwrap_or(0),
+        ),
         (offset_of!(python_layout, frame_bytes), frame.frame_bytes),
         (offset_of!(python_layout, code), frame.code),
         (offset_of!(python_layout, back), frame.back),
@@ -246,7 +255,11 @@ impl Live<'_> {
         match attached.add_python_hook(&self.kernel, pid, module.id, hook) {
             Ok(()) => {
                 pythons.publish(slot, number, &described(build, bias));
-                tracing::debug!("{}: functions of CPython {} are read", process.facts.pid, build.version);
+                tracing::debug!(
+                    "{}: functions of CPython {} are read",
+                    process.facts.pid,
+                    build.version
+                );
             }
             Err(error) => tracing::warn!("{}: no functions of Python: {error:#}", process.facts.pid),
         }
@@ -360,7 +373,10 @@ impl PythonNames {
             Some(_) => known.address.get().wrapping_add(frame.instruction.into()),
             None => frame.instruction.into(),
         };
-        let position = build.layout.instruction(known.address, word).filter(|_| has_begun);
+        let position = build
+            .layout
+            .instruction(known.address, word)
+            .filter(|_| has_begun);
         Some((known.first, known.code.line(position).unwrap_or(0)))
     }
 
@@ -392,7 +408,12 @@ impl PythonNames {
         let known = self.codes.get(&code);
         known.map_or_else(
             || (Avma::new(0), Symbolized::default()),
-            |known| (known.address, known.code.symbolized(Some(line).filter(|&line| line > 0))),
+            |known| {
+                (
+                    known.address,
+                    known.code.symbolized(Some(line).filter(|&line| line > 0)),
+                )
+            },
         )
     }
 }
@@ -400,7 +421,7 @@ impl PythonNames {
 fn text(text: &RawPythonText, kept: Kept) -> Option<Arc<str>> {
     let state = TextState(text.kind);
     let whole = usize::try_from(text.length).unwrap_or(usize::MAX);
-    let whole = whole.saturating_mul(state.character_bytes()?.into());
+    let whole = whole.saturating_mul(state.character_bytes()?);
     // The last characters are at the start of the room for them, too.
     let bytes = text.bytes.get(..whole).unwrap_or(&text.bytes);
     decode_text(state, text.length.into(), bytes, kept).map(Arc::from)

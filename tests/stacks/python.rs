@@ -88,7 +88,9 @@ fn functions_are_those_that_python_sees() {
     let mut expected: BTreeMap<Vec<Function>, Amount> = BTreeMap::new();
     for line in std::fs::read_to_string(&written).expect("it was written").lines() {
         let (chain, blocks, bytes): (Vec<Function>, u64, u64) = serde_json::from_str(line).expect("JSON");
-        let chain = chain.into_iter().map(|(name, file, line)| (shortened(name), file, line));
+        let chain = chain
+            .into_iter()
+            .map(|(name, file, line)| (shortened(name), file, line));
         *expected.entry(chain.collect()).or_default() += Amount { bytes, blocks };
     }
     assert!(expected.len() > 400, "{}", expected.len());
@@ -99,7 +101,10 @@ fn functions_are_those_that_python_sees() {
     assert_eq!(found.len(), expected.len());
     report.stacks.iter().for_each(check_places);
     let python = report.unwinding.python;
-    assert_eq!((python.whole, python.in_part, python.not_placed, python.not_read), (report.allocated().blocks, 0, 0, 0));
+    assert_eq!(
+        (python.whole, python.in_part, python.not_placed, python.not_read),
+        (report.allocated().blocks, 0, 0, 0)
+    );
 }
 
 /// The start of a long name is kept.
@@ -142,25 +147,38 @@ fn children_have_their_own_functions() {
         ("work", 1_000_002),
         ("work", 1_000_002),
     ];
-    assert_eq!(found, expected.map(|(name, bytes)| (name.to_owned(), bytes)), "{report}");
+    assert_eq!(
+        found,
+        expected.map(|(name, bytes)| (name.to_owned(), bytes)),
+        "{report}"
+    );
 }
 
 /// Where a stack runs through several interpreters, it is not known which functions are where, and none is put anywhere.
 #[test]
 fn functions_of_a_second_interpreter_are_not_placed() {
     let report = trace("interpreters.py", &[], &[]);
-    let of_first = report.stacks.iter().filter(|stack| stack.allocated.bytes == 3_000_001);
+    let of_first = report
+        .stacks
+        .iter()
+        .filter(|stack| stack.allocated.bytes == 3_000_001);
     let of_first: Vec<_> = of_first.map(functions).collect();
     let [chain] = &of_first[..] else {
         panic!("{report}");
     };
     let names: Vec<_> = chain.iter().map(|(name, ..)| name.as_str()).collect();
     assert_eq!(names, ["of_the_first", "<module>"]);
-    let of_second = report.stacks.iter().filter(|stack| stack.allocated.bytes == 2_000_001);
+    let of_second = report
+        .stacks
+        .iter()
+        .filter(|stack| stack.allocated.bytes == 2_000_001);
     let of_second: Vec<_> = of_second.map(functions).collect();
     assert_eq!(of_second, [[]]);
     let python = report.unwinding.python;
-    assert_eq!((python.whole, python.in_part, python.not_placed, python.not_read), (1, 0, 1, 0));
+    assert_eq!(
+        (python.whole, python.in_part, python.not_placed, python.not_read),
+        (1, 0, 1, 0)
+    );
 }
 
 /// Damaged frames end a chain, and are never functions.
@@ -168,8 +186,13 @@ fn functions_of_a_second_interpreter_are_not_placed() {
 fn damaged_frames_end_chains() {
     let report = trace("damaged.py", &[], &[]);
     let names = |bytes| -> Vec<String> {
-        let mut stacks = report.stacks.iter().filter(|stack| stack.allocated.bytes == bytes);
-        let stack = stacks.next().unwrap_or_else(|| panic!("none of {bytes} bytes: {report}"));
+        let mut stacks = report
+            .stacks
+            .iter()
+            .filter(|stack| stack.allocated.bytes == bytes);
+        let stack = stacks
+            .next()
+            .unwrap_or_else(|| panic!("none of {bytes} bytes: {report}"));
         functions(stack).into_iter().map(|(name, ..)| name).collect()
     };
     let around = [vec!["with_word"], vec!["cycle"; 255]].concat();
@@ -191,9 +214,15 @@ fn python_can_come_later() {
     let memleak = Memleak::attach(program.pid(), &LARGE);
     program.step("done");
     let (report, messages) = memleak.finish_with_messages();
-    assert!(report.stacks.iter().all(|stack| functions(stack).is_empty()), "{report}");
+    assert!(
+        report.stacks.iter().all(|stack| functions(stack).is_empty()),
+        "{report}"
+    );
     let told = format!("{} has loaded Python since the attach", program.pid());
-    assert!(messages.iter().any(|message| message.contains(&told)), "{messages:#?}");
+    assert!(
+        messages.iter().any(|message| message.contains(&told)),
+        "{messages:#?}"
+    );
 
     let mut program = Program::spawn(Command::new(&host).arg(&library));
     program.expect("ready");
@@ -202,7 +231,11 @@ fn python_can_come_later() {
     let report = memleak.finish();
     let chains: Vec<_> = report.stacks.iter().map(functions).collect();
     let chain = [("plug_in", "<string>", 4), ("<module>", "<string>", 5)];
-    assert_eq!(chains, [chain.map(|(name, file, line)| (name.into(), file.into(), line))], "{report}");
+    assert_eq!(
+        chains,
+        [chain.map(|(name, file, line)| (name.into(), file.into(), line))],
+        "{report}"
+    );
 }
 
 /// The library of the distribution's CPython, which its debugger needs, too.
@@ -217,7 +250,10 @@ fn library() -> String {
 #[test]
 fn functions_can_be_left_out() {
     let report = trace("interpreters.py", &[], &["--python", "off"]);
-    assert!(report.stacks.iter().all(|stack| functions(stack).is_empty()), "{report}");
+    assert!(
+        report.stacks.iter().all(|stack| functions(stack).is_empty()),
+        "{report}"
+    );
     let python = report.unwinding.python;
     assert_eq!(python, PythonStacks::default());
 }

@@ -15,8 +15,8 @@ use super::counters::{Counter, Counters};
 use super::totals::{self, Totals};
 use crate::bpf::types::{frame_layout, limits, stack_record};
 use crate::bpf::{FinishedStack, Kernel, KernelTrace, Recorded};
-use leak_report::model::leak::PythonStacks;
 use leak_report::model::leak::PythonChain;
+use leak_report::model::leak::PythonStacks;
 use leak_report::model::{Amount, CheckedWalks, Estimate, Events, Losses, Snapshot, StackTotals};
 
 /// Words of one stack record.
@@ -240,7 +240,10 @@ fn read_shape(recorded: &Recorded, index: u32, record: &[AtomicU64]) -> Option<S
         left_out,
         end: End::from_number(end.into())?,
         end_pc: Avma::new(read(end_pc)),
-        python: python_chain(recorded, u32::try_from(read(python) & u64::from(u32::MAX)).unwrap_or_default()),
+        python: python_chain(
+            recorded,
+            u32::try_from(read(python) & u64::from(u32::MAX)).unwrap_or_default(),
+        ),
         ..totals
     })
 }

@@ -169,7 +169,10 @@ fn chains_that_were_not_read_are_counted() {
         ..stack(native(shape), End::Complete, chain("", true))
     };
     let (found, counts) = placed(without_chain("cEc"));
-    assert_eq!((shape(&found, ""), counted_in(counts)), ("cEc".to_owned(), In::NotRead));
+    assert_eq!(
+        (shape(&found, ""), counted_in(counts)),
+        ("cEc".to_owned(), In::NotRead)
+    );
     assert_eq!(placed(without_chain("ccc")).1, PythonStacks::default());
 }
 
