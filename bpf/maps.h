@@ -150,19 +150,26 @@ struct {
 	__uint(max_entries, 1);
 } python_walks SEC(".maps");
 
-/* Code objects, chains of Python frames, the frames of all chains, and the tables of lines of code objects. Written by probes; read by user space in place. Sizes: constants
- * of user space; beyond them, functions are unknown and stacks have no Python frames. */
+/* Code objects of Python, by number. Written by probes; read by user space in place. Size: a constant of user space; beyond it, functions
+ * are unknown. */
 SEC(".bss.pycodes") struct python_code python_codes[1];
+
+/* Chains of Python frames, by number. As `python_codes`; beyond its size, stacks have no Python frames. */
 SEC(".bss.pychains") struct python_chain python_chains[1];
+
+/* Frames of all these chains. As `python_chains`. */
 SEC(".bss.pyframes") u64 python_frames[1];
+
+/* Tables of lines of these code objects. As `python_codes`; beyond its size, functions have no lines. */
 SEC(".bss.pylines") u64 python_lines[1];
 
-/* How much of them is used. Written by probes; read by user space. */
+/* How much of these is used. Written by probes; read by user space. */
 SEC(".bss.pyusage") struct python_usage python_usage;
 
-/* Chains that were found last, by their hash, and numbers that tell apart the code objects at one address (python/chain.h). Written and
- * read by probes. */
+/* Chains that were found last, each at the place that its hash selects (python/chain.h). Written and read by probes. */
 SEC(".bss.pyrecent") u64 python_recent[PYTHON_RECENT];
+
+/* Numbers that tell apart the code objects which follow each other at one address (python/codes.h). Written and read by probes. */
 SEC(".bss.pyversions") u32 python_versions[PYTHON_VERSIONS];
 
 /* Address of a code object and instance to the number of its record. Written and read by probes. Size: as `python_codes`. */

@@ -67,7 +67,6 @@ struct compared {
 	struct deferred_walk deferred_walk;
 	enum python_limits python_limits;
 	enum python_entry python_entry;
-	enum python_owner python_owner;
 	enum python_string python_string;
 	enum python_end python_end;
 	enum python_frame_layout python_frame_layout;

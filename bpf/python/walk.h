@@ -30,7 +30,7 @@ struct python_walk {
 	u64 codes[PYTHON_FRAMES];
 	u32 instructions[PYTHON_FRAMES];
 	u64 stored[PYTHON_FRAMES];
-	/* What was read last. */
+	/* Structures of the interpreter, as they were read last. */
 	union {
 		u8 runtime[PYTHON_RUNTIME_BYTES];
 		u8 state[PYTHON_STATE_BYTES];

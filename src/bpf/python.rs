@@ -6,35 +6,118 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use leak_report::model::leak::{PythonChain, PythonFrame};
+use unwind_tables::addr::Avma;
 
 use super::memory::SharedWords;
 use super::processes::nth_record;
 use super::skeleton::types::{
-    python_chain, python_code, python_code_number, python_end, python_frame_layout, python_layout,
-    python_limits, python_lines_at, python_usage,
+    python_chain, python_code, python_code_number, python_end, python_entry, python_frame_layout,
+    python_instruction, python_layout, python_limits, python_lines_at, python_usage,
 };
+use crate::process::python::{EntryMark, Layout};
 
 const WORD: usize = size_of::<u64>();
 const LAYOUT_WORDS: usize = size_of::<python_layout>() / WORD;
 const CODE_WORDS: usize = size_of::<python_code>() / WORD;
 const CHAIN_WORDS: usize = size_of::<python_chain>() / WORD;
 
-/// Where an interpreter has its frames: offsets of fields of `struct python_layout`, and their values.
+/// Where glibc has the values of thread-specific keys, from the thread pointer on: `specific_1stblock` of `struct pthread`, of keys
+/// of 16 bytes whose second half is the value. The same from 2.31 to 2.41 (x86-64).
+const GLIBC_VALUES: u32 = 0x310 + 8;
+const GLIBC_VALUE_BYTES: u32 = 16;
+/// Keys that are there; others are elsewhere. Python makes its first one as it starts.
+const GLIBC_KEYS: u32 = 32;
+
+/// Instruction of a frame that has not begun.
+pub(crate) const NOT_BEGUN: u32 = python_instruction::PYTHON_NOT_BEGUN.0;
+
+/// Where an interpreter has its frames: `struct python_layout`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PythonLayout {
     words: [u64; LAYOUT_WORDS],
 }
 
 impl PythonLayout {
+    /// Describes an interpreter with this layout, whose variable and type are at these addresses.
+    pub(crate) fn of(layout: &Layout, at: Avma, code_type: Avma) -> Self {
+        let Layout {
+            runtime,
+            thread,
+            frame,
+            code,
+            text,
+            bytes,
+            ..
+        } = layout;
+        let mut described = Self::default();
+        described.set_whole(offset_of!(python_layout, runtime), at.get());
+        described.set_whole(offset_of!(python_layout, code_type), code_type.get());
+        let state_bytes = [thread.id, thread.frame, thread.chunk.unwrap_or(0)];
+        let code_bytes = [code.name, code.file, code.first_line, code.line_table];
+        let entry = match frame.entry {
+            EntryMark::Every => python_entry::PYTHON_ENTRY_EVERY,
+            EntryMark::IsEntry => python_entry::PYTHON_ENTRY_FLAG,
+            EntryMark::Shim => python_entry::PYTHON_ENTRY_SHIM,
+        };
+        let behind = |fields: &[u32]| fields.iter().copied().max().unwrap_or(0) + 8;
+        for (offset, value) in [
+            (offset_of!(python_layout, values_at), GLIBC_VALUES),
+            (offset_of!(python_layout, value_bytes), GLIBC_VALUE_BYTES),
+            (offset_of!(python_layout, value_count), GLIBC_KEYS),
+            (offset_of!(python_layout, key), runtime.key),
+            (offset_of!(python_layout, current), runtime.current.unwrap_or(0)),
+            (
+                offset_of!(python_layout, next_interpreter),
+                runtime.next_interpreter.unwrap_or(0),
+            ),
+            (offset_of!(python_layout, state_bytes), behind(&state_bytes)),
+            (offset_of!(python_layout, thread_id), thread.id),
+            (offset_of!(python_layout, frame), thread.frame),
+            (offset_of!(python_layout, chunk), thread.chunk.unwrap_or(0)),
+            (
+                offset_of!(python_layout, is_indirect),
+                u32::from(thread.cframe_frame.is_some()),
+            ),
+            (
+                offset_of!(python_layout, indirect),
+                thread.cframe_frame.unwrap_or(0),
+            ),
+            (offset_of!(python_layout, frame_bytes), frame.frame_bytes),
+            (offset_of!(python_layout, code), frame.code),
+            (offset_of!(python_layout, back), frame.back),
+            (offset_of!(python_layout, instruction), frame.instruction),
+            (
+                offset_of!(python_layout, is_address),
+                u32::from(code.bytecode.is_some()),
+            ),
+            (offset_of!(python_layout, entry), entry.0),
+            (offset_of!(python_layout, mark), frame.mark),
+            (offset_of!(python_layout, code_bytes), behind(&code_bytes)),
+            (offset_of!(python_layout, name), code.name),
+            (offset_of!(python_layout, file), code.file),
+            (offset_of!(python_layout, first_line), code.first_line),
+            (offset_of!(python_layout, line_table), code.line_table),
+            (offset_of!(python_layout, length), text.length),
+            (offset_of!(python_layout, kind), text.state),
+            (offset_of!(python_layout, ascii_data), text.ascii_data),
+            (offset_of!(python_layout, data), text.compact_data),
+            (offset_of!(python_layout, bytes_length), bytes.length),
+            (offset_of!(python_layout, bytes), bytes.data),
+        ] {
+            described.set(offset, value);
+        }
+        described
+    }
+
     /// Sets a field of 8 bytes at an offset.
-    pub fn set_whole(&mut self, offset: usize, value: u64) {
+    fn set_whole(&mut self, offset: usize, value: u64) {
         if let Some(word) = self.words.get_mut(offset / WORD) {
             *word = value;
         }
     }
 
     /// Sets a field of 4 bytes at an offset.
-    pub fn set(&mut self, offset: usize, value: u32) {
+    fn set(&mut self, offset: usize, value: u32) {
         if let Some(word) = self.words.get_mut(offset / WORD) {
             let shift = 8 * (offset % WORD);
             *word = *word & !(u64::from(u32::MAX) << shift) | u64::from(value) << shift;

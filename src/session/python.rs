@@ -1,7 +1,6 @@
 //! Python in traced processes: tells the kernel side where interpreters have their frames, and puts what it found of them into stacks.
 
 use std::collections::HashMap;
-use std::mem::offset_of;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -12,21 +11,14 @@ use unwind_tables::{Architecture, ElfView};
 use super::Session;
 use super::live::{Live, Prepared};
 use crate::allocator::parts::parts_elsewhere;
-use crate::bpf::types::{python_entry, python_instruction, python_layout};
+use crate::bpf::python::NOT_BEGUN;
 use crate::bpf::{Hook, HookKind, PythonLayout, Pythons, RawPythonCode, RawPythonText};
-use crate::process::python::{EntryMark, Layout, PythonBuild, TextState};
+use crate::process::python::{PythonBuild, TextState};
 use crate::process::{MappedCode, Mappings, Module, ModuleId, Modules};
 use crate::symbolize::PerfMap;
 use crate::symbolize::python::{Kept, LineTable, PythonCode, decode_text};
 use leak_report::model::leak::{PythonChain, PythonFrame, place_python_frames};
 use leak_report::model::{Snapshot, StackTotals, Symbolized};
-
-/// Where glibc has the values of thread-specific keys, from the thread pointer on: `specific_1stblock` of `struct pthread`, of keys
-/// of 16 bytes whose second half is the value. The same in all releases since 2.4 (x86-64).
-const GLIBC_VALUES: u32 = 0x310 + 8;
-const GLIBC_VALUE_BYTES: u32 = 16;
-/// Keys that are there; others are elsewhere. Python makes its first one as it starts.
-const GLIBC_KEYS: u32 = 32;
 
 /// Interpreters in the files of traced processes, and whether their frames are read.
 pub(super) struct PythonTracing {
@@ -43,7 +35,7 @@ pub(super) struct Interpreter {
     evaluator: Vec<Range<Svma>>,
 }
 
-/// Whether frames of Python are read.
+/// Reading of Python's frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reads {
     Frames,
@@ -133,83 +125,6 @@ fn hook(build: &PythonBuild, module: &Module) -> Option<Hook> {
     })
 }
 
-/// Describes an interpreter to the kernel side.
-fn described(build: &PythonBuild, bias: Bias) -> PythonLayout {
-    let Layout {
-        runtime,
-        thread,
-        frame,
-        code,
-        text,
-        bytes,
-        ..
-    } = build.layout;
-    let mut layout = PythonLayout::default();
-    layout.set_whole(
-        offset_of!(python_layout, runtime),
-        bias.to_avma(build.runtime).get(),
-    );
-    layout.set_whole(
-        offset_of!(python_layout, code_type),
-        bias.to_avma(build.code_type).get(),
-    );
-    let state_bytes = [thread.id, thread.frame, thread.chunk.unwrap_or(0)];
-    let code_bytes = [code.name, code.file, code.first_line, code.line_table];
-    let entry = match frame.entry {
-        EntryMark::Every => python_entry::PYTHON_ENTRY_EVERY,
-        EntryMark::IsEntry => python_entry::PYTHON_ENTRY_FLAG,
-        EntryMark::Shim => python_entry::PYTHON_ENTRY_SHIM,
-    };
-    let behind = |fields: &[u32]| fields.iter().copied().max().unwrap_or(0) + 8;
-    for (offset, value) in [
-        (offset_of!(python_layout, values_at), GLIBC_VALUES),
-        (offset_of!(python_layout, value_bytes), GLIBC_VALUE_BYTES),
-        (offset_of!(python_layout, value_count), GLIBC_KEYS),
-        (offset_of!(python_layout, key), runtime.key),
-        (offset_of!(python_layout, current), runtime.current.unwrap_or(0)),
-        (
-            offset_of!(python_layout, next_interpreter),
-            runtime.next_interpreter.unwrap_or(0),
-        ),
-        (offset_of!(python_layout, state_bytes), behind(&state_bytes)),
-        (offset_of!(python_layout, thread_id), thread.id),
-        (offset_of!(python_layout, frame), thread.frame),
-        (offset_of!(python_layout, chunk), thread.chunk.unwrap_or(0)),
-        (
-            offset_of!(python_layout, is_indirect),
-            u32::from(thread.cframe_frame.is_some()),
-        ),
-        (
-            offset_of!(python_layout, indirect),
-            thread.cframe_frame.unwrap_or(0),
-        ),
-        (offset_of!(python_layout, frame_bytes), frame.frame_bytes),
-        (offset_of!(python_layout, code), frame.code),
-        (offset_of!(python_layout, back), frame.back),
-        (offset_of!(python_layout, instruction), frame.instruction),
-        (
-            offset_of!(python_layout, is_address),
-            u32::from(code.bytecode.is_some()),
-        ),
-        (offset_of!(python_layout, entry), entry.0),
-        (offset_of!(python_layout, mark), frame.mark),
-        (offset_of!(python_layout, code_bytes), behind(&code_bytes)),
-        (offset_of!(python_layout, name), code.name),
-        (offset_of!(python_layout, file), code.file),
-        (offset_of!(python_layout, first_line), code.first_line),
-        (offset_of!(python_layout, line_table), code.line_table),
-        (offset_of!(python_layout, length), text.length),
-        (offset_of!(python_layout, kind), text.state),
-        (offset_of!(python_layout, ascii_data), text.ascii_data),
-        (offset_of!(python_layout, data), text.compact_data),
-        (offset_of!(python_layout, bytes_length), bytes.length),
-        (offset_of!(python_layout, bytes), bytes.data),
-    ] {
-        layout.set(offset, value);
-    }
-    layout
-}
-
 impl Live<'_> {
     /// Lets the stacks of an instance have Python frames, if it has an interpreter that is known, and have not yet.
     pub(super) fn attach_python(&mut self, number: u32, mappings: &Mappings) {
@@ -250,11 +165,16 @@ impl Live<'_> {
             true => (None, &mut self.attached),
             false => (Some(process.facts.pid), &mut process.attached),
         };
+        let layout = PythonLayout::of(
+            build.layout,
+            bias.to_avma(build.runtime),
+            bias.to_avma(build.code_type),
+        );
         // First the hook: a code object that ends before it would be taken for the next one at its address.
         let hook = || hook(build, module);
         match attached.add_python_hook(&self.kernel, pid, module.id, hook) {
             Ok(()) => {
-                pythons.publish(slot, number, &described(build, bias));
+                pythons.publish(slot, number, &layout);
                 tracing::debug!(
                     "{}: functions of CPython {} are read",
                     process.facts.pid,
@@ -368,7 +288,7 @@ impl PythonNames {
             self.codes.insert(frame.code, known);
         }
         let known = self.codes.get(&frame.code)?;
-        let has_begun = frame.instruction != python_instruction::PYTHON_NOT_BEGUN.0;
+        let has_begun = frame.instruction != NOT_BEGUN;
         let word = match build.layout.code.bytecode {
             Some(_) => known.address.get().wrapping_add(frame.instruction.into()),
             None => frame.instruction.into(),

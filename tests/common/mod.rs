@@ -17,6 +17,7 @@ pub mod machine;
 pub mod memleak;
 pub mod profiles;
 pub mod program;
+pub mod python;
 pub mod random;
 pub mod random_rules;
 pub mod receiver;

@@ -214,16 +214,7 @@ pub struct Unwinding {
     pub modules: Vec<ModuleUse>,
     /// Allocations of stacks with functions of Python.
     #[serde(default)]
-    pub python: PythonStacks,
-}
-
-/// How many of their functions of Python are in stacks.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
-pub struct PythonStacks {
-    pub whole: u64,
-    pub in_part: u64,
-    pub not_placed: u64,
-    pub not_read: u64,
+    pub python: super::python::PythonStacks,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
@@ -298,13 +289,6 @@ pub struct Responsible {
 pub struct Amount {
     pub bytes: u64,
     pub blocks: u64,
-}
-
-impl std::ops::AddAssign for Amount {
-    fn add_assign(&mut self, more: Self) {
-        self.bytes += more.bytes;
-        self.blocks += more.blocks;
-    }
 }
 
 impl std::iter::Sum for Amount {

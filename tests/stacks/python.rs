@@ -6,7 +6,8 @@ use std::process::Command;
 
 use crate::common::memleak::Memleak;
 use crate::common::program::{Program, compile, directory, source, stock};
-use crate::common::report::{Amount, PythonStacks, Report, Stack};
+use crate::common::python::PythonStacks;
+use crate::common::report::{Amount, Report, Stack};
 use crate::common::started::Started;
 
 /// Only blocks that the programs make on purpose are so large.
@@ -56,12 +57,16 @@ fn functions(stack: &Stack) -> Vec<Function> {
         .collect()
 }
 
-/// What each chain of functions allocated.
+fn add(sums: &mut BTreeMap<Vec<Function>, Amount>, chain: Vec<Function>, amount: Amount) {
+    let sum = sums.entry(chain).or_default();
+    *sum = [*sum, amount].into_iter().sum();
+}
+
+/// Sums of allocations by chain of functions.
 fn by_functions(report: &Report) -> BTreeMap<Vec<Function>, Amount> {
     let mut sums = BTreeMap::new();
     for stack in &report.stacks {
-        let sum: &mut Amount = sums.entry(functions(stack)).or_default();
-        *sum += stack.allocated;
+        add(&mut sums, functions(stack), stack.allocated);
     }
     sums
 }
@@ -91,7 +96,7 @@ fn functions_are_those_that_python_sees() {
         let chain = chain
             .into_iter()
             .map(|(name, file, line)| (shortened(name), file, line));
-        *expected.entry(chain.collect()).or_default() += Amount { bytes, blocks };
+        add(&mut expected, chain.collect(), Amount { bytes, blocks });
     }
     assert!(expected.len() > 400, "{}", expected.len());
     let found = by_functions(&report);

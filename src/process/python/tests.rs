@@ -10,10 +10,11 @@ use object::{Object, ObjectSection, ObjectSymbol};
 
 use super::layout::OBJECT_TYPE;
 use super::*;
-use crate::bpf::types::python_owner;
 
 /// CPython in an executable at a fixed address (Debian's).
 const INTERPRETER: &str = "/usr/bin/python3";
+/// `FRAME_OWNED_BY_CSTACK`, in `bpf/python/layout.h`.
+const OWNED_BY_C_STACK: u32 = 3;
 /// Environment variable that names another interpreter, to compare another version with.
 const OTHER: &str = "MEMLEAK_TEST_PYTHON";
 
@@ -99,7 +100,7 @@ fn layout_is_that_of_the_interpreter() {
         bytes,
         basic_sizes: _,
     } = build.layout;
-    let shim = (frame.entry == EntryMark::Shim).then_some(python_owner::PYTHON_OWNED_BY_C.0);
+    let shim = (frame.entry == EntryMark::Shim).then_some(OWNED_BY_C_STACK);
     let offsets = [
         ("minor", Some(u32::from(*minor))),
         ("shim", shim),

@@ -1,0 +1,12 @@
+//! Counts of functions of Python in reports.
+
+use serde::Deserialize;
+
+/// How many of their functions of Python are in stacks.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+pub struct PythonStacks {
+    pub whole: u64,
+    pub in_part: u64,
+    pub not_placed: u64,
+    pub not_read: u64,
+}
