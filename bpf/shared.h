@@ -519,9 +519,6 @@ enum counter {
 	COUNTER_NESTED_REGION_CALL = 29,
 	/* A walk that user space could have finished, not sent there: there was no room. */
 	COUNTER_LOST_DEFERRAL = 30,
-	/* A Python function that is unknown, and a chain of Python frames that is not stored: there was no room. */
-	COUNTER_LOST_PYTHON_CODE = 31,
-	COUNTER_LOST_PYTHON_CHAIN = 32,
 	COUNTERS,
 };
 

@@ -8,7 +8,6 @@
  */
 #pragma once
 
-#include "counters.h"
 #include "hash.h"
 #include "kernel.h"
 #include "maps.h"
@@ -96,10 +95,8 @@ static __always_inline u32 record_python_code(struct python_layout *layout, u32 
 
 	if (number <= python_code_mask)
 		number = __sync_fetch_and_add(&python_usage.codes, 1);
-	if (number > python_code_mask) {
-		count(COUNTER_LOST_PYTHON_CODE);
+	if (number > python_code_mask)
 		return PYTHON_UNKNOWN_CODE;
-	}
 	record = python_code_at(number);
 	record->code = code;
 	record->instance = instance;
@@ -143,8 +140,9 @@ static __always_inline u32 number_of_python_code(struct python_walk *walk, struc
 			return *known;
 	}
 	number = record_python_code(layout, instance, code, &function);
-	if (number != PYTHON_UNKNOWN_CODE && bpf_map_update_elem(&python_code_numbers, &key, &number, BPF_ANY))
-		count(COUNTER_LOST_PYTHON_CODE);
+	/* If there is no room for the number, the object gets a record for each chain that it is in. */
+	if (number != PYTHON_UNKNOWN_CODE)
+		bpf_map_update_elem(&python_code_numbers, &key, &number, BPF_ANY);
 	return number;
 }
 
@@ -241,9 +239,7 @@ __noinline u32 store_python_chain(u32 key)
 	bpf_loop(walk->frame_count, name_python_frame, &storing, 0);
 	known = bpf_map_lookup_elem(&python_chain_numbers, &storing.hash);
 	number = known ? *known : add_python_chain(walk, storing.hash);
-	if (!number)
-		count(COUNTER_LOST_PYTHON_CHAIN);
-	else
+	if (number)
 		*(volatile u64 *)&python_recent[walk->hash & (PYTHON_RECENT - 1)] =
 			(walk->hash & ~(u64)(PYTHON_CHAINS - 1)) | number;
 	return number;

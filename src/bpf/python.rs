@@ -190,6 +190,30 @@ impl Pythons {
         })
     }
 
+    /// Names the room that is used up, if some is.
+    pub fn exhausted(&self) -> Option<&'static str> {
+        let room = |records: &SharedWords<AtomicU64>, words: usize| (records.words().len() / words) as u64;
+        // A chain takes as many frames as it has, and behind the frames is room for one.
+        let frames = room(&self.frames, 1).saturating_sub(2 * u64::from(python_limits::PYTHON_FRAMES.0));
+        let all = [
+            (
+                "functions",
+                offset_of!(python_usage, codes),
+                room(&self.codes, CODE_WORDS),
+            ),
+            (
+                "stacks",
+                offset_of!(python_usage, chains),
+                room(&self.chains, CHAIN_WORDS),
+            ),
+            ("stacks", offset_of!(python_usage, frames), frames),
+        ];
+        let full = all
+            .into_iter()
+            .find(|&(_, offset, room)| self.used(offset) >= room);
+        full.map(|(name, ..)| name)
+    }
+
     /// How many records or frames are used.
     fn used(&self, offset: usize) -> u64 {
         let word = self.usage.words().get(offset / WORD);

@@ -206,6 +206,12 @@ impl Session<'_> {
         if self.live.python.reads == Reads::Nothing {
             return;
         }
+        if let Some(what) = pythons.exhausted().filter(|_| !self.python_names.is_full) {
+            tracing::warn!(
+                "no room for more {what} of Python: new ones are unknown; -s and -z record fewer allocations"
+            );
+            self.python_names.is_full = true;
+        }
         // Where Python writes a map of its functions for `perf`, each has native code of its own.
         let have_code = |stack: &StackTotals| {
             let map = self.perf_maps.get(&stack.instance);
@@ -233,6 +239,8 @@ pub(super) struct PythonNames {
     functions: HashMap<Function, u32>,
     /// Chains with lines, by the address of the kernel side's.
     chains: HashMap<*const PythonChain, Arc<PythonChain>>,
+    /// True once a warning told that there is no room for more.
+    is_full: bool,
 }
 
 /// A function is one, however often its code is made again.

@@ -232,7 +232,7 @@ impl Accounts {
     #[must_use]
     pub fn without_frame_pointers(mut self) -> Self {
         self.reported = reported(&self.report, |stack| {
-            let by_cfi = |frame: &&Frame| ["probe", "cfi"].contains(&&*frame.found_by);
+            let by_cfi = |frame: &&Frame| ["probe", "cfi", "python"].contains(&&*frame.found_by);
             let count = stack.frames.iter().take_while(by_cfi).count();
             (&stack.frames[..count], count == stack.frames.len())
         });
@@ -316,7 +316,7 @@ fn file_name(path: &str) -> &str {
     }
 }
 
-/// Converts memleak's account, of each stack the frames that `part` takes. A call is complete if its stack is and
+/// Converts memleak's account, of each stack the frames that `part` takes but functions of Python, which no walk finds. A call is complete if its stack is and
 /// `part` says that it takes all frames.
 #[track_caller]
 fn reported(report: &Report, part: impl Fn(&Stack) -> (&[Frame], bool)) -> Calls {
@@ -335,10 +335,11 @@ fn reported(report: &Report, part: impl Fn(&Stack) -> (&[Frame], bool)) -> Calls
             own.module_name() == LIBRARY || own.name().starts_with(WRAPPER),
             "called past the witness:\n{stack}"
         );
+        let is_native = |frame: &&Frame| frame.found_by != "python";
         let call = Call {
             allocator: stack.allocator.clone(),
             complete: to_the_end && stack.end == "complete",
-            frames: frames.iter().map(&mut place).collect(),
+            frames: frames.iter().filter(is_native).map(&mut place).collect(),
             left_out_after: stack.left_out.map(|left_out| left_out.after),
         };
         add(&mut calls, call, stack.allocated);

@@ -59,8 +59,6 @@ counters! {
     COUNTER_LOST_FAULT_EVENT => LostFaultEvent,
     COUNTER_NESTED_REGION_CALL => NestedRegionCall,
     COUNTER_LOST_DEFERRAL => LostDeferral,
-    COUNTER_LOST_PYTHON_CODE => LostPythonCode,
-    COUNTER_LOST_PYTHON_CHAIN => LostPythonChain,
 }
 
 impl Counter {
