@@ -181,6 +181,15 @@ struct {
 	__uint(max_entries, 1);
 } python_code_numbers SEC(".maps");
 
+/* Hash of what a record tells of a code object to its number: code that is made again and again has one record. As the former. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, u64);
+	__type(value, u32);
+	__uint(max_entries, 1);
+} python_code_contents SEC(".maps");
+
 /* Hash of a chain, of what is stored of it, to its number. Written and read by probes. Size: as `python_chains`. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -50,30 +50,6 @@ static __always_inline struct python_layout *python_layout_at(u32 slot)
 	return &python_layouts[slot & (MAX_PROCESSES - 1)];
 }
 
-/* Reads a field of `bytes` bytes that begin with `from`, which has room for them and `mask` more. */
-static __always_inline u64 python_word(u8 *from, u32 at, u32 mask)
-{
-	at &= mask & ~7U;
-	OPAQUE(at);
-	at &= mask & ~7U;
-	return *(stack_slot *)(from + at);
-}
-
-static __always_inline u8 python_byte(u8 *from, u32 at, u32 mask)
-{
-	OPAQUE(at);
-	return from[at & mask];
-}
-
-/* Reads `bytes` bytes of user memory, of at most `most`; a power of two. Returns false if they cannot be read. */
-static __always_inline bool read_python(void *to, u64 bytes, u64 most, u64 from)
-{
-	OPAQUE(bytes);
-	if (bytes == 0 || bytes > most)
-		return false;
-	return !bpf_probe_read_user(to, bytes, (void *)from);
-}
-
 /* Reads a thread state into `walk->state`. Returns false if it is not that of the current thread. */
 static __always_inline bool read_thread_state(struct python_walk *walk, struct python_layout *layout, u64 state, u64 thread)
 {

@@ -17,6 +17,30 @@
 #include "seam.h"
 #include "store/scratch.h"
 
+/* Reads the word, a multiple of 8, at an offset in what was read; `mask` is its room less 1. */
+static __always_inline u64 python_word(u8 *from, u32 at, u32 mask)
+{
+	at &= mask & ~7U;
+	OPAQUE(at);
+	at &= mask & ~7U;
+	return *(stack_slot *)(from + at);
+}
+
+static __always_inline u8 python_byte(u8 *from, u32 at, u32 mask)
+{
+	OPAQUE(at);
+	return from[at & mask];
+}
+
+/* Reads `bytes` bytes of user memory, of at most `most`; a power of two. Returns false if they cannot be read. */
+static __always_inline bool read_python(void *to, u64 bytes, u64 most, u64 from)
+{
+	OPAQUE(bytes);
+	if (bytes == 0 || bytes > most)
+		return false;
+	return !bpf_probe_read_user(to, bytes, (void *)from);
+}
+
 /* Returns the place of the number that tells apart the code objects at an address. */
 static __always_inline u32 python_version_of(u64 code)
 {
@@ -78,69 +102,118 @@ static __always_inline void keep_python_lines(struct python_layout *layout, stru
 	record->lines_bytes = bytes;
 }
 
-/* Fields of a code object, by which it is known again. */
-struct python_function {
-	u64 name_at;
-	u64 file_at;
-	u64 line_table;
-	u32 first_line;
+/* State of adding a table of lines to a hash. */
+struct python_lines_hash {
+	struct python_walk *walk;
+	u64 at;
+	u64 left;
+	u64 hash;
 };
 
-/* Makes a record of the code object that `function` tells of. Returns its number, or PYTHON_UNKNOWN_CODE. */
-static __always_inline u32 record_python_code(struct python_layout *layout, u32 instance, u64 code,
-					      struct python_function *function)
+#define PYTHON_CODE_WORDS (PYTHON_CODE_BYTES / 8)
+
+/* Adds some more of the table, which is read into `walk->code`. */
+static long mix_python_lines(u64 step, struct python_lines_hash *lines)
 {
+	u64 bytes = lines->left < PYTHON_CODE_BYTES ? lines->left : PYTHON_CODE_BYTES;
+	u8 *code = lines->walk->code;
+
+	__builtin_memset(code, 0, PYTHON_CODE_BYTES);
+	if (!read_python(code, bytes, PYTHON_CODE_BYTES, lines->at))
+		return 1;
+#pragma clang loop unroll(disable)
+	for (u32 number = 0; number < PYTHON_CODE_WORDS; number++)
+		lines->hash = mix(lines->hash, *(stack_slot *)(code + 8 * number));
+	lines->at += bytes;
+	lines->left -= bytes;
+	return 0;
+}
+
+/* Returns a hash of all that a record tells of a code object: of its names, and of its table of lines. */
+static __always_inline u64 hash_of_python_code(struct python_walk *walk, struct python_layout *layout)
+{
+	struct python_code *made = &walk->made;
+	struct python_lines_hash lines = { .walk = walk, .at = made->line_table + layout->bytes };
+
+	lines.hash = mix(made->instance, (u64)made->first_line << 32 | made->name_length);
+#pragma clang loop unroll(disable)
+	for (u32 number = 0; number < PYTHON_NAME_BYTES / 8; number++)
+		lines.hash = mix(lines.hash, *(stack_slot *)(made->name + 8 * number));
+	lines.hash = mix(lines.hash, (u64)made->name_kind << 32 | made->file_kind);
+#pragma clang loop unroll(disable)
+	for (u32 number = 0; number < PYTHON_FILE_BYTES / 8; number++)
+		lines.hash = mix(lines.hash, *(stack_slot *)(made->file + 8 * number));
+	if (bpf_probe_read_user(&lines.left, sizeof(lines.left), (void *)(made->line_table + layout->bytes_length)))
+		lines.left = 0;
+	lines.hash = mix(lines.hash, (u64)made->file_length << 32 | (u32)lines.left);
+	if (lines.left <= PYTHON_LINES_BYTES)
+		bpf_loop((lines.left + PYTHON_CODE_BYTES - 1) / PYTHON_CODE_BYTES, mix_python_lines, &lines, 0);
+	return lines.hash;
+}
+
+/* Returns the number of the record of a code object that is in `walk->made`; makes it if there is none that tells the same. */
+static __always_inline u32 record_python_code(struct python_walk *walk, struct python_layout *layout)
+{
+	u64 hash = hash_of_python_code(walk, layout);
+	u32 *known = bpf_map_lookup_elem(&python_code_contents, &hash);
 	u64 number = python_usage.codes;
 	struct python_code *record;
+	u32 made;
 
+	if (known)
+		return *known;
 	if (number <= python_code_mask)
 		number = __sync_fetch_and_add(&python_usage.codes, 1);
 	if (number > python_code_mask)
 		return PYTHON_UNKNOWN_CODE;
 	record = python_code_at(number);
-	record->code = code;
-	record->instance = instance;
-	record->first_line = function->first_line;
-	record->name_at = function->name_at;
-	record->file_at = function->file_at;
-	record->line_table = function->line_table;
-	if (!read_python_text(layout, function->name_at, record->name, PYTHON_NAME_BYTES, false, &record->name_kind,
-			      &record->name_length) ||
-	    !read_python_text(layout, function->file_at, record->file, PYTHON_FILE_BYTES, true, &record->file_kind,
-			      &record->file_length))
-		return PYTHON_UNKNOWN_CODE;
+	bpf_probe_read_kernel(record, sizeof(*record), &walk->made);
 	keep_python_lines(layout, record);
 	/* A full barrier: a reader that sees this sees the other fields. */
 	__sync_lock_test_and_set(&record->is_read, 1);
+	made = number;
+	bpf_map_update_elem(&python_code_contents, &hash, &made, BPF_ANY);
 	return number;
+}
+
+/* Describes the code object of which the fields are in `walk->code`, but for its texts. */
+static __always_inline void describe_python_code(struct python_walk *walk, struct python_layout *layout, u32 instance, u64 code)
+{
+	struct python_code *made = &walk->made;
+
+	__builtin_memset(made, 0, sizeof(*made));
+	made->code = code;
+	made->instance = instance;
+	made->name_at = python_word(walk->code, layout->name, PYTHON_CODE_BYTES - 1);
+	made->file_at = python_word(walk->code, layout->file, PYTHON_CODE_BYTES - 1);
+	made->line_table = python_word(walk->code, layout->line_table, PYTHON_CODE_BYTES - 1);
+	made->first_line = *(stack_slot *)(walk->code + (layout->first_line & (PYTHON_CODE_BYTES - 4)));
+}
+
+/* Returns whether a record is of the code object that is described, or of one that was there before. */
+static __always_inline bool is_python_code(struct python_code *record, struct python_code *made)
+{
+	return record->code == made->code && record->name_at == made->name_at && record->file_at == made->file_at &&
+	       record->line_table == made->line_table && record->first_line == made->first_line;
 }
 
 /* Returns the number of the record of a code object, which is made if there is none; PYTHON_UNKNOWN_CODE if it is no code object. */
 static __always_inline u32 number_of_python_code(struct python_walk *walk, struct python_layout *layout, u32 instance, u64 code)
 {
 	struct python_code_key key = { .code = code, .instance = instance };
-	struct python_function function;
-	struct python_code *record;
+	struct python_code *made = &walk->made;
 	u32 *known, number;
-	u32 bytes = layout->code_bytes;
 
-	OPAQUE(bytes);
-	if (bytes == 0 || bytes > PYTHON_CODE_BYTES || bpf_probe_read_user(walk->code, bytes, (void *)code) ||
-	    *(u64 *)(walk->code + 8) != layout->code_type)
+	if (!read_python(walk->code, layout->code_bytes, PYTHON_CODE_BYTES, code) || *(u64 *)(walk->code + 8) != layout->code_type)
 		return PYTHON_UNKNOWN_CODE;
-	function.name_at = *(stack_slot *)(walk->code + (layout->name & (PYTHON_CODE_BYTES - 8)));
-	function.file_at = *(stack_slot *)(walk->code + (layout->file & (PYTHON_CODE_BYTES - 8)));
-	function.line_table = *(stack_slot *)(walk->code + (layout->line_table & (PYTHON_CODE_BYTES - 8)));
-	function.first_line = *(stack_slot *)(walk->code + (layout->first_line & (PYTHON_CODE_BYTES - 4)));
+	describe_python_code(walk, layout, instance, code);
 	known = bpf_map_lookup_elem(&python_code_numbers, &key);
-	if (known) {
-		record = python_code_at(*known);
-		if (record->name_at == function.name_at && record->file_at == function.file_at &&
-		    record->line_table == function.line_table && record->first_line == function.first_line)
-			return *known;
-	}
-	number = record_python_code(layout, instance, code, &function);
-	/* If there is no room for the number, the object gets a record for each chain that it is in. */
+	if (known && is_python_code(python_code_at(*known), made))
+		return *known;
+	if (!read_python_text(layout, made->name_at, made->name, PYTHON_NAME_BYTES, false, &made->name_kind, &made->name_length) ||
+	    !read_python_text(layout, made->file_at, made->file, PYTHON_FILE_BYTES, true, &made->file_kind, &made->file_length))
+		return PYTHON_UNKNOWN_CODE;
+	number = record_python_code(walk, layout);
 	if (number != PYTHON_UNKNOWN_CODE)
 		bpf_map_update_elem(&python_code_numbers, &key, &number, BPF_ANY);
 	return number;

@@ -37,6 +37,8 @@ struct python_walk {
 		u8 code[PYTHON_CODE_BYTES];
 	};
 	u8 frame[PYTHON_FRAME_BYTES];
+	/* The record of a code object, before it is known whether it is a new one. */
+	struct python_code made;
 	/* Not the last field: the verifier assumes that a field can be read a few bytes past it. */
 	u8 window[PYTHON_WINDOW_BYTES];
 	u8 behind_window[2 * PYTHON_FRAME_BYTES];

@@ -341,6 +341,10 @@ pub(super) fn load<'obj>(
             .set_max_entries(sizes.python.codes)?;
         object
             .maps
+            .python_code_contents
+            .set_max_entries(sizes.python.codes)?;
+        object
+            .maps
             .python_chain_numbers
             .set_max_entries(sizes.python.chains)?;
     }
