@@ -78,7 +78,7 @@ run_here() {
     echo "${CHECKS-}" >"$work/programs/checks"
 }
 
-# Of a check for one way to attach: whether it is among those given, or all are.
+# Of a check for one way to attach, or one machine: whether it is among those given, or all are.
 is_wanted() {
     [ -z "$1" ] || [ -z "$2" ] && return 0
     case ,$2, in *,"$1",*) return 0 ;; esac
@@ -117,7 +117,7 @@ expected_checks() {
 run_there() {
     name=$1 kernel=$2 list=$3
     describe "$kernel"
-    expected=$(expected_checks "$list" "$ways")
+    expected=$(expected_checks "$list" "$kinds")
     [ "$expected" != 0 ] || return 0
     [ "$of_root" = "$built $system" ] || make_root
     of_root="$built $system"

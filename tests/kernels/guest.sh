@@ -7,6 +7,7 @@ most_seconds=1500
 
 # What is to be known of KERNEL, VERSION, VERSION-arm64 or VERSION-arm64-16k, as variables:
 #   suite, machine, ways    Debian's release, Debian's architecture, ways to attach
+#   kinds                   checks that are wanted, of those for some kernels only
 #   pages                   the suffix of Debian's kernels with pages of another size than 4 KiB
 #   system                  where files of that release for that machine are; empty if this machine's own will do
 #   libraries, loader       its directory of libraries, and the path that programs know their loader by
@@ -31,6 +32,7 @@ describe() {
         libraries=x86_64-linux-gnu loader=lib64/ld-linux-x86-64.so.2 built=$target/debug
         ;;
     esac
+    kinds=$ways,$machine
     # Processors with and without signed return addresses, and programs to go with them.
     case $1 in
     6.1-arm64) programs=arm64 processor=cortex-a72 ;;
@@ -97,6 +99,24 @@ add_tool() {
     add_libraries "$tool"
 }
 
+# Python, and what the tests' programs load of its library.
+add_python() {
+    modules=$(sed -n 's/^import \([^;]*\)$/\1/p' tests/programs/python/chains.py)
+    mkdir -p "$root/usr/bin" "$root$PWD/tests/programs"
+    cp -r tests/programs/python "$root$PWD/tests/programs"
+    cp -L /usr/bin/python3 "$root/usr/bin/python3"
+    add_libraries /usr/bin/python3
+    /usr/bin/python3 -c "
+import $modules, sys
+for module in list(sys.modules.values()):
+    for path in {getattr(module, '__file__', None), getattr(module, '__cached__', None)} - {None}: print(path)
+" | while read -r file; do
+        mkdir -p "$root${file%/*}"
+        cp "$file" "$root$file"
+        case $file in *.so) add_libraries "$file" ;; esac
+    done
+}
+
 # A file that was built, without debug information of types, as PATH.
 add_built() {
     mkdir -p "$root${2%/*}"
@@ -129,6 +149,7 @@ make_root() {
     for link in "$work/tests/$machine"/*; do
         add_built "$(readlink "$link")" "/tests/${link##*/}"
     done
+    [ "$machine" != amd64 ] || add_python
     cp "$work"/compilers/* "$root/compilers"
     for program in "$work/programs/$programs"/*; do
         cp "$program" "$root/programs"
@@ -141,7 +162,7 @@ make_root() {
 boot() {
     name=$1 kernel=$2 list=$3 append=$4 variables=$5
     checks "$list" | while read -r what binary check way; do
-        ! is_wanted "$way" "$ways" || echo "$what $binary $check"
+        ! is_wanted "$way" "$kinds" || echo "$what $binary $check"
     done >"$root/checks"
     # Settings that are in no one's way who has the capabilities.
     cat >"$root/environment" <<END

@@ -11,7 +11,7 @@ use crate::common::report::{Amount, Report, Stack};
 use crate::common::started::Started;
 
 /// Only blocks that the programs make on purpose are so large.
-const LARGE: [&str; 2] = ["--min-size", "1000000"];
+const LARGE: [&str; 2] = ["--min-size", "300000"];
 
 /// A function, its file without directories, and the line.
 type Function = (String, String, u32);

@@ -4,7 +4,7 @@
 # usage: chains.py FILE
 import asyncio, contextlib, ctypes, functools, gc, itertools, json, operator, os, re, signal, sys, threading, time, weakref
 
-SMALLEST = 1_000_000
+SMALLEST = 300_000
 sums, sizes, lock = {}, itertools.count(SMALLEST, 3), threading.Lock()
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
