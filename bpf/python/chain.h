@@ -85,7 +85,7 @@ static __always_inline u64 noted_thread_state(struct python_layout *layout, u64 
  */
 static __always_inline bool find_thread_state(struct python_walk *walk, struct python_layout *layout, u64 thread)
 {
-	u64 next, current;
+	u64 next, current, noted;
 
 	if (layout->current) {
 		u32 bytes = layout->current - layout->next_interpreter + 8;
@@ -99,7 +99,12 @@ static __always_inline bool find_thread_state(struct python_walk *walk, struct p
 		if (next > 1)
 			return false;
 	}
-	return read_thread_state(walk, layout, noted_thread_state(layout, thread), thread);
+	noted = noted_thread_state(layout, thread);
+	if (!noted || read_thread_state(walk, layout, noted, thread))
+		return noted;
+	/* An interpreter that was ended and begun again has another key. */
+	layout->value_at = 0;
+	return false;
 }
 
 /* Returns whether the next frame is in the window. */
@@ -163,10 +168,9 @@ static __always_inline bool read_python_window(struct python_walk *walk, struct 
 struct python_step {
 	struct python_walk *walk;
 	struct python_layout *layout;
-	u32 instance;
 };
 
-/* Adds a frame, or to the one before that it is the outermost of a frame of the main function. */
+/* Adds a frame to the chain, and to its hash. */
 static __always_inline void add_python_frame(struct python_walk *walk, u64 code, u64 instruction)
 {
 	u32 number = walk->frame_count & (PYTHON_FRAMES - 1);
@@ -256,25 +260,24 @@ __noinline u32 find_python_chain(u32 key)
 {
 	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &key);
 	struct python_walk *walk = bpf_map_lookup_elem(&python_walks, &key);
-	struct python_step step;
-	u64 thread = thread_pointer();
+	struct python_step step = { .walk = walk };
+	u32 instance;
 	u64 recent;
 
 	if (!scratch || !walk)
 		return 0;
-	step.walk = walk;
-	step.instance = instance_of(scratch->wanted.owner);
+	instance = instance_of(scratch->wanted.owner);
 	step.layout = python_layout_at(slot_of(scratch->wanted.owner));
-	if (*(volatile u64 *)&step.layout->instance != step.instance)
+	if (*(volatile u64 *)&step.layout->instance != instance)
 		return 0;
-	if (!find_thread_state(walk, step.layout, thread))
+	if (!find_thread_state(walk, step.layout, thread_pointer()))
 		return 0;
 	walk->at = python_word(walk->state, step.layout->frame, PYTHON_STATE_BYTES - 1);
 	if (step.layout->is_indirect && bpf_probe_read_user(&walk->at, 8, (void *)(walk->at + step.layout->indirect)))
 		return 0;
 	if (!walk->at)
 		return 0;
-	walk->hash = mix(0, step.instance);
+	walk->hash = mix(0, instance);
 	walk->frame_count = 0;
 	walk->outside = 0;
 	walk->end = PYTHON_WHOLE;

@@ -225,8 +225,9 @@ static __always_inline void python_code_ends(u64 code)
 	u64 owner = owner_of_process(current_tgid());
 	struct python_code_key key = { .code = code, .instance = instance_of(owner) };
 
-	if (!bpf_map_delete_elem(&python_code_numbers, &key))
-		__sync_fetch_and_add(&python_versions[python_version_of(code)], 1);
+	bpf_map_delete_elem(&python_code_numbers, &key);
+	/* Whether or not it has a number, which there may have been no room for. */
+	__sync_fetch_and_add(&python_versions[python_version_of(code)], 1);
 }
 
 /* State of storing a chain. */
@@ -235,7 +236,6 @@ struct python_storing {
 	struct python_layout *layout;
 	u64 hash;
 	u32 instance;
-	u32 unused;
 };
 
 /* Finds out what function a frame is of. */
