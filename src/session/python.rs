@@ -23,6 +23,8 @@ use leak_report::model::{Snapshot, StackTotals, Symbolized};
 /// Interpreters in the files of traced processes, and whether their frames are read.
 pub(super) struct PythonTracing {
     reads: Reads,
+    /// True once a warning told that Python has come although nothing was expected.
+    is_told: bool,
     /// `None` for files without one, or with one that is not known.
     by_module: HashMap<ModuleId, Option<Arc<Interpreter>>>,
 }
@@ -49,6 +51,7 @@ impl PythonTracing {
     pub(super) fn start(is_wanted: bool, may_come: bool, prepared: &Prepared) -> Self {
         let mut tracing = Self {
             reads: Reads::Nothing,
+            is_told: false,
             by_module: HashMap::new(),
         };
         let mut processes = prepared.mappings.iter();
@@ -142,13 +145,13 @@ impl Live<'_> {
         process.python = Some(Arc::clone(&interpreter));
         match self.python.reads {
             Reads::Frames => (),
-            Reads::NothingExpected => {
+            Reads::NothingExpected if !self.python.is_told => {
                 let pid = process.facts.pid;
                 tracing::warn!("{pid} has loaded Python since the attach: attach again for its functions");
-                self.python.reads = Reads::Nothing;
+                self.python.is_told = true;
                 return;
             }
-            Reads::Nothing => return,
+            Reads::NothingExpected | Reads::Nothing => return,
         }
         let slot = process.instance.slot;
         // A child of fork has its parent's.
@@ -206,7 +209,8 @@ impl Session<'_> {
         if self.live.python.reads == Reads::Nothing {
             return;
         }
-        if let Some(what) = pythons.exhausted().filter(|_| !self.python_names.is_full) {
+        let exhausted = pythons.exhausted().filter(|_| self.live.python.reads_frames());
+        if let Some(what) = exhausted.filter(|_| !self.python_names.is_full) {
             tracing::warn!(
                 "no room for more {what} of Python: new ones are unknown; -s and -z record fewer allocations"
             );
