@@ -96,6 +96,21 @@ pub(crate) enum Unsupported {
     },
 }
 
+impl Unsupported {
+    /// The version, from 3.9 on.
+    pub(crate) fn version(self) -> Option<PythonVersion> {
+        match self {
+            Self::Older => None,
+            Self::Version(version)
+            | Self::Prerelease(version)
+            | Self::FreeThreaded(version)
+            | Self::Missing { version, .. }
+            | Self::Offset { version, .. }
+            | Self::TypeSize { version, .. } => Some(version),
+        }
+    }
+}
+
 impl fmt::Display for PythonVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.major, self.minor)?;

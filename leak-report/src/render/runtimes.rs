@@ -13,7 +13,7 @@ pub struct Runtime {
     since: (u32, u32),
     /// Needed by its compiled code for stacks to pass it; `None` if they do.
     pub frames: Option<Switch>,
-    /// Gives its functions names; `None` if nothing does.
+    /// Gives its functions names; `None` if nothing does. Of those of Python that memleak reads itself, this is not needed.
     pub names: Option<Switch>,
 }
 

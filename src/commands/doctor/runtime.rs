@@ -4,7 +4,10 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use unwind_tables::Architecture;
+
 use super::Finding;
+use crate::process::python::{PythonBuild, PythonVersion, Unsupported};
 use crate::process::{Mappings, Module, Target};
 use crate::symbolize::PerfMap;
 use leak_report::render::runtimes::{Runtime, Switch, runtime};
@@ -14,9 +17,16 @@ const MAX_BYTES: u64 = 1 << 20;
 
 /// Finding about the runtime of a process, if it has one.
 pub(super) fn finding(target: &Target, modules: &[&Module], mappings: &Mappings) -> Option<Finding> {
+    let words = [words(target.pid(), "cmdline"), words(target.pid(), "environ")].join(" ");
+    let mut pythons = modules.iter().map(|module| PythonBuild::find(module.bytes()));
+    if let Some(found) = pythons.find_map(Result::transpose) {
+        let found = Python::of(found, obstacle(modules, mappings));
+        let off = found.switch().filter(|switch| !switch.is_on(&words));
+        let advice = off.filter(|_| !writes_names(target));
+        return Some(found.finding(advice.map(|switch| switch.advice(target.pid()))));
+    }
     let names: Vec<&str> = modules.iter().map(|module| file_name(&module.path)).collect();
     let runtime = runtime(file_name(target.exe()), names.iter().copied())?;
-    let words = [words(target.pid(), "cmdline"), words(target.pid(), "environ")].join(" ");
     let frames = off(&runtime.frames, &words).filter(|_| !mappings.keeps_frame_pointers());
     let names = off(&runtime.names, &words).filter(|_| !writes_names(target));
     let advice = [frames, names].map(|switch| Some(switch?.advice(target.pid())));
@@ -65,5 +75,138 @@ fn finding_about(runtime: &Runtime, [frames, names]: [Option<String>; 2]) -> Fin
     match &advice[..] {
         [] => Finding::fine("runtime", text),
         _ => Finding::note("runtime", text).with_remedy(advice.join(" ")),
+    }
+}
+
+/// Why the frames of an interpreter that is known would not be read in this process.
+fn obstacle(modules: &[&Module], mappings: &Mappings) -> Option<String> {
+    if Architecture::HOST != Architecture::X86_64 {
+        return Some("its frames are read on x86-64 only".to_owned());
+    }
+    let loader = mappings.loader();
+    let mut loaders = modules.iter().filter(|module| Some(module.id) == loader);
+    let has_glibc = loaders.any(|module| module.is_glibc_loader());
+    (!has_glibc).then(|| "its frames are read where the C library is glibc".to_owned())
+}
+
+/// CPython in a process.
+#[derive(Debug)]
+struct Python {
+    /// `None` before 3.9.
+    version: Option<PythonVersion>,
+    /// Why its frames are not read; `None` if they are.
+    obstacle: Option<String>,
+}
+
+impl Python {
+    fn of(found: Result<PythonBuild, Unsupported>, obstacle: Option<String>) -> Self {
+        match found {
+            Ok(build) => Self {
+                version: Some(build.version),
+                obstacle,
+            },
+            Err(reason) => Self {
+                version: reason.version(),
+                obstacle: Some(reason.to_string()),
+            },
+        }
+    }
+
+    /// Has it write names of its functions itself, if it can.
+    fn switch(&self) -> Option<&'static Switch> {
+        let PythonVersion { major, minor, .. } = self.version?;
+        let runtime = runtime(&format!("python{major}.{minor}"), [])?;
+        runtime.names.as_ref()
+    }
+
+    /// Finding about it; `advice` if it could write names, and does not.
+    fn finding(&self, advice: Option<String>) -> Finding {
+        let Some(version) = self.version else {
+            let text =
+                "Python before 3.9: stacks pass its code; its functions are not named, only those of C";
+            return Finding::fine("runtime", text);
+        };
+        let text = format!("Python {}.{}: stacks pass its code", version.major, version.minor);
+        let is_named = self.obstacle.is_none() || (self.switch().is_some() && advice.is_none());
+        let reason = self.obstacle.as_deref().filter(|_| !is_named);
+        let Some(reason) = reason else {
+            return Finding::fine("runtime", format!("{text}; its functions have names"));
+        };
+        let finding = Finding::note(
+            "runtime",
+            format!("{text}; its functions have no names: {reason}"),
+        );
+        match advice {
+            Some(advice) => finding.with_remedy(advice),
+            None => finding,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::doctor::Level;
+
+    fn version(minor: u8) -> PythonVersion {
+        PythonVersion {
+            major: 3,
+            minor,
+            micro: Some(1),
+        }
+    }
+
+    /// Frames that are read have names; of others, the reason is told, and what helps if something does.
+    #[test]
+    fn pythons() {
+        let glibc = || Some("its frames are read where the C library is glibc".to_owned());
+        let readable = |minor, obstacle| Python {
+            version: Some(version(minor)),
+            obstacle,
+        };
+        let refused = |reason| Python::of(Err(reason), None);
+        let named = (Level::Fine, "its functions have names");
+        for (python, is_on, (level, end)) in [
+            (readable(11, None), false, named),
+            (readable(13, None), false, named),
+            (readable(13, None), true, named),
+            (
+                readable(11, glibc()),
+                false,
+                (Level::Note, "where the C library is glibc"),
+            ),
+            (
+                readable(12, glibc()),
+                false,
+                (Level::Note, "where the C library is glibc"),
+            ),
+            (readable(12, glibc()), true, named),
+            (
+                refused(Unsupported::Version(version(14))),
+                false,
+                (Level::Note, "which reads frames of 3.9 to 3.13"),
+            ),
+            (refused(Unsupported::Version(version(14))), true, named),
+            (
+                refused(Unsupported::FreeThreaded(version(13))),
+                false,
+                (Level::Note, "whose frames are not read"),
+            ),
+            (
+                refused(Unsupported::Older),
+                false,
+                (Level::Fine, "its functions are not named, only those of C"),
+            ),
+        ] {
+            let advice = python.switch().filter(|_| !is_on);
+            let can_be_told = python.version.is_some_and(|version| version.minor >= 12);
+            assert_eq!(python.switch().is_some(), can_be_told, "{python:?}");
+            let finding = python.finding(advice.map(|switch| switch.advice(1)));
+            assert_eq!(finding.level, level, "{finding:?}");
+            assert!(finding.text.ends_with(end), "{finding:?}");
+            let advises = finding.remedy.is_some_and(|remedy| remedy.contains("-X perf"));
+            let is_nameless = level == Level::Note;
+            assert_eq!(advises, is_nameless && can_be_told, "{python:?}");
+        }
     }
 }
