@@ -181,11 +181,12 @@ fn flags(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Flags of other programs that pages name.
-const FLAGS_OF_OTHERS: [&str; 15] = [
+const FLAGS_OF_OTHERS: [&str; 17] = [
     "all-targets",
     "call-graph",
     "features",
     "lib",
+    "native",
     "no-default-features",
     "nocapture",
     "open",
@@ -197,6 +198,7 @@ const FLAGS_OF_OTHERS: [&str; 15] = [
     "release",
     "stack-depth",
     "test",
+    "trace-python-allocators",
 ];
 
 /// Every flag that pages name is one of memleak's, hidden or not, or another program's.
