@@ -226,7 +226,7 @@ static __always_inline void python_code_ends(u64 code)
 	struct python_code_key key = { .code = code, .instance = instance_of(owner) };
 
 	bpf_map_delete_elem(&python_code_numbers, &key);
-	/* Whether or not it has a number, which there may have been no room for. */
+	/* Also if it has no number: there may have been no room for it. */
 	__sync_fetch_and_add(&python_versions[python_version_of(code)], 1);
 }
 

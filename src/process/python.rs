@@ -16,11 +16,13 @@ use object::read::StringTable;
 use object::read::elf::{FileHeader, Rela, Sym};
 use object::{LittleEndian, ReadRef};
 use thiserror::Error;
+use unwind_tables::Architecture;
 use unwind_tables::addr::{FileOffset, Svma, contains};
 use unwind_tables::elf::ElfView;
 
 use self::layout::described;
 pub(crate) use self::layout::{EntryMark, LAYOUTS, Layout, LineFormat, TextState};
+use super::Module;
 use super::dynamic::Dynamic;
 use crate::base::untrusted::Untrusted;
 
@@ -164,6 +166,16 @@ impl PythonBuild {
         };
         file.build().map(Some)
     }
+}
+
+/// Why the frames of an interpreter that is known cannot be read in a process with this loader.
+pub(crate) fn obstacle(loader: Option<&Module>) -> Option<&'static str> {
+    if Architecture::HOST != Architecture::X86_64 {
+        return Some("its frames are read on x86-64 only");
+    }
+    // The library itself is not there yet when a program begins.
+    let has_glibc = loader.is_some_and(Module::is_glibc_loader);
+    (!has_glibc).then_some("its frames are read where the C library is glibc")
 }
 
 /// An ELF file with a CPython in it.

@@ -4,16 +4,16 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use unwind_tables::ElfView;
 use unwind_tables::addr::{Avma, Bias, Svma};
 use unwind_tables::walk::Frame;
-use unwind_tables::{Architecture, ElfView};
 
 use super::Session;
 use super::live::{Live, Prepared};
 use crate::allocator::parts::parts_elsewhere;
 use crate::bpf::python::NOT_BEGUN;
 use crate::bpf::{Hook, HookKind, PythonLayout, Pythons, RawPythonCode, RawPythonText};
-use crate::process::python::{PythonBuild, TextState};
+use crate::process::python::{PythonBuild, TextState, obstacle};
 use crate::process::{MappedCode, Mappings, Module, ModuleId, Modules};
 use crate::symbolize::PerfMap;
 use crate::symbolize::python::{Kept, LineTable, PythonCode, decode_text};
@@ -158,7 +158,8 @@ impl Live<'_> {
         if pythons.instance_in(slot) == number {
             return;
         }
-        if let Some(reason) = obstacle(mappings, &self.modules) {
+        let loader = mappings.loader().and_then(|id| self.modules.get(id));
+        if let Some(reason) = obstacle(loader) {
             if process.is_given {
                 tracing::warn!("{}: no functions of Python: {reason}", process.facts.pid);
             }
@@ -187,17 +188,6 @@ impl Live<'_> {
             Err(error) => tracing::warn!("{}: no functions of Python: {error:#}", process.facts.pid),
         }
     }
-}
-
-/// Why the frames of a known interpreter cannot be found in a process.
-fn obstacle(mappings: &Mappings, modules: &Modules) -> Option<&'static str> {
-    if Architecture::HOST != Architecture::X86_64 {
-        return Some("they are read on x86-64 only");
-    }
-    // The library itself is not there yet when a program begins.
-    let loader = mappings.loader().and_then(|id| modules.get(id));
-    let has_glibc = loader.is_some_and(Module::is_glibc_loader);
-    (!has_glibc).then_some("they are read where the C library is glibc")
 }
 
 impl Session<'_> {

@@ -4,10 +4,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use unwind_tables::Architecture;
-
 use super::Finding;
-use crate::process::python::{PythonBuild, PythonVersion, Unsupported};
+use crate::process::python::{PythonBuild, PythonVersion, Unsupported, obstacle};
 use crate::process::{Mappings, Module, Target};
 use crate::symbolize::PerfMap;
 use leak_report::render::runtimes::{Runtime, Switch, runtime};
@@ -20,7 +18,8 @@ pub(super) fn finding(target: &Target, modules: &[&Module], mappings: &Mappings)
     let words = [words(target.pid(), "cmdline"), words(target.pid(), "environ")].join(" ");
     let mut pythons = modules.iter().map(|module| PythonBuild::find(module.bytes()));
     if let Some(found) = pythons.find_map(Result::transpose) {
-        let found = Python::of(found, obstacle(modules, mappings));
+        let loader = modules.iter().find(|module| Some(module.id) == mappings.loader());
+        let found = Python::of(found, obstacle(loader.copied()).map(str::to_owned));
         let off = found.switch().filter(|switch| !switch.is_on(&words));
         let advice = off.filter(|_| !writes_names(target));
         return Some(found.finding(advice.map(|switch| switch.advice(target.pid()))));
@@ -76,17 +75,6 @@ fn finding_about(runtime: &Runtime, [frames, names]: [Option<String>; 2]) -> Fin
         [] => Finding::fine("runtime", text),
         _ => Finding::note("runtime", text).with_remedy(advice.join(" ")),
     }
-}
-
-/// Why the frames of an interpreter that is known would not be read in this process.
-fn obstacle(modules: &[&Module], mappings: &Mappings) -> Option<String> {
-    if Architecture::HOST != Architecture::X86_64 {
-        return Some("its frames are read on x86-64 only".to_owned());
-    }
-    let loader = mappings.loader();
-    let mut loaders = modules.iter().filter(|module| Some(module.id) == loader);
-    let has_glibc = loaders.any(|module| module.is_glibc_loader());
-    (!has_glibc).then(|| "its frames are read where the C library is glibc".to_owned())
 }
 
 /// CPython in a process.
