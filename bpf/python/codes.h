@@ -32,11 +32,11 @@ static __always_inline u8 python_byte(u8 *from, u32 at, u32 mask)
 	return from[at & mask];
 }
 
-/* Reads `bytes` bytes of user memory, of at most `most`; a power of two. Returns false if they cannot be read. */
+/* Reads `bytes` bytes of user memory, at most `most`. Returns false if they are more, or cannot be read. */
 static __always_inline bool read_python(void *to, u64 bytes, u64 most, u64 from)
 {
 	OPAQUE(bytes);
-	if (bytes == 0 || bytes > most)
+	if (bytes > most)
 		return false;
 	return !bpf_probe_read_user(to, bytes, (void *)from);
 }

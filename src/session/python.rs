@@ -15,7 +15,6 @@ use crate::bpf::python::NOT_BEGUN;
 use crate::bpf::{Hook, HookKind, PythonLayout, Pythons, RawPythonCode, RawPythonText};
 use crate::process::python::{PythonBuild, TextState, obstacle};
 use crate::process::{MappedCode, Mappings, Module, ModuleId, Modules};
-use crate::symbolize::PerfMap;
 use crate::symbolize::python::{Kept, LineTable, PythonCode, decode_text};
 use leak_report::model::leak::{PythonChain, PythonFrame, place_python_frames};
 use leak_report::model::{Snapshot, StackTotals, Symbolized};
@@ -206,20 +205,15 @@ impl Session<'_> {
             );
             self.python_names.is_full = true;
         }
-        // Where Python writes a map of its functions for `perf`, each has native code of its own.
-        let have_code = |stack: &StackTotals| {
-            let map = self.perf_maps.get(&stack.instance);
-            map.is_some_and(PerfMap::has_python)
-        };
         for stack in &mut snapshot.stacks {
             let process = self.live.processes.get(&stack.instance);
             let interpreter = process.and_then(|process| process.python.as_ref());
             let build = interpreter.map(|interpreter| &interpreter.build);
-            let chain = stack.python.take().filter(|_| !have_code(stack));
+            let chain = stack.python.take();
             stack.python = chain.map(|chain| self.python_names.with_lines(&chain, pythons, build));
         }
         place_python_frames(snapshot, |stack, frame| {
-            !have_code(stack) && self.live.python.is_evaluator(&self.live, stack, frame)
+            self.live.python.is_evaluator(&self.live, stack, frame)
         });
     }
 }

@@ -106,11 +106,6 @@ impl PerfMap {
         pieces.map(|(&start, piece)| (start, piece.end, piece.name.as_str()))
     }
 
-    /// Returns whether Python has written it (`-X perf`): then each of its functions has code of its own.
-    pub(crate) fn has_python(&self) -> bool {
-        self.pieces.values().any(|piece| piece.name.starts_with("py::"))
-    }
-
     /// Name and start address of the code at `address`.
     pub fn find(&self, address: Avma) -> Option<(&str, Avma)> {
         let (&start, piece) = self.pieces.range(..=address.get()).next_back()?;
