@@ -96,6 +96,8 @@ pub(super) struct FinishedStacks {
     numbers: HashMap<Arc<FinishedStack>, usize>,
     /// By stand-in, the number of its stack.
     standing: HashMap<u32, usize>,
+    /// Walks that could not be finished, and have the frames of the kernel side.
+    unfinished: u64,
 }
 
 /// Amounts of a stack that no stand-in has any more.
@@ -122,7 +124,13 @@ impl FinishedStacks {
             stacks: Vec::new(),
             numbers: HashMap::new(),
             standing: HashMap::new(),
+            unfinished: 0,
         }
+    }
+
+    /// Number of walks that could not be finished.
+    pub(super) fn unfinished(&self) -> u64 {
+        self.unfinished
     }
 
     /// Record number of a stack by its number among these.
@@ -131,7 +139,7 @@ impl FinishedStacks {
     }
 
     /// Notes the stack that a stand-in stands for. If there is no room for it, only the function and the instance are kept.
-    fn note(&mut self, stand_in: u32, stack: FinishedStack) {
+    fn note(&mut self, stand_in: u32, stack: FinishedStack, is_finished: bool) {
         let is_full = self.stacks.len() >= MAX_FINISHED && !self.numbers.contains_key(&stack);
         let stack = match is_full {
             true => FinishedStack {
@@ -149,8 +157,9 @@ impl FinishedStacks {
             self.stacks.len() - 1
         });
         if let Some((_, carried)) = self.stacks.get_mut(number) {
-            carried.walks += 1;
+            carried.walks += u64::from(is_finished);
         }
+        self.unfinished += u64::from(!is_finished);
         self.standing.insert(stand_in, number);
     }
 
@@ -232,9 +241,9 @@ impl Recorded {
         Some(sums)
     }
 
-    /// Notes the stack that a stand-in stands for.
-    pub(crate) fn note_found(&self, stand_in: u32, stack: FinishedStack) {
-        self.finished().note(stand_in, stack);
+    /// Notes the stack that a stand-in stands for, and whether the walk was finished.
+    pub(crate) fn note_found(&self, stand_in: u32, stack: FinishedStack, is_finished: bool) {
+        self.finished().note(stand_in, stack, is_finished);
     }
 
     fn lost_words(&self, at: usize) -> Option<[&AtomicU64; 2]> {
@@ -301,7 +310,7 @@ mod tests {
         const FIRST: u32 = 1000;
         let mut finished = FinishedStacks::from(FIRST);
         for (stand_in, instance) in [(600, 1), (601, 1), (602, 2)] {
-            finished.note(stand_in, stack(instance, 7));
+            finished.note(stand_in, stack(instance, 7), true);
         }
         let totals = |finished: &FinishedStacks, sums_of: &dyn Fn(u32) -> Option<Sums>| -> Vec<_> {
             let all = finished.all(sums_of);
@@ -323,19 +332,20 @@ mod tests {
         assert_eq!(finished.stack_of(601).map(|(record, _)| record), Some(1000));
         assert_eq!(finished.stack_of(1001).map(|(_, stack)| stack.instance), Some(2));
         // Another walk takes it, and its totals begin again.
-        finished.note(600, stack(2, 9));
+        finished.note(600, stack(2, 9), false);
         let again = |index| Some(sums(10, u64::from(index != 600), 0));
         assert_eq!(
             totals(&finished, &again),
-            [(1000, 2, 2, 1), (1001, 1, 1, 0), (1002, 1, 0, 0)]
+            [(1000, 2, 2, 1), (1001, 1, 1, 0), (1002, 0, 0, 0)]
         );
+        assert_eq!(finished.unfinished(), 1);
         let mut ended = finished.carry(again, |instance| instance == 2);
         ended.sort_unstable();
         assert_eq!(ended, [600, 602]);
         assert_eq!(finished.records(), HashMap::from([(601, 1000)]));
         assert_eq!(
             totals(&finished, &again),
-            [(1000, 2, 2, 1), (1001, 1, 1, 0), (1002, 1, 0, 0)]
+            [(1000, 2, 2, 1), (1001, 1, 1, 0), (1002, 0, 0, 0)]
         );
     }
 

@@ -226,8 +226,9 @@ impl Live<'_> {
             && let Some(walk) = self.code.waiting.pop()
         {
             let found = self.found_stack(&walk)?;
+            let is_finished = found.is_some();
             let stack = found.unwrap_or_else(|| as_found_in_the_kernel(&walk));
-            self.kernel.recorded.note_found(walk.stand_in, stack);
+            self.kernel.recorded.note_found(walk.stand_in, stack, is_finished);
             any = true;
         }
         if self.code.waiting.is_empty() {

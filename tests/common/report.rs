@@ -208,7 +208,7 @@ pub struct Unwinding {
     pub frames: Frames,
     /// Walks that were finished in user space.
     pub finished_in_user_space: u64,
-    /// Walks for which there was no room for that.
+    /// Walks that were not.
     pub not_finished: u64,
     pub ends: Vec<EndGroup>,
     pub modules: Vec<ModuleUse>,

@@ -43,7 +43,7 @@ struct Shares {
 
 impl Possible<'_> {
     /// Checks every stack; returns the blocks of those that do not pass the thread that allocates all the time. Walks that ended for
-    /// want of a table are those for which there was no room in user space.
+    /// want of a table are those that user space could not finish.
     #[track_caller]
     fn check(&self, report: &Report) -> Shares {
         let mut shares = Shares::default();

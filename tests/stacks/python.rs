@@ -155,7 +155,7 @@ fn remembered_walks_have_the_functions_of_now() {
 fn children_have_their_own_functions() {
     let [python, program] = [interpreter(), source("python/children.py")];
     let [python, program] = [&python, &program].map(|path| path.to_str().expect("UTF-8"));
-    let report = trace_started(&["sh", "-c", "exec \"$@\"", "sh", python, program]);
+    let report = trace_started(&[python, program]);
     let innermost = |stack: &Stack| functions(stack).first().map(|(name, ..)| name.clone());
     let mut found: Vec<_> = report
         .stacks

@@ -77,7 +77,7 @@ pub struct Snapshot {
     pub losses: Losses,
     /// Repeated walks; zero outside tests.
     pub walks: CheckedWalks,
-    /// Walks for user space to finish for which there was no room.
+    /// Walks for user space to finish that were not: there was no room for them, or it was not known what was mapped then.
     pub unfinished_walks: u64,
     /// Stacks by how many of their Python functions were placed in their frames.
     pub python: PythonStacks,

@@ -202,7 +202,7 @@ fn finished_line(report: &Report) -> Option<String> {
     );
     let without_room = match not {
         0 => String::new(),
-        not => format!("; no room for {not} others, which end there"),
+        not => format!("; {not} others could not be, and end there"),
     };
     (finished > 0 || not > 0).then(|| {
         format!(

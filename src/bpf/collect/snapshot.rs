@@ -58,7 +58,9 @@ pub(super) fn take_recorded(recorded: &Recorded, elapsed: Duration) -> Result<Sn
             recalled: counters.get(Counter::RecalledWalk),
             different: counters.get(Counter::DifferentWalk),
         },
-        unfinished_walks: counters.get(Counter::LostDeferral),
+        unfinished_walks: counters
+            .get(Counter::LostDeferral)
+            .saturating_add(recorded.finished().unfinished()),
         python: PythonStacks::default(),
     })
 }

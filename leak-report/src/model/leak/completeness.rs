@@ -19,7 +19,7 @@ pub struct Completeness {
     /// Walks that were finished in user space: they met code whose table was not in the kernel yet.
     #[serde(default)]
     pub finished_walks: u64,
-    /// Such walks that were not, as there was no room for them.
+    /// Such walks that were not: there was no room for them, or it was not known what was mapped then.
     #[serde(default)]
     pub unfinished_walks: u64,
     /// Stacks by how many of their Python functions were placed in their frames.
