@@ -27,8 +27,8 @@ use super::dynamic::Dynamic;
 use crate::base::untrusted::Untrusted;
 
 const ENDIAN: LittleEndian = LittleEndian;
-/// MAX symbols that are read of a table; the largest browsers have some two million.
-const MAX_SYMBOLS: usize = 1 << 23;
+/// MAX symbols that are read of a table; libpython has three thousand.
+const MAX_SYMBOLS: usize = 1 << 18;
 /// MAX relocations that are read; libpython has 20 thousand.
 const MAX_RELOCATIONS: usize = 1 << 22;
 /// MAX bytes of the function that runs frames. It has 32 to 64 KiB, and some more if it is not optimized.

@@ -77,12 +77,17 @@ impl PythonTracing {
             let found = found.inspect_err(|reason| {
                 tracing::warn!("{}: no functions of Python: {reason}", module.path.display());
             });
-            let build = found.ok().flatten()?;
-            let elsewhere = parts_elsewhere(module.bytes(), &build.evaluator);
-            Some(Arc::new(Interpreter {
-                evaluator: [vec![build.evaluator.clone()], elsewhere].concat(),
-                build,
-            }))
+            let build = found.ok().flatten();
+            let interpreter = build.map(|build| {
+                let elsewhere = parts_elsewhere(module.bytes(), &build.evaluator);
+                Arc::new(Interpreter {
+                    evaluator: [vec![build.evaluator.clone()], elsewhere].concat(),
+                    build,
+                })
+            });
+            // Little of it is needed again.
+            module.release();
+            interpreter
         });
         interpreter.clone()
     }
