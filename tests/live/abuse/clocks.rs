@@ -58,14 +58,14 @@ fn clock_changes_do_not_affect_times() {
     let (mut reports, _) = memleak.finish_with_all_reports();
     let last = reports.pop().expect("a report");
     durations.push(last.duration_ns);
-    // Each interval is waited for, and none is waited for ten years.
-    let intervals: Vec<_> = durations
-        .windows(2)
-        .map(|pair| pair[1].saturating_sub(pair[0]))
+    // Intervals are waited for, and none is waited for ten years. On a busy machine a report can be late, and the next one is not.
+    let by_two: Vec<_> = durations[..9]
+        .windows(3)
+        .map(|three| three[2].saturating_sub(three[0]))
         .collect();
     assert!(
-        intervals[..8].iter().all(|&interval| interval > 150_000_000),
-        "{intervals:?}"
+        by_two.iter().all(|&intervals| intervals > 250_000_000),
+        "{by_two:?} {durations:?}"
     );
     // Blocks from before the clock was set are old, and no more than that.
     assert_eq!(last.only_through("even").outstanding.blocks, 500, "{last}");
