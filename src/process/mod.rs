@@ -23,6 +23,7 @@ mod past;
 mod process_memory;
 pub(crate) mod python;
 pub mod regions;
+pub mod select;
 mod settled;
 mod shortened;
 pub mod smaps;

@@ -33,6 +33,24 @@ impl Account {
         }))
     }
 
+    /// ID of the user with this name; `None` if it does not exist.
+    pub(super) fn id_of(name: &str) -> io::Result<Option<u32>> {
+        if cfg!(target_feature = "crt-static") {
+            return Self::id_from_command(name);
+        }
+        Ok(User::from_name(name)?.map(|user| user.uid.as_raw()))
+    }
+
+    fn id_from_command(name: &str) -> io::Result<Option<u32>> {
+        let line = ask("getent", ["passwd".as_ref(), "--".as_ref(), name.as_ref()])?;
+        let fields = line.as_ref().map(|line| line.split(|&byte| byte == b':'));
+        // A number is a name for libc, and an ID for getent.
+        let mut fields = fields.into_iter().flatten();
+        let is_named = fields.next() == Some(name.as_bytes());
+        let id = fields.nth(1).and_then(|id| str::from_utf8(id).ok()?.parse().ok());
+        Ok(id.filter(|_| is_named))
+    }
+
     /// All groups of this user, the primary group included.
     pub(super) fn groups(&self) -> io::Result<Vec<Gid>> {
         if cfg!(target_feature = "crt-static") {
@@ -115,6 +133,10 @@ mod tests {
             };
             let groups = account.groups_from_command().expect("asked");
             assert_eq!(sorted(groups), sorted(account.groups().expect("looked up")));
+        }
+        for name in ["root", "daemon", "nobody", "no-such-user", "", "-h", "0", "a:b"] {
+            let id = Account::id_of(name).expect("looked up");
+            assert_eq!(Account::id_from_command(name).expect("asked"), id, "{name}");
         }
         for line in [
             "",

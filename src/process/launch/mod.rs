@@ -72,6 +72,15 @@ pub fn invoking_home() -> io::Result<Option<PathBuf>> {
     Ok(user::RunAs::find()?.map(user::RunAs::into_home))
 }
 
+/// ID of the user with this name; `None` if it does not exist.
+///
+/// # Errors
+///
+/// The system cannot be asked.
+pub(crate) fn user_named(name: &str) -> io::Result<Option<u32>> {
+    account::Account::id_of(name)
+}
+
 /// Exit status of shells for a program that was not found.
 const NOT_FOUND: u8 = 127;
 /// Exit status of shells for a program that was found and cannot be executed.
