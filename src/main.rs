@@ -16,7 +16,7 @@ use leak_report::render::printable;
 use memleak::cli::settings::{self, ParseError, Parsed};
 use memleak::cli::{self, Cli, Command, Config, TraceArgs};
 use memleak::commands::replay::ReportOptions;
-use memleak::commands::{doctor, inspect, replay, verdict};
+use memleak::commands::{doctor, inspect, replay, targets, verdict};
 use memleak::process::launch::{LaunchError, PASSED_ON, Relay, Relayed, Sender};
 use memleak::session::Signals;
 use memleak::session::TraceConfig;
@@ -84,7 +84,7 @@ fn run(cli: Cli, diagnostics: &Diagnostics) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(if right { 0 } else { WRONG }));
         }
         Some(Command::Doctor(args)) => {
-            let can_trace = doctor::run(args.try_into()?, &mut out)?;
+            let can_trace = doctor::run(&args.try_into()?, &mut out)?;
             return Ok(ExitCode::from(if can_trace { 0 } else { FAILED }));
         }
         Some(Command::Report(args)) => {
@@ -119,13 +119,16 @@ fn trace_by(
     }
     let mut config: Config = args.try_into()?;
     config.sinks.destination.is_verbose = is_verbose;
-    trace(&config, diagnostics, has_line).map(ExitCode::from)
+    trace(config, diagnostics, has_line).map(ExitCode::from)
 }
 
-fn trace(config: &Config, diagnostics: &Diagnostics, has_line: bool) -> anyhow::Result<u8> {
+fn trace(mut config: Config, diagnostics: &Diagnostics, has_line: bool) -> anyhow::Result<u8> {
     let is_restored = Arc::default();
     // With a view, a second signal ends at once only after the terminal is restored.
     let signals = listen_to_signals(&config.trace, config.sinks.live.map(|_| &is_restored))?;
+    if let Some(options) = &config.select {
+        targets::find(options, &signals.stop, &mut config.trace)?;
+    }
     let mut sinks = Sinks::open(&config.sinks, &config.trace, &signals, &is_restored, diagnostics)?;
     if config.sinks.ends_with_its_reader() {
         output::await_end_of_reader(Arc::clone(&signals.stop))?;

@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use crate::allocator::given::GivenError;
 use crate::bpf::{Capacity, SizeFilter};
+use crate::commands::targets::TargetOptions;
 use crate::session::{MaxOverhead, TraceConfig};
 use crate::sinks::gate::SettingsError;
 use crate::sinks::{SinkConfig, export, recording};
@@ -19,6 +20,8 @@ use crate::sinks::{SinkConfig, export, recording};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub trace: TraceConfig,
+    /// Processes to look for before the trace.
+    pub select: Option<TargetOptions>,
     pub sinks: SinkConfig,
 }
 
@@ -30,7 +33,10 @@ pub enum ConfigError {
     KernelFlag(&'static str),
     #[error("{0} needs a process: add -p PID (without it, the kernel's own allocations are traced)")]
     ProcessFlag(&'static str),
-    #[error("-p traces a running process, -c and `-- PROGRAM` start one: use only one of them")]
+    #[error(
+        "-p, --systemd-unit, --cgroup, --container and --user are for processes that run, -c and `-- PROGRAM` start one: use only \
+         one of them"
+    )]
     TwoTargets,
     #[error("-c COMMAND and `-- PROGRAM` both start a program: use only one of them")]
     TwoPrograms,
@@ -40,8 +46,15 @@ pub enum ConfigError {
         "-c `{0}` cannot be split into words: close the quote that is open, or leave out the backslash at its end"
     )]
     CommandWords(String),
-    #[error("`{0}` is not a process id: give a number, for example -p $(pidof -s {0})")]
-    NotAPid(String),
+    #[error("{0} needs a value: leave out the comma or the flag, or name what to trace")]
+    EmptyTarget(&'static str),
+    #[error("`{0}` is not the name of a unit: give one as systemctl shows it, for example nginx.service")]
+    NotAUnit(String),
+    #[error(
+        "--wait waits for processes that are not known by their pids: give a name with -p, or --systemd-unit, --cgroup, \
+         --container or --user, or leave it out"
+    )]
+    NothingToWaitFor,
     #[error("{0} is not a process id: they start at 1")]
     PidRange(u64),
     #[error("process {0} is given twice: give each once")]
@@ -210,6 +223,7 @@ impl ConfigError {
             Self::KernelFlag(_)
                 | Self::ProcessFlag(_)
                 | Self::TwoTargets
+                | Self::NothingToWaitFor
                 | Self::TwoPrograms
                 | Self::OverheadByCalls
                 | Self::ChosenByProcess(_)
@@ -247,7 +261,7 @@ impl ConfigError {
 
 /// Parses a process id.
 pub(crate) fn parse_pid(text: &str) -> Result<u32, ConfigError> {
-    let number: u64 = text.parse().map_err(|_| ConfigError::NotAPid(text.to_owned()))?;
+    let number: u64 = text.parse().map_err(|_| ConfigError::PidRange(u64::MAX))?;
     // The kernel's pid_t is signed.
     match u32::try_from(number) {
         Ok(pid) if (1..=u32::MAX / 2).contains(&pid) => Ok(pid),
@@ -255,11 +269,10 @@ pub(crate) fn parse_pid(text: &str) -> Result<u32, ConfigError> {
     }
 }
 
-/// Parses the processes to trace: no duplicates, at most [`Capacity::MAX_PROCESSES`].
-pub(crate) fn parse_pids(texts: &[String]) -> Result<Vec<u32>, ConfigError> {
-    let mut pids = Vec::with_capacity(texts.len());
-    for text in texts {
-        let pid = parse_pid(text)?;
+/// Checks the processes to trace: no duplicates, at most [`Capacity::MAX_PROCESSES`].
+pub(crate) fn check_pids(given: &[u32]) -> Result<Vec<u32>, ConfigError> {
+    let mut pids = Vec::with_capacity(given.len());
+    for &pid in given {
         if pids.contains(&pid) {
             return Err(ConfigError::SamePid(pid));
         }

@@ -36,6 +36,14 @@ const MORE_EXAMPLES: &[Example] = &[
         "status 1 if more is left at its end",
     ),
     (
+        "memleak --wait -p redis-server",
+        "as soon as it runs; all processes of this name",
+    ),
+    (
+        "memleak --systemd-unit nginx.service",
+        "a unit; also --cgroup, --container, --user",
+    ),
+    (
         "memleak --preload -- ./server --port 80",
         "a sample of its allocations, at next to no cost",
     ),

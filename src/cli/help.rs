@@ -21,7 +21,7 @@ pub(super) enum Page {
 const FIRST_FLAGS: &[(&str, &str)] = &[
     (
         "-p, --pid PID[,PID…]",
-        "processes to trace; without any, the kernel",
+        "processes, also by name; without any, the kernel",
     ),
     ("    --follow-fork", "trace their children, too"),
     ("-T, --top N", "stacks to show [default: 10]"),
@@ -84,6 +84,11 @@ const GROUPS: &[Group] = &[
         heading: "What to trace",
         flags: &[
             flag("pid", Environment),
+            flag("systemd_unit", Environment),
+            flag("cgroup", Environment),
+            flag("container", Environment),
+            flag("user", Environment),
+            flag("wait", Environment),
             flag("command", Environment),
             flag("preload", Environment),
             flag("follow_fork", Trusted),

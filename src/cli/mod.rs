@@ -26,6 +26,7 @@ mod replay;
 mod selection;
 pub mod settings;
 mod stray_pid;
+mod targets;
 #[cfg(test)]
 mod tests;
 mod verdict;
@@ -42,7 +43,7 @@ use crate::process::launch::Streams;
 use crate::session::{SourceChoice, TraceConfig, View};
 use crate::sinks::SinkConfig;
 pub use config::{Config, ConfigError};
-use config::{non_zero, parse_count, parse_period, parse_pid, parse_pids, parse_table_memory};
+use config::{non_zero, parse_count, parse_period, parse_table_memory};
 pub use debuginfod::DebuginfodArgs;
 pub use dialects::DialectArgs;
 pub use export::ExportArgs;
@@ -62,6 +63,8 @@ pub use record::RecordArgs;
 pub use replay::{DiffArgs, DifferenceArg, ReportArgs, TrendArg, TrendArgs};
 pub use selection::SelectionArgs;
 pub use stray_pid::StrayPid;
+pub use targets::TargetArgs;
+use targets::parse_wanted;
 pub use verdict::VerdictArgs;
 pub use view::ViewArgs;
 
@@ -164,8 +167,8 @@ pub struct LibraryArgs {
 /// Flags of `memleak doctor`.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// A process to look at.
-    #[arg(short = 'p', long = "pid", value_name = "PID")]
+    /// A process to look at, by its id or by a name that no other has.
+    #[arg(short = 'p', long = "pid", value_name = "PID|NAME")]
     pub pid: Option<String>,
     /// Trace the process for two seconds, and say what each way to trace it would cost, and which is recommended.
     #[arg(long, requires = "pid")]
@@ -178,9 +181,15 @@ pub struct DoctorArgs {
 /// Flags and arguments of a trace.
 #[derive(Debug, Args)]
 pub struct TraceArgs {
-    /// Process to trace; several are separated by commas, or -p is repeated.
-    #[arg(short = 'p', long = "pid", value_name = "PID", value_delimiter = ',')]
+    /// Process to trace, by its id or its name; several are separated by commas, or -p is repeated.
+    ///
+    /// A name is that of the process, or of its executable's file, and not a part of it; all processes that have it are traced, and
+    /// listed.
+    #[arg(short = 'p', long = "pid", value_name = "PID|NAME", value_delimiter = ',')]
     pub pid: Vec<String>,
+    /// What else processes are selected by.
+    #[command(flatten)]
+    pub targets: TargetArgs,
     /// Trace their children (fork, vfork, posix_spawn), too, before and after exec.
     ///
     /// Every process on the machine that allocates by the same files then runs into the probes and takes the time
@@ -293,7 +302,7 @@ impl TryFrom<DoctorArgs> for doctor::Options {
 
     fn try_from(args: DoctorArgs) -> Result<Self, ConfigError> {
         Ok(Self {
-            pid: args.pid.as_deref().map(parse_pid).transpose()?,
+            process: args.pid.as_deref().map(parse_wanted).transpose()?,
             measure: args.measure,
             format: args.format,
         })
@@ -310,11 +319,11 @@ impl TryFrom<TraceArgs> for Config {
     fn try_from(args: TraceArgs) -> Result<Self, ConfigError> {
         let preload = args.start.preload;
         let program = args.start.words()?;
-        let pids = match (args.pid.is_empty(), program.is_empty()) {
-            (false, false) => return Err(ConfigError::TwoTargets),
-            (false, true) => parse_pids(&args.pid)?,
-            (true, _) => Vec::new(),
-        };
+        let targets = args.targets.check(&args.pid)?;
+        let has_targets = !targets.pids.is_empty() || targets.select.is_some();
+        if has_targets && !program.is_empty() {
+            return Err(ConfigError::TwoTargets);
+        }
         let (format, destination) = args
             .output
             .check(args.record.record.is_some() || args.gate.writes())?;
@@ -354,7 +363,7 @@ impl TryFrom<TraceArgs> for Config {
             ("--verdict", args.view.verdict.is_some()),
         ];
         let of_processes = [&of_processes[..], &of_allocators].concat();
-        let is_process = !pids.is_empty() || !program.is_empty();
+        let is_process = has_targets || !program.is_empty();
         let kernel = args.kernel.check(is_process, &of_processes)?;
         let interval = args.interval.as_deref().map_or_else(
             || {
@@ -370,7 +379,8 @@ impl TryFrom<TraceArgs> for Config {
         let trace = TraceConfig {
             fast_paths: (&args.fast_paths).into(),
             first_instructions: args.fast_paths.probe_first_instructions,
-            pids,
+            pids: targets.pids,
+            found: Vec::new(),
             program,
             kernel,
             preload,
@@ -418,6 +428,10 @@ impl TryFrom<TraceArgs> for Config {
             gate,
             live,
         };
-        Ok(Self { trace, sinks })
+        Ok(Self {
+            trace,
+            select: targets.select,
+            sinks,
+        })
     }
 }

@@ -2,7 +2,8 @@
 
 use clap::{Args, ValueEnum};
 
-use super::config::{ConfigError, parse_pid, parse_verdict_limit};
+use super::config::{ConfigError, parse_verdict_limit};
+use super::targets::parse_wanted;
 use crate::commands::Format;
 use crate::commands::verdict::Options;
 use crate::reach::tags::{Tag, Tags};
@@ -12,8 +13,8 @@ use crate::sinks::gate::{SettingsError, parse};
 /// Flags of `memleak verdict`.
 #[derive(Debug, Args)]
 pub struct VerdictArgs {
-    /// The process.
-    #[arg(short = 'p', long = "pid", value_name = "PID")]
+    /// The process, by its id or by a name that no other has.
+    #[arg(short = 'p', long = "pid", value_name = "PID|NAME")]
     pub pid: String,
     /// Stop the threads that run while the memory is copied, for some 0.3 s per GiB.
     #[arg(long)]
@@ -58,7 +59,7 @@ impl TryFrom<VerdictArgs> for Options {
             return Err(ConfigError::OnlyOfTraces(condition.to_string()));
         }
         Ok(Self {
-            pid: parse_pid(&args.pid)?,
+            process: parse_wanted(&args.pid)?,
             settings: VerdictSettings {
                 stops: args.stop,
                 limit: limit.unwrap_or(default.limit),

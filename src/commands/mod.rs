@@ -3,6 +3,7 @@
 pub mod doctor;
 pub mod inspect;
 pub mod replay;
+pub mod targets;
 pub mod verdict;
 
 /// Form of the output of commands that make no reports.

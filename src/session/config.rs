@@ -12,6 +12,7 @@ use leak_report::render::{CallFormat, Reports};
 use crate::allocator::Selection;
 use crate::bpf::{AttachPath, FastPaths, SizeFilter, Walk};
 use crate::process::launch::Streams;
+use crate::process::select::Found;
 use crate::reach::tags::Tags;
 use crate::symbolize::debuginfod::DebuginfodSettings;
 
@@ -20,6 +21,8 @@ use crate::symbolize::debuginfod::DebuginfodSettings;
 pub struct TraceConfig {
     /// Processes to trace, each once; none if a program is started.
     pub pids: Vec<u32>,
+    /// Processes to trace that were found by what they are, each once: those that cannot be traced are left out.
+    pub found: Vec<Found>,
     /// Set if the kernel's own allocations are traced instead of processes.
     pub kernel: Option<KernelConfig>,
     /// Program to start and its arguments; empty if running processes are traced.
@@ -173,6 +176,7 @@ impl TraceConfig {
     pub fn of_process(pid: u32) -> Self {
         Self {
             pids: vec![pid],
+            found: Vec::new(),
             kernel: None,
             program: Vec::new(),
             preload: false,

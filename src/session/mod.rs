@@ -18,6 +18,7 @@ mod kernel_mode;
 mod kernel_report;
 mod lifecycle;
 mod live;
+mod members;
 mod memory;
 mod overhead;
 mod phases;
@@ -58,7 +59,7 @@ use crate::bpf::collect::{self, CallQueue, Moment};
 use crate::bpf::preflight;
 use crate::bpf::{Storage, Walk};
 use crate::process::launch::{Relay, Running, StoppedProgram};
-use crate::process::{History, Mappings, ModuleId, Modules, Target};
+use crate::process::{History, ModuleId, Modules, Target};
 use crate::symbolize::debuginfod::{Debuginfod, Patience};
 use crate::symbolize::{PerfMap, Symbolizer};
 use calls::CallTracer;
@@ -67,6 +68,7 @@ use leak_report::model::{CheckedWalks, InstanceEnd, Sampling, Snapshot};
 use leak_report::model::{Judgement, Module, Report};
 use leak_report::render::{ReportSink, Stage};
 use live::{Live, Prepared};
+use members::Members;
 use overhead::Meter;
 use phases::Phases;
 pub use preload::write_library;
@@ -205,8 +207,8 @@ impl<'obj> Session<'obj> {
         allow_open_files();
         let prepared = prepare(config, started)?;
         let symbolizer = Symbolizer::new(debug_roots(&prepared.targets)).with_servers(servers);
+        let pids: Vec<_> = prepared.targets.iter().map(Target::pid).collect();
         let live = Live::start(storages, config, prepared)?;
-        let pids: Vec<_> = config.pids.iter().copied().chain(started).collect();
         on_stage(&Stage::Attached { pids: &pids })?;
         if stopped.is_some() {
             on_stage(&Stage::Released)?;
@@ -479,25 +481,15 @@ impl Traced for Session<'_> {
 fn prepare(config: &TraceConfig, started: Option<u32>) -> anyhow::Result<Prepared> {
     let mut modules = Modules::new();
     let mut phases = Phases::begin();
-    let targets = config
-        .pids
-        .iter()
-        .copied()
-        .chain(started)
-        .map(|pid| Ok(Target::open(pid)?))
-        .collect::<anyhow::Result<Vec<_>>>()?;
-    let mappings = targets
-        .iter()
-        .map(|target| read_mappings(target, &mut modules))
-        .collect::<anyhow::Result<Vec<_>>>()?;
+    let mut members = Members::open(config, started, &mut modules)?;
     phases.end("read mappings");
-    let built = ModuleTables::default().build(&mappings, &modules, config.walk, |_| true);
+    let built = ModuleTables::default().build(&members.mappings, &modules, config.walk, |_| true);
     phases.end("build tables");
     let mut probes = AllocatorProbes::new(config.allocators.clone(), config.first_instructions);
     let found = probes.examine(modules.iter(), &modules);
     phases.end("find probes");
     if config.preload {
-        for (target, mappings) in targets.iter().zip(&mappings) {
+        for (target, mappings) in members.targets.iter().zip(&members.mappings) {
             preload::check(target.comm(), mappings, &modules, &probes)?;
         }
     }
@@ -505,7 +497,7 @@ fn prepare(config: &TraceConfig, started: Option<u32>) -> anyhow::Result<Prepare
     if let Some(missing) = probes::missing_by_request(&config.allocators, &found.problems, mapped()) {
         bail!("nothing to probe: {missing}");
     }
-    let sampling = match provider::choose(config, &targets, &mappings, &probes)? {
+    let sampling = match provider::choose(config, &members.targets, &members.mappings, &probes)? {
         Some(chosen) => {
             probes.use_announcements(chosen.distance);
             match config.max_overhead {
@@ -517,16 +509,10 @@ fn prepare(config: &TraceConfig, started: Option<u32>) -> anyhow::Result<Prepare
     };
     if config.is_of_blocks() && !probes.are_announced() {
         probes::log_discovery(&found);
-        let mut processes = targets.iter().zip(&mappings);
-        if let Some((target, _)) = processes.find(|(_, mappings)| !probes.any(mappings.module_ids())) {
-            let problems: Vec<_> = found.problems.iter().map(ToString::to_string).collect();
-            bail!(
-                "nothing to probe in process {}: {}",
-                target.pid(),
-                problems.join("; ")
-            );
-        }
+        let problems: Vec<_> = found.problems.iter().map(ToString::to_string).collect();
+        members.keep_probed(config, &probes, &problems)?;
     }
+    let Members { targets, mappings } = members;
     Ok(Prepared {
         mappings,
         targets,
@@ -536,22 +522,6 @@ fn prepare(config: &TraceConfig, started: Option<u32>) -> anyhow::Result<Prepare
         sampling,
         phases,
     })
-}
-
-fn read_mappings(target: &Target, modules: &mut Modules) -> anyhow::Result<Mappings> {
-    let mappings = target
-        .read_mappings(modules)
-        .with_context(|| format!("cannot read the mappings of process {}", target.pid()))?;
-    if mappings.malformed_lines() > 0 {
-        tracing::warn!(
-            "{} lines of the process's maps could not be read: stacks end in that code",
-            mappings.malformed_lines()
-        );
-    }
-    if mappings.entries().is_empty() {
-        bail!("process {} has no code mapped: it has just exited", target.pid());
-    }
-    Ok(mappings)
 }
 
 /// Directories to search for separate debug files: the root directory of each target, then our own.

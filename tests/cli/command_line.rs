@@ -36,11 +36,17 @@ pub(super) fn check_refused(output: &Output, parts: &[&str]) {
 #[test]
 fn invalid_command_lines_are_refused() {
     for (arguments, parts) in [
-        (&["-p"][..], &["--pid <PID>", "--help"][..]),
+        (&["-p"][..], &["--pid <PID|NAME>", "--help"][..]),
         (&["-p", "1", "--percpu"], &["--percpu", "without -p"]),
         (&["--follow-fork"], &["--follow-fork", "-p PID"]),
         (&["--table-memory", "1M"], &["--table-memory", "-p PID"]),
-        (&["-p", "bash"], &["`bash` is not a process id", "pidof"]),
+        (&["-p", "no-such-program"], &["named `no-such-program`", "--wait"]),
+        (&["-p", "1,"], &["-p needs a value"]),
+        (&["-p", "1", "--wait"], &["--wait waits for", "--container"]),
+        (
+            &["--unit", "nginx.service"],
+            &["bytes, blocks", "--systemd-unit nginx.service"],
+        ),
         (&["-p", "0"], &["start at 1"]),
         (&["-p", "99999999999"], &["99999999999"]),
         (&["-p", "1", "0"], &["`0` for INTERVAL", "above 0"]),
@@ -196,8 +202,8 @@ fn invalid_command_lines_are_refused() {
         ),
         (&["table"], &["<ELF>"]),
         (
-            &["doctor", "-p", "bash"],
-            &["`bash` is not a process id", "pidof"],
+            &["doctor", "-p", "no-such-program"],
+            &["named `no-such-program`", "ps -e"],
         ),
         (&["doctor", "--format", "xml"], &["xml", "text, json"]),
     ] {

@@ -29,6 +29,7 @@ use clap::{Arg, ArgAction, ArgMatches, FromArgMatches};
 use thiserror::Error;
 
 use super::help::{self, Page, Source};
+use super::targets::TARGET_FLAGS;
 use super::{Cli, Command};
 use crate::cli::config::{Config, ConfigError};
 use crate::commands::replay::{DifferenceOptions, ReportOptions, TrendOptions};
@@ -299,7 +300,11 @@ fn merge(
         let Some(setting) = check(flags, name, entry, &mut notes)? else {
             continue;
         };
-        let is_given = own.value_source(&setting.id) == Some(ValueSource::CommandLine);
+        let is_on_line = |id: &str| {
+            own.try_contains_id(id).is_ok() && own.value_source(id) == Some(ValueSource::CommandLine)
+        };
+        let is_target = TARGET_FLAGS.contains(&setting.id.as_str());
+        let is_given = is_on_line(&setting.id) || is_target && TARGET_FLAGS.into_iter().any(is_on_line);
         if !is_given && !known.contains(&setting.id) {
             known.push(setting.id.clone());
             waiting.push(setting);
@@ -471,7 +476,19 @@ pub fn one_line(error: &clap::Error) -> String {
         .collect();
     let first = first.join(" ");
     let line = first.strip_prefix("error: ").unwrap_or(&first);
-    format!("{line}{}", hint_of_pids(error))
+    format!("{line}{}{}", hint_of_pids(error), hint_of_units(error))
+}
+
+/// Hint for `--unit nginx.service`, as systemd's own tools name the flag.
+fn hint_of_units(error: &clap::Error) -> &'static str {
+    match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(flag))
+            if error.kind() == ErrorKind::InvalidValue && flag.starts_with("--unit ") =>
+        {
+            "; a unit of systemd is --systemd-unit, as in --systemd-unit nginx.service"
+        }
+        _ => "",
+    }
 }
 
 /// Hint for a stray number: `-p $(pidof server)` gives one for each process.

@@ -157,6 +157,22 @@ fn settings_yield() {
             .pids
             .is_empty()
     );
+    // However it names it: what it selects and what the environment selects are not to match together.
+    for line in [
+        "memleak --container web",
+        "memleak --systemd-unit web",
+        "memleak -p web",
+    ] {
+        let config = config(line, &[("MEMLEAK_PID", "3"), ("MEMLEAK_WAIT", "true")], &[]);
+        let select = config.select.expect("a target");
+        assert!(config.trace.pids.is_empty() && !select.waits, "{line}");
+    }
+    let waits = config(
+        "memleak",
+        &[("MEMLEAK_PID", "web"), ("MEMLEAK_WAIT", "true")],
+        &[],
+    );
+    assert!(waits.select.is_some_and(|select| select.waits));
     assert!(
         config("memleak --follow-fork", &[("MEMLEAK_PID", "3")], &[])
             .trace

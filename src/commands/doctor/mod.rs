@@ -12,18 +12,19 @@ mod runtime;
 mod system;
 mod text;
 
-use std::io::{self, Write};
+use std::io::Write;
 
-use super::Format;
+use super::{Format, targets};
+use crate::process::select::Wanted;
 use crate::sinks::output;
 pub use modules::{ModuleFinding, TableFinding};
 pub use process::ProcessFindings;
 
 /// Options of `memleak doctor`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Process to examine, if any.
-    pub pid: Option<u32>,
+    pub process: Option<Wanted>,
     /// Traces the process for a moment, and says what each way to trace it would cost.
     pub measure: bool,
     pub format: Format,
@@ -161,10 +162,15 @@ impl Diagnosis {
 }
 
 /// Examines everything and writes the findings. Returns whether a trace can work.
-pub fn run(options: Options, out: &mut dyn Write) -> io::Result<bool> {
+///
+/// # Errors
+///
+/// No process, or more than one, has the name that is given, or nothing can be written.
+pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<bool> {
+    let pid = options.process.as_ref().map(targets::find_one).transpose()?;
     let mut system = system::findings();
     system.extend(attach::findings());
-    let mut process = options.pid.map(process::examine);
+    let mut process = pid.map(process::examine);
     if let Some(process) = process.as_mut().filter(|_| options.measure) {
         process.measure();
     }

@@ -8,7 +8,8 @@ mod text;
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use super::Format;
+use super::{Format, targets};
+use crate::process::select::Wanted;
 use crate::session::{InUse, LostBlock, VerdictSettings, judge_in_use};
 use crate::sinks::gate::{Condition, check_blocks};
 use leak_report::model::Amount;
@@ -16,7 +17,7 @@ use leak_report::model::Amount;
 /// Options of `memleak verdict`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    pub pid: u32,
+    pub process: Wanted,
     pub settings: VerdictSettings,
     /// Conditions that must not be exceeded: [`Condition::is_of_blocks`].
     pub conditions: Vec<Condition>,
@@ -45,7 +46,7 @@ struct Group {
 ///
 /// No verdict is possible, or it cannot be written.
 pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<u8> {
-    let found = judge_in_use(options.pid, options.settings)?;
+    let found = judge_in_use(targets::find_one(&options.process)?, options.settings)?;
     let groups = groups(&found);
     match options.format {
         Format::Text => text::render(&found, &groups, options.list, out)?,

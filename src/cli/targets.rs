@@ -1,0 +1,152 @@
+//! Flags for which processes are traced: by number, name, systemd unit, cgroup, container, user.
+
+use clap::Args;
+
+use super::config::{ConfigError, check_pids, parse_pid};
+use crate::commands::targets::TargetOptions;
+use crate::process::select::{NameQuery, Selectors, UnitQuery, Wanted};
+
+/// Ids of the flags that name what is traced: of these, settings outside the command line yield to all that is on it.
+pub(super) const TARGET_FLAGS: [&str; 6] = ["pid", "systemd_unit", "cgroup", "container", "user", "wait"];
+
+/// Flags that select processes, besides `-p`.
+#[derive(Debug, Args)]
+pub struct TargetArgs {
+    /// Trace the processes of a unit of systemd: of its cgroup. A name without suffix is a service, and name@ is all instances
+    /// of a template.
+    ///
+    /// With several of -p, --systemd-unit, --cgroup, --container and --user, processes are traced that match all of them.
+    #[arg(long, value_name = "UNIT")]
+    pub systemd_unit: Option<String>,
+    /// Trace the processes of a cgroup and of those below it: a path below its mount (/sys/fs/cgroup), or one of /proc/PID/cgroup.
+    #[arg(long, value_name = "PATH")]
+    pub cgroup: Option<String>,
+    /// Trace the processes of a container of Docker, containerd, podman, CRI-O or Kubernetes: by its name, or by its ID or the
+    /// begin of that.
+    ///
+    /// In Kubernetes, names are POD, POD/CONTAINER, NAMESPACE/POD/CONTAINER. No daemon is asked.
+    #[arg(long, value_name = "NAME|ID")]
+    pub container: Option<String>,
+    /// Trace the processes of a user (the real user ID).
+    #[arg(long, value_name = "NAME|UID")]
+    pub user: Option<String>,
+    /// Wait until a process matches, and for each name of -p one.
+    #[arg(long)]
+    pub wait: bool,
+}
+
+/// What is traced: processes by their numbers, or what is to be looked for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Targets {
+    pub(super) pids: Vec<u32>,
+    pub(super) select: Option<TargetOptions>,
+}
+
+impl TargetArgs {
+    /// Checks them together with the values of `-p`.
+    pub(super) fn check(&self, given: &[String]) -> Result<Targets, ConfigError> {
+        let wanted = given
+            .iter()
+            .map(|text| parse_wanted(text))
+            .collect::<Result<Vec<_>, _>>()?;
+        let unit = self
+            .systemd_unit
+            .as_deref()
+            .map(|name| UnitQuery::new(name).ok_or_else(|| ConfigError::NotAUnit(name.to_owned())));
+        let others = [
+            ("--cgroup", &self.cgroup),
+            ("--container", &self.container),
+            ("--user", &self.user),
+        ];
+        if let Some((flag, _)) = others.iter().find(|(_, value)| value.as_deref() == Some("")) {
+            return Err(ConfigError::EmptyTarget(flag));
+        }
+        let selectors = Selectors {
+            wanted,
+            unit: unit.transpose()?,
+            cgroup: self.cgroup.clone(),
+            container: self.container.clone(),
+            user: self.user.clone(),
+        };
+        let pids: Vec<_> = selectors.pids().collect();
+        let pids = check_pids(&pids)?;
+        let is_selected = selectors.has_others() || pids.len() < selectors.wanted.len();
+        if self.wait && !is_selected {
+            return Err(ConfigError::NothingToWaitFor);
+        }
+        let waits = self.wait;
+        let select = is_selected.then_some(TargetOptions { selectors, waits });
+        Ok(Targets { pids, select })
+    }
+}
+
+/// Parses a value of `-p`: a number is a process, all else a name.
+pub(super) fn parse_wanted(text: &str) -> Result<Wanted, ConfigError> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if is_number {
+        return parse_pid(text).map(Wanted::Pid);
+    }
+    let name = NameQuery::new(text).ok_or(ConfigError::EmptyTarget("-p"))?;
+    Ok(Wanted::Name(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::{Cli, Config};
+
+    fn config(arguments: &str) -> Result<Config, ConfigError> {
+        let arguments = std::iter::once("memleak").chain(arguments.split_whitespace());
+        let cli = Cli::try_parse_from(arguments).expect("the command line parses");
+        cli.trace.try_into()
+    }
+
+    /// Numbers are processes, all else are names; either alone, or with other selectors.
+    #[test]
+    fn numbers_and_names() {
+        let plain = config("-p 3,4").expect("it makes sense");
+        assert_eq!((plain.trace.pids, plain.select), (vec![3, 4], None));
+        let mixed = config("-p 12,nginx -p redis-server").expect("it makes sense");
+        let select = mixed.select.expect("names");
+        let name = |name| Wanted::Name(NameQuery::new(name).expect("not empty"));
+        let expected = [Wanted::Pid(12), name("nginx"), name("redis-server")];
+        assert_eq!(select.selectors.wanted, expected);
+        assert!(!select.waits && mixed.trace.pids == [12] && mixed.trace.kernel.is_none());
+        for arguments in [
+            "--systemd-unit nginx",
+            "--cgroup /a",
+            "--container web --follow-fork",
+            "--user 0 -p 7",
+            "-p x --wait",
+            "--user www-data --wait",
+        ] {
+            let config = config(arguments).expect(arguments);
+            let select = config.select.expect(arguments);
+            assert_eq!(select.waits, arguments.contains("--wait"), "{arguments}");
+            assert_eq!(config.trace.kernel, None, "{arguments}");
+        }
+    }
+
+    /// Selectors that are empty, that cannot come true, or that do not go with a program or with the kernel, are refused.
+    #[test]
+    fn refused() {
+        for (arguments, part) in [
+            ("-p 7 --wait", "--wait waits for"),
+            ("--wait", "--wait waits for"),
+            ("--wait -- ls", "--wait waits for"),
+            ("-p nginx -- ls", "start one: use only one"),
+            ("--container a -c ls", "start one: use only one"),
+            ("--systemd-unit a/b", "`a/b` is not the name of a unit"),
+            ("--user= -p 1", "--user needs a value"),
+            ("-p nginx,", "-p needs a value"),
+            ("-p nginx --percpu", "--percpu applies to the kernel"),
+            ("-p 1,nginx,1", "process 1 is given twice"),
+            ("-p 0,nginx", "0 is not a process id"),
+        ] {
+            let error = config(arguments).expect_err(arguments).to_string();
+            assert!(error.contains(part), "{arguments}: {error}");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Finds the processes that a command is about, and says which they are.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::bail;
+
+use crate::bpf::{Capacity, preflight};
+use crate::process;
+use crate::process::select::{Found, SelectError, Selection, Selectors, Wanted};
+use crate::session::TraceConfig;
+
+/// Time between two searches.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Searches that find something, at most, before it is traced. A program that needs no library but its loader, as with musl, takes
+/// all of them.
+const MAX_TRIES: u32 = 10;
+
+/// Processes to look for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetOptions {
+    pub selectors: Selectors,
+    /// True if it is waited for what is not there.
+    pub waits: bool,
+}
+
+/// Finds the processes to trace, and adds them to the settings of the trace. Waits for them if that is wanted, until `stop` is
+/// set.
+///
+/// # Errors
+///
+/// Nothing matches, or too much, or the wait was ended; or nothing can be traced at all, which is not waited for.
+pub fn find(options: &TargetOptions, stop: &AtomicBool, trace: &mut TraceConfig) -> anyhow::Result<()> {
+    let mut selection = Selection::new(options.selectors.clone())?;
+    let found = match selection.scan() {
+        Err(SelectError::Nothing(nothing)) if options.waits => {
+            preflight::check()?;
+            tracing::info!("waiting: {}", nothing.what());
+            wait(&mut selection, stop)?
+        }
+        found => found?,
+    };
+    let is_given = |found: &&Found| trace.pids.contains(&found.pid);
+    let given = found.iter().filter(is_given).count();
+    check_number(trace.pids.len() + found.len() - given)?;
+    match &found[..] {
+        [_] => tracing::info!("process {}", Found::list(&found)),
+        _ => tracing::info!("{} processes: {}", found.len(), Found::list(&found)),
+    }
+    trace.found = found;
+    trace.found.retain(|found| !trace.pids.contains(&found.pid));
+    Ok(())
+}
+
+/// Searches until something matches, and a moment longer: until two searches find the same, as servers start others.
+fn wait(selection: &mut Selection, stop: &AtomicBool) -> anyhow::Result<Vec<Found>> {
+    let mut last = Vec::new();
+    let mut tries = 0;
+    loop {
+        if stop.load(Ordering::Relaxed) {
+            bail!("ended while waiting: nothing was traced");
+        }
+        thread::sleep(PAUSE);
+        match selection.scan() {
+            Ok(found) if tries >= MAX_TRIES || found == last && !found.iter().any(is_loading) => {
+                return Ok(found);
+            }
+            Ok(found) => {
+                last = found;
+                tries += 1;
+            }
+            Err(SelectError::Nothing(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// True if a process may still be loading its libraries: it has mapped code of its program and of one file more, its loader.
+fn is_loading(found: &Found) -> bool {
+    let maps = process::maps_of(found.pid).unwrap_or_default();
+    let code = maps.iter().filter(|entry| entry.executable && entry.inode != 0);
+    let files: BTreeSet<_> = code.map(|entry| (entry.device, entry.inode)).collect();
+    files.len() == 2
+}
+
+fn check_number(count: usize) -> anyhow::Result<()> {
+    let max = Capacity::MAX_PROCESSES;
+    if u32::try_from(count).is_ok_and(|count| count <= max) {
+        return Ok(());
+    }
+    bail!(
+        "{count} processes match, and at most {max} can be traced at once: narrow them with -p NAME, --systemd-unit, --cgroup, \
+         --container or --user together, or give pids"
+    )
+}
+
+/// Finds the one process that a command is about.
+///
+/// # Errors
+///
+/// None or several have the name.
+pub fn find_one(wanted: &Wanted) -> anyhow::Result<u32> {
+    if let Wanted::Pid(pid) = wanted {
+        return Ok(*pid);
+    }
+    let mut selection = Selection::new(Selectors {
+        wanted: vec![wanted.clone()],
+        ..Selectors::default()
+    })?;
+    match &selection.scan().map_err(without_wait)?[..] {
+        [found] => Ok(found.pid),
+        found => bail!(
+            "one process is looked at, and {} have this name: give the pid of one of {}",
+            found.len(),
+            Found::list(found)
+        ),
+    }
+}
+
+/// The error of a command that cannot wait.
+fn without_wait(error: SelectError) -> anyhow::Error {
+    match error {
+        SelectError::Nothing(nothing) => nothing.without_wait().into(),
+        SelectError::Ambiguous(_)
+        | SelectError::NoSuchUser(_)
+        | SelectError::User { .. }
+        | SelectError::Proc { .. } => error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As many processes as can be traced are accepted, and one more is not.
+    #[test]
+    fn numbers() {
+        assert!(check_number(63).is_ok());
+        let error = check_number(64).expect_err("too many").to_string();
+        assert!(error.contains("64 processes match, and at most 63"), "{error}");
+    }
+}
