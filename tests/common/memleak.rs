@@ -73,6 +73,18 @@ impl Memleak {
         Self::start(command, flags, &[interval])
     }
 
+    /// Attaches to the processes that `flags` select.
+    #[track_caller]
+    pub fn attach_selected(flags: &[&str]) -> Self {
+        Self::attach_selected_by(Command::new(env!("CARGO_BIN_EXE_memleak")), flags)
+    }
+
+    /// Attaches as [`Memleak::attach_selected`] does, by a command that becomes memleak.
+    #[track_caller]
+    pub fn attach_selected_by(command: Command, flags: &[&str]) -> Self {
+        Self::start(command, flags, &[NO_INTERVAL])
+    }
+
     #[track_caller]
     fn start(mut command: Command, flags: &[&str], interval: &[&str]) -> Self {
         end_if_only_compiled();

@@ -31,6 +31,7 @@ mod services;
 mod snapshots;
 mod start;
 mod target;
+mod targets;
 mod verdict;
 mod view;
 
