@@ -68,6 +68,8 @@ const MAX_PAGES: u32 = 1 << 26;
 /// Everything that a trace needs before it is attached, whichever way that is done.
 pub(super) struct Prepared {
     pub(super) targets: Vec<Target>,
+    /// Pids of targets that can be left out if they have ended.
+    pub(super) found: Vec<u32>,
     pub(super) modules: Modules,
     pub(super) built: BuiltTables,
     pub(super) probes: AllocatorProbes,
@@ -250,8 +252,16 @@ impl<'obj> Live<'obj> {
         self.phases.end("store tables");
         for target in &prepared.targets {
             let pid = target.pid();
+            // Attaching to those before it has taken a while.
+            if prepared.found.contains(&pid) && target.has_exited() {
+                tracing::warn!("left out: process {pid} has exited");
+                continue;
+            }
             self.add_target(target)
                 .with_context(|| format!("cannot trace process {pid}"))?;
+        }
+        if self.processes.is_empty() {
+            bail!("all processes that were found have exited");
         }
         self.read_not_announced();
         if let Some(regions) = &mut self.regions {

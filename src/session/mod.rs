@@ -514,6 +514,7 @@ fn prepare(config: &TraceConfig, started: Option<u32>) -> anyhow::Result<Prepare
     }
     let Members { targets, mappings } = members;
     Ok(Prepared {
+        found: config.found.iter().map(|found| found.pid).collect(),
         mappings,
         targets,
         modules,

@@ -467,6 +467,39 @@ fn what_cannot_be_traced_is_left_out() {
     );
 }
 
+/// Processes that end while memleak attaches to all that it has found do not end the trace of the others.
+#[test]
+fn some_end_meanwhile() {
+    require_root();
+    let path = build("ending", "ending-target", &RELEASE);
+    let mut programs: Vec<_> = (0..8).map(|_| start(&path, "2")).collect();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_memleak"))
+        .args(["-p", "ending-target", "--format", "json", "1d"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("memleak was built");
+    let reports = Lines::of(child.stdout.take().expect("a pipe"), "memleak");
+    let messages = Lines::of(child.stderr.take().expect("a pipe"), "memleak");
+    let first = messages.next().expect("a message");
+    assert!(first.contains("8 processes: "), "{first}");
+    for program in programs.drain(4..) {
+        drop(program);
+        std::thread::sleep(Duration::from_millis(40));
+    }
+    while !messages.next().expect("it attaches").contains("tracing ") {}
+    for program in &mut programs {
+        program.step("done");
+    }
+    signal(child.id(), "INT");
+    let report = Report::parse(&reports.rest().pop().expect("a report"));
+    let expected = programs.iter().map(|program| (program.pid(), 2));
+    let traced = leaks(&report);
+    assert!({ expected }.all(|one| traced.contains(&one)), "{traced:?}");
+    assert!(child.wait().expect("a child of ours").success());
+}
+
 /// A redis server, as Debian ships it, by its name; others may run, so in a cgroup of its own.
 #[test]
 fn redis() {

@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use super::cgroup::{components, is_unit};
 use super::container::{self, Container, Named};
-use super::{NameQuery, Seen, Selectors, matches_name};
+use super::{NameQuery, Seen, Selectors, UnitQuery, matches_name};
 
 /// Minimum likeness of a name to be suggested (1: equal).
 const LIKENESS: f64 = 0.6;
@@ -101,12 +101,14 @@ impl Search<'_> {
             let name = name.as_str().rsplit('/').next().unwrap_or_default();
             return nearest(name, names.flatten(), |name| name);
         }
-        if let Some(unit) = &self.selectors.unit {
+        let is_inside = |unit: &UnitQuery| self.seen.iter().any(|(_, cgroups)| unit.find(cgroups).is_some());
+        if let Some(unit) = self.selectors.unit.as_ref().filter(|unit| !is_inside(unit)) {
             let cgroups = self.seen.iter().flat_map(|(_, cgroups)| cgroups.components());
             let units = cgroups.filter(|name| is_unit(name)).map(str::to_owned);
             return nearest(unit.as_str(), units, stem);
         }
         if let Some(path) = &self.selectors.cgroup {
+            let given = path.trim_end_matches('/');
             let last = components(path).last().unwrap_or_default();
             let paths = self.seen.iter().flat_map(|(_, cgroups)| cgroups.paths());
             let is_like = |path: &&str| {
@@ -114,7 +116,8 @@ impl Search<'_> {
                     .last()
                     .is_some_and(|name| likeness(last, name) >= LIKENESS)
             };
-            let paths: BTreeSet<_> = paths.filter(is_like).map(str::to_owned).collect();
+            let paths = paths.filter(|path| !given.ends_with(path)).filter(is_like);
+            let paths: BTreeSet<_> = paths.map(str::to_owned).collect();
             return paths.into_iter().take(MAX_NEAR).collect();
         }
         let container = self.selectors.container.as_deref();
