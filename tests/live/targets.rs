@@ -267,7 +267,9 @@ fn containers_by_name() {
         format!("machine.slice/libpod-{podman}.scope"),
         format!("kubepods/pod1/{pod}"),
     ];
-    let cgroups = cgroups.map(|cgroup| Cgroup::make(&unified, &cgroup));
+    // Each below a directory of its own, which nothing else keeps from being removed.
+    let names = ["docker", "podman", "pod"].map(|name| format!("memleak-{name}-{}", std::process::id()));
+    let cgroups = [0, 1, 2].map(|at| Cgroup::make(&unified, &format!("{}/{}", names[at], cgroups[at])));
     let mut programs = [start(&path, "2"), start(&path, "4"), start(&path, "6")];
     for (cgroup, program) in cgroups.iter().zip(&programs) {
         cgroup.add(program);
