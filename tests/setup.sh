@@ -14,6 +14,8 @@ build_packages='clang g++ libc6-dbg libelf-dev make pkg-config'
 dist_packages='libelf-dev xz-utils zlib1g-dev python3 binutils'
 # What compiles for arm64 on another machine.
 arm64_packages='g++-aarch64-linux-gnu gcc-aarch64-linux-gnu'
+# What is traced on x86-64's kernels besides programs of tests.
+traced_packages='python3'
 # What boots other kernels: of either machine, of x86-64, of arm64.
 guest_packages='binutils busybox-static cpio'
 amd64_guest_packages='qemu-system-x86'
@@ -155,9 +157,9 @@ kernels)
     machine=build
     for kernel in "$@"; do
         case $kernel in
-        own) ;;
+        own) packages="$packages $traced_packages" ;;
         *-arm64*) machine=arm64 packages="$packages $guest_packages $arm64_guest_packages" ;;
-        *) packages="$packages $guest_packages $amd64_guest_packages" ;;
+        *) packages="$packages $traced_packages $guest_packages $amd64_guest_packages" ;;
         esac
     done
     check_toolchain "$machine"
