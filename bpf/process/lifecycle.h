@@ -17,6 +17,7 @@
 #include "process/freed.h"
 #include "process/pids.h"
 #include "process/processes.h"
+#include "python/codes.h"
 #include "store/block_table.h"
 #include "store/young.h"
 
@@ -92,8 +93,8 @@ static __always_inline void record_instance(u32 instance, u32 slot, struct begin
 /* A child of fork has its parent's interpreter at first. */
 static __always_inline void begin_python(u32 instance, u32 slot, struct beginning *beginning)
 {
-	struct python_layout *to = &python_layouts[slot & (MAX_PROCESSES - 1)];
-	struct python_layout *from = &python_layouts[beginning->parent_slot & (MAX_PROCESSES - 1)];
+	struct python_layout *to = python_layout_at(slot);
+	struct python_layout *from = python_layout_at(beginning->parent_slot);
 
 	to->instance = 0;
 	if (beginning->origin != ORIGIN_FORKED || !from->instance || from->instance != beginning->parent)

@@ -45,11 +45,6 @@ static __always_inline u64 thread_pointer(void)
 	return task->thread.THREAD_POINTER;
 }
 
-static __always_inline struct python_layout *python_layout_at(u32 slot)
-{
-	return &python_layouts[slot & (MAX_PROCESSES - 1)];
-}
-
 /* Reads a thread state into `walk->state`. Returns false if it is not that of the current thread. */
 static __always_inline bool read_thread_state(struct python_walk *walk, struct python_layout *layout, u64 state, u64 thread)
 {
@@ -244,12 +239,6 @@ static long read_python_frame(u64 step, struct python_step *context)
 		code |= PYTHON_IS_ENTRY;
 	add_python_frame(walk, code, instruction);
 	return 0;
-}
-
-/* Returns the place of the chains with a hash among those that were found last; such a word has the other bits of the hash, and the chain. */
-static __always_inline u64 *recent_chain(u64 hash)
-{
-	return &python_recent[hash & (PYTHON_RECENT - 1)];
 }
 
 /*

@@ -17,6 +17,17 @@
 #include "seam.h"
 #include "store/scratch.h"
 
+static __always_inline struct python_layout *python_layout_at(u32 slot)
+{
+	return &python_layouts[slot & (MAX_PROCESSES - 1)];
+}
+
+/* Returns the place of the chains with a hash among those that were found last; such a word has the other bits of the hash, and the chain. */
+static __always_inline u64 *recent_chain(u64 hash)
+{
+	return &python_recent[hash & (PYTHON_RECENT - 1)];
+}
+
 /* Reads the word, a multiple of 8, at an offset in what was read; `mask` is its room less 1. */
 static __always_inline u64 python_word(u8 *from, u32 at, u32 mask)
 {
@@ -307,13 +318,12 @@ __noinline u32 store_python_chain(u32 key)
 		return 0;
 	storing.walk = walk;
 	storing.instance = instance_of(scratch->wanted.owner);
-	storing.layout = &python_layouts[slot_of(scratch->wanted.owner) & (MAX_PROCESSES - 1)];
+	storing.layout = python_layout_at(slot_of(scratch->wanted.owner));
 	storing.hash = mix(walk->end, storing.instance);
 	bpf_loop(walk->frame_count, name_python_frame, &storing, 0);
 	known = bpf_map_lookup_elem(&python_chain_numbers, &storing.hash);
 	number = known ? *known : add_python_chain(walk, storing.hash);
 	if (number)
-		*(volatile u64 *)&python_recent[walk->hash & (PYTHON_RECENT - 1)] =
-			(walk->hash & ~(u64)(PYTHON_CHAINS - 1)) | number;
+		*(volatile u64 *)recent_chain(walk->hash) = (walk->hash & ~(u64)(PYTHON_CHAINS - 1)) | number;
 	return number;
 }

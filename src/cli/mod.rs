@@ -187,7 +187,7 @@ pub struct TraceArgs {
     /// listed.
     #[arg(short = 'p', long = "pid", value_name = "PID|NAME", value_delimiter = ',')]
     pub pid: Vec<String>,
-    /// What else processes are selected by.
+    /// Other properties by which processes are selected.
     #[command(flatten)]
     pub targets: TargetArgs,
     /// Trace their children (fork, vfork, posix_spawn), too, before and after exec.

@@ -35,7 +35,7 @@ pub struct TargetArgs {
     pub wait: bool,
 }
 
-/// What is traced: processes by their numbers, or what is to be looked for.
+/// Targets of a trace: processes by their numbers, or what is to be looked for.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Targets {
     pub(super) pids: Vec<u32>,

@@ -141,6 +141,9 @@ impl Live<'_> {
         let Some(pythons) = self.kernel.pythons() else {
             return;
         };
+        if self.python.reads == Reads::Nothing {
+            return;
+        }
         let found = self.python.in_mappings(mappings, &self.modules);
         let Some((interpreter, module, bias)) = found else {
             return;

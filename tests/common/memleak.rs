@@ -14,6 +14,20 @@ pub struct Memleak {
     seen_messages: Vec<String>,
 }
 
+/// Starts it without input. Returns the lines of its reports, and of its messages.
+#[track_caller]
+pub fn spawn(command: &mut Command) -> (Child, Lines, Lines) {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("memleak was built");
+    let reports = Lines::of(child.stdout.take().expect("a pipe"), "memleak");
+    let messages = Lines::of(child.stderr.take().expect("a pipe"), "memleak");
+    (child, reports, messages)
+}
+
 /// Longer than any test: such a trace reports when it is told to end.
 const NO_INTERVAL: &str = "1d";
 
@@ -94,17 +108,7 @@ impl Memleak {
             true => &[][..],
             false => &["--format", "json"],
         };
-        let mut child = command
-            .args(format)
-            .args(flags)
-            .args(interval)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("memleak was built");
-        let reports = Lines::of(child.stdout.take().expect("a pipe"), "memleak");
-        let messages = Lines::of(child.stderr.take().expect("a pipe"), "memleak");
+        let (child, reports, messages) = spawn(command.args(format).args(flags).args(interval));
         let mut memleak = Self {
             child,
             reports,

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::memleak::Memleak;
+use crate::common::memleak::{Memleak, spawn};
 use crate::common::program::{
-    Lines, PATIENCE, Program, compile_as, directory, require_root, run_tool, signal, stock,
+    PATIENCE, Program, compile_as, directory, require_root, run_tool, signal, stock,
 };
 use crate::common::report::Report;
 
@@ -356,15 +356,9 @@ fn waits_for_a_start() {
     let path = build("waits", "late-target", &RELEASE);
     let waiting = || {
         require_root();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_memleak"))
-            .args(["-p", "late-target", "--wait", "--format", "json", "1d"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("memleak was built");
-        let reports = Lines::of(child.stdout.take().expect("a pipe"), "memleak");
-        let messages = Lines::of(child.stderr.take().expect("a pipe"), "memleak");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_memleak"));
+        command.args(["-p", "late-target", "--wait", "--format", "json", "1d"]);
+        let (child, reports, messages) = spawn(&mut command);
         let first = messages.next().expect("a message");
         assert!(
             first.contains("waiting: no process is named `late-target` yet"),
@@ -475,15 +469,9 @@ fn some_end_meanwhile() {
     require_root();
     let path = build("ending", "ending-target", &RELEASE);
     let mut programs: Vec<_> = (0..8).map(|_| start(&path, "2")).collect();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_memleak"))
-        .args(["-p", "ending-target", "--format", "json", "1d"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("memleak was built");
-    let reports = Lines::of(child.stdout.take().expect("a pipe"), "memleak");
-    let messages = Lines::of(child.stderr.take().expect("a pipe"), "memleak");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_memleak"));
+    command.args(["-p", "ending-target", "--format", "json", "1d"]);
+    let (mut child, reports, messages) = spawn(&mut command);
     let first = messages.next().expect("a message");
     assert!(first.contains("8 processes: "), "{first}");
     for program in programs.drain(4..) {
