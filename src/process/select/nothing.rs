@@ -10,6 +10,8 @@ use super::{NameQuery, Seen, Selectors, UnitQuery, matches_name};
 
 /// Minimum likeness of a name to be suggested (1: equal).
 const LIKENESS: f64 = 0.6;
+/// Likeness below that of the nearest name at which others are suggested, too.
+const NEAR: f64 = 0.1;
 /// Names that are suggested at most.
 const MAX_NEAR: usize = 3;
 
@@ -140,6 +142,8 @@ fn nearest(name: &str, names: impl Iterator<Item = String>, part: fn(&str) -> &s
         .collect();
     like.retain(|(likeness, _)| *likeness >= LIKENESS);
     like.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+    let best = like.first().map_or(0.0, |(likeness, _)| *likeness);
+    like.retain(|(likeness, _)| best - likeness <= NEAR);
     like.into_iter().map(|(_, name)| name).take(MAX_NEAR).collect()
 }
 
