@@ -7,25 +7,52 @@
 #include "maps.h"
 #include "walk/unwind.h"
 
-/* Binary logarithm of the number of slots of one cache: slot and 32-bit tag cover all ADDRESS_BITS. */
+/* Binary logarithm of the number of slots of one cache: slot and 32-bit tag cover all bits of a place in a region. */
 enum cache_shape {
-	CACHE_BITS = ADDRESS_BITS - 32,
+	/* Highest bits of an address, by which regions are told apart; those that are cached need fewer. */
+	REGION_BITS = 5,
+	CACHED_REGION_BITS = 2,
+	PLACE_BITS = ADDRESS_BITS - REGION_BITS,
+	CACHE_BITS = PLACE_BITS + CACHED_REGION_BITS - 32,
 };
 
+/* Regions with code: of programs that are linked to a fixed place, of other programs (at two thirds of all), and of what is mapped. */
+enum cached_region {
+	REGION_FIXED = 0,
+	REGION_PROGRAM = (1 << REGION_BITS) * 2 / 3,
+	REGION_MAPPED = (1 << REGION_BITS) - 1,
+};
+
+/* Returns 1 if two numbers below 2^63 are equal, else 0, without a branch. */
+static __always_inline u64 are_equal(u64 a, u64 b)
+{
+	u64 equal = ((a ^ b) - 1) >> 63;
+
+	OPAQUE(equal);
+	return equal;
+}
+
+/* No tag: of addresses that are in none of these regions. */
+#define NO_TAG (1ULL << 32)
+
 /*
- * Returns the cache slot for an address, and in `tag` the tag that its entry must have.
+ * Returns the cache slot for an address, and in `tag` the tag that its entry must have, or NO_TAG or more.
  *
- * Multiplication by an odd number permutes the addresses of ADDRESS_BITS. The product's high bits select the slot, and the
- * 32 bits below are the tag, so slot and tag identify exactly one address. The bit between tag and rule is set if the rule
- * is valid only while its mapping is, which must be verified again.
+ * Multiplication by an odd number permutes the numbers of some bits. The product's high bits select the slot, and the 32 bits
+ * below are the tag, so slot and tag identify exactly one address of the regions. The bit between tag and rule is set if the
+ * rule is valid only while its mapping is, which must be verified again.
  */
 static __always_inline volatile u64 *cache_slot(u32 list, u64 address, u64 *tag)
 {
-	u64 mixed = address * 0x9e3779b97f4a7c15ULL & ((1ULL << ADDRESS_BITS) - 1);
-	u32 slot = (list << CACHE_BITS | (u32)(mixed >> (ADDRESS_BITS - CACHE_BITS))) & cache_mask;
+	u64 region = address >> PLACE_BITS;
+	u64 number = are_equal(region, REGION_PROGRAM) | are_equal(region, REGION_MAPPED) << 1;
+	u64 is_cached = number | are_equal(region, REGION_FIXED);
+	u64 key = number << PLACE_BITS | (address & ((1ULL << PLACE_BITS) - 1));
+	u64 mixed = key * 0x9e3779b97f4a7c15ULL & ((1ULL << (CACHE_BITS + 32)) - 1);
+	u32 slot = (list << CACHE_BITS | (u32)(mixed >> 32)) & cache_mask;
 	u64 *cache = rule_cache;
 
-	*tag = mixed & ((1ULL << (ADDRESS_BITS - CACHE_BITS)) - 1);
+	*tag = (mixed & 0xffffffff) | (((is_cached - 1) >> 63) * NO_TAG);
 	OPAQUE(cache);
 	return (volatile u64 *)&cache[slot];
 }
@@ -49,7 +76,7 @@ static __always_inline u32 cached_rule(struct walk *walk)
 	u64 entry = takes(walk_cache, fast) ? *cached : 0;
 	u32 rule = entry & 0x7fffffff;
 	u64 unsettled = entry >> 31 & 1;
-	u64 misses = (entry >> 32 ^ tag) | address >> ADDRESS_BITS;
+	u64 misses = entry >> 32 ^ tag;
 	struct mapping *mapping;
 
 	if (!misses && rule && (!unsettled || is_verified(&walk->list_state, address)))
@@ -58,7 +85,7 @@ static __always_inline u32 cached_rule(struct walk *walk)
 	if (!mapping)
 		return rule;
 	unsettled = mapping->trust != TRUST_SETTLED;
-	if (takes(walk_cache, fast) && is_cacheable(walk, rule))
+	if (takes(walk_cache, fast) && is_cacheable(walk, rule) && tag < NO_TAG)
 		*cached = tag << 32 | unsettled << 31 | rule;
 	return rule;
 }
@@ -68,7 +95,7 @@ static __always_inline u32 plain_rule(u32 list, u64 pc)
 {
 	u64 tag;
 	u64 entry = *cache_slot(list, pc - 1, &tag);
-	u64 misses = (entry >> 32 ^ tag) | (pc - 1) >> ADDRESS_BITS | (entry >> 31 & 1);
+	u64 misses = (entry >> 32 ^ tag) | (entry >> 31 & 1);
 
 	return misses ? RULE_NONE : entry & 0x7fffffff;
 }
