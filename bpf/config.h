@@ -39,6 +39,8 @@ const volatile u32 fault_function = 0;
 const volatile u32 page_shift = 12;
 /* Random number that the choice of pages depends on (-s). */
 const volatile u64 page_seed = 0;
+/* Tells user space of changes that can make a process one of the selected ones, or another. */
+const volatile bool follow_members = false;
 /* Process slots in use, slot 0 included. */
 const volatile u32 slot_count = 1;
 /* Mask of words of the table store. */

@@ -21,7 +21,7 @@ SEC(".bss.tables") u32 tables[64];
  * user address. Written by user space; read by walks. Size: from the target's mappings. */
 SEC(".bss.mappings") struct mapping mappings[1];
 
-/* Two caches of 2^CACHE_BITS rules per process slot, one per mapping list. An entry is a rule of 31 bits, a bit that is set
+/* Two caches of 2^CACHE_BITS rules per process slot, one per mapping list (fast/rule_cache.h). An entry is a rule of 31 bits, a bit that is set
  * if its mapping must be verified, and a tag that makes hits exact. Written by walks; cleared by user space. */
 SEC(".bss.cache") u64 rule_cache[1];
 
@@ -45,9 +45,11 @@ SEC(".bss.processes") struct process processes[MAX_PROCESSES];
 /* Instances, by number. Written when one begins and ends; read by user space. */
 SEC(".bss.instances") struct instance instances[MAX_INSTANCES];
 
-/* Number of the next instance: incremented atomically by both sides. */
+/* Number of the next instance, incremented atomically by both sides, and a mark that both set. */
 SEC(".bss.numbers") struct numbers {
 	u64 next_instance;
+	/* Set with the event of a change among the selected processes, until user space looks: one event is enough. */
+	u64 members_changed;
 } numbers;
 
 /* Process id (tgid) to owner, see process/processes.h. Written when instances begin and end; read by probes.

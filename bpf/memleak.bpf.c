@@ -217,6 +217,14 @@ int process_fork(u64 *ctx)
 	return 0;
 }
 
+/* Runs when a process or a thread is put into another cgroup. */
+SEC("tp_btf/cgroup_attach_task")
+int cgroup_attach(u64 *ctx)
+{
+	members_change();
+	return 0;
+}
+
 /* Removes the blocks of ended instances, and what is noted of them. Run by user space. */
 SEC("syscall")
 int forget_blocks(void *ctx)

@@ -31,7 +31,7 @@ enum limits {
 	/* Frames that one walk inspects, in total, to find saved registers (END_LOOK_LIMIT). */
 	MAX_LOOKS = 4096,
 	/* Process slots; slot 0 belongs to none, see struct process. */
-	MAX_PROCESSES = 64,
+	MAX_PROCESSES = 2048,
 	/* Instance numbers in one trace; processes beyond are not traced and counted as lost. */
 	MAX_INSTANCES = 1 << 16,
 	/* Processes without a slot that share a traced one's memory (vfork). */
@@ -227,6 +227,8 @@ enum instance_end {
 	INSTANCE_RUNS = 0,
 	INSTANCE_EXITED = 1,
 	INSTANCE_EXECED = 2,
+	/* It runs, and is not traced any more. */
+	INSTANCE_LEFT = 3,
 };
 
 /* An instance, by its number. All fields but `end` are written when it begins. */
@@ -533,6 +535,8 @@ enum event_kind {
 	EVENT_SAVES_WANTED = 3,
 	/* The program that memleak has started is stopped where it is about to end. */
 	EVENT_HELD = 4,
+	/* A process may belong to the selected ones now, or no longer. */
+	EVENT_MEMBERS = 5,
 };
 
 struct event {

@@ -138,23 +138,37 @@ static __always_inline void close_slot(u32 slot)
 	send_event(EVENT_LIFECYCLE, 0, 0);
 }
 
+/* Takes slot `number` + 1 if it is free, and ends the search. */
+static long take_if_free(u64 number, u32 *taken)
+{
+	u32 slot = number + 1;
+	u64 *state = &process_at(slot)->state;
+
+	if (*(volatile u64 *)state != SLOT_FREE || __sync_val_compare_and_swap(state, SLOT_FREE, SLOT_TAKEN) != SLOT_FREE)
+		return 0;
+	*taken = slot;
+	return 1;
+}
+
 /* Begins an instance in a free slot, if there is one. */
 static __always_inline void begin_in_free_slot(struct beginning *beginning)
 {
-	for (u32 slot = 1; slot < MAX_PROCESSES; slot++) {
-		u64 *state = &processes[slot].state;
+	u32 slot = 0;
 
-		if (slot >= slot_count)
-			break;
-		if (*(volatile u64 *)state != SLOT_FREE ||
-		    __sync_val_compare_and_swap(state, SLOT_FREE, SLOT_TAKEN) != SLOT_FREE)
-			continue;
-		if (begin_in_slot(slot, beginning))
-			return;
+	bpf_loop(slot_count - 1, take_if_free, &slot, 0);
+	if (slot && begin_in_slot(slot, beginning))
+		return;
+	if (slot)
 		close_slot(slot);
-		break;
-	}
 	count(COUNTER_LOST_PROCESS);
+}
+
+/* Tells user space that a process may belong to the selected ones now, or no longer. */
+static __always_inline void members_change(void)
+{
+	if (follow_members && !*(volatile u64 *)&numbers.members_changed &&
+	    !__sync_lock_test_and_set(&numbers.members_changed, 1))
+		send_event(EVENT_MEMBERS, 0, 0);
 }
 
 /* Abandons the current thread's call, if any: the thread or its program ends. */
@@ -177,8 +191,13 @@ static __always_inline void task_renamed(struct task_struct___read *task)
 	u32 tgid = current_tgid();
 	u64 owner;
 
-	if ((u32)task->pid != (u32)bpf_get_current_pid_tgid() || !task->mm || task->mm->map_count != 1)
+	if ((u32)task->pid != (u32)bpf_get_current_pid_tgid() || !task->mm)
 		return;
+	if (task->mm->map_count != 1) {
+		if (task->pid == task->tgid)
+			members_change();
+		return;
+	}
 	owner = owner_of_process(tgid);
 	if (!owner || process_at(slot_of(owner))->tgid != tgid)
 		return;
@@ -200,6 +219,7 @@ static __always_inline void process_executes(bool by_other_thread)
 	};
 
 	abandon_call();
+	members_change();
 	if (!owner) {
 		bpf_map_delete_elem(&owners, &tgid);
 		return;
@@ -265,8 +285,11 @@ static __always_inline void process_forks(struct task_struct___read *parent, str
 	u64 owner;
 	u32 tgid;
 
+	if (child->tgid == parent->tgid)
+		return;
+	members_change();
 	/* Where every block must be known, so must those of a process that shares the memory. */
-	if (child->tgid == parent->tgid || !(follow_fork || (notes_frees && child->mm == parent->mm)))
+	if (!(follow_fork || (notes_frees && child->mm == parent->mm)))
 		return;
 	owner = owner_of_process(visible_tgid(parent, parent->tgid));
 	if (!owner)

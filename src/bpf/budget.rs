@@ -30,7 +30,7 @@ const MEASURED: &[Row] = &[
         AttachPath::Session,
         Walk::Dwarf,
         Sampling::All,
-        115_227,
+        135_941,
     ),
     (
         "allocation_session",
@@ -58,7 +58,7 @@ const MEASURED: &[Row] = &[
         AttachPath::Multi,
         Walk::Dwarf,
         Sampling::All,
-        109_850,
+        128_363,
     ),
     (
         "allocation_return",
@@ -72,7 +72,7 @@ const MEASURED: &[Row] = &[
         AttachPath::Session,
         Walk::Dwarf,
         SAMPLED,
-        128_797,
+        149_524,
     ),
     (
         "mmap_begins",
@@ -86,7 +86,7 @@ const MEASURED: &[Row] = &[
         AttachPath::Session,
         Walk::Dwarf,
         Sampling::All,
-        87_579,
+        108_242,
     ),
     ("mmap_entry", AttachPath::Session, Walk::Dwarf, Sampling::All, 140),
     (
@@ -96,7 +96,13 @@ const MEASURED: &[Row] = &[
         Sampling::All,
         87_626,
     ),
-    ("page_fault", AttachPath::Perf, Walk::Dwarf, Sampling::All, 88_294),
+    (
+        "page_fault",
+        AttachPath::Perf,
+        Walk::Dwarf,
+        Sampling::All,
+        108_898,
+    ),
     (
         "free_entry",
         AttachPath::Session,
@@ -110,7 +116,7 @@ const MEASURED: &[Row] = &[
         AttachPath::Session,
         Walk::Dwarf,
         GOVERNED,
-        131_133,
+        151_863,
     ),
     ("free_entry", AttachPath::Session, Walk::Dwarf, GOVERNED, 6_636),
     (
@@ -118,14 +124,14 @@ const MEASURED: &[Row] = &[
         AttachPath::Session,
         Walk::Dwarf,
         Sampling::All,
-        53,
+        92,
     ),
     (
         "process_exec",
         AttachPath::Session,
         Walk::Dwarf,
         Sampling::All,
-        1_343,
+        1_698,
     ),
     (
         "process_exit",
@@ -139,7 +145,7 @@ const MEASURED: &[Row] = &[
         AttachPath::Multi,
         Walk::Dwarf,
         PROVIDED,
-        94_514,
+        115_201,
     ),
     ("usdt_free", AttachPath::Multi, Walk::Dwarf, PROVIDED, 1_268),
     (
@@ -147,7 +153,7 @@ const MEASURED: &[Row] = &[
         AttachPath::Session,
         Walk::Dwarf,
         Sampling::All,
-        346,
+        442,
     ),
     (
         "forget_blocks",
@@ -160,7 +166,7 @@ const MEASURED: &[Row] = &[
 
 /// Programs that note which memory blocks were freed from: as [`MEASURED`], walks by unwind tables, all blocks.
 const MEASURED_WITH_FREES: &[(&str, AttachPath, u64)] = &[
-    ("allocation_session", AttachPath::Session, 103_889),
+    ("allocation_session", AttachPath::Session, 127_533),
     ("allocation_entry", AttachPath::Multi, 7_983),
     ("free_entry", AttachPath::Multi, 4_282),
     ("forget_blocks", AttachPath::Multi, 139),
@@ -191,6 +197,7 @@ fn taken(
         fast_paths: FastPaths::default(),
         attach,
         follow_fork: true,
+        follow_members: true,
         regions,
         frees,
         held: Some(1),

@@ -89,6 +89,8 @@ pub struct Capacity {
 impl Capacity {
     /// Maximum number of processes traced at once.
     pub const MAX_PROCESSES: u32 = limits::MAX_PROCESSES.0 - 1;
+    /// Number of processes up to which each has room for many mappings.
+    pub const FEW_PROCESSES: u32 = 63;
     /// Stack records with fixed meanings. A capacity of a power of two minus these wastes no memory.
     pub const FIXED_STACKS: u32 = limits::FIRST_STACK.0;
 }
@@ -119,6 +121,8 @@ pub struct Settings {
     pub attach: AttachPath,
     /// Traces the children of traced processes, too.
     pub follow_fork: bool,
+    /// Tells of processes that may belong to the selected ones now, or no longer.
+    pub follow_members: bool,
     /// How mapping calls are traced; `None` if they are not.
     pub regions: Option<CallHooks>,
     /// How mapping calls are followed to note which memory blocks were freed from; `None` if that is not noted. Not with
@@ -158,8 +162,9 @@ const FRAMES_PER_STACK: u32 = 64;
 // The verifier follows offsets of up to 512 MiB into an array; all of these stay below.
 /// Maximum number of words of unwind tables: 256 MiB.
 const MAX_TABLE_WORDS: u32 = 1 << 26;
-/// Maximum number of mappings of one process: 128 MiB for all processes.
+/// Maximum number of mappings of one process, and of all lists: 256 MiB.
 const MAX_MAPPINGS: u32 = 1 << 14;
+const MAX_MAPPING_ENTRIES: u32 = 1 << 22;
 /// Maximum number of stack records: 256 MiB.
 const MAX_STACKS: u32 = 1 << 22;
 /// Maximum number of stored frames: 256 MiB.
@@ -255,15 +260,17 @@ impl Sizes {
             .saturating_mul(FRAMES_PER_STACK)
             .clamp(1, MAX_FRAME_ENTRIES);
         let slots = capacity.processes.saturating_add(1);
+        let lists = 2 * power_of_two("number of processes", slots, limits::MAX_PROCESSES.0)?;
+        let mappings = power_of_two("number of mappings", capacity.mappings, MAX_MAPPINGS)?;
         let records = stack_capacity.saturating_add(capacity.stand_ins);
         let stacks = power_of_two("number of stacks", records, MAX_STACKS)?;
         Ok(Self {
             table_words: power_of_two("table memory", capacity.table_words.max(64), MAX_TABLE_WORDS)?,
-            mappings: power_of_two("number of mappings", capacity.mappings, MAX_MAPPINGS)?,
+            mappings: mappings.min(MAX_MAPPING_ENTRIES / lists),
             slots,
+            lists,
             memos: MEMOS,
             young: 1,
-            lists: 2 * power_of_two("number of processes", slots, limits::MAX_PROCESSES.0)?,
             stacks,
             stack_capacity,
             stand_ins: capacity.stand_ins,
@@ -382,6 +389,7 @@ fn choose_programs(object: &mut OpenMemleakSkel<'_>, settings: &Settings) {
     programs.allocation_return.set_autoload(!session && probed);
     programs.exit_hook.set_autoload(settings.held.is_some());
     programs.python_code_end.set_autoload(settings.python);
+    programs.cgroup_attach.set_autoload(settings.follow_members);
     programs.allocation_entry.set_autoload(probed);
     programs.free_entry.set_autoload(probed);
     programs.calibration_session.set_autoload(session);
@@ -426,6 +434,7 @@ fn set_knobs(object: &mut OpenMemleakSkel<'_>, settings: &Settings, sizes: &Size
     knobs.walk_memo = settings.fast_paths.memo;
     knobs.check_walks = settings.fast_paths.checked;
     knobs.follow_fork = settings.follow_fork;
+    knobs.follow_members = settings.follow_members;
     knobs.pid_namespace = pid_namespace();
     knobs.held_process = settings.held.unwrap_or(0);
     knobs.notes_frees = settings.frees.is_some();

@@ -232,15 +232,18 @@ impl<'obj> Kernel<'obj> {
         }
     }
 
-    /// Starts to follow fork, exec and exit of the traced processes.
-    pub fn watch(&self) -> Result<Watch, libbpf_rs::Error> {
+    /// Starts to follow fork, exec and exit of the traced processes; with `members`, also what can change who is selected.
+    pub fn watch(&self, members: bool) -> Result<Watch, libbpf_rs::Error> {
         let programs = &self.skeleton.progs;
-        let links = [
+        let mut links = vec![
             programs.process_exit.attach()?,
             programs.process_exec.attach()?,
             programs.process_rename.attach()?,
             programs.process_fork.attach()?,
         ];
+        if members {
+            links.push(programs.cgroup_attach.attach()?);
+        }
         Ok(Watch(links))
     }
 
@@ -307,4 +310,4 @@ impl<'obj> Kernel<'obj> {
 }
 
 /// Links of the programs that follow processes; dropping it detaches them.
-pub struct Watch(#[allow(dead_code, reason = "held for its drop")] [Link; 4]);
+pub struct Watch(#[allow(dead_code, reason = "held for its drop")] Vec<Link>);

@@ -146,18 +146,40 @@ impl Processes {
         }))
     }
 
+    /// Returns whether a slot and an instance number are left.
+    pub fn has_room(&self) -> bool {
+        let is_free = |slot| self.state(slot) == SlotState::FREE;
+        self.next() < limits::MAX_INSTANCES.0 && (1..self.slot_count).any(is_free)
+    }
+
+    /// Ends an instance that is not traced any more; does nothing if the kernel side has ended it.
+    pub fn leave(&self, instance: &Instance) {
+        self.end_as(instance, instance_end::INSTANCE_LEFT);
+    }
+
     /// Ends an instance whose process has exited before the kernel side knew of it; does nothing if the kernel side has
     /// ended it.
     pub fn end(&self, instance: &Instance) {
+        self.end_as(instance, instance_end::INSTANCE_EXITED);
+    }
+
+    fn end_as(&self, instance: &Instance, end: instance_end) {
         let state = self.state(instance.slot);
         if state.instance() != instance.number || !self.exchange(instance.slot, state, SlotState::CLOSED) {
             return;
         }
         if let [_, _, origin_and_end, ..] = self.record(instance.number) {
-            origin_and_end.fetch_or(u64::from(instance_end::INSTANCE_EXITED.0) << 8, Ordering::SeqCst);
+            origin_and_end.fetch_or(u64::from(end.0) << 8, Ordering::SeqCst);
         }
         // The kernel side may have deleted it in the meantime.
         _ = self.owners.delete(&instance.pid.to_ne_bytes());
+    }
+
+    /// Asks to be told of the next change among the selected processes.
+    pub fn await_members(&self) {
+        if let [_, changed, ..] = self.numbers.words() {
+            changed.store(0, Ordering::SeqCst);
+        }
     }
 
     /// Slots whose instance has ended, which can be freed once no walk uses them.
@@ -168,9 +190,12 @@ impl Processes {
             .collect()
     }
 
-    /// Frees slots that are closed.
+    /// Frees slots that are closed, and whose lists no walk uses any more.
     pub fn free(&self, slots: &[u32]) {
         for &slot in slots {
+            if let [_, _, epochs, ..] = self.process(slot) {
+                epochs.store(0, Ordering::SeqCst);
+            }
             self.exchange(slot, SlotState::CLOSED, SlotState::FREE);
         }
     }
@@ -219,6 +244,7 @@ impl Processes {
         [
             (instance_end::INSTANCE_EXITED, InstanceEnd::Exited),
             (instance_end::INSTANCE_EXECED, InstanceEnd::Execed),
+            (instance_end::INSTANCE_LEFT, InstanceEnd::Left),
         ]
         .into_iter()
         .find_map(|(known, meaning)| (known.0 == end).then_some(meaning))

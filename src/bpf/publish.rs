@@ -128,8 +128,8 @@ impl Publisher {
         let active_list = usize::from(generation & 1 == 1);
         let list = 2 * slot as usize + active_list;
         let is_first = seen == SlotState::begun(seen.instance());
-        if is_first {
-            // A process that shared the memory of the previous instance may still walk with one of its lists.
+        if is_first && epochs.load(Ordering::SeqCst) != 0 {
+            // A process that shared the memory of the instance that was replaced may still walk with one of its lists.
             self.await_walks()?;
         }
         // Repeats since a child can meanwhile have borrowed from another child.

@@ -61,6 +61,11 @@ pub enum ConfigError {
     SamePid(u32),
     #[error("{count} processes are too many: at most {max} can be traced at once")]
     TooManyPids { count: usize, max: u32 },
+    #[error(
+        "at most {} processes can be traced at once: give --max-processes no more than that",
+        Capacity::MAX_PROCESSES
+    )]
+    TooManyProcesses,
     #[error("invalid value `{text}` for {flag}: {error}; for example, {example}")]
     Unit {
         flag: &'static str,

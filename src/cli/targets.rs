@@ -2,7 +2,8 @@
 
 use clap::Args;
 
-use super::config::{ConfigError, check_pids, parse_pid};
+use super::config::{ConfigError, check_pids, non_zero, parse_pid};
+use crate::bpf::Capacity;
 use crate::commands::targets::TargetOptions;
 use crate::process::select::{NameQuery, Selectors, UnitQuery, Wanted};
 
@@ -33,6 +34,13 @@ pub struct TargetArgs {
     /// Wait until a process matches, and for each name of -p one.
     #[arg(long)]
     pub wait: bool,
+    /// Processes that can be traced at once, up to 2047; more are counted as lost. Without it, as many as are found; if others can
+    /// come, four times as many, and 63 at least.
+    ///
+    /// Each takes 192 KiB of memory in the kernel, or 96 KiB if there is room for more than 63, for a number that is rounded up to a
+    /// power of two.
+    #[arg(long, value_name = "N")]
+    pub max_processes: Option<u32>,
 }
 
 /// Targets of a trace: processes by their numbers, or what is to be looked for.
@@ -40,6 +48,7 @@ pub struct TargetArgs {
 pub(super) struct Targets {
     pub(super) pids: Vec<u32>,
     pub(super) select: Option<TargetOptions>,
+    pub(super) max_processes: Option<u32>,
 }
 
 impl TargetArgs {
@@ -76,7 +85,29 @@ impl TargetArgs {
         }
         let waits = self.wait;
         let select = is_selected.then_some(TargetOptions { selectors, waits });
-        Ok(Targets { pids, select })
+        let max_processes = self.max_processes.map(check_max_processes).transpose()?;
+        if let Some(max) = max_processes
+            && pids.len() > max as usize
+        {
+            return Err(ConfigError::TooManyPids {
+                count: pids.len(),
+                max,
+            });
+        }
+        Ok(Targets {
+            pids,
+            select,
+            max_processes,
+        })
+    }
+}
+
+/// Checks the number of processes that can be traced at once.
+fn check_max_processes(given: u32) -> Result<u32, ConfigError> {
+    let given = non_zero("--max-processes", given)?;
+    match given <= Capacity::MAX_PROCESSES {
+        true => Ok(given),
+        false => Err(ConfigError::TooManyProcesses),
     }
 }
 
@@ -144,6 +175,12 @@ mod tests {
             ("-p nginx --percpu", "--percpu applies to the kernel"),
             ("-p 1,nginx,1", "process 1 is given twice"),
             ("-p 0,nginx", "0 is not a process id"),
+            (
+                "-p 1,2 --max-processes 1",
+                "2 processes are too many: at most 1 can be",
+            ),
+            ("-p 1 --max-processes 0", "--max-processes must be above 0"),
+            ("-p nginx --max-processes 2048", "at most 2047 processes"),
         ] {
             let error = config(arguments).expect_err(arguments).to_string();
             assert!(error.contains(part), "{arguments}: {error}");

@@ -153,9 +153,12 @@ fn several_processes() {
         );
     }
     let many = |count: u32| (1..=count).map(|pid| format!("-p {pid} ")).collect::<String>();
-    assert!(config(&many(63)).is_ok());
-    let too_many = ConfigError::TooManyPids { count: 64, max: 63 };
-    assert_eq!(config(&many(64)), Err(too_many));
+    assert!(config(&many(2047)).is_ok());
+    let too_many = ConfigError::TooManyPids {
+        count: 2048,
+        max: 2047,
+    };
+    assert_eq!(config(&many(2048)), Err(too_many));
 }
 
 /// Without a process, the kernel's own allocations are traced; with one, they are not.

@@ -45,7 +45,8 @@ pub fn find(options: &TargetOptions, stop: &AtomicBool, trace: &mut TraceConfig)
     };
     let is_given = |found: &&Found| trace.pids.contains(&found.pid);
     let given = found.iter().filter(is_given).count();
-    check_number(trace.pids.len() + found.len() - given)?;
+    let max = trace.max_processes.unwrap_or(Capacity::MAX_PROCESSES);
+    check_number(trace.pids.len() + found.len() - given, max)?;
     match &found[..] {
         [_] => tracing::info!("process {}", Found::list(&found)),
         _ => tracing::info!("{} processes: {}", found.len(), Found::list(&found)),
@@ -86,8 +87,7 @@ fn is_loading(found: &Found) -> bool {
     files.len() == 2
 }
 
-fn check_number(count: usize) -> anyhow::Result<()> {
-    let max = Capacity::MAX_PROCESSES;
+fn check_number(count: usize, max: u32) -> anyhow::Result<()> {
     if u32::try_from(count).is_ok_and(|count| count <= max) {
         return Ok(());
     }
@@ -138,8 +138,8 @@ mod tests {
     /// As many processes as can be traced are accepted, and one more is not.
     #[test]
     fn numbers() {
-        assert!(check_number(63).is_ok());
-        let error = check_number(64).expect_err("too many").to_string();
+        assert!(check_number(63, 63).is_ok());
+        let error = check_number(64, 63).expect_err("too many").to_string();
         assert!(error.contains("64 processes match, and at most 63"), "{error}");
     }
 }

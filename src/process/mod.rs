@@ -194,11 +194,12 @@ impl Target {
         self.start_time
     }
 
-    /// Resident memory in bytes, or `None` if the process is gone.
-    pub fn resident_bytes(&self) -> Option<u64> {
+    /// Bytes of resident memory that is not of files, or `None` if the process is gone.
+    pub fn anonymous_bytes(&self) -> Option<u64> {
         let statm = fs::read_to_string(format!("/proc/{}/statm", self.pid())).ok()?;
-        let pages: u64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
-        pages.checked_mul(pages::bytes())
+        let mut pages = statm.split_ascii_whitespace().skip(1).map(str::parse::<u64>);
+        let (resident, of_files) = (pages.next()?.ok()?, pages.next()?.ok()?);
+        resident.saturating_sub(of_files).checked_mul(pages::bytes())
     }
 
     /// True if it has ended, or is a zombie. One small read; an `exec` is not an end.

@@ -10,11 +10,14 @@ use leak_report::model::{ListLimits, NameStyle, Quantity, Sampling};
 use leak_report::render::{CallFormat, Reports};
 
 use crate::allocator::Selection;
-use crate::bpf::{AttachPath, FastPaths, SizeFilter, Walk};
+use crate::bpf::{AttachPath, Capacity, FastPaths, SizeFilter, Walk};
 use crate::process::launch::Streams;
-use crate::process::select::Found;
+use crate::process::select::{Found, Selectors};
 use crate::reach::tags::Tags;
 use crate::symbolize::debuginfod::DebuginfodSettings;
+
+/// Processes that can be traced at once, for each one at the start, if others can come.
+const ROOM_PER_PROCESS: u32 = 4;
 
 /// Settings of a trace; each value is valid by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +26,8 @@ pub struct TraceConfig {
     pub pids: Vec<u32>,
     /// Processes to trace that were found by what they are, each once: those that cannot be traced are left out.
     pub found: Vec<Found>,
+    /// Properties of these, by which others that come later are traced, too, and those that lose them no longer.
+    pub members: Option<Selectors>,
     /// Set if the kernel's own allocations are traced instead of processes.
     pub kernel: Option<KernelConfig>,
     /// Program to start and its arguments; empty if running processes are traced.
@@ -31,6 +36,8 @@ pub struct TraceConfig {
     pub preload: bool,
     /// True if child processes are traced too.
     pub follow_fork: bool,
+    /// Maximum number of processes that are traced at once; by default some more than at the start, if others can come.
+    pub max_processes: Option<u32>,
     /// True if mappings are accounted instead of what allocator functions allocate.
     pub mmap: bool,
     /// True if pages are accounted instead, by page faults.
@@ -177,6 +184,7 @@ impl TraceConfig {
         Self {
             pids: vec![pid],
             found: Vec::new(),
+            members: None,
             kernel: None,
             program: Vec::new(),
             preload: false,
@@ -197,6 +205,7 @@ impl TraceConfig {
             sampling: Sampling::All,
             max_overhead: None,
             sizes: None,
+            max_processes: None,
             max_blocks: None,
             max_stacks: None,
             table_memory: None,
@@ -205,6 +214,19 @@ impl TraceConfig {
             count: None,
             duration: None,
         }
+    }
+
+    /// Number of processes that can be traced at once if `count` are at the start.
+    pub(super) fn room_for_processes(&self, count: usize) -> u32 {
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        let usual = match self.follow_fork || self.members.is_some() {
+            true => count
+                .saturating_mul(ROOM_PER_PROCESS)
+                .max(Capacity::FEW_PROCESSES),
+            false => count,
+        };
+        let room = self.max_processes.unwrap_or(usual).max(count);
+        room.min(Capacity::MAX_PROCESSES)
     }
 
     /// Returns whether functions of allocators are probed, or their USDT probes.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use unwind_tables::addr::Avma;
 
+use super::attachments::Attachments;
 use super::live::Live;
 use super::process::Process;
 use super::reload::Reloads;
@@ -23,6 +24,9 @@ const MIN_PAUSE: Duration = Duration::from_millis(250);
 /// Minimum pause as a multiple of the time that the last removal took: less than 5 % of the time is spent on it.
 const PAUSE_PER_WORK: u32 = 20;
 
+/// Pause between two looks for ends that the kernel side has missed.
+const LOOK_PAUSE: Duration = Duration::from_millis(500);
+
 /// Progress through the kernel side's record of instances.
 #[derive(Debug, Default)]
 pub(super) struct Lifecycle {
@@ -33,6 +37,8 @@ pub(super) struct Lifecycle {
     /// True if an instance has ended since the block table was cleared.
     to_forget: bool,
     forget_not_before: Option<Instant>,
+    /// Time at which to look again for ends that the kernel side has missed.
+    next_look: Option<Instant>,
 }
 
 impl Live<'_> {
@@ -67,16 +73,24 @@ impl Live<'_> {
         self.processes.values().any(Process::is_live)
     }
 
-    fn observe_ends(&self) -> Vec<(u32, InstanceEnd)> {
+    fn observe_ends(&mut self) -> Vec<(u32, InstanceEnd)> {
         let kernel = &self.kernel.processes;
         let live = self.processes.iter().filter(|(_, process)| process.is_live());
-        live.filter_map(|(&number, process)| {
-            if kernel.ended(number).is_none() && process.target.as_ref().is_some_and(Target::has_exited) {
-                kernel.end(&process.instance);
-            }
-            Some((number, kernel.ended(number)?))
-        })
-        .collect()
+        // Only an end that the kernel side has missed takes a look at the process: it was begun at that moment.
+        let looks = self.lifecycle.next_look.is_none_or(|next| Instant::now() >= next);
+        let ended: Vec<_> = live
+            .filter_map(|(&number, process)| {
+                let has_exited = || process.target.as_ref().is_some_and(Target::has_exited);
+                if looks && kernel.ended(number).is_none() && has_exited() {
+                    kernel.end(&process.instance);
+                }
+                Some((number, kernel.ended(number)?))
+            })
+            .collect();
+        if looks {
+            self.lifecycle.next_look = Some(Instant::now() + LOOK_PAUSE);
+        }
+        ended
     }
 
     /// Returns whether all were seen: an instance may have its number, but not yet its record.
@@ -119,6 +133,7 @@ impl Live<'_> {
                     process.attached = attached;
                 }
                 process.is_given = parent.is_given;
+                process.is_member = parent.is_member;
                 if process.is_given {
                     tracing::info!("{} now runs {}", process.facts.pid, process.facts.comm);
                 }
@@ -139,11 +154,28 @@ impl Live<'_> {
         let (comm, pid) = (&process.facts.comm, process.facts.pid);
         if process.is_given && end == InstanceEnd::Exited {
             tracing::info!("{comm} ({pid}) has exited");
+        } else if end == InstanceEnd::Left {
+            tracing::info!("{comm} ({pid}) is no longer traced: it does not match any more");
         } else {
             tracing::debug!("{comm} ({pid}) has ended: {end:?}");
         }
         process.end(end);
         self.lifecycle.to_forget = true;
+    }
+
+    /// Returns whether another process can be traced.
+    pub(super) fn has_room(&self) -> bool {
+        self.kernel.processes.has_room()
+    }
+
+    /// Ends to trace an instance that runs on.
+    pub(super) fn leave(&mut self, number: u32) {
+        let Some(process) = self.processes.get_mut(&number) else {
+            return;
+        };
+        let attached = std::mem::take(&mut process.attached);
+        Attachments::detach([attached]);
+        self.kernel.processes.leave(&process.instance);
     }
 
     /// Handles events: notes which mappings to read again, and provides saves at once.
@@ -161,7 +193,7 @@ impl Live<'_> {
                     self.is_held = true;
                     continue;
                 }
-                Event::Lifecycle | Event::Unknown => continue,
+                Event::Lifecycle | Event::Members | Event::Unknown => continue,
             };
             let Some(process) = self.processes.get_mut(&instance) else {
                 continue;

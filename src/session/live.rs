@@ -5,14 +5,13 @@
 use leak_report::model::{CallTrace, Sampling};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
-use std::ops::Range;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use unwind_tables::addr::Avma;
 
 use super::TraceConfig;
 use super::attachments::Attachments;
+use super::capacity;
 use super::deferred::CodeOverTime;
 use super::faults::PageLedger;
 use super::phases::Phases;
@@ -28,36 +27,16 @@ use crate::bpf::collect::{EventQueue, WalkQueue};
 use crate::bpf::monotonic_nanoseconds;
 use crate::bpf::preflight;
 use crate::bpf::{
-    Capacity, FaultSettings, Hold, Kernel, Published, Reading, RegionWatch, Settings, Storage, Walk, Watch,
+    FaultSettings, Hold, Kernel, Published, Reading, RegionWatch, Settings, Storage, Walk, Watch,
     detach_at_once,
 };
 use crate::process::touched::Choice;
 use crate::process::{History, Mappings, Modules, Target};
 use leak_report::render::counted;
 
-/// Factor on the mappings at the start, as room for libraries that are loaded later.
-const MAPPINGS_HEADROOM: usize = 4;
-/// Factor on the table words at the start, as room for libraries that are loaded later.
-const TABLES_HEADROOM: usize = 2;
-const MIN_MAPPINGS: usize = 1 << 10;
-const MIN_TABLE_WORDS: usize = 1 << 20;
-/// Factor on the table words at the start if children, which may execute other programs, are traced.
-const FOLLOWED_TABLES_HEADROOM: usize = 4;
-const MIN_FOLLOWED_TABLE_WORDS: usize = 1 << 23;
-
-/// Default size of the block table: one block per this many resident bytes.
-const RESIDENT_BYTES_PER_BLOCK: u64 = 64;
-const MIN_BLOCKS: u32 = 1 << 20;
-const MAX_BLOCKS: u32 = 1 << 25;
-
-/// Default size of the stack table: one stack per this many bytes of code. clang, with a hundred megabytes of code,
-/// allocates from 124 000 stacks. Each takes 640 bytes, in this program's memory too.
-const CODE_BYTES_PER_STACK: u64 = 512;
-const MIN_STACKS: u32 = 1 << 16;
-const MAX_STACKS: u32 = 1 << 17;
-/// Walks that user space finishes whose blocks are outstanding. One library, while memleak waits for a CPU, can allocate some
-/// thousand: libsqlite3 and OpenSSL each 4000 blocks when they are loaded, which they keep.
-const STAND_INS: u32 = 1 << 15;
+/// Maximum number of processes with probes of their own. Each adds some 50 ns to a trap of all others, and takes a tenth of a second to
+/// attach and to detach; but shared probes are a trap for every process that has mapped the same files, traced or not.
+const MAX_PROBED_APART: usize = 16;
 
 /// Maximum pieces of mappings per process: by default the kernel allows 65,530 (vm.max_map_count), but merges
 /// neighbours that are alike. Some 100 MB.
@@ -83,7 +62,7 @@ pub(super) struct Prepared {
 /// A running trace. Dropping it detaches.
 pub(super) struct Live<'obj> {
     // First, so dropped first: probes must be detached before what they use is dropped.
-    /// Attachments for all processes; only with `follow_fork`.
+    /// Attachments for all processes; only with `shares_probes`.
     pub(super) attached: Attachments,
     /// Lets the started program go on if it is stopped at its end: after probes are detached. `None` if it is not to be stopped.
     pub(super) hold: Option<Hold>,
@@ -103,6 +82,8 @@ pub(super) struct Live<'obj> {
     pub(super) walk: Walk,
     pub(super) checks_walks: bool,
     pub(super) follow_fork: bool,
+    /// True if one set of probes is for all processes, and not one for each.
+    pub(super) shares_probes: bool,
     /// True if reports list single blocks.
     pub(super) lists_blocks: bool,
     pub(super) tables: ModuleTables,
@@ -172,13 +153,14 @@ impl<'obj> Live<'obj> {
             .filter(|_| config.view.verdict.is_some())
             .and_then(Hold::of);
         // A program that has not begun to run, and children, can execute one with Python.
-        let may_come = config.follow_fork || started.is_some();
+        let may_come = config.follow_fork || config.members.is_some() || started.is_some();
         let python = PythonTracing::start(config.python, may_come, prepared);
         let settings = Settings {
             walk: config.walk,
             fast_paths: config.fast_paths,
             attach: way.path,
             follow_fork: config.follow_fork,
+            follow_members: config.members.is_some(),
             regions: way.regions,
             frees: way.frees,
             faults,
@@ -188,7 +170,7 @@ impl<'obj> Live<'obj> {
             calls: config.calls.map_or(CallTrace::Off, |calls| calls.trace),
             held: hold.as_ref().and(started),
             python: python.reads_frames(),
-            capacity: capacity(config, prepared),
+            capacity: capacity::of(config, prepared),
         };
         let pids: Vec<_> = prepared
             .targets
@@ -204,7 +186,9 @@ impl<'obj> Live<'obj> {
             hold,
             is_held: false,
             processes: BTreeMap::new(),
-            _watch: kernel.watch().context("cannot follow processes")?,
+            _watch: kernel
+                .watch(config.members.is_some())
+                .context("cannot follow processes")?,
             _given: given.transpose().context("cannot follow mapping calls")?,
             regions: config
                 .mmap
@@ -216,6 +200,7 @@ impl<'obj> Live<'obj> {
             walk: config.walk,
             checks_walks: config.fast_paths.checked,
             follow_fork: config.follow_fork,
+            shares_probes: config.follow_fork || prepared.targets.len() > MAX_PROBED_APART,
             lists_blocks: config.view.list.is_some(),
             tables: ModuleTables::default(),
             modules: std::mem::take(&mut prepared.modules),
@@ -252,17 +237,27 @@ impl<'obj> Live<'obj> {
         self.phases.end("store tables");
         for target in &prepared.targets {
             let pid = target.pid();
-            // Attaching to those before it has taken a while.
+            // Publishing those before it has taken a while.
             if prepared.found.contains(&pid) && target.has_exited() {
                 tracing::warn!("left out: process {pid} has exited");
                 continue;
             }
-            self.add_target(target)
+            self.begin_target(target)
                 .with_context(|| format!("cannot trace process {pid}"))?;
         }
+        self.phases.end("publish mappings");
+        for number in self.processes.keys().copied().collect::<Vec<_>>() {
+            self.attach_new(number).with_context(|| {
+                let pid = self.processes.get(&number).map_or(0, |process| process.facts.pid);
+                format!("cannot trace process {pid}")
+            })?;
+        }
+        self.phases.end("attach");
         if self.processes.is_empty() {
             bail!("all processes that were found have exited");
         }
+        let numbers: Vec<_> = self.processes.keys().copied().collect();
+        self.note_memory(&numbers);
         self.read_not_announced();
         if let Some(regions) = &mut self.regions {
             // Only after walks have what they need: mapping calls before this are older than the trace.
@@ -276,26 +271,37 @@ impl<'obj> Live<'obj> {
         Ok(())
     }
 
-    /// Begins to trace a running process: publishes its mappings, then attaches its probes.
-    fn add_target(&mut self, found: &Target) -> anyhow::Result<()> {
-        let pid = found.pid();
-        let target = Target::open(pid)?;
+    /// Begins an instance for a running process, and publishes its mappings.
+    fn begin_target(&mut self, found: &Target) -> anyhow::Result<()> {
+        let target = Target::open(found.pid())?;
         if target.start_time() != found.start_time() {
             bail!("it has exited, and another process has its pid now");
         }
-        let begun = self.kernel.processes.begin(pid);
+        let number = self.begin_opened(target)?;
+        self.reload(number).map(drop)
+    }
+
+    fn begin_opened(&mut self, target: Target) -> anyhow::Result<u32> {
+        let begun = self.kernel.processes.begin(target.pid());
         let instance = begun
             .context("cannot name it to the kernel side")?
             .context("there is no room for more processes")?;
         let number = instance.number;
         let process = Process::new(instance, Some(target), History::default());
         self.processes.insert(number, process);
-        self.reload(number)?;
-        self.phases.end("publish mappings");
-        self.attach_new(number)?;
-        self.phases.end("attach");
-        self.note_memory(number);
-        Ok(())
+        Ok(number)
+    }
+
+    /// Begins to trace a process that has come later. Returns its instance.
+    pub(super) fn add_opened(&mut self, target: Target) -> anyhow::Result<u32> {
+        let number = self.begin_opened(target)?;
+        let attached = self.reload(number).and_then(|_| self.attach_new(number));
+        if let Err(error) = attached {
+            self.leave(number);
+            return Err(error);
+        }
+        self.note_memory(&[number]);
+        Ok(number)
     }
 
     /// Returns whether blocks are traced, and not mappings or pages.
@@ -330,7 +336,7 @@ impl<'obj> Live<'obj> {
             tracing::info!("tracing {traced}: mapping calls, not allocator functions; {end}");
             return;
         }
-        let shared = if self.follow_fork {
+        let shared = if self.shares_probes {
             ", which all processes with the same files run into"
         } else {
             ""
@@ -370,7 +376,7 @@ impl<'obj> Live<'obj> {
         } = self;
         let own = processes.values_mut().filter(|process| process.is_live());
         let own = own.map(|process| {
-            let pid = (!self.follow_fork).then_some(process.facts.pid);
+            let pid = (!self.shares_probes).then_some(process.facts.pid);
             (pid, &mut process.attached)
         });
         let mut replaced = Vec::new();
@@ -491,7 +497,7 @@ impl<'obj> Live<'obj> {
         let Some(process) = self.processes.get_mut(&number) else {
             return Ok(());
         };
-        let (pid, attached) = if self.follow_fork {
+        let (pid, attached) = if self.shares_probes {
             (None, &mut self.attached)
         } else {
             (Some(process.facts.pid), &mut process.attached)
@@ -529,65 +535,4 @@ fn page_ledger(config: &TraceConfig, faults: FaultSettings) -> PageLedger {
         seed: faults.seed,
     };
     PageLedger::new(choice, faults.function, config.max_blocks.unwrap_or(MAX_PAGES))
-}
-
-fn capacity(config: &TraceConfig, prepared: &Prepared) -> Capacity {
-    let fit = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-    let counts = prepared.mappings.iter().map(|mappings| mappings.entries().len());
-    let mappings = counts.max().unwrap_or(0) * MAPPINGS_HEADROOM;
-    Capacity {
-        table_words: fit(table_words(config, prepared.built.words())),
-        mappings: fit(mappings.max(MIN_MAPPINGS)),
-        processes: if config.follow_fork {
-            Capacity::MAX_PROCESSES
-        } else {
-            fit(prepared.targets.len())
-        },
-        stacks: config
-            .max_stacks
-            .unwrap_or_else(|| stacks(config.follow_fork, &prepared.mappings)),
-        stand_ins: STAND_INS,
-        blocks: config.max_blocks.unwrap_or_else(|| blocks(&prepared.targets)),
-    }
-}
-
-/// Estimates the number of stacks from the size of the code; each process has stacks of its own.
-fn stacks(follow_fork: bool, processes: &[Mappings]) -> u32 {
-    let mappings = processes.iter().flat_map(Mappings::entries);
-    let bytes = |range: &Range<Avma>| range.end.get().saturating_sub(range.start.get());
-    let code: u64 = mappings.map(|mapping| bytes(&mapping.range)).sum();
-    let stacks = match follow_fork {
-        true => MAX_STACKS,
-        false => u32::try_from(code / CODE_BYTES_PER_STACK).unwrap_or(u32::MAX),
-    };
-    let stacks = stacks.clamp(MIN_STACKS, MAX_STACKS).next_power_of_two();
-    // The stacks with fixed meanings take the rest of the power of two.
-    stacks - Capacity::FIXED_STACKS
-}
-
-/// Estimates the number of outstanding blocks from the resident memory. An entry of the block table takes 16 bytes; a
-/// block takes more only once it exists.
-fn blocks(targets: &[Target]) -> u32 {
-    let resident: u64 = targets.iter().filter_map(Target::resident_bytes).sum();
-    let blocks = resident / RESIDENT_BYTES_PER_BLOCK;
-    u32::try_from(blocks)
-        .unwrap_or(u32::MAX)
-        .clamp(MIN_BLOCKS, MAX_BLOCKS)
-}
-
-/// Words of the table store, a power of two: what `--table-memory` allows, or what the processes need now, with
-/// headroom.
-fn table_words(config: &TraceConfig, needed: usize) -> usize {
-    let words_in = |bytes: u32| 1 << (bytes as usize / size_of::<u32>()).max(1).ilog2();
-    match config.table_memory {
-        Some(bytes) => words_in(bytes),
-        None => {
-            let (min, headroom) = match config.follow_fork {
-                true => (MIN_FOLLOWED_TABLE_WORDS, FOLLOWED_TABLES_HEADROOM),
-                false => (MIN_TABLE_WORDS, TABLES_HEADROOM),
-            };
-            let words = (needed * headroom).max(min).next_power_of_two();
-            words.min(words_in(TraceConfig::MAX_TABLE_MEMORY))
-        }
-    }
 }

@@ -1,7 +1,7 @@
 //! Breaks down the resident memory of each process (`crate::process::memory`): reads the data at the attach and for
 //! each report.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use unwind_tables::addr::Avma;
@@ -10,6 +10,7 @@ use super::live::Live;
 use crate::bpf::Origin;
 use crate::bpf::collect::{RangeBytes, outstanding_in_ranges};
 use crate::process::memory::{Live as LiveBytes, Sums, Tracks};
+use crate::process::smaps::Resident;
 use leak_report::model::Snapshot;
 
 /// Facts about a process's memory that are kept between readings.
@@ -46,37 +47,42 @@ impl Memory {
     }
 }
 
-/// Result of one reading.
+/// Resident memory of a process at a moment.
 struct Reading {
-    sums: Sums,
-    /// True if the address of everything outstanding is known.
-    is_complete: bool,
+    number: u32,
+    mappings: Vec<Resident>,
+    pointers: Vec<Avma>,
+    /// Ranges of mappings, with and without resident pages, that can hold something outstanding.
+    ranges: Vec<Range<Avma>>,
 }
 
 impl Live<'_> {
-    /// Records the resident memory when the trace of a process begins.
-    pub(super) fn note_memory(&mut self, number: u32) {
-        let reading = self.read_resident(number);
-        if let (Some(reading), Some(process)) = (reading, self.processes.get_mut(&number)) {
-            process.memory.at_attach = reading.sums.allocator;
+    /// Records the resident memory of instances whose trace begins.
+    pub(super) fn note_memory(&mut self, numbers: &[u32]) {
+        for (number, sums, _) in self.read_resident(numbers) {
+            if let Some(process) = self.processes.get_mut(&number) {
+                process.memory.at_attach = sums.allocator;
+            }
         }
     }
 
     /// Sets the memory breakdown of each running process.
     pub(super) fn describe_memory(&mut self, snapshot: &Snapshot) {
-        let live = self.processes.iter().filter(|(_, process)| process.is_live());
-        for number in live.map(|(&number, _)| number).collect::<Vec<_>>() {
-            let total = self.live_bytes(number, snapshot);
-            let (reading, tracks) = (self.read_resident(number), self.tracks());
+        let live = self.processes.iter_mut().filter(|(_, process)| process.is_live());
+        let mut numbers = Vec::new();
+        for (&number, process) in live {
+            process.facts.memory = None;
+            numbers.push(number);
+        }
+        let totals = self.live_bytes(snapshot);
+        let tracks = self.tracks();
+        for (number, sums, is_complete) in self.read_resident(&numbers) {
             if let Some(process) = self.processes.get_mut(&number) {
-                let at_attach = process.memory.at_attach;
-                process.facts.memory = reading.map(|Reading { sums, is_complete }| {
-                    let live = match is_complete {
-                        true => LiveBytes::ByMapping,
-                        false => LiveBytes::Total(total),
-                    };
-                    sums.parts(tracks, live, at_attach)
-                });
+                let live = match is_complete {
+                    true => LiveBytes::ByMapping,
+                    false => LiveBytes::Total(totals.get(&number).copied().unwrap_or(0)),
+                };
+                process.facts.memory = Some(sums.parts(tracks, live, process.memory.at_attach));
             }
         }
     }
@@ -89,39 +95,69 @@ impl Live<'_> {
         }
     }
 
-    /// Outstanding bytes of an instance. If it is the only one, all stacks are counted as its.
-    fn live_bytes(&self, number: u32, snapshot: &Snapshot) -> u64 {
-        let is_only = self.processes.len() == 1;
-        let stacks = snapshot.stacks.iter();
-        let of_instance = stacks.filter(|stack| stack.instance == number || is_only);
-        of_instance
-            .map(|stack| stack.outstanding().amount.bytes)
-            .fold(0, u64::saturating_add)
+    /// Outstanding bytes of each instance. If there is only one, all stacks are counted as its.
+    fn live_bytes(&self, snapshot: &Snapshot) -> HashMap<u32, u64> {
+        let only = self.processes.keys().next().filter(|_| self.processes.len() == 1);
+        let mut totals = HashMap::new();
+        for stack in &snapshot.stacks {
+            let total = totals.entry(*only.unwrap_or(&stack.instance)).or_insert(0_u64);
+            *total = total.saturating_add(stack.outstanding().amount.bytes);
+        }
+        totals
     }
 
-    /// Reads the resident memory of a process; `None` if it has ended.
-    fn read_resident(&mut self, number: u32) -> Option<Reading> {
+    /// Reads the resident memory of instances, but for those that have ended: sums, and true if the address of everything outstanding
+    /// is known.
+    fn read_resident(&mut self, numbers: &[u32]) -> Vec<(u32, Sums, bool)> {
+        let readings: Vec<_> = numbers
+            .iter()
+            .filter_map(|&number| self.read_mapped(number))
+            .collect();
+        let wanted: Vec<_> = readings
+            .iter()
+            .map(|reading| (reading.number, reading.ranges.clone()))
+            .collect();
+        let each = |bytes: &dyn Fn(u32, &[Range<Avma>]) -> RangeBytes| {
+            let all = wanted.iter();
+            all.map(|(number, ranges)| bytes(*number, ranges)).collect()
+        };
+        let outstanding: Vec<RangeBytes> = match (&self.regions, &self.pages) {
+            (Some(ledger), _) => each(&|number, ranges| ledger.bytes_in_ranges(number, ranges)),
+            (None, Some(ledger)) => each(&|number, ranges| ledger.bytes_in_ranges(number, ranges)),
+            (None, None) => outstanding_in_ranges(&self.kernel, &wanted),
+        };
+        let tracks = self.tracks();
+        let read = readings.iter().zip(outstanding);
+        read.map(|(reading, RangeBytes { bytes, is_complete })| {
+            let live_in = |range: &Range<Avma>| {
+                let ranges = &reading.ranges;
+                let at = ranges.binary_search_by_key(&range.start, |candidate| candidate.start);
+                at.ok().and_then(|at| bytes.get(at).copied()).unwrap_or(0)
+            };
+            let sums = Sums::of(&reading.mappings, &reading.pointers, tracks, live_in);
+            (reading.number, sums, is_complete)
+        })
+        .collect()
+    }
+
+    /// Reads the mappings of a process, with what is resident; `None` if it has ended.
+    fn read_mapped(&mut self, number: u32) -> Option<Reading> {
         let process = self.processes.get_mut(&number)?;
         let target = process.target.as_ref()?;
         let mappings = target.read_smaps().ok()?;
         process.memory.update(target.stack_pointers());
-        let pointers: Vec<Avma> = process.memory.stack_pointers.values().copied().collect();
-        // Includes mappings without resident pages, which can hold outstanding blocks; pages can be in all.
+        let pointers = process.memory.stack_pointers.values().copied().collect();
+        // Pages can be in all.
         let is_of_pages = self.pages.is_some();
         let anonymous = mappings
             .iter()
             .filter(|mapping| mapping.entry.inode == 0 || is_of_pages);
-        let ranges: Vec<Range<Avma>> = anonymous.map(|mapping| mapping.entry.range.clone()).collect();
-        let RangeBytes { bytes, is_complete } = match (&self.regions, &self.pages) {
-            (Some(ledger), _) => ledger.bytes_in_ranges(number, &ranges),
-            (None, Some(ledger)) => ledger.bytes_in_ranges(number, &ranges),
-            (None, None) => outstanding_in_ranges(&self.kernel, number, &ranges),
-        };
-        let live_in = |range: &Range<Avma>| {
-            let at = ranges.binary_search_by_key(&range.start, |candidate| candidate.start);
-            at.ok().and_then(|at| bytes.get(at).copied()).unwrap_or(0)
-        };
-        let sums = Sums::of(&mappings, &pointers, self.tracks(), live_in);
-        Some(Reading { sums, is_complete })
+        let ranges = anonymous.map(|mapping| mapping.entry.range.clone()).collect();
+        Some(Reading {
+            number,
+            mappings,
+            pointers,
+            ranges,
+        })
     }
 }

@@ -6,6 +6,7 @@
 mod ages;
 mod attachments;
 mod calls;
+mod capacity;
 mod config;
 mod copies;
 mod deferred;
@@ -19,6 +20,7 @@ mod kernel_report;
 mod lifecycle;
 mod live;
 mod members;
+mod membership;
 mod memory;
 mod overhead;
 mod phases;
@@ -69,6 +71,7 @@ use leak_report::model::{Judgement, Module, Report};
 use leak_report::render::{ReportSink, Stage};
 use live::{Live, Prepared};
 use members::Members;
+use membership::Membership;
 use overhead::Meter;
 use phases::Phases;
 pub use preload::write_library;
@@ -168,6 +171,8 @@ pub struct Session<'obj> {
     python_names: PythonNames,
     /// Program that the session started.
     program: Option<Running>,
+    /// Set if processes were selected by what they are.
+    membership: Option<Membership>,
     since: Since,
     /// Blocks that a verdict has called lost.
     watch: Watch,
@@ -208,7 +213,8 @@ impl<'obj> Session<'obj> {
         let prepared = prepare(config, started)?;
         let symbolizer = Symbolizer::new(debug_roots(&prepared.targets)).with_servers(servers);
         let pids: Vec<_> = prepared.targets.iter().map(Target::pid).collect();
-        let live = Live::start(storages, config, prepared)?;
+        let mut live = Live::start(storages, config, prepared)?;
+        let membership = Membership::of(config, &mut live)?;
         on_stage(&Stage::Attached { pids: &pids })?;
         if stopped.is_some() {
             on_stage(&Stage::Released)?;
@@ -220,6 +226,7 @@ impl<'obj> Session<'obj> {
             call_tracer: queue.map(|queue| CallTracer::new(queue, live.started)),
             live,
             program,
+            membership,
             symbolizer,
             facts: HashMap::new(),
             perf_maps: HashMap::new(),
@@ -259,6 +266,9 @@ impl<'obj> Session<'obj> {
             live.follow_faults()?;
             if let Some(meter) = &self.meter {
                 meter.apply_decision(live);
+            }
+            if let Some(membership) = &mut self.membership {
+                membership.follow(live, &events)?;
             }
             if !live.any_process_running() || live.is_held {
                 return Ok(true);
@@ -372,6 +382,9 @@ impl<'obj> Session<'obj> {
         self.live.warn_of_silence();
         self.live.read_not_announced();
         self.live.add_not_announced(&mut snapshot);
+        if let Some(membership) = &self.membership {
+            snapshot.losses.processes += membership.left_out();
+        }
         // Only now that `read_blocks` has listed the blocks of ended instances.
         self.live.forget_ended()?;
         if let Some(detach) = ending {

@@ -26,6 +26,8 @@ pub(super) struct Process {
     pub(super) reloads: Reloads,
     /// True if the user named the process, while it ran this program or one that this replaced.
     pub(super) is_given: bool,
+    /// True if it was selected by a property, and is traced only while it has that.
+    pub(super) is_member: bool,
     pub(super) ended: Option<InstanceEnd>,
     pub(super) memory: Memory,
     /// True if a warning told that it announces nothing.
@@ -50,6 +52,7 @@ impl Process {
             mappings: Mappings::default(),
             reloads: Reloads::demanded(),
             is_given,
+            is_member: false,
             ended: None,
             memory,
             is_silence_told: false,

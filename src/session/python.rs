@@ -172,7 +172,7 @@ impl Live<'_> {
             }
             return;
         }
-        let (pid, attached) = match self.follow_fork {
+        let (pid, attached) = match self.shares_probes {
             true => (None, &mut self.attached),
             false => (Some(process.facts.pid), &mut process.attached),
         };

@@ -132,6 +132,19 @@ impl Memleak {
         panic!("memleak did not attach: {:#?}", self.seen_messages);
     }
 
+    /// Waits for a message that contains `part`.
+    #[track_caller]
+    pub fn await_message(&mut self, part: &str) {
+        while let Some(line) = self.messages.next() {
+            let is_it = line.contains(part);
+            self.seen_messages.push(line);
+            if is_it {
+                return;
+            }
+        }
+        panic!("no message `{part}`: {:#?}", self.seen_messages);
+    }
+
     /// Tells it to compare with what is outstanding now, and waits until that is done.
     #[track_caller]
     pub fn mark(&mut self) {

@@ -8,6 +8,7 @@
 
 pub mod attach_paths;
 pub mod browser;
+pub mod cgroup;
 pub mod compile;
 pub mod exclusion;
 pub mod hand_made;

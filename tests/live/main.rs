@@ -18,6 +18,7 @@ mod holders;
 mod kept;
 mod kernel;
 mod leaks;
+mod members;
 mod mmap;
 mod musl;
 mod overhead;

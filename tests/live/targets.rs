@@ -1,11 +1,11 @@
 //! Processes found by name, systemd unit, cgroup, container and user are those that are traced, and no other; what cannot be
 //! found or traced is said, with what to do.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::common::cgroup::{Cgroup, mounts};
 use crate::common::memleak::{Memleak, spawn};
 use crate::common::program::{
     PATIENCE, Program, compile_as, directory, require_root, run_tool, signal, stock,
@@ -90,66 +90,6 @@ fn instances_by_name() {
         let comm = &name[..name.len().min(15)];
         has_message(&messages, &format!("2 processes: {first},{second} ({comm}, by "));
     }
-}
-
-/// A cgroup that is made for a test, and removed after its processes have ended.
-struct Cgroup {
-    path: PathBuf,
-    /// The first directory that was made.
-    top: PathBuf,
-}
-
-impl Cgroup {
-    /// Makes `path` below a mount.
-    #[track_caller]
-    fn make(mount: &Path, path: &str) -> Self {
-        let whole = mount.join(path);
-        let is_made = |path: &&Path| !path.exists();
-        let top = whole
-            .ancestors()
-            .take_while(is_made)
-            .last()
-            .expect("a new one")
-            .to_owned();
-        fs::create_dir_all(&whole).expect("root");
-        Self { path: whole, top }
-    }
-
-    #[track_caller]
-    fn add(&self, program: &Program) {
-        fs::write(self.path.join("cgroup.procs"), program.pid().to_string()).expect("root");
-    }
-}
-
-impl Drop for Cgroup {
-    fn drop(&mut self) {
-        let began = Instant::now();
-        // A moment after the last process has ended.
-        while fs::remove_dir(&self.path).is_err() && began.elapsed() < Duration::from_secs(5) {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        for above in self
-            .path
-            .ancestors()
-            .skip(1)
-            .take_while(|above| above.starts_with(&self.top))
-        {
-            // Another test may have made one beside it.
-            _ = fs::remove_dir(above);
-        }
-    }
-}
-
-/// Where a hierarchy of version 2 is mounted, and one of version 1 if there is one.
-#[track_caller]
-fn mounts() -> (PathBuf, Option<PathBuf>) {
-    let root = Path::new("/sys/fs/cgroup");
-    let unified = [root.join("unified"), root.to_owned()];
-    let unified = unified
-        .into_iter()
-        .find(|path| path.join("cgroup.controllers").exists());
-    let pids = Some(root.join("pids")).filter(|path| path.join("cgroup.procs").exists());
-    (unified.expect("cgroup2 is mounted"), pids)
 }
 
 /// An id of a container that is this test's alone.
@@ -418,7 +358,7 @@ fn none_or_too_many() {
     let memleak = Memleak::attach_selected(&["-p", "many-target"]);
     assert_eq!(memleak.finish().targets.len(), 1);
     let others: Vec<_> = (1..64).map(|_| start(&path, "1")).collect();
-    let error = refusal(&["-p", "many-target"]);
+    let error = refusal(&["-p", "many-target", "--max-processes", "63"]);
     assert!(error.contains("64 processes match, and at most 63"), "{error}");
     let error = refusal(&["doctor", "-p", "many-target"]);
     assert!(

@@ -10,6 +10,8 @@ pub enum InstanceEnd {
     /// The process executed another program, which is a new instance.
     #[serde(rename = "exec")]
     Execed,
+    /// The process runs on, and is not one of those that are traced any more.
+    Left,
 }
 
 impl InstanceEnd {
@@ -18,6 +20,7 @@ impl InstanceEnd {
         match self {
             Self::Exited => "exited",
             Self::Execed => "exec",
+            Self::Left => "left",
         }
     }
 }

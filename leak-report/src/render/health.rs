@@ -87,6 +87,7 @@ fn render_targets(report: &Report, out: &mut dyn Write) -> io::Result<()> {
             None => "",
             Some(InstanceEnd::Exited) => ", exited",
             Some(InstanceEnd::Execed) => ", replaced by exec",
+            Some(InstanceEnd::Left) => ", no longer traced",
         };
         let text = format!(
             "{} {} ({}){end}",

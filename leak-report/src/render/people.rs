@@ -171,6 +171,7 @@ pub(super) fn subject(report: &Report) -> String {
                 None => "",
                 Some(InstanceEnd::Exited) => ", exited",
                 Some(InstanceEnd::Execed) => ", replaced by exec",
+                Some(InstanceEnd::Left) => ", no longer traced",
             };
             format!("{} ({}{end})", Printable(&target.comm), target.pid)
         }
@@ -264,5 +265,6 @@ fn process(stack: StackRef<'_>) -> String {
         None => format!("process {pid}"),
         Some(InstanceEnd::Exited) => format!("process {pid}, held when it exited"),
         Some(InstanceEnd::Execed) => format!("process {pid}, held when its program was replaced by exec"),
+        Some(InstanceEnd::Left) => format!("process {pid}, held when it was last traced"),
     }
 }

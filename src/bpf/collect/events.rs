@@ -35,6 +35,8 @@ pub enum Event {
     },
     /// The program that memleak has started is stopped where it is about to end.
     Held,
+    /// A process may belong to the selected ones now, or no longer.
+    Members,
     /// An instance began or ended; its record on the kernel side has the details.
     Lifecycle,
     /// A record of unknown kind or size.
@@ -53,6 +55,7 @@ impl Event {
             event_kind::EVENT_MAPPINGS_CHANGED => Self::MappingsChanged { instance },
             event_kind::EVENT_SAVES_WANTED => Self::SavesWanted { instance, address },
             event_kind::EVENT_HELD => Self::Held,
+            event_kind::EVENT_MEMBERS => Self::Members,
             event_kind::EVENT_LIFECYCLE => Self::Lifecycle,
             _ => Self::Unknown,
         }

@@ -118,6 +118,7 @@ fn settings(path: AttachPath, regions: Option<CallHooks>) -> Settings {
         attach: path,
         python: false,
         follow_fork: false,
+        follow_members: false,
         regions,
         frees: None,
         faults: None,
@@ -144,7 +145,7 @@ fn attempt(path: AttachPath) -> anyhow::Result<()> {
     let kernel = Kernel::load(&mut storage, &settings(path, None))?;
     let offset = entry_point()?;
     let probes = [Role::Allocate, Role::Free].map(|role| probe(role, offset));
-    let _watch = kernel.watch().context("cannot follow processes")?;
+    let _watch = kernel.watch(false).context("cannot follow processes")?;
     kernel.attach(Some(std::process::id()), &probes, &[])?;
     Ok(())
 }

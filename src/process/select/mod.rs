@@ -1,7 +1,6 @@
 //! Selection of the processes to trace by what people know of them: name, systemd unit, cgroup, container, user.
 //!
-//! Reads `/proc` and runtimes' files. A [`Selection`] is asked for what matches now, and can be asked again for what has
-//! come since: following new members is its caller's part.
+//! Reads `/proc` and runtimes' files. A [`Selection`] is asked for what matches now, and can be asked again.
 
 mod candidate;
 mod cgroup;
@@ -9,7 +8,7 @@ mod container;
 mod name;
 mod nothing;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::fs;
 use std::io;
@@ -168,8 +167,15 @@ pub struct Selection {
     cgroup: Option<Subtree>,
     user: Option<u32>,
     names: Names,
-    /// Processes that [`Selection::newcomers`] has returned, by pid: their start times.
-    known: BTreeMap<u32, u64>,
+}
+
+/// All processes at a moment.
+#[derive(Debug)]
+pub struct Sight {
+    /// Those that match, ascending.
+    pub found: Vec<Found>,
+    /// Pids and start times of those that do not.
+    pub others: HashSet<(u32, u64)>,
 }
 
 /// Names of containers as they were last read.
@@ -224,7 +230,6 @@ impl Selection {
             cgroup,
             user,
             names: Names::default(),
-            known: BTreeMap::new(),
         })
     }
 
@@ -262,17 +267,28 @@ impl Selection {
         Ok(found)
     }
 
-    /// Finds the processes that match and were not returned by this before. The first call is as [`Selection::scan`].
+    /// Looks at all processes; it is no error if none matches.
     ///
     /// # Errors
     ///
-    /// As [`Selection::scan`]: nothing matches any more.
-    pub fn newcomers(&mut self) -> Result<Vec<Found>, SelectError> {
-        let found = self.scan()?;
-        let known = std::mem::take(&mut self.known);
-        self.known = found.iter().map(|found| (found.pid, found.start_time)).collect();
-        let is_new = |found: &Found| known.get(&found.pid) != Some(&found.start_time);
-        Ok(found.into_iter().filter(is_new).collect())
+    /// Processes cannot be read, or a name has become ambiguous.
+    pub fn look(&mut self) -> Result<Sight, SelectError> {
+        let seen = self.read()?;
+        let mut sight = Sight {
+            found: Vec::new(),
+            others: HashSet::new(),
+        };
+        let container = match self.containers(&seen) {
+            Err(SelectError::Nothing(_)) => return Ok(sight),
+            container => container?,
+        };
+        for seen in &seen {
+            match self.check(seen, container.as_ref()) {
+                Some(found) => sight.found.push(found),
+                None => _ = sight.others.insert((seen.0.pid, seen.0.stat.start_time)),
+            }
+        }
+        Ok(sight)
     }
 
     fn read(&self) -> Result<Vec<Seen>, SelectError> {

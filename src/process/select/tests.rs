@@ -236,25 +236,45 @@ fn containers() {
     );
 }
 
-/// Asked again, a selection returns what is new, a successor with the same pid included.
+/// A look tells those that match from those that do not, a successor with the same pid included, and finding none is no error.
 #[test]
-fn newcomers() {
+fn looks() {
     let made = services();
     let mut selection = made.selection(wanted(&["nginx"]));
-    let mut pids = || -> Vec<u32> {
-        let found = selection.newcomers().expect("one runs");
-        found.into_iter().map(|found| found.pid).collect()
+    let mut look = || {
+        let sight = selection.look().expect("processes can be read");
+        let found: Vec<_> = sight
+            .found
+            .iter()
+            .map(|found| (found.pid, found.start_time))
+            .collect();
+        (found, sight.others)
     };
-    assert_eq!(pids(), [10, 11]);
-    assert!(pids().is_empty());
+    let (found, others) = look();
+    assert_eq!(found, [(10, 1000), (11, 1100)]);
+    assert!(others.iter().any(|&(pid, _)| pid == 30) && !others.contains(&(10, 1000)));
     made.add(14, "nginx", "/usr/sbin/nginx", "/");
     fs::remove_dir_all(made.0.path().join("proc/10")).expect("it ends");
-    assert_eq!(pids(), [14]);
-    made.add(10, "nginx", "/usr/sbin/nginx", "/");
-    assert_eq!(pids(), [10]);
-    let stat = fs::read_to_string(made.0.path().join("proc/10/stat")).expect("a file");
-    made.write("proc/10/stat", stat.replace(" 1000 ", " 2000 "));
-    assert_eq!(pids(), [10]);
+    let (found, others) = look();
+    assert_eq!(found, [(11, 1100), (14, 1400)]);
+    assert!(!others.contains(&(10, 1000)));
+    for pid in [11, 14] {
+        let path = format!("proc/{pid}/stat");
+        let stat = fs::read_to_string(made.0.path().join(&path)).expect("a file");
+        made.write(
+            &path,
+            stat.replace(&format!(" {pid}00 "), " 2000 ")
+                .replace("(nginx)", "(sh)"),
+        );
+        fs::remove_file(made.0.path().join(format!("proc/{pid}/exe"))).expect("a file");
+    }
+    let (found, others) = look();
+    assert!(found.is_empty() && others.contains(&(14, 2000)) && !others.contains(&(14, 1400)));
+    let mut none = made.selection(Selectors {
+        container: Some("no-such".to_owned()),
+        ..Selectors::default()
+    });
+    assert!(none.look().expect("no error").found.is_empty());
 }
 
 /// Hostile names neither match more than themselves nor hide a process; a list of cgroups has a limit.

@@ -82,6 +82,9 @@ fn facts(site: &Site, sample: Option<&Sample>) -> String {
     match site.ended {
         None => {}
         Some(InstanceEnd::Exited) => facts.push(format!("held by process {} when it exited", site.pid)),
+        Some(InstanceEnd::Left) => {
+            facts.push(format!("held by process {} when it was last traced", site.pid))
+        }
         Some(InstanceEnd::Execed) => facts.push(format!("held by process {} at its exec", site.pid)),
     }
     facts.join(", ")

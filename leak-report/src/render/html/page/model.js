@@ -174,7 +174,7 @@ class Trace {
     const process = this.processes[number];
     if (!process || process.pid === null) return "several processes";
     if (this.data.kernel !== null) return "kernel";
-    const ended = { exited: ", exited", exec: ", replaced by exec" }[process.ended] ?? "";
+    const ended = { exited: ", exited", exec: ", replaced by exec", left: ", no longer traced" }[process.ended] ?? "";
     return `${process.comm} (${process.pid}${ended})`;
   }
 

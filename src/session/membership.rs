@@ -1,0 +1,161 @@
+//! Follows who belongs to the selected processes: those that come later are traced from then on, those that no longer match are not.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use super::TraceConfig;
+use super::live::Live;
+use super::process::Process;
+use crate::bpf::collect::Event;
+use crate::process::Target;
+use crate::process::select::{Found, Selection, Sight};
+use leak_report::render::counted;
+
+/// Time between two looks at all processes if nothing hints at a change: a user, for example, changes in silence.
+const PERIOD: Duration = Duration::from_secs(1);
+/// Minimum pause between two looks.
+const MIN_PAUSE: Duration = Duration::from_millis(20);
+/// Minimum pause as a multiple of what the last look took: less than 5 % of the time is spent on looking.
+const PAUSE_PER_LOOK: u32 = 20;
+
+/// The selected processes, as they change.
+pub(super) struct Membership {
+    selection: Selection,
+    /// Processes that could not be traced: they are not tried again.
+    refused: HashSet<Identity>,
+    /// Processes that there was no room for.
+    left_out: HashSet<Identity>,
+    /// True if something hints at a change since the last look.
+    is_hinted: bool,
+    /// Times at which to look again: with a hint, and without one.
+    not_before: Instant,
+    next: Instant,
+}
+
+/// Pid and start time of a process.
+type Identity = (u32, u64);
+
+impl Membership {
+    /// Begins to follow the processes that were found; `None` if all are given by number.
+    pub(super) fn of(config: &TraceConfig, live: &mut Live<'_>) -> anyhow::Result<Option<Self>> {
+        let Some(selectors) = &config.members else {
+            return Ok(None);
+        };
+        let found: HashSet<_> = config.found.iter().map(|found| found.pid).collect();
+        for process in live.processes.values_mut() {
+            process.is_member = found.contains(&process.facts.pid);
+        }
+        let traced: HashSet<_> = live.processes.values().map(|process| process.facts.pid).collect();
+        let refused = config.found.iter().filter(|found| !traced.contains(&found.pid));
+        let now = Instant::now();
+        Ok(Some(Self {
+            selection: Selection::new(selectors.clone())?,
+            refused: refused.map(|found| (found.pid, found.start_time)).collect(),
+            left_out: HashSet::new(),
+            // Some may have come while the others were attached.
+            is_hinted: true,
+            not_before: now,
+            next: now,
+        }))
+    }
+
+    /// Number of processes that there was no room for.
+    pub(super) fn left_out(&self) -> u64 {
+        self.left_out.len() as u64
+    }
+
+    /// Looks at all processes if it is time to, and begins or ends to trace those that have come or left.
+    pub(super) fn follow(&mut self, live: &mut Live<'_>, events: &[Event]) -> anyhow::Result<()> {
+        self.is_hinted |= events.contains(&Event::Members);
+        let began = Instant::now();
+        let is_due = self.is_hinted && began >= self.not_before || began >= self.next;
+        // Before the trace ends for want of processes, others may have taken over.
+        if !is_due && live.any_process_running() {
+            return Ok(());
+        }
+        // First: a change during the look is a hint for the next one.
+        live.kernel.processes.await_members();
+        self.is_hinted = false;
+        match self.selection.look() {
+            Ok(sight) => {
+                let looked = began.elapsed();
+                self.not_before = Instant::now() + (PAUSE_PER_LOOK * looked).max(MIN_PAUSE);
+                self.let_go(live, &sight)?;
+                self.admit(live, &sight)?;
+            }
+            Err(error) => {
+                tracing::debug!("{error}");
+                self.not_before = Instant::now() + PERIOD;
+            }
+        }
+        self.next = self.not_before.max(Instant::now() + PERIOD);
+        Ok(())
+    }
+
+    /// Ends to trace members that do not match any more. With their children, those that have belonged to them stay.
+    fn let_go(&self, live: &mut Live<'_>, sight: &Sight) -> anyhow::Result<()> {
+        if live.follow_fork {
+            return Ok(());
+        }
+        let has_left = |process: &Process| {
+            let target = process.target.as_ref().filter(|target| !target.has_exited());
+            let identity = target.map(|target| (target.pid(), target.start_time()));
+            process.is_live()
+                && process.is_member
+                && identity.is_some_and(|identity| sight.others.contains(&identity))
+        };
+        let left = live.processes.iter().filter(|(_, process)| has_left(process));
+        let left: Vec<_> = left.map(|(&number, _)| number).collect();
+        for &number in &left {
+            live.leave(number);
+        }
+        // They end as others do.
+        if left.is_empty() { Ok(()) } else { live.observe() }
+    }
+
+    /// Begins to trace what has come.
+    fn admit(&mut self, live: &mut Live<'_>, sight: &Sight) -> anyhow::Result<()> {
+        // The kernel side begins children by itself.
+        live.observe()?;
+        let running = live.processes.values().filter(|process| process.is_live());
+        let traced: HashSet<_> = running.map(|process| process.facts.pid).collect();
+        for found in &sight.found {
+            let identity = (found.pid, found.start_time);
+            if traced.contains(&found.pid) || self.refused.contains(&identity) {
+                continue;
+            }
+            let Some(target) = open(found) else {
+                continue;
+            };
+            if !live.has_room() {
+                if self.left_out.is_empty() {
+                    tracing::warn!(
+                        "{} are traced, for which there is room: others are left out; --max-processes makes more room",
+                        counted(traced.len() as u64, "process")
+                    );
+                }
+                self.left_out.insert(identity);
+                continue;
+            }
+            match live.add_opened(target) {
+                Ok(number) => {
+                    if let Some(process) = live.processes.get_mut(&number) {
+                        process.is_member = true;
+                    }
+                    tracing::info!("also tracing {}", Found::list(std::slice::from_ref(found)));
+                }
+                Err(error) => {
+                    tracing::warn!("left out: process {}: {error:#}", found.pid);
+                    self.refused.insert(identity);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Opens a process, unless it has ended meanwhile.
+fn open(found: &Found) -> Option<Target> {
+    let target = Target::open(found.pid).ok()?;
+    (target.start_time() == found.start_time && !target.has_exited()).then_some(target)
+}

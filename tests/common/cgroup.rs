@@ -1,0 +1,67 @@
+//! Cgroups that are made for a test.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::program::Program;
+
+/// A cgroup that is made for a test, and removed after its processes have ended.
+pub struct Cgroup {
+    path: PathBuf,
+    /// The first directory that was made.
+    top: PathBuf,
+}
+
+impl Cgroup {
+    /// Makes `path` below a mount.
+    #[track_caller]
+    pub fn make(mount: &Path, path: &str) -> Self {
+        let whole = mount.join(path);
+        let is_made = |path: &&Path| !path.exists();
+        let top = whole
+            .ancestors()
+            .take_while(is_made)
+            .last()
+            .expect("a new one")
+            .to_owned();
+        fs::create_dir_all(&whole).expect("root");
+        Self { path: whole, top }
+    }
+
+    #[track_caller]
+    pub fn add(&self, program: &Program) {
+        fs::write(self.path.join("cgroup.procs"), program.pid().to_string()).expect("root");
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let began = Instant::now();
+        // A moment after the last process has ended.
+        while fs::remove_dir(&self.path).is_err() && began.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        for above in self
+            .path
+            .ancestors()
+            .skip(1)
+            .take_while(|above| above.starts_with(&self.top))
+        {
+            // Another test may have made one beside it.
+            _ = fs::remove_dir(above);
+        }
+    }
+}
+
+/// Where a hierarchy of version 2 is mounted, and one of version 1 if there is one.
+#[track_caller]
+pub fn mounts() -> (PathBuf, Option<PathBuf>) {
+    let root = Path::new("/sys/fs/cgroup");
+    let unified = [root.join("unified"), root.to_owned()];
+    let unified = unified
+        .into_iter()
+        .find(|path| path.join("cgroup.controllers").exists());
+    let pids = Some(root.join("pids")).filter(|path| path.join("cgroup.procs").exists());
+    (unified.expect("cgroup2 is mounted"), pids)
+}
