@@ -1,6 +1,7 @@
-//! Helpers without a subject of their own: processes and threads for one task, pages, host names, programs of the system, bytes that others
+//! Helpers without a subject of their own: processes and threads for one task, pages, host names, programs of the system, conditions, bytes that others
 //! wrote, lines of `/proc`.
 
+pub mod condition;
 pub(crate) mod helper;
 #[cfg(feature = "net")]
 pub(crate) mod hosts;

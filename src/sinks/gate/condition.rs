@@ -1,20 +1,18 @@
-//! Parses the conditions of `--fail-on`: `outstanding>1MiB`, `growth>64KiB/min`. Pure.
-//!
-//! ```text
-//! condition = measure (">" | ">=") number [unit] ["/" time]
-//! measure   = one of MEASURES
-//! unit      = a unit of memory, as everywhere (`units`) | "%"
-//! time      = "s" | "min" | "h" | "d"
-//! ```
-//!
-//! Blanks are allowed between any two tokens. `MEASURES` has the unit of each measure.
+//! Measures of the conditions of `--fail-on`.
 
-use std::fmt;
+use crate::base::condition::{self, ConditionError, Unit};
 
-use thiserror::Error;
+/// A valid condition.
+pub type Condition = condition::Condition<Measure>;
 
-use leak_report::render::printable;
-use leak_report::units::{self, TimeUnit, UnitError};
+/// Parses a condition.
+///
+/// # Errors
+///
+/// Names the character that is wrong, and what to write there.
+pub fn parse(text: &str) -> Result<Condition, ConditionError> {
+    condition::parse("--fail-on", text)
+}
 
 /// Quantity that a condition limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,13 +75,8 @@ impl Measure {
     }
 }
 
-/// Unit of a measure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unit {
-    Bytes,
-    Count,
-    BytesPerTime,
-    Percent,
+impl condition::Measure for Measure {
+    const ALL: &'static [(&'static str, Self, Unit)] = MEASURES;
 }
 
 /// Name, measure and unit.
@@ -117,259 +110,6 @@ const MEASURES: &[(&str, Measure, Unit)] = &[
         Unit::Count,
     ),
 ];
-
-/// Number of parts of a percent in which a limit is stored.
-const PARTS: u64 = 1000;
-
-/// Unit of time of a growth rate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Per {
-    pub name: &'static str,
-    pub seconds: u32,
-}
-
-impl Per {
-    pub(super) const SECOND: Self = Self {
-        name: "s",
-        seconds: 1,
-    };
-
-    /// Converts a unit of at least a second.
-    fn of(unit: TimeUnit) -> Option<Self> {
-        let seconds = u32::try_from(unit.seconds()).ok();
-        let seconds = seconds.filter(|&seconds| seconds > 0)?;
-        Some(Self {
-            name: unit.name,
-            seconds,
-        })
-    }
-}
-
-/// A valid condition.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Condition {
-    /// Text as given, trimmed.
-    text: String,
-    measure: Measure,
-    /// True for `>=`: the limit itself exceeds the condition.
-    inclusive: bool,
-    /// Limit in bytes, blocks, or thousandths of a percent.
-    limit: u64,
-    /// Unit of time, for growth rates only.
-    per: Option<Per>,
-}
-
-impl Condition {
-    pub fn measure(&self) -> Measure {
-        self.measure
-    }
-
-    /// The unit of time, for growth rates only.
-    pub fn per(&self) -> Option<Per> {
-        self.per
-    }
-
-    /// Returns whether `value` exceeds the limit; in bytes, blocks, bytes per second, or percent.
-    #[allow(
-        clippy::cast_precision_loss,
-        reason = "exact below 2^53, beyond which a byte more or less decides nothing"
-    )]
-    pub fn is_exceeded_by(&self, value: f64) -> bool {
-        let limit = self.limit as f64;
-        let limit = match (self.measure, self.per) {
-            (Measure::Lost | Measure::Incomplete, _) => limit / PARTS as f64,
-            (_, Some(per)) => limit / f64::from(per.seconds),
-            (_, None) => limit,
-        };
-        if self.inclusive {
-            value >= limit
-        } else {
-            value > limit
-        }
-    }
-}
-
-impl fmt::Display for Condition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-/// Invalid condition.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("--fail-on `{}`, character {column}: {problem}", printable(.text))]
-pub struct ConditionError {
-    text: String,
-    /// Position of the problem in characters, from 1.
-    column: usize,
-    problem: Problem,
-}
-
-/// Reason for refusing a condition.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-enum Problem {
-    #[error("expected a measure, one of {names}", names = names())]
-    NoMeasure,
-    #[error("unknown measure `{0}`: use one of {names}", names = names())]
-    Measure(String),
-    #[error("expected > or >=, as in outstanding>1MiB")]
-    Operator,
-    #[error("expected a number, as in {0}")]
-    Number(&'static str),
-    #[error(transparent)]
-    Unit(#[from] UnitError),
-    #[error("blocks are counted without a unit: leave out `{0}`")]
-    Counted(String),
-    #[error("expected a percentage, as in {0}")]
-    Percent(&'static str),
-    #[error("growth is a rate: add the time that it is for, one of /s, /min, /h, /d")]
-    NoTime,
-    #[error("unknown unit of time `{0}`: use s, min, h or d")]
-    Time(String),
-    #[error("unexpected `{0}`: give each condition with its own --fail-on")]
-    Rest(String),
-}
-
-fn names() -> String {
-    let names = MEASURES.iter().map(|measure| measure.0);
-    names.collect::<Vec<_>>().join(", ")
-}
-
-/// Parses a condition.
-pub fn parse(text: &str) -> Result<Condition, ConditionError> {
-    let mut reader = Reader { text, at: 0 };
-    read(&mut reader).map_err(|(at, problem)| ConditionError {
-        text: text.to_owned(),
-        column: text[..at].chars().count() + 1,
-        problem,
-    })
-}
-
-/// Byte offset and problem.
-type Wrong = (usize, Problem);
-
-fn read(reader: &mut Reader<'_>) -> Result<Condition, Wrong> {
-    let (at, word) = reader.take(|character| character.is_alphanumeric() || ".-_".contains(character));
-    let found = MEASURES.iter().find(|(name, ..)| *name == word);
-    let &(_, measure, unit) = found.ok_or_else(|| match word {
-        "" => (at, Problem::NoMeasure),
-        word => (at, Problem::Measure(word.to_owned())),
-    })?;
-    let (at, operator) = reader.take(|character| "<>=!".contains(character));
-    let inclusive = match operator {
-        ">" => false,
-        ">=" => true,
-        _ => return Err((at, Problem::Operator)),
-    };
-    let number = read_number(reader, unit)?;
-    let (limit, per) = match unit {
-        Unit::Bytes => (number.times(read_size(reader)?)?, None),
-        Unit::BytesPerTime => {
-            let bytes = number.times(read_size(reader)?)?;
-            (bytes, Some(read_time(reader)?))
-        }
-        Unit::Count => {
-            let (at, word) = reader.take(is_of_unit);
-            if !word.is_empty() {
-                return Err((at, Problem::Counted(word.to_owned())));
-            }
-            (number.times(1)?, None)
-        }
-        Unit::Percent => {
-            let (at, word) = reader.take(is_of_unit);
-            if word != "%" {
-                return Err((at, Problem::Percent(example(unit))));
-            }
-            (number.times(PARTS)?, None)
-        }
-    };
-    let (at, rest) = reader.take(|_| true);
-    if !rest.is_empty() {
-        return Err((at, Problem::Rest(printable(rest.trim_end()))));
-    }
-    Ok(Condition {
-        text: reader.text.trim().to_owned(),
-        measure,
-        inclusive,
-        limit,
-        per,
-    })
-}
-
-fn is_of_unit(character: char) -> bool {
-    character.is_alphabetic() || character == '%'
-}
-
-fn example(unit: Unit) -> &'static str {
-    match unit {
-        Unit::Bytes => "outstanding>1MiB",
-        Unit::Count => "blocks>100",
-        Unit::BytesPerTime => "growth>64KiB/min",
-        Unit::Percent => "lost>0.1%",
-    }
-}
-
-/// A parsed number and its byte offset.
-struct Number {
-    at: usize,
-    number: units::Number,
-}
-
-impl Number {
-    /// The number times `unit`, if that is a whole number that fits.
-    fn times(&self, unit: u64) -> Result<u64, Wrong> {
-        let whole = self.number.times(unit);
-        whole.map_err(|error| (self.at, error.into()))
-    }
-}
-
-fn read_number(reader: &mut Reader<'_>, unit: Unit) -> Result<Number, Wrong> {
-    let (at, text) = reader.take(|character| character.is_ascii_digit() || character == '.');
-    let number = units::Number::parse(text).map_err(|error| {
-        let is_none = error == UnitError::Number;
-        let problem = if is_none {
-            Problem::Number(example(unit))
-        } else {
-            error.into()
-        };
-        (at, problem)
-    })?;
-    Ok(Number { at, number })
-}
-
-/// Parses an optional unit; without one, the number is in bytes.
-fn read_size(reader: &mut Reader<'_>) -> Result<u64, Wrong> {
-    let (at, word) = reader.take(is_of_unit);
-    units::byte_unit(word).map_err(|error| (at, error.into()))
-}
-
-fn read_time(reader: &mut Reader<'_>) -> Result<Per, Wrong> {
-    let (at, slash) = reader.take(|character| character == '/');
-    if slash != "/" {
-        return Err((at, Problem::NoTime));
-    }
-    let (at, word) = reader.take(is_of_unit);
-    let time = TimeUnit::named(word).and_then(Per::of);
-    time.ok_or_else(|| (at, Problem::Time(word.to_owned())))
-}
-
-/// A position in the text of a condition.
-struct Reader<'a> {
-    text: &'a str,
-    /// Byte offset of the next character.
-    at: usize,
-}
-
-impl<'a> Reader<'a> {
-    /// Skips blanks and takes the characters that `is_wanted`; returns their byte offset and text.
-    fn take(&mut self, is_wanted: impl Fn(char) -> bool) -> (usize, &'a str) {
-        let rest = self.text[self.at..].trim_start();
-        let begin = self.text.len() - rest.len();
-        let length = rest.find(|character| !is_wanted(character)).unwrap_or(rest.len());
-        self.at = begin + length;
-        (begin, &rest[..length])
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -30,7 +30,7 @@ use std::sync::Arc;
 use crate::sinks::output::{Document, OutputError};
 use baseline::Baseline;
 pub use blocks::check_blocks;
-pub use condition::{Condition, ConditionError, Measure, parse};
+pub use condition::{Condition, Measure, parse};
 use facts::{Facts, above_baseline};
 pub use input::InputError;
 use leak_report::model::site_name::{SiteName, SiteNames};

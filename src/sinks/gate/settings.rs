@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use super::condition::{Condition, ConditionError};
+use super::condition::Condition;
+use crate::base::condition::ConditionError;
 use leak_report::units;
 
 /// The gate's options; by default it checks nothing.

@@ -1,11 +1,12 @@
 //! Decides conditions: passed, exceeded, or inconclusive. Pure.
 
 use super::MaxLost;
-use super::condition::{Condition, Measure, Per};
+use super::condition::{Condition, Measure};
 use super::facts::{Facts, MAX_CULPRITS, SiteFacts, VerdictFacts};
 use super::trend::{MIN, Trend};
 use super::words::{described, rate, share};
 use super::workspace::Source;
+use crate::base::condition::Per;
 use leak_report::model::site_name::{SiteName, SiteNames};
 use leak_report::model::{Amount, Estimate};
 use leak_report::render::{self, size};

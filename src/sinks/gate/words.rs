@@ -1,6 +1,6 @@
 //! Formats rates, shares and sites for messages.
 
-use super::condition::Per;
+use crate::base::condition::Per;
 use leak_report::model::NameStyle;
 use leak_report::model::site_name::{SiteName, SiteNames};
 use leak_report::render::titles::shortened;
