@@ -22,6 +22,7 @@ mod libbpf;
 mod memory;
 mod modules;
 mod order;
+mod otlp;
 mod overhead;
 pub mod paint;
 mod paths;
@@ -55,10 +56,11 @@ pub use json::{
     FrameJson, JudgementJson, LeftOutJson, LostJson, SCHEMA_VERSION, frames as frames_json,
     write as write_json,
 };
+pub use otlp::Request;
 pub use overhead::{CHEAP, SAMPLED, cheaper_ways, forecast, rate, share};
 pub use people::INDENT;
 pub use people::{People, Screen};
-pub use pprof::{Amounts, Part};
+pub use pprof::{Amounts, Part, Shown, pulled};
 pub use recent::{rate as growth_rate, signed};
 pub use text::{FrameStyle, end_of, via};
 pub use verdict::{

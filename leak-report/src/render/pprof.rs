@@ -7,7 +7,8 @@
 
 mod mappings;
 mod part;
-mod proto;
+pub(super) mod proto;
+mod pull;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,8 @@ use crate::model::{Amount, Losses, Sampling};
 use crate::model::{Quantity, Report, StackRef, unix_nanoseconds};
 pub use part::{Amounts, Part};
 use proto::{Profile, ValueType};
+pub use pull::{Shown, pulled};
+pub(super) use table::LocationKind;
 use table::{Table, Values};
 
 /// The sample types, each with its unit; a sample has a value for each of them.
@@ -68,11 +71,14 @@ fn profile(report: &Report) -> Profile {
         Sampling::Bytes(bytes) | Sampling::Governed(bytes) => Some(("space", "bytes", bytes)),
         Sampling::Provider(bytes) => bytes.map(|bytes| ("space", "bytes", bytes)),
     };
-    let types = match report.judgement {
+    finish(report, table, types(report), period, report.elapsed)
+}
+
+fn types(report: &Report) -> Range<usize> {
+    match report.judgement {
         Some(_) => TYPES_WITH_VERDICT,
         None => HEAP_TYPES,
-    };
-    finish(report, table, types, period, report.elapsed)
+    }
 }
 
 /// Values of a stack, with the amount that counts as allocated.

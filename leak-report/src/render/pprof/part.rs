@@ -13,7 +13,7 @@ use std::time::Duration;
 use prost::Message;
 
 use super::proto::Profile;
-use super::table::{Table, Values};
+use super::table::{LocationKind, Table, Values};
 use super::{ALLOCATED_TYPES, HEAP_TYPES, OUTSTANDING_TYPES, compress, finish, values};
 use crate::model::{Report, StackRef, TargetFacts};
 
@@ -23,7 +23,7 @@ const MAX_STACKS: usize = 8000;
 /// Maximum size in bytes before compression. (Pyroscope's limit: `-validation.max-profile-size-bytes`.)
 const MAX_BYTES: usize = 4 << 20;
 /// Name of the sample that sums up the other stacks.
-const OTHERS: &str = "[other stacks]";
+pub(super) const OTHERS: &str = "[other stacks]";
 
 /// The content of a profile.
 #[derive(Clone, Copy, Debug)]
@@ -65,31 +65,42 @@ impl Part<'_> {
     ///
     /// Fails if the profile cannot be compressed.
     pub fn render(&self, report: &Report, stacks: &[StackRef<'_>]) -> io::Result<Option<Vec<u8>>> {
+        let Some((profile, _)) = self.profile(report, stacks) else {
+            return Ok(None);
+        };
+        let mut bytes = Vec::new();
+        compress(&profile, &mut bytes)?;
+        Ok(Some(bytes))
+    }
+
+    /// The profile of this part of `stacks`, with the kinds of its locations; `None` if all values are 0.
+    pub(in super::super) fn profile(
+        &self,
+        report: &Report,
+        stacks: &[StackRef<'_>],
+    ) -> Option<(Profile, Vec<LocationKind>)> {
         let mut samples: Vec<(StackRef<'_>, Values)> = stacks
             .iter()
             .map(|&stack| (stack, values(stack, stack.recent.since_last.allocated.amount)))
             .filter(|(_, values)| values[self.amounts.types()].iter().any(|&value| value > 0))
             .collect();
         if samples.is_empty() {
-            return Ok(None);
+            return None;
         }
         let bytes = self.amounts.types().end - 1;
         samples.sort_by_key(|(_, values)| Reverse(values[bytes]));
-        let mut max = MAX_STACKS;
-        let mut profile = self.profile(report, &samples, max);
-        // Sizes of stacks differ, so the number that fits is found by halving.
-        while profile.encoded_len() > MAX_BYTES && max > 1 {
-            max = max.min(samples.len()) / 2;
-            profile = self.profile(report, &samples, max);
-        }
-        let mut bytes = Vec::new();
-        compress(&profile, &mut bytes)?;
-        Ok(Some(bytes))
+        let of_first = |max| self.of_first(report, &samples, max);
+        Some(fitting(samples.len(), of_first, |(profile, _)| profile))
     }
 
     /// The profile with the first `max` samples, and one sample for the rest.
-    fn profile(&self, report: &Report, samples: &[(StackRef<'_>, Values)], max: usize) -> Profile {
-        let (first, others) = samples.split_at(max.min(samples.len()));
+    fn of_first(
+        &self,
+        report: &Report,
+        samples: &[(StackRef<'_>, Values)],
+        max: usize,
+    ) -> (Profile, Vec<LocationKind>) {
+        let (first, others) = samples.split_at(max);
         let mut table = Table::of_part(report, self);
         for &(stack, values) in first {
             table.add(stack, values);
@@ -101,10 +112,28 @@ impl Part<'_> {
             Amounts::Outstanding => Duration::ZERO,
             Amounts::Both | Amounts::Allocated => report.compared.since_last,
         };
+        let kinds = table.kinds();
         // The period has this type whatever is sampled: stores treat profiles with another type as profiles of another
         // kind. It is 1 since estimates are of the total and must not be multiplied by it, as Parca does for the rates
         // of differences.
         let period = Some(("space", "bytes", 1));
-        finish(report, table, self.amounts.types(), period, duration)
+        let profile = finish(report, table, self.amounts.types(), period, duration);
+        (profile, kinds)
     }
+}
+
+/// The profile that `of_first` makes of so many of the first `samples` as stores accept.
+pub(super) fn fitting<T>(
+    samples: usize,
+    of_first: impl Fn(usize) -> T,
+    profile_of: impl Fn(&T) -> &Profile,
+) -> T {
+    let mut max = samples.min(MAX_STACKS);
+    let mut made = of_first(max);
+    // Sizes of stacks differ, so the number that fits is found by halving.
+    while profile_of(&made).encoded_len() > MAX_BYTES && max > 1 {
+        max /= 2;
+        made = of_first(max);
+    }
+    made
 }

@@ -5,128 +5,128 @@
 use prost::Message;
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Profile {
+pub(in super::super) struct Profile {
     #[prost(message, repeated, tag = "1")]
-    pub(super) sample_type: Vec<ValueType>,
+    pub(in super::super) sample_type: Vec<ValueType>,
     #[prost(message, repeated, tag = "2")]
-    pub(super) sample: Vec<Sample>,
+    pub(in super::super) sample: Vec<Sample>,
     /// The program's mapping is first.
     #[prost(message, repeated, tag = "3")]
-    pub(super) mapping: Vec<Mapping>,
+    pub(in super::super) mapping: Vec<Mapping>,
     #[prost(message, repeated, tag = "4")]
-    pub(super) location: Vec<Location>,
+    pub(in super::super) location: Vec<Location>,
     #[prost(message, repeated, tag = "5")]
-    pub(super) function: Vec<Function>,
+    pub(in super::super) function: Vec<Function>,
     #[prost(string, repeated, tag = "6")]
-    pub(super) string_table: Vec<String>,
+    pub(in super::super) string_table: Vec<String>,
     /// Index of a regular expression for functions that are hidden together with their callees.
     #[prost(int64, tag = "7")]
-    pub(super) drop_frames: i64,
+    pub(in super::super) drop_frames: i64,
     #[prost(int64, tag = "9")]
-    pub(super) time_nanos: i64,
+    pub(in super::super) time_nanos: i64,
     #[prost(int64, tag = "10")]
-    pub(super) duration_nanos: i64,
+    pub(in super::super) duration_nanos: i64,
     #[prost(message, optional, tag = "11")]
-    pub(super) period_type: Option<ValueType>,
+    pub(in super::super) period_type: Option<ValueType>,
     #[prost(int64, tag = "12")]
-    pub(super) period: i64,
+    pub(in super::super) period: i64,
     #[prost(int64, repeated, tag = "13")]
-    pub(super) comment: Vec<i64>,
+    pub(in super::super) comment: Vec<i64>,
     #[prost(int64, tag = "14")]
-    pub(super) default_sample_type: i64,
+    pub(in super::super) default_sample_type: i64,
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]
-pub(super) struct ValueType {
+pub(in super::super) struct ValueType {
     #[prost(int64, tag = "1")]
-    pub(super) kind: i64,
+    pub(in super::super) kind: i64,
     #[prost(int64, tag = "2")]
-    pub(super) unit: i64,
+    pub(in super::super) unit: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Sample {
+pub(in super::super) struct Sample {
     /// Innermost first.
     #[prost(uint64, repeated, tag = "1")]
-    pub(super) location_id: Vec<u64>,
+    pub(in super::super) location_id: Vec<u64>,
     /// One value for each sample type.
     #[prost(int64, repeated, tag = "2")]
-    pub(super) value: Vec<i64>,
+    pub(in super::super) value: Vec<i64>,
     #[prost(message, repeated, tag = "3")]
-    pub(super) label: Vec<Label>,
+    pub(in super::super) label: Vec<Label>,
 }
 
 /// A text label or a number label.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
-pub(super) struct Label {
+pub(in super::super) struct Label {
     #[prost(int64, tag = "1")]
-    pub(super) key: i64,
+    pub(in super::super) key: i64,
     #[prost(int64, tag = "2")]
-    pub(super) str: i64,
+    pub(in super::super) str: i64,
     #[prost(int64, tag = "3")]
-    pub(super) num: i64,
+    pub(in super::super) num: i64,
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]
-pub(super) struct Mapping {
+pub(in super::super) struct Mapping {
     #[prost(uint64, tag = "1")]
-    pub(super) id: u64,
+    pub(in super::super) id: u64,
     #[prost(uint64, tag = "2")]
-    pub(super) memory_start: u64,
+    pub(in super::super) memory_start: u64,
     #[prost(uint64, tag = "3")]
-    pub(super) memory_limit: u64,
+    pub(in super::super) memory_limit: u64,
     #[prost(uint64, tag = "4")]
-    pub(super) file_offset: u64,
+    pub(in super::super) file_offset: u64,
     #[prost(int64, tag = "5")]
-    pub(super) filename: i64,
+    pub(in super::super) filename: i64,
     #[prost(int64, tag = "6")]
-    pub(super) build_id: i64,
+    pub(in super::super) build_id: i64,
     #[prost(bool, tag = "7")]
-    pub(super) has_functions: bool,
+    pub(in super::super) has_functions: bool,
     #[prost(bool, tag = "8")]
-    pub(super) has_filenames: bool,
+    pub(in super::super) has_filenames: bool,
     #[prost(bool, tag = "9")]
-    pub(super) has_line_numbers: bool,
+    pub(in super::super) has_line_numbers: bool,
     #[prost(bool, tag = "10")]
-    pub(super) has_inline_frames: bool,
+    pub(in super::super) has_inline_frames: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Location {
+pub(in super::super) struct Location {
     #[prost(uint64, tag = "1")]
-    pub(super) id: u64,
+    pub(in super::super) id: u64,
     /// 0 for code outside modules.
     #[prost(uint64, tag = "2")]
-    pub(super) mapping_id: u64,
+    pub(in super::super) mapping_id: u64,
     #[prost(uint64, tag = "3")]
-    pub(super) address: u64,
+    pub(in super::super) address: u64,
     /// Functions inlined there, innermost first, then the containing function; empty if no name is known.
     #[prost(message, repeated, tag = "4")]
-    pub(super) line: Vec<Line>,
+    pub(in super::super) line: Vec<Line>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
-pub(super) struct Line {
+pub(in super::super) struct Line {
     #[prost(uint64, tag = "1")]
-    pub(super) function_id: u64,
+    pub(in super::super) function_id: u64,
     /// 0 if unknown.
     #[prost(int64, tag = "2")]
-    pub(super) line: i64,
+    pub(in super::super) line: i64,
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]
-pub(super) struct Function {
+pub(in super::super) struct Function {
     #[prost(uint64, tag = "1")]
-    pub(super) id: u64,
+    pub(in super::super) id: u64,
     #[prost(int64, tag = "2")]
-    pub(super) name: i64,
+    pub(in super::super) name: i64,
     #[prost(int64, tag = "3")]
-    pub(super) system_name: i64,
+    pub(in super::super) system_name: i64,
     #[prost(int64, tag = "4")]
-    pub(super) filename: i64,
+    pub(in super::super) filename: i64,
 }
 
 /// ID of an item by its index: IDs start at 1.
-pub(super) fn id(number: usize) -> u64 {
+pub(in super::super) fn id(number: usize) -> u64 {
     number as u64 + 1
 }

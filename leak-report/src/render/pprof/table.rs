@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use indexmap::IndexSet;
 use unwind_tables::addr::Avma;
+use unwind_tables::walk::FoundBy;
 
 use super::super::flame::left_out_marker;
 use super::super::printable;
@@ -46,8 +47,34 @@ struct FunctionKey {
     filename: i64,
 }
 
+/// Kind of a location, which the format itself does not tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(in super::super) enum LocationKind {
+    Native,
+    /// Code outside modules.
+    Generated,
+    Kernel,
+    Python,
+    /// Something other than code.
+    Marker,
+}
+
+impl LocationKind {
+    fn of(frame: FrameRef<'_>) -> Self {
+        match frame.found_by {
+            FoundBy::Kernel => Self::Kernel,
+            FoundBy::Python => Self::Python,
+            FoundBy::Probe | FoundBy::Cfi | FoundBy::Fp | FoundBy::FpGenerated => match frame.place() {
+                Some(_) => Self::Native,
+                None => Self::Generated,
+            },
+        }
+    }
+}
+
 #[derive(PartialEq, Eq, Hash)]
 struct LocationKey {
+    kind: LocationKind,
     /// Number of the mapping; `None` outside modules.
     mapping: Option<usize>,
     address: Avma,
@@ -90,6 +117,12 @@ impl<'a> Table<'a> {
             program: target.and_then(|target| target.exe.as_deref()),
             ..Self::of(report)
         }
+    }
+
+    /// Makes it a table in which code without a symbol is named by its module.
+    pub(super) fn naming_all(mut self) -> Self {
+        self.names_all = true;
+        self
     }
 
     /// Index of a text; adds it if it is new.
@@ -175,6 +208,7 @@ impl<'a> Table<'a> {
             false => frame.pc().wrapping_sub(u64::from(!frame.exact)),
         };
         let key = LocationKey {
+            kind: LocationKind::of(frame),
             mapping: self.mappings.number(frame, address),
             address,
             lines: self.lines(frame),
@@ -187,6 +221,7 @@ impl<'a> Table<'a> {
     /// A location that stands for something other than code.
     fn marker(&mut self, name: &str) -> u64 {
         let key = LocationKey {
+            kind: LocationKind::Marker,
             mapping: None,
             address: Avma::new(0),
             lines: vec![self.line(Some(name), None, None)],
@@ -224,6 +259,11 @@ impl<'a> Table<'a> {
             function_id: id(self.functions.insert_full(key).0),
             line: line.unwrap_or(0).into(),
         }
+    }
+
+    /// Kinds of locations, in the order of their messages.
+    pub(super) fn kinds(&self) -> Vec<LocationKind> {
+        self.locations.iter().map(|location| location.kind).collect()
     }
 
     /// The profile of all samples, with the values of the sample types in `types`, and the tables.

@@ -329,6 +329,11 @@ fn part_of_many_stacks() {
     // The hundred smallest stacks.
     assert_eq!(others.unwrap().value, [100, 99 * 100 / 2]);
     assert!(text(&profile).contains("\"[other stacks]\""));
+    // So is a profile that is pulled, of all processes.
+    let pulled = decoded(&pulled(&report, Shown::Outstanding).unwrap());
+    assert_eq!(pulled.sample.len(), 8001);
+    let held = pulled.sample.iter().map(|sample| sample.value[3]).sum::<i64>();
+    assert_eq!(held, 8099 * 8100 / 2);
     assert!(render(&report, Amounts::Allocated).is_none());
     for (number, stack) in report.stacks.iter_mut().enumerate() {
         let symbol = Symbol {
