@@ -29,7 +29,20 @@ pub fn pprof(file: &Path, arguments: &str) -> String {
 /// The sums of all samples' values, by `pprof -raw`.
 #[track_caller]
 pub fn pprof_totals(file: &Path) -> Vec<u64> {
-    let raw = pprof(file, "-symbolize=none -raw");
+    totals_of(&pprof(file, "-symbolize=none -raw"))
+}
+
+/// The sums of all samples' values of a profile that `pprof` fetches; what it keeps goes into `directory`.
+#[track_caller]
+pub fn pprof_totals_at(url: &str, directory: &Path) -> Vec<u64> {
+    let mut command = Command::new("go");
+    command
+        .args(["tool", "pprof", "-raw", url])
+        .env("HOME", directory);
+    totals_of(&output(&mut command, "golang-go"))
+}
+
+fn totals_of(raw: &str) -> Vec<u64> {
     let mut samples = raw.lines().skip_while(|line| *line != "Samples:").skip(1);
     let types = samples.next().expect("sample types");
     let mut totals = vec![0; types.split_whitespace().count()];

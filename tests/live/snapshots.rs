@@ -11,7 +11,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use crate::common::memleak::Memleak;
-use crate::common::profiles::pprof_totals;
+use crate::common::profiles::{pprof_totals, pprof_totals_at};
 use crate::common::program::{Program, compile, copy_program, directory};
 use crate::common::receiver::{Receiver, answer};
 use crate::common::recent::of_all_ages;
@@ -472,7 +472,7 @@ fn two_runs_are_compared() {
 }
 
 /// Profiles that a store receives add up to the last report, as Go's pprof reads them: the allocated amounts of all
-/// profiles together, the outstanding ones of the last. Metrics are the last report's.
+/// profiles together, the outstanding ones of the last. Metrics are the last report's, and so is the profile beside them.
 #[test]
 fn exported() {
     let shelf = Shelf::new();
@@ -497,7 +497,8 @@ fn exported() {
     program.step("quiet");
     memleak.report();
     let at_rest = memleak.report();
-    let page = metrics(&memleak);
+    let address = metrics_address(&memleak);
+    let page = metrics(&address);
     let value = |name: &str| {
         let found = page.lines().find_map(|line| line.strip_prefix(name));
         found.expect(name).trim().parse::<u64>().expect("a number")
@@ -509,6 +510,12 @@ fn exported() {
         .lines()
         .find(|line| line.starts_with("memleak_site_outstanding_blocks") && line.contains("\"keep_block\""));
     assert!(site.expect("a site").ends_with(" 5000"), "{page}");
+    let pulled = pprof_totals_at(&format!("http://{address}/debug/pprof/heap"), shelf.0.path());
+    let (allocated, held) = (at_rest.allocated, at_rest.outstanding);
+    assert_eq!(
+        pulled,
+        [allocated.blocks, allocated.bytes, held.blocks, held.bytes]
+    );
     let (reports, messages) = memleak.finish_with_all_reports();
     let last = reports.last().expect("a report");
     let (mut allocated, mut outstanding) = ([0, 0], [0, 0]);
@@ -538,14 +545,19 @@ fn exported() {
     );
 }
 
-/// Fetches the metrics from the address that memleak names.
+/// The address at which memleak says that metrics are.
 #[track_caller]
-fn metrics(memleak: &Memleak) -> String {
+fn metrics_address(memleak: &Memleak) -> String {
     let address = memleak.seen_messages().iter().find_map(|line| {
         let (_, rest) = line.split_once("metrics: http://")?;
         rest.split_once("/metrics").map(|(address, _)| address.to_owned())
     });
-    let mut stream = TcpStream::connect(address.expect("an address")).expect("it listens");
+    address.expect("an address")
+}
+
+#[track_caller]
+fn metrics(address: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("it listens");
     stream
         .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
         .expect("it reads");

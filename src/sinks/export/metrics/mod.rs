@@ -1,6 +1,8 @@
-//! Serves the last report as metrics over HTTP, in Prometheus' text format.
+//! Serves the last report over HTTP: as metrics in Prometheus' text format, and as profiles for `go tool pprof` and whatever
+//! else scrapes what Go's `net/http/pprof` serves.
 
 mod page;
+mod profiles;
 mod server;
 mod sites;
 #[cfg(test)]
@@ -14,6 +16,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::push::Progress;
 use super::{ExportError, SettingsError};
 use leak_report::model::Report;
+use profiles::Profiles;
+use server::{Answer, Request};
+
+/// The line of every refusal: where pages are.
+const PLACES: &str = "Metrics are at /metrics, profiles at /debug/pprof/heap and /debug/pprof/allocs.";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -69,6 +76,8 @@ pub struct Metrics {
 struct Shared {
     /// The rendered last report, without the push counters.
     page: Mutex<Arc<str>>,
+    /// Profiles of the last report; `None` before the first.
+    profiles: Mutex<Option<Arc<Profiles>>>,
     /// Push counters, read at each request.
     progress: Option<Progress>,
 }
@@ -83,14 +92,18 @@ impl Metrics {
     fn start_at(settings: &Settings, progress: Option<Progress>) -> Result<(Self, SocketAddr), ExportError> {
         let shared = Arc::new(Shared {
             page: Mutex::new(page::before_reports().into()),
+            profiles: Mutex::default(),
             progress,
         });
         let pages = Arc::clone(&shared);
-        let address = server::start(settings.address.0, move || pages.render()).map_err(|error| {
-            let address = settings.address;
-            ExportError::Listen { address, error }
-        })?;
-        tracing::info!("metrics: http://{address}/metrics has what the last report says");
+        let address =
+            server::start(settings.address.0, move |request| pages.answer(request)).map_err(|error| {
+                let address = settings.address;
+                ExportError::Listen { address, error }
+            })?;
+        tracing::info!(
+            "metrics: http://{address}/metrics has what the last report says, and /debug/pprof/heap its profile"
+        );
         if settings.address.is_open() {
             tracing::warn!(
                 "metrics: everyone who reaches {address} can read them, names of functions among them; :{} is for this \
@@ -103,13 +116,30 @@ impl Metrics {
     }
 
     /// Makes `report` the one that is served.
-    pub(super) fn take(&self, report: &Report) {
+    pub(super) fn take(&self, report: &Arc<Report>) {
         let page = page::of_report(report, self.sites).into();
         *self.shared.page.lock().unwrap_or_else(PoisonError::into_inner) = page;
+        let profiles = Arc::new(Profiles::of(Arc::clone(report)));
+        *self
+            .shared
+            .profiles
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(profiles);
     }
 }
 
 impl Shared {
+    fn answer(&self, request: &Request<'_>) -> Answer {
+        if request.path == "/metrics" {
+            return Answer::page(text::TYPE, self.render().into_bytes().into());
+        }
+        let profiles = || {
+            let last = self.profiles.lock().unwrap_or_else(PoisonError::into_inner);
+            last.clone()
+        };
+        profiles::answer(request, profiles).unwrap_or_else(|| Answer::refusal(404, "Not Found", PLACES))
+    }
+
     fn render(&self) -> String {
         let page = Arc::clone(&self.page.lock().unwrap_or_else(PoisonError::into_inner));
         let mut text = page.to_string();

@@ -1,4 +1,4 @@
-//! A minimal HTTP/1.1 server (RFC 9112): one page, one request per connection.
+//! A minimal HTTP/1.1 server (RFC 9112): a few pages, one request per connection.
 //!
 //! Clients are not trusted: their number, the time for each and the size of a request are limited. (Existing servers for
 //! this purpose, such as tiny_http, limit none of these.)
@@ -21,15 +21,36 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Time for a client to close the connection after its answer.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// The only path with a page.
-const PATH: &str = "/metrics";
-const PAGE: &str = "text/plain; version=0.0.4; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// Serves the result of `page` on `address` until the process ends; returns the bound address.
+/// Target of a `GET`.
+pub(super) struct Request<'a> {
+    pub(super) path: &'a str,
+    /// Text behind the `?`; empty without one.
+    query: &'a str,
+}
+
+impl<'a> Request<'a> {
+    fn of(target: &'a str) -> Self {
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        Self { path, query }
+    }
+
+    /// The value of a parameter, as it was sent.
+    pub(super) fn parameter(&self, name: &str) -> Option<&'a str> {
+        let pairs = self
+            .query
+            .split('&')
+            .map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+        let mut named = pairs.filter(|(found, _)| *found == name);
+        named.next().map(|(_, value)| value)
+    }
+}
+
+/// Serves `page` on `address` until the process ends; returns the bound address.
 pub(super) fn start(
     address: SocketAddr,
-    page: impl Fn() -> String + Send + Sync + 'static,
+    page: impl Fn(&Request<'_>) -> Answer + Send + Sync + 'static,
 ) -> io::Result<SocketAddr> {
     let listener = TcpListener::bind(address)?;
     let bound = listener.local_addr()?;
@@ -49,7 +70,10 @@ struct Site<P> {
     page: P,
 }
 
-fn accept<P: Fn() -> String + Send + Sync + 'static>(listener: &TcpListener, site: &Arc<Site<P>>) {
+fn accept<P: Fn(&Request<'_>) -> Answer + Send + Sync + 'static>(
+    listener: &TcpListener,
+    site: &Arc<Site<P>>,
+) {
     let clients = Arc::new(AtomicUsize::new(0));
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
@@ -76,11 +100,11 @@ fn accept<P: Fn() -> String + Send + Sync + 'static>(listener: &TcpListener, sit
 /// Answers 503 without blocking: the answer fits into the socket's buffer.
 fn refuse(mut stream: &TcpStream) {
     let answer = Answer::plain(503, "Service Unavailable");
-    let bytes = format!("{}{}", answer.head(), answer.body);
+    let bytes = [answer.head().as_bytes(), &answer.body].concat();
     // Closing a socket with unread input sends RST, which can discard the answer, so what is there is read before.
     _ = stream
         .set_nonblocking(true)
-        .and_then(|()| stream.write_all(bytes.as_bytes()))
+        .and_then(|()| stream.write_all(&bytes))
         .and_then(|()| stream.shutdown(Shutdown::Write))
         .and_then(|()| stream.read(&mut [0; 4096]));
 }
@@ -104,23 +128,50 @@ impl Drop for Place {
     }
 }
 
-struct Answer {
+/// An answer to one request.
+pub(super) struct Answer {
     status: u16,
     reason: &'static str,
     content_type: &'static str,
-    body: String,
+    /// More headers, each with its line end.
+    headers: String,
+    body: Arc<[u8]>,
     has_body: bool,
 }
 
 impl Answer {
-    fn plain(status: u16, reason: &'static str) -> Self {
+    /// A page that is there.
+    pub(super) fn page(content_type: &'static str, body: Arc<[u8]>) -> Self {
+        Self {
+            status: 200,
+            reason: "OK",
+            content_type,
+            headers: String::new(),
+            body,
+            has_body: true,
+        }
+    }
+
+    /// A line that says why there is none.
+    pub(super) fn refusal(status: u16, reason: &'static str, why: &str) -> Self {
         Self {
             status,
             reason,
             content_type: PLAIN,
-            body: format!("{status} {reason}\nMetrics are at {PATH}.\n"),
+            headers: String::new(),
+            body: format!("{status} {reason}\n{why}\n").into_bytes().into(),
             has_body: true,
         }
+    }
+
+    fn plain(status: u16, reason: &'static str) -> Self {
+        Self::refusal(status, reason, super::PLACES)
+    }
+
+    /// Adds a header.
+    pub(super) fn with(mut self, name: &str, value: &str) -> Self {
+        self.headers += &format!("{name}: {value}\r\n");
+        self
     }
 
     fn head(&self) -> String {
@@ -128,32 +179,28 @@ impl Answer {
             status,
             reason,
             content_type,
+            headers,
             body,
             ..
         } = self;
-        let allow = if *status == 405 {
-            "Allow: GET, HEAD\r\n"
-        } else {
-            ""
-        };
         format!(
-            "HTTP/1.1 {status} {reason}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n{allow}X-Content-Type-Options: \
-             nosniff\r\nConnection: close\r\n\r\n",
+            "HTTP/1.1 {status} {reason}\r\nContent-Type: {content_type}\r\nContent-Length: \
+             {}\r\n{headers}X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n",
             body.len()
         )
     }
 }
 
-fn serve<P: Fn() -> String>(stream: &TcpStream, site: &Site<P>) -> io::Result<()> {
+fn serve<P: Fn(&Request<'_>) -> Answer>(stream: &TcpStream, site: &Site<P>) -> io::Result<()> {
     let answer = match read_head(stream, Instant::now() + PATIENCE) {
         Ok(head) => answer(&head, site),
         Err(answer) => answer,
     };
-    let mut bytes = answer.head().into_bytes();
+    let end = Instant::now() + PATIENCE;
+    write_all(stream, answer.head().as_bytes(), end)?;
     if answer.has_body {
-        bytes.extend(answer.body.as_bytes());
+        write_all(stream, &answer.body, end)?;
     }
-    write_all(stream, &bytes, Instant::now() + PATIENCE)?;
     // Close in order, as in `refuse`: send FIN, then read the rest of the input so that close does not send RST.
     stream.shutdown(Shutdown::Write)?;
     let end = Instant::now() + LINGER;
@@ -183,7 +230,7 @@ fn read_head(stream: &TcpStream, end: Instant) -> Result<Vec<u8>, Answer> {
     }
 }
 
-fn answer<P: Fn() -> String>(head: &[u8], site: &Site<P>) -> Answer {
+fn answer<P: Fn(&Request<'_>) -> Answer>(head: &[u8], site: &Site<P>) -> Answer {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     let (method, target) = match request.parse(head) {
@@ -198,17 +245,9 @@ fn answer<P: Fn() -> String>(head: &[u8], site: &Site<P>) -> Answer {
     if site.is_local && !request.headers.iter().all(is_local_host) {
         return Answer::plain(421, "Misdirected Request");
     }
-    let path = target.split('?').next().unwrap_or(target);
-    let answer = match (method, path) {
-        ("GET" | "HEAD", PATH) => Answer {
-            status: 200,
-            reason: "OK",
-            content_type: PAGE,
-            body: (site.page)(),
-            has_body: true,
-        },
-        ("GET" | "HEAD", _) => Answer::plain(404, "Not Found"),
-        _ => Answer::plain(405, "Method Not Allowed"),
+    let answer = match method {
+        "GET" | "HEAD" => (site.page)(&Request::of(target)),
+        _ => Answer::plain(405, "Method Not Allowed").with("Allow", "GET, HEAD"),
     };
     Answer {
         has_body: method != "HEAD",

@@ -287,7 +287,7 @@ fn requests() {
     let get = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let before = ask(&address, get);
     assert!(!before.contains("memleak_outstanding_bytes"), "{before}");
-    metrics.take(&samples::full());
+    metrics.take(&Arc::new(samples::full()));
     let after = ask(&address, get);
     let (head, body) = after.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
@@ -329,6 +329,132 @@ fn requests() {
     assert!(answer(half).starts_with("HTTP/1.1 400 "));
 }
 
+/// What Go's `pprof` says of a profile that it fetches itself, and what it prints beside that.
+fn fetched(url: &str) -> (String, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let output = Command::new("go")
+        .args(["tool", "pprof", "-raw", url])
+        .env("HOME", directory.path())
+        .env("TZ", "UTC")
+        .output()
+        .expect("apt-get install golang-go");
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{errors}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines = text.lines().take_while(|line| *line != "Locations");
+    let text = lines
+        .map(|line| format!("{}\n", line.trim_end()))
+        .collect::<String>();
+    (text.replace(env!("CARGO_PKG_VERSION"), "VERSION"), errors)
+}
+
+/// Go's `pprof` fetches the two profiles, which differ in what is shown first, and needs nothing else to name frames.
+#[test]
+fn profiles_for_pprof() {
+    let (metrics, address) = served();
+    metrics.take(&Arc::new(samples::full()));
+    let (heap, messages) = fetched(&format!("http://{address}/debug/pprof/heap"));
+    assert_eq!(
+        messages
+            .lines()
+            .filter(|line| !line.starts_with("Fetching "))
+            .count(),
+        1,
+        "{messages}"
+    );
+    assert!(messages.contains("Saved profile in "), "{messages}");
+    insta::assert_snapshot!(heap, @r"
+Comment: memleak VERSION
+Comment: complete stacks: 93.3% of allocations
+Comment: lost: 9 blocks, 1.5 MiB
+PeriodType: space bytes
+Period: 1
+Time: 2023-11-14 22:13:20 +0000 UTC
+Samples:
+alloc_objects/count alloc_space/bytes inuse_objects/count inuse_space/bytes[dflt]
+         24        960         12        480: 2
+                allocator:[malloc] comm:[leaker] end:[complete]
+                pid:[4242]
+          2         80          1         40: 3 4 5
+                allocator:[malloc] comm:[leaker] end:[no_cfi]
+                pid:[4242]
+");
+    let (allocs, _) = fetched(&format!("http://{address}/debug/pprof/allocs?seconds=0"));
+    let as_allocs = heap.replace("inuse_space/bytes[dflt]", "inuse_space/bytes");
+    assert_eq!(
+        allocs,
+        as_allocs.replace("alloc_space/bytes", "alloc_space/bytes[dflt]")
+    );
+    // The next report's replaces it.
+    let mut next = samples::full();
+    next.stacks.truncate(1);
+    metrics.take(&Arc::new(next));
+    let (heap, _) = fetched(&format!("http://{address}/debug/pprof/heap"));
+    assert!(!heap.contains("end:[no_cfi]"), "{heap}");
+}
+
+/// Profiles have the headers of Go's `net/http/pprof`; there is none before the first report, of a span of time, or in text.
+#[test]
+fn requests_for_profiles() {
+    let (metrics, address) = served();
+    let head_of = |method: &str, target: &str| {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        write!(stream, "{method} {target} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let end = answer.windows(4).position(|end| end == b"\r\n\r\n").unwrap();
+        let body = answer.split_off(end + 4);
+        (String::from_utf8(answer).unwrap(), body)
+    };
+    let (early, _) = head_of("GET", "/debug/pprof/heap");
+    assert!(
+        early.starts_with("HTTP/1.1 503 ") && early.contains("\r\nRetry-After: 5\r\n"),
+        "{early}"
+    );
+    metrics.take(&Arc::new(samples::full()));
+    for name in ["heap", "allocs"] {
+        let (head, body) = head_of("GET", &format!("/debug/pprof/{name}?gc=1&debug=0"));
+        assert!(
+            head.starts_with("HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\n"),
+            "{head}"
+        );
+        let disposition = format!("\r\nContent-Disposition: attachment; filename=\"{name}\"\r\n");
+        assert!(head.contains(&disposition), "{head}");
+        assert!(
+            head.contains(&format!("\r\nContent-Length: {}\r\n", body.len())),
+            "{head}"
+        );
+        assert_eq!(body[..2], [0x1f, 0x8b], "gzip");
+        assert_eq!(
+            head_of("HEAD", &format!("/debug/pprof/{name}")),
+            (head, Vec::new())
+        );
+    }
+    for (method, target, status, line) in [
+        ("GET", "/debug/pprof/heap?seconds=5", "400", "leave `seconds` out"),
+        ("GET", "/debug/pprof/allocs?x&debug=1", "400", "leave `debug` out"),
+        ("GET", "/debug/pprof/", "404", "/debug/pprof/heap"),
+        ("GET", "/debug/pprof/profile", "404", "/debug/pprof/allocs"),
+        ("POST", "/debug/pprof/heap", "405", "/debug/pprof/heap"),
+    ] {
+        let (head, body) = head_of(method, target);
+        let body = String::from_utf8(body).unwrap();
+        assert!(
+            head.starts_with(&format!("HTTP/1.1 {status} ")) && body.contains(line),
+            "{head}\n{body}"
+        );
+        assert_eq!(body.lines().count(), 2, "{body}");
+    }
+}
+
+/// A profile is made once for each report, however often it is asked for.
+#[test]
+fn profiles_are_made_once() {
+    let profiles = profiles::Profiles::of(Arc::new(samples::full()));
+    let [one, other] = [(); 2].map(|()| profiles.profile(leak_report::render::Shown::Outstanding).unwrap());
+    assert!(Arc::ptr_eq(&one, &other));
+}
+
 /// On loopback, requests with a foreign `Host` name are refused, and those with `localhost` or an IP address are answered, so
 /// that no web page can read the metrics (DNS rebinding).
 #[test]
@@ -359,6 +485,11 @@ fn hosts_of_others() {
     ] {
         assert_eq!(get(&address, host), "HTTP/1.1 421 ", "{host}");
     }
+    let profile = ask(
+        &address,
+        "GET /debug/pprof/heap HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+    );
+    assert!(profile.starts_with("HTTP/1.1 421 "), "{profile}");
     // On a public address any host name is accepted.
     let settings = Settings {
         address: Address::parse("0.0.0.0:0").unwrap(),

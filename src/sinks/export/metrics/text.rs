@@ -3,6 +3,9 @@
 
 use std::fmt::{Display, Write as _};
 
+/// The format's media type.
+pub(super) const TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
 /// A page under construction.
 #[derive(Default)]
 pub(super) struct Page(String);
