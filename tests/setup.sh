@@ -27,7 +27,7 @@ fresh_packages='debian-archive-keyring git mmdebstrap util-linux'
 test_packages='binutils binutils-gold? chromium chromium-driver debuginfod dwz elfutils faketime gdb git golang-go google-perftools iproute2
 libgc-dev libgoogle-perftools4|libgoogle-perftools4t64 libgssapi-krb5-2 libjemalloc-dev libjemalloc2 libkrb5-3
 liblua5.4-0-dbg|libkrb5-dbg libmimalloc2.0|libmimalloc3 libtcmalloc-minimal4|libtcmalloc-minimal4t64 lld lua5.4 man-db mandoc
-musl-tools nodejs openjdk-17-jdk-headless|default-jdk-headless openssl php-cli procps python3 python3-cbor2 python3-jsonschema python3-prometheus-client redis-server redis-tools
+musl-tools nodejs openjdk-17-jdk-headless|default-jdk-headless openssl php-cli procps python3 python3-cbor2 python3-jsonschema python3-pip python3-prometheus-client redis-server redis-tools
 ruby sqlite3 systemtap-sdt-dev util-linux valgrind xz-utils'
 
 die() {
@@ -122,6 +122,18 @@ install_missing() {
     fi || die "could not install: $*"
 }
 
+# Of PyPI, for tests alone: what tests/python.txt pins, none of it for all of the system.
+install_python() {
+    installed=target/python/installed.txt
+    wanted=$(/usr/bin/python3 --version && cat tests/python.txt)
+    [ "$(cat "$installed" 2>/dev/null)" != "$wanted" ] || return 0
+    echo "==> installing tests/python.txt in target/python"
+    rm -rf target/python
+    /usr/bin/python3 -m pip install --quiet --disable-pip-version-check --root-user-action ignore --no-deps --only-binary :all: \
+        --target target/python --requirement tests/python.txt || die "could not install tests/python.txt"
+    echo "$wanted" >"$installed"
+}
+
 [ "$(uname -m)" = x86_64 ] || die "x86-64 only, and this is $(uname -m)"
 case ${1-} in
 build)
@@ -139,6 +151,7 @@ test)
     fi
     # Python's own tests are a package for each version.
     install_missing "$(/usr/bin/python3 -c 'import sys; print("libpython%d.%d-testsuite" % sys.version_info[:2])')"
+    install_python
     ;;
 dist)
     check_toolchain build

@@ -12,7 +12,8 @@ use crate::sinks::export::{Settings, SettingsError};
 /// Flags about a fleet.
 #[derive(Debug, Args)]
 pub struct ExportArgs {
-    /// Push each report as profiles to a store of such: Pyroscope, Grafana Cloud Profiles, Alloy, or Parca.
+    /// Push each report as profiles to a store of such (Pyroscope, Grafana Cloud Profiles, Alloy, Parca), or to a collector of
+    /// OpenTelemetry.
     ///
     /// A process is a series with the labels service_name and comm (its name), pid, exe and hostname. What is outstanding
     /// is pushed as it is at the report, what was allocated as the difference to the report before. While the server is
@@ -47,7 +48,8 @@ pub struct ExportArgs {
     #[arg(long, value_name = "FILE")]
     pub push_ca: Option<PathBuf>,
     /// Serve the numbers of the last report at http://ADDRESS/metrics, for Prometheus: PORT or :PORT for this machine
-    /// alone, or IP:PORT.
+    /// alone, or IP:PORT. Beside it, /debug/pprof/heap and /debug/pprof/allocs are its profiles, for `go tool pprof` and
+    /// whatever scrapes such.
     #[arg(long, value_name = "ADDRESS")]
     pub metrics: Option<String>,
     /// Stacks that have metrics of their own, those that hold most; all others are in one.

@@ -10,6 +10,7 @@ mod allocator_statistics;
 mod allocators;
 mod announced;
 mod capacity;
+mod collector;
 mod containers;
 mod doctor;
 mod faults;

@@ -47,8 +47,8 @@ pub enum SettingsError {
     #[error("{0} needs --push: add --push URL, or leave it out")]
     NothingPushed(&'static str),
     #[error(
-        "--push-label `{0}` is not NAME=VALUE with a name of letters, digits and `_` that begins with neither a digit nor \
-         `__`"
+        "--push-label `{0}` is not NAME=VALUE with a name of letters, digits and `_` (with --push-api otlp also `.`) that \
+         begins with neither a digit nor `__`"
     )]
     Label(String),
     #[error("--push-label `{0}` is given twice: give each label once")]

@@ -10,11 +10,13 @@ pub enum Api {
     PyroscopeIngest,
     /// Parca's.
     Parca,
+    /// OTLP over HTTP, to a collector of OpenTelemetry with profiles (/v1development/profiles).
+    Otlp,
 }
 
 impl Api {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Pyroscope, Self::PyroscopeIngest, Self::Parca];
+    pub const ALL: [Self; 4] = [Self::Pyroscope, Self::PyroscopeIngest, Self::Parca, Self::Otlp];
 
     /// Its name.
     pub const fn name(self) -> &'static str {
@@ -22,6 +24,7 @@ impl Api {
             Self::Pyroscope => "pyroscope",
             Self::PyroscopeIngest => "pyroscope-ingest",
             Self::Parca => "parca",
+            Self::Otlp => "otlp",
         }
     }
 }

@@ -12,6 +12,7 @@ use ureq::{Agent, Body};
 
 use super::credentials::{CachedCredentials, Secret};
 use super::envelope::Upload;
+use super::otlp;
 use super::settings::{Api, Settings};
 use crate::base::hosts;
 use crate::sinks::export::ExportError;
@@ -35,6 +36,8 @@ pub(super) struct Client {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Accepted,
+    /// Accepted but for this number of profiles, or with a warning.
+    Partly(u64, String),
     /// Refused for good; sending it again would not help.
     Refused(String),
     /// Refused for now, with the delay that the server asked for, if any.
@@ -144,29 +147,34 @@ fn meaning(api: Api, mut response: Response<Body>) -> Outcome {
         .take(MAX_ANSWER)
         .read_to_end(&mut body);
     let headers = response.headers();
-    match status {
-        200..=299 if api == Api::Parca => match read {
-            Ok(_) => grpc_meaning(headers, &body),
-            Err(error) => Outcome::Unreachable(error.to_string()),
+    match (status, api) {
+        (200..=299, Api::Parca | Api::Otlp) => match (read, api) {
+            (Ok(_), Api::Otlp) => otlp::meaning(&body),
+            (Ok(_), Api::Parca | Api::Pyroscope | Api::PyroscopeIngest) => grpc_meaning(headers, &body),
+            (Err(error), _) => Outcome::Unreachable(error.to_string()),
         },
-        200..=299 => Outcome::Accepted,
-        300..=399 => {
+        (200..=299, Api::Pyroscope | Api::PyroscopeIngest) => Outcome::Accepted,
+        (300..=399, _) => {
             let place = headers.get("location").and_then(|place| place.to_str().ok());
             let place = place.map_or_else(String::new, |place| format!(" {}", shown(place)));
             Outcome::Refused(format!(
                 "status {status}: it refers to{place}, where nothing is sent: give that address"
             ))
         }
+        (_, Api::Otlp) => match otlp::is_temporary(status) {
+            true => Outcome::Later(otlp::answer(status, &body), retry_after(headers)),
+            false => Outcome::Refused(otlp::answer(status, &body)),
+        },
         // Request Timeout, Too Early, Too Many Requests, and all server errors except Not Implemented and HTTP Version Not
         // Supported (RFC 9110, 15; RFC 8470; RFC 6585).
-        408 | 425 | 429 | 500 | 502..=504 | 506..=599 => {
+        (408 | 425 | 429 | 500 | 502..=504 | 506..=599, _) => {
             Outcome::Later(answer(status, &body), retry_after(headers))
         }
         _ => Outcome::Refused(answer(status, &body)),
     }
 }
 
-fn answer(status: u16, body: &[u8]) -> String {
+pub(super) fn answer(status: u16, body: &[u8]) -> String {
     /// An error of the Connect protocol.
     #[derive(Deserialize)]
     struct Error {
@@ -183,7 +191,7 @@ fn answer(status: u16, body: &[u8]) -> String {
 }
 
 /// The printable beginning of a server's text.
-fn shown(text: &str) -> String {
+pub(super) fn shown(text: &str) -> String {
     let short: String = text.chars().take(MAX_SHOWN).collect();
     let rest = if short.len() < text.len() { "…" } else { "" };
     format!("{}{rest}", printable(&short))

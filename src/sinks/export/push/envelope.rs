@@ -10,6 +10,9 @@
 //!   (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-WEB.md>), which Parca's own pages use and which needs no
 //!   HTTP/2.
 //!
+//! * OTLP: `POST /v1development/profiles` with an `ExportProfilesServiceRequest`
+//!   (<https://opentelemetry.io/docs/specs/otlp/#otlphttp>), compressed, one request per process.
+//!
 //! Parca treats a profile with a duration as a difference, whatever its values are, so it gets two: allocations since the last
 //! report, and outstanding memory at this moment.
 
@@ -37,8 +40,10 @@ const QUERY: &AsciiSet = &NON_ALPHANUMERIC
 /// Profiles of one process from one report.
 pub(super) struct Series {
     pub(super) labels: BTreeMap<String, String>,
-    /// Compressed pprof, one for each of [`Api::parts`].
+    /// Compressed pprof, one for each of [`Api::parts`]; or one request of OTLP.
     pub(super) profiles: Vec<Vec<u8>>,
+    /// Number of profiles in these.
+    pub(super) number: u64,
     pub(super) until: SystemTime,
     pub(super) duration: Duration,
 }
@@ -60,20 +65,22 @@ impl Api {
             Self::Pyroscope => "/push.v1.PusherService/Push",
             Self::PyroscopeIngest => "/ingest",
             Self::Parca => "/parca.profilestore.v1alpha1.ProfileStoreService/WriteRaw",
+            Self::Otlp => "/v1development/profiles",
         }
     }
 
-    /// Contents of the profiles that one report is split into.
+    /// Contents of the pprof profiles that one report is split into; none if it is sent in another format.
     pub(super) const fn parts(self) -> &'static [Amounts] {
         match self {
             Self::Pyroscope | Self::PyroscopeIngest => &[Amounts::Both],
             Self::Parca => &[Amounts::Allocated, Amounts::Outstanding],
+            Self::Otlp => &[],
         }
     }
 
-    /// Returns whether frames without a symbol need a substitute name. (Parca resolves them by build-id and address.)
+    /// Returns whether frames without a symbol need a substitute name. (Others resolve them by build-id and address.)
     pub(super) const fn needs_names(self) -> bool {
-        !matches!(self, Self::Parca)
+        matches!(self, Self::Pyroscope | Self::PyroscopeIngest)
     }
 
     /// Headers besides `Content-Type`.
@@ -82,6 +89,7 @@ impl Api {
             Self::Pyroscope => &[("connect-protocol-version", "1")],
             Self::PyroscopeIngest => &[],
             Self::Parca => &[("x-grpc-web", "1"), ("accept", "application/grpc-web+proto")],
+            Self::Otlp => &[("content-encoding", "gzip")],
         }
     }
 
@@ -90,7 +98,7 @@ impl Api {
         if series.is_empty() {
             return Vec::new();
         }
-        let profiles = series.iter().map(|one| one.profiles.len() as u64).sum();
+        let profiles = series.iter().map(|one| one.number).sum();
         let upload = |content_type, body| Upload {
             target: self.path().to_owned(),
             content_type,
@@ -104,6 +112,7 @@ impl Api {
                 framed(&write_request(series).encode_to_vec()),
             )],
             Self::PyroscopeIngest => series.iter().flat_map(ingests).collect(),
+            Self::Otlp => series.iter().flat_map(exports).collect(),
         }
     }
 }
@@ -199,9 +208,18 @@ fn samples(series: &Series, id: fn() -> String) -> Vec<Sample> {
     series.profiles.iter().map(sample).collect()
 }
 
+/// Creates 16 random bytes as a profile's ID, which are hardly ever those of another.
+pub(super) fn profile_id() -> [u8; 16] {
+    random_bits().to_be_bytes()
+}
+
+fn random_bits() -> u128 {
+    u128::from(random()) << 64 | u128::from(random())
+}
+
 /// Creates a random UUID (RFC 9562, 5.4).
 fn uuid() -> String {
-    let bits = u128::from(random()) << 64 | u128::from(random());
+    let bits = random_bits();
     let bits = bits & !(0xf << 76) & !(0b11 << 62) | 0x4 << 76 | 0b10 << 62;
     let digits = format!("{bits:032x}");
     let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &digits[part]);
@@ -241,6 +259,16 @@ fn ingests(series: &Series) -> impl Iterator<Item = Upload> {
     })
 }
 
+/// Builds the request with the profiles of one process.
+fn exports(series: &Series) -> impl Iterator<Item = Upload> {
+    series.profiles.iter().map(|request| Upload {
+        target: Api::Otlp.path().to_owned(),
+        content_type: "application/x-protobuf",
+        body: request.clone(),
+        profiles: series.number,
+    })
+}
+
 /// `SERVICE{NAME=VALUE,…}`. The syntax has no quoting, so characters that would end a value are replaced.
 fn ingest_name(labels: &BTreeMap<String, String>) -> String {
     const SERVICE: &str = "service_name";
@@ -277,6 +305,7 @@ mod tests {
         Series {
             labels: BTreeMap::from([("a".to_owned(), "b".to_owned())]),
             profiles: vec![b"P".to_vec()],
+            number: 1,
             until: UNIX_EPOCH,
             duration: Duration::ZERO,
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use super::Settings;
+use super::{Api, Settings};
 use leak_report::model::{Report, TargetFacts};
 use leak_report::render::printable;
 
@@ -16,6 +16,7 @@ const KERNEL: &str = "linux";
 
 /// Labels that all processes share.
 pub(super) struct Labeller {
+    api: Api,
     hostname: Option<String>,
     /// Labels from `--push-label`, which override the others.
     given: BTreeMap<String, String>,
@@ -26,6 +27,7 @@ impl Labeller {
         let hostname = fs::read_to_string("/proc/sys/kernel/hostname");
         let hostname = hostname.map(|name| name.trim().to_owned());
         Self {
+            api: settings.api,
             hostname: hostname.ok().filter(|name| !name.is_empty()),
             given: settings.labels.clone(),
         }
@@ -45,19 +47,29 @@ impl Labeller {
             (None, None) => SEVERAL,
         };
         let exe = target.and_then(|target| target.exe.clone());
+        // For a collector, by OpenTelemetry's conventions for resources.
         let own = [
-            ("service_name", Some(service.to_owned())),
-            ("hostname", self.hostname.clone()),
-            ("comm", target.map(|target| target.comm.clone())),
-            ("pid", target.map(|target| target.pid.to_string())),
-            ("exe", exe),
+            ("service_name", "service.name", Some(service.to_owned())),
+            ("hostname", "host.name", self.hostname.clone()),
+            (
+                "comm",
+                "process.executable.name",
+                target.map(|target| target.comm.clone()),
+            ),
+            ("pid", "process.pid", target.map(|target| target.pid.to_string())),
+            ("exe", "process.executable.path", exe),
             (
                 "kernel",
+                "os.version",
                 report.kernel.as_ref().map(|kernel| kernel.release.clone()),
             ),
         ];
         let mut labels = BTreeMap::new();
-        for (name, value) in own {
+        for (name, convention, value) in own {
+            let name = match self.api {
+                Api::Pyroscope | Api::PyroscopeIngest | Api::Parca => name,
+                Api::Otlp => convention,
+            };
             // Prometheus treats an empty label as a missing one.
             if let Some(value) = value.filter(|value| !value.is_empty()) {
                 labels.insert(name.to_owned(), value);

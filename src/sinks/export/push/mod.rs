@@ -1,4 +1,4 @@
-//! Pushes each report as pprof profiles to a store with Pyroscope's or Parca's protocol.
+//! Pushes each report as profiles: pprof to a store with Pyroscope's or Parca's protocol, or OTLP to a collector.
 //!
 //! A separate thread sends them, so that a slow server delays neither tracing nor reports. Unsent profiles are queued up to a
 //! limit, oldest dropped first; profiles that a server refuses are not sent again. Each loss is counted by its cause.
@@ -12,16 +12,20 @@ mod client;
 mod credentials;
 mod envelope;
 mod labels;
+mod otlp;
 mod queue;
 mod sender;
 mod settings;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io::Write;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
+
+use flate2::{Compression, GzBuilder};
 
 use super::ExportError;
 use client::Client;
@@ -29,7 +33,7 @@ pub use credentials::Secret;
 use envelope::Series;
 use labels::Labeller;
 use leak_report::model::{Report, StackRef, TargetFacts};
-use leak_report::render::{Amounts, Part, counted};
+use leak_report::render::{Amounts, Part, Request, counted};
 use queue::Item;
 pub(crate) use sender::{Counts, Progress};
 use sender::{Sender, Shared, Timing};
@@ -132,6 +136,25 @@ impl Pusher {
         target: Option<&TargetFacts>,
         stacks: &[StackRef<'_>],
     ) -> Option<Series> {
+        let labels = self.labeller.labels(report, target);
+        let (profiles, number) = match self.api {
+            Api::Otlp => otlp_request(report, target, stacks, &labels)?,
+            Api::Pyroscope | Api::PyroscopeIngest | Api::Parca => {
+                let profiles = self.pprof(report, target, stacks);
+                let number = profiles.len() as u64;
+                (profiles, number)
+            }
+        };
+        (!profiles.is_empty()).then_some(Series {
+            labels,
+            profiles,
+            number,
+            until: report.read_at,
+            duration: report.compared.since_last,
+        })
+    }
+
+    fn pprof(&self, report: &Report, target: Option<&TargetFacts>, stacks: &[StackRef<'_>]) -> Vec<Vec<u8>> {
         let profile = |&amounts: &Amounts| {
             // Writing to memory cannot fail.
             let part = Part {
@@ -141,13 +164,7 @@ impl Pusher {
             };
             part.render(report, stacks).ok().flatten()
         };
-        let profiles: Vec<_> = self.api.parts().iter().filter_map(profile).collect();
-        (!profiles.is_empty()).then(|| Series {
-            labels: self.labeller.labels(report, target),
-            profiles,
-            until: report.read_at,
-            duration: report.compared.since_last,
-        })
+        self.api.parts().iter().filter_map(profile).collect()
     }
 
     /// Makes one more attempt to send what is queued, within [`Timing::end`], and logs the totals.
@@ -163,6 +180,24 @@ impl Pusher {
             lost => tracing::warn!("{sent}, {lost} lost: {}", progress.causes()),
         }
     }
+}
+
+/// One compressed request with all profiles of a process, and their number; `None` if all values are 0.
+fn otlp_request(
+    report: &Report,
+    target: Option<&TargetFacts>,
+    stacks: &[StackRef<'_>],
+    labels: &BTreeMap<String, String>,
+) -> Option<(Vec<Vec<u8>>, u64)> {
+    let request = Request {
+        target,
+        resource: labels,
+    };
+    let (bytes, number) = request.encode(report, stacks, envelope::profile_id)?;
+    let mut compressed = GzBuilder::new().write(Vec::new(), Compression::default());
+    // Writing to memory cannot fail.
+    compressed.write_all(&bytes).ok()?;
+    Some((vec![compressed.finish().ok()?], number))
 }
 
 fn ended(report: &Report) -> impl Iterator<Item = u32> {

@@ -8,6 +8,7 @@ use super::backoff::Backoff;
 use super::client::{Client, Outcome};
 use super::queue::{Item, Queue};
 use super::seconds;
+use leak_report::render::counted;
 
 /// Maximum number of bytes of queued uploads: enough for some hours without a server, for usual processes and intervals.
 const MAX_BYTES: usize = 32 << 20;
@@ -267,6 +268,15 @@ impl Sender {
                     self.shared.settle(|counts| counts.sent += profiles);
                     continue;
                 }
+                Outcome::Partly(rejected, _) => {
+                    backoff.reset();
+                    let rejected = rejected.min(profiles);
+                    self.shared.settle(|counts| {
+                        counts.sent += profiles - rejected;
+                        counts.losses.refused += rejected;
+                    });
+                    continue;
+                }
                 Outcome::Refused(_) => {
                     backoff.reset();
                     self.shared.settle(|counts| counts.losses.refused += profiles);
@@ -308,13 +318,22 @@ impl OutcomeLog {
         let server = &self.server;
         match outcome {
             Outcome::Accepted => {
-                if let Some((since, _)) = self.failure.take() {
-                    tracing::info!(
-                        "push: {server} takes profiles again, after {}",
-                        seconds(since.elapsed())
-                    );
-                }
+                self.log_recovery();
                 self.refusal = None;
+            }
+            Outcome::Partly(rejected, why) => {
+                self.log_recovery();
+                if self.refusal.as_ref() != Some(why) {
+                    let server = &self.server;
+                    match rejected {
+                        0 => tracing::warn!("push: {server} warns: {why}"),
+                        rejected => tracing::warn!(
+                            "push: {server} refuses {}: {why}; what it refuses is not sent again",
+                            counted(*rejected, "profile")
+                        ),
+                    }
+                    self.refusal = Some(why.clone());
+                }
             }
             Outcome::Refused(why) if self.refusal.as_ref() != Some(why) => {
                 tracing::warn!("push: {server} refuses a profile: {why}; it is not sent again");
@@ -334,6 +353,16 @@ impl OutcomeLog {
                 self.failure = Some((since, why.clone()));
             }
             Outcome::Refused(_) | Outcome::Later(..) | Outcome::Unreachable(_) => {}
+        }
+    }
+
+    fn log_recovery(&mut self) {
+        if let Some((since, _)) = self.failure.take() {
+            tracing::info!(
+                "push: {} takes profiles again, after {}",
+                self.server,
+                seconds(since.elapsed())
+            );
         }
     }
 }

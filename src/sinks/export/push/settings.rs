@@ -76,7 +76,7 @@ impl Settings {
         Ok(Self {
             api: given.api,
             server: address.server,
-            labels: labels(&given.labels)?,
+            labels: labels(&given.labels, given.api)?,
             headers,
             credentials,
             authority: given.authority,
@@ -140,10 +140,10 @@ fn is_loopback(host: &str) -> bool {
     host == "localhost" || address.is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
-fn labels(given: &[String]) -> Result<BTreeMap<String, String>, SettingsError> {
+fn labels(given: &[String], api: Api) -> Result<BTreeMap<String, String>, SettingsError> {
     let mut labels = BTreeMap::new();
     for text in given {
-        let label = text.split_once('=').filter(|(name, _)| is_label_name(name));
+        let label = text.split_once('=').filter(|(name, _)| is_label_name(name, api));
         let (name, value) = label.ok_or_else(|| SettingsError::Label(text.clone()))?;
         if labels.insert(name.to_owned(), value.to_owned()).is_some() {
             return Err(SettingsError::LabelTwice(name.to_owned()));
@@ -152,9 +152,10 @@ fn labels(given: &[String]) -> Result<BTreeMap<String, String>, SettingsError> {
     Ok(labels)
 }
 
-/// Returns whether `name` is a label name that Prometheus, and so all stores, accept. Names that begin with `__` are reserved.
-fn is_label_name(name: &str) -> bool {
-    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+/// Returns whether `name` is a label name that Prometheus, and so all stores, accept, or, for a collector, one of OpenTelemetry's
+/// attributes, whose parts a dot separates. Names that begin with `__` are reserved.
+fn is_label_name(name: &str, api: Api) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || api == Api::Otlp && byte == b'.';
     debug_assert!(METRIC_NAME.starts_with("__"));
     name.bytes().all(is_part)
         && name.bytes().next().is_some_and(|first| !first.is_ascii_digit())

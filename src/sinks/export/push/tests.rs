@@ -18,6 +18,7 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use super::envelope::{PushRequest, WriteRequest};
 use super::sender::Lost;
 use super::*;
+use crate::sinks::export::SettingsError;
 use leak_report::model::{Amount, Estimate, InstanceEnd};
 use receiver::{Receiver, answer};
 
@@ -207,6 +208,62 @@ inuse_objects/count inuse_space/bytes[dflt]
     pusher.finish();
     let counts = progress.counts();
     assert_eq!((counts.sent, counts.losses.refused), (2, 2));
+}
+
+/// A collector gets one request per process, whose resource has names of OpenTelemetry's conventions. What it rejects of a request,
+/// and what it refuses, is counted and not sent again.
+#[test]
+fn otlp() {
+    // A partial success: a profile is rejected, "odd".
+    const PARTLY: &str = "\x0a\x07\x08\x01\x12\x03odd";
+    let receiver = Receiver::start(|number| match number {
+        0 => Some(answer(429, "Retry-After: 0\r\n", "")),
+        1 => Some(answer(200, "", PARTLY)),
+        // The message of a status, "no", and a failure that is for good.
+        2 => Some(answer(400, "", "\x08\x03\x12\x02no")),
+        3 => Some(answer(500, "", "")),
+        _ => accepted(number),
+    });
+    let mut pusher = pusher(Given {
+        labels: vec!["service.name=mine".to_owned()],
+        ..given(&receiver, Api::Otlp)
+    });
+    let of_another = Settings::new(Given {
+        labels: vec!["service.name=mine".to_owned()],
+        ..given(&receiver, Api::Pyroscope)
+    });
+    assert!(
+        matches!(of_another, Err(SettingsError::Label(_))),
+        "a dot in a label"
+    );
+    let progress = pusher.progress();
+    let labels = pusher.labeller.labels(&report(), report().targets.first());
+    let names: Vec<_> = labels.keys().filter(|name| *name != "host.name").collect();
+    let process = [
+        "process.executable.name",
+        "process.executable.path",
+        "process.pid",
+        "service.name",
+    ];
+    assert_eq!(names, process);
+    assert_eq!(labels["service.name"], "mine");
+    for _ in 0..4 {
+        pusher.take(&report());
+    }
+    let requests: Vec<_> = (0..5).map(|_| receiver.next()).collect();
+    pusher.finish();
+    assert!(receiver.rest().is_empty());
+    assert_eq!(requests[0].line, "POST /v1development/profiles HTTP/1.1");
+    assert_eq!(requests[0].header("content-type"), Some("application/x-protobuf"));
+    assert_eq!(requests[0].header("content-encoding"), Some("gzip"));
+    assert_eq!(requests[0].body, requests[1].body);
+    assert_ne!(requests[1].body, requests[2].body, "profiles have IDs");
+    let counts = progress.counts();
+    // Four profiles in each request.
+    assert_eq!(
+        (counts.sent, counts.losses.refused, counts.retries),
+        (3 + 4, 1 + 4 + 4, 1)
+    );
 }
 
 /// The older Pyroscope protocol has everything but the profile in the URL.
