@@ -38,6 +38,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 pub use self::allocators::AllocatorArgs;
 use crate::bpf::{AttachPath, Walk};
+use crate::commands::replay::DEFAULT_TOP;
 use crate::commands::{Format, doctor};
 use crate::process::launch::Streams;
 use crate::session::{SourceChoice, TraceConfig, View};
@@ -241,9 +242,11 @@ pub struct TraceArgs {
     /// Reports on the terminal.
     #[command(flatten)]
     pub live: LiveArgs,
-    /// Stacks to show in a text report.
-    #[arg(short = 'T', long, default_value_t = 10, value_name = "N")]
-    pub top: usize,
+    /// Stacks to show in a report in text, and in JSON if it is given, which then says what the others hold.
+    ///
+    /// [default: 10]
+    #[arg(short = 'T', long, value_name = "N")]
+    pub top: Option<usize>,
     /// What reports show.
     #[command(flatten)]
     pub view: ViewArgs,
@@ -324,10 +327,11 @@ impl TryFrom<TraceArgs> for Config {
         if has_targets && !program.is_empty() {
             return Err(ConfigError::TwoTargets);
         }
-        let (format, destination) = args
+        let (format, mut destination) = args
             .output
             .check(args.record.record.is_some() || args.gate.writes())?;
         let quantity = args.quantity.check(format)?;
+        destination.most_stacks = args.top;
         let recording = args.record.check_for_trace(&destination)?;
         let gate = args.gate.check(destination.overwrite)?;
         let calls = args.dialects.calls(format)?;
@@ -397,7 +401,7 @@ impl TryFrom<TraceArgs> for Config {
                 None => Streams::Inherited,
                 Some(_) => Streams::InheritedWithoutTerminal,
             },
-            top: args.top,
+            top: args.top.unwrap_or(DEFAULT_TOP),
             view: View {
                 quantity,
                 ..args.view.check(format, no_blocks)?

@@ -41,6 +41,7 @@ impl PlaceArgs {
             file,
             overwrite: self.force,
             is_verbose: false,
+            most_stacks: None,
         })
     }
 }

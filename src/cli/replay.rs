@@ -43,7 +43,8 @@ pub struct ReportArgs {
     /// What flame graphs show.
     #[command(flatten)]
     pub quantity: QuantityArgs,
-    /// Stacks to show in a text report; without it, as many as were to be shown when it was recorded.
+    /// Stacks to show in a report in text, and in JSON if it is given; without it, as many as were to be shown in text when it was
+    /// recorded.
     #[arg(short = 'T', long, value_name = "N")]
     pub top: Option<usize>,
     /// What stacks are ranked by; without it, what they were when it was recorded.
@@ -76,9 +77,11 @@ pub struct DiffArgs {
     /// Where it goes.
     #[command(flatten)]
     pub place: PlaceArgs,
-    /// Sites to show in text: those that grew most, and as many that shrank most.
-    #[arg(short = 'T', long, default_value_t = 10, value_name = "N")]
-    pub top: usize,
+    /// Sites to show in text, and in JSON if it is given: those that grew most, and as many that shrank most.
+    ///
+    /// [default: 10]
+    #[arg(short = 'T', long, value_name = "N")]
+    pub top: Option<usize>,
     /// How names are written.
     #[command(flatten)]
     pub names: NameArgs,
@@ -111,9 +114,11 @@ pub struct TrendArgs {
     /// Where it goes.
     #[command(flatten)]
     pub place: PlaceArgs,
-    /// Sites to show in text: those that grow fastest.
-    #[arg(short = 'T', long, default_value_t = 10, value_name = "N")]
-    pub top: usize,
+    /// Sites to show in text, and in JSON if it is given: those that grow fastest.
+    ///
+    /// [default: 10]
+    #[arg(short = 'T', long, value_name = "N")]
+    pub top: Option<usize>,
     /// How names are written.
     #[command(flatten)]
     pub names: NameArgs,
@@ -142,7 +147,8 @@ impl TryFrom<ReportArgs> for ReportOptions {
         if let Some((flag, _)) = asked {
             return Err(ConfigError::CopiedOnly(flag));
         }
-        let destination = args.output.place.check(records || args.gate.writes())?;
+        let mut destination = args.output.place.check(records || args.gate.writes())?;
+        destination.most_stacks = args.top;
         let gate = args.gate.check(destination.overwrite)?;
         let without_names = [
             ("--list", args.list),

@@ -81,7 +81,7 @@ pub struct Sinks<'a> {
 }
 
 enum Shown {
-    Output(Output),
+    Output(Box<Output>),
     View(Box<LiveView>),
 }
 
@@ -106,7 +106,7 @@ impl<'a> Sinks<'a> {
         let gate = Gate::open(&config.gate)?;
         let exports = Exports::start(&config.export)?;
         let shown = match (config.live, output) {
-            (None, Some(output)) => Shown::Output(output),
+            (None, Some(output)) => Shown::Output(Box::new(output)),
             (_, output) => Shown::View(Box::new(LiveView::open(
                 trace,
                 signals,
@@ -176,7 +176,7 @@ fn settle(
 impl Sinks<'_> {
     fn shown(&mut self) -> &mut dyn ReportSink {
         match &mut self.shown {
-            Shown::Output(output) => output,
+            Shown::Output(output) => &mut **output,
             Shown::View(view) => &mut **view,
         }
     }

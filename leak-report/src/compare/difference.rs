@@ -208,9 +208,17 @@ impl<'a> Comparison<'a> {
 
     /// Sums over all sites, before and after.
     pub fn total(&self) -> (SiteAmounts, SiteAmounts) {
+        self.sum(&self.sites)
+    }
+
+    /// Sums over some of the sites, before and after.
+    pub(super) fn sum<'b>(
+        &self,
+        sites: impl IntoIterator<Item = &'b Difference<'b>>,
+    ) -> (SiteAmounts, SiteAmounts) {
         let [mut before, mut after] =
             [&self.before, &self.after].map(|side| SiteAmounts::none_in(side.report));
-        for site in &self.sites {
+        for site in sites {
             before.add(site.before);
             after.add(site.after);
         }

@@ -10,13 +10,13 @@ use crate::model::unix_nanoseconds;
 use crate::model::{Amount, Estimate, RegionKind, StandardError};
 use crate::render::{FrameJson, LeftOutJson, LostJson, SCHEMA_VERSION, frames_json, write_json};
 
-/// Writes `comparison` with all sites.
+/// Writes `comparison` with all sites, or with at most `top` that grew, at most `top` that shrank, and what the others sum up to.
 ///
 /// # Errors
 ///
 /// Writing to `out` failed.
-pub fn render(comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Result<()> {
-    write_json(&DifferenceJson::of(comparison), out)?;
+pub fn render(comparison: &Comparison<'_>, top: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
+    write_json(&DifferenceJson::of(comparison, top), out)?;
     writeln!(out)
 }
 
@@ -33,6 +33,16 @@ struct DifferenceJson<'a> {
     /// Reasons why the reports may not be comparable.
     notes: &'a [String],
     sites: Vec<SiteJson<'a>>,
+    /// Only with a limit to the number of sites.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    others: Option<OthersJson>,
+}
+
+/// Sum of the sites that are left out.
+#[derive(Serialize)]
+struct OthersJson {
+    sites: usize,
+    growth: GrowthJson,
 }
 
 /// One of the compared reports.
@@ -140,9 +150,16 @@ impl From<SiteAmounts> for SiteAmountsJson {
 }
 
 impl<'a> DifferenceJson<'a> {
-    fn of(comparison: &'a Comparison<'a>) -> Self {
+    fn of(comparison: &'a Comparison<'a>, top: Option<usize>) -> Self {
         let (before, after) = comparison.total();
         let is_estimate = comparison.is_estimate();
+        let (sites, others) = match top {
+            None => (comparison.sites.iter().collect(), None),
+            Some(top) => {
+                let (sites, others) = first(comparison, top);
+                (sites, Some(OthersJson::of(comparison, &others)))
+            }
+        };
         let states = State::ALL.into_iter();
         Self {
             schema_version: SCHEMA_VERSION,
@@ -154,11 +171,41 @@ impl<'a> DifferenceJson<'a> {
                 .map(|state| (state.name(), comparison.count(state)))
                 .collect(),
             notes: &comparison.notes,
-            sites: comparison
-                .sites
-                .iter()
+            sites: sites
+                .into_iter()
                 .map(|site| SiteJson::of(site, is_estimate))
                 .collect(),
+            others,
+        }
+    }
+}
+
+/// The sites that text shows, and the others. Sites are ranked by growth: the one that shrank most is last.
+fn first<'a>(
+    comparison: &'a Comparison<'a>,
+    top: usize,
+) -> (Vec<&'a Difference<'a>>, Vec<&'a Difference<'a>>) {
+    let sites: Vec<_> = comparison.sites.iter().collect();
+    let count = sites.len();
+    let grown = sites.iter().filter(|site| site.rank() > [0; 4]).count().min(top);
+    let shrunk = sites.iter().filter(|site| site.rank() < [0; 4]).count().min(top);
+    let is_first = |number: usize| number < grown || number >= count - shrunk;
+    let (mut first, mut others) = (Vec::new(), Vec::new());
+    for (number, site) in sites.into_iter().enumerate() {
+        match is_first(number) {
+            true => first.push(site),
+            false => others.push(site),
+        }
+    }
+    (first, others)
+}
+
+impl OthersJson {
+    fn of(comparison: &Comparison<'_>, others: &[&Difference<'_>]) -> Self {
+        let (before, after) = comparison.sum(others.iter().copied());
+        Self {
+            sites: others.len(),
+            growth: GrowthJson::between(before, after, comparison.is_estimate()),
         }
     }
 }

@@ -200,7 +200,7 @@ fn json_of_a_difference() {
     let (before, after) = before_and_after();
     let comparison = compare(&before, &after, &Builds::of_one_trace());
     let mut out = Vec::new();
-    render_difference_json(&comparison, &mut out).unwrap();
+    render_difference_json(&comparison, None, &mut out).unwrap();
     let value: Value = serde_json::from_slice(&out).unwrap();
     assert_eq!(value["schema_version"], 1);
     assert_eq!(
@@ -223,6 +223,41 @@ fn json_of_a_difference() {
         (&json!("grown"), &json!("grows"))
     );
     assert_eq!(value["sites"].as_array().unwrap().len(), 6);
+    assert_eq!(value.get("others"), None);
+}
+
+/// A bounded difference has the sites that text shows, and the sum of the others; its totals stay whole.
+#[test]
+fn bounded_json_of_a_difference() {
+    let (before, after) = before_and_after();
+    let comparison = compare(&before, &after, &Builds::of_one_trace());
+    let json = |top| -> Value {
+        let mut out = Vec::new();
+        render_difference_json(&comparison, top, &mut out).unwrap();
+        serde_json::from_slice(&out).unwrap()
+    };
+    let whole = json(None);
+    for top in [0, 1, 2, 9] {
+        let bounded = json(Some(top));
+        assert_eq!(
+            (&bounded["growth"], &bounded["states"]),
+            (&whole["growth"], &whole["states"])
+        );
+        let sites = bounded["sites"].as_array().unwrap();
+        let growth = |value: &Value| value["growth"]["bytes"].as_i64().unwrap();
+        assert!(
+            sites.iter().filter(|site| growth(site) > 0).count() <= top,
+            "{bounded}"
+        );
+        assert!(
+            sites.iter().filter(|site| growth(site) < 0).count() <= top,
+            "{bounded}"
+        );
+        let others = &bounded["others"];
+        assert_eq!(sites.len() as u64 + others["sites"].as_u64().unwrap(), 6);
+        let sum = sites.iter().map(growth).sum::<i64>() + growth(others);
+        assert_eq!(sum, growth(&whole), "{bounded}");
+    }
 }
 
 /// Dictionary with these of the modules that were made.
@@ -389,7 +424,7 @@ Trend over 6 points in 5.0 min, from report 0 to report 5:
   Sites:     2 of 3 grow
 ");
     let mut out = Vec::new();
-    render_trend_json(&trend, &mut out).unwrap();
+    render_trend_json(&trend, None, &mut out).unwrap();
     let value: Value = serde_json::from_slice(&out).unwrap();
     assert_eq!(value["points"].as_array().unwrap().len(), 6);
     assert_eq!(value["sites"][1]["shown"][3], json!({"bytes": 30, "blocks": 1}));
@@ -440,7 +475,7 @@ fn difference_of_verdicts() {
         assert!(both.contains(expected), "no {expected:?} in {both}");
     }
     let mut out = Vec::new();
-    render_difference_json(&compare(&before, &after, &Builds::of_one_trace()), &mut out).unwrap();
+    render_difference_json(&compare(&before, &after, &Builds::of_one_trace()), None, &mut out).unwrap();
     let json: Value = serde_json::from_slice(&out).unwrap();
     assert_eq!(
         json["sites"][1]["after"]["definitely_lost"],
@@ -484,7 +519,7 @@ fn trend_of_verdicts() {
         "{text}"
     );
     let mut out = Vec::new();
-    render_trend_json(&trend, &mut out).unwrap();
+    render_trend_json(&trend, None, &mut out).unwrap();
     let json: Value = serde_json::from_slice(&out).unwrap();
     assert_eq!(json["points"][1]["held"]["definitely_lost"]["blocks"], 7);
 }
@@ -503,7 +538,7 @@ fn differences_of_deep_stacks() {
     let text = String::from_utf8(out).unwrap();
     assert_eq!(text.matches("… 9 frames left out …").count(), 1, "{text}");
     let mut out = Vec::new();
-    render_difference_json(&both, &mut out).unwrap();
+    render_difference_json(&both, None, &mut out).unwrap();
     let json: Value = serde_json::from_slice(&out).unwrap();
     let sites = json["sites"].as_array().unwrap();
     let deep: Vec<_> = sites
@@ -520,7 +555,7 @@ fn differences_of_deep_stacks() {
     trend.add("b".to_owned(), after);
     trend.finish();
     let mut out = Vec::new();
-    render_trend_json(&trend, &mut out).unwrap();
+    render_trend_json(&trend, None, &mut out).unwrap();
     let text = String::from_utf8(out).unwrap();
     assert!(text.contains(r#""left_out":{"after":1,"frames":"#), "{text}");
 }

@@ -7,17 +7,19 @@ use serde::Serialize;
 use super::difference_json::{AmountJson, SiteAmountsJson};
 use super::trend::{Course, Point, Trend};
 use crate::model::unix_nanoseconds;
-use crate::model::{RegionKind, StackRef};
+use crate::model::{Amount, RegionKind, StackRef};
 use crate::render::{FrameJson, LeftOutJson, SCHEMA_VERSION, frames_json, write_json};
 
-/// Writes `trend` with all sites.
+/// Writes `trend` with all sites, or with the first `top` and what the others sum up to.
 ///
 /// # Errors
 ///
 /// Writing to `out` failed.
-pub fn render(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
+pub fn render(trend: &Trend, top: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
     let (bytes_per_minute, blocks_per_minute) = trend.total();
-    let sites = trend.sites.iter();
+    let shown = top.unwrap_or(usize::MAX).min(trend.sites.len());
+    let (sites, others) = trend.sites.split_at(shown);
+    let sites = sites.iter();
     let json = TrendJson {
         schema_version: SCHEMA_VERSION,
         memleak: env!("CARGO_PKG_VERSION"),
@@ -30,6 +32,7 @@ pub fn render(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
         sites: sites
             .filter_map(|site| Some(CourseJson::of(site, trend.stack(site)?)))
             .collect(),
+        others: top.map(|_| OthersJson::of(trend, others)),
     };
     write_json(&json, out)?;
     writeln!(out)
@@ -45,6 +48,32 @@ struct TrendJson<'a> {
     /// Reasons why points may not be comparable.
     notes: &'a [String],
     sites: Vec<CourseJson<'a>>,
+    /// Only with a limit to the number of sites.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    others: Option<OthersJson>,
+}
+
+/// Sum of the sites that are left out.
+#[derive(Serialize)]
+struct OthersJson {
+    sites: usize,
+    /// Outstanding without young blocks, at each point.
+    shown: Vec<AmountJson>,
+}
+
+impl OthersJson {
+    fn of(trend: &Trend, others: &[Course]) -> Self {
+        let at = |point: usize| -> Amount {
+            let amounts = others
+                .iter()
+                .filter_map(|course| course.amounts.get(point).copied());
+            amounts.sum()
+        };
+        Self {
+            sites: others.len(),
+            shown: (0..trend.points.len()).map(|point| at(point).into()).collect(),
+        }
+    }
 }
 
 #[derive(Serialize)]

@@ -4,6 +4,7 @@
 //! Addresses are strings, since a JSON number read as a double loses bits beyond 2^53.
 
 mod amount;
+mod bounded;
 mod holders;
 mod memory;
 mod overhead;
@@ -21,6 +22,7 @@ use unwind_tables::addr::Avma;
 use unwind_tables::walk::{End, FoundBy, LeftOut, Unwind};
 
 use amount::{AmountJson, SamplingJson};
+use bounded::OthersJson;
 use holders::HeldJson;
 use memory::{MemoryJson, OwnJson};
 use overhead::OverheadJson;
@@ -44,7 +46,18 @@ pub const SCHEMA_VERSION: u32 = 1;
 
 /// Writes `report` as one line.
 pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    write(&ReportJson::from(report), out)?;
+    write(&ReportJson::of(report, None), out)?;
+    writeln!(out)
+}
+
+/// Writes `report` as one line with no more than `top` stacks, first those that formats for people show first, and with what the others
+/// hold.
+///
+/// # Errors
+///
+/// Fails if `out` cannot be written.
+pub fn render_top(report: &Report, top: usize, out: &mut dyn Write) -> io::Result<()> {
+    write(&ReportJson::of(report, Some(top)), out)?;
     writeln!(out)
 }
 
@@ -109,6 +122,9 @@ struct ReportJson<'a> {
     #[serde(rename = "self")]
     own: OwnJson,
     stacks: Vec<StackJson<'a>>,
+    /// Only with a limit to the number of stacks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    others: Option<OthersJson>,
 }
 
 #[derive(Serialize)]
@@ -311,8 +327,16 @@ struct InlinedJson<'a> {
     line: Option<u32>,
 }
 
-impl<'a> From<&'a Report> for ReportJson<'a> {
-    fn from(report: &'a Report) -> Self {
+impl<'a> ReportJson<'a> {
+    /// The report with all stacks, or with the first `top`.
+    fn of(report: &'a Report, top: Option<usize>) -> Self {
+        let (stacks, others) = match top {
+            None => (report.stacks().collect(), None),
+            Some(top) => {
+                let (stacks, others) = bounded::first(report, top);
+                (stacks, Some(others))
+            }
+        };
         let step_stacks = StepStacks::of(report);
         let (events, losses, completeness) = (&report.events, &report.losses, &report.completeness);
         Self {
@@ -367,10 +391,11 @@ impl<'a> From<&'a Report> for ReportJson<'a> {
             overhead: report.overhead.as_ref().map(OverheadJson::from),
             kernel: report.kernel.as_ref().map(KernelJson::from),
             own: report.own.into(),
-            stacks: report
-                .stacks()
+            stacks: stacks
+                .into_iter()
                 .map(|stack| StackJson::of(stack, report, &step_stacks))
                 .collect(),
+            others,
         }
     }
 }

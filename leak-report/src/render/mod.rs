@@ -54,7 +54,7 @@ pub use holders::{chain_in_words, holder_lines, root_in_words};
 pub use html::{Limits, Page};
 pub use json::{
     FrameJson, JudgementJson, LeftOutJson, LostJson, SCHEMA_VERSION, frames as frames_json,
-    write as write_json,
+    render_top as render_top_json, write as write_json,
 };
 pub use otlp::Request;
 pub use overhead::{CHEAP, SAMPLED, cheaper_ways, forecast, rate, share};

@@ -1,5 +1,6 @@
 //! Golden outputs of hand-made reports, in each format.
 
+mod bounded;
 mod dialects;
 mod flame;
 mod gperftools;

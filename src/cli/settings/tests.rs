@@ -198,7 +198,7 @@ fn subcommands() {
     let diff = of("memleak diff a b", &[]);
     assert_eq!(diff.messages.color, super::super::ColorArg::Never);
     match diff.command {
-        Some(Command::Diff(args)) => assert_eq!((args.top, args.format), (5, None)),
+        Some(Command::Diff(args)) => assert_eq!((args.top, args.format), (Some(5), None)),
         other => panic!("{other:?}"),
     }
 }
@@ -324,7 +324,11 @@ fn sudo_users_file_sets_only_the_view() {
         );
     }
     let config = Config::try_from(parsed.cli.trace).expect("it makes sense");
-    assert_eq!(config.sinks.destination, Destination::default());
+    let shown = Destination {
+        most_stacks: Some(3),
+        ..Destination::default()
+    };
+    assert_eq!(config.sinks.destination, shown);
     assert!(
         (config.trace.top, config.trace.max_overhead.is_some()) == (3, true)
             && config.trace.debuginfod.is_none()

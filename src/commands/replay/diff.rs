@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::DEFAULT_TOP;
 use super::source::{Source, index, name, open, read};
 use crate::sinks::output::{Destination, Output, write_document, write_text};
 use crate::sinks::recording::{Recorded, Recording};
@@ -40,8 +41,8 @@ pub struct DifferenceOptions {
     pub after: Source,
     pub format: DifferenceFormat,
     pub destination: Destination,
-    /// Maximum sites in text.
-    pub top: usize,
+    /// Maximum sites in text and JSON that grew, and as many that shrank; `None` for the default in text, and for all in JSON.
+    pub top: Option<usize>,
     pub names: NameStyle,
 }
 
@@ -80,10 +81,10 @@ pub fn diff(options: &DifferenceOptions) -> anyhow::Result<()> {
     }
     match options.format {
         DifferenceFormat::Text => write_text(&options.destination, |out| {
-            render_difference_text(&comparison, options.top, out)
+            render_difference_text(&comparison, options.top.unwrap_or(DEFAULT_TOP), out)
         }),
         DifferenceFormat::Json => write_document(&options.destination, |out| {
-            render_difference_json(&comparison, out)
+            render_difference_json(&comparison, options.top, out)
         }),
         DifferenceFormat::Folded(quantity) => write_document(&options.destination, |out| {
             render_difference_folded(&comparison, quantity, out)

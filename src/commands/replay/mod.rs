@@ -6,6 +6,9 @@ mod report;
 mod source;
 mod trend;
 
+/// Stacks or sites in text unless the user chooses another number.
+pub const DEFAULT_TOP: usize = 10;
+
 pub use diff::{DifferenceFormat, DifferenceOptions, diff};
 pub use report::{ReportOptions, ReportSelection, report};
 pub use source::Source;

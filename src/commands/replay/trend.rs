@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
 
+use super::DEFAULT_TOP;
 use super::diff::{is_one_trace, rebuilt};
 use super::source::{Source, index, name, open, read};
 use crate::sinks::output::{Destination, write_document, write_text};
@@ -20,8 +21,8 @@ pub struct TrendOptions {
     /// True for JSON instead of text.
     pub json: bool,
     pub destination: Destination,
-    /// Maximum sites in text.
-    pub top: usize,
+    /// Maximum sites in text and JSON; `None` for the default in text, and for all in JSON.
+    pub top: Option<usize>,
     pub names: NameStyle,
 }
 
@@ -55,9 +56,11 @@ pub fn trend(options: &TrendOptions) -> anyhow::Result<()> {
     trend.notes.extend(note);
     match options.json {
         false => write_text(&options.destination, |out| {
-            render_trend_text(&trend, options.top, out)
+            render_trend_text(&trend, options.top.unwrap_or(DEFAULT_TOP), out)
         }),
-        true => write_document(&options.destination, |out| render_trend_json(&trend, out)),
+        true => write_document(&options.destination, |out| {
+            render_trend_json(&trend, options.top, out)
+        }),
     }
 }
 

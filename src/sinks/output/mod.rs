@@ -29,6 +29,8 @@ pub struct Destination {
     pub overwrite: bool,
     /// True if text for people leaves nothing out (`-v`).
     pub is_verbose: bool,
+    /// Maximum number of stacks in JSON; `None` for all.
+    pub most_stacks: Option<usize>,
 }
 
 /// Reasons why output cannot be written to its destination.
@@ -110,6 +112,7 @@ pub struct Output {
     /// Name of the place in messages.
     name: String,
     people: People,
+    most_stacks: Option<usize>,
     /// True if the next report is the last.
     is_last: bool,
     at_end: AtEnd,
@@ -204,6 +207,7 @@ impl Output {
                 },
                 is_verbose: destination.is_verbose,
             }),
+            most_stacks: destination.most_stacks,
             place,
             name,
             is_last: false,
@@ -228,12 +232,13 @@ impl Output {
         let (format, is_last) = (self.format, self.is_last);
         let is_painted = matches!(self.place, Place::Standard) && format.is_for_people() && is_painted();
         let mut people = std::mem::take(&mut self.people);
+        let most_stacks = self.most_stacks.filter(|_| format == Format::Json);
         self.with_place(|out| {
             paint(is_painted, out, |out| {
-                if format == Format::Text {
-                    people.write(report, is_last, out)
-                } else {
-                    render::render(report, format, out)
+                match (format == Format::Text, most_stacks) {
+                    (true, _) => people.write(report, is_last, out),
+                    (false, Some(top)) => render::render_top_json(report, top, out),
+                    (false, None) => render::render(report, format, out),
                 }
             })
         })?;

@@ -48,12 +48,13 @@ fn made_reports_match_the_schema() {
     let mut input = python.stdin.take().unwrap();
     for report in [everything, sampled, nothing, judged, held, python_program] {
         render(&report, Format::Json, &mut input).unwrap();
+        render_top_json(&report, 1, &mut input).unwrap();
     }
     drop(input);
     let output = python.wait_with_output().unwrap();
     let output_text = String::from_utf8_lossy(&output.stdout);
     assert!(
-        output.status.success() && output_text.contains("6 checked, 0 violations"),
+        output.status.success() && output_text.contains("12 checked, 0 violations"),
         "{output_text}"
     );
 }
