@@ -14,9 +14,10 @@ use anstyle::{AnsiColor, Style};
 use clap::error::ErrorKind;
 use leak_report::render::printable;
 use memleak::cli::settings::{self, ParseError, Parsed};
-use memleak::cli::{self, Cli, Command, Config, TraceArgs};
+use memleak::cli::{self, Cli, Command, Config, McpSource, TraceArgs};
+use memleak::commands::mcp::Kept;
 use memleak::commands::replay::ReportOptions;
-use memleak::commands::{doctor, inspect, replay, targets, verdict};
+use memleak::commands::{doctor, inspect, mcp, replay, targets, verdict};
 use memleak::process::launch::{LaunchError, PASSED_ON, Relay, Relayed, Sender};
 use memleak::session::Signals;
 use memleak::session::TraceConfig;
@@ -97,6 +98,7 @@ fn run(cli: Cli, diagnostics: &Diagnostics) -> anyhow::Result<ExitCode> {
         Some(Command::Verdict(args)) => {
             return verdict::run(&args.try_into()?, &mut out).map(ExitCode::from);
         }
+        Some(Command::Mcp(args)) => return answer_questions(args.try_into()?).map(ExitCode::from),
         Some(Command::Library(args)) => session::write_library(&args.output)?,
         Some(Command::Completions(args)) => cli::completions(&args, &mut out)?,
         Some(Command::Man(args)) => cli::man(&args, &mut out)?,
@@ -120,6 +122,39 @@ fn trace_by(
     let mut config: Config = args.try_into()?;
     config.sinks.destination.is_verbose = is_verbose;
     trace(config, diagnostics, has_line).map(ExitCode::from)
+}
+
+/// Answers a client's questions, about files or about a trace that ends with the client.
+fn answer_questions(source: McpSource) -> anyhow::Result<u8> {
+    let mut config = match source {
+        McpSource::Files(files) => {
+            let mut files = mcp::Files::open(&files)?;
+            mcp::serve(&mut files, &mut io::stdin().lock(), &mut io::stdout().lock())?;
+            return Ok(0);
+        }
+        McpSource::Trace(config) => config,
+    };
+    let signals = listen_to_signals(&config.trace, None)?;
+    if let Some(options) = &config.select {
+        targets::find(options, &signals.stop, &mut config.trace)?;
+    }
+    let mut reports = Kept::default();
+    let (mut asked, stop) = (reports.clone(), Arc::clone(&signals.stop));
+    let served = thread::Builder::new().name("mcp".to_owned()).spawn(move || {
+        let served = mcp::serve(&mut asked, &mut io::stdin().lock(), &mut io::stdout().lock());
+        stop.store(true, Ordering::Relaxed);
+        served
+    })?;
+    let status = session::run(&config.trace, &signals, &mut reports)?;
+    reports.end();
+    // Questions can be asked after the process has ended, too.
+    while !signals.stop.load(Ordering::Relaxed) {
+        thread::sleep(Duration::from_millis(50));
+    }
+    if served.is_finished() {
+        served.join().unwrap_or(Ok(()))?;
+    }
+    Ok(status)
 }
 
 fn trace(mut config: Config, diagnostics: &Diagnostics, has_line: bool) -> anyhow::Result<u8> {

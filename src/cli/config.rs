@@ -162,6 +162,8 @@ pub enum ConfigError {
         "--fail-on, suppressions and baselines need reports with their names: they cannot be used with {0}"
     )]
     GateWithoutNames(&'static str),
+    #[error("--every is for a trace: leave it out, or give the id of a process instead of files")]
+    IntervalOfFiles,
     #[error("a difference is growth already: use --measure outstanding or allocated, or leave it out")]
     GrowthOfGrowth,
     #[error("cannot write {1} as {0}: use --format {2}")]

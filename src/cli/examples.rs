@@ -158,6 +158,19 @@ const OF_COMMANDS: &[(&str, &[Example])] = &[
         ],
     ),
     (
+        "mcp",
+        &[
+            (
+                "memleak mcp leaks.memleak",
+                "a recording; an assistant starts this by itself",
+            ),
+            (
+                "memleak mcp --every 5 4711",
+                "a process, which is traced while the client runs",
+            ),
+        ],
+    ),
+    (
         "library",
         &[(
             "memleak library --output /usr/local/lib/libmemleak.so",

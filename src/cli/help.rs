@@ -119,6 +119,7 @@ const GROUPS: &[Group] = &[
             flag("unit", Anyone),
             flag("live", Anyone),
             flag("trace", Anyone),
+            flag("every", CommandLine),
             flag("verify", CommandLine),
             flag("output_dir", CommandLine),
         ],

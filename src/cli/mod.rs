@@ -12,6 +12,7 @@ mod help;
 mod kernel;
 mod live;
 mod manual;
+mod mcp;
 mod messages;
 mod names;
 mod output;
@@ -55,6 +56,7 @@ use leak_report::model::Measure;
 use leak_report::render::Reports;
 pub use live::LiveArgs;
 pub use manual::{CompletionsArgs, ManArgs, completions, man};
+pub use mcp::{McpArgs, McpSource};
 pub use messages::{ColorArg, MessageArgs};
 pub use names::NameArgs;
 pub use output::{OutputArgs, PlaceArgs};
@@ -141,6 +143,11 @@ pub enum Command {
     /// Blocks are what glibc's malloc, musl's and jemalloc list in the process's memory, which is only read. With `--verdict`, a trace has
     /// verdicts on the blocks that it has seen, of any allocator, and says who allocated them.
     Verdict(VerdictArgs),
+    /// Answer questions about reports, for assistants and scripts: a server of the Model Context Protocol on standard input and output.
+    ///
+    /// Its tools list reports, sum one up, show stacks of a site, and compare two; every answer has at most 48 KiB of text. It reads the
+    /// files that are named here, or traces the process, and nothing else.
+    Mcp(McpArgs),
     /// Check whether a trace is possible, and how complete its stacks would be.
     ///
     /// Nothing is traced.

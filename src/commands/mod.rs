@@ -1,7 +1,8 @@
-//! Commands that trace nothing, or only to find out whether tracing works.
+//! Commands that trace nothing, or only to find out whether tracing works. (A trace that [`mcp`] answers about is run by `main`.)
 
 pub mod doctor;
 pub mod inspect;
+pub mod mcp;
 pub mod replay;
 pub mod targets;
 pub mod verdict;

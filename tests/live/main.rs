@@ -9,6 +9,7 @@ mod accounting;
 mod allocator_statistics;
 mod allocators;
 mod announced;
+mod assistant;
 mod capacity;
 mod collector;
 mod containers;

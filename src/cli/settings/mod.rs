@@ -30,7 +30,7 @@ use thiserror::Error;
 
 use super::help::{self, Page, Source};
 use super::targets::TARGET_FLAGS;
-use super::{Cli, Command};
+use super::{Cli, Command, McpSource};
 use crate::cli::config::{Config, ConfigError};
 use crate::commands::replay::{DifferenceOptions, ReportOptions, TrendOptions};
 use crate::commands::{doctor, verdict};
@@ -462,6 +462,7 @@ fn config_error(cli: Cli) -> Option<ConfigError> {
         Some(Command::Trend(args)) => TrendOptions::try_from(args).err(),
         Some(Command::Doctor(args)) => doctor::Options::try_from(args).err(),
         Some(Command::Verdict(args)) => verdict::Options::try_from(args).err(),
+        Some(Command::Mcp(args)) => McpSource::try_from(args).err(),
         Some(Command::Table { .. } | Command::Library(_) | Command::Completions(_) | Command::Man(_)) => None,
     }
 }

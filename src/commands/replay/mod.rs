@@ -12,4 +12,5 @@ pub const DEFAULT_TOP: usize = 10;
 pub use diff::{DifferenceFormat, DifferenceOptions, diff};
 pub use report::{ReportOptions, ReportSelection, report};
 pub use source::Source;
+pub(super) use source::{local_time, open};
 pub use trend::{TrendOptions, trend};

@@ -85,7 +85,7 @@ pub(super) fn name(recording: &Recording, index: usize) -> String {
 }
 
 /// Opens a recording, and logs its origin and whether it is complete.
-pub(super) fn open(path: &Path) -> anyhow::Result<Recording> {
+pub(in super::super) fn open(path: &Path) -> anyhow::Result<Recording> {
     let recording = Recording::open(path)?;
     let about = recording.about();
     let file = path.display();
@@ -133,7 +133,7 @@ pub(super) fn read(recording: &Recording, index: usize) -> anyhow::Result<Record
 }
 
 /// Formats a time in the local time zone.
-pub(super) fn local_time(unix_ns: u64) -> String {
+pub(in super::super) fn local_time(unix_ns: u64) -> String {
     let nanoseconds = i64::try_from(unix_ns).unwrap_or(i64::MAX);
     let time = DateTime::from_timestamp_nanos(nanoseconds).with_timezone(&Local);
     time.format("%Y-%m-%d %H:%M:%S").to_string()
