@@ -1,6 +1,6 @@
 #!/bin/sh
 # Packs a memleak that needs no libraries: a tar archive, a Debian package, and their checksums. Neither holds more than
-# the program, libmemleak.so, pages of the manual, completions and licences. `make dist` builds the program and calls this.
+# the program, libmemleak.so, pages of the manual, completions, licences and what deploy/ has as examples. `make dist` builds the program and calls this.
 #
 # usage: tests/package.sh MEMLEAK DIRECTORY [arm64 WRITER]
 #   arm64 WRITER           MEMLEAK is for arm64, and this one of the same version runs here
@@ -73,6 +73,8 @@ add_program() {
     cp -r docs/*.md docs/*.json docs/decisions "$1/share/doc/memleak/docs/"
     mkdir "$1/share/doc/memleak/docs/images"
     cp docs/images/*.png docs/images/*.svg "$1/share/doc/memleak/docs/images/"
+    mkdir "$1/share/doc/memleak/examples"
+    cp deploy/* "$1/share/doc/memleak/examples/"
     gzip -9n <CHANGELOG.md >"$1/share/doc/memleak/changelog.gz"
     {
         echo "memleak is licensed under the terms of either of the two licences at the end of this file. What is loaded"

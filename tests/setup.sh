@@ -27,8 +27,8 @@ fresh_packages='debian-archive-keyring git mmdebstrap util-linux'
 test_packages='binutils binutils-gold? chromium chromium-driver debuginfod dwz elfutils faketime gdb git golang-go google-perftools iproute2
 libgc-dev libgoogle-perftools4|libgoogle-perftools4t64 libgssapi-krb5-2 libjemalloc-dev libjemalloc2 libkrb5-3
 liblua5.4-0-dbg|libkrb5-dbg libmimalloc2.0|libmimalloc3 libtcmalloc-minimal4|libtcmalloc-minimal4t64 lld lua5.4 man-db mandoc
-musl-tools nodejs openjdk-17-jdk-headless|default-jdk-headless openssl php-cli procps python3 python3-cbor2 python3-jsonschema python3-pip python3-prometheus-client redis-server redis-tools
-ruby sqlite3 systemtap-sdt-dev util-linux valgrind xz-utils'
+musl-tools nodejs openjdk-17-jdk-headless|default-jdk-headless openssl php-cli procps prometheus python3 python3-cbor2 python3-jsonschema python3-pip python3-prometheus-client redis-server redis-tools
+ruby skopeo sqlite3 systemtap-sdt-dev umoci util-linux valgrind xz-utils'
 
 die() {
     echo "error: $*" >&2
@@ -74,7 +74,7 @@ missing_of() {
     done
 }
 
-# Runs as root, in a shell of its own. Packages with a service (redis) must not start it, nor at the next boot.
+# Runs as root, in a shell of its own. Packages with a service (prometheus, redis) must not start it, nor at the next boot.
 # shellcheck disable=SC2016
 install_script='
     set -eu
@@ -96,9 +96,9 @@ install_script='
     done
     apt-get install -q -y --no-install-recommends "$@"
     for package in "$@"; do
-        if [ "$package" = redis-server ] && command -v systemctl >/dev/null; then
-            systemctl disable redis-server || true
-        fi
+        case $package in
+        redis-server | prometheus) ! command -v systemctl >/dev/null || systemctl disable "$package" || true ;;
+        esac
     done
 '
 

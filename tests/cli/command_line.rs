@@ -481,6 +481,8 @@ fn packages_as_root() {
         "docs/permissions.md",
         "docs/cli.md",
         "docs/images/page.png",
+        "examples/grafana-dashboard.json",
+        "examples/prometheus-rules.yml",
     ] {
         assert!(doc.join(page).exists(), "{page}");
     }

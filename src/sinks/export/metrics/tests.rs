@@ -1,5 +1,7 @@
 //! The page of a report as Prometheus' own library parses it, and well- and ill-behaved clients.
 
+mod monitoring;
+
 use leak_report::samples;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -329,7 +331,7 @@ fn requests() {
     assert!(answer(half).starts_with("HTTP/1.1 400 "));
 }
 
-/// What Go's `pprof` says of a profile that it fetches itself, and what it prints beside that.
+/// Output of Go's `pprof` about a profile that it fetches itself, and its messages.
 fn fetched(url: &str) -> (String, String) {
     let directory = tempfile::tempdir().unwrap();
     let output = Command::new("go")
