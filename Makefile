@@ -1,7 +1,7 @@
 # `make demo` shows what memleak does, `make test` runs everything, `make help` lists all there is. What is missing is
 # installed first.
 
-.PHONY: help demo build quick docs test test-fresh dist build-arm64 dist-arm64 setup-build setup-test setup-dist setup-arm64 setup-kernels setup-fresh test-kernels fmt compile lint clippy features doc suites live rebuild bench-smoke demo-smoke bench verify-arm64 chaos soak deny fuzz
+.PHONY: help demo build quick docs test test-fresh dist image build-arm64 dist-arm64 setup-build setup-test setup-dist setup-arm64 setup-kernels setup-fresh test-kernels fmt compile lint clippy features doc suites live rebuild bench-smoke demo-smoke bench verify-arm64 chaos soak deny fuzz
 .NOTPARALLEL:
 
 CARGO := cargo
@@ -20,6 +20,7 @@ help:
 	@echo 'make demo          set up, build, trace a sample leaker'
 	@echo 'make build         set up, build target/release/memleak'
 	@echo 'make dist          set up, build target/dist: a Debian package and an archive, of a static program'
+	@echo 'make image         make dist, and target/dist/memleak-VERSION-x86_64-linux.oci.tar: an image for containers, made without a daemon'
 	@echo 'make quick         formatting, lints and pure tests: no root, under a minute after a build'
 	@echo 'make test          set up, run all checks and tests (root, or sudo)'
 	@echo '  its steps:       make fmt compile lint suites live rebuild bench-smoke demo-smoke'
@@ -70,6 +71,9 @@ dist: setup-dist
 	@RUSTFLAGS='$(DIST_FLAGS)' LIBBPF_SYS_LIBRARY_PATH=/usr/lib/x86_64-linux-gnu \
 		$(STEP) dist $(CARGO) build --release --locked --features static --target $(DIST_TARGET)
 	@$(STEP) dist tests/package.sh target/$(DIST_TARGET)/release/memleak target/dist
+
+image: dist
+	@$(STEP) image tests/image.py "$$(ls -t target/dist/memleak-*-x86_64-linux.tar.xz | head -n 1)" target/dist
 
 # For arm64; pages of the manual and completions are written by this machine's.
 DIST_ARM64 := target/aarch64-unknown-linux-gnu/release/memleak

@@ -5,6 +5,7 @@ mod common;
 
 mod command_line;
 mod conventions;
+mod deployment;
 mod status_line;
 
 const ROOT: common::program::Root = common::program::Root::Named;

@@ -181,10 +181,11 @@ fn flags(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Flags of other programs that pages name.
-const FLAGS_OF_OTHERS: [&str; 17] = [
+const FLAGS_OF_OTHERS: [&str; 20] = [
     "all-targets",
     "call-graph",
     "features",
+    "image",
     "lib",
     "native",
     "no-default-features",
@@ -195,8 +196,10 @@ const FLAGS_OF_OTHERS: [&str; 17] = [
     "perf-prof",
     "yjit-perf",
     "port",
+    "profile",
     "release",
     "stack-depth",
+    "target",
     "test",
     "trace-python-allocators",
 ];
