@@ -3,7 +3,7 @@
 use ratatui::layout::{Constraint, Layout, Rect};
 
 /// Minimum columns and rows; below them, nothing but a message is drawn.
-pub(super) const MIN: (u16, u16) = (40, 10);
+pub(crate) const MIN: (u16, u16) = (40, 10);
 /// Minimum rows for a line of messages.
 const MESSAGE_HEIGHT: u16 = 14;
 /// Minimum rows of both panes together, with their headings.

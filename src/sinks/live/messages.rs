@@ -14,11 +14,11 @@ const KEPT: usize = 200;
 
 /// One logged line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Message {
+pub(crate) struct Message {
     /// True for a warning or an error.
-    pub(super) is_warning: bool,
+    pub(crate) is_warning: bool,
     /// Line as it would have been printed.
-    pub(super) text: String,
+    pub(crate) text: String,
 }
 
 /// Destination of log messages: standard error, or the view while it is open. Clones share it.

@@ -12,6 +12,7 @@
 mod layout;
 mod messages;
 mod model;
+mod paint;
 mod sample;
 mod stack;
 mod terminal;
@@ -27,18 +28,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::session::Signals;
 use crate::session::TraceConfig;
 use crate::sinks::output::Output;
+pub(crate) use layout::MIN as MIN_SIZE;
 use leak_report::model::Report;
 use leak_report::model::leak;
 use leak_report::render::{ReportSink, counted, short_size};
+pub(crate) use messages::Message;
 pub use messages::Messages;
 use model::Model;
+pub(crate) use model::{Action, Key, Move, Overlay};
+pub(crate) use paint::{
+    Theme, draw_help, draw_line, draw_messages, draw_too_small, first_shown, right_aligned, separated, shown,
+};
 use sample::{Order, Sample};
-use terminal::Screen;
 pub use terminal::TerminalError;
+pub(crate) use terminal::{Content, Screen, is_usable};
+pub(crate) use text::{clock, fit, printable, width};
+pub(crate) use trend::drawn;
 
 /// Shows reports on the terminal until it is ended.
 pub struct LiveView {
-    screen: Screen,
+    screen: Screen<Model>,
     /// Set when the end is requested, by a key or a signal.
     stop: Arc<AtomicBool>,
     /// Output for the last report.

@@ -5,19 +5,23 @@ mod sites;
 #[cfg(test)]
 mod tests;
 
+use ratatui::Frame;
 use ratatui::layout::Rect;
 
 use super::layout::{Focus, Panes};
 use super::messages::Message;
+use super::paint::Theme;
 use super::sample::{Order, Sample, Site};
 use super::stack::StackText;
+use super::terminal::Content;
 use super::trend::Trends;
+use super::view;
 pub(super) use keys::HELP;
 use leak_report::model::{SiteKey, Unit};
 
 /// Requests of the user that the view cannot fulfil itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Action {
+pub(crate) enum Action {
     Quit,
     /// Makes what is outstanding now the baseline.
     Mark,
@@ -29,7 +33,7 @@ pub(super) enum Action {
 
 /// Keys that have a meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Key {
+pub(crate) enum Key {
     Move(Move),
     Left,
     Right,
@@ -48,7 +52,7 @@ pub(super) enum Key {
 
 /// Movement in something longer than its pane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Move {
+pub(crate) enum Move {
     Up,
     Down,
     PageUp,
@@ -59,7 +63,7 @@ pub(super) enum Move {
 
 impl Move {
     /// Opposite direction.
-    fn back(self) -> Self {
+    pub(crate) fn back(self) -> Self {
         match self {
             Self::Up => Self::Down,
             Self::Down => Self::Up,
@@ -71,7 +75,7 @@ impl Move {
     }
 
     /// Line that this leads to from line `at`, with pages of `page` lines. The caller limits it to the last line.
-    fn from(self, at: usize, page: usize) -> usize {
+    pub(crate) fn from(self, at: usize, page: usize) -> usize {
         match self {
             Self::Up => at.saturating_sub(1),
             Self::Down => at.saturating_add(1),
@@ -85,7 +89,7 @@ impl Move {
 
 /// Window over the panes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Overlay {
+pub(crate) enum Overlay {
     #[default]
     None,
     Help,
@@ -160,11 +164,6 @@ impl Model {
         }
     }
 
-    /// Number that is different after every change that can be seen.
-    pub(super) fn version(&self) -> u64 {
-        self.version
-    }
-
     /// Adds a report.
     pub(super) fn take(&mut self, sample: Sample) {
         let before = self.now.take();
@@ -195,20 +194,6 @@ impl Model {
         self.changed();
     }
 
-    /// Sets the kept messages, newest last.
-    pub(super) fn set_messages(&mut self, messages: Vec<Message>) {
-        self.messages = messages;
-        self.changed();
-    }
-
-    /// Sets the size of the terminal.
-    pub(super) fn resize(&mut self, area: Rect) {
-        if self.area != area {
-            self.area = area;
-            self.changed();
-        }
-    }
-
     fn changed(&mut self) {
         self.version += 1;
         self.limit_scrolling();
@@ -235,6 +220,32 @@ impl Model {
             Overlay::Messages => self.messages.len().saturating_sub(1),
         };
         self.overlay_scrolled = self.overlay_scrolled.min(lines);
+    }
+}
+
+impl Content for Model {
+    fn version(&self) -> u64 {
+        self.version
+    }
+
+    fn set_messages(&mut self, messages: Vec<Message>) {
+        self.messages = messages;
+        self.changed();
+    }
+
+    fn resize(&mut self, area: Rect) {
+        if self.area != area {
+            self.area = area;
+            self.changed();
+        }
+    }
+
+    fn press(&mut self, key: Key) -> Option<Action> {
+        self.act(key)
+    }
+
+    fn draw(&self, frame: &mut Frame<'_>, theme: Theme) {
+        view::draw(frame, self, theme);
     }
 }
 

@@ -1,5 +1,5 @@
 //! The terminal: its state before the view, keys from it, the screen on it. In a thread of its own, so that reports and
-//! drawing do not wait for each other. They share the model, which no one locks while waiting for anything else.
+//! drawing do not wait for each other. They share what is shown, which no one locks while waiting for anything else.
 
 use std::io::{self, IsTerminal, Stdout};
 use std::mem::ManuallyDrop;
@@ -20,14 +20,14 @@ use crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_ra
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::termios::{SetArg, SpecialCharacterIndices, tcgetattr, tcsetattr};
-use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::layout::{Rect, Size};
+use ratatui::{Frame, Terminal};
 use thiserror::Error;
 
-use super::messages::Messages;
-use super::model::{Action, Key, Model, Move};
-use super::view::{self, Theme};
+use super::messages::{Message, Messages};
+use super::model::{Action, Key, Move};
+use super::paint::Theme;
 use crate::session::Signals;
 
 /// Minimum time between two redraws, and between two checks for changes.
@@ -59,17 +59,31 @@ pub enum TerminalError {
     Failed,
 }
 
+/// Something that a screen shows and keys act on. It never waits.
+pub(crate) trait Content: Send + 'static {
+    /// Number that is different after every change that can be seen.
+    fn version(&self) -> u64;
+    /// Sets the kept messages, newest last.
+    fn set_messages(&mut self, messages: Vec<Message>);
+    /// Sets the size of the terminal.
+    fn resize(&mut self, area: Rect);
+    /// Handles a key.
+    fn press(&mut self, key: Key) -> Option<Action>;
+    /// Draws everything.
+    fn draw(&self, frame: &mut Frame<'_>, theme: Theme);
+}
+
 /// The screen while the view is open.
-pub(super) struct Screen {
-    shared: Arc<Shared>,
+pub(crate) struct Screen<C: Content> {
+    shared: Arc<Shared<C>>,
     /// Disconnected when the thread has ended.
     ended: Receiver<()>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// State that the thread, the session and a panic hook share.
-struct Shared {
-    model: Mutex<Model>,
+struct Shared<C> {
+    content: Mutex<C>,
     /// Held while something is written to the terminal.
     drawing: Mutex<()>,
     is_open: AtomicBool,
@@ -82,17 +96,17 @@ struct Shared {
     theme: Theme,
 }
 
-impl Screen {
+impl<C: Content> Screen<C> {
     /// Takes the terminal. `is_restored` is set when it is given back, for whatever reason.
-    pub(super) fn open(
-        model: Model,
+    pub(crate) fn open(
+        content: C,
         signals: &Signals,
         is_restored: Arc<AtomicBool>,
         messages: Messages,
     ) -> Result<Self, TerminalError> {
         check()?;
         let shared = Arc::new(Shared {
-            model: Mutex::new(model),
+            content: Mutex::new(content),
             drawing: Mutex::new(()),
             is_open: AtomicBool::new(true),
             is_restored,
@@ -123,13 +137,13 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Changes the model.
-    pub(super) fn update(&self, change: impl FnOnce(&mut Model)) {
-        change(&mut lock(&self.shared.model));
+    /// Changes what is shown, or looks at it.
+    pub(crate) fn update<T>(&self, change: impl FnOnce(&mut C) -> T) -> T {
+        change(&mut lock(&self.shared.content))
     }
 
     /// Waits until the user has left, or the end is requested.
-    pub(super) fn wait(&self) {
+    pub(crate) fn wait(&self) {
         let is_wanted = || self.shared.stop.load(Ordering::Relaxed);
         // Nothing is ever sent: the channel is disconnected when the thread has ended. The thread may be waiting for
         // the terminal.
@@ -141,7 +155,7 @@ impl Screen {
     /// # Errors
     ///
     /// Fails if the thread has panicked.
-    pub(super) fn close(&mut self) -> Result<(), TerminalError> {
+    pub(crate) fn close(&mut self) -> Result<(), TerminalError> {
         self.shared.restore();
         // Waits no longer: a thread that waits for a terminal that takes nothing is left behind.
         if self.ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
@@ -152,10 +166,15 @@ impl Screen {
     }
 }
 
-impl Drop for Screen {
+impl<C: Content> Drop for Screen<C> {
     fn drop(&mut self) {
         self.shared.restore();
     }
+}
+
+/// Returns whether there is a terminal to draw on.
+pub(crate) fn is_usable() -> bool {
+    check().is_ok()
 }
 
 fn check() -> Result<(), TerminalError> {
@@ -193,7 +212,7 @@ fn enter() -> io::Result<()> {
 }
 
 /// Restores the terminal before a panic message is printed, and ends the trace.
-fn restore_on_panic(shared: &Arc<Shared>) {
+fn restore_on_panic<C: Content>(shared: &Arc<Shared<C>>) {
     let shared = Arc::downgrade(shared);
     let before = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
@@ -224,7 +243,7 @@ impl Drawn {
     }
 }
 
-impl Shared {
+impl<C: Content> Shared<C> {
     fn run(&self) {
         let outcome = self.follow();
         if self.is_open() {
@@ -269,27 +288,27 @@ impl Shared {
         Ok(())
     }
 
-    /// Updates the model with messages and the size of the terminal. Returns its version.
+    /// Updates the content with messages and the size of the terminal. Returns its version.
     fn update(&self, messages: &mut u64, size: Size) -> u64 {
         let count = self.messages.count();
-        let mut model = lock(&self.model);
+        let mut content = lock(&self.content);
         if count != *messages {
             *messages = count;
-            model.set_messages(self.messages.kept());
+            content.set_messages(self.messages.kept());
         }
-        model.resize(Rect::new(0, 0, size.width, size.height));
-        model.version()
+        content.resize(Rect::new(0, 0, size.width, size.height));
+        content.version()
     }
 
     fn draw(&self, terminal: &mut Terminal<CrosstermBackend<Stdout>>) -> io::Result<()> {
         let _drawing = lock(&self.drawing);
         if self.is_open() {
-            terminal.draw(|frame| view::draw(frame, &lock(&self.model), self.theme))?;
+            terminal.draw(|frame| lock(&self.content).draw(frame, self.theme))?;
         }
         Ok(())
     }
 
-    /// Waits up to `pause` for a key, and handles it and those queued behind it, up to one that the model cannot
+    /// Waits up to `pause` for a key, and handles it and those queued behind it, up to one that the content cannot
     /// handle.
     fn take_keys(&self, mut pause: Duration) -> io::Result<Option<Action>> {
         for _ in 0..MAX_KEYS {
@@ -301,7 +320,7 @@ impl Shared {
             let Event::Key(event) = event::read()? else {
                 continue;
             };
-            let action = key_of(event).and_then(|key| lock(&self.model).press(key));
+            let action = key_of(event).and_then(|key| lock(&self.content).press(key));
             match action {
                 None => continue,
                 Some(Action::Quit) => self.stop.store(true, Ordering::Relaxed),

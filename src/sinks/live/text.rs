@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use leak_report::model::Amount;
 use leak_report::render::cells::columns;
-pub(super) use leak_report::render::cells::{fit, width, wrap};
+pub(super) use leak_report::render::cells::wrap;
+pub(crate) use leak_report::render::cells::{fit, width};
 use leak_report::render::{rate, short_size};
 
 /// Makes `text` from a process or its files safe for a terminal: every character takes exactly the one or two columns
@@ -14,7 +15,7 @@ use leak_report::render::{rate, short_size};
 /// Escapes control characters, and those without a column of their own: combining ones, of which there can be any
 /// number, and the invisible ones that reverse the direction of a line. Emoji that terminals may or may not merge with
 /// their neighbours are escaped too.
-pub(super) fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     let mut printable = String::with_capacity(text.len());
     for character in text.chars() {
         match columns(character) {
@@ -58,7 +59,7 @@ pub(super) fn amount(amount: Amount) -> String {
     format!("{} in {} blocks", short_size(bytes), short_count(blocks))
 }
 
-pub(super) fn clock(time: Duration) -> String {
+pub(crate) fn clock(time: Duration) -> String {
     let seconds = time.as_secs();
     let mut text = String::new();
     _ = write!(

@@ -60,7 +60,7 @@ impl Trends {
 
 /// Draws levels between the minimum and the maximum. The minimum is taken as at most seven eighths of the maximum, so
 /// that small changes are not exaggerated.
-fn drawn(cells: &[Option<u64>]) -> String {
+pub(crate) fn drawn(cells: &[Option<u64>]) -> String {
     let max = cells.iter().flatten().copied().max().unwrap_or_default();
     let min = cells.iter().flatten().copied().min().unwrap_or_default();
     let min = min.min(max - max.div_ceil(8));

@@ -1,6 +1,5 @@
 //! Draws the model. Decides only what fits.
 
-mod overlay;
 mod sites;
 #[cfg(test)]
 mod tests;
@@ -8,10 +7,11 @@ mod tests;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
-use ratatui::text::{Line, Span};
+use ratatui::text::Span;
 
-use super::layout::{Focus, MIN, Panes};
-use super::model::{Model, Overlay, ShownReport};
+use super::layout::{Focus, Panes};
+use super::model::{HELP, Model, Overlay, ShownReport};
+use super::paint::{self, Theme, draw_line, draw_too_small, separated};
 use super::sample::Site;
 use super::stack::{Kind, StackText};
 use super::text::{amount, clock, fit, skip, width};
@@ -19,52 +19,6 @@ use leak_report::render::rate;
 
 const KEYS: &str = "q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  v verdict";
 const STACK_KEYS: &str = "q quit  ? help  ↑↓←→ scroll  Enter sites  s order  / filter  m mark  v verdict";
-
-/// Appearance of the view.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Theme {
-    /// False if attributes such as bold and inverse replace colours.
-    pub(super) colours: bool,
-}
-
-impl Theme {
-    fn coloured(self, colour: Color, otherwise: Modifier) -> Style {
-        match self.colours {
-            true => Style::new().fg(colour),
-            false => Style::new().add_modifier(otherwise),
-        }
-    }
-
-    fn strong() -> Style {
-        Style::new().add_modifier(Modifier::BOLD)
-    }
-
-    fn quiet() -> Style {
-        Style::new().add_modifier(Modifier::DIM)
-    }
-
-    fn selected() -> Style {
-        Style::new().add_modifier(Modifier::REVERSED)
-    }
-
-    fn heading(self) -> Style {
-        self.coloured(Color::Cyan, Modifier::BOLD)
-    }
-
-    fn good(self) -> Style {
-        self.coloured(Color::Green, Modifier::empty())
-    }
-
-    fn doubtful(self) -> Style {
-        self.coloured(Color::Yellow, Modifier::BOLD)
-    }
-
-    /// Style of losses, which must not be missed.
-    fn bad(self) -> Style {
-        let modifier = Modifier::BOLD | Modifier::REVERSED;
-        self.coloured(Color::Red, modifier).add_modifier(Modifier::BOLD)
-    }
-}
 
 /// Draws the whole screen.
 pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, theme: Theme) {
@@ -81,35 +35,10 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, theme: Theme) {
     draw_keys(frame, panes.keys, model);
     match model.overlay() {
         Overlay::None => {}
-        Overlay::Help => overlay::draw_help(frame, area, model, theme),
-        Overlay::Messages => overlay::draw_messages(frame, area, model, theme),
-    }
-}
-
-fn draw_too_small(frame: &mut Frame<'_>, area: Rect) {
-    let (columns, rows) = MIN;
-    let lines = [
-        "The terminal is too small.".to_owned(),
-        format!("Needed: {columns}x{rows}"),
-        format!("This is: {}x{}", area.width, area.height),
-        "q quits".to_owned(),
-    ];
-    for (text, row) in lines.iter().zip(area.rows()) {
-        draw_line(frame, row, [Span::raw(text.as_str())]);
-    }
-}
-
-/// Draws as much of one line as fits.
-fn draw_line<'a>(frame: &mut Frame<'_>, area: Rect, spans: impl IntoIterator<Item = Span<'a>>) {
-    let mut left = usize::from(area.width);
-    let mut fitting = Vec::new();
-    for span in spans {
-        let content = fit(&span.content, left);
-        left -= width(&content);
-        fitting.push(Span::styled(content, span.style));
-    }
-    if area.height > 0 {
-        frame.render_widget(Line::from(fitting), Rect { height: 1, ..area });
+        Overlay::Help => paint::draw_help(frame, area, &HELP, model.overlay_scrolled(), theme),
+        Overlay::Messages => {
+            paint::draw_messages(frame, area, model.messages(), model.overlay_scrolled(), theme);
+        }
     }
 }
 
@@ -163,11 +92,6 @@ fn draw_rates(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
             .map(|overhead| Span::raw(format!("overhead {overhead}"))),
     );
     draw_line(frame, area, separated(parts));
-}
-
-fn separated<'a>(parts: Vec<Span<'a>>) -> impl Iterator<Item = Span<'a>> {
-    let with_gap = |part| [Span::raw("  "), part];
-    parts.into_iter().flat_map(with_gap).skip(1)
 }
 
 /// Draws the stack of the selected site, below the title of that site.
@@ -286,7 +210,7 @@ fn draw_message(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) 
     } else {
         Theme::quiet()
     };
-    draw_line(frame, area, [Span::styled(overlay::shown(message), style)]);
+    draw_line(frame, area, [Span::styled(paint::shown(message), style)]);
 }
 
 fn draw_keys(frame: &mut Frame<'_>, area: Rect, model: &Model) {

@@ -42,7 +42,7 @@ pub(in crate::sinks::live) const HELP: [(&str, &str); 19] = [
 
 impl Model {
     /// Handles a key.
-    pub(in crate::sinks::live) fn press(&mut self, key: Key) -> Option<Action> {
+    pub(super) fn act(&mut self, key: Key) -> Option<Action> {
         let action = match (key, self.overlay, self.is_filtering) {
             (Key::Interrupt, ..) => Some(Action::Quit),
             (Key::Redraw, ..) => Some(Action::Redraw),

@@ -5,11 +5,11 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Span;
 use unwind_tables::walk::End;
 
-use super::{Theme, draw_line};
 use crate::sinks::live::layout::Panes;
 use crate::sinks::live::model::{Model, ShownReport};
+use crate::sinks::live::paint::{Theme, draw_line, first_shown, right_aligned};
 use crate::sinks::live::sample::{Order, Sample, Site};
-use crate::sinks::live::text::{block_rate, fit, printable, short_count, width};
+use crate::sinks::live::text::{block_rate, printable, short_count};
 use leak_report::model::Unit;
 use leak_report::render::{growth_rate, short_size};
 
@@ -158,12 +158,6 @@ pub(super) fn draw(frame: &mut Frame<'_>, panes: &Panes, model: &Model, theme: T
     }
 }
 
-/// First row to show: keeps the selected row in the middle, if the list is long enough.
-fn first_shown(row: usize, rows: usize, height: usize) -> usize {
-    let last_first = rows.saturating_sub(height);
-    row.saturating_sub(height / 2).min(last_first)
-}
-
 fn draw_headings(
     frame: &mut Frame<'_>,
     panes: &Panes,
@@ -237,9 +231,4 @@ fn row<'a>(site: &Site, shown: &ShownReport, unit: Unit, columns: &[Column], the
     };
     spans.push(Span::styled(site.name.clone(), style));
     spans
-}
-
-fn right_aligned(text: &str, columns: usize) -> String {
-    let text = fit(text, columns);
-    format!("{}{text}", " ".repeat(columns - width(&text)))
 }
