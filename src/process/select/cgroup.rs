@@ -35,6 +35,16 @@ impl Cgroups {
             .map(|at| self.0[at].1.as_str())
     }
 
+    /// Path in the hierarchy that has the memory controller of this version.
+    pub(super) fn of_memory(&self, is_unified: bool) -> Option<&str> {
+        let has_memory = |controllers: &str| match is_unified {
+            true => controllers.is_empty(),
+            false => controllers.split(',').any(|name| name == "memory"),
+        };
+        let found = self.0.iter().find(|(controllers, _)| has_memory(controllers));
+        found.map(|(_, path)| path.as_str())
+    }
+
     /// Names of the cgroups on all paths, from the root on.
     pub(super) fn components(&self) -> impl Iterator<Item = &str> {
         self.paths().flat_map(components)
@@ -147,7 +157,7 @@ impl Subtree {
 }
 
 /// The rest of a path below another one; empty for the same.
-fn relative<'a>(path: &'a str, above: &str) -> Option<&'a str> {
+pub(super) fn relative<'a>(path: &'a str, above: &str) -> Option<&'a str> {
     let rest = path.strip_prefix(above)?;
     match rest.strip_prefix('/') {
         Some(rest) => Some(rest),
@@ -172,15 +182,15 @@ fn normal(path: &str) -> String {
 }
 
 /// A mounted hierarchy, of proc_pid_mountinfo(5).
-struct Mount<'a> {
-    root: &'a str,
-    point: &'a str,
-    is_unified: bool,
-    options: &'a str,
+pub(super) struct Mount<'a> {
+    pub(super) root: &'a str,
+    pub(super) point: &'a str,
+    pub(super) is_unified: bool,
+    pub(super) options: &'a str,
 }
 
 impl<'a> Mount<'a> {
-    fn parse(line: &'a str) -> Option<Self> {
+    pub(super) fn parse(line: &'a str) -> Option<Self> {
         let (mount, file_system) = line.split_once(" - ")?;
         let mut fields = mount.split(' ').skip(3);
         let (root, point) = (fields.next()?, fields.next()?);

@@ -5,6 +5,7 @@
 mod candidate;
 mod cgroup;
 mod container;
+mod limit;
 mod name;
 mod nothing;
 
@@ -24,6 +25,7 @@ pub use cgroup::UnitQuery;
 use cgroup::{Cgroups, Subtree};
 pub use container::Ambiguous;
 use container::{Container, Home, Named};
+pub use limit::{MemoryLimit, MemoryLimits};
 pub use name::NameQuery;
 pub use nothing::Nothing;
 
@@ -113,6 +115,8 @@ pub struct Found {
     pub pid: u32,
     /// Start time, in clock ticks since boot.
     pub start_time: u64,
+    /// Lowest address of its code: another one after an exec, most often. 1 to who must not know it.
+    pub start_code: u64,
     /// Command name, at most 15 bytes.
     pub comm: String,
     pub reasons: Vec<Reason>,
@@ -356,6 +360,7 @@ impl Selection {
         Some(Found {
             pid: candidate.pid,
             start_time: candidate.stat.start_time,
+            start_code: candidate.stat.start_code,
             comm: candidate.stat.comm.clone(),
             reasons,
         })

@@ -1,0 +1,219 @@
+//! Limits that cgroups set to the memory of processes (`memory.max`, or `memory.limit_in_bytes` of version 1), and how much is left
+//! below them.
+//!
+//! File cache counts towards a limit, and is given up before it is reached: room is what is left without it.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use super::cgroup::{Cgroups, Mount, components, relative};
+
+/// Maximum bytes read of a file: `memory.stat` has some 2 KiB.
+const MAX_BYTES: u64 = 64 << 10;
+/// Maximum number of cgroups one within another that are looked at, from the innermost on.
+const MAX_DEPTH: usize = 64;
+/// From this on, a limit of version 1 is none: the largest is that of the address space.
+const UNLIMITED: u64 = 1 << 62;
+
+/// A limit, and what is left below it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryLimit {
+    /// Path of the cgroup that has it, as `/proc/PID/cgroup` names it.
+    pub cgroup: String,
+    /// Bytes that all processes of the cgroup can have together.
+    pub limit: u64,
+    /// Bytes that are left before the kernel must give up more than file cache.
+    pub room: u64,
+}
+
+/// A mounted hierarchy with the memory controller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Hierarchy {
+    root: String,
+    point: PathBuf,
+    is_unified: bool,
+}
+
+impl Hierarchy {
+    /// All hierarchies of a mountinfo file.
+    fn all(mountinfo: &str) -> Vec<Self> {
+        let mounts = mountinfo.lines().filter_map(Mount::parse);
+        let with_memory = mounts
+            .filter(|mount| mount.is_unified || mount.options.split(',').any(|option| option == "memory"));
+        let owned = with_memory.map(|mount| Self {
+            root: mount.root.to_owned(),
+            point: mount.point.into(),
+            is_unified: mount.is_unified,
+        });
+        owned.collect()
+    }
+
+    /// The cgroup at `path` and those that it is in, but for the root of the mount: paths and directories.
+    fn upwards(&self, path: &str) -> Vec<(String, PathBuf)> {
+        let below = match self.root.as_str() {
+            "/" => path.strip_prefix('/'),
+            root => relative(path, root),
+        };
+        let Some(below) = below else {
+            return Vec::new();
+        };
+        let parts: Vec<_> = components(below).collect();
+        // Outside of what this process sees.
+        if parts.contains(&"..") {
+            return Vec::new();
+        }
+        let root = self.root.trim_end_matches('/');
+        let lengths = (1..=parts.len()).rev().take(MAX_DEPTH);
+        let up = lengths.map(|length| {
+            let below = parts[..length].join("/");
+            (format!("{root}/{below}"), self.point.join(below))
+        });
+        up.collect()
+    }
+
+    /// Limit of the cgroup in `directory`, and room below it; `None` without a limit.
+    fn limit(&self, directory: &Path) -> Option<(u64, u64)> {
+        let [limit, usage, inactive, active] = match self.is_unified {
+            true => ["memory.max", "memory.current", "inactive_file", "active_file"],
+            false => [
+                "memory.limit_in_bytes",
+                "memory.usage_in_bytes",
+                "total_inactive_file",
+                "total_active_file",
+            ],
+        };
+        let number = |name| read(&directory.join(name))?.trim().parse::<u64>().ok();
+        let limit = number(limit).filter(|&limit| limit < UNLIMITED)?;
+        let statistics = read(&directory.join("memory.stat")).unwrap_or_default();
+        let file = |name: &str| {
+            let mut lines = statistics.lines();
+            let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            value.and_then(|value| value.parse().ok()).unwrap_or(0_u64)
+        };
+        let cache = file(inactive).saturating_add(file(active));
+        let taken = number(usage)?.saturating_sub(cache);
+        Some((limit, limit.saturating_sub(taken)))
+    }
+}
+
+/// Reads a small file; `None` if it is not there.
+fn read(path: &Path) -> Option<String> {
+    let mut text = String::new();
+    let file = File::open(path).ok()?;
+    file.take(MAX_BYTES).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+/// Limits of this system's cgroups. What was read is kept until [`MemoryLimits::forget`].
+#[derive(Debug, Default)]
+pub struct MemoryLimits {
+    hierarchies: Vec<Hierarchy>,
+    known: HashMap<PathBuf, Option<(u64, u64)>>,
+}
+
+impl MemoryLimits {
+    /// Finds where cgroups are mounted.
+    pub fn new() -> Self {
+        let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        Self {
+            hierarchies: Hierarchy::all(&mountinfo),
+            known: HashMap::new(),
+        }
+    }
+
+    /// Forgets what was read, so that it is read again.
+    pub fn forget(&mut self) {
+        self.known.clear();
+    }
+
+    /// The limit with the least room of the cgroups that a process is in; `None` if there is none.
+    pub fn of(&mut self, pid: u32) -> Option<MemoryLimit> {
+        let text = read(Path::new(&format!("/proc/{pid}/cgroup")))?;
+        self.of_cgroups(&Cgroups::parse(text.as_bytes()))
+    }
+
+    fn of_cgroups(&mut self, cgroups: &Cgroups) -> Option<MemoryLimit> {
+        let mut least: Option<MemoryLimit> = None;
+        for hierarchy in &self.hierarchies {
+            let path = cgroups.of_memory(hierarchy.is_unified);
+            for (cgroup, directory) in path.map(|path| hierarchy.upwards(path)).unwrap_or_default() {
+                let known = self.known.entry(directory);
+                let found = *known.or_insert_with_key(|directory| hierarchy.limit(directory));
+                let Some((limit, room)) = found else {
+                    continue;
+                };
+                if least.as_ref().is_none_or(|least| room < least.room) {
+                    least = Some(MemoryLimit { cgroup, limit, room });
+                }
+            }
+        }
+        least
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both versions' limits are read, the one with the least room counts, and file cache is room.
+    #[test]
+    fn limits_of_both_versions() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let make = |path: &str, text: &str| {
+            let path = directory.path().join(path);
+            fs::create_dir_all(path.parent().expect("a directory")).expect("ours");
+            fs::write(path, text).expect("ours");
+        };
+        make("2/a/memory.max", "1000\n");
+        make("2/a/memory.current", "900\n");
+        make(
+            "2/a/memory.stat",
+            "anon 1\nfile 600\ninactive_file 500\nactive_file 100\n",
+        );
+        make("2/a/b/memory.max", "max\n");
+        make("2/a/b/memory.current", "900\n");
+        make("2/c/memory.max", "50\n");
+        make("2/c/memory.current", "80\n");
+        make("1/pool/memory.limit_in_bytes", "9223372036854771712\n");
+        make("1/pool/memory.usage_in_bytes", "70\n");
+        make("1/pool/w/memory.limit_in_bytes", "100\n");
+        make("1/pool/w/memory.usage_in_bytes", "70\n");
+        let at = directory.path().display();
+        let mountinfo = format!(
+            "1 1 0:1 /docker {at}/2 rw - cgroup2 cgroup2 rw\n2 1 0:2 / {at}/1 rw - cgroup cgroup rw,memory\n\
+             3 1 0:3 / {at}/none rw - cgroup cgroup rw,cpu\n"
+        );
+        let mut limits = MemoryLimits {
+            hierarchies: Hierarchy::all(&mountinfo),
+            known: HashMap::new(),
+        };
+        assert_eq!(limits.hierarchies.len(), 2);
+        let limit = |cgroup: &str, limit, room| {
+            let cgroup = cgroup.to_owned();
+            Some(MemoryLimit { cgroup, limit, room })
+        };
+        for (cgroups, expected) in [
+            ("0::/docker/a/b", limit("/docker/a", 1000, 700)),
+            ("0::/docker/c", limit("/docker/c", 50, 0)),
+            ("0::/docker", None),
+            ("0::/elsewhere/c", None),
+            ("0::/docker/../docker/c", None),
+            ("4:memory:/pool", None),
+            ("4:cpu,memory:/pool/w\n0::/docker/a", limit("/pool/w", 100, 30)),
+            ("4:cpu:/pool/w", None),
+            ("", None),
+        ] {
+            let found = limits.of_cgroups(&Cgroups::parse(cgroups.as_bytes()));
+            assert_eq!(found, expected, "{cgroups}");
+        }
+        // What is known stays until it is forgotten.
+        make("2/c/memory.current", "10\n");
+        let mut again = || limits.of_cgroups(&Cgroups::parse(b"0::/docker/c"));
+        assert_eq!(again(), limit("/docker/c", 50, 0));
+        limits.forget();
+        let mut again = || limits.of_cgroups(&Cgroups::parse(b"0::/docker/c"));
+        assert_eq!(again(), limit("/docker/c", 50, 40));
+    }
+}
