@@ -1,6 +1,7 @@
 //! Reads the command line, runs, reports errors, decides the exit status.
 
 use std::env;
+use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Write};
 use std::process::{self, ExitCode};
@@ -14,10 +15,11 @@ use anstyle::{AnsiColor, Style};
 use clap::error::ErrorKind;
 use leak_report::render::printable;
 use memleak::cli::settings::{self, ParseError, Parsed};
-use memleak::cli::{self, Cli, Command, Config, McpSource, TraceArgs};
+use memleak::cli::{self, Cli, Command, Config, McpSource, MessageArgs, TraceArgs};
 use memleak::commands::mcp::Kept;
 use memleak::commands::replay::ReportOptions;
-use memleak::commands::{doctor, inspect, mcp, replay, targets, verdict};
+use memleak::commands::top::Outcome;
+use memleak::commands::{doctor, inspect, mcp, replay, targets, top, verdict};
 use memleak::process::launch::{LaunchError, PASSED_ON, Relay, Relayed, Sender};
 use memleak::session::Signals;
 use memleak::session::TraceConfig;
@@ -56,7 +58,8 @@ fn main() -> ExitCode {
     cli.messages.color.choose();
     let diagnostics = Diagnostics::default();
     // The live view colours messages itself.
-    let is_painted = !(cli.trace.live.live || matches!(cli.command, Some(Command::Live(_))));
+    let is_painted =
+        !(cli.trace.live.live || matches!(cli.command, Some(Command::Live(_) | Command::Top(_))));
     // Its trace of a moment is not to be told of: what it finds is.
     let is_quiet = matches!(cli.command, Some(Command::Doctor(_)));
     log(cli.messages.verbosity(is_quiet), &diagnostics, is_painted);
@@ -95,6 +98,9 @@ fn run(cli: Cli, diagnostics: &Diagnostics) -> anyhow::Result<ExitCode> {
         }
         Some(Command::Diff(args)) => replay::diff(&args.try_into()?)?,
         Some(Command::Trend(args)) => replay::trend(&args.try_into()?)?,
+        Some(Command::Top(args)) => {
+            return watch(&(*args).try_into()?, &cli.messages, diagnostics);
+        }
         Some(Command::Verdict(args)) => {
             return verdict::run(&args.try_into()?, &mut out).map(ExitCode::from);
         }
@@ -107,6 +113,41 @@ fn run(cli: Cli, diagnostics: &Diagnostics) -> anyhow::Result<ExitCode> {
         None => return trace_by(cli.trace, is_verbose, has_line, diagnostics),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Watches all processes, and traces the one that is chosen, if one is: as `memleak live -p PID` does.
+fn watch(
+    options: &top::Options,
+    messages: &MessageArgs,
+    diagnostics: &Diagnostics,
+) -> anyhow::Result<ExitCode> {
+    let stop = Arc::default();
+    let relay = Relay::new();
+    let mut registered = Vec::new();
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        // SIGHUP stays ignored under nohup.
+        if signal != Signal::SIGHUP || !relay.ignores(signal) {
+            registered.push(signal_hook::flag::register(signal as i32, Arc::clone(&stop))?);
+        }
+    }
+    let outcome = top::run(options, &stop, &diagnostics.messages);
+    // A trace handles them in its own way.
+    registered
+        .into_iter()
+        .for_each(|id| _ = signal_hook::low_level::unregister(id));
+    let Outcome::Trace(found) = outcome? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    let words = ["memleak", "live", "-p", &found.pid.to_string()].map(OsString::from);
+    let parsed = settings::parse(words.into_iter().chain(messages.settings_words()))?;
+    parsed.notes.iter().for_each(|note| tracing::warn!("{note}"));
+    let Some(Command::Live(args)) = parsed.cli.command else {
+        return Ok(ExitCode::FAILURE);
+    };
+    let mut config: Config = args.live().try_into()?;
+    // That very process, and not another one with its pid.
+    (config.trace.pids, config.trace.found) = (Vec::new(), vec![found]);
+    trace(config, diagnostics, true).map(ExitCode::from)
 }
 
 /// Traces as the command line requests.

@@ -138,7 +138,7 @@ pub struct ConditionError {
     flag: &'static str,
     text: String,
     /// Position of the problem in characters, from 1.
-    column: usize,
+    pub(crate) column: usize,
     problem: Problem,
 }
 

@@ -75,6 +75,10 @@ pub enum ConfigError {
     },
     #[error("invalid value `{1}` for {0}: it must be above 0; for example, 5, 500ms or 1m30s")]
     NoTime(&'static str, String),
+    #[error(
+        "--window: growth is judged by 10 samples at least, which take {0} s here: raise it, or shorten INTERVAL"
+    )]
+    Window(String),
     #[error("invalid value `{0}` for COUNT: expected a number above 0; leave it out to report until Ctrl-C")]
     Count(String),
     #[error(

@@ -35,6 +35,7 @@ const MORE_EXAMPLES: &[Example] = &[
         "memleak --fail-on 'outstanding>1MiB' -- ./tests",
         "status 1 if more is left at its end",
     ),
+    ("memleak top", "which process it is that grows"),
     (
         "memleak --wait -p redis-server",
         "as soon as it runs; all processes of this name",
@@ -104,6 +105,17 @@ const OF_COMMANDS: &[(&str, &[Example])] = &[
             (
                 "ssh host cat leaks.memleak | memleak report - --list",
                 "a line for each report of a recording elsewhere",
+            ),
+        ],
+    ),
+    (
+        "top",
+        &[
+            ("memleak top", "all processes, on the terminal; Enter traces one"),
+            ("memleak top --user www-data", "those of one user"),
+            (
+                "memleak top 1m 1 -T 5",
+                "a table of the five that grow most, of a minute",
             ),
         ],
     ),

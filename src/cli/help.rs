@@ -107,6 +107,8 @@ const GROUPS: &[Group] = &[
             flag("all", Anyone),
             flag("list", Anyone),
             flag("summary", Anyone),
+            flag("window", Anyone),
+            flag("once", CommandLine),
         ],
     },
     Group {

@@ -1,5 +1,6 @@
 //! Flags about memleak itself: verbosity, colours, and settings files.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, ValueEnum};
@@ -42,6 +43,15 @@ pub enum ColorArg {
 }
 
 impl MessageArgs {
+    /// Words that name the same files of settings on another command line.
+    pub fn settings_words(&self) -> Vec<OsString> {
+        match (&self.config, self.no_config) {
+            (Some(file), _) => vec!["--config".into(), file.into()],
+            (None, true) => vec!["--no-config".into()],
+            (None, false) => Vec::new(),
+        }
+    }
+
     /// The messages that are printed; of a command that `is_quiet`, only warnings and errors without a flag.
     pub fn verbosity(&self, is_quiet: bool) -> Targets {
         let level = match (self.quiet, self.verbose) {

@@ -13,22 +13,22 @@ pub(super) const TARGET_FLAGS: [&str; 6] = ["pid", "systemd_unit", "cgroup", "co
 /// Flags that select processes, besides `-p`.
 #[derive(Debug, Args)]
 pub struct TargetArgs {
-    /// Trace the processes of a unit of systemd: of its cgroup. A name without suffix is a service, and name@ is all instances
+    /// Select the processes of a unit of systemd: of its cgroup. A name without suffix is a service, and name@ is all instances
     /// of a template.
     ///
-    /// With several of -p, --systemd-unit, --cgroup, --container and --user, processes are traced that match all of them.
+    /// With several of -p, --systemd-unit, --cgroup, --container and --user, those are selected that match all of them.
     #[arg(long, value_name = "UNIT")]
     pub systemd_unit: Option<String>,
-    /// Trace the processes of a cgroup and of those below it: a path below its mount (/sys/fs/cgroup), or one of /proc/PID/cgroup.
+    /// Select the processes of a cgroup and of those below it: a path below its mount (/sys/fs/cgroup), or one of /proc/PID/cgroup.
     #[arg(long, value_name = "PATH")]
     pub cgroup: Option<String>,
-    /// Trace the processes of a container of Docker, containerd, podman, CRI-O or Kubernetes: by its name, or by its ID or the
+    /// Select the processes of a container of Docker, containerd, podman, CRI-O or Kubernetes: by its name, or by its ID or the
     /// begin of that.
     ///
     /// In Kubernetes, names are POD, POD/CONTAINER, NAMESPACE/POD/CONTAINER. No daemon is asked.
     #[arg(long, value_name = "NAME|ID")]
     pub container: Option<String>,
-    /// Trace the processes of a user (the real user ID).
+    /// Select the processes of a user (the real user ID).
     #[arg(long, value_name = "NAME|UID")]
     pub user: Option<String>,
     /// Wait until a process matches, and for each name of -p one.

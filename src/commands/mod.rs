@@ -5,6 +5,7 @@ pub mod inspect;
 pub mod mcp;
 pub mod replay;
 pub mod targets;
+pub mod top;
 pub mod verdict;
 
 /// Form of the output of commands that make no reports.

@@ -121,7 +121,7 @@ pub fn find_one(wanted: &Wanted) -> anyhow::Result<u32> {
 }
 
 /// The error of a command that cannot wait.
-fn without_wait(error: SelectError) -> anyhow::Error {
+pub(super) fn without_wait(error: SelectError) -> anyhow::Error {
     match error {
         SelectError::Nothing(nothing) => nothing.without_wait().into(),
         SelectError::Ambiguous(_)

@@ -228,7 +228,7 @@ impl Resolver<ModuleId> for History {
 }
 
 /// The local time.
-pub(super) fn time_of_day() -> TimeOfDay {
+pub(crate) fn time_of_day() -> TimeOfDay {
     let now = chrono::Local::now();
     let part = |value: u32| u8::try_from(value).unwrap_or_default();
     TimeOfDay {

@@ -66,6 +66,7 @@ use crate::symbolize::debuginfod::{Debuginfod, Patience};
 use crate::symbolize::{PerfMap, Symbolizer};
 use calls::CallTracer;
 pub use config::{KernelConfig, MaxOverhead, SourceChoice, TraceConfig, VerdictSettings, View};
+pub(crate) use describe::time_of_day;
 use leak_report::model::{CheckedWalks, InstanceEnd, Sampling, Snapshot};
 use leak_report::model::{Judgement, Module, Report};
 use leak_report::render::{ReportSink, Stage};

@@ -77,6 +77,29 @@ fn recorded_reports() {
     check("doctor.schema.json", &memleak(&["doctor", "--format", "json"]));
 }
 
+/// Tables of processes, with some that have too few samples, and with the others summed up.
+#[test]
+fn tables_of_processes() {
+    let tables = memleak(&["top", "--format", "json", "0.4", "2", "-T", "5"]);
+    let all = memleak(&["top", "--format", "json", "2", "1"]);
+    check("top.schema.json", &(tables.clone() + &all));
+    assert_eq!(tables.lines().count(), 2);
+    let first = parsed(tables.lines().next().unwrap_or_default());
+    assert!(
+        first["processes"]
+            .as_array()
+            .is_some_and(|shown| shown.len() <= 5),
+        "{first}"
+    );
+    let trends =
+        ["grows", "shrinks", "none", "early"].map(|trend| first["trends"][trend].as_u64().unwrap_or(0));
+    let shown = first["processes"].as_array().map_or(0, Vec::len) as u64;
+    assert_eq!(
+        trends.iter().sum::<u64>(),
+        shown + first["others"]["processes"].as_u64().unwrap_or(0)
+    );
+}
+
 type Change = fn(&mut Value);
 
 /// A field more, a field less, another type and an unknown end are violations: the validator looks at all of it.

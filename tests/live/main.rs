@@ -35,6 +35,7 @@ mod snapshots;
 mod start;
 mod target;
 mod targets;
+mod top;
 mod verdict;
 mod view;
 

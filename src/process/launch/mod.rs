@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, Uid};
 use thiserror::Error;
 
 pub use relay::{PASSED_ON, Relay, Relayed, Sender};
@@ -79,6 +79,16 @@ pub fn invoking_home() -> io::Result<Option<PathBuf>> {
 /// The system cannot be asked.
 pub(crate) fn user_named(name: &str) -> io::Result<Option<u32>> {
     account::Account::id_of(name)
+}
+
+/// Name of the user with this ID; `None` if there is none.
+///
+/// # Errors
+///
+/// The system cannot be asked.
+pub(crate) fn name_of_user(id: u32) -> io::Result<Option<String>> {
+    let account = account::Account::of(Uid::from_raw(id))?;
+    Ok(account.map(|account| account.name.to_string_lossy().into_owned()))
 }
 
 /// Exit status of shells for a program that was not found.

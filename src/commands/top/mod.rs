@@ -1,0 +1,162 @@
+//! `memleak top`: which processes' anonymous memory grows, without any probe.
+//!
+//! ```text
+//!  /proc ─ read ─► watch ─ sampler ─► table ─► text | json | view ─ Enter ─► a trace
+//! ```
+//!
+//! Growth is Theil and Sen's slope over the last samples. It is told as growth only where its limits, with a certainty of 99 %, are
+//! on one side of 0.
+
+mod json;
+mod read;
+mod sampler;
+mod table;
+mod text;
+#[cfg(feature = "tui")]
+mod view;
+mod watch;
+
+use std::io::{self, Write};
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anstream::{AutoStream, ColorChoice};
+
+use super::Format;
+use crate::process::select::{Found, Selectors};
+use crate::sinks::live::Messages;
+use sampler::Sampler;
+
+/// Samples between two tables.
+const SAMPLES: u32 = 20;
+/// Minimum time between two samples.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
+/// Maximum time between two samples of tables.
+const MAX_INTERVAL: Duration = Duration::from_secs(60);
+/// Time between two tables without another one given.
+const TABLES: Duration = Duration::from_secs(10);
+/// Time between two samples of the view without another one given.
+const VIEW: Duration = Duration::from_secs(1);
+/// Rows of a table in text without another number given.
+const ROWS: usize = 10;
+/// Longest time that a signal waits.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Options of `memleak top`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    pub selectors: Selectors,
+    /// True if it is no error that nothing matches yet.
+    pub waits: bool,
+    /// Time between two tables, or two samples of the view.
+    pub interval: Option<Duration>,
+    /// Number of tables; without it, there is a view where there is a terminal.
+    pub count: Option<NonZeroU64>,
+    /// Time over which growth is judged; 60 samples without it.
+    pub window: Option<Duration>,
+    /// Rows of a table.
+    pub rows: Option<usize>,
+    pub format: Format,
+}
+
+impl Options {
+    /// Minimum of `window`, for the time between two samples of this command: so that there are samples enough.
+    pub fn min_window(&self) -> Duration {
+        10 * match self.has_view() {
+            true => self.interval.unwrap_or(VIEW),
+            false => self.table_interval(),
+        }
+    }
+
+    fn window_of(&self, interval: Duration) -> Duration {
+        self.window.unwrap_or(watch::POINTS * interval)
+    }
+
+    /// Time between two samples of tables.
+    fn table_interval(&self) -> Duration {
+        let interval = self.interval.unwrap_or(TABLES) / SAMPLES;
+        interval.clamp(MIN_INTERVAL, MAX_INTERVAL)
+    }
+
+    fn has_view(&self) -> bool {
+        #[cfg(feature = "tui")]
+        let is_possible = crate::sinks::live::is_usable();
+        #[cfg(not(feature = "tui"))]
+        let is_possible = false;
+        is_possible && self.format == Format::Text && self.count.is_none()
+    }
+}
+
+/// How it ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Done,
+    /// The user wants this process to be traced.
+    Trace(Found),
+}
+
+/// Watches processes until `stop` is set, as many tables as wanted are printed, or a process is chosen.
+///
+/// # Errors
+///
+/// Nothing matches, processes cannot be read, or nothing can be printed.
+pub fn run(options: &Options, stop: &Arc<AtomicBool>, messages: &Messages) -> anyhow::Result<Outcome> {
+    #[cfg(feature = "tui")]
+    if options.has_view() {
+        let interval = options.interval.unwrap_or(VIEW).max(MIN_INTERVAL);
+        return view::run(Sampler::new(options, interval)?, interval, stop, messages);
+    }
+    _ = messages;
+    print_tables(options, stop)?;
+    Ok(Outcome::Done)
+}
+
+fn print_tables(options: &Options, stop: &AtomicBool) -> anyhow::Result<()> {
+    let interval = options.table_interval();
+    let mut sampler = Sampler::new(options, interval)?;
+    let mut out = io::stdout();
+    let is_painted = AutoStream::choice(&out) != ColorChoice::Never;
+    let began = Instant::now();
+    let mut next = began + options.interval.unwrap_or(TABLES);
+    let mut sampled = began;
+    let mut left = options.count.map(NonZeroU64::get);
+    while left != Some(0) {
+        sampler.sample()?;
+        let is_last = stop.load(Ordering::Relaxed);
+        if is_last || Instant::now() >= next {
+            let table = sampler.table();
+            match options.format {
+                Format::Text => text::render(&table, options.rows.unwrap_or(ROWS), is_painted, &mut out)?,
+                Format::Json => json::render(&table, options.rows.unwrap_or(usize::MAX), &mut out)?,
+            }
+            out.flush()?;
+            next = Instant::now() + options.interval.unwrap_or(TABLES);
+            left = left.map(|left| left - 1);
+        }
+        if is_last {
+            break;
+        }
+        sampled = next_sample(sampled, interval);
+        pause_until(sampled.min(next), || stop.load(Ordering::Relaxed));
+    }
+    Ok(())
+}
+
+/// Time of the next sample; samples that cannot be taken in time are left out.
+fn next_sample(last: Instant, interval: Duration) -> Instant {
+    (last + interval).max(Instant::now())
+}
+
+/// Waits until a time, or until `is_wanted`.
+fn pause_until(time: Instant, mut is_wanted: impl FnMut() -> bool) {
+    loop {
+        let left = time.saturating_duration_since(Instant::now());
+        if left.is_zero() || is_wanted() {
+            return;
+        }
+        thread::sleep(left.min(PAUSE));
+    }
+}
