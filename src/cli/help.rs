@@ -119,6 +119,7 @@ const GROUPS: &[Group] = &[
             flag("force", Trusted),
             flag("measure", Anyone),
             flag("unit", Anyone),
+            flag("reverse", Anyone),
             flag("live", Anyone),
             flag("trace", Anyone),
             flag("every", CommandLine),

@@ -62,7 +62,7 @@ pub use messages::{ColorArg, MessageArgs};
 pub use names::NameArgs;
 pub use output::{OutputArgs, PlaceArgs};
 pub use program::ProgramArgs;
-pub use quantity::QuantityArgs;
+pub use quantity::{DirectionArgs, QuantityArgs};
 pub use record::RecordArgs;
 pub use replay::{DiffArgs, DifferenceArg, ReportArgs, TrendArg, TrendArgs};
 pub use selection::SelectionArgs;
@@ -245,6 +245,9 @@ pub struct TraceArgs {
     /// What flame graphs show.
     #[command(flatten)]
     pub quantity: QuantityArgs,
+    /// How they are built.
+    #[command(flatten)]
+    pub direction: DirectionArgs,
     /// How they are recorded besides.
     #[command(flatten)]
     pub record: RecordArgs,
@@ -419,6 +422,7 @@ impl TryFrom<TraceArgs> for Config {
             top: args.top.unwrap_or(DEFAULT_TOP),
             view: View {
                 quantity,
+                direction: args.direction.check(format)?,
                 ..args.view.check(format, no_blocks)?
             },
             calls,

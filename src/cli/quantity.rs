@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::config::ConfigError;
-use leak_report::model::{Measure, Quantity, Unit};
+use leak_report::model::{Direction, Measure, Quantity, Unit};
 use leak_report::render::Format;
 
 /// Flags of formats that show one number for each stack.
@@ -42,12 +42,51 @@ impl QuantityArgs {
     }
 }
 
+/// Flag for the direction of flame graphs.
+#[derive(Debug, Args)]
+pub struct DirectionArgs {
+    /// Begin folded, svg and speedscope, and html at first, with the functions that allocate, and put their callers above them.
+    ///
+    /// What a function allocates is together then, whoever called it.
+    #[arg(long)]
+    pub reverse: bool,
+}
+
+impl DirectionArgs {
+    /// Checks the flag for reports in `format`.
+    pub(super) fn check(&self, format: Format) -> Result<Direction, ConfigError> {
+        let (flag, name) = ("--reverse", format.name());
+        match (self.reverse, format.has_quantity()) {
+            (false, _) => Ok(Direction::Callers),
+            (true, true) => Ok(Direction::Allocating),
+            (true, false) => Err(ConfigError::NoQuantity { flag, format: name }),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser;
 
     use super::*;
     use crate::cli::Cli;
+
+    /// Flame graphs can be reversed, and nothing else can.
+    #[test]
+    fn directions() {
+        let cli = Cli::try_parse_from(["memleak", "-p", "1", "--reverse"]).expect("it parses");
+        let direction = |format| cli.trace.direction.check(format);
+        for format in [Format::Folded, Format::Svg, Format::Speedscope, Format::Html] {
+            assert_eq!(direction(format), Ok(Direction::Allocating));
+        }
+        for format in [Format::Text, Format::Json, Format::Pprof] {
+            let error = direction(format).expect_err("refused").to_string();
+            assert!(
+                error.contains("--reverse") && error.contains(format.name()),
+                "{error}"
+            );
+        }
+    }
 
     fn quantity(format: Format, arguments: &str) -> Result<Quantity, ConfigError> {
         let arguments = ["memleak", "-p", "1"]

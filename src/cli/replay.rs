@@ -10,7 +10,7 @@ use super::config::ConfigError;
 use super::gate::GateArgs;
 use super::names::NameArgs;
 use super::output::{OutputArgs, PlaceArgs, format_of};
-use super::quantity::QuantityArgs;
+use super::quantity::{DirectionArgs, QuantityArgs};
 use super::record::RecordArgs;
 use crate::commands::replay::{
     DifferenceFormat, DifferenceOptions, ReportOptions, ReportSelection, Source, TrendOptions,
@@ -43,6 +43,9 @@ pub struct ReportArgs {
     /// What flame graphs show.
     #[command(flatten)]
     pub quantity: QuantityArgs,
+    /// How they are built.
+    #[command(flatten)]
+    pub direction: DirectionArgs,
     /// Stacks to show in a report in text, and in JSON if it is given; without it, as many as were to be shown in text when it was
     /// recorded.
     #[arg(short = 'T', long, value_name = "N")]
@@ -168,6 +171,7 @@ impl TryFrom<ReportArgs> for ReportOptions {
         let quantity = args.quantity.check(format)?;
         Ok(Self {
             quantity: has_quantity.then_some(quantity),
+            direction: args.direction.check(format)?,
             which: match (args.at, args.all) {
                 (Some(number), _) => ReportSelection::One(number),
                 (None, true) => ReportSelection::All,

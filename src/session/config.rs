@@ -6,7 +6,7 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use std::time::Duration;
 
 use leak_report::model::leak::Order;
-use leak_report::model::{ListLimits, NameStyle, Quantity, Sampling};
+use leak_report::model::{Direction, ListLimits, NameStyle, Quantity, Sampling};
 use leak_report::render::{CallFormat, Reports};
 
 use crate::allocator::Selection;
@@ -130,6 +130,8 @@ pub struct View {
     pub sort: Option<Order>,
     /// Quantity shown in formats with one number per stack.
     pub quantity: Quantity,
+    /// Direction of flame graphs.
+    pub direction: Direction,
     /// Maximum frames of a stack, from the innermost; without it, all.
     pub depth: Option<NonZeroUsize>,
     /// How verdicts on blocks are made; without it, none are.
@@ -170,6 +172,7 @@ impl Default for View {
             older: Some(Duration::from_millis(500)),
             sort: None,
             quantity: Quantity::default(),
+            direction: Direction::default(),
             depth: None,
             verdict: None,
             list: None,

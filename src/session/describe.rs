@@ -192,6 +192,7 @@ pub(super) fn report<O: Origin>(
         top,
         names: view.names,
         quantity: view.quantity,
+        direction: view.direction,
         depth: view.depth.map(NonZeroUsize::get),
         compared: recently.compared(view),
         targets: Vec::new(),

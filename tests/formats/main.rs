@@ -1,10 +1,11 @@
-//! Output in its readers' hands: the page in a browser, text in programs that were written for bcc's memleak, and JSON before a
-//! validator.
+//! Output in its readers' hands: the page in a browser, text in programs that were written for bcc's memleak, JSON before a
+//! validator, and flame graphs that are added up.
 
 #[path = "../common/mod.rs"]
 mod common;
 
 mod bcc;
+mod flame;
 mod html;
 mod json_schema;
 

@@ -46,7 +46,7 @@ pub use memory::Parts;
 pub use names::{NameStyle, abbreviated};
 pub use overhead::ratio;
 pub use overhead::{Governed, Overhead, ProbeProgram, ProgramTime, Spent, Traps};
-pub use quantity::{Measure, Quantity, Unit};
+pub use quantity::{Direction, Measure, Quantity, Unit};
 pub use region::RegionKind;
 pub use report::unix_nanoseconds;
 pub use report::{

@@ -49,6 +49,16 @@ impl Unit {
     }
 }
 
+/// End of the stacks from which graphs of them are built.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Direction {
+    /// From the callers: a function's boxes are above that of its caller.
+    #[default]
+    Callers,
+    /// From the functions that allocate: all stacks of one are together, whoever called it.
+    Allocating,
+}
+
 /// Measure with its unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quantity {

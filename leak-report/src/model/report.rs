@@ -13,10 +13,10 @@ use unwind_tables::walk::{End, LeftOut, Unwind};
 use super::amount::is_default;
 use super::dictionary::{Frames, Import};
 use super::{
-    Ages, Amount, BlockList, Change, Completeness, Dictionary, EndGroup, Estimate, Events, FrameRef, Held,
-    InstanceEnd, Judgement, KernelFacts, Location, Losses, ModuleId, ModuleRef, ModuleSteps, NameStyle,
-    Order, Overhead, OwnMemory, Parts, PathId, Quantity, RegionKind, Sampling, Source, Suspicion, TextId,
-    Verdict,
+    Ages, Amount, BlockList, Change, Completeness, Dictionary, Direction, EndGroup, Estimate, Events,
+    FrameRef, Held, InstanceEnd, Judgement, KernelFacts, Location, Losses, ModuleId, ModuleRef, ModuleSteps,
+    NameStyle, Order, Overhead, OwnMemory, Parts, PathId, Quantity, RegionKind, Sampling, Source, Suspicion,
+    TextId, Verdict,
 };
 
 /// Contents of one report.
@@ -37,6 +37,9 @@ pub struct Report {
     pub names: NameStyle,
     /// Quantity shown by formats that have one number per stack.
     pub quantity: Quantity,
+    /// Direction of flame graphs; not recorded.
+    #[serde(skip)]
+    pub direction: Direction,
     /// Maximum number of frames per stack, if the user set one; stacks that agree in these frames are merged.
     pub depth: Option<usize>,
     /// Instances that were traced.
@@ -127,6 +130,7 @@ impl Report {
             top: self.top,
             names: self.names,
             quantity: self.quantity,
+            direction: self.direction,
             depth: self.depth,
             compared: self.compared,
             order: self.order,

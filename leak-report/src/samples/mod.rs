@@ -15,9 +15,9 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use crate::model::leak::Completeness;
 use crate::model::{
-    Amount, Compared, Dictionary, Events, Frame, FrameId, InlinedFrame, Location, Losses, Module, ModuleId,
-    NameStyle, NamesId, OwnMemory, Place, Quantity, Report, Sampling, Source, Stack, Symbol, Symbolized,
-    TargetFacts, TextId, TextKind, TimeOfDay,
+    Amount, Compared, Dictionary, Direction, Events, Frame, FrameId, InlinedFrame, Location, Losses, Module,
+    ModuleId, NameStyle, NamesId, OwnMemory, Place, Quantity, Report, Sampling, Source, Stack, Symbol,
+    Symbolized, TargetFacts, TextId, TextKind, TimeOfDay,
 };
 
 pub use full::{full, held, judged};
@@ -169,6 +169,7 @@ pub fn report(stacks: Vec<Stack>) -> Report {
         top: 10,
         names: NameStyle::default(),
         quantity: Quantity::default(),
+        direction: Direction::default(),
         depth: None,
         order: None,
         compared: Compared::default(),

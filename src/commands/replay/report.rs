@@ -18,7 +18,7 @@ use crate::sinks::output::{Destination, Output, write_document};
 use crate::sinks::recording::{Anonymizer, Ending, Recorder, Recording, Settings};
 use leak_report::model::leak::Order;
 use leak_report::model::{Amount, NameStyle};
-use leak_report::model::{Quantity, Report};
+use leak_report::model::{Direction, Quantity, Report};
 use leak_report::render::{Format, ReportSink, Span, counted, size};
 
 /// Selection of reports of a recording.
@@ -47,6 +47,8 @@ pub struct ReportOptions {
     pub names: NameStyle,
     /// Quantity of flame graphs; by default as when it was recorded.
     pub quantity: Option<Quantity>,
+    /// Direction of flame graphs.
+    pub direction: Direction,
     /// True if names are replaced.
     pub anonymize: bool,
     /// Recording to copy the reports to, instead of showing them.
@@ -165,6 +167,7 @@ impl Shown<'_> {
         }
         report.top = options.top.unwrap_or(report.top);
         report.quantity = options.quantity.unwrap_or(report.quantity);
+        report.direction = options.direction;
         report
     }
 }
@@ -239,6 +242,7 @@ mod tests {
             sort: None,
             names: NameStyle::default(),
             quantity: None,
+            direction: Direction::default(),
             anonymize: false,
             record: None,
             gate: gate::Settings::default(),

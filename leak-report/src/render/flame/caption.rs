@@ -5,7 +5,7 @@ use super::super::health::{counted, losses_in_short, percent, size};
 use super::super::recent::in_whole_units;
 use super::super::verdict::{doubts, in_words};
 use crate::model::{Amount, Estimate, Losses, Sampling, Spread};
-use crate::model::{Measure, Quantity, Report, Unit};
+use crate::model::{Direction, Measure, Quantity, Report, Unit};
 
 /// Caption of a flame graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,13 @@ pub struct Caption {
 impl Caption {
     /// The caption of a graph of `quantity` over the stacks of `report`.
     pub fn of(report: &Report, quantity: Quantity) -> Self {
-        let notes = notes(report, quantity);
+        let mut notes = notes(report, quantity);
+        if report.direction == Direction::Allocating {
+            notes.insert(
+                0,
+                "allocating functions first, their callers above them".to_owned(),
+            );
+        }
         Self {
             title: title(report, quantity),
             subtitle: (!notes.is_empty()).then(|| notes.join("; ")),

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use super::names::{FlameFrame, Naming};
 use crate::model::{Quantity, Report};
 
-/// Distinct stacks, root first with `;` between frames, each with its amount, which is never 0.
+/// Distinct stacks, root first unless they are reversed, with `;` between frames, each with its amount, which is never 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Folded(BTreeMap<String, u64>);
 

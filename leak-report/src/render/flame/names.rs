@@ -9,7 +9,7 @@ use unwind_tables::walk::End;
 
 use crate::model::owner::with_file;
 use crate::model::printable::is_format;
-use crate::model::{FrameRef, NameStyle, Report, StackPart, StackRef, TargetFacts};
+use crate::model::{Direction, FrameRef, NameStyle, Report, StackPart, StackRef, TargetFacts};
 use crate::render::health::counted;
 
 /// A frame of a flame graph.
@@ -36,6 +36,7 @@ pub(crate) struct Naming {
     /// Root frames by instance; `None` if there is only one process.
     processes: Option<HashMap<u32, String>>,
     names: NameStyle,
+    direction: Direction,
 }
 
 impl Naming {
@@ -46,26 +47,29 @@ impl Naming {
         Self {
             processes: are_several.then(|| report.targets.iter().map(root).collect()),
             names: report.names,
+            direction: report.direction,
         }
     }
 
-    /// Names in full, for other programs, with a root for each process if there are several.
+    /// Names in full, for other programs, with a root for each process if there are several; callers first.
     pub(crate) fn exact(report: &Report) -> Self {
         Self {
             names: NameStyle::Verbatim,
+            direction: Direction::Callers,
             ..Self::of(report)
         }
     }
 
-    /// Names in the report's style, without roots for processes.
+    /// Names in the report's style, without roots for processes; callers first.
     pub(crate) fn of_one_process(report: &Report) -> Self {
         Self {
             processes: None,
             names: report.names,
+            direction: Direction::Callers,
         }
     }
 
-    /// Frames of a stack from the root on; at least one.
+    /// Frames of a stack from the root on, or in the other direction to the root; at least one.
     pub(crate) fn frames(&self, stack: StackRef<'_>) -> Vec<FlameFrame> {
         let mut frames = Vec::with_capacity(stack.frames().len() + 2);
         if let Some(processes) = &self.processes {
@@ -87,6 +91,9 @@ impl Naming {
         frames[outermost..].reverse();
         if frames.is_empty() {
             frames.push(FlameFrame::marker(NAMELESS));
+        }
+        if self.direction == Direction::Allocating {
+            frames.reverse();
         }
         frames
     }

@@ -7,7 +7,7 @@ use unwind_tables::walk::Unwind;
 use super::health::Health;
 use super::model::AGES;
 use super::visible::visible;
-use crate::model::{FATES, Measure, Report, Verdict};
+use crate::model::{Direction, FATES, Measure, Report, Verdict};
 
 /// The whole input of the page's scripts.
 #[derive(Serialize)]
@@ -71,6 +71,8 @@ pub(super) struct Trace {
     /// Measure that the page shows at first.
     measure: &'static str,
     unit: &'static str,
+    /// True if the flame graph begins with the functions that allocate.
+    inverted: bool,
 }
 
 impl From<&Report> for Trace {
@@ -93,6 +95,7 @@ impl From<&Report> for Trace {
                 Measure::DefinitelyLost => "outstanding",
             },
             unit: report.quantity.unit.name(),
+            inverted: report.direction == Direction::Allocating,
         }
     }
 }

@@ -74,7 +74,7 @@ class Page {
       showAll: false,
       query: "",
       onlyMatches: false,
-      inverted: false,
+      inverted: data.inverted,
       colour: "module",
     };
   }
