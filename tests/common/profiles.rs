@@ -1,5 +1,6 @@
 //! Files of pictures and profiles, as programs that are not ours read them.
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -107,6 +108,37 @@ pub fn google_pprof(file: &Path) -> ([u64; 4], String) {
         number.expect("a total").parse().expect("a number")
     };
     (tops.each_ref().map(total), tops[1].clone())
+}
+
+/// Amounts that heaptrack_print finds in a file of events, by stack, outermost function first: of a cost `leaked`, `allocations`,
+/// `temporary` or `peak`.
+#[track_caller]
+pub fn heaptrack(file: &Path, cost: &str) -> Vec<(String, u64)> {
+    let folded = file.with_extension(cost);
+    let mut command = Command::new("heaptrack_print");
+    command
+        .args(["--flamegraph-cost-type", cost, "--print-flamegraph"])
+        .arg(&folded)
+        .arg(file);
+    output(&mut command, "heaptrack");
+    let text = fs::read_to_string(&folded).expect("heaptrack_print wrote it");
+    let stacks = text.lines().map(|line| {
+        let (stack, amount) = line.rsplit_once(' ').expect("an amount");
+        (stack.to_owned(), amount.parse().expect("a number"))
+    });
+    stacks.collect()
+}
+
+/// Text of heaptrack_print about leaks.
+#[track_caller]
+pub fn heaptrack_leaks(file: &Path) -> String {
+    let mut command = Command::new("heaptrack_print");
+    output(
+        command
+            .args(["--print-leaks=1", "--peak-limit", "1000"])
+            .arg(file),
+        "heaptrack",
+    )
 }
 
 /// The sums of the weights of each profile of a speedscope file, whose samples, indices and ends fit together.

@@ -2,6 +2,7 @@
 //! program stands still while probes are attached and while the report is made.
 
 use std::fs;
+use std::path::Path;
 use std::thread;
 
 use crate::common::attach_paths::attach_paths;
@@ -169,6 +170,53 @@ fn every_function() {
     check_calls("calls", &[]);
 }
 
+/// heaptrack finds each stack's bytes and calls, nothing temporary, and no higher peak than what is outstanding.
+#[track_caller]
+fn check_heaptrack(file: &Path, report: &Report) {
+    let total = |stacks: &[(String, u64)]| stacks.iter().map(|(_, amount)| amount).sum::<u64>();
+    let [leaked, calls, temporary, peak] =
+        ["leaked", "allocations", "temporary", "peak"].map(|cost| profiles::heaptrack(file, cost));
+    let sums = [total(&leaked), total(&calls), total(&temporary), total(&peak)];
+    let (outstanding, allocated) = (report.outstanding.bytes, report.allocated.blocks);
+    assert_eq!(sums, [outstanding, allocated, 0, outstanding]);
+    let largest = leaked.iter().max_by_key(|(_, amount)| amount).expect("a stack");
+    let known = report
+        .stacks
+        .iter()
+        .max_by_key(|stack| stack.outstanding.bytes)
+        .expect("a stack");
+    assert_eq!(largest.1, known.outstanding.bytes, "{leaked:?}");
+    let kept = leaked
+        .iter()
+        .find(|(_, amount)| *amount == 1001)
+        .expect("malloc_kept's block");
+    assert!(
+        kept.0.contains(";main (calls.c);malloc_kept (calls.c)"),
+        "{kept:?}"
+    );
+    let of_kept = calls
+        .iter()
+        .find(|(stack, _)| *stack == kept.0)
+        .expect("its calls");
+    assert_eq!(
+        of_kept.1,
+        report
+            .through("malloc_kept")
+            .iter()
+            .map(|stack| stack.allocated.blocks)
+            .sum::<u64>()
+    );
+    // Inlined functions are within their callers.
+    let text = profiles::heaptrack_leaks(file);
+    let (_, callers) = text.split_once("\nmalloc_kept\n").expect("its leak");
+    let (_, callers) = callers.split_once(" from:\n").expect("its callers");
+    let functions = callers
+        .lines()
+        .filter(|line| line.starts_with("    ") && !line.starts_with("      "));
+    let functions: Vec<_> = functions.map(str::trim).take(3).collect();
+    assert_eq!(functions, ["run_all", "main", "__libc_start_call_main"], "{text}");
+}
+
 /// Pictures and profiles of one process, traced by all of them at once: programs that are not ours read them, and find
 /// the totals of the JSON report in them.
 #[test]
@@ -187,6 +235,7 @@ fn every_format() {
         "leaks.svg",
         "leaks.speedscope.json",
         "leaks.heap",
+        "leaks.heaptrack.gz",
     ]
     .map(|name| directory.join(name));
     let pid = program.pid();
@@ -209,8 +258,8 @@ fn every_format() {
     }
     let report = json.last_report();
     assert!(program.end().success());
-    let [pprof, folded, svg, speedscope, gperftools] = files;
-    let (allocated, outstanding) = (report.allocated, report.outstanding);
+    let [pprof, folded, svg, speedscope, gperftools, heaptrack] = files;
+    let (allocated, outstanding) = (&report.allocated, &report.outstanding);
     assert_eq!(
         profiles::pprof_totals(&pprof),
         [
@@ -242,6 +291,7 @@ fn every_format() {
         profiles::speedscope_totals(&speedscope),
         [outstanding.bytes, outstanding.blocks, allocated.bytes]
     );
+    check_heaptrack(&heaptrack, &report);
     let (totals, top) = profiles::google_pprof(&gperftools);
     assert_eq!(
         totals,

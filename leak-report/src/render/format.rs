@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::{bcc, flame, gperftools, html, json, libbpf, people, pprof, speedscope, summary};
+use super::{bcc, flame, gperftools, heaptrack, html, json, libbpf, people, pprof, speedscope, summary};
 use crate::model::Report;
 
 /// A way to write reports.
@@ -26,6 +26,8 @@ pub enum Format {
     Speedscope,
     /// gperftools' heap profile in text: for google-pprof and jeprof, which read nothing else.
     Gperftools,
+    /// For heaptrack_gui and heaptrack_print: an event for each call, of the mean size of its stack.
+    Heaptrack,
     /// Exactly as bcc's memleak.py writes them.
     Bcc,
     /// Exactly as libbpf-tools' memleak writes them.
@@ -122,6 +124,14 @@ const FORMATS: &[Facts] = &[
         span: Span::LastReport,
         is_binary: false,
         write: gperftools::render,
+    },
+    Facts {
+        format: Format::Heaptrack,
+        name: "heaptrack",
+        endings: &[".heaptrack.gz"],
+        span: Span::LastReport,
+        is_binary: true,
+        write: heaptrack::render,
     },
     Facts {
         format: Format::Bcc,

@@ -14,6 +14,7 @@ pub mod flame;
 mod format;
 mod gperftools;
 mod health;
+mod heaptrack;
 mod holders;
 mod html;
 mod json;

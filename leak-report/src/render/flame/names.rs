@@ -71,16 +71,7 @@ impl Naming {
 
     /// Frames of a stack from the root on, or in the other direction to the root; at least one.
     pub(crate) fn frames(&self, stack: StackRef<'_>) -> Vec<FlameFrame> {
-        let mut frames = Vec::with_capacity(stack.frames().len() + 2);
-        if let Some(processes) = &self.processes {
-            let process = processes.get(&stack.instance);
-            let process = process.map_or("[several processes]", String::as_str);
-            frames.push(FlameFrame::marker(process));
-        }
-        // Without a marker, the outermost frame found would look like the program's first.
-        if stack.end != End::Complete {
-            frames.push(FlameFrame::marker(&end_marker(stack)));
-        }
+        let mut frames = self.roots(stack);
         let outermost = frames.len();
         for part in stack.parts() {
             match part {
@@ -94,6 +85,21 @@ impl Naming {
         }
         if self.direction == Direction::Allocating {
             frames.reverse();
+        }
+        frames
+    }
+
+    /// Frames of a stack that are no code, from the root on: its process if there are several, and why it is not complete.
+    pub(crate) fn roots(&self, stack: StackRef<'_>) -> Vec<FlameFrame> {
+        let mut frames = Vec::with_capacity(stack.frames().len() + 2);
+        if let Some(processes) = &self.processes {
+            let process = processes.get(&stack.instance);
+            let process = process.map_or("[several processes]", String::as_str);
+            frames.push(FlameFrame::marker(process));
+        }
+        // Without a marker, the outermost frame found would look like the program's first.
+        if stack.end != End::Complete {
+            frames.push(FlameFrame::marker(&end_marker(stack)));
         }
         frames
     }
