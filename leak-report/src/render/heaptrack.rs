@@ -213,7 +213,12 @@ impl Tables {
             .inlined()
             .map(|inlined| (inlined.symbol, inlined.file, inlined.line));
         let own = (frame.function(), frame.file(), frame.line());
-        let mut line = format!("i {:x} {module:x}", frame.pc().get());
+        // Functions of Python have no address.
+        let address = match frame.is_python() {
+            true => 0,
+            false => frame.pc().get(),
+        };
+        let mut line = format!("i {address:x} {module:x}");
         for (function, file, number) in inlined.chain([own]) {
             // Without a name, its address is shown.
             if function.is_none() && file.is_none() {

@@ -17,6 +17,9 @@ mod summary;
 mod suppressed;
 mod verdict;
 
+use std::io::Read;
+
+use flate2::read::GzDecoder;
 use unwind_tables::walk::End;
 use unwind_tables::walk::Unwind;
 
@@ -39,9 +42,15 @@ fn verbose(report: &Report) -> String {
     String::from_utf8(out).unwrap()
 }
 
+/// The report as text, which is compressed in one of the formats.
 fn rendered(report: &Report, format: Format) -> String {
     let mut out = Vec::new();
     render(report, format, &mut out).unwrap();
+    if format == Format::Heaptrack {
+        let mut text = String::new();
+        GzDecoder::new(&out[..]).read_to_string(&mut text).unwrap();
+        return text;
+    }
     String::from_utf8(out).unwrap()
 }
 
