@@ -180,6 +180,8 @@ pub enum ConfigError {
         flag: &'static str,
         format: &'static str,
     },
+    #[error("--source-lines applies to text and html, not to {0}: leave it out, or use another --format")]
+    NoSourceLines(&'static str),
     #[error(
         "--debuginfod needs a server: set DEBUGINFOD_URLS, for example \
          DEBUGINFOD_URLS=https://debuginfod.elfutils.org (sudo takes it as sudo DEBUGINFOD_URLS=… memleak …)"
@@ -255,6 +257,7 @@ impl ConfigError {
                 | Self::SameFile(_)
                 | Self::CopiedOnly(_)
                 | Self::NoQuantity { .. }
+                | Self::NoSourceLines(_)
                 | Self::NoSuchForm(..)
                 | Self::GateWithoutNames(_)
                 | Self::LiveFormat

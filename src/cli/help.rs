@@ -142,6 +142,8 @@ const GROUPS: &[Group] = &[
             flag("combined_only", Anyone),
             flag("perf_max_stack_depth", Anyone),
             flag("verbatim_names", Anyone),
+            // It has files read.
+            flag("source_lines", Trusted),
             flag("debuginfod", Trusted),
         ],
     },

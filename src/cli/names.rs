@@ -12,7 +12,7 @@ pub struct NameArgs {
     ///
     /// Without it, formats for people write std::string for
     /// std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >, and leave out default arguments.
-    /// JSON has both; pprof, gperftools, bcc and libbpf have the whole names in any case.
+    /// JSON has both; pprof, gperftools, heaptrack, bcc and libbpf have the whole names in any case.
     #[arg(long)]
     pub verbatim_names: bool,
 }

@@ -14,6 +14,11 @@ pub struct OutputArgs {
     /// Format of reports; without it, by the name of the --output file, else text.
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub format: Option<Format>,
+    /// Show three lines of source around each line that is responsible for a stack, in text and html.
+    ///
+    /// Of files that debug information names, that end like a source's and are here: they are read with your rights, also under sudo.
+    #[arg(long)]
+    pub source_lines: bool,
     /// Where they go.
     #[command(flatten)]
     pub place: PlaceArgs,
@@ -42,6 +47,7 @@ impl PlaceArgs {
             overwrite: self.force,
             is_verbose: false,
             most_stacks: None,
+            source_lines: false,
         })
     }
 }
@@ -50,8 +56,21 @@ impl OutputArgs {
     /// Checks the flags. `records`: -f also applies to other files.
     pub(super) fn check(&self, records: bool) -> Result<(Format, Destination), ConfigError> {
         let destination = self.place.check(records)?;
-        let format = self.format;
-        Ok((format_of(format, &destination)?, destination))
+        let format = format_of(self.format, &destination)?;
+        let source_lines = self.check_source_lines(format)?;
+        let destination = Destination {
+            source_lines,
+            ..destination
+        };
+        Ok((format, destination))
+    }
+
+    /// Checks the flag for lines of source for reports in `format`.
+    pub(super) fn check_source_lines(&self, format: Format) -> Result<bool, ConfigError> {
+        match self.source_lines && !matches!(format, Format::Text | Format::Html) {
+            true => Err(ConfigError::NoSourceLines(format.name())),
+            false => Ok(self.source_lines),
+        }
     }
 }
 

@@ -167,6 +167,10 @@ impl TryFrom<ReportArgs> for ReportOptions {
             false => args.output.format,
         };
         let format = format_of(asked, &destination)?;
+        let destination = Destination {
+            source_lines: args.output.check_source_lines(format)?,
+            ..destination
+        };
         let has_quantity = args.quantity.measure.is_some() || args.quantity.unit.is_some();
         let quantity = args.quantity.check(format)?;
         Ok(Self {

@@ -3,6 +3,7 @@
 //! Reads `/proc` only: the process is not attached to, written or stopped. It is identified by its pid *and* its start
 //! time, so that a successor with the same pid is never taken for it.
 
+pub(crate) mod caller;
 mod confirm;
 pub(crate) mod dynamic;
 pub(crate) mod foreign;

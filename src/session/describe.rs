@@ -193,6 +193,7 @@ pub(super) fn report<O: Origin>(
         names: view.names,
         quantity: view.quantity,
         direction: view.direction,
+        excerpts: None,
         depth: view.depth.map(NonZeroUsize::get),
         compared: recently.compared(view),
         targets: Vec::new(),

@@ -25,6 +25,7 @@ mod perf_map;
 mod proportions;
 pub(crate) mod python;
 mod sections;
+pub(crate) mod sources;
 mod split;
 mod symbols;
 mod variables;

@@ -32,6 +32,7 @@ mod resident_memory;
 mod sampling;
 mod services;
 mod snapshots;
+mod sources;
 mod start;
 mod target;
 mod targets;

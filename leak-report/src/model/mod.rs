@@ -6,6 +6,7 @@ mod blocks;
 mod calls;
 mod counts;
 pub mod dictionary;
+mod excerpt;
 mod holder;
 mod instance;
 mod kernel;
@@ -37,6 +38,7 @@ pub use counts::{CALLS, Count, Events, LOSSES, Losses};
 pub use dictionary::{
     Dictionary, Frame, FrameId, FrameRef, ModuleId, ModuleRef, NamesId, Path, PathId, Text, TextId, TextKind,
 };
+pub use excerpt::{Excerpt, Excerpts, SourcePlace};
 pub use holder::{Class, Held, Holder, Root, RootKind, Step, StepStacks, ThreadName};
 pub use instance::InstanceEnd;
 pub use kernel::{KernelFacts, KindTotals};

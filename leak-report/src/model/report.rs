@@ -14,9 +14,9 @@ use super::amount::is_default;
 use super::dictionary::{Frames, Import};
 use super::{
     Ages, Amount, BlockList, Change, Completeness, Dictionary, Direction, EndGroup, Estimate, Events,
-    FrameRef, Held, InstanceEnd, Judgement, KernelFacts, Location, Losses, ModuleId, ModuleRef, ModuleSteps,
-    NameStyle, Order, Overhead, OwnMemory, Parts, PathId, Quantity, RegionKind, Sampling, Source, Suspicion,
-    TextId, Verdict,
+    Excerpts, FrameRef, Held, InstanceEnd, Judgement, KernelFacts, Location, Losses, ModuleId, ModuleRef,
+    ModuleSteps, NameStyle, Order, Overhead, OwnMemory, Parts, PathId, Quantity, RegionKind, Sampling,
+    Source, Suspicion, TextId, Verdict,
 };
 
 /// Contents of one report.
@@ -40,6 +40,9 @@ pub struct Report {
     /// Direction of flame graphs; not recorded.
     #[serde(skip)]
     pub direction: Direction,
+    /// Lines of source, if they are shown; not recorded.
+    #[serde(skip)]
+    pub excerpts: Option<Arc<Excerpts>>,
     /// Maximum number of frames per stack, if the user set one; stacks that agree in these frames are merged.
     pub depth: Option<usize>,
     /// Instances that were traced.
@@ -131,6 +134,7 @@ impl Report {
             names: self.names,
             quantity: self.quantity,
             direction: self.direction,
+            excerpts: None,
             depth: self.depth,
             compared: self.compared,
             order: self.order,

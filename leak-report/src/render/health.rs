@@ -30,6 +30,8 @@ pub(super) fn render(report: &Report, paths: Option<String>, out: &mut dyn Write
     render_total(report, out)?;
     lines(out, "Verdict", verdict::lines(report))?;
     lines(out, "Paths", paths.into_iter().collect())?;
+    let excerpts = report.excerpts.as_ref().map(|excerpts| excerpts.in_words());
+    lines(out, "Source", excerpts.into_iter().collect())?;
     render_memory(report, out)?;
     lines(out, "Mapped", regions::lines(report))?;
     lines(out, "Kinds", kind_lines(report))?;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use unwind_tables::walk::{End, FoundBy, Unwind};
 
@@ -14,7 +15,7 @@ use super::titles::title;
 use crate::model::owner::{is_inlined_plumbing, is_nameless_runtime, owner};
 use crate::model::printable::Printable;
 use crate::model::{
-    FrameRef, InlinedFrame, Location, ModuleRef, NameStyle, Place, Report, StackPart, StackRef,
+    Excerpts, FrameRef, InlinedFrame, Location, ModuleRef, NameStyle, Place, Report, StackPart, StackRef,
 };
 
 /// Marks the responsible frame of a stack.
@@ -32,6 +33,7 @@ pub struct FrameStyle {
     names: NameStyle,
     pub(super) paths: Paths,
     screen: Screen,
+    excerpts: Option<Arc<Excerpts>>,
 }
 
 impl FrameStyle {
@@ -42,6 +44,7 @@ impl FrameStyle {
             names: report.names,
             paths: Paths::default(),
             screen,
+            excerpts: report.excerpts.clone(),
         }
     }
 
@@ -121,6 +124,9 @@ impl FrameStyle {
             let place = module.at(function.file, function.line);
             let name = Inlined(function, self.names).to_string();
             self.write_line(&[indent, mark(number)].concat(), &name, &place.to_string(), out)?;
+            if mark(number) == MARK {
+                self.write_excerpt(function.file, function.line, indent, out)?;
+            }
             number += 1;
         }
         // If the user chose frame pointers, each frame would be marked.
@@ -142,7 +148,42 @@ impl FrameStyle {
             has_offset: self.screen.is_verbose || frame.line().is_none(),
         };
         let before = [indent, mark(inlined.len()), &pc].concat();
-        self.write_line(&before, &name.to_string(), &place, out)
+        self.write_line(&before, &name.to_string(), &place, out)?;
+        match mark(inlined.len()) == MARK {
+            true => self.write_excerpt(frame.file(), frame.line(), indent, out),
+            false => Ok(()),
+        }
+    }
+
+    /// Writes the lines of source around one, if they are known.
+    fn write_excerpt(
+        &self,
+        file: Option<&str>,
+        line: Option<u32>,
+        indent: &str,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
+        let excerpt = self
+            .excerpts
+            .as_ref()
+            .and_then(|excerpts| excerpts.get(file, line));
+        let Some(excerpt) = excerpt else {
+            return Ok(());
+        };
+        if excerpt.is_newer {
+            self.write_line(
+                &[indent, NO_MARK].concat(),
+                "(the file is newer than the code)",
+                "",
+                out,
+            )?;
+        }
+        for (number, text) in (excerpt.first..).zip(&excerpt.lines) {
+            let mark = if Some(number) == line { MARK } else { NO_MARK };
+            let text = format!("{number:>6} {mark}{}", Printable(text));
+            self.write_line(&[indent, NO_MARK].concat(), text.trim_end(), "", out)?;
+        }
+        Ok(())
     }
 
     /// Number of leading functions to fold into one line: those of the standard library except the outermost, which the

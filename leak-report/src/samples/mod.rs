@@ -170,6 +170,7 @@ pub fn report(stacks: Vec<Stack>) -> Report {
         names: NameStyle::default(),
         quantity: Quantity::default(),
         direction: Direction::default(),
+        excerpts: None,
         depth: None,
         order: None,
         compared: Compared::default(),

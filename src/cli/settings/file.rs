@@ -12,10 +12,11 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
-use nix::unistd::{Gid, Uid, getegid, geteuid, getgid, getuid, setfsgid, setfsuid};
+use nix::unistd::{Gid, Uid, getegid, geteuid, getgid, getuid};
 use thiserror::Error;
 
 use crate::cli::help::Source;
+use crate::process::caller::Rights;
 use crate::process::launch;
 
 /// System-wide settings.
@@ -185,30 +186,6 @@ fn open(path: &Path) -> io::Result<File> {
         .read(true)
         .custom_flags(OFlag::O_NONBLOCK.bits())
         .open(path)
-}
-
-/// The previous file system user and group of this thread, restored on drop.
-struct Rights {
-    user: Uid,
-    group: Gid,
-}
-
-impl Rights {
-    fn of(user: Uid, group: Gid) -> Self {
-        // In this order: only a privileged user can change the group.
-        let group = setfsgid(group);
-        Self {
-            user: setfsuid(user),
-            group,
-        }
-    }
-}
-
-impl Drop for Rights {
-    fn drop(&mut self) {
-        setfsuid(self.user);
-        setfsgid(self.group);
-    }
 }
 
 #[cfg(test)]

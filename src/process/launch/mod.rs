@@ -40,6 +40,11 @@ pub fn invoking_user() -> io::Result<Option<(u32, u32)>> {
     Ok(user::RunAs::find()?.map(|user| user.ids()))
 }
 
+/// User, group and all groups of who called sudo; `None` and errors as for [`invoking_user`].
+pub(crate) fn invoking_groups() -> io::Result<Option<(u32, u32, Vec<u32>)>> {
+    Ok(user::RunAs::find()?.map(|user| user.all_ids()))
+}
+
 /// Standard streams of the started program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Streams {

@@ -64,6 +64,12 @@ impl RunAs {
         (self.user.as_raw(), self.group.as_raw())
     }
 
+    /// IDs of the user, of its group, and of all its groups.
+    pub(super) fn all_ids(&self) -> (u32, u32, Vec<u32>) {
+        let groups = self.groups.iter().map(|group| group.as_raw());
+        (self.user.as_raw(), self.group.as_raw(), groups.collect())
+    }
+
     pub(super) fn into_home(self) -> PathBuf {
         self.home
     }

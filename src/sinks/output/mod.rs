@@ -14,6 +14,8 @@ use std::sync::Arc;
 use anstream::{AutoStream, ColorChoice};
 use thiserror::Error;
 
+use crate::symbolize::sources::Sources;
+
 pub(crate) use file::{File, remedy};
 use leak_report::model::Report;
 use leak_report::render::paint::Painted;
@@ -31,6 +33,8 @@ pub struct Destination {
     pub is_verbose: bool,
     /// Maximum number of stacks in JSON; `None` for all.
     pub most_stacks: Option<usize>,
+    /// True if formats for people show lines of source.
+    pub source_lines: bool,
 }
 
 /// Reasons why output cannot be written to its destination.
@@ -116,6 +120,8 @@ pub struct Output {
     /// True if the next report is the last.
     is_last: bool,
     at_end: AtEnd,
+    /// Set if lines of source are shown.
+    sources: Option<Sources>,
 }
 
 /// Output to write at the end.
@@ -212,6 +218,7 @@ impl Output {
             name,
             is_last: false,
             at_end: AtEnd::Nothing,
+            sources: destination.source_lines.then(Sources::new),
         })
     }
 
@@ -275,6 +282,11 @@ impl ReportSink for Output {
     }
 
     fn report(&mut self, report: &Arc<Report>) -> anyhow::Result<()> {
+        let with_sources = self
+            .sources
+            .as_ref()
+            .map(|sources| Arc::new(sources.add_to(report)));
+        let report = with_sources.as_ref().unwrap_or(report);
         match (self.format.span(), &mut self.at_end) {
             (Span::EachReport, _) => self.write(report)?,
             (Span::LastReport, at_end) => *at_end = AtEnd::Last(Arc::clone(report)),

@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::common::browser::{Browser, key};
 use crate::common::hand_made;
 use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, directory};
+use crate::common::program::{Program, compile, directory, source};
 use crate::common::report::Report;
 use leak_report::render::{Limits, Page, People, Screen};
 use serde_json::Value;
@@ -196,7 +196,7 @@ impl Traced {
             ["leaks.html", "leaks.memleak", "leaks.svg"].map(|name| directory.join(name));
         let [name, record] = [&page, &recording].map(|path| path.to_str().expect("a name"));
         // The first while it grows, the last when it is at rest.
-        let flags = ["-o", "0", "--output", name, "--record", record];
+        let flags = ["-o", "0", "--source-lines", "--output", name, "--record", record];
         let memleak = Memleak::attach_reporting(program.pid(), &flags, &["1", "4"]);
         program.step("kept");
         program.step("churning");
@@ -206,7 +206,7 @@ impl Traced {
         let output_text = memleak.wait_for_text();
         assert_eq!(output_text, "", "the page went to standard output");
         // The recording that was made beside makes the same page, without being asked for all reports.
-        let rendered = report_of(&recording, &["--format", "html"]);
+        let rendered = report_of(&recording, &["--format", "html", "--source-lines"]);
         assert!(rendered == fs::read(&page).expect("a page"), "another page");
         report_of(&recording, &["--output", picture.to_str().expect("a name")]);
         let json = report_of(&recording, &["--all", "--format", "json"]);
@@ -380,6 +380,12 @@ fn sites(browser: &Browser, report: &Report) {
     ] {
         assert!(details.contains(part), "no {part:?} in {details}");
     }
+    // The line that allocates, as it is in the file.
+    let line = browser.text("#site-table .details pre.source strong");
+    let (number, text) = line.trim().split_once("  ").expect("a number and a text");
+    let file = fs::read_to_string(source("amounts/snapshots.c")).expect("a source");
+    let number: usize = number.parse().expect("a number");
+    assert_eq!(file.lines().nth(number - 1).map(str::trim), Some(text.trim()));
     // Below the graph are the largest, each of which leads to its box.
     browser.click_on("#tab-flame");
     let largest = browser.text("#largest-sites tbody tr:first-child .name");

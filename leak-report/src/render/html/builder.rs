@@ -13,7 +13,7 @@ use super::rows::Row;
 use super::snapshot::{Resident, Snapshot};
 use super::tables::{Tables, number};
 use super::visible::visible;
-use crate::model::{InstanceEnd, Parts, RegionKind};
+use crate::model::{Excerpt, InstanceEnd, Parts, RegionKind};
 use crate::render::ends::{advice, explain};
 use crate::render::estimates::whole as rounded;
 use crate::render::regions::meaning;
@@ -280,6 +280,7 @@ impl<'a> Builder<'a> {
         Data {
             memleak: env!("CARGO_PKG_VERSION"),
             trace: model.trace.clone(),
+            sources: model.sources.iter().map(source_row).collect(),
             are_estimates: model.are_estimates,
             thinned: model.snapshots.thinned,
             limit,
@@ -398,6 +399,17 @@ impl<'a> Builder<'a> {
         ];
         Some((process, parts, resident.error))
     }
+}
+
+fn source_row(((file, line), excerpt): (&(String, u32), &Excerpt)) -> (String, u32, u32, bool, Vec<String>) {
+    let lines = excerpt.lines.iter().map(|line| visible(line));
+    (
+        visible(file),
+        *line,
+        excerpt.first,
+        excerpt.is_newer,
+        lines.collect(),
+    )
 }
 
 fn end_row(end: End, model: &Model) -> EndRow {

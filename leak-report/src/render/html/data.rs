@@ -51,6 +51,8 @@ pub(super) struct Data {
     pub(super) held: Vec<(usize, Vec<String>)>,
     /// Chains that hold blocks of sites, as of the last report.
     pub(super) holders: Vec<HolderRow>,
+    /// Lines of source, if they are shown: file, line that is meant, first line, whether the file is newer than the code, lines.
+    pub(super) sources: Vec<(String, u32, u32, bool, Vec<String>)>,
     /// Verdict of the last report; null if none was asked for.
     pub(super) verdict: Option<VerdictRow>,
     pub(super) snapshots: Vec<SnapshotRow>,

@@ -16,8 +16,8 @@ use crate::model::dictionary::Import;
 use crate::model::leak::Suspicion;
 use crate::model::owner::{Owner, owner};
 use crate::model::{
-    AGE_BOUNDS, Amount, Dictionary, NameStyle, Report, Sampling, SiteKey, Stack, StackRef, StepStacks,
-    TargetFacts, Verdict,
+    AGE_BOUNDS, Amount, Dictionary, Excerpt, NameStyle, Report, Sampling, SiteKey, Stack, StackRef,
+    StepStacks, TargetFacts, Verdict,
 };
 use crate::render::estimates::whole;
 use crate::render::holders::{chain, holder_lines};
@@ -144,6 +144,8 @@ pub(super) struct Model {
     pub(super) style: NameStyle,
     /// Subject and settings of the trace, by the last report.
     pub(super) trace: Trace,
+    /// Lines of source by file and line, of all reports.
+    pub(super) sources: BTreeMap<(String, u32), Excerpt>,
     /// Accuracy of stacks and amounts, by the last report.
     pub(super) health: Option<Health>,
     /// Verdict of the last report.
@@ -189,6 +191,9 @@ impl Model {
         self.snapshots.add(snapshot, max);
         self.style = report.names;
         self.trace = Trace::from(report);
+        let excerpts = report.excerpts.iter().flat_map(|excerpts| &excerpts.known);
+        self.sources
+            .extend(excerpts.map(|(place, excerpt)| (place.clone(), excerpt.clone())));
         self.health = Some(Health::of(report));
         self.verdict = report.verdict().map(|of_all| VerdictRow {
             all: verdict_numbers(&of_all),

@@ -33,6 +33,8 @@ pub(super) fn lines(report: &Report, paths: Option<String>) -> Vec<String> {
     lines.extend(recent::young_line(report));
     lines.extend(health::depth_line(report));
     lines.extend(suppressed::lines(report).into_iter().map(under("suppressed")));
+    let excerpts = report.excerpts.as_ref().filter(|excerpts| !excerpts.are_whole());
+    lines.extend(excerpts.map(|excerpts| excerpts.in_words()).map(under("source")));
     lines.extend(paths);
     lines
 }

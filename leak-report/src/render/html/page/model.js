@@ -45,6 +45,10 @@ class Trace {
     this.verdicts = new Map(data.verdicts);
     /** By site: lines about who holds its blocks, and their classes, in the last report. */
     this.held = new Map(data.held);
+    /** Lines of source around places, by file and line. */
+    this.sources = new Map(
+      data.sources.map(([file, line, first, isNewer, lines]) => [`${file}:${line}`, { line, first, isNewer, lines }]),
+    );
     const alone = this.sites.filter(({ merged }) => merged === 0);
     this.hasSeveralProcesses = new Set(alone.map(({ process }) => process)).size > 1;
     this.#nameFrames();

@@ -104,13 +104,15 @@ function frameItem(trace, frame, at) {
   const module = trace.modules[frame.module];
   const way = FOUND_BY[frame.foundBy];
   const isException = (way === "fp" || way === "fp_generated") && trace.data.unwind === "dwarf";
-  const lines = [...frame.levels].reverse().map(({ box, file, line }) => {
+  const lines = [...frame.levels].reverse().flatMap(({ box, file, line }) => {
+    const excerpt = sourceLines(trace, file, line);
     const { kind, name } = trace.boxes[box];
     const source = file ? [" ", foreign(sourcePlace(file, line), "file")] : null;
     if (kind === "inlined") {
-      return element("div", { class: "inlined" }, foreign(name, "name", trace.exactName(name)), " (inlined)", source);
+      const text = foreign(name, "name", trace.exactName(name));
+      return [element("div", { class: "inlined" }, text, " (inlined)", source), excerpt];
     }
-    return element(
+    const own = element(
       "div",
       {},
       foreign(trace.frameName(frame), "name", trace.exactName(frame.name)),
@@ -118,8 +120,21 @@ function frameItem(trace, frame, at) {
       source,
       isException ? element("span", { class: "badge note" }, WAYS[way]) : null,
     );
+    return [own, excerpt];
   });
   return element("li", { value: at }, lines);
+}
+
+/** Lines of source around a place, if they are known. */
+function sourceLines(trace, file, line) {
+  const excerpt = file ? trace.sources.get(`${file}:${line}`) : null;
+  if (!excerpt) return null;
+  const rows = excerpt.lines.map((text, at) => {
+    const number = excerpt.first + at;
+    return element(number === line ? "strong" : "span", {}, `${String(number).padStart(6)}  `, foreign(text), "\n");
+  });
+  const note = excerpt.isNewer ? element("em", {}, "the file is newer than the code\n") : null;
+  return element("pre", { class: "source" }, note, rows);
 }
 
 function siteAges(trace, site) {
