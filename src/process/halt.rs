@@ -330,6 +330,7 @@ fn vectors(thread: Pid) -> Vec<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
     use std::process::{Child, Command, Stdio};
 
     use super::*;
@@ -339,9 +340,14 @@ mod tests {
 
     impl Program {
         fn start(script: &str) -> Self {
+            // Once it says a line, it has been loaded.
+            let script = format!("$| = 1; print qq(\\n); {script}");
             let mut command = Command::new("perl");
-            command.args(["-e", script]).stdout(Stdio::piped());
-            Self(command.spawn().expect("perl is there"))
+            command.args(["-e", &script]).stdout(Stdio::piped());
+            let mut child = command.spawn().expect("perl is there");
+            let line = child.stdout.as_mut().expect("it was piped").read_exact(&mut [0]);
+            line.expect("it says a line");
+            Self(child)
         }
 
         fn pid(&self) -> u32 {

@@ -226,7 +226,8 @@ impl Live<'_> {
             && let Some(walk) = self.code.waiting.pop()
         {
             let found = self.found_stack(&walk)?;
-            let is_finished = found.is_some();
+            let has_tables = |stack: &FinishedStack| stack.end != End::TableNotLoaded;
+            let is_finished = found.as_ref().is_some_and(has_tables);
             let stack = found.unwrap_or_else(|| as_found_in_the_kernel(&walk));
             self.kernel.recorded.note_found(walk.stand_in, stack, is_finished);
             any = true;

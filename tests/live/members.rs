@@ -159,6 +159,32 @@ fn executes_another_program() {
     }
 }
 
+/// One that there is no room for is warned of and counted; it is traced once another has ended.
+#[test]
+fn no_room() {
+    let path = build("crowded-target");
+    let (mut first, mut second) = (start(&path, "1"), start(&path, "2"));
+    let mut memleak = Memleak::attach_selected(&["-p", "crowded-target", "--max-processes", "2"]);
+    let mut third = start(&path, "3");
+    memleak.await_message(
+        "2 processes are traced, for which there is room: others are left out; --max-processes",
+    );
+    first.end();
+    memleak.await_message(&format!("also tracing {} ", third.pid()));
+    second.step("done");
+    third.step("done");
+    let report = memleak.finish();
+    assert_eq!(
+        leaks(&report),
+        [
+            (first.pid(), 0, Some("exited")),
+            (second.pid(), 2, None),
+            (third.pid(), 3, None)
+        ]
+    );
+    assert_eq!(report.lost.processes, 1);
+}
+
 /// More than a thousand processes at once, which each have a mapping list of their own: every block of each is counted, and every stack
 /// is whole. What that takes of memory is what the documentation says.
 #[test]
