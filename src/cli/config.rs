@@ -283,8 +283,8 @@ pub(crate) fn parse_pid(text: &str) -> Result<u32, ConfigError> {
     }
 }
 
-/// Checks the processes to trace: no duplicates, at most [`Capacity::MAX_PROCESSES`].
-pub(crate) fn check_pids(given: &[u32]) -> Result<Vec<u32>, ConfigError> {
+/// Checks the processes to trace: no duplicates, at most `max`.
+pub(crate) fn check_pids(given: &[u32], max: u32) -> Result<Vec<u32>, ConfigError> {
     let mut pids = Vec::with_capacity(given.len());
     for &pid in given {
         if pids.contains(&pid) {
@@ -292,7 +292,6 @@ pub(crate) fn check_pids(given: &[u32]) -> Result<Vec<u32>, ConfigError> {
         }
         pids.push(pid);
     }
-    let max = Capacity::MAX_PROCESSES;
     match u32::try_from(pids.len()) {
         Ok(count) if count <= max => Ok(pids),
         _ => Err(ConfigError::TooManyPids {

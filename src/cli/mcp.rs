@@ -21,7 +21,7 @@ pub struct McpArgs {
     pub every: Option<String>,
 }
 
-/// What is asked about.
+/// Reports that questions are about.
 #[derive(Debug)]
 pub enum McpSource {
     /// Reports that were made.

@@ -47,7 +47,7 @@ impl QuantityArgs {
 pub struct DirectionArgs {
     /// Begin folded, svg and speedscope, and html at first, with the functions that allocate, and put their callers above them.
     ///
-    /// What a function allocates is together then, whoever called it.
+    /// All that a function allocates is together then, whoever called it.
     #[arg(long)]
     pub reverse: bool,
 }

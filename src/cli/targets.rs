@@ -78,22 +78,14 @@ impl TargetArgs {
             user: self.user.clone(),
         };
         let pids: Vec<_> = selectors.pids().collect();
-        let pids = check_pids(&pids)?;
+        let max_processes = self.max_processes.map(check_max_processes).transpose()?;
+        let pids = check_pids(&pids, max_processes.unwrap_or(Capacity::MAX_PROCESSES))?;
         let is_selected = selectors.has_others() || pids.len() < selectors.wanted.len();
         if self.wait && !is_selected {
             return Err(ConfigError::NothingToWaitFor);
         }
         let waits = self.wait;
         let select = is_selected.then_some(TargetOptions { selectors, waits });
-        let max_processes = self.max_processes.map(check_max_processes).transpose()?;
-        if let Some(max) = max_processes
-            && pids.len() > max as usize
-        {
-            return Err(ConfigError::TooManyPids {
-                count: pids.len(),
-                max,
-            });
-        }
         Ok(Targets {
             pids,
             select,

@@ -163,11 +163,6 @@ impl Live<'_> {
         self.lifecycle.to_forget = true;
     }
 
-    /// Returns whether another process can be traced.
-    pub(super) fn has_room(&self) -> bool {
-        self.kernel.processes.has_room()
-    }
-
     /// Ends to trace an instance that runs on.
     pub(super) fn leave(&mut self, number: u32) {
         let Some(process) = self.processes.get_mut(&number) else {

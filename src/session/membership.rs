@@ -127,7 +127,7 @@ impl Membership {
             let Some(target) = open(found) else {
                 continue;
             };
-            if !live.has_room() {
+            if !live.kernel.processes.has_room() {
                 if self.left_out.is_empty() {
                     tracing::warn!(
                         "{} are traced, for which there is room: others are left out; --max-processes makes more room",

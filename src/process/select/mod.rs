@@ -282,10 +282,7 @@ impl Selection {
             found: Vec::new(),
             others: HashSet::new(),
         };
-        let container = match self.containers(&seen) {
-            Err(SelectError::Nothing(_)) => return Ok(sight),
-            container => container?,
-        };
+        let container = self.containers(&seen)?;
         for seen in &seen {
             match self.check(seen, container.as_ref()) {
                 Some(found) => sight.found.push(found),

@@ -50,6 +50,32 @@ pub(crate) enum Key {
     Character(char),
 }
 
+/// Maximum characters of a filter.
+const LONGEST_FILTER: usize = 100;
+
+impl Key {
+    /// Edits the text of a filter. Returns whether it is still edited.
+    pub(crate) fn edit(self, filter: &mut String) -> bool {
+        match self {
+            Self::Enter => return false,
+            Self::Escape => {
+                filter.clear();
+                return false;
+            }
+            Self::Backspace => _ = filter.pop(),
+            Self::Clear => filter.clear(),
+            Self::Character(character) if filter.chars().count() < LONGEST_FILTER => filter.push(character),
+            Self::Character(_)
+            | Self::Move(_)
+            | Self::Left
+            | Self::Right
+            | Self::Interrupt
+            | Self::Redraw => {}
+        }
+        true
+    }
+}
+
 /// Movement in something longer than its pane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Move {

@@ -7,8 +7,6 @@ use crate::sinks::live::layout::{Focus, Panes};
 use crate::sinks::live::sample::Order;
 use leak_report::model::Unit;
 
-/// Maximum characters of a filter.
-const LONGEST_FILTER: usize = 100;
 /// Columns that the stack scrolls at once.
 const COLUMNS: usize = 8;
 /// Lines that a page scrolls in help and messages.
@@ -132,20 +130,10 @@ impl Model {
     }
 
     fn press_filtering(&mut self, key: Key) {
-        match key {
-            Key::Enter => self.is_filtering = false,
-            Key::Escape => {
-                self.is_filtering = false;
-                self.filter.clear();
-            }
-            Key::Backspace => _ = self.filter.pop(),
-            Key::Clear => self.filter.clear(),
-            Key::Character(character) if self.filter.chars().count() < LONGEST_FILTER => {
-                self.filter.push(character);
-            }
-            Key::Move(movement) => return self.apply_move(movement),
-            Key::Character(_) | Key::Left | Key::Right | Key::Interrupt | Key::Redraw => {}
+        if let Key::Move(movement) = key {
+            return self.apply_move(movement);
         }
+        self.is_filtering = key.edit(&mut self.filter);
         self.list();
     }
 
