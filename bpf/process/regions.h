@@ -4,8 +4,8 @@
  * effect. User space interprets them (src/process/regions, src/process/touched); here a call is its arguments, its result and
  * its stack.
  *
- * A call that removes mappings is sent when it begins: when it ends, another thread can already have new mappings at
- * those addresses. Every call is sent when it has ended, with all of its arguments, which makes up for a missed
+ * A call at addresses that are known before it ends is sent when it begins: when it ends, another thread can already have
+ * mapped or unmapped there. Every call is sent when it has ended, with all of its arguments, which makes up for a missed
  * beginning.
  *
  * With --verdict, nothing is sent, and no stack is walked: what the calls give to a process is noted (process/freed.h).
@@ -106,12 +106,12 @@ static __always_inline bool has_effect(struct pt_regs *regs, enum region_call ca
 	       advice == MADV_DONTNEED_LOCKED;
 }
 
-/* Returns whether the call can remove mappings or pages; others are sent at their end only. */
-static __always_inline bool takes_away(struct pt_regs *regs, enum region_call call)
+/* Returns whether other threads can know at its beginning where the call acts; others are sent at their end only. */
+static __always_inline bool acts_on_known_addresses(struct pt_regs *regs, enum region_call call)
 {
 	u64 flags = syscall_argument(regs, 3);
 
-	return call != CALL_MMAP || (flags & (MAP_FIXED | MAP_FIXED_NOREPLACE)) == MAP_FIXED;
+	return call != CALL_MMAP || flags & (MAP_FIXED | MAP_FIXED_NOREPLACE);
 }
 
 /*
@@ -214,7 +214,7 @@ static __always_inline void region_call_begins(enum region_call call)
 		return;
 	}
 
-	if (!owner || is_32_bit(regs) || !has_effect(regs, call) || !takes_away(regs, call))
+	if (!owner || is_32_bit(regs) || !has_effect(regs, call) || !acts_on_known_addresses(regs, call))
 		return;
 	event = new_region_event(owner, regs, call);
 	if (!event)

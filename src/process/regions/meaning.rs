@@ -40,6 +40,15 @@ pub(super) fn taken(event: &RegionEvent, page_at: impl Fn(Avma) -> u64) -> Vec<R
     ranges.into_iter().flatten().collect()
 }
 
+/// Range that a call maps unless some of it is mapped.
+pub(super) fn asked_for_free(event: &RegionEvent) -> Option<Range<Avma>> {
+    let [first, second, _, flags, _] = event.arguments;
+    let is_it = event.call == RegionCall::Mmap && flags & MAP_FIXED_NOREPLACE != 0;
+    is_it
+        .then(|| whole_pages(first, second, page_of(flags)))
+        .flatten()
+}
+
 /// Range that a call has mapped; `program_break` is the break before it. `None` if it failed or mapped nothing.
 pub(super) fn given(
     event: &RegionEvent,

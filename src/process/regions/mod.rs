@@ -5,7 +5,8 @@
 //! no call; calls that unmap only these are counted.
 //!
 //! Addresses that a call unmaps are removed when the call begins, since another thread can map there before it has
-//! ended; they are put back if the call fails. Addresses that a call maps are entered when it has ended. Like
+//! ended; they are put back if the call fails. Addresses that a call maps are entered when it has ended, although another
+//! thread can unmap there before, if it knows them: so calls at given addresses are in progress from their beginnings on. Like
 //! `realloc`, `mremap` makes a new mapping, all of which belongs to its caller.
 //!
 //! # Doubtful addresses
@@ -22,6 +23,8 @@ pub mod intervals;
 mod kind;
 mod meaning;
 mod progress;
+#[cfg(test)]
+mod simulation;
 #[cfg(test)]
 mod tests;
 
@@ -221,11 +224,7 @@ impl Regions {
 
     /// Where moved parts are now, and which of these ranges may be unmapped.
     fn given_by_move(&self, begun: &InProgress, moved: &Moved) -> (Vec<Range<Avma>>, Vec<Range<Avma>>) {
-        let others = self.in_progress.values();
-        // Addresses of the source that other calls may have mapped or unmapped before it was moved.
-        let crossed = others.flat_map(|other| other.touched_in(&moved.movement.source));
-        let crossed = crossed.chain(begun.crossed_in(&moved.movement.source));
-        let crossed: Vec<_> = crossed.map(|range| moved.movement.moved(&range)).collect();
+        let crossed = self.crossed_by_move(begun, moved);
         let mut given = Intervals::default();
         for part in &moved.parts {
             given.fill(&moved.movement.moved(part), ());
@@ -236,6 +235,14 @@ impl Regions {
         let doubtful = moved.doubtful.iter().map(|range| moved.movement.moved(range));
         let doubtful = doubtful.chain(crossed).collect();
         (given.iter().map(|(range, ())| range).collect(), doubtful)
+    }
+
+    /// Destinations of what other calls may have mapped or unmapped in the source before it was moved.
+    fn crossed_by_move(&self, begun: &InProgress, moved: &Moved) -> Vec<Range<Avma>> {
+        let others = self.in_progress.values();
+        let crossed = others.flat_map(|other| other.touched_in(&moved.movement.source));
+        let crossed = crossed.chain(begun.crossed_in(&moved.movement.source));
+        crossed.map(|range| moved.movement.moved(&range)).collect()
     }
 
     fn fail(&mut self, event: &RegionEvent, begun: Option<InProgress>) {
@@ -254,6 +261,13 @@ impl Regions {
                 self.doubt(&range);
             }
             self.doubt_crossed(event, &range);
+        }
+        let moved = begun.moved.iter();
+        let crossed: Vec<_> = moved
+            .flat_map(|moved| self.crossed_by_move(&begun, moved))
+            .collect();
+        for range in begun.taken.doubtful.iter().chain(&crossed) {
+            self.doubt(range);
         }
         self.cross(&begun);
     }
@@ -361,7 +375,8 @@ impl Regions {
     }
 
     fn unmap(&mut self, range: &Range<Avma>) -> Taken {
-        self.doubtful.take(range);
+        let doubtful = self.doubtful.take(range);
+        let doubtful = doubtful.into_iter().map(|(range, _)| range).collect();
         let before = self.before.take(range);
         let taken = self.live.take(range);
         let mut traced = Vec::with_capacity(taken.len());
@@ -382,7 +397,11 @@ impl Regions {
             traced.push((range, id, region));
         }
         let before = before.into_iter().map(|(range, ())| range).collect();
-        Taken { traced, before }
+        Taken {
+            traced,
+            before,
+            doubtful,
+        }
     }
 
     /// Undoes [`Regions::unmap`] where nothing else has been mapped since.

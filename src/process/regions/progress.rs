@@ -19,12 +19,15 @@ pub(super) struct Taken {
     pub(super) traced: Vec<(Range<Avma>, RegionId, Region)>,
     /// Ranges of mappings from before the trace.
     pub(super) before: Vec<Range<Avma>>,
+    /// Ranges that may have been unmapped already.
+    pub(super) doubtful: Vec<Range<Avma>>,
 }
 
 impl Taken {
     pub(super) fn add(&mut self, more: Self) {
         self.traced.extend(more.traced);
         self.before.extend(more.before);
+        self.doubtful.extend(more.doubtful);
     }
 
     pub(super) fn at(&self, address: Avma) -> Option<Region> {
@@ -57,9 +60,12 @@ impl Taken {
         traced.sum()
     }
 
-    fn has_all_of(&self, range: &Range<Avma>) -> bool {
+    /// True if all of `range` was taken, and was mapped.
+    fn was_all_of(&self, range: &Range<Avma>) -> bool {
         let inside = self.within(range);
+        let mut doubtful = self.doubtful.iter();
         inside.iter().map(bytes).sum::<u64>() == bytes(range)
+            && doubtful.all(|doubtful| overlap(doubtful, range).is_none())
     }
 }
 
@@ -82,6 +88,8 @@ pub(super) struct InProgress {
     pub(super) time: u64,
     /// Ranges that it unmaps.
     pub(super) takes: Vec<Range<Avma>>,
+    /// Ranges that it may act on besides: a free range that it asked for, all of a move's source and destination.
+    may_touch: Vec<Range<Avma>>,
     /// Range that it unmaps as its purpose, and not to make room.
     pub(super) gives_up: Option<Range<Avma>>,
     pub(super) moved: Option<Moved>,
@@ -109,6 +117,15 @@ impl InProgress {
             }),
             RegionCall::Mmap | RegionCall::Brk | RegionCall::Madvise => None,
         };
+        let movement = moved.iter().map(|moved| &moved.movement);
+        let moved_ranges = movement.flat_map(|movement| {
+            let source = &movement.source;
+            [source.clone(), movement.moved(source)]
+        });
+        let may_touch = meaning::asked_for_free(event)
+            .into_iter()
+            .chain(moved_ranges)
+            .collect();
         let takes = match &moved {
             Some(moved) => {
                 let covered = moved.parts.iter().filter(|_| !moved.movement.is_in_place());
@@ -122,6 +139,7 @@ impl InProgress {
             arguments: event.arguments,
             time: event.time,
             takes,
+            may_touch,
             gives_up,
             moved,
             taken: Taken::default(),
@@ -153,7 +171,7 @@ impl InProgress {
     /// then.
     pub(super) fn cross_given(&mut self, range: &Range<Avma>, is_placed: bool) -> Vec<Range<Avma>> {
         let mut crossed = self.touched_in(range);
-        crossed.retain(|common| !(is_placed && self.taken.has_all_of(common)));
+        crossed.retain(|common| !(is_placed && self.taken.was_all_of(common)));
         self.note_crossed(crossed.clone());
         crossed
     }
@@ -186,8 +204,7 @@ impl InProgress {
 
     /// Ranges that it acts on.
     fn touches(&self) -> impl Iterator<Item = &Range<Avma>> {
-        let sources = self.moved.iter().map(|moved| &moved.movement.source);
-        self.takes.iter().chain(sources)
+        self.takes.iter().chain(&self.may_touch)
     }
 }
 
