@@ -12,6 +12,7 @@
 #include "python/layout.h"
 #include "python/walk.h"
 #include "shared.h"
+#include "store/block_facts.h"
 #include "store/store_maps.h"
 
 /* All table images, one after the other. Written by user space; read by walks. Size: --table-memory. */
@@ -28,6 +29,23 @@ SEC(".bss.cache") u64 rule_cache[1];
 /* Walk memos, by the registers at the start of the walk; see fast/memo.h. Written and read by walks. Size: a constant of
  * user space; a walk overwrites an older one in the same place. */
 SEC(".bss.memos") struct memo memos[1];
+
+/* Ages of freed blocks, by index of the stack record. Written by probes; read by user space in place. Size: as `stacks`; one
+ * entry where there are no blocks. */
+SEC(".bss.spans") struct life_spans life_spans[1];
+
+/* Numbers of the names of threads that allocated. Written and read by probes, when a thread has its first event of a timer tick;
+ * read by user space. Not preallocated. Size: MAX_THREAD_NAMES; beyond it, a thread's name is not known. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct thread_name);
+	__type(value, u32);
+	__uint(max_entries, MAX_THREAD_NAMES);
+} thread_names SEC(".maps");
+
+/* The number that was given last to a name of a thread. Written and read by probes. */
+SEC(".bss.names") u64 last_thread_name;
 
 /* The module whose allocator is probed, if it is only one. Written by user space before it attaches; read by probes. */
 SEC(".bss.probed") struct probed {

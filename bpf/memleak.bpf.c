@@ -25,6 +25,7 @@ struct compared {
 	enum counter counter;
 	enum sampling sampling;
 	enum weight_shape weight_shape;
+	enum block_facts block_facts;
 	struct block block;
 	enum young_state young_state;
 	struct stack_totals totals;

@@ -345,7 +345,7 @@ struct block_key {
 /* A block that was allocated and not freed. */
 struct block {
 	u64 size;
-	/* CLOCK_MONOTONIC, in nanoseconds; early by up to a timer tick, see time_of in calls/threads.h. */
+	/* CLOCK_MONOTONIC, in nanoseconds, but for THREAD_NAME_BITS; early by up to a timer tick, see time_of in calls/threads.h. */
 	u64 allocated_at;
 	/* Index of the stack record. */
 	u32 stack;

@@ -22,6 +22,7 @@
 #include "process/pids.h"
 #include "process/processes.h"
 #include "store/blocks.h"
+#include "store/life_spans.h"
 #include "walk/return_probes.h"
 
 static __always_inline u32 cookie_field(u64 cookie, enum cookie_shift shift)
@@ -181,6 +182,9 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 	struct call *call = &thread->call;
 	enum role role = cookie_field(cookie, COOKIE_ROLE);
 	u32 weight = weight_of(thread, size);
+	u64 newest = thread->newest;
+
+	thread->newest = 0;
 
 	/* An unrecorded call need not even be remembered if no probed function can be called within it. */
 	if (!weight && !resizes(role) && can_go_unseen(cookie, end) && is_probed_alone(cookie >> COOKIE_MODULE))
@@ -192,6 +196,7 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 	call->result_at = argument(ctx, cookie_field(cookie, COOKIE_RESULT));
 	call->old_address = argument(ctx, cookie_field(cookie, COOKIE_POINTER));
 	call->old_known = false;
+	call->old_is_newest = newest == call->old_address;
 	call->function = function;
 	call->role = role;
 	/* Taken at the entry: as soon as the call has freed it, another thread can allocate the same address. */
@@ -219,8 +224,10 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 }
 
 /* Records the fate of a resize's old block: freed, or, if the call failed, recorded again. */
-static __always_inline void finish_resize(u32 instance, struct call *call, u64 address)
+static __always_inline void finish_resize(u32 instance, struct thread *thread, u64 address)
 {
+	struct call *call = &thread->call;
+
 	if (!call->old_address)
 		return;
 	/* Size 0 requests a free: NULL is then not a failure. */
@@ -237,6 +244,7 @@ static __always_inline void finish_resize(u32 instance, struct call *call, u64 a
 	if (address != call->old_address)
 		note_freed(instance, call->old_address, call->old.size, call->old_freed_at);
 	add_freed(&call->old);
+	count_life_span(&call->old, thread, call->old_is_newest);
 	trace_call(BLOCK_FREED, instance, call->old_address, call->old.size, call->old.stack);
 }
 
@@ -275,13 +283,14 @@ static __always_inline void finish_call(struct pt_regs *ctx, struct thread *thre
 		return;
 	}
 	if (resizes(call->role))
-		finish_resize(instance, call, address);
+		finish_resize(instance, thread, address);
 	if (address && call->weight) {
 		struct block block = { .size = call->size, .weight = call->weight, .allocated_at = time_of(thread) };
 
 		block.stack = current_stack(ctx, &thread->habits, caller, thread->owner, call->function);
 		if (!record_block(instance, address, &block, &thread->lifetimes))
 			doubt(instance, DOUBT_LOST_BLOCK);
+		thread->newest = address;
 	} else if (!address && (!resizes(call->role) || call->size)) {
 		count(COUNTER_FAILED);
 		if (call_trace && call->weight)
@@ -369,7 +378,9 @@ static __always_inline void free_call(struct pt_regs *ctx, u64 cookie)
 
 	if (free_block(instance_of(owner), address, &block, thread ? &thread->lifetimes : NULL)) {
 		note_freed(instance_of(owner), address, block.size, freed_at);
+		count_life_span(&block, thread, thread && thread->newest == address);
 		if (thread) {
+			thread->newest = 0;
 			thread->freed = address;
 			thread->freed_slot = return_slot(ctx);
 			thread->freed_at = program_counter(ctx);

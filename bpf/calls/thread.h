@@ -36,6 +36,8 @@ struct call {
 	/* Time at which it can have been freed at the earliest, if that is to be noted. */
 	u64 old_freed_at;
 	bool old_known;
+	/* The block to resize is the one that the thread allocated last. */
+	bool old_is_newest;
 	/* enum call_end. */
 	u8 end;
 	u8 function;
@@ -78,7 +80,7 @@ struct lifetimes {
 struct tick {
 	/* The kernel's count of timer ticks at that time. */
 	u64 number;
-	/* Nanoseconds of CLOCK_MONOTONIC. */
+	/* As in `struct block`. */
 	u64 time;
 };
 
@@ -88,6 +90,8 @@ struct thread {
 	struct habits habits;
 	struct lifetimes lifetimes;
 	struct tick tick;
+	/* Address of the block that it allocated last, if it has not begun another call since; else 0. */
+	u64 newest;
 	/* Last free of a known block: the block's address, the function's return slot, and the address of the probe. */
 	u64 freed;
 	u64 freed_slot;

@@ -91,7 +91,30 @@ static __always_inline struct thread *owned_thread(struct thread *known, u64 own
 }
 
 /*
- * Returns the time in nanoseconds of CLOCK_MONOTONIC, as it was at the thread's first event of the current timer tick: early by
+ * Returns the number of the name of the current thread, 0 if that has none. Not static: it has a BPF stack of its own, which no walk
+ * needs at that time.
+ */
+__noinline u32 number_of_thread_name(void)
+{
+	struct thread_name name = {};
+	u32 *known, number;
+
+	bpf_get_current_comm(name.text, sizeof(name.text));
+	known = bpf_map_lookup_elem(&thread_names, &name);
+	if (known)
+		return *known;
+	if (last_thread_name >= MAX_THREAD_NAMES)
+		return 0;
+	number = __sync_fetch_and_add(&last_thread_name, 1) + 1;
+	/* Another thread of this name may be faster: the number is then not used. */
+	if (!bpf_map_update_elem(&thread_names, &name, &number, BPF_NOEXIST))
+		return number;
+	known = bpf_map_lookup_elem(&thread_names, &name);
+	return known ? *known : 0;
+}
+
+/*
+ * Returns the time in nanoseconds of CLOCK_MONOTONIC, but for THREAD_NAME_BITS, which have the thread's name, as it was at the thread's first event of the current timer tick: early by
  * up to a tick, 10 ms at most. Asking the clock takes more than 30 ns; the number of the tick, which the verifier replaces by
  * a load, takes none.
  */
@@ -102,7 +125,8 @@ static __always_inline u64 time_of(struct thread *thread)
 
 	if (tick->number != number) {
 		tick->number = number;
-		tick->time = bpf_ktime_get_ns();
+		tick->time = bpf_ktime_get_ns() >> THREAD_NAME_BITS << THREAD_NAME_BITS |
+			     (number_of_thread_name() & ((1 << THREAD_NAME_BITS) - 1));
 	}
 	return tick->time;
 }

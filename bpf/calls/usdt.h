@@ -14,6 +14,7 @@
 #include "kernel.h"
 #include "maps.h"
 #include "store/blocks.h"
+#include "store/life_spans.h"
 
 /* Reads memory of the process; `bytes` is 1, 2, 4 or 8. Returns 0 if it cannot be read. */
 static __always_inline u64 read_user(u64 address, u8 bytes)
@@ -125,6 +126,10 @@ static __always_inline void usdt_freed(struct pt_regs *ctx, u64 cookie)
 
 	if (!owner || !address)
 		return;
-	if (!free_block(instance_of(owner), address, &block, thread ? &thread->lifetimes : NULL))
+	if (!free_block(instance_of(owner), address, &block, thread ? &thread->lifetimes : NULL)) {
 		count(COUNTER_UNKNOWN_FREE);
+		return;
+	}
+	/* Only some allocations are announced: it is not known whether there was another. */
+	count_life_span(&block, thread, false);
 }

@@ -37,7 +37,7 @@ const MEASURED: &[Row] = &[
         AttachPath::Session,
         Walk::Fp,
         Sampling::All,
-        60_757,
+        75_179,
     ),
     (
         "allocation_entry",
@@ -65,7 +65,7 @@ const MEASURED: &[Row] = &[
         AttachPath::Multi,
         Walk::Fp,
         Sampling::All,
-        55_380,
+        67_997,
     ),
     (
         "allocation_session",
@@ -147,7 +147,7 @@ const MEASURED: &[Row] = &[
         PROVIDED,
         115_201,
     ),
-    ("usdt_free", AttachPath::Multi, Walk::Dwarf, PROVIDED, 1_268),
+    ("usdt_free", AttachPath::Multi, Walk::Dwarf, PROVIDED, 2_436),
     (
         "process_fork",
         AttachPath::Session,

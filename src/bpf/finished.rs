@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use unwind_tables::addr::Avma;
 use unwind_tables::walk::{End, Frame, LeftOut};
 
+use super::block_facts::LIFE_SPANS;
 use super::skeleton::types::{stack_record, stack_totals, stack_variance};
 use super::{Recorded, StandIns};
 
@@ -46,6 +47,8 @@ pub(super) struct Sums {
     variance: [u64; VARIANCE_WORDS],
     pub(super) lost_bytes: u64,
     pub(super) lost_blocks: u64,
+    /// Freed blocks by the class of their age.
+    pub(super) spans: [u64; LIFE_SPANS],
 }
 
 /// Words of `struct sums`, and of `struct variance`.
@@ -74,6 +77,9 @@ impl Sums {
             let (sum, carried) = low.overflowing_add(*more_low);
             *low = sum;
             *high = high.wrapping_add(*more_high).wrapping_add(carried.into());
+        }
+        for (sum, more) in self.spans.iter_mut().zip(more.spans) {
+            *sum = sum.wrapping_add(more);
         }
         self.lost_bytes = self.lost_bytes.wrapping_add(more.lost_bytes);
         self.lost_blocks = self.lost_blocks.wrapping_add(more.lost_blocks);
@@ -234,6 +240,9 @@ impl Recorded {
         if let Some(words) = self.variances.words().as_chunks::<VARIANCE_WORDS>().0.get(at) {
             sums.variance = std::array::from_fn(|word| load(&words[word]));
         }
+        if let Some(words) = self.facts.as_ref().and_then(|facts| facts.spans(at)) {
+            sums.spans = std::array::from_fn(|class| load(&words[class]));
+        }
         let words = self.totals.words().as_chunks::<TOTALS_WORDS>().0.get(at)?;
         for word in (HALF..TOTALS_WORDS).chain(0..HALF) {
             sums.totals[word] = load(&words[word]);
@@ -273,7 +282,9 @@ impl Recorded {
         };
         let totals = self.totals.words().as_chunks::<TOTALS_WORDS>().0.get(at);
         let variance = self.variances.words().as_chunks::<VARIANCE_WORDS>().0.get(at);
+        let spans = self.facts.as_ref().and_then(|facts| facts.spans(at));
         let words = totals.into_iter().flatten().chain(variance.into_iter().flatten());
+        let words = words.chain(spans.into_iter().flatten());
         for word in words.chain(self.lost_words(at).into_iter().flatten()) {
             word.store(0, Ordering::Release);
         }

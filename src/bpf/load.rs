@@ -212,6 +212,8 @@ pub(super) struct Sizes {
     /// Mapping lists, two per slot.
     pub(super) lists: u32,
     pub(super) memos: u32,
+    /// Stack records whose freed blocks' ages are counted; 1 for none.
+    pub(super) spans: u32,
     /// Places for young blocks; 1 if young blocks are not kept apart.
     pub(super) young: u32,
     pub(super) stacks: u32,
@@ -270,6 +272,7 @@ impl Sizes {
             slots,
             lists,
             memos: MEMOS,
+            spans: 1,
             young: 1,
             stacks,
             stack_capacity,
@@ -316,6 +319,9 @@ pub(super) fn load<'obj>(
     let mut sizes = Sizes::new(&settings.capacity, settings.sampling)?;
     if settings.sampling == Sampling::All && settings.sizes.is_none() {
         sizes.keep_young(settings.capacity.blocks);
+    }
+    if settings.regions.is_none() {
+        sizes.spans = sizes.stacks;
     }
     let reads_python = settings.python && matches!(settings.walk, Walk::Dwarf | Walk::Fp);
     if reads_python {
@@ -460,6 +466,7 @@ fn set_knobs(object: &mut OpenMemleakSkel<'_>, settings: &Settings, sizes: &Size
     knobs.mapping_mask = sizes.lists * sizes.mappings - 1;
     knobs.cache_mask = sizes.cache_slots() - 1;
     knobs.memo_mask = sizes.memos - 1;
+    knobs.life_mask = sizes.spans - 1;
     Ok(())
 }
 
@@ -475,6 +482,7 @@ fn set_array_sizes(object: &mut OpenMemleakSkel<'_>, sizes: &Sizes) -> Result<()
         ),
         (&mut maps.bss_cache, sizes.cache_slots(), size_of::<u64>()),
         (&mut maps.bss_memos, sizes.memos, size_of::<types::memo>()),
+        (&mut maps.bss_spans, sizes.spans, size_of::<types::life_spans>()),
         (
             &mut maps.bss_pycodes,
             sizes.python.codes,

@@ -5,6 +5,7 @@
 mod attach;
 mod attach_helper;
 mod batch;
+mod block_facts;
 #[cfg(test)]
 mod budget;
 mod calibration;
@@ -81,6 +82,8 @@ use libbpf_rs::{Link, MapCore as _, MapHandle, OpenObject, ProgramInput};
 pub use attach::{AttachError, Attached, AttachedHook, CallEnd, Cookie, Hook, HookKind, Probe, ProbeRole};
 pub use attach_helper::Refusal;
 pub(crate) use batch::{Batch, HashTable};
+use block_facts::BlockFacts;
+pub(crate) use block_facts::NAME_MASK;
 pub use calibration::Calibration;
 pub(crate) use clock::monotonic_nanoseconds;
 pub use code_log::{Change, CodeLog, Logged};
@@ -166,6 +169,7 @@ impl<'obj> Kernel<'obj> {
         processes.reset();
         let region_events = settings.regions.map(|_| MapHandle::try_from(&maps.region_events));
         let mut recorded = recorded!(maps, &sizes, settings)?;
+        recorded.facts = Some(BlockFacts::of(maps, settings.regions.is_none())?);
         if settings.announced {
             recorded.source = Source::Usdt;
         }

@@ -2,16 +2,18 @@
 //!
 //! Each object has types of its own for them; the macros here are for any of these.
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use leak_report::model::{CallTrace, Sampling, Source};
 use libbpf_rs::libbpf_sys::{BPF_F_MMAPABLE, bpf_map_create_opts};
 use libbpf_rs::{MapCore, MapHandle, MapMut, MapType, OpenMapMut};
 
 use super::batch::HashTable;
+use super::block_facts::BlockFacts;
 use super::distance::Distance;
 use super::finished::FinishedStacks;
 use super::load::{Capacity, LoadError, Sizes};
@@ -221,6 +223,8 @@ pub(crate) struct Recorded {
     pub(crate) young: YoungBlocks,
     /// Stacks that user space has found.
     finished: Mutex<FinishedStacks>,
+    /// Facts about blocks beyond their amounts; `None` in kernel mode.
+    pub(super) facts: Option<BlockFacts>,
     /// Python frames; `None` in kernel mode.
     pub(crate) pythons: Option<Pythons>,
 }
@@ -249,6 +253,7 @@ impl Recorded {
             blocks: HashTable::new(MapHandle::try_from(maps.blocks)?),
             young: YoungBlocks::new(MapHandle::try_from(maps.young)?).map_err(libbpf_rs::Error::from)?,
             finished: Mutex::new(FinishedStacks::from(sizes.stacks)),
+            facts: None,
             pythons: None,
         };
         recorded.reserve_fixed_stacks();
@@ -266,6 +271,12 @@ impl Recorded {
                 fixed
             }
         }
+    }
+
+    /// Names of the threads that allocated, by their numbers.
+    pub(crate) fn thread_names(&self) -> HashMap<u16, Arc<str>> {
+        let facts = self.facts.as_ref();
+        facts.map(BlockFacts::thread_names).unwrap_or_default()
     }
 
     pub(super) fn finished(&self) -> MutexGuard<'_, FinishedStacks> {

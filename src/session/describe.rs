@@ -28,8 +28,8 @@ use leak_report::model::leak::{
 };
 use leak_report::model::{
     self, Ages, Amount, BlockList, CodeSegment, Compared, Dictionary, EndGroup, Estimate, Frame, FrameId,
-    Judgement, Location, Module, ModuleSteps, Name, PathId, Place, Report, Snapshot, Stack, StackRecent,
-    StackTotals, Symbolized, TargetFacts, TextKind, TimeOfDay, Unjudged, Verdict,
+    Judgement, Location, Makeup, Module, ModuleSteps, Name, PathId, Place, Report, Snapshot, Stack,
+    StackRecent, StackTotals, Symbolized, TargetFacts, TextKind, TimeOfDay, Unjudged, Verdict,
 };
 use leak_report::render::frame_name;
 
@@ -106,6 +106,20 @@ impl RecentFacts<'_> {
 
     fn judged(&self) -> Option<&JudgedBlocks> {
         self.blocks?.judged()
+    }
+
+    /// Sizes, threads and life spans of a site's blocks; `None` if nothing is known of them.
+    fn makeup<M>(&self, site: &Site<M>, processes: SiteProcesses) -> Option<Box<Makeup>> {
+        let outstanding = match processes {
+            // Blocks of ended instances stay in the table for a while.
+            SiteProcesses::Ended => None,
+            SiteProcesses::Running | SiteProcesses::Several => self.blocks,
+        };
+        let makeup = Makeup {
+            freed: site.life_spans,
+            ..outstanding.map_or_else(Makeup::default, |blocks| blocks.makeup(&site.records))
+        };
+        (!makeup.is_empty()).then(|| Box::new(makeup))
     }
 
     /// Blocks of a site; `None` if no list of blocks was requested.
@@ -402,6 +416,7 @@ impl<O: Origin> Describer<O> {
             allocated: site.allocated,
             lost: site.lost,
             finished_walks: site.finished_walks,
+            makeup: recently.makeup(&site, processes),
             end: site.end,
             end_at: site.end_at.map(|end_at| self.location(end_at)),
             path: self.path(&site),

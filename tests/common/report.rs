@@ -22,7 +22,7 @@ pub struct Report {
     pub recent: super::recent::Recent,
     /// `None` unless a verdict was asked for.
     pub verdict: Option<Judgement>,
-    pub overhead: Option<Overhead>,
+    pub overhead: Option<super::overhead::Overhead>,
     #[serde(rename = "self")]
     pub own: OwnMemory,
     pub stacks: Vec<Stack>,
@@ -32,51 +32,6 @@ pub struct Report {
     /// Allocated amount of each stack, with its standard error.
     #[serde(skip)]
     pub allocated_estimates: Vec<Estimate>,
-}
-
-#[derive(Debug, Deserialize)]
-pub struct Overhead {
-    pub percent: f64,
-    pub lately_percent: f64,
-    pub seconds: f64,
-    pub allocations_per_second: f64,
-    pub traps: Traps,
-    pub programs: Vec<ProgramTime>,
-    pub measured: bool,
-    pub unmeasured_allocations: f64,
-    pub governor: Option<Governor>,
-}
-
-#[derive(Debug, Deserialize)]
-pub struct Traps {
-    pub count: f64,
-    pub seconds: f64,
-    pub emulated_ns: f64,
-    pub single_stepped_ns: Option<f64>,
-    pub return_ns: f64,
-}
-
-#[derive(Debug, Deserialize)]
-pub struct ProgramTime {
-    pub name: String,
-    pub runs: f64,
-    pub ns_per_run: f64,
-    pub seconds: f64,
-}
-
-#[derive(Debug, Deserialize)]
-pub struct Governor {
-    pub limit_percent: f64,
-    pub interval: Interval,
-    pub changes: u64,
-    pub floor_percent: Option<f64>,
-}
-
-#[derive(Debug, Deserialize)]
-pub struct Interval {
-    pub now: u64,
-    pub least: u64,
-    pub most: u64,
 }
 
 /// Outstanding blocks by whether the process can still reach them.
@@ -258,6 +213,7 @@ pub struct Stack {
     pub kind: Option<String>,
     pub outstanding: Amount,
     pub allocated: Amount,
+    pub makeup: Option<super::makeup::Makeup>,
     pub lost: Amount,
     pub end: String,
     pub end_at: Option<EndAt>,

@@ -20,6 +20,7 @@ mod holders;
 mod kept;
 mod kernel;
 mod leaks;
+mod makeup;
 mod members;
 mod mmap;
 mod musl;

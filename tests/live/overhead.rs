@@ -2,8 +2,9 @@
 
 use crate::common::exclusion::alone;
 use crate::common::memleak::Memleak;
+use crate::common::overhead::{Governor, Overhead};
 use crate::common::program::{Program, compile, directory};
-use crate::common::report::{Estimate, Governor, Overhead};
+use crate::common::report::Estimate;
 
 const KINDS: [&str; 3] = ["allocate_small", "allocate_middle", "allocate_large"];
 

@@ -14,9 +14,9 @@ use super::amount::is_default;
 use super::dictionary::{Frames, Import};
 use super::{
     Ages, Amount, BlockList, Change, Completeness, Dictionary, Direction, EndGroup, Estimate, Events,
-    Excerpts, FrameRef, Held, InstanceEnd, Judgement, KernelFacts, Location, Losses, ModuleId, ModuleRef,
-    ModuleSteps, NameStyle, Order, Overhead, OwnMemory, Parts, PathId, Quantity, RegionKind, Sampling,
-    Source, Suspicion, TextId, Verdict,
+    Excerpts, FrameRef, Held, InstanceEnd, Judgement, KernelFacts, Location, Losses, Makeup, ModuleId,
+    ModuleRef, ModuleSteps, NameStyle, Order, Overhead, OwnMemory, Parts, PathId, Quantity, RegionKind,
+    Sampling, Source, Suspicion, TextId, Verdict,
 };
 
 /// Contents of one report.
@@ -268,6 +268,9 @@ pub struct Stack {
     /// Walks of it that were finished in user space.
     #[serde(default, skip_serializing_if = "is_default")]
     pub finished_walks: u64,
+    /// Sizes, threads and life spans of the blocks; `None` if nothing is known.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub makeup: Option<Box<Makeup>>,
     /// Reason why the walk ended.
     pub end: End,
     /// Location where the walk ended; `None` for complete stacks.

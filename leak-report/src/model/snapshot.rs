@@ -7,7 +7,7 @@ use unwind_tables::addr::Avma;
 use unwind_tables::walk::{End, Frame, LeftOut};
 
 use super::leak::{PythonChain, PythonStacks};
-use super::{Amount, Estimate, Events, Losses, RegionKind, Sampling, Source};
+use super::{Amount, Estimate, Events, LifeSpans, Losses, RegionKind, Sampling, Source};
 
 /// Stack, and what it has allocated since the attach.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +38,8 @@ pub struct StackTotals {
     pub lost: Amount,
     /// Walks of it that were finished in user space.
     pub finished_walks: u64,
+    /// Freed blocks by how long they lived.
+    pub life_spans: LifeSpans,
     /// Python functions of its thread that are not in `frames` yet; `None` if there are none.
     pub python: Option<Arc<PythonChain>>,
 }

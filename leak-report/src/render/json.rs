@@ -6,6 +6,7 @@
 mod amount;
 mod bounded;
 mod holders;
+mod makeup;
 mod memory;
 mod overhead;
 mod recent;
@@ -24,6 +25,7 @@ use unwind_tables::walk::{End, FoundBy, LeftOut, Unwind};
 use amount::{AmountJson, SamplingJson};
 use bounded::OthersJson;
 use holders::HeldJson;
+use makeup::MakeupJson;
 use memory::{MemoryJson, OwnJson};
 use overhead::OverheadJson;
 
@@ -237,6 +239,9 @@ struct StackJson<'a> {
     /// Only with a verdict, if anything was found.
     #[serde(skip_serializing_if = "Option::is_none")]
     held: Option<HeldJson<'a>>,
+    /// Only if something is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    makeup: Option<MakeupJson<'a>>,
     lost: AmountJson,
     /// Only if there are some.
     #[serde(skip_serializing_if = "is_zero")]
@@ -483,6 +488,7 @@ impl<'a> StackJson<'a> {
                 .held
                 .as_ref()
                 .map(|held| HeldJson::of(held, report, stacks)),
+            makeup: stack.get().makeup.as_deref().map(MakeupJson::of),
             lost: stack.lost.into(),
             finished_in_user_space: stack.finished_walks,
             end: stack.end.name(),

@@ -20,6 +20,7 @@ mod html;
 mod json;
 mod kernel;
 mod libbpf;
+mod makeup;
 mod memory;
 mod modules;
 mod order;

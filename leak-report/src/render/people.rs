@@ -16,7 +16,7 @@ use super::health::{self, counted, percent, short_size, size};
 use super::holders::holder_lines;
 use super::paths::Paths;
 use super::text::{FrameStyle, via};
-use super::{blocks, estimates, recent, verdict};
+use super::{blocks, estimates, makeup, recent, verdict};
 use crate::model::printable::Printable;
 use crate::model::{Amount, Estimate, InstanceEnd, Sampling, SiteKey, StackRef, StepStacks};
 use crate::model::{Report, Stack};
@@ -226,6 +226,7 @@ impl Page<'_> {
                 size(lost.bytes)
             ));
         }
+        facts.extend(makeup::lines(stack));
         facts.extend(blocks::lines(stack, report));
         facts
             .iter()

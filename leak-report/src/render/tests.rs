@@ -64,6 +64,8 @@ fn text_of_a_full_report() {
  b60ee    -       40 B      1             0 50.0%      ? ! libplugin.so+0x1234
 
 c188d LeakLib::slowMemoryLeak(): 480 B in 12 blocks, 92.3% of all, via malloc
+   sizes: 8 B (8.3%), 40 B to 48 B (91.6%), by threads worker (98.3%), leaker (1.6%)
+   12 blocks freed: 8.3% before the thread's next allocation, 91.6% within 1 s
       operator new(unsigned long)+0x1c [libstdc++.so.6.0.30]
     > LeakLib::slowMemoryLeak() (inlined) [leaker] …/leaklib.h:12
       main [leaker] …/leaker.cpp:30

@@ -10,8 +10,9 @@ use super::report;
 use crate::model::leak::{EndGroup, ModuleSteps};
 use crate::model::{
     Amount, Class, CodeSegment, Completeness, Frame, FrameId, Held, Hidden, Holder, InlinedFrame, Inside,
-    Judgement, Location, Losses, Module, ModuleId, Place, Report, Root, RootKind, Stack, StackRecent, Step,
-    Symbol, Symbolized, TableFacts, TextKind, ThreadName, Unjudged, Verdict,
+    Judgement, LifeSpans, Location, Losses, Makeup, Module, ModuleId, Place, Report, Root, RootKind,
+    SizeClass, Stack, StackRecent, Step, Symbol, Symbolized, TableFacts, TextKind, ThreadBlocks, ThreadName,
+    Unjudged, Verdict,
 };
 
 /// Bias of the modules of [`location`].
@@ -78,6 +79,7 @@ pub fn stack(
         held: None,
         lost: Amount::default(),
         finished_walks: 0,
+        makeup: None,
         end,
         end_at,
         path: None,
@@ -86,6 +88,34 @@ pub fn stack(
         suppressed_by: None,
     };
     super::with_frames(stack, frames)
+}
+
+/// Makeup of 12 blocks with 480 bytes, of two sizes and two threads; as many were freed, one at once.
+fn makeup() -> Makeup {
+    let (one, others) = (
+        Amount { bytes: 8, blocks: 1 },
+        Amount {
+            bytes: 472,
+            blocks: 11,
+        },
+    );
+    let class = |smallest, largest, amount| SizeClass {
+        smallest,
+        largest,
+        amount,
+    };
+    let thread = |name: &str, amount| ThreadBlocks {
+        name: name.into(),
+        amount,
+    };
+    Makeup {
+        sizes: vec![class(8, 8, one), class(40, 48, others)],
+        threads: vec![thread("worker", others), thread("leaker", one)],
+        freed: LifeSpans {
+            temporary: 1,
+            by_age: [0, 11, 0, 0, 0, 0, 0],
+        },
+    }
 }
 
 /// Report with a complete stack through inlined code, a truncated one with a frame without names, one that freed
@@ -154,6 +184,7 @@ pub fn full() -> Report {
         stack(Amount { bytes: 40, blocks: 1 }, End::NoCfi, cut_at, cut),
         stack(Amount::default(), End::Complete, None, complete),
     ]);
+    report.stacks[0].makeup = Some(Box::new(makeup()));
     report.events.unknown_frees = 3;
     report.events.failed = 1;
     report.losses = Losses {

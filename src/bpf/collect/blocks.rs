@@ -7,15 +7,19 @@
 
 use std::collections::{HashMap, HashSet};
 use std::mem::offset_of;
+use std::sync::Arc;
 use std::time::Duration;
 
 use unwind_tables::addr::Avma;
 
 use super::judged::{Judged, JudgedBlocks};
 use super::listing::{ListRequest, Listing};
+use super::makeup::MakeupSums;
 use crate::bpf::types::{block, block_key};
-use crate::bpf::{Batch, HashTable, Kernel, KernelTrace, Recorded, YoungBlocks, monotonic_nanoseconds};
-use leak_report::model::{BlockList, StackBlocks, Weight, WeightedAmount};
+use crate::bpf::{
+    Batch, HashTable, Kernel, KernelTrace, NAME_MASK, Recorded, YoungBlocks, monotonic_nanoseconds,
+};
+use leak_report::model::{BlockList, LifeSpans, Makeup, StackBlocks, Weight, WeightedAmount};
 
 /// Words of a key and of a value of the block table.
 const KEY_WORDS: usize = size_of::<block_key>() / size_of::<u64>();
@@ -26,8 +30,9 @@ const VALUE_WORDS: usize = size_of::<block>() / size_of::<u64>();
 pub struct Moment(u64);
 
 impl Moment {
-    /// Maximum time by which the timestamp of a block is early: a timer tick, where there are 100 of them a second.
-    pub const PRECISION: Duration = Duration::from_millis(10);
+    /// Maximum time by which the timestamp of a block is early: a timer tick, where there are 100 of them a second, and what the
+    /// bits can tell that have the number of a thread's name.
+    pub const PRECISION: Duration = Duration::from_micros(10_066);
 
     pub fn now() -> Self {
         Self(monotonic_nanoseconds())
@@ -64,6 +69,8 @@ pub struct Block {
     pub size: u64,
     /// Nanoseconds of the kernel's monotonic clock.
     pub allocated_at: u64,
+    /// Number of the name of the thread that allocated it; has no meaning in kernel mode.
+    pub thread: u16,
     /// Number of its stack record, as [`StackTotals::record`](leak_report::model::StackTotals::record).
     pub stack: u32,
     /// Number of blocks that it stands for.
@@ -78,11 +85,13 @@ impl Block {
 
     /// Decodes an element of the table, in the layout of `struct block_key` and `struct block`.
     fn decode(key: &[u64; KEY_WORDS], value: &[u64; VALUE_WORDS]) -> Self {
+        let time = whole(value, offset_of!(block, allocated_at));
         Self {
             instance: half(key, offset_of!(block_key, instance)),
             address: Avma::new(whole(key, offset_of!(block_key, address))),
             size: whole(value, offset_of!(block, size)),
-            allocated_at: whole(value, offset_of!(block, allocated_at)),
+            allocated_at: time & !NAME_MASK,
+            thread: u16::try_from(time & NAME_MASK).unwrap_or_default(),
             stack: half(value, offset_of!(block, stack)),
             weight: Weight::stored(half(value, offset_of!(block, weight))),
         }
@@ -108,6 +117,8 @@ fn half(words: &[u64], at: usize) -> u32 {
 pub struct BlockTable {
     table: HashTable,
     young: YoungBlocks,
+    /// Names of threads, by their numbers.
+    names: HashMap<u16, Arc<str>>,
     /// Record numbers of the stacks that stand-ins stand for.
     found: HashMap<u32, u32>,
 }
@@ -131,6 +142,7 @@ impl BlockTable {
         Ok(Self {
             table: recorded.blocks.try_clone()?,
             young: recorded.young.try_clone()?,
+            names: recorded.thread_names(),
             found: recorded.finished().records(),
         })
     }
@@ -172,11 +184,20 @@ fn words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u64; N]> {
         .map(|element: &[_; N]| element.map(u64::from_ne_bytes))
 }
 
+/// Outstanding blocks of a stack record.
+#[derive(Clone, Debug, Default)]
+struct RecordBlocks {
+    by_age: StackBlocks<WeightedAmount>,
+    makeup: MakeupSums,
+}
+
 /// Outstanding blocks at a moment, by stack.
 #[derive(Clone, Debug, Default)]
 pub struct LiveBlocks {
     /// Indexed by the number of the stack record.
-    by_stack: Vec<Option<Box<StackBlocks<WeightedAmount>>>>,
+    by_stack: Vec<Option<Box<RecordBlocks>>>,
+    /// Names of threads, by their numbers.
+    names: HashMap<u16, Arc<str>>,
     /// Single blocks, if requested.
     listing: Option<Box<Listing>>,
     judged: Option<JudgedBlocks>,
@@ -196,6 +217,7 @@ impl LiveBlocks {
         let mut live = Self {
             listing: list.map(|list| Box::new(Listing::new(list))),
             judged: judge.as_ref().map(|_| JudgedBlocks::default()),
+            names: table.names.clone(),
             ..Self::default()
         };
         table.visit(|block| {
@@ -223,7 +245,8 @@ impl LiveBlocks {
         }
         let stack = self.by_stack[number].get_or_insert_default();
         let age = moment.age(block.allocated_at);
-        stack.count(age, older, block.amount());
+        stack.by_age.count(age, older, block.amount());
+        stack.makeup.add(block);
         if let Some(listing) = &mut self.listing {
             listing.add(block, age, older);
         }
@@ -231,9 +254,25 @@ impl LiveBlocks {
 
     /// Sums of the blocks of a stack record.
     pub fn of(&self, record: u32) -> StackBlocks {
+        let stack = self.record(record);
+        stack.map(|stack| stack.by_age.rounded()).unwrap_or_default()
+    }
+
+    fn record(&self, record: u32) -> Option<&RecordBlocks> {
         let number = usize::try_from(record).unwrap_or(usize::MAX);
-        let stack = self.by_stack.get(number).and_then(Option::as_deref);
-        stack.map(StackBlocks::rounded).unwrap_or_default()
+        self.by_stack.get(number)?.as_deref()
+    }
+
+    /// Sizes and threads of the blocks of the stack that has these records.
+    pub fn makeup(&self, records: &[u32]) -> Makeup {
+        let mut sums = MakeupSums::default();
+        let stacks = records.iter().filter_map(|&record| self.record(record));
+        stacks.for_each(|stack| sums.add_all(&stack.makeup));
+        Makeup {
+            sizes: sums.size_classes(),
+            threads: sums.thread_blocks(&self.names),
+            freed: LifeSpans::default(),
+        }
     }
 
     /// Blocks by the verdict on them; `None` if not requested.
@@ -258,6 +297,7 @@ mod tests {
             address: Avma::new(0x1000),
             size,
             allocated_at,
+            thread: 0,
             stack,
             weight: Weight::stored(1f32.to_bits()),
         }
@@ -318,7 +358,7 @@ mod tests {
         let key = bytes(&[&0x7f00_1234_u64.to_ne_bytes(), &7_u32.to_ne_bytes(), &[0xff; 4]]);
         let value = bytes(&[
             &(5_u64 << 40).to_ne_bytes(),
-            &77_u64.to_ne_bytes(),
+            &(77_u64 << 16 | 5).to_ne_bytes(),
             &11_u32.to_ne_bytes(),
             &2.5f32.to_ne_bytes(),
         ]);
@@ -326,7 +366,8 @@ mod tests {
             instance: 7,
             address: Avma::new(0x7f00_1234),
             weight: Weight::stored(2.5f32.to_bits()),
-            ..block(11, 5 << 40, 77)
+            thread: 5,
+            ..block(11, 5 << 40, 77 << 16)
         };
         let decoded = words(&key).zip(words(&value));
         let decoded: Vec<_> = decoded.map(|(key, value)| Block::decode(&key, &value)).collect();

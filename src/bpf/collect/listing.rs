@@ -118,6 +118,7 @@ mod tests {
             address: Avma::new(address),
             size,
             allocated_at: 0,
+            thread: 0,
             stack,
             weight: Weight::stored(1f32.to_bits()),
         }

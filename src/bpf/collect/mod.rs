@@ -10,6 +10,7 @@ mod fields;
 mod judged;
 mod kernel;
 mod listing;
+mod makeup;
 mod own;
 mod ranges;
 mod regions;

@@ -12,12 +12,12 @@ use unwind_tables::addr::Avma;
 use unwind_tables::walk::{End, FoundBy, Frame, in_order};
 
 use super::counters::{Counter, Counters};
-use super::totals::{self, Totals};
+use super::totals::{self, Totals, life_spans};
 use crate::bpf::types::{frame_layout, limits, stack_record};
 use crate::bpf::{FinishedStack, Kernel, KernelTrace, Recorded};
 use leak_report::model::leak::PythonChain;
 use leak_report::model::leak::PythonStacks;
-use leak_report::model::{Amount, CheckedWalks, Estimate, Events, Losses, Snapshot, StackTotals};
+use leak_report::model::{Amount, CheckedWalks, Estimate, Events, LifeSpans, Losses, Snapshot, StackTotals};
 
 /// Words of one stack record.
 const RECORD_WORDS: usize = size_of::<stack_record>() / size_of::<u64>();
@@ -139,6 +139,7 @@ fn read_finished(recorded: &Recorded) -> Vec<StackTotals> {
                 blocks: finished.sums.lost_blocks,
             },
             finished_walks: finished.walks,
+            life_spans: life_spans(recorded, &finished.sums),
             ..finished_shape(recorded, finished.record, finished.stack)
         }
     });
@@ -163,6 +164,7 @@ fn finished_shape(recorded: &Recorded, record: u32, stack: &FinishedStack) -> St
         kind: None,
         lost: Amount::default(),
         finished_walks: 0,
+        life_spans: LifeSpans::default(),
         python: python_chain(recorded, stack.python),
     }
 }
@@ -182,6 +184,7 @@ fn read_stack(recorded: &Recorded, index: u32, record: &[AtomicU64]) -> Option<S
         allocated,
         freed,
         lost,
+        life_spans: life_spans(recorded, &sums),
         ..read_shape(recorded, index, record)?
     })
 }
@@ -282,6 +285,7 @@ fn fixed_stack(index: u32) -> Option<StackTotals> {
         kind: None,
         lost: Amount::default(),
         finished_walks: 0,
+        life_spans: LifeSpans::default(),
         python: None,
     })
 }

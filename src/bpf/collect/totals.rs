@@ -3,7 +3,7 @@
 use super::super::finished::Sums;
 use crate::bpf::Recorded;
 use crate::bpf::types::weight_shape;
-use leak_report::model::{Amount, Estimate, Sampling, Spread};
+use leak_report::model::{Amount, Estimate, LifeSpans, Sampling, Spread};
 
 /// Allocated and freed amounts of a stack.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,6 +29,21 @@ pub(super) fn decode(recorded: &Recorded, sums: &Sums) -> Totals {
             allocated: estimated(allocated),
             freed: estimated(freed),
         },
+    }
+}
+
+/// Freed blocks by how long they lived.
+pub(super) fn life_spans(recorded: &Recorded, sums: &Sums) -> LifeSpans {
+    let [temporary, by_age @ ..] = sums.spans;
+    let blocks = |counted: u64| match recorded.sampling {
+        Sampling::All => counted,
+        Sampling::Calls(_) | Sampling::Bytes(_) | Sampling::Governed(_) | Sampling::Provider(_) => {
+            rounded(counted)
+        }
+    };
+    LifeSpans {
+        temporary: blocks(temporary),
+        by_age: by_age.map(blocks),
     }
 }
 

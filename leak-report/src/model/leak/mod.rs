@@ -25,7 +25,7 @@ use std::hash::Hash;
 use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::{End, FoundBy, Frame, LeftOut};
 
-use crate::model::{Amount, Estimate, Location, Place, RegionKind, Snapshot, StackTotals};
+use crate::model::{Amount, Estimate, LifeSpans, Location, Place, RegionKind, Snapshot, StackTotals};
 
 pub use age::SiteProcesses;
 pub use by_module::{EndGroup, ModuleSteps};
@@ -75,6 +75,8 @@ pub struct Site<M> {
     pub lost: Amount,
     /// Walks of it that were finished in user space.
     pub finished_walks: u64,
+    /// Freed blocks by how long they lived.
+    pub life_spans: LifeSpans,
     /// Ids of its stack records.
     pub records: Vec<u32>,
 }
@@ -182,6 +184,7 @@ fn resolved<M>(stack: &StackTotals, resolver: &impl Resolver<M>) -> Site<M> {
         recent: Recent::default(),
         lost: stack.lost,
         finished_walks: stack.finished_walks,
+        life_spans: stack.life_spans,
         records: vec![stack.record],
     }
 }
@@ -253,6 +256,7 @@ fn merge<M>(known: &mut Site<M>, site: Site<M>, newer: bool) {
     known.allocated = known.allocated + site.allocated;
     known.freed = known.freed + site.freed;
     known.lost = known.lost + site.lost;
+    known.life_spans = known.life_spans + site.life_spans;
     known.finished_walks = known.finished_walks.saturating_add(site.finished_walks);
     if newer {
         known.frames = site.frames;

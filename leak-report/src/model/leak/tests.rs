@@ -46,6 +46,7 @@ fn stack(epoch: u32, pcs: &[u64], allocated: Amount) -> StackTotals {
         kind: None,
         lost: Amount::default(),
         finished_walks: 0,
+        life_spans: LifeSpans::default(),
         python: None,
         left_out: None,
     }

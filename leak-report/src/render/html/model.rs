@@ -21,7 +21,7 @@ use crate::model::{
 };
 use crate::render::estimates::whole;
 use crate::render::holders::{chain, holder_lines};
-use crate::render::verdict;
+use crate::render::{makeup, verdict};
 
 /// Number of age classes.
 pub(super) const AGES: usize = AGE_BOUNDS.len() + 1;
@@ -85,7 +85,7 @@ impl Holders {
         let chains = held.into_iter().flat_map(|held| &held.by);
         let chains = chains.map(|holder| (chain(holder, stack.report(), stacks), holder.amount));
         Self {
-            lines: holder_lines(stack, stacks, true),
+            lines: [makeup::lines(stack), holder_lines(stack, stacks, true)].concat(),
             chains: chains.collect(),
             retained: held.and_then(|held| held.retained),
         }

@@ -98,7 +98,7 @@ struct ChangeJson {
     net_standard_error_at_most: Option<ErrorJson>,
 }
 
-fn nanoseconds(duration: Duration) -> u64 {
+pub(super) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 

@@ -35,6 +35,8 @@ fn text_of_blocks() {
     let text = rendered(&with_blocks(), Format::Text);
     let expected = concat!(
         "LeakLib::slowMemoryLeak(): 480 B in 12 blocks, 92.3% of all, via malloc\n",
+        "   sizes: 8 B (8.3%), 40 B to 48 B (91.6%), by threads worker (98.3%), leaker (1.6%)\n",
+        "   12 blocks freed: 8.3% before the thread's next allocation, 91.6% within 1 s\n",
         "   addr = 0x55d000002000 size = 400, 850 ms old\n",
         "   addr = 0x55d000001000 size = 80, 12.3 s old\n",
         "   and 10 more blocks\n",

@@ -28,6 +28,8 @@ fn text_of_a_verdict() {
     let expected = concat!(
         "LeakLib::slowMemoryLeak(): 480 B in 12 blocks, 92.3% of all, via malloc\n",
         "   8 blocks (320 B) definitely lost, 1 (40 B) indirectly lost, 2 still reachable, 1 unknown\n",
+        "   sizes: 8 B (8.3%), 40 B to 48 B (91.6%), by threads worker (98.3%), leaker (1.6%)\n",
+        "   12 blocks freed: 8.3% before the thread's next allocation, 91.6% within 1 s\n",
         "      operator new(unsigned long)",
     );
     assert!(text.contains(expected), "{text}");

@@ -1,0 +1,89 @@
+//! Makeup of a stack's blocks: their sizes, the threads that allocated them, and how long freed ones have lived. Pure.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{AGE_BOUNDS, Amount};
+
+/// Outstanding blocks of similar size: between two powers of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SizeClass {
+    /// Requested bytes of the smallest block.
+    pub smallest: u64,
+    /// Requested bytes of the largest block.
+    pub largest: u64,
+    /// All of them.
+    pub amount: Amount,
+}
+
+/// Outstanding blocks that threads of one name allocated.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadBlocks {
+    /// Name of the thread when it allocated; empty if it is not known.
+    pub name: Arc<str>,
+    /// All of them.
+    pub amount: Amount,
+}
+
+/// Freed blocks by how long they lived.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LifeSpans {
+    /// Temporary blocks: their thread freed them before it allocated another, and within the first of [`AGE_BOUNDS`].
+    pub temporary: u64,
+    /// Others, by age; the classes are those of [`AGE_BOUNDS`].
+    pub by_age: [u64; AGE_BOUNDS.len() + 1],
+}
+
+impl LifeSpans {
+    /// Number of blocks whose life span is known.
+    pub fn blocks(&self) -> u64 {
+        self.by_age
+            .iter()
+            .copied()
+            .fold(self.temporary, u64::saturating_add)
+    }
+
+    /// The classes by age, youngest first: upper bound (none for the last) and blocks.
+    pub fn classes(&self) -> impl Iterator<Item = (Option<Duration>, u64)> {
+        let bounds = AGE_BOUNDS.into_iter().map(Some).chain([None]);
+        bounds.zip(self.by_age)
+    }
+}
+
+impl std::ops::Add for LifeSpans {
+    type Output = Self;
+
+    /// Adds; saturates.
+    fn add(mut self, other: Self) -> Self {
+        self.temporary = self.temporary.saturating_add(other.temporary);
+        for (sum, more) in self.by_age.iter_mut().zip(other.by_age) {
+            *sum = sum.saturating_add(more);
+        }
+        self
+    }
+}
+
+/// Facts about the blocks of a stack beyond their amounts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Makeup {
+    /// Outstanding blocks by size, ascending.
+    pub sizes: Vec<SizeClass>,
+    /// Outstanding blocks by the name of the thread, most bytes first.
+    pub threads: Vec<ThreadBlocks>,
+    /// Freed blocks.
+    pub freed: LifeSpans,
+}
+
+impl Makeup {
+    /// True if nothing is known.
+    pub fn is_empty(&self) -> bool {
+        self.sizes.is_empty() && self.threads.is_empty() && self.freed.blocks() == 0
+    }
+
+    /// Smallest and largest outstanding block; `None` without blocks.
+    pub fn size_range(&self) -> Option<(u64, u64)> {
+        Some((self.sizes.first()?.smallest, self.sizes.last()?.largest))
+    }
+}

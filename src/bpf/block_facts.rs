@@ -1,0 +1,56 @@
+//! Facts about blocks beyond their amounts (`bpf/store/block_facts.h`): names of the threads that allocated them, and how long
+//! freed ones have lived.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+
+use super::load::LoadError;
+use super::memory::SharedWords;
+use super::skeleton::{MemleakMaps, types};
+use super::store::map_words;
+
+/// Classes of the ages of freed blocks: the first is of temporary ones.
+pub(crate) const LIFE_SPANS: usize = types::block_facts::LIFE_SPANS.0 as usize;
+
+/// Low bits of the time of a block that have the number of a thread's name.
+pub(crate) const NAME_MASK: u64 = (1 << types::block_facts::THREAD_NAME_BITS.0) - 1;
+
+/// Facts about blocks, where blocks are recorded.
+pub(crate) struct BlockFacts {
+    /// Array of `types::life_spans`, with the indices of stack records; `None` if mappings or pages are recorded.
+    spans: Option<SharedWords<AtomicU64>>,
+    /// Table from `types::thread_name` to its number.
+    names: MapHandle,
+}
+
+impl BlockFacts {
+    /// Maps the arrays of a loaded object, which records blocks if `are_of_blocks`.
+    pub(super) fn of(maps: &MemleakMaps<'_>, are_of_blocks: bool) -> Result<Self, LoadError> {
+        let spans = are_of_blocks.then(|| map_words(&maps.bss_spans));
+        Ok(Self {
+            spans: spans.transpose()?,
+            names: MapHandle::try_from(&maps.thread_names)?,
+        })
+    }
+
+    /// Freed blocks of a stack record by the class of their age.
+    pub(super) fn spans(&self, record: usize) -> Option<&[AtomicU64; LIFE_SPANS]> {
+        self.spans.as_ref()?.words().as_chunks().0.get(record)
+    }
+
+    /// Names of threads by their numbers, read by key: the table only grows, and a name that is entered meanwhile is of a block
+    /// that is younger than the report.
+    pub(crate) fn thread_names(&self) -> HashMap<u16, Arc<str>> {
+        let named = |key: Vec<u8>| {
+            let number = self.names.lookup(&key, MapFlags::ANY).ok().flatten()?;
+            let number = u32::from_ne_bytes(*number.first_chunk()?);
+            let end = key.iter().position(|&byte| byte == 0).unwrap_or(key.len());
+            let name = String::from_utf8_lossy(key.get(..end)?).into();
+            Some((u16::try_from(number).ok()?, name))
+        };
+        self.names.keys().filter_map(named).collect()
+    }
+}

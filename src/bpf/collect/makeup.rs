@@ -1,0 +1,147 @@
+//! Sums of a stack's outstanding blocks by size and by thread. Pure.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::blocks::Block;
+use leak_report::model::{SizeClass, ThreadBlocks, WeightedAmount};
+
+/// Blocks whose sizes have the same number of binary digits.
+#[derive(Clone, Copy, Debug)]
+struct SizeSum {
+    digits: u32,
+    smallest: u64,
+    largest: u64,
+    amount: WeightedAmount,
+}
+
+/// Blocks of a stack record by size and by thread. Both lists are short and ascending.
+#[derive(Clone, Debug, Default)]
+pub(super) struct MakeupSums {
+    sizes: Vec<SizeSum>,
+    threads: Vec<(u16, WeightedAmount)>,
+}
+
+impl MakeupSums {
+    pub(super) fn add(&mut self, block: &Block) {
+        let digits = u64::BITS - block.size.leading_zeros();
+        self.add_sizes(SizeSum {
+            digits,
+            smallest: block.size,
+            largest: block.size,
+            amount: block.amount(),
+        });
+        self.add_thread(block.thread, block.amount());
+    }
+
+    fn add_sizes(&mut self, more: SizeSum) {
+        match self
+            .sizes
+            .binary_search_by_key(&more.digits, |known| known.digits)
+        {
+            Ok(at) => {
+                let known = &mut self.sizes[at];
+                known.smallest = known.smallest.min(more.smallest);
+                known.largest = known.largest.max(more.largest);
+                known.amount = known.amount + more.amount;
+            }
+            Err(at) => self.sizes.insert(at, more),
+        }
+    }
+
+    fn add_thread(&mut self, thread: u16, amount: WeightedAmount) {
+        match self.threads.binary_search_by_key(&thread, |known| known.0) {
+            Ok(at) => self.threads[at].1 = self.threads[at].1 + amount,
+            Err(at) => self.threads.insert(at, (thread, amount)),
+        }
+    }
+
+    /// Adds those of another record of the same stack.
+    pub(super) fn add_all(&mut self, other: &Self) {
+        other.sizes.iter().for_each(|&more| self.add_sizes(more));
+        let threads = other.threads.iter();
+        threads.for_each(|&(thread, amount)| self.add_thread(thread, amount));
+    }
+
+    pub(super) fn size_classes(&self) -> Vec<SizeClass> {
+        let classes = self.sizes.iter().map(|sum| SizeClass {
+            smallest: sum.smallest,
+            largest: sum.largest,
+            amount: sum.amount.rounded().amount,
+        });
+        classes.collect()
+    }
+
+    /// Blocks by the name of the thread, most bytes first; names of numbers that `names` lacks are empty.
+    pub(super) fn thread_blocks(&self, names: &HashMap<u16, Arc<str>>) -> Vec<ThreadBlocks> {
+        let mut by_name: BTreeMap<Arc<str>, WeightedAmount> = BTreeMap::new();
+        for (number, amount) in &self.threads {
+            let name = names.get(number).cloned().unwrap_or_else(|| "".into());
+            let sum = by_name.entry(name).or_default();
+            *sum = *sum + *amount;
+        }
+        let blocks = by_name.into_iter().map(|(name, amount)| ThreadBlocks {
+            name,
+            amount: amount.rounded().amount,
+        });
+        let mut blocks: Vec<_> = blocks.collect();
+        blocks.sort_by_key(|thread| std::cmp::Reverse(thread.amount.bytes));
+        blocks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leak_report::model::{Amount, Weight};
+    use unwind_tables::addr::Avma;
+
+    fn sums(blocks: &[(u64, u16)]) -> MakeupSums {
+        let mut sums = MakeupSums::default();
+        for &(size, thread) in blocks {
+            sums.add(&Block {
+                instance: 1,
+                address: Avma::new(0x1000),
+                size,
+                allocated_at: 1,
+                thread,
+                stack: 7,
+                weight: Weight::ONE,
+            });
+        }
+        sums
+    }
+
+    /// Blocks of sizes between two powers of two are one class, which has the sizes that occurred, also if they come from
+    /// several records; a size of 0 is a class of its own.
+    #[test]
+    fn sizes_are_classed() {
+        let mut all = sums(&[(24, 1), (16, 1), (0, 1)]);
+        all.add_all(&sums(&[(31, 1), (32, 1), (u64::MAX, 1)]));
+        let classes: Vec<_> = all
+            .size_classes()
+            .iter()
+            .map(|class| (class.smallest, class.largest, class.amount.blocks))
+            .collect();
+        assert_eq!(
+            classes,
+            [(0, 0, 1), (16, 31, 3), (32, 32, 1), (u64::MAX, u64::MAX, 1)]
+        );
+    }
+
+    /// Threads of one name are one, and the first has most bytes.
+    #[test]
+    fn threads_are_summed_by_name() {
+        let names = HashMap::from([(1, "main".into()), (2, "worker".into()), (3, "worker".into())]);
+        let mut all = sums(&[(100, 1), (60, 2)]);
+        all.add_all(&sums(&[(50, 3), (1, 9)]));
+        let of = |bytes, blocks| Amount { bytes, blocks };
+        let threads: Vec<_> = all
+            .thread_blocks(&names)
+            .iter()
+            .map(|thread| (thread.name.to_string(), thread.amount))
+            .collect();
+        let expected = [("worker", of(110, 2)), ("main", of(100, 1)), ("", of(1, 1))];
+        assert_eq!(threads, expected.map(|(name, amount)| (name.to_owned(), amount)));
+    }
+}
