@@ -28,6 +28,15 @@ pub struct MemoryLimit {
     pub room: u64,
 }
 
+/// Memory that the processes of a cgroup have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryUsage {
+    /// Path of the cgroup, as `/proc/PID/cgroup` names it.
+    pub cgroup: String,
+    /// Bytes without file cache.
+    pub bytes: u64,
+}
+
 /// A mounted hierarchy with the memory controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Hierarchy {
@@ -50,7 +59,8 @@ impl Hierarchy {
         owned.collect()
     }
 
-    /// The cgroup at `path` and those that it is in, but for the root of the mount: paths and directories.
+    /// The cgroup at `path` and those that it is in, up to the root of the mount: paths and directories. The root of the whole
+    /// hierarchy has no limit; that of a container's may have one.
     fn upwards(&self, path: &str) -> Vec<(String, PathBuf)> {
         let below = match self.root.as_str() {
             "/" => path.strip_prefix('/'),
@@ -65,27 +75,40 @@ impl Hierarchy {
             return Vec::new();
         }
         let root = self.root.trim_end_matches('/');
-        let lengths = (1..=parts.len()).rev().take(MAX_DEPTH);
+        let lengths = (0..=parts.len()).rev().take(MAX_DEPTH);
         let up = lengths.map(|length| {
             let below = parts[..length].join("/");
-            (format!("{root}/{below}"), self.point.join(below))
+            let path = format!("{root}/{below}");
+            let path = match path.trim_end_matches('/') {
+                "" => "/",
+                path => path,
+            };
+            (path.to_owned(), self.point.join(below))
         });
         up.collect()
     }
 
     /// Limit of the cgroup in `directory`, and room below it; `None` without a limit.
     fn limit(&self, directory: &Path) -> Option<(u64, u64)> {
-        let [limit, usage, inactive, active] = match self.is_unified {
-            true => ["memory.max", "memory.current", "inactive_file", "active_file"],
+        let limit = match self.is_unified {
+            true => "memory.max",
+            false => "memory.limit_in_bytes",
+        };
+        let limit = number(directory, limit).filter(|&limit| limit < UNLIMITED)?;
+        Some((limit, limit.saturating_sub(self.usage(directory)?)))
+    }
+
+    /// Bytes that the processes of the cgroup in `directory` have, without file cache; `None` if they are not counted.
+    fn usage(&self, directory: &Path) -> Option<u64> {
+        let [usage, inactive, active] = match self.is_unified {
+            true => ["memory.current", "inactive_file", "active_file"],
             false => [
-                "memory.limit_in_bytes",
                 "memory.usage_in_bytes",
                 "total_inactive_file",
                 "total_active_file",
             ],
         };
-        let number = |name| read(&directory.join(name))?.trim().parse::<u64>().ok();
-        let limit = number(limit).filter(|&limit| limit < UNLIMITED)?;
+        let usage = number(directory, usage)?;
         let statistics = read(&directory.join("memory.stat")).unwrap_or_default();
         let file = |name: &str| {
             let mut lines = statistics.lines();
@@ -93,9 +116,12 @@ impl Hierarchy {
             value.and_then(|value| value.parse().ok()).unwrap_or(0_u64)
         };
         let cache = file(inactive).saturating_add(file(active));
-        let taken = number(usage)?.saturating_sub(cache);
-        Some((limit, limit.saturating_sub(taken)))
+        Some(usage.saturating_sub(cache))
     }
+}
+
+fn number(directory: &Path, name: &str) -> Option<u64> {
+    read(&directory.join(name))?.trim().parse().ok()
 }
 
 /// Reads a small file; `None` if it is not there.
@@ -132,6 +158,24 @@ impl MemoryLimits {
     pub fn of(&mut self, pid: u32) -> Option<MemoryLimit> {
         let text = read(Path::new(&format!("/proc/{pid}/cgroup")))?;
         self.of_cgroups(&Cgroups::parse(text.as_bytes()))
+    }
+
+    /// Memory of the innermost cgroup of a process whose memory is counted; `None` if there is none but the root of all.
+    pub fn usage_of(&self, pid: u32) -> Option<MemoryUsage> {
+        let text = read(Path::new(&format!("/proc/{pid}/cgroup")))?;
+        self.usage_of_cgroups(&Cgroups::parse(text.as_bytes()))
+    }
+
+    fn usage_of_cgroups(&self, cgroups: &Cgroups) -> Option<MemoryUsage> {
+        self.hierarchies.iter().find_map(|hierarchy| {
+            let path = cgroups.of_memory(hierarchy.is_unified)?;
+            let up = hierarchy.upwards(path).into_iter();
+            let mut counted = up.filter_map(|(cgroup, directory)| {
+                let bytes = hierarchy.usage(&directory)?;
+                Some(MemoryUsage { cgroup, bytes })
+            });
+            counted.next()
+        })
     }
 
     fn of_cgroups(&mut self, cgroups: &Cgroups) -> Option<MemoryLimit> {
@@ -208,6 +252,22 @@ mod tests {
             let found = limits.of_cgroups(&Cgroups::parse(cgroups.as_bytes()));
             assert_eq!(found, expected, "{cgroups}");
         }
+        // Only of the innermost whose memory is counted.
+        let usage = |cgroup: &str, bytes| {
+            let cgroup = cgroup.to_owned();
+            Some(MemoryUsage { cgroup, bytes })
+        };
+        make("2/c/uncounted/memory.max", "1\n");
+        for (cgroups, expected) in [
+            ("0::/docker/a/b", usage("/docker/a/b", 900)),
+            ("0::/docker/a", usage("/docker/a", 300)),
+            ("0::/docker/c/uncounted", usage("/docker/c", 80)),
+            ("0::/docker", None),
+            ("4:memory:/pool", usage("/pool", 70)),
+        ] {
+            let found = limits.usage_of_cgroups(&Cgroups::parse(cgroups.as_bytes()));
+            assert_eq!(found, expected, "{cgroups}");
+        }
         // What is known stays until it is forgotten.
         make("2/c/memory.current", "10\n");
         let mut again = || limits.of_cgroups(&Cgroups::parse(b"0::/docker/c"));
@@ -215,5 +275,13 @@ mod tests {
         limits.forget();
         let mut again = || limits.of_cgroups(&Cgroups::parse(b"0::/docker/c"));
         assert_eq!(again(), limit("/docker/c", 50, 40));
+        // A container's own root.
+        make("2/memory.max", "5000\n");
+        make("2/memory.current", "4900\n");
+        limits.forget();
+        assert_eq!(
+            limits.of_cgroups(&Cgroups::parse(b"0::/docker")),
+            limit("/docker", 5000, 100)
+        );
     }
 }

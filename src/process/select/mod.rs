@@ -25,7 +25,7 @@ pub use cgroup::UnitQuery;
 use cgroup::{Cgroups, Subtree};
 pub use container::Ambiguous;
 use container::{Container, Home, Named};
-pub use limit::{MemoryLimit, MemoryLimits};
+pub use limit::{MemoryLimit, MemoryLimits, MemoryUsage};
 pub use name::NameQuery;
 pub use nothing::Nothing;
 
