@@ -10,6 +10,7 @@ use leak_report::units::{self, TimeUnit, UnitError};
 use thiserror::Error;
 
 use crate::allocator::given::GivenError;
+use crate::base::condition::ConditionError;
 use crate::bpf::{Capacity, SizeFilter};
 use crate::commands::targets::TargetOptions;
 use crate::session::{MaxOverhead, TraceConfig};
@@ -55,6 +56,22 @@ pub enum ConfigError {
          --container or --user, or leave it out"
     )]
     NothingToWaitFor,
+    #[error(transparent)]
+    Condition(#[from] ConditionError),
+    #[error(
+        "--start-when waits for a process that runs, and memleak starts this one: leave it out, or use --report-when to choose the \
+         moments of reports"
+    )]
+    StartWhenStarted,
+    #[error(
+        "--report-when `{0}` is about processes, and the kernel's own allocations are traced: use outstanding or growth, or add \
+         -p PID"
+    )]
+    NotOfTheKernel(String),
+    #[error("--report-when `{0}` counts blocks, which --faults does not: use rss or anon, which it explains")]
+    NotOfFaults(String),
+    #[error("{0} makes reports of its own, not by --report-when: use only one of them")]
+    ReportsOtherwise(&'static str),
     #[error("{0} is not a process id: they start at 1")]
     PidRange(u64),
     #[error("process {0} is given twice: give each once")]
@@ -237,6 +254,10 @@ impl ConfigError {
                 | Self::ProcessFlag(_)
                 | Self::TwoTargets
                 | Self::NothingToWaitFor
+                | Self::StartWhenStarted
+                | Self::NotOfTheKernel(_)
+                | Self::NotOfFaults(_)
+                | Self::ReportsOtherwise(_)
                 | Self::TwoPrograms
                 | Self::OverheadByCalls
                 | Self::ChosenByProcess(_)

@@ -41,6 +41,14 @@ const MORE_EXAMPLES: &[Example] = &[
         "as soon as it runs; all processes of this name",
     ),
     (
+        "memleak --start-when 'rss>2GiB' -p 4711",
+        "nothing is attached before it is large",
+    ),
+    (
+        "memleak --report-when 'outstanding>256MiB' -p 4711",
+        "a report when so much is not freed",
+    ),
+    (
         "memleak --systemd-unit nginx.service",
         "a unit; also --cgroup, --container, --user",
     ),

@@ -95,6 +95,8 @@ const GROUPS: &[Group] = &[
             flag("max_processes", Trusted),
             flag("mmap", Trusted),
             flag("faults", Trusted),
+            flag("start_when", Anyone),
+            flag("report_when", Anyone),
             flag("duration", Anyone),
             flag("percpu", Anyone),
             flag("wa_missing_free", Anyone),

@@ -31,6 +31,7 @@ mod targets;
 #[cfg(test)]
 mod tests;
 mod top;
+mod triggers;
 mod verdict;
 mod view;
 
@@ -70,6 +71,8 @@ pub use stray_pid::StrayPid;
 pub use targets::TargetArgs;
 use targets::parse_wanted;
 pub use top::TopArgs;
+use triggers::Subject;
+pub use triggers::TriggerArgs;
 pub use verdict::VerdictArgs;
 pub use view::ViewArgs;
 
@@ -299,12 +302,15 @@ pub struct TraceArgs {
     /// What users of bcc's memleak expect besides.
     #[command(flatten)]
     pub dialects: DialectArgs,
+    /// When it starts, and when it makes reports.
+    #[command(flatten)]
+    pub triggers: TriggerArgs,
     /// Time between reports, in seconds or as in 500ms, 1m30s.
     ///
     /// A number without a unit that is the id of a process which runs the same program as one of -p is refused, as is that
     /// of any process above 3600 but for whole minutes: several processes are -p A,B. With a unit, it is an interval.
     ///
-    /// [default: 5, or 1 with --live and where growth is a condition]
+    /// [default: 5, or 1 with --live, with --report-when, and where growth is a condition]
     #[arg(value_name = "INTERVAL")]
     pub interval: Option<String>,
     /// Reports to make; without it, until interrupted.
@@ -390,11 +396,23 @@ impl TryFrom<TraceArgs> for Config {
         let interval = args.interval.as_deref().map_or_else(
             || {
                 Ok(TraceConfig::default_interval(
-                    gate.is_about_growth() || live.is_some(),
+                    gate.is_about_growth() || live.is_some() || args.triggers.reports(),
                 ))
             },
             |text| parse_period("INTERVAL", text),
         )?;
+        let subject = match (&kernel, &program[..]) {
+            (Some(_), _) => Subject::Kernel,
+            (None, []) => Subject::Processes,
+            (None, [_, ..]) => Subject::Program,
+        };
+        let each = calls.is_none_or(|calls| calls.reports == Reports::Each);
+        let other = [("--live", live.is_some()), ("-t", !each)].into_iter();
+        let other = other
+            .filter(|(_, is_given)| *is_given)
+            .map(|(flag, _)| flag)
+            .next();
+        let triggers = args.triggers.check(subject, args.faults, other)?;
         let no_blocks = [("--mmap", args.mmap), ("--faults", args.faults)];
         let no_blocks = no_blocks.into_iter().find(|(_, is_given)| *is_given);
         let no_blocks = no_blocks.map(|(flag, _)| flag);
@@ -404,6 +422,9 @@ impl TryFrom<TraceArgs> for Config {
             pids: targets.pids,
             found: Vec::new(),
             members: targets.select.as_ref().map(|select| select.selectors.clone()),
+            waits: targets.select.as_ref().is_some_and(|select| select.waits),
+            start_when: triggers.start_when,
+            report_when: triggers.report_when,
             program,
             kernel,
             preload,

@@ -9,6 +9,7 @@ use leak_report::model::leak::Order;
 use leak_report::model::{Direction, ListLimits, NameStyle, Quantity, Sampling};
 use leak_report::render::{CallFormat, Reports};
 
+use super::triggers::{ReportCondition, StartCondition};
 use crate::allocator::Selection;
 use crate::bpf::{AttachPath, Capacity, FastPaths, SizeFilter, Walk};
 use crate::process::launch::Streams;
@@ -78,6 +79,13 @@ pub struct TraceConfig {
     /// Ways to attach, in the order in which they are tried.
     pub attach: Vec<AttachPath>,
     pub interval: Duration,
+    /// True if processes that are selected by what they are, and have ended, are waited for.
+    pub waits: bool,
+    /// Conditions of which one must be true before anything is attached.
+    pub start_when: Vec<StartCondition>,
+    /// Conditions that a report is made by whenever one becomes true; looked at each `interval`. Without any, there is a report each
+    /// `interval`.
+    pub report_when: Vec<ReportCondition>,
     /// Number of reports to make; unlimited without it.
     pub count: Option<NonZeroU64>,
     /// Time to trace; unlimited without it.
@@ -214,6 +222,9 @@ impl TraceConfig {
             table_memory: None,
             attach: AttachPath::ALL.to_vec(),
             interval: Duration::from_secs(1),
+            waits: false,
+            start_when: Vec::new(),
+            report_when: Vec::new(),
             count: None,
             duration: None,
         }

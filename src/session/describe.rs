@@ -202,6 +202,7 @@ pub(super) fn report<O: Origin>(
         time: time_of_day(),
         read_at: SystemTime::now(),
         elapsed: snapshot.elapsed,
+        reason: None,
         unwind,
         top,
         names: view.names,

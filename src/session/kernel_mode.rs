@@ -9,14 +9,16 @@ use anyhow::{Context, bail};
 
 use super::calls::{self, CallTracer};
 use super::kernel_report::{Facts, caller, report};
+use super::reports::{Traced, make_reports};
 use super::since::Since;
 use super::{KernelConfig, TraceConfig, View};
-use super::{Signals, Storages, TICK, Traced, storages};
+use super::{Signals, Storages, TICK, storages};
 use crate::bpf::collect::{
     self, BlockTable, CallQueue, Counters, ListRequest, LiveBlocks, Moment, stack_of_kernel_mode,
 };
 use crate::bpf::preflight;
 use crate::bpf::{Capacity, KernelEvents, KernelSettings, KernelTrace, Storage, Tracing};
+use crate::process::Target;
 use crate::symbolize::Kallsyms;
 use leak_report::model::{CallTrace, Report};
 use leak_report::model::{Snapshot, Vitals};
@@ -76,7 +78,7 @@ pub(super) fn run(
         trace.attached.program_count(),
     );
     reports.stage(&Stage::Attached { pids: &[] })?;
-    super::make_reports(&mut trace, config, signals, reports)
+    make_reports(&mut trace, config, signals, reports)
 }
 
 fn settings(
@@ -203,6 +205,14 @@ impl Traced for Trace<'_> {
         _: &mut dyn ReportSink,
     ) -> anyhow::Result<Option<Report>> {
         config.is_report_due(ending).then(|| self.report()).transpose()
+    }
+
+    fn running(&self) -> Vec<&Target> {
+        Vec::new()
+    }
+
+    fn outstanding_bytes(&self) -> anyhow::Result<u64> {
+        Ok(self.vitals()?.live.bytes)
     }
 }
 

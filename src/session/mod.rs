@@ -32,12 +32,14 @@ mod provider;
 mod python;
 mod regions;
 mod reload;
+mod reports;
 mod schedule;
 mod signals;
 mod since;
 mod tables;
 #[cfg(test)]
 mod tests;
+pub mod triggers;
 mod unreadable;
 mod verdict;
 mod vitals;
@@ -78,7 +80,7 @@ use phases::Phases;
 pub use preload::write_library;
 use probes::AllocatorProbes;
 use python::PythonNames;
-use schedule::Schedule;
+use reports::make_reports;
 pub use signals::Signals;
 use since::Since;
 use tables::ModuleTables;
@@ -108,56 +110,17 @@ pub fn run(config: &TraceConfig, signals: &Signals, reports: &mut dyn ReportSink
         return kernel_mode::run(config, kernel, signals, reports).map(|()| 0);
     }
     preflight::check()?;
+    let later = match &config.start_when[..] {
+        [] => None,
+        _ => Some(triggers::wait(config, signals, reports)?),
+    };
+    let config = later.as_ref().unwrap_or(config);
     let mut storages = storages();
     let mut session = Session::start_with(&mut storages, config, &signals.relay, &mut |stage| {
         reports.stage(stage)
     })?;
     make_reports(&mut session, config, signals, reports)?;
     session.end_of_program(reports)
-}
-
-/// Source of reports: traced processes, or the kernel.
-trait Traced {
-    /// Follows it until `deadline`, sending calls to `reports` as they arrive. Returns whether the trace ended before.
-    fn follow_until(
-        &mut self,
-        deadline: Instant,
-        signals: &Signals,
-        reports: &mut dyn ReportSink,
-    ) -> anyhow::Result<bool>;
-
-    /// Makes the report if one is due. With `ending`, processes are detached in any case.
-    fn due_report(
-        &mut self,
-        config: &TraceConfig,
-        signals: &Signals,
-        ending: bool,
-        reports: &mut dyn ReportSink,
-    ) -> anyhow::Result<Option<Report>>;
-}
-
-/// Makes reports until all are made, the end is requested, or nothing is left to trace.
-fn make_reports(
-    traced: &mut impl Traced,
-    config: &TraceConfig,
-    signals: &Signals,
-    reports: &mut dyn ReportSink,
-) -> anyhow::Result<()> {
-    let mut schedule = Schedule::begin(config, Instant::now());
-    loop {
-        let next = schedule.next(Instant::now());
-        let stopping = traced.follow_until(next, signals, reports)?;
-        let ending = schedule.is_last() || stopping;
-        if config.is_report_due(ending) {
-            reports.report_pending(ending);
-        }
-        if let Some(report) = traced.due_report(config, signals, ending, reports)? {
-            reports.report(&Arc::new(report))?;
-        }
-        if ending {
-            return Ok(());
-        }
-    }
 }
 
 /// A trace of processes. Dropping it detaches.
@@ -455,39 +418,6 @@ impl<'obj> Session<'obj> {
             }),
             ..report
         })
-    }
-}
-
-impl Traced for Session<'_> {
-    fn follow_until(
-        &mut self,
-        deadline: Instant,
-        signals: &Signals,
-        reports: &mut dyn ReportSink,
-    ) -> anyhow::Result<bool> {
-        self.follow_calls(deadline, signals, reports)
-    }
-
-    fn due_report(
-        &mut self,
-        config: &TraceConfig,
-        signals: &Signals,
-        ending: bool,
-        reports: &mut dyn ReportSink,
-    ) -> anyhow::Result<Option<Report>> {
-        let report = match (config.is_report_due(ending), ending) {
-            (true, false) => Some(self.report(&config.view, config.top, signals)?),
-            (true, true) => Some(self.last_report(&config.view, config.top, signals)?),
-            (false, true) => {
-                self.live.detach();
-                self.live.let_go()?;
-                None
-            }
-            (false, false) => None,
-        };
-        // Calls queued while the report was made are written before it.
-        self.trace_calls(reports)?;
-        Ok(report)
     }
 }
 

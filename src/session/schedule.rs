@@ -37,9 +37,9 @@ impl Schedule {
         self.end.map_or(self.next, |end| self.next.min(end)).max(now)
     }
 
-    /// Counts a report, due by [`Schedule::next`]. Returns whether it is the last.
-    pub(super) fn is_last(&mut self) -> bool {
-        self.made += 1;
+    /// Counts a report if one `is_made`, by conditions or at the time of [`Schedule::next`]. Returns whether it is the last.
+    pub(super) fn is_last(&mut self, is_made: bool) -> bool {
+        self.made += u64::from(is_made);
         self.count.is_some_and(|count| self.made >= count.get())
             || self.end.is_some_and(|end| self.next >= end)
     }
@@ -64,7 +64,7 @@ mod tests {
         while made.len() < 5 {
             now = schedule.next(now);
             made.push((now - begin).as_secs());
-            if schedule.is_last() {
+            if schedule.is_last(true) {
                 return (made, true);
             }
             now += Duration::from_secs(cost);
@@ -81,6 +81,35 @@ mod tests {
         assert_eq!(reports(5, None, Some(10), 0), (vec![5, 10], true));
         assert_eq!(reports(5, Some(1), Some(12), 0), (vec![5], true));
         assert_eq!(reports(60, None, Some(3), 0), (vec![3], true));
+    }
+
+    /// COUNT is of reports that are made; looks at which there is none end nothing but the duration.
+    #[test]
+    fn looks() {
+        let begin = Instant::now();
+        let config = TraceConfig {
+            interval: Duration::from_secs(1),
+            count: NonZeroU64::new(2),
+            duration: Some(Duration::from_secs(5)),
+            ..TraceConfig::of_process(1)
+        };
+        let mut schedule = Schedule::begin(&config, begin);
+        let mut now = begin;
+        let mut looks = |made: &[bool]| -> Vec<bool> {
+            let ends = made.iter().map(|&is_made| {
+                now = schedule.next(now);
+                schedule.is_last(is_made)
+            });
+            ends.collect()
+        };
+        assert_eq!(looks(&[false, true, false]), [false; 3]);
+        assert_eq!(looks(&[false, false]), [false, true]);
+        let mut schedule = Schedule::begin(&config, begin);
+        let made = [true, false, true].map(|is_made| {
+            schedule.next(begin);
+            schedule.is_last(is_made)
+        });
+        assert_eq!(made, [false, false, true]);
     }
 
     /// A report that takes longer than an interval delays the next, and the end.

@@ -13,7 +13,7 @@ impl Session<'_> {
         reports.poll(&mut || self.vitals())
     }
 
-    fn vitals(&self) -> anyhow::Result<Vitals> {
+    pub(super) fn vitals(&self) -> anyhow::Result<Vitals> {
         let live = &self.live;
         let vitals = collect::vitals(&live.kernel.recorded, live.started.elapsed());
         let vitals = vitals.context("cannot read the counters")?;

@@ -216,6 +216,12 @@ impl ReportSink for Sinks<'_> {
         }
     }
 
+    fn waiting(&mut self, text: &str) {
+        if let Some(progress) = &mut self.progress {
+            progress.waiting(text);
+        }
+    }
+
     fn report_pending(&mut self, is_last: bool) {
         self.shown().report_pending(is_last);
         if let Some(progress) = &mut self.progress {

@@ -216,6 +216,10 @@ impl ReportSink for Progress {
         Ok(())
     }
 
+    fn waiting(&mut self, text: &str) {
+        self.draw(text);
+    }
+
     fn report_pending(&mut self, is_last: bool) {
         self.draw(match is_last {
             true => "making the last report; Ctrl-C again ends without it",

@@ -29,6 +29,32 @@ impl Cgroup {
         Self { path: whole, top }
     }
 
+    /// Makes a cgroup whose processes have at most this many bytes of memory together, and no swap.
+    #[track_caller]
+    pub fn with_memory_limit(name: &str, bytes: u64) -> Self {
+        let (mount, limit) = memory_controller();
+        let cgroup = Self::make(&mount, name);
+        cgroup.set(limit, &bytes.to_string());
+        let swap = match limit {
+            "memory.max" => ("memory.swap.max", "0".to_owned()),
+            _ => ("memory.memsw.limit_in_bytes", bytes.to_string()),
+        };
+        // Not there on a machine without swap.
+        if cgroup.path.join(swap.0).exists() {
+            cgroup.set(swap.0, &swap.1);
+        }
+        cgroup
+    }
+
+    #[track_caller]
+    fn set(&self, file: &str, value: &str) {
+        fs::write(self.path.join(file), value).unwrap_or_else(|error| panic!("{file}: {error}"));
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     #[track_caller]
     pub fn add(&self, program: &Program) {
         fs::write(self.path.join("cgroup.procs"), program.pid().to_string()).expect("root");
@@ -64,4 +90,16 @@ pub fn mounts() -> (PathBuf, Option<PathBuf>) {
         .find(|path| path.join("cgroup.controllers").exists());
     let pids = Some(root.join("pids")).filter(|path| path.join("cgroup.procs").exists());
     (unified.expect("cgroup2 is mounted"), pids)
+}
+
+/// Directory of the hierarchy that has the memory controller, and the file of its limits.
+#[track_caller]
+pub fn memory_controller() -> (PathBuf, &'static str) {
+    let old = Path::new("/sys/fs/cgroup/memory");
+    if old.join("memory.limit_in_bytes").exists() || old.join("memory.usage_in_bytes").exists() {
+        return (old.to_owned(), "memory.limit_in_bytes");
+    }
+    let new = Path::new("/sys/fs/cgroup");
+    fs::write(new.join("cgroup.subtree_control"), "+memory").expect("a hierarchy with the memory controller");
+    (new.to_owned(), "memory.max")
 }

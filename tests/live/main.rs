@@ -38,6 +38,7 @@ mod start;
 mod target;
 mod targets;
 mod top;
+mod triggers;
 mod verdict;
 mod view;
 

@@ -9,6 +9,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use serde_json::Value;
 
+use crate::common::cgroup::memory_controller;
 use crate::common::program::{Program, compile_as, copy_program, directory, require_root};
 use crate::common::terminal::{Session, Terminal};
 
@@ -127,18 +128,6 @@ fn rates_of_processes() {
             .expect("a number")
     };
     assert!(held(&third) > held(&first) + 10 * (1 << 20));
-}
-
-/// Directory of the hierarchy that has the memory controller, and the file of its limits.
-#[track_caller]
-fn memory_controller() -> (PathBuf, &'static str) {
-    let old = Path::new("/sys/fs/cgroup/memory");
-    if old.join("memory.limit_in_bytes").exists() || old.join("memory.usage_in_bytes").exists() {
-        return (old.to_owned(), "memory.limit_in_bytes");
-    }
-    let new = Path::new("/sys/fs/cgroup");
-    fs::write(new.join("cgroup.subtree_control"), "+memory").expect("a hierarchy with the memory controller");
-    (new.to_owned(), "memory.max")
 }
 
 /// The time until the limit of its cgroup is what is left of that, at the rate of the process.

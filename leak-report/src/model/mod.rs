@@ -19,6 +19,7 @@ mod overhead;
 pub mod owner;
 pub mod printable;
 mod quantity;
+mod reason;
 mod region;
 mod report;
 mod sampling;
@@ -51,6 +52,7 @@ pub use names::{NameStyle, abbreviated};
 pub use overhead::ratio;
 pub use overhead::{Governed, Overhead, ProbeProgram, ProgramTime, Spent, Traps};
 pub use quantity::{Direction, Measure, Quantity, Unit};
+pub use reason::{Measured, Reached, Reason};
 pub use region::RegionKind;
 pub use report::unix_nanoseconds;
 pub use report::{

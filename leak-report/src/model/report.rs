@@ -15,8 +15,8 @@ use super::dictionary::{Frames, Import};
 use super::{
     Ages, Amount, BlockList, Change, Completeness, Dictionary, Direction, EndGroup, Estimate, Events,
     Excerpts, FrameRef, Held, InstanceEnd, Judgement, KernelFacts, Location, Losses, Makeup, ModuleId,
-    ModuleRef, ModuleSteps, NameStyle, Order, Overhead, OwnMemory, Parts, PathId, Quantity, RegionKind,
-    Sampling, Source, Suspicion, TextId, Verdict,
+    ModuleRef, ModuleSteps, NameStyle, Order, Overhead, OwnMemory, Parts, PathId, Quantity, Reason,
+    RegionKind, Sampling, Source, Suspicion, TextId, Verdict,
 };
 
 /// Contents of one report.
@@ -28,6 +28,9 @@ pub struct Report {
     pub read_at: SystemTime,
     /// Time since the attach.
     pub elapsed: Duration,
+    /// Reason for which it was made, if conditions decide that.
+    #[serde(default)]
+    pub reason: Option<Reason>,
     /// Method of walking stacks.
     pub unwind: Unwind,
     /// Number of stacks that formats for people show.
@@ -129,6 +132,7 @@ impl Report {
             time: self.time,
             read_at: self.read_at,
             elapsed: self.elapsed,
+            reason: self.reason.clone(),
             unwind: self.unwind,
             top: self.top,
             names: self.names,

@@ -9,6 +9,7 @@ mod holders;
 mod makeup;
 mod memory;
 mod overhead;
+mod reason;
 mod recent;
 mod verdict;
 
@@ -38,6 +39,7 @@ use crate::model::{CALLS, Events, FrameRef, LOSSES, Losses, ModuleId, ModuleRef,
 use crate::model::{InlinedFrame, InstanceEnd, RegionKind, abbreviated};
 use crate::model::{Location, Report, TargetFacts};
 
+use reason::ReasonJson;
 use recent::{RecentJson, StackRecentJson};
 pub use verdict::JudgementJson;
 use verdict::VerdictJson;
@@ -99,6 +101,9 @@ struct ReportJson<'a> {
     memleak: &'static str,
     unwind: &'static str,
     duration_ns: u64,
+    /// Only with conditions (`--report-when`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<ReasonJson<'a>>,
     source: &'static str,
     sampling: Option<SamplingJson>,
     /// Only with `--perf-max-stack-depth`.
@@ -353,6 +358,7 @@ impl<'a> ReportJson<'a> {
                 Unwind::Fp => "fp",
             },
             duration_ns: u64::try_from(report.elapsed.as_nanos()).unwrap_or(u64::MAX),
+            reason: report.reason.as_ref().map(ReasonJson::from),
             source: report.source.name(),
             sampling: SamplingJson::of(report.sampling),
             max_stack_depth: report.depth,

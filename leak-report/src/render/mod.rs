@@ -23,6 +23,7 @@ mod libbpf;
 mod makeup;
 mod memory;
 mod modules;
+mod occasion;
 mod order;
 mod otlp;
 mod overhead;
@@ -112,6 +113,11 @@ pub trait ReportSink {
     fn poll(&mut self, read_vitals: &mut dyn FnMut() -> anyhow::Result<Vitals>) -> anyhow::Result<()> {
         _ = read_vitals;
         Ok(())
+    }
+
+    /// Called several times a second before the trace begins, while it is waited for, as `text` says.
+    fn waiting(&mut self, text: &str) {
+        _ = text;
     }
 
     /// Called before a report is made, which can take a while; `is_last` if it is the last of the trace.

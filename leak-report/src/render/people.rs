@@ -16,7 +16,7 @@ use super::health::{self, counted, percent, short_size, size};
 use super::holders::holder_lines;
 use super::paths::Paths;
 use super::text::{FrameStyle, via};
-use super::{blocks, estimates, makeup, recent, verdict};
+use super::{blocks, estimates, makeup, occasion, recent, verdict};
 use crate::model::printable::Printable;
 use crate::model::{Amount, Estimate, InstanceEnd, Sampling, SiteKey, StackRef, StepStacks};
 use crate::model::{Report, Stack};
@@ -61,6 +61,9 @@ impl People {
         let ranked = report.ranked();
         let total: Estimate = ranked.iter().map(|stack| stack.shown_estimate()).sum();
         self.line(&header(report, total, ranked.len()), "", out)?;
+        for line in occasion::lines(report) {
+            self.line(&line, "  ", out)?;
+        }
         let shown = ranked.get(..report.top).unwrap_or(&ranked);
         table::write(shown, report, self.screen, out)?;
         if let Some(left_out) = ranked.get(shown.len()..).filter(|rest| !rest.is_empty()) {

@@ -2,11 +2,11 @@
 
 use std::io::{self, Write};
 
-use super::estimates;
 use super::health::{counted, percent, short_size, size};
 use super::people::subject;
 use super::titles::{process_mark, title};
 use super::verdict;
+use super::{estimates, occasion};
 use crate::model::Report;
 use crate::model::leak::Suspicion;
 use crate::model::owner::callers;
@@ -29,6 +29,9 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         report.time,
         subject(report)
     )?;
+    for line in occasion::lines(report) {
+        writeln!(out, "  {line}")?;
+    }
     let Amount { bytes, blocks } = all.amount;
     for (label, value) in [
         ("Outstanding", size(bytes)),

@@ -163,6 +163,7 @@ pub fn report(stacks: Vec<Stack>) -> Report {
         },
         read_at: UNIX_EPOCH + Duration::from_secs(1_700_000_000),
         elapsed: Duration::from_millis(12_345),
+        reason: None,
         unwind: Unwind::Dwarf,
         source: Source::default(),
         sampling: Sampling::All,

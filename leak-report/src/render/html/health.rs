@@ -9,7 +9,7 @@ use crate::model::Report;
 use crate::model::leak::{EndGroup, ModuleSteps};
 use crate::model::{ModuleId, OwnMemory};
 use crate::render::health::{call_lines, lost_lines, python_line, unseen_lines};
-use crate::render::{estimates, kernel, overhead, regions, suppressed};
+use crate::render::{estimates, kernel, occasion, overhead, regions, suppressed};
 
 /// Maximum number of rows of each table; seldom are there more than twenty.
 const MAX_ROWS: usize = 300;
@@ -17,6 +17,8 @@ const MAX_ROWS: usize = 300;
 /// Facts on the trace as a whole.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Health {
+    /// Text on why the report was made, one line each.
+    occasion: Vec<String>,
     /// Text, one line each.
     calls: Vec<String>,
     sampling: Vec<String>,
@@ -110,6 +112,7 @@ impl Health {
             kernel_bytes,
         } = report.own;
         Self {
+            occasion: shown(occasion::lines(report)),
             calls: shown(call_lines(report)),
             sampling: shown(estimates::sampling_lines(report)),
             overhead: shown(overhead::lines(report)),

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::model::{Amount, BlockList, ListedBlock, Sampling, Stack, Symbolized, Weight};
+use crate::model::{Measured, Reached, Reason};
 use crate::samples;
 use std::time::Duration;
 use unwind_tables::addr::Avma;
@@ -27,6 +28,33 @@ fn with_blocks() -> Report {
         left_out: 1,
     });
     report
+}
+
+/// Text for people says below its first line why it was made; a hostile condition of a recording cannot add lines.
+#[test]
+fn text_of_reasons() {
+    let condition = "rss>1MiB\n\u{1b}[2J".to_owned();
+    let reached = Reached {
+        condition,
+        value: Measured::Bytes(3 << 19),
+        pid: Some(7),
+    };
+    let mut report = full();
+    for (reason, expected) in [
+        (
+            Reason::Conditions(vec![reached]),
+            "\n  Reported because rss>1MiB\\n\\u{1b}[2J: 1.5 MiB in process 7\n",
+        ),
+        (Reason::End, "\n  Reported because the trace ended\n"),
+    ] {
+        report.reason = Some(reason);
+        for format in [Format::Text, Format::Summary] {
+            let text = rendered(&report, format);
+            assert!(text.contains(expected), "{text}");
+        }
+    }
+    report.reason = None;
+    assert!(!rendered(&report, Format::Text).contains("Reported"));
 }
 
 /// Blocks are listed below the facts on their stack, and those omitted are counted.

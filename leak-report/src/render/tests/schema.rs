@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use unwind_tables::walk::LeftOut;
 
 use super::*;
-use crate::model::{Amount, Unheld, Unjudged};
+use crate::model::{Amount, Measured, Reached, Reason, Unheld, Unjudged};
 
 /// Reports with all fields, of samples, without stacks, with a verdict, and with holders match the schema.
 #[test]
@@ -18,12 +18,23 @@ fn made_reports_match_the_schema() {
         after: 1,
         frames: 3488,
     });
+    let reached = |value, pid| Reached {
+        condition: "rss>1GiB".to_owned(),
+        value,
+        pid,
+    };
     let sampled = Report {
         sampling: Sampling::Bytes(4096),
+        reason: Some(Reason::Conditions(vec![
+            reached(Measured::Bytes(1 << 31), Some(7)),
+            reached(Measured::Percent(80.5), Some(7)),
+            reached(Measured::BytesPerSecond(-1.5), None),
+        ])),
         ..everything.clone()
     };
     let nothing = Report {
         stacks: Vec::new(),
+        reason: Some(Reason::End),
         ..everything.clone()
     };
     let mut judged = crate::samples::judged();

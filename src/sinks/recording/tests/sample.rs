@@ -10,9 +10,9 @@ use leak_report::model::leak::{Change, Order, Suspicion};
 use leak_report::model::{
     AGE_BOUNDS, Ages, Amount, BlockList, Compared, Estimate, Frame, FrameId, Gap, Governed, Hidden,
     InlinedFrame, Inside, InstanceEnd, Judgement, KernelFacts, KindTotals, ListedBlock, Location, Losses,
-    Measure, ModuleId, Overhead, Parts, Place, ProbeProgram, ProgramTime, Quantity, RegionKind, Report,
-    Sampling, Spent, Spread, StackRecent, Symbol, Symbolized, TargetFacts, TimeOfDay, Traps, Unheld, Unit,
-    Unjudged, Weight,
+    Measure, Measured, ModuleId, Overhead, Parts, Place, ProbeProgram, ProgramTime, Quantity, Reached,
+    Reason, RegionKind, Report, Sampling, Spent, Spread, StackRecent, Symbol, Symbolized, TargetFacts,
+    TimeOfDay, Traps, Unheld, Unit, Unjudged, Weight,
 };
 use leak_report::samples;
 
@@ -91,6 +91,11 @@ pub(super) fn rich() -> Report {
         inside: Inside::ALL.map(|form| (form, estimate(3).amount)).into(),
         unheld: [(Unheld::Time, 2)].into(),
     });
+    report.reason = Some(Reason::Conditions(vec![Reached {
+        condition: "growth>1MiB/min".to_owned(),
+        value: Measured::BytesPerSecond(17_476.3),
+        pid: None,
+    }]));
     targets(&mut report);
     stacks(&mut report);
     report.losses = Losses {

@@ -48,8 +48,8 @@ class About {
 
   /** What is summed up, left out, cut or estimated. */
   #notices() {
-    const { data, sites, last } = this.trace;
-    const notices = [];
+    const { data, health, sites, last } = this.trace;
+    const notices = [...(health?.occasion ?? [])];
     const merged = sites.filter((site) => site.merged > 0);
     if (merged.length > 0) {
       const number = sumOf(merged, (site) => site.merged);
