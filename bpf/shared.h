@@ -229,6 +229,8 @@ enum instance_end {
 	INSTANCE_EXECED = 2,
 	/* It runs, and is not traced any more. */
 	INSTANCE_LEFT = 3,
+	/* The kernel killed it for lack of memory. */
+	INSTANCE_OUT_OF_MEMORY = 4,
 };
 
 /* An instance, by its number. All fields but `end` are written when it begins. */

@@ -30,11 +30,13 @@ struct signal_struct___read {
 	struct {
 		int counter;
 	} live;
+	struct mm_struct___read *oom_mm;
 } __attribute__((preserve_access_index));
 
 struct task_struct___read {
 	int pid;
 	int tgid;
+	int exit_code;
 	struct mm_struct___read *mm;
 	struct signal_struct___read *signal;
 } __attribute__((preserve_access_index));
@@ -240,6 +242,19 @@ static __always_inline void process_executes(bool by_other_thread)
 	end_instance(instance_of(owner), INSTANCE_EXECED);
 }
 
+/* Signal by which the kernel kills, and the bits of an exit code that are a signal. */
+#define SIGNAL_KILL 9
+#define EXIT_SIGNAL 0x7f
+
+/*
+ * Returns whether the kernel has chosen the process of an ending task to be killed for lack of memory. That sets `oom_mm` for good
+ * (mark_oom_victim, since 4.9), also in a process that was ending by itself.
+ */
+static __always_inline bool is_out_of_memory(struct task_struct___read *task)
+{
+	return task->signal->oom_mm && (task->exit_code & EXIT_SIGNAL) == SIGNAL_KILL;
+}
+
 /* Handles the end of the current thread, and that of its process if it is the last one. */
 static __always_inline void thread_exits(void)
 {
@@ -255,7 +270,7 @@ static __always_inline void thread_exits(void)
 	bpf_map_delete_elem(&owners, &tgid);
 	if (!owner || process_at(slot)->tgid != tgid)
 		return;
-	end_instance(instance_of(owner), INSTANCE_EXITED);
+	end_instance(instance_of(owner), is_out_of_memory(task) ? INSTANCE_OUT_OF_MEMORY : INSTANCE_EXITED);
 	close_slot(slot);
 }
 

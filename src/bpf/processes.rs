@@ -245,6 +245,7 @@ impl Processes {
             (instance_end::INSTANCE_EXITED, InstanceEnd::Exited),
             (instance_end::INSTANCE_EXECED, InstanceEnd::Execed),
             (instance_end::INSTANCE_LEFT, InstanceEnd::Left),
+            (instance_end::INSTANCE_OUT_OF_MEMORY, InstanceEnd::OutOfMemory),
         ]
         .into_iter()
         .find_map(|(known, meaning)| (known.0 == end).then_some(meaning))

@@ -12,6 +12,7 @@ pub mod halt;
 pub mod history;
 mod hotspot;
 pub mod kept;
+pub mod kernel_log;
 pub mod launch;
 mod linking;
 mod mapped_file;

@@ -9,6 +9,7 @@ use anyhow::{Context, bail};
 
 use super::calls::{self, CallTracer};
 use super::kernel_report::{Facts, caller, report};
+use super::lack;
 use super::reports::{Traced, make_reports};
 use super::since::Since;
 use super::{KernelConfig, TraceConfig, View};
@@ -43,6 +44,7 @@ pub(super) fn run(
     reports: &mut dyn ReportSink,
 ) -> anyhow::Result<()> {
     preflight::check_kernel_mode()?;
+    lack::survive();
     let events = KernelEvents::read()?;
     if kernel.percpu && !events.has_percpu() {
         bail!("this kernel has no tracepoint percpu:percpu_alloc_percpu: leave out --percpu");

@@ -80,6 +80,7 @@ fn kernel_as_target() -> TargetFacts {
         comm: "kernel".to_owned(),
         exe: None,
         ended: None,
+        lack: None,
         memory: None,
     }
 }

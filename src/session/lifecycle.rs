@@ -11,6 +11,7 @@ use anyhow::Context;
 use unwind_tables::addr::Avma;
 
 use super::attachments::Attachments;
+use super::lack::LackWatch;
 use super::live::Live;
 use super::process::Process;
 use super::reload::Reloads;
@@ -39,6 +40,7 @@ pub(super) struct Lifecycle {
     forget_not_before: Option<Instant>,
     /// Time at which to look again for ends that the kernel side has missed.
     next_look: Option<Instant>,
+    pub(super) lack: LackWatch,
 }
 
 impl Live<'_> {
@@ -112,6 +114,7 @@ impl Live<'_> {
 
     fn begin(&mut self, instance: Instance) {
         let (number, origin, by_other_thread) = (instance.number, instance.origin, instance.by_other_thread);
+        self.lifecycle.lack.begin(instance.pid);
         let is_live = || self.kernel.processes.ended(number).is_none();
         // Checked again: it may have executed another program meanwhile, of the same name.
         let target = is_live()
@@ -152,13 +155,18 @@ impl Live<'_> {
             return;
         };
         let (comm, pid) = (&process.facts.comm, process.facts.pid);
-        if process.is_given && end == InstanceEnd::Exited {
+        let is_killed = end == InstanceEnd::OutOfMemory;
+        let lack = is_killed.then(|| self.lifecycle.lack.of(pid));
+        if let Some(lack) = &lack {
+            tracing::warn!("the kernel killed {comm} ({pid}) for lack of memory: {lack}");
+        } else if process.is_given && end == InstanceEnd::Exited {
             tracing::info!("{comm} ({pid}) has exited");
         } else if end == InstanceEnd::Left {
             tracing::info!("{comm} ({pid}) is no longer traced: it does not match any more");
         } else {
             tracing::debug!("{comm} ({pid}) has ended: {end:?}");
         }
+        process.facts.lack = lack;
         process.end(end);
         self.lifecycle.to_forget = true;
     }

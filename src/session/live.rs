@@ -282,6 +282,7 @@ impl<'obj> Live<'obj> {
     }
 
     fn begin_opened(&mut self, target: Target) -> anyhow::Result<u32> {
+        self.lifecycle.lack.begin(target.pid());
         let begun = self.kernel.processes.begin(target.pid());
         let instance = begun
             .context("cannot name it to the kernel side")?

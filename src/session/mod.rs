@@ -17,6 +17,7 @@ mod held;
 mod hook;
 mod kernel_mode;
 mod kernel_report;
+mod lack;
 mod lifecycle;
 mod live;
 mod members;
@@ -172,8 +173,9 @@ impl<'obj> Session<'obj> {
             let command = &words.join(" ");
             on_stage(&Stage::Started { command, pid })?;
         }
-        // Only after the program is started, which would inherit the raised limit.
+        // Only after the program is started, which would inherit both.
         allow_open_files();
+        lack::survive();
         let prepared = prepare(config, started)?;
         let symbolizer = Symbolizer::new(debug_roots(&prepared.targets)).with_servers(servers);
         let pids: Vec<_> = prepared.targets.iter().map(Target::pid).collect();
@@ -259,7 +261,12 @@ impl<'obj> Session<'obj> {
         };
         let mut given = self.live.processes.values().filter(|process| process.is_given);
         // The kernel side sees the exit before this process, the parent, is notified: only then is it worth waiting.
-        let has_exited = given.any(|process| process.ended == Some(InstanceEnd::Exited));
+        let has_exited = given.any(|process| {
+            matches!(
+                process.ended,
+                Some(InstanceEnd::Exited | InstanceEnd::OutOfMemory)
+            )
+        });
         let end = if has_exited || self.live.is_held {
             program.wait()
         } else {

@@ -89,6 +89,7 @@ fn facts(instance: &Instance, target: Option<&Target>) -> TargetFacts {
         comm,
         exe: exe.map(|target| target.exe().to_string_lossy().into_owned()),
         ended: None,
+        lack: None,
         memory: None,
     }
 }

@@ -32,18 +32,25 @@ impl Cgroup {
     /// Makes a cgroup whose processes have at most this many bytes of memory together, and no swap.
     #[track_caller]
     pub fn with_memory_limit(name: &str, bytes: u64) -> Self {
-        let (mount, limit) = memory_controller();
+        let (mount, _) = memory_controller();
         let cgroup = Self::make(&mount, name);
-        cgroup.set(limit, &bytes.to_string());
+        cgroup.limit_to(bytes);
+        cgroup
+    }
+
+    /// Sets the limit, which is lower than that before, or the first.
+    #[track_caller]
+    pub fn limit_to(&self, bytes: u64) {
+        let (_, limit) = memory_controller();
+        self.set(limit, &bytes.to_string());
         let swap = match limit {
             "memory.max" => ("memory.swap.max", "0".to_owned()),
             _ => ("memory.memsw.limit_in_bytes", bytes.to_string()),
         };
         // Not there on a machine without swap.
-        if cgroup.path.join(swap.0).exists() {
-            cgroup.set(swap.0, &swap.1);
+        if self.path.join(swap.0).exists() {
+            self.set(swap.0, &swap.1);
         }
-        cgroup
     }
 
     #[track_caller]

@@ -47,6 +47,7 @@ pub fn target(pid: u32, comm: &str) -> TargetFacts {
         comm: comm.to_owned(),
         exe: Some(format!("/opt/{comm}")),
         ended: None,
+        lack: None,
         memory: None,
     }
 }

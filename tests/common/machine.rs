@@ -23,6 +23,8 @@ pub enum Feature {
     Tracefs,
     /// Type information of the kernel.
     Btf,
+    /// `CAP_SYS_RESOURCE`, by which a process has the kernel kill others first.
+    LowerOomScores,
 }
 
 /// Returns whether the machine lacks a feature, in which case the test has to return. Prints a note, captured or not.
@@ -71,6 +73,9 @@ fn probe(feature: Feature) -> Result<(), String> {
             )
         }
         Feature::Tracefs => tracefs::mount(),
+        Feature::LowerOomScores => {
+            succeeds(Command::new("sh").args(["-ec", "echo -1 > /proc/self/oom_score_adj"]))
+        }
         Feature::Btf => match Path::new("/sys/kernel/btf/vmlinux").exists() {
             true => Ok(()),
             false => Err("there is no /sys/kernel/btf/vmlinux".to_owned()),

@@ -24,6 +24,7 @@ mod makeup;
 mod members;
 mod mmap;
 mod musl;
+mod out_of_memory;
 mod overhead;
 mod own_memory;
 mod preloaded;

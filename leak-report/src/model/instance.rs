@@ -12,6 +12,8 @@ pub enum InstanceEnd {
     Execed,
     /// The process runs on, and is not one of those that are traced any more.
     Left,
+    /// The kernel killed the process for lack of memory.
+    OutOfMemory,
 }
 
 impl InstanceEnd {
@@ -21,6 +23,7 @@ impl InstanceEnd {
             Self::Exited => "exited",
             Self::Execed => "exec",
             Self::Left => "left",
+            Self::OutOfMemory => "out_of_memory",
         }
     }
 }

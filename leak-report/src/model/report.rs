@@ -14,8 +14,8 @@ use super::amount::is_default;
 use super::dictionary::{Frames, Import};
 use super::{
     Ages, Amount, BlockList, Change, Completeness, Dictionary, Direction, EndGroup, Estimate, Events,
-    Excerpts, FrameRef, Held, InstanceEnd, Judgement, KernelFacts, Location, Losses, Makeup, ModuleId,
-    ModuleRef, ModuleSteps, NameStyle, Order, Overhead, OwnMemory, Parts, PathId, Quantity, Reason,
+    Excerpts, FrameRef, Held, InstanceEnd, Judgement, KernelFacts, Location, Losses, Makeup, MemoryLack,
+    ModuleId, ModuleRef, ModuleSteps, NameStyle, Order, Overhead, OwnMemory, Parts, PathId, Quantity, Reason,
     RegionKind, Sampling, Source, Suspicion, TextId, Verdict,
 };
 
@@ -200,6 +200,9 @@ pub struct TargetFacts {
     pub exe: Option<String>,
     /// Event that ended it; `None` while it runs.
     pub ended: Option<InstanceEnd>,
+    /// Memory that was short when the kernel killed it for that; `None` if it did not.
+    #[serde(default)]
+    pub lack: Option<MemoryLack>,
     /// Breakdown of its resident memory; `None` if it has ended or the memory could not be read.
     pub memory: Option<Parts>,
 }

@@ -111,6 +111,7 @@ mod tests {
             comm: comm.to_owned(),
             exe: exe.map(Into::into),
             ended: None,
+            lack: None,
             memory: None,
         }
     }

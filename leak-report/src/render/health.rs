@@ -90,6 +90,7 @@ fn render_targets(report: &Report, out: &mut dyn Write) -> io::Result<()> {
             Some(InstanceEnd::Exited) => ", exited",
             Some(InstanceEnd::Execed) => ", replaced by exec",
             Some(InstanceEnd::Left) => ", no longer traced",
+            Some(InstanceEnd::OutOfMemory) => ", killed for lack of memory",
         };
         let text = format!(
             "{} {} ({}){end}",

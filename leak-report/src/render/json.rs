@@ -6,6 +6,7 @@
 mod amount;
 mod bounded;
 mod holders;
+mod lack;
 mod makeup;
 mod memory;
 mod overhead;
@@ -26,6 +27,7 @@ use unwind_tables::walk::{End, FoundBy, LeftOut, Unwind};
 use amount::{AmountJson, SamplingJson};
 use bounded::OthersJson;
 use holders::HeldJson;
+use lack::LackJson;
 use makeup::MakeupJson;
 use memory::{MemoryJson, OwnJson};
 use overhead::OverheadJson;
@@ -142,6 +144,9 @@ struct TargetJson<'a> {
     instance: u32,
     parent: Option<u32>,
     ended: Option<&'static str>,
+    /// Only if it was killed for that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lack: Option<LackJson<'a>>,
     memory: Option<MemoryJson>,
 }
 
@@ -468,6 +473,7 @@ impl<'a> TargetJson<'a> {
             instance: target.instance,
             parent: target.parent,
             ended: target.ended.map(InstanceEnd::name),
+            lack: target.lack.as_ref().map(LackJson::from),
             memory: target
                 .memory
                 .map(|parts| MemoryJson::of(parts, report.tracked_error(target.instance))),

@@ -68,6 +68,7 @@ mod tests {
             comm: String::new(),
             exe: None,
             ended: None,
+            lack: None,
             memory: Some(Parts {
                 rss: 3 << 20,
                 tracked: 2 << 20,

@@ -175,6 +175,7 @@ pub(super) fn subject(report: &Report) -> String {
                 Some(InstanceEnd::Exited) => ", exited",
                 Some(InstanceEnd::Execed) => ", replaced by exec",
                 Some(InstanceEnd::Left) => ", no longer traced",
+                Some(InstanceEnd::OutOfMemory) => ", killed for lack of memory",
             };
             format!("{} ({}{end})", Printable(&target.comm), target.pid)
         }
@@ -270,5 +271,8 @@ fn process(stack: StackRef<'_>) -> String {
         Some(InstanceEnd::Exited) => format!("process {pid}, held when it exited"),
         Some(InstanceEnd::Execed) => format!("process {pid}, held when its program was replaced by exec"),
         Some(InstanceEnd::Left) => format!("process {pid}, held when it was last traced"),
+        Some(InstanceEnd::OutOfMemory) => {
+            format!("process {pid}, held when it was killed for lack of memory")
+        }
     }
 }

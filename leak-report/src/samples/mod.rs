@@ -180,6 +180,7 @@ pub fn report(stacks: Vec<Stack>) -> Report {
             instance: 1,
             parent: None,
             ended: None,
+            lack: None,
             memory: None,
             comm: "leaker".to_owned(),
             exe: Some("/opt/leaker".into()),

@@ -39,13 +39,17 @@ pub struct MemoryUsage {
 
 /// A mounted hierarchy with the memory controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Hierarchy {
+pub(super) struct Hierarchy {
     root: String,
     point: PathBuf,
     is_unified: bool,
 }
 
 impl Hierarchy {
+    pub(super) fn is_unified(&self) -> bool {
+        self.is_unified
+    }
+
     /// All hierarchies of a mountinfo file.
     fn all(mountinfo: &str) -> Vec<Self> {
         let mounts = mountinfo.lines().filter_map(Mount::parse);
@@ -61,7 +65,7 @@ impl Hierarchy {
 
     /// The cgroup at `path` and those that it is in, up to the root of the mount: paths and directories. The root of the whole
     /// hierarchy has no limit; that of a container's may have one.
-    fn upwards(&self, path: &str) -> Vec<(String, PathBuf)> {
+    pub(super) fn upwards(&self, path: &str) -> Vec<(String, PathBuf)> {
         let below = match self.root.as_str() {
             "/" => path.strip_prefix('/'),
             root => relative(path, root),
@@ -120,12 +124,12 @@ impl Hierarchy {
     }
 }
 
-fn number(directory: &Path, name: &str) -> Option<u64> {
+pub(super) fn number(directory: &Path, name: &str) -> Option<u64> {
     read(&directory.join(name))?.trim().parse().ok()
 }
 
 /// Reads a small file; `None` if it is not there.
-fn read(path: &Path) -> Option<String> {
+pub(super) fn read(path: &Path) -> Option<String> {
     let mut text = String::new();
     let file = File::open(path).ok()?;
     file.take(MAX_BYTES).read_to_string(&mut text).ok()?;
@@ -142,11 +146,19 @@ pub struct MemoryLimits {
 impl MemoryLimits {
     /// Finds where cgroups are mounted.
     pub fn new() -> Self {
-        let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        Self::of_mounts(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
+    }
+
+    /// Limits of the cgroups that a mountinfo file names.
+    pub(super) fn of_mounts(mountinfo: &str) -> Self {
         Self {
-            hierarchies: Hierarchy::all(&mountinfo),
+            hierarchies: Hierarchy::all(mountinfo),
             known: HashMap::new(),
         }
+    }
+
+    pub(super) fn hierarchies(&self) -> &[Hierarchy] {
+        &self.hierarchies
     }
 
     /// Forgets what was read, so that it is read again.
@@ -229,10 +241,7 @@ mod tests {
             "1 1 0:1 /docker {at}/2 rw - cgroup2 cgroup2 rw\n2 1 0:2 / {at}/1 rw - cgroup cgroup rw,memory\n\
              3 1 0:3 / {at}/none rw - cgroup cgroup rw,cpu\n"
         );
-        let mut limits = MemoryLimits {
-            hierarchies: Hierarchy::all(&mountinfo),
-            known: HashMap::new(),
-        };
+        let mut limits = MemoryLimits::of_mounts(&mountinfo);
         assert_eq!(limits.hierarchies.len(), 2);
         let limit = |cgroup: &str, limit, room| {
             let cgroup = cgroup.to_owned();

@@ -8,6 +8,7 @@ mod container;
 mod limit;
 mod name;
 mod nothing;
+mod reached;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;

@@ -85,6 +85,12 @@ fn facts(site: &Site, sample: Option<&Sample>) -> String {
         Some(InstanceEnd::Left) => {
             facts.push(format!("held by process {} when it was last traced", site.pid))
         }
+        Some(InstanceEnd::OutOfMemory) => {
+            facts.push(format!(
+                "held by process {} when it was killed for lack of memory",
+                site.pid
+            ));
+        }
         Some(InstanceEnd::Execed) => facts.push(format!("held by process {} at its exec", site.pid)),
     }
     facts.join(", ")

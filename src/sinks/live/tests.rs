@@ -77,6 +77,7 @@ pub(super) fn target(pid: u32, comm: &str) -> TargetFacts {
         comm: comm.to_owned(),
         exe: None,
         ended: None,
+        lack: None,
         memory: None,
     }
 }

@@ -17,7 +17,7 @@ use crate::allocator::FUNCTIONS;
 use leak_report::model::RegionCall;
 use leak_report::model::dictionary::{Import, Renumbering};
 use leak_report::model::leak::kernel_frames::Kind;
-use leak_report::model::{Dictionary, Report, Stack, Text, TextKind};
+use leak_report::model::{Dictionary, MemoryLack, Report, Stack, Text, TextKind};
 
 /// Sections that linkers make, whose names say nothing.
 const USUAL_SECTIONS: [&str; 6] = [".data", ".bss", ".data.rel.ro", ".tdata", ".tbss", ".got"];
@@ -88,6 +88,9 @@ impl Anonymizer {
     /// Replaces the names outside the dictionary.
     fn replace_names(&self, report: &mut Report) {
         for target in &mut report.targets {
+            if let Some(MemoryLack::Cgroup(reached)) = &mut target.lack {
+                reached.cgroup = self.name("cgroup", &reached.cgroup);
+            }
             target.comm = self.name("process", &target.comm);
             if let Some(exe) = &mut target.exe
                 && let Some(replaced) = self.path(exe)

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::model::{Amount, BlockList, ListedBlock, Sampling, Stack, Symbolized, Weight};
-use crate::model::{Measured, Reached, Reason};
+use crate::model::{InstanceEnd, Measured, MemoryLack, Reached, Reason};
 use crate::samples;
 use std::time::Duration;
 use unwind_tables::addr::Avma;
@@ -55,6 +55,28 @@ fn text_of_reasons() {
     }
     report.reason = None;
     assert!(!rendered(&report, Format::Text).contains("Reported"));
+}
+
+/// Text for people says below its first line who was killed for lack of memory: of many, the first.
+#[test]
+fn text_of_kills() {
+    let mut report = full();
+    report.targets[0].ended = Some(InstanceEnd::OutOfMemory);
+    report.targets[0].lack = Some(MemoryLack::System);
+    let line = "The kernel killed leaker (4242) for lack of memory: the system's memory was short";
+    let text = rendered(&report, Format::Text);
+    assert!(
+        text.contains("leaker (4242, killed for lack of memory), 12.3 s: "),
+        "{text}"
+    );
+    assert!(text.lines().nth(1) == Some(&format!("  {line}")), "{text}");
+    report.targets = vec![report.targets[0].clone(); 7];
+    let text = rendered(&report, Format::Summary);
+    assert_eq!(text.matches("The kernel killed leaker").count(), 5, "{text}");
+    assert!(
+        text.contains("\n  And 2 more processes killed for lack of memory\n"),
+        "{text}"
+    );
 }
 
 /// Blocks are listed below the facts on their stack, and those omitted are counted.

@@ -6,7 +6,9 @@ use std::process::{Command, Stdio};
 use unwind_tables::walk::LeftOut;
 
 use super::*;
-use crate::model::{Amount, Measured, Reached, Reason, Unheld, Unjudged};
+use crate::model::{
+    Amount, InstanceEnd, Measured, MemoryLack, Reached, ReachedLimit, Reason, Unheld, Unjudged,
+};
 
 /// Reports with all fields, of samples, without stacks, with a verdict, and with holders match the schema.
 #[test]
@@ -23,6 +25,13 @@ fn made_reports_match_the_schema() {
         value,
         pid,
     };
+    everything.targets[0].ended = Some(InstanceEnd::OutOfMemory);
+    everything.targets[0].lack = Some(MemoryLack::Cgroup(ReachedLimit {
+        cgroup: "/a".to_owned(),
+        limit: Some(1 << 30),
+        peak: None,
+        kills: Some(1),
+    }));
     let sampled = Report {
         sampling: Sampling::Bytes(4096),
         reason: Some(Reason::Conditions(vec![
@@ -32,11 +41,12 @@ fn made_reports_match_the_schema() {
         ])),
         ..everything.clone()
     };
-    let nothing = Report {
+    let mut nothing = Report {
         stacks: Vec::new(),
         reason: Some(Reason::End),
         ..everything.clone()
     };
+    nothing.targets[0].lack = Some(MemoryLack::System);
     let mut judged = crate::samples::judged();
     judged.losses.causes.clear();
     if let Some(judgement) = &mut judged.judgement {

@@ -10,9 +10,9 @@ use leak_report::model::leak::{Change, Order, Suspicion};
 use leak_report::model::{
     AGE_BOUNDS, Ages, Amount, BlockList, Compared, Estimate, Frame, FrameId, Gap, Governed, Hidden,
     InlinedFrame, Inside, InstanceEnd, Judgement, KernelFacts, KindTotals, ListedBlock, Location, Losses,
-    Measure, Measured, ModuleId, Overhead, Parts, Place, ProbeProgram, ProgramTime, Quantity, Reached,
-    Reason, RegionKind, Report, Sampling, Spent, Spread, StackRecent, Symbol, Symbolized, TargetFacts,
-    TimeOfDay, Traps, Unheld, Unit, Unjudged, Weight,
+    Measure, Measured, MemoryLack, ModuleId, Overhead, Parts, Place, ProbeProgram, ProgramTime, Quantity,
+    Reached, ReachedLimit, Reason, RegionKind, Report, Sampling, Spent, Spread, StackRecent, Symbol,
+    Symbolized, TargetFacts, TimeOfDay, Traps, Unheld, Unit, Unjudged, Weight,
 };
 use leak_report::samples;
 
@@ -28,7 +28,8 @@ const GAPS: [Gap; 8] = [
 ];
 
 /// Names in these reports that an anonymized recording must not contain.
-pub(super) const NAMES: [&str; 9] = [
+pub(super) const NAMES: [&str; 10] = [
+    "secret_pod",
     "LeakLib",
     "leaker",
     "libplugin",
@@ -135,6 +136,12 @@ fn targets(report: &mut Report) {
         comm: "secret_worker\n".to_owned(),
         exe: Some("/opt/\u{fffd}".to_owned()),
         ended: Some(InstanceEnd::Execed),
+        lack: Some(MemoryLack::Cgroup(ReachedLimit {
+            cgroup: "/pods/secret_pod".to_owned(),
+            limit: Some(1 << 30),
+            peak: Some(u64::MAX),
+            kills: None,
+        })),
         memory: None,
     });
 }

@@ -173,7 +173,7 @@ class HealthView {
         String(pid),
         foreign(comm),
         exe === null ? "executable unknown" : foreign(exe),
-        { exited: "exited", exec: "replaced by exec", left: "no longer traced" }[ended] ?? "runs",
+        { exited: "exited", exec: "replaced by exec", left: "no longer traced", out_of_memory: "killed for lack of memory" }[ended] ?? "runs",
       ]);
     const table = this.#table(["Pid", "Name", "Executable", ""], rows, [0]);
     return this.#card("Processes", table, this.#cut(data.more_processes));

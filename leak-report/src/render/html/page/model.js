@@ -178,7 +178,7 @@ class Trace {
     const process = this.processes[number];
     if (!process || process.pid === null) return "several processes";
     if (this.data.kernel !== null) return "kernel";
-    const ended = { exited: ", exited", exec: ", replaced by exec", left: ", no longer traced" }[process.ended] ?? "";
+    const ended = { exited: ", exited", exec: ", replaced by exec", left: ", no longer traced", out_of_memory: ", killed for lack of memory" }[process.ended] ?? "";
     return `${process.comm} (${process.pid}${ended})`;
   }
 
