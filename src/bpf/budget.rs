@@ -108,7 +108,7 @@ const MEASURED: &[Row] = &[
         AttachPath::Session,
         Walk::Dwarf,
         Sampling::All,
-        4_023,
+        4_696,
     ),
     ("free_entry", AttachPath::Session, Walk::Dwarf, SAMPLED, 6_649),
     (
@@ -166,9 +166,9 @@ const MEASURED: &[Row] = &[
 
 /// Programs that note which memory blocks were freed from: as [`MEASURED`], walks by unwind tables, all blocks.
 const MEASURED_WITH_FREES: &[(&str, AttachPath, u64)] = &[
-    ("allocation_session", AttachPath::Session, 127_533),
+    ("allocation_session", AttachPath::Session, 147_413),
     ("allocation_entry", AttachPath::Multi, 7_983),
-    ("free_entry", AttachPath::Multi, 4_282),
+    ("free_entry", AttachPath::Multi, 4_971),
     ("forget_blocks", AttachPath::Multi, 139),
     ("mmap_ends", AttachPath::Multi, 377),
     ("mremap_ends", AttachPath::Multi, 164),

@@ -108,20 +108,6 @@ impl RecentFacts<'_> {
         self.blocks?.judged()
     }
 
-    /// Sizes, threads and life spans of a site's blocks; `None` if nothing is known of them.
-    fn makeup<M>(&self, site: &Site<M>, processes: SiteProcesses) -> Option<Box<Makeup>> {
-        let outstanding = match processes {
-            // Blocks of ended instances stay in the table for a while.
-            SiteProcesses::Ended => None,
-            SiteProcesses::Running | SiteProcesses::Several => self.blocks,
-        };
-        let makeup = Makeup {
-            freed: site.life_spans,
-            ..outstanding.map_or_else(Makeup::default, |blocks| blocks.makeup(&site.records))
-        };
-        (!makeup.is_empty()).then(|| Box::new(makeup))
-    }
-
     /// Blocks of a site; `None` if no list of blocks was requested.
     pub(super) fn listed<M>(&self, site: &Site<M>) -> Option<BlockList> {
         self.blocks?.listed(&site.records)
@@ -395,6 +381,27 @@ impl<O: Origin> Describer<O> {
         }
     }
 
+    /// Sizes, threads and life spans of a site's blocks; `None` if nothing is known of them.
+    fn makeup(
+        &mut self,
+        site: &Site<O::Module>,
+        processes: SiteProcesses,
+        recently: &RecentFacts<'_>,
+    ) -> Option<Box<Makeup>> {
+        let outstanding = match processes {
+            // Blocks of ended instances stay in the table for a while.
+            SiteProcesses::Ended => None,
+            SiteProcesses::Running | SiteProcesses::Several => recently.blocks,
+        };
+        let text_of = |name: &str| self.dictionary.add_text(TextKind::Thread, name);
+        let outstanding = outstanding.map(|blocks| blocks.makeup(&site.records, text_of));
+        let makeup = Makeup {
+            freed: site.life_spans,
+            ..outstanding.unwrap_or_default()
+        };
+        (!makeup.is_empty()).then(|| Box::new(makeup))
+    }
+
     fn stack(&mut self, site: Site<O::Module>, recently: &RecentFacts<'_>, view: &View) -> Stack {
         let process = self.origin.process(site.instance);
         let (pid, instance) = process.map_or((0, 0), |process| (process.pid, process.instance));
@@ -417,7 +424,7 @@ impl<O: Origin> Describer<O> {
             allocated: site.allocated,
             lost: site.lost,
             finished_walks: site.finished_walks,
-            makeup: recently.makeup(&site, processes),
+            makeup: self.makeup(&site, processes, recently),
             end: site.end,
             end_at: site.end_at.map(|end_at| self.location(end_at)),
             path: self.path(&site),

@@ -1,11 +1,11 @@
 //! Makeup of a stack's blocks: their sizes, the threads that allocated them, and how long freed ones have lived. Pure.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{AGE_BOUNDS, Amount};
+use super::dictionary::Import;
+use super::{AGE_BOUNDS, Amount, TextId};
 
 /// Outstanding blocks of similar size: between two powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,10 +19,10 @@ pub struct SizeClass {
 }
 
 /// Outstanding blocks that threads of one name allocated.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreadBlocks {
-    /// Name of the thread when it allocated; empty if it is not known.
-    pub name: Arc<str>,
+    /// Name of the thread when it allocated; `None` if it is not known.
+    pub name: Option<TextId>,
     /// All of them.
     pub amount: Amount,
 }
@@ -82,8 +82,21 @@ impl Makeup {
         self.sizes.is_empty() && self.threads.is_empty() && self.freed.blocks() == 0
     }
 
-    /// Smallest and largest outstanding block; `None` without blocks.
-    pub fn size_range(&self) -> Option<(u64, u64)> {
-        Some((self.sizes.first()?.smallest, self.sizes.last()?.largest))
+    /// Copies it with the ids of another dictionary.
+    #[must_use]
+    pub fn renumbered(&self, import: &mut Import<'_>) -> Self {
+        let threads = self.threads.iter().map(|thread| ThreadBlocks {
+            name: thread.name.map(|name| import.text(name)),
+            ..*thread
+        });
+        Self {
+            threads: threads.collect(),
+            ..self.clone()
+        }
+    }
+
+    /// Every id of a text.
+    pub fn ids(&self) -> impl Iterator<Item = TextId> {
+        self.threads.iter().filter_map(|thread| thread.name)
     }
 }

@@ -314,6 +314,10 @@ impl Stack {
             path: self.path.map(|path| import.path(path)),
             end_at: self.end_at.map(|at| at.map(|module| import.module(module))),
             held: self.held.as_ref().map(|held| Box::new(held.renumbered(import))),
+            makeup: self
+                .makeup
+                .as_ref()
+                .map(|makeup| Box::new(makeup.renumbered(import))),
             ..self.clone()
         }
     }

@@ -500,7 +500,11 @@ impl<'a> StackJson<'a> {
                 .held
                 .as_ref()
                 .map(|held| HeldJson::of(held, report, stacks)),
-            makeup: stack.get().makeup.as_deref().map(MakeupJson::of),
+            makeup: stack
+                .get()
+                .makeup
+                .as_deref()
+                .map(|makeup| MakeupJson::of(makeup, report)),
             lost: stack.lost.into(),
             finished_in_user_space: stack.finished_walks,
             end: stack.end.name(),

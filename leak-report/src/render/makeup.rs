@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::health::{counted, percent, short_size};
 use super::recent::in_whole_units;
 use crate::model::printable::Printable;
-use crate::model::{LifeSpans, Makeup, SizeClass, StackRef, ThreadBlocks};
+use crate::model::{LifeSpans, Makeup, SizeClass, StackRef, TextId};
 
 /// Maximum number of size classes, and of threads, in a line.
 const MOST: usize = 3;
@@ -16,20 +16,28 @@ pub(super) fn lines(stack: StackRef<'_>) -> Vec<String> {
     let Some(makeup) = stack.get().makeup.as_deref() else {
         return Vec::new();
     };
-    let targets = &stack.report().targets;
-    let own = targets.iter().find(|target| target.instance == stack.instance);
-    outstanding(makeup, own.map(|target| &*target.comm))
+    let report = stack.report();
+    let own = report
+        .targets
+        .iter()
+        .find(|target| target.instance == stack.instance);
+    let name = |name| &*report.dictionary.text(name);
+    outstanding(makeup, own.map(|target| &*target.comm), name)
         .into_iter()
         .chain(freed(&makeup.freed))
         .collect()
 }
 
 /// Sizes and threads of outstanding blocks. Its only thread is not named if it is called as the process, `own`.
-fn outstanding(makeup: &Makeup, own: Option<&str>) -> Option<String> {
+fn outstanding<'a>(makeup: &Makeup, own: Option<&str>, name: impl Fn(TextId) -> &'a str) -> Option<String> {
     let mut line = sizes(&makeup.sizes)?;
-    let is_plain = matches!(&makeup.threads[..], [only] if Some(&*only.name) == own);
-    if !is_plain && !makeup.threads.is_empty() {
-        let _ = write!(line, ", {}", threads(&makeup.threads));
+    let named = makeup.threads.iter();
+    let named: Vec<_> = named
+        .map(|thread| (thread.name.map(&name), thread.amount.bytes))
+        .collect();
+    let is_plain = matches!(named[..], [(only, _)] if only == own);
+    if !is_plain && !named.is_empty() {
+        let _ = write!(line, ", {}", threads(&named));
     }
     Some(line)
 }
@@ -69,18 +77,17 @@ fn range(smallest: u64, largest: u64) -> String {
     }
 }
 
-fn threads(threads: &[ThreadBlocks]) -> String {
-    let whole: u64 = threads.iter().map(|thread| thread.amount.bytes).sum();
-    let name = |thread: &ThreadBlocks| match &*thread.name {
-        "" => "unknown".to_owned(),
-        name => Printable(name).to_string(),
-    };
-    if let [only] = threads {
+/// Threads with the bytes that they hold, most first; `None` is a name that is not known.
+fn threads(threads: &[(Option<&str>, u64)]) -> String {
+    let whole: u64 = threads.iter().map(|(_, bytes)| bytes).sum();
+    let name =
+        |name: Option<&str>| name.map_or_else(|| "unknown".to_owned(), |name| Printable(name).to_string());
+    if let [(only, _)] = *threads {
         return format!("by thread {}", name(only));
     }
     let first = threads.iter().take(MOST);
     let mut parts: Vec<_> = first
-        .map(|thread| format!("{} ({})", name(thread), percent(thread.amount.bytes, whole)))
+        .map(|&(thread, bytes)| format!("{} ({})", name(thread), percent(bytes, whole)))
         .collect();
     if let Some(others) = threads.len().checked_sub(MOST).filter(|&others| others > 0) {
         parts.push(counted(others as u64, "other name"));
@@ -122,7 +129,7 @@ fn age(after: Option<Duration>, bound: Option<Duration>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Amount;
+    use crate::model::{Amount, TextKind, ThreadBlocks};
 
     fn class(smallest: u64, largest: u64, blocks: u64) -> SizeClass {
         let bytes = smallest * blocks;
@@ -133,56 +140,51 @@ mod tests {
         }
     }
 
-    fn thread(name: &str, bytes: u64) -> ThreadBlocks {
-        ThreadBlocks {
-            name: name.into(),
-            amount: Amount { bytes, blocks: 1 },
-        }
-    }
-
     #[test]
-    fn sizes_and_threads() {
-        let line = |sizes: &[SizeClass], threads: &[ThreadBlocks]| {
-            let makeup = Makeup {
-                sizes: sizes.to_vec(),
-                threads: threads.to_vec(),
-                freed: LifeSpans::default(),
-            };
-            outstanding(&makeup, Some("app"))
-        };
-        assert_eq!(line(&[], &[]), None);
-        let all = [class(4096, 4096, 7)];
-        assert_eq!(
-            line(&all, &[thread("app", 1)]).as_deref(),
-            Some("sizes: all 4.0 KiB")
-        );
-        assert_eq!(
-            line(&all, &[thread("worker", 1)]).as_deref(),
-            Some("sizes: all 4.0 KiB, by thread worker")
-        );
+    fn sizes_in_words() {
+        assert_eq!(sizes(&[]), None);
+        let line = |classes: &[SizeClass]| sizes(classes).unwrap();
+        assert_eq!(line(&[class(4096, 4096, 7)]), "sizes: all 4.0 KiB");
+        assert_eq!(line(&[class(16, 31, 2)]), "sizes: 16 B to 31 B");
         let several = [
             class(1, 1, 90),
             class(8, 15, 4),
             class(16, 16, 1),
             class(512, 700, 5),
         ];
-        let threads = [
-            thread("worker", 70),
-            thread("app", 20),
-            thread("", 6),
-            thread("a\u{1b}b", 4),
+        let expected = "sizes: 1 B (90.0%), 8 B to 15 B (4.0%), 512 B to 700 B (5.0%); in all 1 B to 700 B";
+        assert_eq!(line(&several), expected);
+    }
+
+    #[test]
+    fn threads_in_words() {
+        assert_eq!(threads(&[(Some("worker"), 1)]), "by thread worker");
+        let several = [
+            (Some("worker"), 70),
+            (Some("a\u{1b}b"), 20),
+            (None, 6),
+            (Some("app"), 4),
         ];
-        assert_eq!(
-            line(&several, &threads).as_deref(),
-            Some(
-                "sizes: 1 B (90.0%), 8 B to 15 B (4.0%), 512 B to 700 B (5.0%); in all 1 B to 700 B, by threads worker \
-                 (70.0%), app (20.0%), unknown (6.0%), 1 other name"
-            )
-        );
-        assert_eq!(
-            line(&[class(16, 31, 2)], &[]).as_deref(),
-            Some("sizes: 16 B to 31 B")
-        );
+        let expected = "by threads worker (70.0%), a\\u{1b}b (20.0%), unknown (6.0%), 1 other name";
+        assert_eq!(threads(&several), expected);
+    }
+
+    /// The only thread of a stack is named if it is not called as its process.
+    #[test]
+    fn plain_threads_are_not_named() {
+        let id = crate::samples::text_of(TextKind::Thread, "main");
+        let amount = Amount { bytes: 8, blocks: 1 };
+        let makeup = Makeup {
+            sizes: vec![class(8, 8, 1)],
+            threads: vec![ThreadBlocks {
+                name: Some(id),
+                amount,
+            }],
+            freed: LifeSpans::default(),
+        };
+        let line = |own| outstanding(&makeup, Some(own), |_| "main").unwrap();
+        assert_eq!(line("main"), "sizes: all 8 B");
+        assert_eq!(line("app"), "sizes: all 8 B, by thread main");
     }
 
     #[test]

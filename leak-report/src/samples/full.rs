@@ -105,7 +105,7 @@ fn makeup() -> Makeup {
         amount,
     };
     let thread = |name: &str, amount| ThreadBlocks {
-        name: name.into(),
+        name: Some(super::text_of(TextKind::Thread, name)),
         amount,
     };
     Makeup {
@@ -171,20 +171,19 @@ pub fn full() -> Report {
         ),
     ];
     let cut_at = Some(location(&plugin, 0x2000));
+    let outstanding = Amount {
+        bytes: 480,
+        blocks: 12,
+    };
+    let first = Stack {
+        makeup: Some(Box::new(makeup())),
+        ..stack(outstanding, End::Complete, None, complete.clone())
+    };
     let mut report = report(vec![
-        stack(
-            Amount {
-                bytes: 480,
-                blocks: 12,
-            },
-            End::Complete,
-            None,
-            complete.clone(),
-        ),
+        first,
         stack(Amount { bytes: 40, blocks: 1 }, End::NoCfi, cut_at, cut),
         stack(Amount::default(), End::Complete, None, complete),
     ]);
-    report.stacks[0].makeup = Some(Box::new(makeup()));
     report.events.unknown_frees = 3;
     report.events.failed = 1;
     report.losses = Losses {

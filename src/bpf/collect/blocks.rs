@@ -19,7 +19,9 @@ use crate::bpf::types::{block, block_key};
 use crate::bpf::{
     Batch, HashTable, Kernel, KernelTrace, NAME_MASK, Recorded, YoungBlocks, monotonic_nanoseconds,
 };
-use leak_report::model::{BlockList, LifeSpans, Makeup, StackBlocks, Weight, WeightedAmount};
+use leak_report::model::{
+    BlockList, LifeSpans, Makeup, StackBlocks, TextId, ThreadBlocks, Weight, WeightedAmount,
+};
 
 /// Words of a key and of a value of the block table.
 const KEY_WORDS: usize = size_of::<block_key>() / size_of::<u64>();
@@ -263,14 +265,19 @@ impl LiveBlocks {
         self.by_stack.get(number)?.as_deref()
     }
 
-    /// Sizes and threads of the blocks of the stack that has these records.
-    pub fn makeup(&self, records: &[u32]) -> Makeup {
+    /// Sizes of the blocks of the stack that has these records, and their threads, whose names `text_of` enters.
+    pub fn makeup(&self, records: &[u32], mut text_of: impl FnMut(&str) -> TextId) -> Makeup {
         let mut sums = MakeupSums::default();
         let stacks = records.iter().filter_map(|&record| self.record(record));
         stacks.for_each(|stack| sums.add_all(&stack.makeup));
+        let threads = sums.by_thread(&self.names).into_iter();
+        let threads = threads.map(|(name, amount)| ThreadBlocks {
+            name: name.map(&mut text_of),
+            amount,
+        });
         Makeup {
             sizes: sums.size_classes(),
-            threads: sums.thread_blocks(&self.names),
+            threads: threads.collect(),
             freed: LifeSpans::default(),
         }
     }

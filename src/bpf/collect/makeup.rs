@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::blocks::Block;
-use leak_report::model::{SizeClass, ThreadBlocks, WeightedAmount};
+use leak_report::model::{Amount, SizeClass, WeightedAmount};
 
 /// Blocks whose sizes have the same number of binary digits.
 #[derive(Clone, Copy, Debug)]
@@ -72,20 +72,18 @@ impl MakeupSums {
         classes.collect()
     }
 
-    /// Blocks by the name of the thread, most bytes first; names of numbers that `names` lacks are empty.
-    pub(super) fn thread_blocks(&self, names: &HashMap<u16, Arc<str>>) -> Vec<ThreadBlocks> {
-        let mut by_name: BTreeMap<Arc<str>, WeightedAmount> = BTreeMap::new();
+    /// Blocks by the name of the thread, most bytes first. Those of numbers that `names` lacks have none.
+    pub(super) fn by_thread<'a>(&self, names: &'a HashMap<u16, Arc<str>>) -> Vec<(Option<&'a str>, Amount)> {
+        let mut by_name: BTreeMap<Option<&str>, WeightedAmount> = BTreeMap::new();
         for (number, amount) in &self.threads {
-            let name = names.get(number).cloned().unwrap_or_else(|| "".into());
-            let sum = by_name.entry(name).or_default();
+            let sum = by_name.entry(names.get(number).map(|name| &**name)).or_default();
             *sum = *sum + *amount;
         }
-        let blocks = by_name.into_iter().map(|(name, amount)| ThreadBlocks {
-            name,
-            amount: amount.rounded().amount,
-        });
-        let mut blocks: Vec<_> = blocks.collect();
-        blocks.sort_by_key(|thread| std::cmp::Reverse(thread.amount.bytes));
+        let blocks = by_name.into_iter();
+        let mut blocks: Vec<_> = blocks
+            .map(|(name, amount)| (name, amount.rounded().amount))
+            .collect();
+        blocks.sort_by_key(|(_, amount)| std::cmp::Reverse(amount.bytes));
         blocks
     }
 }
@@ -93,7 +91,7 @@ impl MakeupSums {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leak_report::model::{Amount, Weight};
+    use leak_report::model::Weight;
     use unwind_tables::addr::Avma;
 
     fn sums(blocks: &[(u64, u16)]) -> MakeupSums {
@@ -136,12 +134,11 @@ mod tests {
         let mut all = sums(&[(100, 1), (60, 2)]);
         all.add_all(&sums(&[(50, 3), (1, 9)]));
         let of = |bytes, blocks| Amount { bytes, blocks };
-        let threads: Vec<_> = all
-            .thread_blocks(&names)
-            .iter()
-            .map(|thread| (thread.name.to_string(), thread.amount))
-            .collect();
-        let expected = [("worker", of(110, 2)), ("main", of(100, 1)), ("", of(1, 1))];
-        assert_eq!(threads, expected.map(|(name, amount)| (name.to_owned(), amount)));
+        let expected = [
+            (Some("worker"), of(110, 2)),
+            (Some("main"), of(100, 1)),
+            (None, of(1, 1)),
+        ];
+        assert_eq!(all.by_thread(&names), expected);
     }
 }

@@ -97,7 +97,8 @@ impl Dictionary {
         let module = stack.end_at.and_then(|at| Some(at.place?.module));
         module.map_or(Ok(()), |module| self.check_module(module))?;
         let (texts, paths) = stack.held.as_ref().map(|held| held.ids()).unwrap_or_default();
-        for text in texts {
+        let of_makeup = stack.makeup.iter().flat_map(|makeup| makeup.ids());
+        for text in texts.into_iter().chain(of_makeup) {
             within(text.index(), self.texts.len(), "text")?;
         }
         let paths = stack.path.into_iter().chain(paths);

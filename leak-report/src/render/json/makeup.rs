@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::amount::AmountJson;
-use crate::model::Makeup;
+use crate::model::{Makeup, Report};
 
 /// Facts about the blocks of a stack.
 #[derive(Serialize)]
@@ -46,14 +46,14 @@ struct SpanJson {
 }
 
 impl<'a> MakeupJson<'a> {
-    pub(super) fn of(makeup: &'a Makeup) -> Self {
+    pub(super) fn of(makeup: &'a Makeup, report: &'a Report) -> Self {
         let sizes = makeup.sizes.iter().map(|class| SizeJson {
             smallest: class.smallest,
             largest: class.largest,
             amount: class.amount.into(),
         });
         let threads = makeup.threads.iter().map(|thread| ThreadJson {
-            name: Some(&*thread.name).filter(|name| !name.is_empty()),
+            name: thread.name.map(|name| &*report.dictionary.text(name)),
             amount: thread.amount.into(),
         });
         let by_age = makeup.freed.classes().filter(|(_, blocks)| *blocks > 0);
