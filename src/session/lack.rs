@@ -7,9 +7,10 @@ use crate::process::kernel_log::{KernelLog, Shortage};
 use crate::process::select::MemoryLimits;
 use leak_report::model::MemoryLack;
 
-/// Half of the memory that there is, of the machine or within a limit. The kernel kills the process that has most, and adds this to what
-/// each has: memleak is killed first only if it has so much more than any other, and then it should be.
-const OOM_SCORE: i32 = -500;
+/// Never to be killed for lack of memory (`OOM_SCORE_ADJ_MIN`). The kernel adds thousandths of the memory that there is, of the machine
+/// or below the limit, to what each process has, which includes mapped files: below a limit of some ten MiB, nothing less protects
+/// memleak, whose own memory is bounded but for verdicts ([`Killable`]).
+const OOM_SCORE: i32 = -1000;
 const OOM_SCORE_FILE: &str = "/proc/self/oom_score_adj";
 
 /// Where to look when a process was killed.
@@ -52,14 +53,43 @@ impl LackWatch {
     }
 }
 
-/// Has the kernel rather kill others than this process, unless it has more than them by far. Programs that it starts later inherit that.
+/// Has the kernel kill others for lack of memory, and not this process. Programs that it starts later inherit that.
 pub(super) fn survive() {
-    let now = fs::read_to_string(OOM_SCORE_FILE).ok();
-    let now = now.and_then(|text| text.trim().parse::<i32>().ok());
-    if now.is_none_or(|now| now <= OOM_SCORE) {
-        return;
+    if score().is_some_and(|now| now > OOM_SCORE) {
+        set_score(OOM_SCORE);
     }
-    if let Err(error) = fs::write(OOM_SCORE_FILE, OOM_SCORE.to_string()) {
+}
+
+/// While it exists, this process can be killed for lack of memory as any other: for work that takes as much as what is traced has.
+#[derive(Debug)]
+pub(super) struct Killable {
+    before: Option<i32>,
+}
+
+impl Killable {
+    pub(super) fn begin() -> Self {
+        let before = score().filter(|&now| now < 0);
+        if before.is_some() {
+            set_score(0);
+        }
+        Self { before }
+    }
+}
+
+impl Drop for Killable {
+    fn drop(&mut self) {
+        if let Some(before) = self.before {
+            set_score(before);
+        }
+    }
+}
+
+fn score() -> Option<i32> {
+    fs::read_to_string(OOM_SCORE_FILE).ok()?.trim().parse().ok()
+}
+
+fn set_score(score: i32) {
+    if let Err(error) = fs::write(OOM_SCORE_FILE, score.to_string()) {
         tracing::debug!(
             "{OOM_SCORE_FILE}: {error} (it takes CAP_SYS_RESOURCE): out of memory, the kernel may kill memleak"
         );

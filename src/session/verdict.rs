@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
+use super::lack::Killable;
 use super::process::Process;
 use super::{Session, Signals, VerdictSettings, View};
 use crate::bpf::collect::{self, BlockTable, Judged, Moment};
@@ -61,6 +62,8 @@ impl Session<'_> {
         let Some(settings) = self.asked(view, ending, signals) else {
             return Ok(None);
         };
+        // Copies of the processes' memory are made.
+        let _killable = Killable::begin();
         // A child that has just begun is judged, too.
         self.live.observe()?;
         let table = BlockTable::of(&self.live.kernel).context("cannot read the block table")?;

@@ -38,15 +38,17 @@ impl Cgroup {
         cgroup
     }
 
-    /// Sets the limit, which is lower than that before, or the first.
+    /// Sets the limit.
     #[track_caller]
     pub fn limit_to(&self, bytes: u64) {
         let (_, limit) = memory_controller();
-        self.set(limit, &bytes.to_string());
         let swap = match limit {
             "memory.max" => ("memory.swap.max", "0".to_owned()),
             _ => ("memory.memsw.limit_in_bytes", bytes.to_string()),
         };
+        // Of version 1, it is never below that of memory alone: a higher one comes first, a lower one last.
+        _ = fs::write(self.path.join(swap.0), &swap.1);
+        self.set(limit, &bytes.to_string());
         // Not there on a machine without swap.
         if self.path.join(swap.0).exists() {
             self.set(swap.0, &swap.1);
