@@ -155,6 +155,8 @@ pub enum ConfigError {
     OnlyOfTraces(String),
     #[error("--measure definitely-lost is by a verdict: add --verdict")]
     NotJudged,
+    #[error("the peak is followed for blocks of processes only: leave out --sort peak or --measure peak")]
+    NoPeak,
     #[error(
         "--format {0} cannot list single blocks: leave out --show-allocs, or use text, json, bcc or libbpf"
     )]
@@ -270,6 +272,7 @@ impl ConfigError {
                 | Self::NoVerdict(_)
                 | Self::OnlyOfTraces(_)
                 | Self::NotJudged
+                | Self::NoPeak
                 | Self::LastAndEach
                 | Self::NoPlaceForBlocks(_)
                 | Self::NoPlaceForCalls(_)

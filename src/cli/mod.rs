@@ -54,7 +54,7 @@ pub use export::ExportArgs;
 pub use fast_paths::{FastPathArgs, Switch};
 pub use gate::{AnnotationsArg, GateArgs};
 pub use kernel::KernelArgs;
-use leak_report::model::Measure;
+use leak_report::model::{Measure, Order};
 use leak_report::render::Reports;
 pub use live::LiveArgs;
 pub use manual::{CompletionsArgs, ManArgs, completions, man};
@@ -416,6 +416,10 @@ impl TryFrom<TraceArgs> for Config {
         let no_blocks = [("--mmap", args.mmap), ("--faults", args.faults)];
         let no_blocks = no_blocks.into_iter().find(|(_, is_given)| *is_given);
         let no_blocks = no_blocks.map(|(flag, _)| flag);
+        let wants_peak = quantity.measure == Measure::Peak || args.view.sort == Some(Order::Peak);
+        if wants_peak && (no_blocks.is_some() || kernel.is_some()) {
+            return Err(ConfigError::NoPeak);
+        }
         let trace = TraceConfig {
             fast_paths: (&args.fast_paths).into(),
             first_instructions: args.fast_paths.probe_first_instructions,

@@ -108,6 +108,20 @@ fn amounts_are_accepted_in_all_units() {
     assert_eq!(checked, known);
 }
 
+/// The peak can be asked for where it is followed.
+#[test]
+fn peaks_are_of_blocks() {
+    for flags in [
+        "-p 1 --mmap --sort peak",
+        "-p 1 --faults --format svg --measure peak",
+        "--sort peak",
+    ] {
+        let refused = config(flags).expect_err("no peak");
+        assert!(matches!(refused, ConfigError::NoPeak), "{flags}: {refused}");
+    }
+    assert!(config("-p 1 --sort peak").is_ok());
+}
+
 /// A condition about what is lost needs a verdict to be asked for.
 #[test]
 fn conditions_about_what_is_lost() {

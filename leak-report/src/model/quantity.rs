@@ -15,6 +15,8 @@ pub enum Measure {
     Allocated,
     /// Allocated less freed since the mark (SIGUSR1), or without one since the last report; only of stacks that grew.
     Growth,
+    /// Held when the total was highest since the attach, see docs/peak.md; nothing where that was not followed.
+    Peak,
     /// Definitely lost by the verdict on outstanding blocks; nothing in a report without one.
     DefinitelyLost,
 }
@@ -77,6 +79,7 @@ impl Quantity {
             (Measure::Allocated, _) => unit.of(stack.allocated.amount),
             (Measure::Growth, Unit::Bytes) => positive(stack.growth().net_bytes()),
             (Measure::Growth, Unit::Blocks) => positive(stack.growth().net_blocks()),
+            (Measure::Peak, _) => unit.of(stack.peak),
             (Measure::DefinitelyLost, _) => unit.of(stack.judged().definitely_lost),
         }
     }
@@ -87,6 +90,8 @@ impl Quantity {
             Measure::Outstanding => stack.shown_estimate().spread,
             Measure::Allocated => stack.allocated.spread,
             Measure::Growth => stack.growth().net_spread(),
+            // Not kept: it would double what is kept of each stack.
+            Measure::Peak => Spread::default(),
             Measure::DefinitelyLost => stack.definitely_lost().spread,
         }
     }

@@ -15,8 +15,8 @@ use super::dictionary::{Frames, Import};
 use super::{
     Ages, Amount, BlockList, Change, Completeness, Dictionary, Direction, EndGroup, Estimate, Events,
     Excerpts, FrameRef, Held, InstanceEnd, Judgement, KernelFacts, Location, Losses, Makeup, MemoryLack,
-    ModuleId, ModuleRef, ModuleSteps, NameStyle, Order, Overhead, OwnMemory, Parts, PathId, Quantity, Reason,
-    RegionKind, Sampling, Source, Suspicion, TextId, Verdict,
+    ModuleId, ModuleRef, ModuleSteps, NameStyle, Order, Overhead, OwnMemory, Parts, PathId, Peak, Quantity,
+    Reason, RegionKind, Sampling, Source, Suspicion, TextId, Verdict,
 };
 
 /// Contents of one report.
@@ -66,6 +66,9 @@ pub struct Report {
     pub source: Source,
     /// Selection of the recorded allocations; unless all were recorded, amounts are estimates.
     pub sampling: Sampling,
+    /// The moment of the highest total; `None` where that was not followed.
+    #[serde(default)]
+    pub peak: Option<Peak>,
     /// Counts of allocator calls.
     pub events: Events,
     /// Events that could not be accounted for.
@@ -144,6 +147,7 @@ impl Report {
             order: self.order,
             source: self.source,
             sampling: self.sampling,
+            peak: self.peak,
             events: self.events,
             overhead: self.overhead,
             judgement: self.judgement.clone(),
@@ -261,6 +265,9 @@ pub struct Stack {
     pub outstanding: Estimate,
     /// Allocated since the attach.
     pub allocated: Estimate,
+    /// Outstanding at the moment of [`Report::peak`].
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub peak: Amount,
     /// Ages and changes.
     pub recent: StackRecent,
     /// Verdict on the outstanding blocks; `None` if that was not asked for.

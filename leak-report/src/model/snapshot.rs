@@ -7,7 +7,7 @@ use unwind_tables::addr::Avma;
 use unwind_tables::walk::{End, Frame, LeftOut};
 
 use super::leak::{PythonChain, PythonStacks};
-use super::{Amount, Estimate, Events, LifeSpans, Losses, RegionKind, Sampling, Source};
+use super::{Amount, Estimate, Events, LifeSpans, Losses, Peak, RegionKind, Sampling, Source};
 
 /// Stack, and what it has allocated since the attach.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub struct StackTotals {
     pub allocated: Estimate,
     /// Part of `allocated` that was freed.
     pub freed: Estimate,
+    /// Outstanding at the moment of [`Snapshot::peak`].
+    pub peak: Amount,
     /// Use of the mappings; `None` for blocks of an allocator.
     pub kind: Option<RegionKind>,
     /// Allocated but not recorded; not included in `allocated`.
@@ -73,6 +75,8 @@ pub struct Snapshot {
     pub sampling: Sampling,
     /// Stacks that allocated.
     pub stacks: Vec<StackTotals>,
+    /// The moment of the highest total; `None` where that is not followed.
+    pub peak: Option<Peak>,
     /// Counts of calls.
     pub events: Events,
     /// Events that were not recorded.

@@ -8,7 +8,7 @@ use unwind_tables::walk::{End, FoundBy};
 use super::ends::{advice, explain};
 use super::kernel::kind_lines;
 use super::modules::{end_lines, fp_lines};
-use super::{estimates, memory, overhead, recent, regions, suppressed, verdict};
+use super::{estimates, memory, overhead, peak, recent, regions, suppressed, verdict};
 use crate::model::Report;
 use crate::model::leak::PythonStacks;
 use crate::model::printable::Printable;
@@ -28,6 +28,7 @@ pub(super) fn render(report: &Report, paths: Option<String>, out: &mut dyn Write
     }
     lines(out, "Calls", call_lines(report))?;
     render_total(report, out)?;
+    lines(out, "Peak", peak::always(report).into_iter().collect())?;
     lines(out, "Verdict", verdict::lines(report))?;
     lines(out, "Paths", paths.into_iter().collect())?;
     let excerpts = report.excerpts.as_ref().map(|excerpts| excerpts.in_words());

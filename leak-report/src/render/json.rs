@@ -10,6 +10,7 @@ mod lack;
 mod makeup;
 mod memory;
 mod overhead;
+mod peak;
 mod reason;
 mod recent;
 mod verdict;
@@ -31,6 +32,7 @@ use lack::LackJson;
 use makeup::MakeupJson;
 use memory::{MemoryJson, OwnJson};
 use overhead::OverheadJson;
+use peak::PeakJson;
 
 use super::blocks::BlocksJson;
 use super::kernel::KernelJson;
@@ -116,6 +118,9 @@ struct ReportJson<'a> {
     /// Sum over all stacks, as is `allocated`.
     outstanding: AmountJson,
     allocated: AmountJson,
+    /// Only where it was followed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peak: Option<PeakJson>,
     lost: LostByCauseJson<'a>,
     unwinding: UnwindingJson<'a>,
     #[serde(flatten)]
@@ -241,6 +246,9 @@ struct StackJson<'a> {
     responsible: Option<ResponsibleJson<'a>>,
     outstanding: AmountJson,
     allocated: AmountJson,
+    /// Only where it was followed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peak: Option<AmountJson>,
     #[serde(flatten)]
     recent: StackRecentJson,
     /// Only if a verdict was asked for.
@@ -375,6 +383,7 @@ impl<'a> ReportJson<'a> {
             events: EventsJson(events),
             outstanding: AmountJson::total(report, |stack| stack.outstanding),
             allocated: AmountJson::total(report, |stack| stack.allocated),
+            peak: report.peak.map(PeakJson::from),
             lost: LostByCauseJson {
                 lost: LostJson(losses),
                 causes: &losses.causes,
@@ -493,6 +502,7 @@ impl<'a> StackJson<'a> {
             responsible: ResponsibleJson::of(stack),
             outstanding: AmountJson::of(report, stack.outstanding),
             allocated: AmountJson::of(report, stack.allocated),
+            peak: report.peak.map(|_| stack.peak.into()),
             recent: StackRecentJson::of(&stack.recent, report),
             verdict: stack.verdict.map(VerdictJson),
             held: stack

@@ -29,6 +29,7 @@ mod otlp;
 mod overhead;
 pub mod paint;
 mod paths;
+mod peak;
 mod people;
 mod pprof;
 mod recent;

@@ -9,7 +9,7 @@ impl Report {
     /// Sorts the stacks by `order`, by default with the largest outstanding amounts first.
     ///
     /// Blocks of ended programs can no longer be freed, and pages that contain separately counted blocks are not leaks of
-    /// their own: both come last. The sort is stable.
+    /// their own: both come last. What a program held at the peak counts, whether it has ended or not. The sort is stable.
     pub fn sort(&mut self, order: Option<Order>) {
         let ranks = self.stacks().map(|stack| rank(stack, order.unwrap_or_default()));
         let mut ranked: Vec<_> = ranks.zip(0..).collect();
@@ -23,9 +23,12 @@ impl Report {
     }
 
     /// Stacks for people: those that hold blocks that are not young, or that lost some, in the requested order; without
-    /// one, those first that lost most, and then the most suspicious.
+    /// one, those first that lost most, and then the most suspicious. In the order of the peak, those that held some then.
     pub fn ranked(&self) -> Vec<StackRef<'_>> {
-        let is_shown = |stack: &StackRef<'_>| stack.shown().blocks > 0 || stack.judged().has_lost();
+        let by_peak = self.order == Some(Order::Peak);
+        let is_shown = |stack: &StackRef<'_>| {
+            stack.shown().blocks > 0 || stack.judged().has_lost() || by_peak && stack.peak.blocks > 0
+        };
         let mut ranked: Vec<_> = self.suspects().filter(is_shown).collect();
         if self.order.is_none() {
             let lost = |stack: StackRef<'_>| Reverse(stack.judged().rank());
@@ -40,7 +43,8 @@ fn rank(stack: StackRef<'_>, order: Order) -> (bool, Reverse<[i128; 4]>) {
         Some(_) => &stack.recent.since_baseline,
         None => &stack.recent.since_last,
     };
-    let is_last = stack.ended.is_some() || stack.holds_others();
-    let key = order.key(stack.shown(), grown, stack.recent.suspicion);
+    let has_ended = stack.ended.is_some() && order != Order::Peak;
+    let is_last = has_ended || stack.holds_others();
+    let key = order.key([stack.shown(), stack.peak], grown, stack.recent.suspicion);
     (is_last, Reverse(key))
 }

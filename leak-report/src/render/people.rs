@@ -16,7 +16,7 @@ use super::health::{self, counted, percent, short_size, size};
 use super::holders::holder_lines;
 use super::paths::Paths;
 use super::text::{FrameStyle, via};
-use super::{blocks, estimates, makeup, occasion, recent, verdict};
+use super::{blocks, estimates, makeup, occasion, peak, recent, verdict};
 use crate::model::printable::Printable;
 use crate::model::{Amount, Estimate, InstanceEnd, Sampling, SiteKey, StackRef, StepStacks};
 use crate::model::{Report, Stack};
@@ -220,6 +220,7 @@ impl Page<'_> {
         if report.sampling != Sampling::All {
             facts.push(estimates::error(stack.shown_estimate().spread));
         }
+        facts.extend(peak::of_stack(stack));
         facts.extend(recent::growth_lines(stack, report));
         facts.extend(stack.recent.suspicion.as_ref().and_then(recent::suspicion_line));
         if stack.lost.blocks > 0 {

@@ -2,7 +2,7 @@
 //! files.
 //!
 //! Values are allocated and outstanding blocks and bytes, under the conventional names of heap profiles, with outstanding
-//! bytes shown by default; with a verdict also what is definitely lost. As in flame graphs, only stacks that can be leaks are included, without young blocks. The
+//! bytes shown by default; what was held at the peak, if that was followed; with a verdict also what is definitely lost. As in flame graphs, only stacks that can be leaks are included, without young blocks. The
 //! allocator function is a label, not a frame, so that the bytes count as its caller's own; so is the end of the stack.
 
 mod mappings;
@@ -14,7 +14,6 @@ mod table;
 mod tests;
 
 use std::io::{self, Write};
-use std::ops::Range;
 use std::time::Duration;
 
 use flate2::{Compression, GzBuilder};
@@ -30,7 +29,9 @@ pub(super) use table::LocationKind;
 use table::{Table, Values};
 
 /// The sample types, each with its unit; a sample has a value for each of them.
-const SAMPLE_TYPES: [(&str, &str); 6] = [
+const SAMPLE_TYPES: [(&str, &str); 8] = [
+    ("peak_objects", "count"),
+    ("peak_space", "bytes"),
     ("definitely_lost_objects", "count"),
     ("definitely_lost_space", "bytes"),
     ("alloc_objects", "count"),
@@ -38,12 +39,13 @@ const SAMPLE_TYPES: [(&str, &str); 6] = [
     ("inuse_objects", "count"),
     ("inuse_space", "bytes"),
 ];
-/// Types of a profile with a verdict. A profile shows its last type unless the reader chooses another.
-const TYPES_WITH_VERDICT: Range<usize> = 0..6;
-/// Types of a profile without a verdict, and its two halves.
-const HEAP_TYPES: Range<usize> = 2..6;
-const ALLOCATED_TYPES: Range<usize> = 2..4;
-const OUTSTANDING_TYPES: Range<usize> = 4..6;
+/// Types of what was held at the peak, of what is lost by a verdict, and of every heap profile, with its two halves. A
+/// profile shows its last type unless the reader chooses another.
+const PEAK_TYPES: &[usize] = &[0, 1];
+const LOST_TYPES: &[usize] = &[2, 3];
+const HEAP_TYPES: &[usize] = &[4, 5, 6, 7];
+const ALLOCATED_TYPES: &[usize] = &[4, 5];
+const OUTSTANDING_TYPES: &[usize] = &[6, 7];
 
 /// Functions that readers hide, as in all heap profiles, so that what they allocate counts as their callers' own.
 /// (Readers match the whole name, some of them without its parameters.)
@@ -71,20 +73,22 @@ fn profile(report: &Report) -> Profile {
         Sampling::Bytes(bytes) | Sampling::Governed(bytes) => Some(("space", "bytes", bytes)),
         Sampling::Provider(bytes) => bytes.map(|bytes| ("space", "bytes", bytes)),
     };
-    finish(report, table, types(report), period, report.elapsed)
+    finish(report, table, &types(report), period, report.elapsed)
 }
 
-fn types(report: &Report) -> Range<usize> {
-    match report.judgement {
-        Some(_) => TYPES_WITH_VERDICT,
-        None => HEAP_TYPES,
-    }
+/// Types of a profile of everything that `report` has.
+fn types(report: &Report) -> Vec<usize> {
+    let peak = report.peak.map_or(&[][..], |_| PEAK_TYPES);
+    let lost = report.judgement.as_ref().map_or(&[][..], |_| LOST_TYPES);
+    [peak, lost, HEAP_TYPES].concat()
 }
 
 /// Values of a stack, with the amount that counts as allocated.
 fn values(stack: StackRef<'_>, allocated: Amount) -> Values {
     let (lost, outstanding) = (stack.judged().definitely_lost, stack.shown());
     [
+        stack.peak.blocks,
+        stack.peak.bytes,
         lost.blocks,
         lost.bytes,
         allocated.blocks,
@@ -98,18 +102,19 @@ fn values(stack: StackRef<'_>, allocated: Amount) -> Values {
 fn finish(
     report: &Report,
     mut table: Table<'_>,
-    types: Range<usize>,
+    types: &[usize],
     period: Option<(&str, &str, u64)>,
     duration: Duration,
 ) -> Profile {
-    let sample_type = SAMPLE_TYPES[types.clone()]
+    let kinds: Vec<_> = types.iter().map(|&number| SAMPLE_TYPES[number]).collect();
+    let sample_type = kinds
         .iter()
         .map(|(kind, unit)| value_type(&mut table, kind, unit))
         .collect();
     let period = period.map(|(kind, unit, period)| (value_type(&mut table, kind, unit), period));
     let comments = comments(report);
     let comment = comments.iter().map(|line| table.string(line)).collect();
-    let (default, _) = SAMPLE_TYPES[types.end - 1];
+    let default = kinds.last().map_or("", |(kind, _)| kind);
     let default_sample_type = table.string(default);
     let drop_frames = table.string(DROPPED);
     Profile {

@@ -8,6 +8,7 @@ mod holders;
 mod hostile;
 mod left_out;
 mod names;
+mod peak;
 mod people;
 mod python;
 mod recent;

@@ -10,7 +10,7 @@ use super::report;
 use crate::model::leak::{EndGroup, ModuleSteps};
 use crate::model::{
     Amount, Class, CodeSegment, Completeness, Frame, FrameId, Held, Hidden, Holder, InlinedFrame, Inside,
-    Judgement, LifeSpans, Location, Losses, Makeup, Module, ModuleId, Place, Report, Root, RootKind,
+    Judgement, LifeSpans, Location, Losses, Makeup, Module, ModuleId, Peak, Place, Report, Root, RootKind,
     SizeClass, Stack, StackRecent, Step, Symbol, Symbolized, TableFacts, TextKind, ThreadBlocks, ThreadName,
     Unjudged, Verdict,
 };
@@ -74,6 +74,7 @@ pub fn stack(
             blocks: outstanding.blocks * 2,
         }
         .into(),
+        peak: Amount::default(),
         recent: StackRecent::default(),
         verdict: None,
         held: None,
@@ -283,6 +284,26 @@ pub fn held() -> Report {
         classes: Vec::new(),
     }));
     super::renew(&mut report);
+    report
+}
+
+/// [`full`] with a peak, of 12 blocks that are still there and one that was freed.
+pub fn peaked() -> Report {
+    let mut report = full();
+    report.stacks[0].peak = report.stacks[0].outstanding.amount;
+    report.stacks[2].peak = Amount {
+        bytes: 520,
+        blocks: 1,
+    };
+    report.peak = Some(Peak {
+        elapsed: Duration::from_millis(7_500),
+        total: Amount {
+            bytes: 1000,
+            blocks: 13,
+        },
+        never_above: 1011,
+        looks: 1234,
+    });
     report
 }
 

@@ -20,7 +20,7 @@ use crate::model::{
     Symbolized, TargetFacts, TextId, TextKind, TimeOfDay,
 };
 
-pub use full::{full, held, judged};
+pub use full::{full, held, judged, peaked};
 
 thread_local! {
     static ENTRIES: RefCell<Dictionary> = RefCell::default();
@@ -199,6 +199,7 @@ pub fn report(stacks: Vec<Stack>) -> Report {
         steps: Vec::new(),
         overhead: None,
         judgement: None,
+        peak: None,
         kernel: None,
         own: OwnMemory {
             resident_bytes: 45 << 20,

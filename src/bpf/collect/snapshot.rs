@@ -51,6 +51,7 @@ pub(super) fn take_recorded(recorded: &Recorded, elapsed: Duration) -> Result<Sn
         source: recorded.source,
         sampling: recorded.sampling_now(),
         stacks,
+        peak: None,
         events,
         losses,
         walks: CheckedWalks {
@@ -161,6 +162,7 @@ fn finished_shape(recorded: &Recorded, record: u32, stack: &FinishedStack) -> St
         end_pc: stack.end_pc,
         allocated: Estimate::default(),
         freed: Estimate::default(),
+        peak: Amount::default(),
         kind: None,
         lost: Amount::default(),
         finished_walks: 0,
@@ -282,6 +284,7 @@ fn fixed_stack(index: u32) -> Option<StackTotals> {
         end_pc: Avma::new(0),
         allocated: Estimate::default(),
         freed: Estimate::default(),
+        peak: Amount::default(),
         kind: None,
         lost: Amount::default(),
         finished_walks: 0,

@@ -77,7 +77,7 @@ impl LiveView {
     ) -> Result<Self, TerminalError> {
         let order = match config.view.sort {
             None | Some(leak::Order::Suspicion) => Order::Suspicion,
-            Some(leak::Order::Size) => Order::Outstanding,
+            Some(leak::Order::Size | leak::Order::Peak) => Order::Outstanding,
             Some(leak::Order::Count) => Order::Blocks,
             Some(leak::Order::Growth) => Order::Growth,
         };

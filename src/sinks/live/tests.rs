@@ -26,6 +26,7 @@ pub(super) fn outstanding_site(function: &str, bytes: u64) -> Stack {
     Stack {
         outstanding: amount(bytes).into(),
         allocated: amount(bytes.saturating_mul(2).max(1)).into(),
+        peak: Amount::default(),
         recent: StackRecent {
             since_last: grown,
             since_baseline: grown,
@@ -136,6 +137,7 @@ fn samples_are_bounded() {
     };
     let busy = Stack {
         outstanding: Amount::default().into(),
+        peak: Amount::default(),
         recent: StackRecent::default(),
         verdict: None,
         held: None,

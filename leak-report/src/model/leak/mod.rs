@@ -69,6 +69,8 @@ pub struct Site<M> {
     pub allocated: Estimate,
     /// Part of `allocated` that was freed.
     pub freed: Estimate,
+    /// Outstanding at the moment of the highest total.
+    pub peak: Amount,
     /// Changes and block ages.
     pub recent: Recent,
     /// Allocated but not recorded; not included in `allocated`.
@@ -181,6 +183,7 @@ fn resolved<M>(stack: &StackTotals, resolver: &impl Resolver<M>) -> Site<M> {
         end_at,
         allocated: stack.allocated,
         freed: stack.freed,
+        peak: stack.peak,
         recent: Recent::default(),
         lost: stack.lost,
         finished_walks: stack.finished_walks,
@@ -255,6 +258,7 @@ fn merge<M>(known: &mut Site<M>, site: Site<M>, newer: bool) {
     known.recent = known.recent + site.recent;
     known.allocated = known.allocated + site.allocated;
     known.freed = known.freed + site.freed;
+    known.peak = known.peak + site.peak;
     known.lost = known.lost + site.lost;
     known.life_spans = known.life_spans + site.life_spans;
     known.finished_walks = known.finished_walks.saturating_add(site.finished_walks);

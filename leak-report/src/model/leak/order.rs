@@ -16,13 +16,15 @@ pub enum Order {
     Count,
     /// Net growth in bytes since the mark (SIGUSR1), or without one since the last report.
     Growth,
+    /// Bytes when the total was highest since the attach; see docs/peak.md.
+    Peak,
     /// How much they behave like leaks: by growth over all reports, how certain and steady it is, and how blocks live.
     Suspicion,
 }
 
 impl Order {
     /// Every order.
-    pub const ALL: [Self; 4] = [Self::Size, Self::Count, Self::Growth, Self::Suspicion];
+    pub const ALL: [Self; 5] = [Self::Size, Self::Count, Self::Growth, Self::Peak, Self::Suspicion];
 
     /// Value of `--sort`.
     pub const fn name(self) -> &'static str {
@@ -30,17 +32,24 @@ impl Order {
             Self::Size => "size",
             Self::Count => "count",
             Self::Growth => "growth",
+            Self::Peak => "peak",
             Self::Suspicion => "suspicion",
         }
     }
 
-    /// Sort key of a stack, from its outstanding amount, its change and its suspicion; larger keys come first.
-    pub fn key(self, outstanding: Amount, change: &Change, suspicion: Option<Suspicion>) -> [i128; 4] {
+    /// Sort key of a stack, from its outstanding amount and that at the peak, its change and its suspicion; larger keys come first.
+    pub fn key(
+        self,
+        [outstanding, peak]: [Amount; 2],
+        change: &Change,
+        suspicion: Option<Suspicion>,
+    ) -> [i128; 4] {
         let (bytes, blocks) = (i128::from(outstanding.bytes), i128::from(outstanding.blocks));
         match self {
             Self::Size => [bytes, blocks, 0, 0],
             Self::Count => [blocks, bytes, 0, 0],
             Self::Growth => [change.net_bytes().into(), change.net_blocks().into(), 0, 0],
+            Self::Peak => [peak.bytes.into(), peak.blocks.into(), bytes, blocks],
             Self::Suspicion => {
                 let [score, growth] = suspicion.unwrap_or_default().rank();
                 [score, growth, bytes, blocks]
@@ -54,7 +63,7 @@ mod tests {
     use super::*;
 
     /// Each order ranks another stack first: most bytes, most blocks, most net growth (a shrinking stack is last), highest
-    /// suspicion however small the amount.
+    /// suspicion however small the amount, most bytes at the peak though nothing is left.
     #[test]
     fn orders_rank_different_stacks_first() {
         let amount = |bytes, blocks| Amount { bytes, blocks };
@@ -68,20 +77,32 @@ mod tests {
             ..Suspicion::default()
         };
         let stacks = [
-            (amount(900, 1), change(10, 900), None),
-            (amount(10, 90), change(50, 50), Some(suspicion(0.0))),
-            (amount(20, 2), change(20, 10), Some(suspicion(0.5))),
-            (amount(5, 2), change(5, 0), Some(suspicion(1.0))),
+            (amount(900, 1), amount(900, 1), change(10, 900), None),
+            (
+                amount(10, 90),
+                amount(10, 90),
+                change(50, 50),
+                Some(suspicion(0.0)),
+            ),
+            (amount(20, 2), amount(20, 2), change(20, 10), Some(suspicion(0.5))),
+            (amount(5, 2), amount(5, 2), change(5, 0), Some(suspicion(1.0))),
+            (amount(0, 0), amount(901, 1), change(5, 5), None),
         ];
-        let orders = [Order::Size, Order::Count, Order::Growth, Order::Suspicion];
+        let orders = [
+            Order::Size,
+            Order::Count,
+            Order::Growth,
+            Order::Suspicion,
+            Order::Peak,
+        ];
         let key = |order: Order, at: usize| {
-            let (outstanding, change, suspicion) = &stacks[at];
-            order.key(*outstanding, change, *suspicion)
+            let (outstanding, peak, change, suspicion) = &stacks[at];
+            order.key([*outstanding, *peak], change, *suspicion)
         };
-        let first = orders.map(|order| (0..4).max_by_key(|&at| key(order, at)));
-        let last = orders.map(|order| (0..4).min_by_key(|&at| key(order, at)));
-        assert_eq!(first, [Some(0), Some(1), Some(2), Some(3)]);
+        let first = orders.map(|order| (0..5).max_by_key(|&at| key(order, at)));
+        let last = orders.map(|order| (0..5).min_by_key(|&at| key(order, at)));
+        assert_eq!(first, [Some(0), Some(1), Some(2), Some(3), Some(4)]);
         // Without suspicion, the larger outstanding amount ranks first.
-        assert_eq!(last, [Some(3), Some(0), Some(0), Some(1)]);
+        assert_eq!(last, [Some(4), Some(4), Some(0), Some(4), Some(3)]);
     }
 }

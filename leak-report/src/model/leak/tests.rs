@@ -43,6 +43,7 @@ fn stack(epoch: u32, pcs: &[u64], allocated: Amount) -> StackTotals {
         end_pc: Avma::new(0x1fff),
         allocated: allocated.into(),
         freed: Amount::default().into(),
+        peak: Amount::default(),
         kind: None,
         lost: Amount::default(),
         finished_walks: 0,

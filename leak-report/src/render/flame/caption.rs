@@ -2,6 +2,7 @@
 
 use super::super::estimates::whole;
 use super::super::health::{counted, losses_in_short, percent, size};
+use super::super::peak;
 use super::super::recent::in_whole_units;
 use super::super::verdict::{doubts, in_words};
 use crate::model::{Amount, Estimate, Losses, Sampling, Spread};
@@ -39,7 +40,9 @@ impl Caption {
 /// Name of a quantity where it stands alone, with what growth is relative to.
 pub(crate) fn name(report: &Report, quantity: Quantity) -> String {
     match quantity.measure {
-        Measure::Outstanding | Measure::Allocated | Measure::DefinitelyLost => short_name(quantity),
+        Measure::Outstanding | Measure::Allocated | Measure::Peak | Measure::DefinitelyLost => {
+            short_name(quantity)
+        }
         Measure::Growth => format!("{} since {}", short_name(quantity), since(report)),
     }
 }
@@ -50,6 +53,7 @@ fn short_name(quantity: Quantity) -> String {
         Measure::Outstanding => format!("Outstanding {unit}"),
         Measure::Allocated => format!("Allocated {unit}"),
         Measure::Growth => format!("Growth in {unit}"),
+        Measure::Peak => format!("Peak {unit}"),
         Measure::DefinitelyLost => format!("Definitely lost {unit}"),
     }
 }
@@ -105,7 +109,8 @@ fn notes(report: &Report, quantity: Quantity) -> Vec<String> {
     if quantity.measure == Measure::Growth {
         notes.push(format!("of stacks that grew since {}", since(report)));
     }
-    if report.sampling != Sampling::All {
+    // Of the peak, the error is not kept.
+    if report.sampling != Sampling::All && quantity.measure != Measure::Peak {
         let spread: Spread = report.suspects().map(|stack| quantity.spread_of(stack)).sum();
         let error = spread.standard_error();
         let error = match quantity.unit {
@@ -116,6 +121,9 @@ fn notes(report: &Report, quantity: Quantity) -> Vec<String> {
     }
     if quantity.measure == Measure::Outstanding {
         notes.extend(young(report));
+    }
+    if quantity.measure == Measure::Peak {
+        notes.push(at_peak(report));
     }
     if quantity.measure == Measure::DefinitelyLost {
         notes.extend(verdict(report));
@@ -132,6 +140,14 @@ fn verdict(report: &Report) -> Vec<String> {
             all.chain(doubts(judgement)).collect()
         }
         _ => vec!["no verdict was made on what is outstanding".to_owned()],
+    }
+}
+
+/// The moment that is shown.
+fn at_peak(report: &Report) -> String {
+    match &report.peak {
+        Some(peak) => peak::in_words(peak, report.sampling),
+        None => "the peak was not followed".to_owned(),
     }
 }
 

@@ -9,6 +9,7 @@ use unwind_tables::walk::{End, LeftOut};
 use super::data::{Data, EndRow, HolderRow, KindRow, Process, SiteRow, SnapshotRow, verdict_numbers};
 use super::health::end_number;
 use super::model::{AGES, Model, Site};
+use super::peaks;
 use super::rows::Row;
 use super::snapshot::{Resident, Snapshot};
 use super::tables::{Tables, number};
@@ -67,6 +68,9 @@ fn largest_shares(model: &Model) -> Vec<f64> {
                 *known = shares.fold(*known, f64::max);
             }
         }
+    }
+    for (known, [bytes, blocks]) in largest.iter_mut().zip(peaks::shares(model)) {
+        *known = bytes.max(blocks).max(*known);
     }
     largest
 }
@@ -261,6 +265,7 @@ impl<'a> Builder<'a> {
         let ages = self.by_site(|site| self.ages(site));
         let suspicions = self.by_site(|site| self.suspicion(site));
         let verdicts = self.by_site(|site| Some(verdict_numbers(&self.site(site)?.verdict?)));
+        let peaks = peaks::rows(model, &self.sites, &others);
         let held = self.by_site(|site| Some(self.lines(site)).filter(|lines| !lines.is_empty()));
         let holders = self.holders();
         let mut last = vec![[0; COLUMNS]; self.site_rows.len()];
@@ -299,8 +304,10 @@ impl<'a> Builder<'a> {
             ages,
             suspicions,
             verdicts,
+            peaks,
             held,
             holders,
+            peak: model.peak.clone(),
             verdict: model.verdict.clone(),
             snapshots,
             health: model.health.clone(),

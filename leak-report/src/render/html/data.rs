@@ -47,12 +47,16 @@ pub(super) struct Data {
     /// Site, then bytes and blocks of each part of its verdict in the order of [`FATES`](crate::model::FATES), as of the
     /// last report. Sites without a verdict are omitted.
     pub(super) verdicts: Vec<(usize, [u64; 8])>,
+    /// Site, then bytes and blocks at the peak of the last report, if it has one. Sites without any are omitted.
+    pub(super) peaks: Vec<(usize, [u64; 2])>,
     /// Site, then lines about who holds its blocks, and their classes, as of the last report. Sites without any are omitted.
     pub(super) held: Vec<(usize, Vec<String>)>,
     /// Chains that hold blocks of sites, as of the last report.
     pub(super) holders: Vec<HolderRow>,
     /// Lines of source, if they are shown: file, line that is meant, first line, whether the file is newer than the code, lines.
     pub(super) sources: Vec<(String, u32, u32, bool, Vec<String>)>,
+    /// Peak of the last report in words; null where it was not followed.
+    pub(super) peak: Option<PeakRow>,
     /// Verdict of the last report; null if none was asked for.
     pub(super) verdict: Option<VerdictRow>,
     pub(super) snapshots: Vec<SnapshotRow>,
@@ -93,8 +97,9 @@ impl From<&Report> for Trace {
                 Measure::Outstanding => "outstanding",
                 Measure::Allocated => "allocated",
                 Measure::Growth => "growth",
+                Measure::Peak if report.peak.is_some() => "peak",
                 Measure::DefinitelyLost if report.judgement.is_some() => "definitely-lost",
-                Measure::DefinitelyLost => "outstanding",
+                Measure::Peak | Measure::DefinitelyLost => "outstanding",
             },
             unit: report.quantity.unit.name(),
             inverted: report.direction == Direction::Allocating,
@@ -174,6 +179,15 @@ pub(super) struct HolderRow(
     pub(super) u64,
     pub(super) Option<u64>,
 );
+
+/// Peak of a report.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct PeakRow {
+    /// Bytes and blocks of all stacks.
+    pub(super) all: [u64; 2],
+    pub(super) elapsed_ns: u64,
+    pub(super) words: String,
+}
 
 /// Verdict of a report.
 #[derive(Clone, Debug, Serialize)]

@@ -13,6 +13,7 @@ mod data;
 mod document;
 mod health;
 mod model;
+mod peaks;
 mod rows;
 mod snapshot;
 mod tables;

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use indexmap::IndexMap;
 
-use super::data::{Trace, VerdictRow, verdict_numbers};
+use super::data::{PeakRow, Trace, VerdictRow, verdict_numbers};
 use super::health::Health;
 use super::rows::{Row, Rows};
 use super::snapshot::{Resident, Snapshot, Snapshots};
@@ -21,7 +21,7 @@ use crate::model::{
 };
 use crate::render::estimates::whole;
 use crate::render::holders::{chain, holder_lines};
-use crate::render::{makeup, verdict};
+use crate::render::{makeup, peak, verdict};
 
 /// Number of age classes.
 pub(super) const AGES: usize = AGE_BOUNDS.len() + 1;
@@ -60,6 +60,8 @@ pub(super) struct Site {
     /// The responsible function.
     pub(super) owner: OwnerAt,
     pub(super) lost: Amount,
+    /// Amount that it held at the peak of the last report.
+    pub(super) peak: Amount,
     /// Outstanding blocks by age, if ages were recorded.
     pub(super) ages: Option<[Amount; AGES]>,
     /// How much it behaves like a leak.
@@ -99,6 +101,7 @@ impl Site {
             is_suspect: stack.is_suspect(),
             owner: OwnerAt::of(stack),
             lost: Amount::default(),
+            peak: Amount::default(),
             ages: None,
             suspicion: None,
             verdict: None,
@@ -109,6 +112,7 @@ impl Site {
     /// Adds the losses, suspicion and ages of one of its stacks in the last report.
     fn add(&mut self, stack: StackRef<'_>) {
         self.lost = self.lost + stack.lost;
+        self.peak = self.peak + stack.peak;
         // Of the stacks that are merged into this site, the most suspicious counts.
         let suspicion = stack.recent.suspicion.filter(Suspicion::is_known);
         let rank = |suspicion: Option<Suspicion>| suspicion.unwrap_or_default().rank();
@@ -149,6 +153,7 @@ pub(super) struct Model {
     /// Accuracy of stacks and amounts, by the last report.
     pub(super) health: Option<Health>,
     /// Verdict of the last report.
+    pub(super) peak: Option<PeakRow>,
     pub(super) verdict: Option<VerdictRow>,
 }
 
@@ -195,6 +200,11 @@ impl Model {
         self.sources
             .extend(excerpts.map(|(place, excerpt)| (place.clone(), excerpt.clone())));
         self.health = Some(Health::of(report));
+        self.peak = report.peak.as_ref().map(|peak| PeakRow {
+            all: [peak.total.bytes, peak.total.blocks],
+            elapsed_ns: u64::try_from(peak.elapsed.as_nanos()).unwrap_or(u64::MAX),
+            words: peak::in_words(peak, report.sampling),
+        });
         self.verdict = report.verdict().map(|of_all| VerdictRow {
             all: verdict_numbers(&of_all),
             lines: verdict::lines(report),
@@ -213,6 +223,7 @@ impl Model {
     fn add_sites(&mut self, report: &Report) -> Vec<u32> {
         for site in self.sites.values_mut() {
             (site.ages, site.lost, site.suspicion, site.verdict) = (None, Amount::default(), None, None);
+            site.peak = Amount::default();
             site.holders = Holders::default();
         }
         let stacks = StepStacks::of(report);
@@ -224,12 +235,14 @@ impl Model {
                 indexmap::map::Entry::Occupied(mut known) => {
                     let Site {
                         lost,
+                        peak,
                         ages,
                         suspicion,
                         verdict,
                         ..
                     } = *known.get();
-                    (site.lost, site.ages, site.suspicion, site.verdict) = (lost, ages, suspicion, verdict);
+                    (site.lost, site.peak) = (lost, peak);
+                    (site.ages, site.suspicion, site.verdict) = (ages, suspicion, verdict);
                     if site.holders.lines.is_empty() {
                         site.holders = std::mem::take(&mut known.get_mut().holders);
                     }

@@ -375,6 +375,26 @@ fn verdicts_are_of_the_last_report() {
     assert!(data["verdict"].is_null());
 }
 
+/// Peaks are of the last report, and sum up to the whole, however few sites have a row of their own.
+#[test]
+fn peaks_are_of_the_last_report() {
+    let mut page = Page::default();
+    page.add(&crate::samples::peaked());
+    let data = data_of(&page);
+    assert_eq!(
+        data["peaks"],
+        serde_json::json!([[0, [1000, 13]]]),
+        "two stacks of one site"
+    );
+    assert_eq!(data["peak"]["all"], serde_json::json!([1000, 13]));
+    let words = data["peak"]["words"].as_str().unwrap();
+    assert!(words.contains("7.5 s after the attach"), "{words}");
+    page.add(&full());
+    let data = data_of(&page);
+    assert_eq!(data["peaks"].as_array().unwrap().len(), 0);
+    assert!(data["peak"].is_null());
+}
+
 /// Holders are of the last report, too; chains have the site that they hold.
 #[test]
 fn holders_are_of_the_last_report() {

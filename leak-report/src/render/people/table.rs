@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use unwind_tables::walk::End;
 
 use super::{Screen, short_id};
-use crate::model::leak::Suspicion;
+use crate::model::leak::{Order, Suspicion};
 use crate::model::{Report, StackRef};
 use crate::render::cells::{fit, width};
 use crate::render::health::{percent, short_count, short_size};
@@ -23,24 +23,34 @@ struct Column {
     width: usize,
     /// Minimum width of a terminal that has the column.
     from: usize,
-    /// True if only reports with a verdict have it.
-    is_of_verdict: bool,
+    /// Reports that have it.
+    of: Of,
     text: fn(StackRef<'_>, &Report) -> String,
 }
 
-const COLUMNS: [Column; 8] = [
+/// Reports that have a column.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    All,
+    /// Those with a verdict.
+    Verdicts,
+    /// Those in the order of the peak.
+    Peaks,
+}
+
+const COLUMNS: [Column; 9] = [
     Column {
         heading: "ID",
         width: 5,
         from: 0,
-        is_of_verdict: false,
+        of: Of::All,
         text: |stack, _| short_id(stack),
     },
     Column {
         heading: "SUSP",
         width: 4,
         from: NARROW,
-        is_of_verdict: false,
+        of: Of::All,
         text: |stack, _| {
             let suspicion = stack.recent.suspicion.filter(Suspicion::is_known);
             suspicion.map_or_else(|| "-".to_owned(), |suspicion| suspicion.score().to_string())
@@ -50,42 +60,49 @@ const COLUMNS: [Column; 8] = [
         heading: "DEF. LOST",
         width: 10,
         from: 0,
-        is_of_verdict: true,
+        of: Of::Verdicts,
         text: |stack, _| short_size(stack.judged().definitely_lost.bytes),
+    },
+    Column {
+        heading: "AT PEAK",
+        width: 10,
+        from: 0,
+        of: Of::Peaks,
+        text: |stack, _| short_size(stack.peak.bytes),
     },
     Column {
         heading: "HELD",
         width: 10,
         from: 0,
-        is_of_verdict: false,
+        of: Of::All,
         text: |stack, _| short_size(stack.shown().bytes),
     },
     Column {
         heading: "BLOCKS",
         width: 6,
         from: 0,
-        is_of_verdict: false,
+        of: Of::All,
         text: |stack, _| short_count(stack.shown().blocks),
     },
     Column {
         heading: "GROWTH",
         width: 13,
         from: 0,
-        is_of_verdict: false,
+        of: Of::All,
         text: |stack, report| growth_per_second(stack, report),
     },
     Column {
         heading: "FREED",
         width: 5,
         from: MEDIUM,
-        is_of_verdict: false,
+        of: Of::All,
         text: |stack, _| freed(stack),
     },
     Column {
         heading: "AGE",
         width: 6,
         from: MEDIUM,
-        is_of_verdict: false,
+        of: Of::All,
         text: |stack, _| typical_age(stack),
     },
 ];
@@ -101,8 +118,12 @@ pub(super) fn write(
         return Ok(());
     }
     let available = screen.width.unwrap_or(usize::MAX);
-    let has_verdict = report.judgement.is_some();
-    let is_shown = |column: &&Column| column.from <= available && (has_verdict || !column.is_of_verdict);
+    let is_there = |of| match of {
+        Of::All => true,
+        Of::Verdicts => report.judgement.is_some(),
+        Of::Peaks => report.order == Some(Order::Peak),
+    };
+    let is_shown = |column: &&Column| column.from <= available && is_there(column.of);
     let columns: Vec<_> = COLUMNS.iter().filter(is_shown).collect();
     let cells = |text: &dyn Fn(&Column) -> String| -> String {
         columns

@@ -7,7 +7,6 @@
 
 use std::cmp::Reverse;
 use std::io;
-use std::ops::Range;
 use std::time::Duration;
 
 use prost::Message;
@@ -49,7 +48,7 @@ pub enum Amounts {
 }
 
 impl Amounts {
-    fn types(self) -> Range<usize> {
+    const fn types(self) -> &'static [usize] {
         match self {
             Self::Both => HEAP_TYPES,
             Self::Allocated => ALLOCATED_TYPES,
@@ -82,12 +81,12 @@ impl Part<'_> {
         let mut samples: Vec<(StackRef<'_>, Values)> = stacks
             .iter()
             .map(|&stack| (stack, values(stack, stack.recent.since_last.allocated.amount)))
-            .filter(|(_, values)| values[self.amounts.types()].iter().any(|&value| value > 0))
+            .filter(|(_, values)| self.amounts.types().iter().any(|&number| values[number] > 0))
             .collect();
         if samples.is_empty() {
             return None;
         }
-        let bytes = self.amounts.types().end - 1;
+        let bytes = self.amounts.types().last().copied().unwrap_or_default();
         samples.sort_by_key(|(_, values)| Reverse(values[bytes]));
         let of_first = |max| self.of_first(report, &samples, max);
         Some(fitting(samples.len(), of_first, |(profile, _)| profile))

@@ -49,7 +49,10 @@ pub fn pulled(report: &Report, shown: Shown) -> io::Result<Vec<u8>> {
     samples.sort_by_key(|(_, values)| Reverse(values[number]));
     let of_first = |max| of_first(report, &samples, max);
     let mut profile = fitting(samples.len(), of_first, |profile| profile);
-    profile.default_sample_type = profile.sample_type[number - types(report).start].kind;
+    let shown = types(report).iter().position(|&kind| kind == number);
+    if let Some(kind) = shown.and_then(|at| profile.sample_type.get(at)) {
+        profile.default_sample_type = kind.kind;
+    }
     let mut bytes = Vec::new();
     compress(&profile, &mut bytes)?;
     Ok(bytes)
@@ -67,5 +70,5 @@ fn of_first(report: &Report, samples: &[(StackRef<'_>, Values)], max: usize) -> 
     }
     // As in a profile that is pushed, the period is of this type and 1 whatever is sampled.
     let period = Some(("space", "bytes", 1));
-    finish(report, table, types(report), period, Duration::ZERO)
+    finish(report, table, &types(report), period, Duration::ZERO)
 }

@@ -1,7 +1,6 @@
 //! Tables that samples refer to: strings, functions, mappings and locations, each entry once, in order of first use.
 
 use std::collections::HashMap;
-use std::ops::Range;
 
 use indexmap::IndexSet;
 use unwind_tables::addr::Avma;
@@ -267,7 +266,7 @@ impl<'a> Table<'a> {
     }
 
     /// The profile of all samples, with the values of the sample types in `types`, and the tables.
-    pub(super) fn into_profile(self, types: Range<usize>) -> Profile {
+    pub(super) fn into_profile(self, types: &[usize]) -> Profile {
         let mut strings = self.strings;
         let functions: Vec<_> = self.functions.into_iter().collect();
         let locations: Vec<_> = self.locations.into_iter().collect();
@@ -288,7 +287,7 @@ impl<'a> Table<'a> {
         };
         let sample = |(key, values): (SampleKey, Values)| Sample {
             location_id: key.locations,
-            value: values.map(signed)[types.clone()].to_vec(),
+            value: types.iter().map(|&number| signed(values[number])).collect(),
             label: key.labels,
         };
         let samples = self.samples.into_iter().zip(self.values);

@@ -129,6 +129,39 @@ fn pprof_of_a_verdict() {
     );
 }
 
+/// A profile with a peak begins with the types of that, whether there is a verdict or not.
+#[test]
+fn pprof_of_a_peak() {
+    let mut report = samples::judged();
+    let peaked = samples::peaked();
+    report.peak = peaked.peak;
+    for (stack, peaked) in report.stacks.iter_mut().zip(&peaked.stacks) {
+        stack.peak = peaked.peak;
+    }
+    for (report, other, sample) in [
+        (
+            &report,
+            "type definitely_lost_objects/count",
+            "sample [13, 1000, 8, 320, 24, 960, 12, 480] at",
+        ),
+        (
+            &peaked,
+            "type alloc_objects/count",
+            "sample [13, 1000, 24, 960, 12, 480] at",
+        ),
+    ] {
+        let text = text(&decoded(&file(report)));
+        let types: Vec<_> = text
+            .lines()
+            .filter(|line| line.starts_with("type "))
+            .take(3)
+            .collect();
+        assert_eq!(types, ["type peak_objects/count", "type peak_space/bytes", other]);
+        assert!(text.contains(sample), "{text}");
+        assert!(text.contains("default inuse_space"), "{text}");
+    }
+}
+
 /// The profile is complete and in order; the program's mapping is first.
 #[test]
 fn pprof_of_a_full_report() {

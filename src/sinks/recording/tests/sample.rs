@@ -67,6 +67,7 @@ pub(super) fn rich() -> Report {
     report.top = usize::MAX;
     report.depth = Some(3);
     report.order = Some(Order::Count);
+    report.peak = samples::peaked().peak;
     report.quantity = Quantity {
         measure: Measure::Growth,
         unit: Unit::Blocks,
@@ -153,6 +154,7 @@ fn stacks(report: &mut Report) {
     first.outstanding.spread = estimate(5).spread;
     first.allocated.spread = estimate(6).spread;
     first.lost = estimate(7).amount;
+    first.peak = estimate(8).amount;
     first.recent = StackRecent {
         young: Some(estimate(1)),
         ages: Some(Ages::of_classes(ages)),

@@ -107,6 +107,7 @@ class Page {
     if (older) young.lastElementChild.textContent = `hide blocks younger than ${duration(older)}`;
     byId("show-all").parentElement.hidden = trace.sites.every((site) => site.isSuspect);
     document.querySelector("input[value=growth]").parentElement.hidden = trace.last < 2;
+    document.querySelector("input[value=peak]").parentElement.hidden = !trace.data.peak;
     document.querySelector("input[value=definitely-lost]").parentElement.hidden = !trace.data.verdict;
     byId("tab-memory").hidden = !this.memory.hasAny;
     byId("tab-holders").hidden = !this.holders.hasAny;
@@ -301,6 +302,7 @@ class Page {
     choose("view", ["flame", "sites", "holders", "memory", "health"]);
     const measures = ["outstanding", "allocated"];
     if (trace.last > 1) measures.push("growth");
+    if (trace.data.peak) measures.push("peak");
     if (trace.data.verdict) measures.push("definitely-lost");
     choose("measure", measures);
     choose("unit", ["bytes", "blocks"]);

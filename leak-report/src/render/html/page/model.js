@@ -43,6 +43,8 @@ class Trace {
     this.suspicions = new Map(data.suspicions);
     /** By site: bytes and blocks that are definitely lost, indirectly lost, reachable and unknown, in the last report. */
     this.verdicts = new Map(data.verdicts);
+    /** By site: bytes and blocks at the peak of the last report. */
+    this.peaks = new Map(data.peaks);
     /** By site: lines about who holds its blocks, and their classes, in the last report. */
     this.held = new Map(data.held);
     /** Lines of source around places, by file and line. */
@@ -236,6 +238,11 @@ class Trace {
     return (this.verdicts.get(site.index) ?? [0, 0])[unit === "bytes" ? 0 : 1];
   }
 
+  /** What a site held at the peak, by the last report. */
+  peak(site, unit) {
+    return (this.peaks.get(site.index) ?? [0, 0])[unit === "bytes" ? 0 : 1];
+  }
+
   /** Net growth between two moments. Young blocks count, as in the text report. */
   growth(site, before, after, unit) {
     return this.number(site, after, "outstanding", unit) - this.number(site, before, "outstanding", unit);
@@ -246,6 +253,7 @@ class Trace {
     return Float64Array.from(this.sites, (site) => {
       if (measure === "growth") return this.growth(site, before, after, unit);
       if (measure === "allocated") return this.number(site, after, "allocated", unit);
+      if (measure === "peak") return this.peak(site, unit);
       if (measure === "definitely-lost") return this.lost(site, unit);
       return this.outstanding(site, after, unit, hideYoung);
     });
@@ -256,8 +264,8 @@ class Trace {
    * to the other cancels out.
    */
   variances({ measure, unit, before, after }) {
-    // Of what is lost, the error is not known.
-    if (!this.data.are_estimates || measure === "definitely-lost") return null;
+    // Of what is lost, and of the peak, the error is not known.
+    if (!this.data.are_estimates || measure === "definitely-lost" || measure === "peak") return null;
     const of = (site, moment, which) => this.error(site, moment, which, unit) ** 2;
     return Float64Array.from(this.sites, (site) => {
       if (measure === "growth") return of(site, before, "outstanding") + of(site, after, "outstanding");

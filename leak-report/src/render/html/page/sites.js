@@ -113,6 +113,7 @@ class SiteTable {
       this.#freedColumn(),
     ];
     if (trace.suspicions.size > 0 && after === trace.last) columns.splice(1, 0, this.#suspicionColumn());
+    if (this.measure === "peak") columns.splice(1, 0, this.#peakColumn());
     if (trace.data.verdict) columns.splice(1, 0, this.#lostColumn());
     if (trace.last > 1) columns.push(...this.#growthColumns());
     if (this.bounds.length > 0 && after === trace.last) columns.push(this.#ageColumn());
@@ -217,6 +218,20 @@ class SiteTable {
       numeric: true,
       value: (site) => trace.lost(site, unit),
       cell,
+    };
+  }
+
+  /** What a site held when the total was highest. */
+  #peakColumn() {
+    const { trace } = this;
+    const { unit } = this.view.state;
+    return {
+      key: "peak",
+      label: "At the peak",
+      hint: "Outstanding when the total was highest since the attach",
+      numeric: true,
+      value: (site) => trace.peak(site, unit),
+      cell: (site) => element("span", { title: exactAmount(trace.peak(site, unit), unit) }, amount(trace.peak(site, unit), unit)),
     };
   }
 

@@ -22,6 +22,7 @@ class Totals {
       this.#tile("outstanding", "Outstanding", outstanding, this.#note(view, shown, outstanding)),
       this.#tile("allocated", "Allocated", allocated, this.#errorOf(shown, [after], "allocated")),
       trace.last > 1 ? this.#tile("growth", "Growth", growth, this.#growthNote(view, shown, since)) : null,
+      this.#peak(shown),
       this.#verdict(),
       this.#complete(),
       this.#resident(after),
@@ -68,6 +69,17 @@ class Totals {
       ),
       element("span", { class: "note" }, note),
     );
+  }
+
+  /** The highest total since the attach, of the sites that are shown. */
+  #peak(sites) {
+    const { peak } = this.trace.data;
+    if (!peak) return null;
+    const sums = ["bytes", "blocks"].map((unit) => sumOf(sites, (site) => this.trace.peak(site, unit)));
+    const after = `${duration(peak.elapsed_ns)} after the attach`;
+    const tile = this.#tile("peak", "Peak", sums, after);
+    tile.title = peak.words;
+    return tile;
   }
 
   /** What is definitely lost of all that can be a leak, by the last report. */
