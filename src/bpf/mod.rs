@@ -161,7 +161,7 @@ impl<'obj> Kernel<'obj> {
         publisher.reset();
         let processes = Processes {
             processes: map_words(&maps.bss_processes)?,
-            instances: map_words(&maps.bss_instances)?,
+            instances: Arc::new(map_words(&maps.bss_instances)?),
             numbers: map_words(&maps.bss_numbers)?,
             owners: MapHandle::try_from(&maps.owners)?,
             slot_count: sizes.slots,

@@ -5,6 +5,7 @@
 //! their slots. `publish` publishes the mappings of an instance.
 
 use leak_report::model::InstanceEnd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -80,11 +81,33 @@ pub struct Instance {
     pub comm: String,
 }
 
+/// Ends of instances, for threads that do nothing else with them.
+#[derive(Clone, Debug)]
+pub(super) struct Endings(Arc<SharedWords<AtomicU64>>);
+
+impl Endings {
+    /// Returns whether instance `number` has ended.
+    pub(super) fn has_ended(&self, number: u32) -> bool {
+        let record = nth_record(&self.0, INSTANCE_WORDS, number);
+        record
+            .get(END_WORD)
+            .is_some_and(|word| end_byte(word.load(Ordering::SeqCst)) != 0)
+    }
+}
+
+/// Word of an instance record that has its end.
+const END_WORD: usize = 2;
+
+/// Number of the end, 0 while the instance runs.
+fn end_byte(word: u64) -> u32 {
+    u32::from(word.to_le_bytes()[1])
+}
+
 /// All slots and instances, in memory shared with the kernel side.
 #[derive(Debug)]
 pub struct Processes {
     pub(super) processes: SharedWords<AtomicU64>,
-    pub(super) instances: SharedWords<AtomicU64>,
+    pub(super) instances: Arc<SharedWords<AtomicU64>>,
     pub(super) numbers: SharedWords<AtomicU64>,
     pub(super) owners: MapHandle,
     /// Number of slots, slot 0 included.
@@ -175,6 +198,11 @@ impl Processes {
         _ = self.owners.delete(&instance.pid.to_ne_bytes());
     }
 
+    /// Ends of instances, to share with a thread.
+    pub(super) fn endings(&self) -> Endings {
+        Endings(Arc::clone(&self.instances))
+    }
+
     /// Asks to be told of the next change among the selected processes.
     pub fn await_members(&self) {
         if let [_, changed, ..] = self.numbers.words() {
@@ -240,7 +268,7 @@ impl Processes {
     /// How instance `number` ended; `None` while it runs.
     pub fn ended(&self, number: u32) -> Option<InstanceEnd> {
         let words: [u64; INSTANCE_WORDS] = self.load(number)?;
-        let end = u32::from(words[2].to_le_bytes()[1]);
+        let end = end_byte(words[END_WORD]);
         [
             (instance_end::INSTANCE_EXITED, InstanceEnd::Exited),
             (instance_end::INSTANCE_EXECED, InstanceEnd::Execed),

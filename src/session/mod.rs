@@ -24,6 +24,7 @@ mod members;
 mod membership;
 mod memory;
 mod overhead;
+mod peak;
 mod phases;
 mod preload;
 mod probes;
@@ -77,6 +78,7 @@ use live::{Live, Prepared};
 use members::Members;
 use membership::Membership;
 use overhead::Meter;
+use peak::PeakWatch;
 use phases::Phases;
 pub use preload::write_library;
 use probes::AllocatorProbes;
@@ -128,6 +130,8 @@ pub fn run(config: &TraceConfig, signals: &Signals, reports: &mut dyn ReportSink
 pub struct Session<'obj> {
     /// Measures the cost of tracing; `None` with `--mmap` and `--faults`.
     meter: Option<Meter>,
+    /// Looks for the peak; `None` with `--mmap` and `--faults`.
+    peak: Option<PeakWatch>,
     live: Live<'obj>,
     symbolizer: Symbolizer,
     facts: HashMap<ModuleId, Module>,
@@ -189,6 +193,7 @@ impl<'obj> Session<'obj> {
         let queue = CallQueue::of(&live.kernel).context("cannot open the queue of calls")?;
         Ok(Self {
             meter: Meter::start(&live, config.max_overhead)?,
+            peak: PeakWatch::start(&live)?,
             call_tracer: queue.map(|queue| CallTracer::new(queue, live.started)),
             live,
             program,
@@ -343,6 +348,9 @@ impl<'obj> Session<'obj> {
         }
         self.live.finish_all_walks()?;
         let mut snapshot = self.snapshot()?;
+        if let Some(peak) = &self.peak {
+            peak.describe(&mut snapshot);
+        }
         let overhead = self.meter.as_ref().map(|meter| meter.overhead(&self.live.probes));
         let (blocks, judging) = self.read_blocks(moment, view, signals, judging)?;
         let (judgement, holdings) = judging.map(|judging| self.judgement(judging)).unzip();

@@ -58,3 +58,20 @@ pub fn of_all_ages(ages: &Option<Vec<Age>>) -> Amount {
     let ages = ages.as_ref().expect("ages were looked at");
     ages.iter().map(amount).sum()
 }
+
+/// The moment of the highest total.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+pub struct Peak {
+    pub elapsed_ns: u64,
+    pub bytes: u64,
+    pub blocks: u64,
+    pub never_above_bytes: u64,
+    pub looks: u64,
+}
+
+/// Frames that are not there.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+pub struct LeftOut {
+    pub after: u64,
+    pub frames: u64,
+}

@@ -16,6 +16,8 @@ pub struct Report {
     pub events: Events,
     pub outstanding: Estimate,
     pub allocated: Estimate,
+    /// `None` where it is not followed.
+    pub peak: Option<super::recent::Peak>,
     pub lost: Lost,
     pub unwinding: Unwinding,
     #[serde(flatten)]
@@ -214,6 +216,8 @@ pub struct Stack {
     pub outstanding: Amount,
     pub allocated: Amount,
     pub makeup: Option<super::makeup::Makeup>,
+    /// Outstanding at the peak of the report.
+    pub peak: Option<Amount>,
     pub lost: Amount,
     pub end: String,
     pub end_at: Option<EndAt>,
@@ -225,14 +229,7 @@ pub struct Stack {
     pub responsible: Option<Responsible>,
     pub frames: Vec<Frame>,
     /// `None` if all frames are there.
-    pub left_out: Option<LeftOut>,
-}
-
-/// Frames that are not there.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-pub struct LeftOut {
-    pub after: u64,
-    pub frames: u64,
+    pub left_out: Option<super::recent::LeftOut>,
 }
 
 /// The responsible function.

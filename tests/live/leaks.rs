@@ -261,7 +261,7 @@ fn every_format() {
     let [pprof, folded, svg, speedscope, gperftools, heaptrack] = files;
     let (allocated, outstanding) = (&report.allocated, &report.outstanding);
     assert_eq!(
-        profiles::pprof_totals(&pprof),
+        profiles::pprof_totals(&pprof)[2..],
         [
             allocated.blocks,
             allocated.bytes,

@@ -27,6 +27,7 @@ mod musl;
 mod out_of_memory;
 mod overhead;
 mod own_memory;
+mod peak;
 mod preloaded;
 mod processes;
 mod registers;

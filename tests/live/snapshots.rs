@@ -512,9 +512,17 @@ fn exported() {
     assert!(site.expect("a site").ends_with(" 5000"), "{page}");
     let pulled = pprof_totals_at(&format!("http://{address}/debug/pprof/heap"), shelf.0.path());
     let (allocated, held) = (at_rest.allocated, at_rest.outstanding);
+    let peak = at_rest.peak.expect("it is followed");
     assert_eq!(
         pulled,
-        [allocated.blocks, allocated.bytes, held.blocks, held.bytes]
+        [
+            peak.blocks,
+            peak.bytes,
+            allocated.blocks,
+            allocated.bytes,
+            held.blocks,
+            held.bytes
+        ]
     );
     let (reports, messages) = memleak.finish_with_all_reports();
     let last = reports.last().expect("a report");

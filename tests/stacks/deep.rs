@@ -8,7 +8,8 @@ use unwind_tables::walk::{INNERMOST_FRAMES, MAX_DEPTH, MAX_FRAMES, OUTERMOST_FRA
 
 use crate::common::memleak::Memleak;
 use crate::common::program::{Program, compile, compile_as, directory};
-use crate::common::report::{Amount, LeftOut, Stack};
+use crate::common::recent::LeftOut;
+use crate::common::report::{Amount, Stack};
 use crate::common::witness::{Accounts, Call, Calls, Place, READY_TO_DONE, Witness};
 
 /// Frames of the witness itself that are memleak's innermost.

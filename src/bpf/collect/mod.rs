@@ -12,6 +12,7 @@ mod kernel;
 mod listing;
 mod makeup;
 mod own;
+mod peak;
 mod ranges;
 mod regions;
 mod snapshot;
@@ -29,6 +30,7 @@ pub use judged::{Judged, JudgedBlocks};
 pub use kernel::take_kernel;
 pub use listing::ListRequest;
 pub(crate) use own::own_memory;
+pub(crate) use peak::{Look, PeakFinder};
 pub use ranges::{RangeBytes, outstanding_in_ranges};
 #[cfg(any(test, fuzzing))]
 pub(crate) use regions::parse as parse_memory_event;

@@ -249,6 +249,7 @@ fn a_trace(browser: &Browser, traced: &Traced) {
         assert!(shown.contains(&expected), "no {expected:?} in {shown}");
     }
     measures_and_units(browser);
+    the_peak(browser, report);
     sliders(browser, &traced.reports);
     search(browser);
     sites(browser, report);
@@ -278,6 +279,18 @@ fn measures_and_units(browser: &Browser) {
     assert!(width(browser, "leak_block") > 1000.0);
     assert_eq!(state(browser, "unit"), "blocks");
     browser.click_on("input[value=bytes] + span");
+}
+
+/// The peak is a measure, and a tile with its total.
+fn the_peak(browser: &Browser, report: &Report) {
+    let of = |attribute| u64::try_from(tile(browser, "peak", attribute)).expect("not below zero");
+    let peak = report.peak.expect("it is followed");
+    assert_eq!((of("data-bytes"), of("data-blocks")), (peak.bytes, peak.blocks));
+    browser.click_on("input[value=peak] + span");
+    assert_eq!(state(browser, "measure"), "peak");
+    assert!(width(browser, "leak_block") > 100.0);
+    assert!(browser.text("#site-table thead").contains("At the peak"));
+    browser.click_on("input[value=growth] + span");
 }
 
 /// Growth is the difference of two moments, which one moves by keyboard; the attach is a moment, too.

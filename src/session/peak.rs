@@ -1,0 +1,159 @@
+//! Looks for the peak in a thread of its own: a report takes seconds, in which the total can rise and fall.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+
+use super::live::Live;
+use crate::bpf::collect::{Look, PeakFinder};
+use leak_report::model::Snapshot;
+
+/// Minimum time between two looks.
+const SHORTEST: Duration = Duration::from_millis(1);
+/// Maximum time between two looks, unless they take long.
+const LONGEST: Duration = Duration::from_millis(10);
+/// Time between two looks as a multiple of the CPU time of one: they take at most 1 % of a core.
+const PAUSE_PER_COST: u32 = 100;
+/// Share of the peak that may be allocated between two looks, as its inverse. The limit of the true peak is then some 2 % above
+/// what was seen.
+const PARTS: u64 = 50;
+/// Bytes that may be allocated between two looks in any case.
+const NEGLIGIBLE: u64 = 16 << 10;
+
+/// Looks for the peak until it is dropped.
+pub(super) struct PeakWatch {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    finder: Mutex<PeakFinder>,
+    started: Instant,
+    is_ending: Mutex<bool>,
+    ending: Condvar,
+}
+
+impl PeakWatch {
+    /// Starts with a trace that has just begun; `None` with `--mmap` and `--faults`, which have no totals in the kernel.
+    pub(super) fn start(live: &Live<'_>) -> anyhow::Result<Option<Self>> {
+        if !live.is_of_blocks() {
+            return Ok(None);
+        }
+        let shared = Arc::new(Shared {
+            finder: Mutex::new(PeakFinder::new(&live.kernel)),
+            started: live.started,
+            is_ending: Mutex::new(false),
+            ending: Condvar::new(),
+        });
+        let own = Arc::clone(&shared);
+        let thread = thread::Builder::new().name("peak".to_owned());
+        let thread = thread
+            .spawn(move || own.run())
+            .context("cannot look for the peak")?;
+        Ok(Some(Self {
+            shared,
+            thread: Some(thread),
+        }))
+    }
+
+    /// Enters the peak so far into `snapshot`, which is of now.
+    pub(super) fn describe(&self, snapshot: &mut Snapshot) {
+        let mut finder = lock(&self.shared.finder);
+        finder.look(self.shared.started.elapsed());
+        finder.describe(snapshot);
+    }
+}
+
+impl Drop for PeakWatch {
+    fn drop(&mut self) {
+        *lock(&self.shared.is_ending) = true;
+        self.shared.ending.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // Its panic message was printed; nothing else can be done about it.
+            _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        let mut pause = SHORTEST;
+        let mut last = Instant::now();
+        loop {
+            let look = lock(&self.finder).look(self.started.elapsed());
+            let since = last.elapsed();
+            last = Instant::now();
+            pause = next_pause(since.max(pause), look);
+            let is_ending = lock(&self.is_ending);
+            let waited = self
+                .ending
+                .wait_timeout_while(is_ending, pause, |ending| !*ending);
+            if *waited.unwrap_or_else(PoisonError::into_inner).0 {
+                return;
+            }
+        }
+    }
+}
+
+/// Time until the next look, given one and the time since the look before it.
+fn next_pause(since: Duration, look: Look) -> Duration {
+    let allowed = (look.peak.bytes / PARTS).max(NEGLIGIBLE);
+    // At most twice as long: bursts begin small.
+    let by_flow = match look.allocated {
+        0 => 2 * since,
+        allocated => {
+            #[allow(
+                clippy::cast_precision_loss,
+                reason = "a time needs no more than a few digits"
+            )]
+            let factor = allowed as f64 / allocated as f64;
+            since.mul_f64(factor.min(2.0))
+        }
+    };
+    by_flow.clamp(SHORTEST, LONGEST).max(look.cost * PAUSE_PER_COST)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leak_report::model::Amount;
+
+    /// Looks are as far apart as little is allocated, within limits, and never cost more than their share.
+    #[test]
+    fn pauses() {
+        let micros = Duration::from_micros;
+        let look = |allocated, peak, cost| Look {
+            allocated,
+            peak: Amount {
+                bytes: peak,
+                blocks: 1,
+            },
+            cost: micros(cost),
+        };
+        for (since, look, expected) in [
+            // Nothing, and little: twice as long, up to the longest.
+            (2000, look(0, 0, 1), 4000),
+            (8000, look(0, 0, 1), 10_000),
+            (2000, look(100, 0, 1), 4000),
+            // A fiftieth of the peak is as much as there may be; twice of it halves the pause.
+            (4000, look(1 << 20, 50 << 20, 1), 4000),
+            (4000, look(2 << 20, 50 << 20, 1), 2000),
+            (4000, look(1 << 30, 50 << 20, 1), 1000),
+            (4000, look(u64::MAX, 50 << 20, 1), 1000),
+            // Many stacks.
+            (4000, look(1 << 30, 50 << 20, 300), 30_000),
+        ] {
+            assert_eq!(
+                next_pause(micros(since), look),
+                micros(expected),
+                "{since} {look:?}"
+            );
+        }
+    }
+}
