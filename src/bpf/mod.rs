@@ -96,6 +96,7 @@ pub use hold::Hold;
 pub use kernel_trace::{KernelMisses, KernelSettings, KernelTrace, Tracing};
 pub use load::{AttachPath, Capacity, FastPaths, FaultSettings, LoadError, Settings, SizeFilter, Walk};
 pub use memory::SharedWords;
+pub(crate) use processes::Endings;
 pub use processes::{Instance, Origin, Processes, SlotState};
 pub use publish::{Published, Publisher, Reading};
 pub use python::{PythonLayout, Pythons, RawPythonCode, RawPythonText};

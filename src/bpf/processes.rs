@@ -83,11 +83,11 @@ pub struct Instance {
 
 /// Ends of instances, for threads that do nothing else with them.
 #[derive(Clone, Debug)]
-pub(super) struct Endings(Arc<SharedWords<AtomicU64>>);
+pub(crate) struct Endings(Arc<SharedWords<AtomicU64>>);
 
 impl Endings {
     /// Returns whether instance `number` has ended.
-    pub(super) fn has_ended(&self, number: u32) -> bool {
+    pub(crate) fn has_ended(&self, number: u32) -> bool {
         let record = nth_record(&self.0, INSTANCE_WORDS, number);
         record
             .get(END_WORD)
@@ -199,7 +199,7 @@ impl Processes {
     }
 
     /// Ends of instances, to share with a thread.
-    pub(super) fn endings(&self) -> Endings {
+    pub(crate) fn endings(&self) -> Endings {
         Endings(Arc::clone(&self.instances))
     }
 

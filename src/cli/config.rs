@@ -142,6 +142,8 @@ pub enum ConfigError {
     AgesNotRead,
     #[error("--show-allocs lists the block table, which {0} does not read: use only one of them")]
     BlocksNotRead(&'static str),
+    #[error("--classes looks at single blocks, which {0} does not read: use only one of them")]
+    NoClasses(&'static str),
     #[error("--verdict is on the blocks of processes, which {0} does not read: use only one of them")]
     NothingToJudge(&'static str),
     #[error("--verdict is for the last report or for each: use only one of the words")]
@@ -269,6 +271,7 @@ impl ConfigError {
                 | Self::AgesNotRead
                 | Self::BlocksNotRead(_)
                 | Self::NothingToJudge(_)
+                | Self::NoClasses(_)
                 | Self::NoVerdict(_)
                 | Self::OnlyOfTraces(_)
                 | Self::NotJudged

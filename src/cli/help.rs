@@ -140,6 +140,8 @@ const GROUPS: &[Group] = &[
             flag("verdict_limit", Anyone),
             flag("pointer_tags", Anyone),
             flag("stop", CommandLine),
+            // It has the processes' memory read.
+            flag("classes", Trusted),
             flag("show_allocs", Anyone),
             flag("combined_only", Anyone),
             flag("perf_max_stack_depth", Anyone),

@@ -389,6 +389,7 @@ impl TryFrom<TraceArgs> for Config {
             ("--max-overhead", selected.max_overhead.is_some()),
             ("--debuginfod", args.debuginfod.debuginfod),
             ("--verdict", args.view.verdict.is_some()),
+            ("--classes", args.view.classes),
         ];
         let of_processes = [&of_processes[..], &of_allocators].concat();
         let is_process = has_targets || !program.is_empty();

@@ -144,6 +144,8 @@ pub struct View {
     pub depth: Option<NonZeroUsize>,
     /// How verdicts on blocks are made; without it, none are.
     pub verdict: Option<VerdictSettings>,
+    /// True if the classes of blocks are looked for without a verdict, too.
+    pub classes: bool,
     /// Limits on the list of single blocks; without it, none are listed.
     pub list: Option<ListLimits>,
     /// Form of names in formats for people.
@@ -183,6 +185,7 @@ impl Default for View {
             direction: Direction::default(),
             depth: None,
             verdict: None,
+            classes: false,
             list: None,
             names: NameStyle::default(),
         }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::verdict::{Holding, OfStack};
 use crate::reach::chains::Chain;
 use leak_report::model::{
-    Amount, Class, Dictionary, Held, Holder, Root, Sampling, Stack, Step, TextId, TextKind,
+    Amount, Class, Dictionary, Held, Holder, LookedAt, Root, Sampling, Stack, Step, TextId, TextKind,
 };
 
 /// Chains of a stack that are told apart, and classes.
@@ -37,13 +37,14 @@ pub(super) fn fill(
         })
         .collect();
     for ((stack, records), own) in stacks.iter_mut().zip(records).zip(0..) {
-        if stack.verdict.is_none() {
-            continue;
-        }
         let mut sum = Sum::default();
+        let judged = stack.verdict.is_some();
         for (holding, roots) in holdings.iter().zip(&roots) {
             for of_stack in records.iter().filter_map(|record| holding.by_stack.get(record)) {
-                sum.add(of_stack, |chain| key(chain, roots, &sites, own));
+                // Without a verdict on the stack, holders are of other blocks than its own.
+                if judged || of_stack.looked.is_some() {
+                    sum.add(of_stack, |chain| key(chain, roots, &sites, own));
+                }
             }
         }
         let scale = Scale::of(stack, sampling);
@@ -86,6 +87,7 @@ struct Sum {
     others: Amount,
     retained: Option<Amount>,
     classes: HashMap<String, Amount>,
+    looked: Option<LookedAt>,
 }
 
 impl Sum {
@@ -100,6 +102,9 @@ impl Sum {
         if let Some(retained) = of_stack.retained {
             self.retained = Some(self.retained.unwrap_or_default() + retained);
         }
+        if let Some(looked) = of_stack.looked {
+            self.looked = Some(self.looked.unwrap_or_default() + looked);
+        }
         for (class, amount) in &of_stack.classes {
             let sum = self.classes.entry(class.clone()).or_default();
             *sum = *sum + *amount;
@@ -113,7 +118,8 @@ impl Sum {
         step: impl Fn(&(usize, bool)) -> Step,
         mut name: impl FnMut(&str) -> TextId,
     ) -> Option<Box<Held>> {
-        if self.by.is_empty() && self.others.blocks == 0 && self.classes.is_empty() {
+        let unlooked = self.looked.is_some_and(LookedAt::is_none);
+        if self.by.is_empty() && self.others.blocks == 0 && self.classes.is_empty() && !unlooked {
             return None;
         }
         let mut by: Vec<_> = self.by.into_iter().collect();
@@ -131,6 +137,8 @@ impl Sum {
                 .then_with(|| a.cmp(b))
         });
         classes.truncate(MAX_CLASSES);
+        // Of the blocks that were looked at, it says how many.
+        let of_class = if self.looked.is_some() { Scale::One } else { scale };
         Some(Box::new(Held {
             by: by
                 .into_iter()
@@ -148,9 +156,10 @@ impl Sum {
                 .into_iter()
                 .map(|(class, amount)| Class {
                     name: name(&class),
-                    amount: scale.of_amount(amount),
+                    amount: of_class.of_amount(amount),
                 })
                 .collect(),
+            looked: self.looked,
         }))
     }
 }

@@ -7,6 +7,7 @@ mod ages;
 mod attachments;
 mod calls;
 mod capacity;
+mod classes;
 mod config;
 mod copies;
 mod deferred;
@@ -354,6 +355,10 @@ impl<'obj> Session<'obj> {
         let overhead = self.meter.as_ref().map(|meter| meter.overhead(&self.live.probes));
         let (blocks, judging) = self.read_blocks(moment, view, signals, judging)?;
         let (judgement, holdings) = judging.map(|judging| self.judgement(judging)).unzip();
+        let holdings = match holdings {
+            Some(holdings) => Some(holdings),
+            None => self.classes(moment, view, signals)?,
+        };
         // The snapshot may have stacks of instances and in mappings that are newer than what was last read of them.
         self.live.observe()?;
         self.live.reload_all()?;

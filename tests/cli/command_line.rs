@@ -82,6 +82,8 @@ fn invalid_command_lines_are_refused() {
             &["-p", "1", "-C", "-a"],
             &["--combined-only", "--show-allocs", "only one"],
         ),
+        (&["-p", "1", "-C", "--classes"], &["--combined-only", "--classes"]),
+        (&["-p", "1", "--mmap", "--classes"], &["--mmap", "--classes"]),
         (&["-p", "1", "--mmap", "-a"], &["--mmap", "--show-allocs"]),
         (&["-p", "1", "--mmap", "-t"], &["--mmap", "--trace"]),
         (&["-p", "1", "--faults", "-a"], &["--faults", "--show-allocs"]),

@@ -10,6 +10,8 @@ pub struct Held {
     pub others: Amount,
     pub retained: Option<Amount>,
     pub classes: Vec<Class>,
+    /// `None` with a verdict.
+    pub looked_at: Option<LookedAt>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -52,4 +54,12 @@ pub struct Class {
     pub name: String,
     pub bytes: u64,
     pub blocks: u64,
+}
+
+/// Blocks that were looked at for their classes.
+#[derive(Debug, Deserialize)]
+pub struct LookedAt {
+    pub blocks: u64,
+    pub without_class: u64,
+    pub of: u64,
 }

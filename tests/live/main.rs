@@ -11,6 +11,7 @@ mod allocators;
 mod announced;
 mod assistant;
 mod capacity;
+mod classes;
 mod collector;
 mod containers;
 mod doctor;

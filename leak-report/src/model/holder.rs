@@ -3,6 +3,7 @@
 //! `T` is a text, or its id in a [`Dictionary`](super::Dictionary).
 
 use std::collections::HashMap;
+use std::ops::Add;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -135,6 +136,37 @@ pub struct Class {
     pub amount: Amount,
 }
 
+/// Blocks of a stack that were looked at for their classes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LookedAt {
+    /// Number of these; each counts as one, also where it stands for more.
+    pub blocks: u64,
+    /// Those that have no class.
+    pub without: u64,
+    /// Recorded blocks that they were chosen from.
+    pub of: u64,
+}
+
+impl LookedAt {
+    /// Returns whether there was no room to look at any of them.
+    pub fn is_none(self) -> bool {
+        self.blocks == 0 && self.of > 0
+    }
+}
+
+impl Add for LookedAt {
+    type Output = Self;
+
+    /// Adds; saturates.
+    fn add(self, other: Self) -> Self {
+        Self {
+            blocks: self.blocks.saturating_add(other.blocks),
+            without: self.without.saturating_add(other.without),
+            of: self.of.saturating_add(other.of),
+        }
+    }
+}
+
 /// Holders and classes of the outstanding blocks of a stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -147,6 +179,9 @@ pub struct Held {
     pub retained: Option<Amount>,
     /// Classes of its blocks, those of which there is more first.
     pub classes: Vec<Class>,
+    /// Set if classes were looked for without a verdict.
+    #[serde(skip_serializing_if = "super::amount::is_default")]
+    pub looked: Option<LookedAt>,
 }
 
 impl<T> Root<T> {

@@ -43,7 +43,7 @@ pub use dictionary::{
     Dictionary, Frame, FrameId, FrameRef, ModuleId, ModuleRef, NamesId, Path, PathId, Text, TextId, TextKind,
 };
 pub use excerpt::{Excerpt, Excerpts, SourcePlace};
-pub use holder::{Class, Held, Holder, Root, RootKind, Step, StepStacks, ThreadName};
+pub use holder::{Class, Held, Holder, LookedAt, Root, RootKind, Step, StepStacks, ThreadName};
 pub use instance::InstanceEnd;
 pub use kernel::{KernelFacts, KindTotals};
 pub use lack::{MemoryLack, ReachedLimit};

@@ -4,7 +4,9 @@ use super::counted;
 use super::health::short_size;
 use super::titles::short_title;
 use crate::model::printable::Printable;
-use crate::model::{Amount, Held, Holder, NameStyle, Report, Root, RootKind, StackRef, StepStacks, TextId};
+use crate::model::{
+    Amount, Held, Holder, LookedAt, NameStyle, Report, Root, RootKind, StackRef, StepStacks, TextId,
+};
 
 /// A root in a few words: the variable with its declaration, else what is known of its place.
 pub fn root_in_words(root: &Root<TextId>, report: &Report) -> String {
@@ -131,6 +133,19 @@ pub fn holder_lines(stack: StackRef<'_>, stacks: &StepStacks<'_>, all: bool) -> 
     lines
 }
 
+/// Number of blocks that have no class, and how many were looked at if these are not all.
+fn of_looked(looked: LookedAt) -> String {
+    let LookedAt { blocks, without, of } = looked;
+    let without = match without {
+        0 => String::new(),
+        _ => format!(", {} without", counted(without, "block")),
+    };
+    match blocks < of {
+        true => format!("{without}; {blocks} of {of} blocks looked at"),
+        false => without,
+    }
+}
+
 /// The classes of a stack's blocks in one line; `None` if there are none.
 fn classes(held: &Held, report: &Report) -> Option<String> {
     let name = |class: TextId| {
@@ -142,6 +157,10 @@ fn classes(held: &Held, report: &Report) -> Option<String> {
     let classes: Vec<_> = classes
         .map(|class| format!("{} ({})", name(class.name), counted(class.amount.blocks, "block")))
         .collect();
+    if held.looked.is_some_and(LookedAt::is_none) {
+        return Some("classes not looked for: there are too many blocks".to_owned());
+    }
     let noun = if classes.len() == 1 { "class" } else { "classes" };
-    (!classes.is_empty()).then(|| format!("{noun} {}", classes.join(", ")))
+    let looked = held.looked.map_or_else(String::new, of_looked);
+    (!classes.is_empty()).then(|| format!("{noun} {}{looked}", classes.join(", ")))
 }

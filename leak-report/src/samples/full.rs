@@ -273,6 +273,7 @@ pub fn held() -> Report {
             name: text(TextKind::Class, "app::Entry"),
             amount: amount(12),
         }],
+        looked: None,
     }));
     report.stacks[1].held = Some(Box::new(Held {
         by: vec![Holder {
@@ -282,6 +283,7 @@ pub fn held() -> Report {
         others: Amount::default(),
         retained: None,
         classes: Vec::new(),
+        looked: None,
     }));
     super::renew(&mut report);
     report

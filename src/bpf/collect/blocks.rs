@@ -57,7 +57,7 @@ impl Moment {
     }
 
     /// Time from `at` to this moment; 0 if `at` is later.
-    fn age(self, at: u64) -> Duration {
+    pub(crate) fn age(self, at: u64) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(at))
     }
 }

@@ -19,7 +19,7 @@ use crate::reach::judge::Sight;
 use crate::reach::places::{Place, Places};
 use crate::reach::roots::{Thread, roots};
 use crate::symbolize::{VariablePlace, Variables};
-use leak_report::model::{Amount, Inside, Root, RootKind};
+use leak_report::model::{Amount, Inside, LookedAt, Root, RootKind};
 
 /// Holders of a process's blocks, by stack record.
 #[derive(Clone, Debug, Default)]
@@ -38,6 +38,8 @@ pub(in crate::session) struct OfStack {
     pub(in crate::session) by: Vec<(Option<Chain>, Amount)>,
     pub(in crate::session) retained: Option<Amount>,
     pub(in crate::session) classes: HashMap<String, Amount>,
+    /// Set if not all of the blocks were looked at for their classes, or not for a verdict.
+    pub(in crate::session) looked: Option<LookedAt>,
 }
 
 /// Bytes of the address of a class's table, with which its objects begin.
@@ -122,6 +124,16 @@ pub(super) fn classes_of(pid: u32, memory: &dyn Memory, blocks: &[Block]) -> Has
         }
     });
     found
+}
+
+/// Classes of the blocks of process `pid`, by stack and class, by the words that they begin with.
+pub(in crate::session) fn classes_of_firsts(
+    pid: u32,
+    firsts: &HashMap<(u32, u64), Amount>,
+) -> HashMap<(u32, String), Amount> {
+    let mut objects = Objects::of(pid);
+    let loaded = objects.memory(|_| true);
+    Classes::new(pid, &mut objects, &loaded).of(firsts)
 }
 
 /// Words in registers, and words that the kernel keeps, each with its root.

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::amount::AmountJson;
 use super::short;
 use crate::model::owner::owner;
-use crate::model::{Held, Holder, Report, Root, Step, StepStacks, TextId};
+use crate::model::{Held, Holder, LookedAt, Report, Root, Step, StepStacks, TextId};
 
 /// Holders and classes of the blocks of a stack.
 #[derive(Serialize)]
@@ -15,6 +15,26 @@ pub(super) struct HeldJson<'a> {
     /// Null if it was not found out.
     retained: Option<AmountJson>,
     classes: Vec<ClassJson<'a>>,
+    /// Only if classes were looked for without a verdict.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    looked_at: Option<LookedJson>,
+}
+
+#[derive(Serialize)]
+struct LookedJson {
+    blocks: u64,
+    without_class: u64,
+    of: u64,
+}
+
+impl From<LookedAt> for LookedJson {
+    fn from(looked: LookedAt) -> Self {
+        Self {
+            blocks: looked.blocks,
+            without_class: looked.without,
+            of: looked.of,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -84,6 +104,7 @@ impl<'a> HeldJson<'a> {
             others: held.others.into(),
             retained: held.retained.map(AmountJson::from),
             classes: class.collect(),
+            looked_at: held.looked.map(LookedJson::from),
         }
     }
 }

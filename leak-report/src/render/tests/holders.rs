@@ -1,7 +1,7 @@
 //! Holders of blocks in formats for people and in JSON.
 
 use super::*;
-use crate::model::{Amount, Root, RootKind, StepStacks, ThreadName, Unheld};
+use crate::model::{Amount, LookedAt, Root, RootKind, StepStacks, ThreadName, Unheld};
 use crate::render::{chain_in_words, root_in_words};
 use crate::samples::{held, renew, text_of};
 
@@ -31,6 +31,28 @@ fn text_of_holders() {
         assert!(verbose.contains(line), "no {line:?} in {verbose}");
     }
     assert!(rendered(&held(), Format::Summary).contains("still reachable from .bss of libplugin.so+0x10\n"));
+}
+
+/// Classes that were looked for without a verdict say of how many blocks they are.
+#[test]
+fn text_of_classes() {
+    for (blocks, without, of, expected) in [
+        (12, 0, 12, "   class app::Entry (12 blocks)\n"),
+        (15, 3, 15, "   class app::Entry (12 blocks), 3 blocks without\n"),
+        (
+            15,
+            3,
+            5000,
+            "   class app::Entry (12 blocks), 3 blocks without; 15 of 5000 blocks looked at\n",
+        ),
+        (0, 0, 7, "   classes not looked for: there are too many blocks\n"),
+    ] {
+        let mut report = held();
+        let found = report.stacks[0].held.as_mut().unwrap();
+        found.looked = Some(LookedAt { blocks, without, of });
+        let text = rendered(&report, Format::Text);
+        assert!(text.contains(expected), "no {expected:?} in {text}");
+    }
 }
 
 /// Reasons why holders are not known are said.

@@ -7,7 +7,7 @@ use unwind_tables::walk::LeftOut;
 
 use super::*;
 use crate::model::{
-    Amount, InstanceEnd, Measured, MemoryLack, Reached, ReachedLimit, Reason, Unheld, Unjudged,
+    Amount, InstanceEnd, LookedAt, Measured, MemoryLack, Reached, ReachedLimit, Reason, Unheld, Unjudged,
 };
 
 /// Reports with all fields, of samples, without stacks, with a verdict, and with holders match the schema.
@@ -58,6 +58,15 @@ fn made_reports_match_the_schema() {
     if let Some(judgement) = &mut held.judgement {
         judgement.unheld = Unheld::ALL.map(|reason| (reason, 1)).into();
     }
+    let mut classes = held.clone();
+    let looked = LookedAt {
+        blocks: 12,
+        without: 3,
+        of: 20,
+    };
+    if let Some(held) = &mut classes.stacks[0].held {
+        held.looked = Some(looked);
+    }
     let python_program = crate::samples::python::python();
     let mut python = Command::new("/usr/bin/python3")
         .args(["tests/validate_json.py", "report.schema.json"])
@@ -69,7 +78,16 @@ fn made_reports_match_the_schema() {
     let mut input = python.stdin.take().unwrap();
     let mut peaked = crate::samples::peaked();
     peaked.losses.causes.clear();
-    for report in [everything, sampled, nothing, judged, held, peaked, python_program] {
+    for report in [
+        everything,
+        sampled,
+        nothing,
+        judged,
+        held,
+        classes,
+        peaked,
+        python_program,
+    ] {
         render(&report, Format::Json, &mut input).unwrap();
         render_top_json(&report, 1, &mut input).unwrap();
     }
@@ -77,7 +95,7 @@ fn made_reports_match_the_schema() {
     let output = python.wait_with_output().unwrap();
     let output_text = String::from_utf8_lossy(&output.stdout);
     assert!(
-        output.status.success() && output_text.contains("14 checked, 0 violations"),
+        output.status.success() && output_text.contains("16 checked, 0 violations"),
         "{output_text}"
     );
 }

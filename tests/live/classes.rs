@@ -1,0 +1,134 @@
+//! C++ classes of outstanding blocks (`--classes`): what the program says of its own objects by `typeid`, with symbols and stripped,
+//! of its own classes and the C++ library's; and nothing of what is no object.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::holders::{Held, LookedAt};
+use crate::common::memleak::Memleak;
+use crate::common::program::{Program, compile_as, copy_program, directory, run_tool};
+use crate::common::report::Report;
+
+/// Objects by class, spelled without blanks.
+type Classes = BTreeMap<String, u64>;
+
+fn spelled(class: &str) -> String {
+    class.replace(' ', "")
+}
+
+/// Traces the program, and returns what it says and the report.
+#[track_caller]
+fn trace(path: &Path, flags: &[&str]) -> (Classes, Report) {
+    let mut program = Program::start(path, &[]);
+    program.expect("started");
+    let memleak = Memleak::attach(program.pid(), &[&["-o", "0"], flags].concat());
+    program.send_line("");
+    let mut made = Classes::new();
+    loop {
+        let line = program.line();
+        if line == "ready" {
+            break;
+        }
+        let (count, class) = line.split_once(' ').expect("a number and a class");
+        made.insert(spelled(class), count.parse().expect("a number"));
+    }
+    let report = memleak.finish();
+    assert!(program.end().success());
+    (made, report)
+}
+
+fn held(report: &Report) -> impl Iterator<Item = &Held> {
+    report.stacks.iter().filter_map(|stack| stack.held.as_ref())
+}
+
+/// Blocks that were looked at, those of them without a class, and all.
+fn numbers(looked: &LookedAt) -> [u64; 3] {
+    [looked.blocks, looked.without_class, looked.of]
+}
+
+#[track_caller]
+fn check(path: &Path) {
+    let (made, report) = trace(path, &["--classes"]);
+    let mut found = Classes::new();
+    for class in held(&report).flat_map(|held| &held.classes) {
+        *found.entry(spelled(&class.name)).or_default() += class.blocks;
+    }
+    let mut expected = made;
+    // Of more than 4096 blocks of a site, so many at random.
+    assert_eq!(expected.insert("shop::Many".to_owned(), 4096), Some(5000));
+    assert_eq!(found, expected, "{report}");
+    assert_eq!(found.len(), 9, "{found:?}");
+    let looked = held(&report).map(|held| numbers(held.looked_at.as_ref().expect("without a verdict")));
+    let mut looked: Vec<_> = looked.collect();
+    looked.sort_unstable();
+    let whole = (11..=18).map(|blocks| [blocks, 0, blocks]);
+    // A quarter of the mixed blocks has zeros, another the address of code. What leads to no table is of no class.
+    let others = [[40, 20, 40], [4096, 0, 5000]];
+    assert_eq!(looked, whole.chain(others).collect::<Vec<_>>(), "{report}");
+}
+
+/// A program with symbols, and a copy without any.
+#[test]
+fn classes_are_what_the_program_says() {
+    let directory = directory("classes");
+    let path = directory.join("classes");
+    compile_as(
+        &path,
+        "amounts/classes.cpp",
+        &["-O1", "-fno-optimize-sibling-calls"],
+    );
+    check(&path);
+    let stripped = directory.join("stripped");
+    copy_program(&path, &stripped);
+    run_tool(Command::new("strip").arg(&stripped));
+    check(&stripped);
+}
+
+/// Without the flag nothing is read; text says what classes there are, and of how many blocks that is known.
+#[test]
+fn classes_in_text() {
+    let directory = directory("classes-text");
+    let path = directory.join("classes");
+    compile_as(
+        &path,
+        "amounts/classes.cpp",
+        &["-O1", "-fno-optimize-sibling-calls"],
+    );
+    let (_, report) = trace(&path, &[]);
+    assert!(report.stacks.iter().all(|stack| stack.held.is_none()), "{report}");
+    let mut program = Program::start(&path, &[]);
+    program.expect("started");
+    let recording = directory.join("classes.memleak");
+    let name = recording.to_str().expect("UTF-8");
+    let flags = [
+        "-o",
+        "0",
+        "--classes",
+        "--format",
+        "text",
+        "-T",
+        "100",
+        "--record",
+        name,
+    ];
+    let memleak = Memleak::attach(program.pid(), &flags);
+    program.send_line("");
+    while program.line() != "ready" {}
+    let text = memleak.finish_text();
+    let replayed = Command::new(env!("CARGO_BIN_EXE_memleak"))
+        .args(["report", name, "-T", "100"])
+        .output()
+        .expect("our own");
+    let replayed = String::from_utf8(replayed.stdout).expect("UTF-8");
+    for text in [&text, &replayed] {
+        for line in [
+            "class shop::Book (12 blocks)\n",
+            "class shop::Book (20 blocks), 20 blocks without\n",
+            "class shop::Many (4096 blocks); 4096 of 5000 blocks looked at\n",
+        ] {
+            assert!(text.contains(line), "no {line:?} in {text}");
+        }
+    }
+    assert!(program.end().success());
+}
