@@ -53,8 +53,6 @@ const volatile u32 mapping_mask = 0;
 const volatile u32 cache_mask = 0;
 /* Mask of memos. */
 const volatile u32 memo_mask = 0;
-/* Number of entries of `life_spans`, minus 1. */
-const volatile u32 life_mask = 0;
 /* Inode number of the pid namespace of user space; 0 for the initial one. */
 const volatile u32 pid_namespace = 0;
 /* Process that is stopped where it is about to end, by its id there; 0 for none. */

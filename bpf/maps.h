@@ -30,9 +30,14 @@ SEC(".bss.cache") u64 rule_cache[1];
  * user space; a walk overwrites an older one in the same place. */
 SEC(".bss.memos") struct memo memos[1];
 
-/* Ages of freed blocks, by index of the stack record. Written by probes; read by user space in place. Size: as `stacks`; one
- * entry where there are no blocks. */
-SEC(".bss.spans") struct life_spans life_spans[1];
+/* Ages of freed blocks, by index of the stack record. Written by probes; read by user space for reports only, so that it need not
+ * be in its memory. Size: as `stacks`; one entry where there are no blocks. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, u32);
+	__type(value, struct life_spans);
+	__uint(max_entries, 1);
+} life_spans SEC(".maps");
 
 /* Numbers of the names of threads that allocated. Written and read by probes, when a thread has its first event of a timer tick;
  * read by user space. Not preallocated. Size: MAX_THREAD_NAMES; beyond it, a thread's name is not known. */

@@ -41,10 +41,11 @@ static __always_inline void count_life_span(struct block *block, struct thread *
 {
 	u64 now = thread ? time_of(thread) : bpf_ktime_get_ns();
 	u64 class = life_span_of(now - block->allocated_at, is_newest);
-	struct life_spans *all = life_spans;
+	u32 stack = block->stack;
+	struct life_spans *spans = bpf_map_lookup_elem(&life_spans, &stack);
 
-	OPAQUE(all);
 	OPAQUE(class);
-	__sync_fetch_and_add(&all[block->stack & life_mask].blocks[class & (LIFE_SPANS - 1)],
-			     sampling == SAMPLE_ALL ? 1 : load_weight(block->weight));
+	if (spans)
+		__sync_fetch_and_add(&spans->blocks[class & (LIFE_SPANS - 1)],
+				     sampling == SAMPLE_ALL ? 1 : load_weight(block->weight));
 }

@@ -3,14 +3,11 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::load::LoadError;
-use super::memory::SharedWords;
 use super::skeleton::{MemleakMaps, types};
-use super::store::map_words;
 
 /// Classes of the ages of freed blocks: the first is of temporary ones.
 pub(crate) const LIFE_SPANS: usize = types::block_facts::LIFE_SPANS.0 as usize;
@@ -21,24 +18,40 @@ pub(crate) const NAME_MASK: u64 = (1 << types::block_facts::THREAD_NAME_BITS.0) 
 /// Facts about blocks, where blocks are recorded.
 pub(crate) struct BlockFacts {
     /// Array of `types::life_spans`, with the indices of stack records; `None` if mappings or pages are recorded.
-    spans: Option<SharedWords<AtomicU64>>,
+    spans: Option<MapHandle>,
     /// Table from `types::thread_name` to its number.
     names: MapHandle,
 }
 
 impl BlockFacts {
-    /// Maps the arrays of a loaded object, which records blocks if `are_of_blocks`.
+    /// Handles of a loaded object's maps, which records blocks if `are_of_blocks`.
     pub(super) fn of(maps: &MemleakMaps<'_>, are_of_blocks: bool) -> Result<Self, LoadError> {
-        let spans = are_of_blocks.then(|| map_words(&maps.bss_spans));
+        let spans = are_of_blocks.then(|| MapHandle::try_from(&maps.life_spans));
         Ok(Self {
             spans: spans.transpose()?,
             names: MapHandle::try_from(&maps.thread_names)?,
         })
     }
 
-    /// Freed blocks of a stack record by the class of their age.
-    pub(super) fn spans(&self, record: usize) -> Option<&[AtomicU64; LIFE_SPANS]> {
-        self.spans.as_ref()?.words().as_chunks().0.get(record)
+    /// Freed blocks of a stack record by the class of their age; none if they are not known.
+    pub(super) fn spans(&self, record: u32) -> [u64; LIFE_SPANS] {
+        let spans = self.spans.as_ref();
+        let spans = spans.and_then(|spans| spans.lookup(&record.to_ne_bytes(), MapFlags::ANY).ok()?);
+        let mut counts = [0; LIFE_SPANS];
+        let (words, _) = spans.as_deref().unwrap_or_default().as_chunks();
+        for (count, word) in counts.iter_mut().zip(words) {
+            *count = u64::from_ne_bytes(*word);
+        }
+        counts
+    }
+
+    /// Makes those of a record 0 that nothing refers to.
+    pub(super) fn clear_spans(&self, record: u32) -> Result<(), libbpf_rs::Error> {
+        let zeros = [0; LIFE_SPANS * size_of::<u64>()];
+        let spans = self.spans.as_ref();
+        spans.map_or(Ok(()), |spans| {
+            spans.update(&record.to_ne_bytes(), &zeros, MapFlags::ANY)
+        })
     }
 
     /// Names of threads by their numbers, read by key: the table only grows, and a name that is entered meanwhile is of a block

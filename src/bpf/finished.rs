@@ -211,7 +211,12 @@ impl FinishedStacks {
     }
 
     /// Takes over the sums of those stand-ins whose block is there no more, and of all of instances that `has_ended`. Returns them.
-    fn carry(&mut self, sums_of: impl Fn(u32) -> Option<Sums>, has_ended: impl Fn(u32) -> bool) -> Vec<u32> {
+    fn carry(
+        &mut self,
+        sums_of: impl Fn(u32) -> Option<Sums>,
+        spans_of: impl Fn(u32) -> [u64; LIFE_SPANS],
+        has_ended: impl Fn(u32) -> bool,
+    ) -> Vec<u32> {
         let mut over = Vec::new();
         let Self { stacks, standing, .. } = self;
         standing.retain(|&stand_in, &mut number| {
@@ -220,7 +225,10 @@ impl FinishedStacks {
             };
             let is_over = sums.is_over() || has_ended(stack.instance);
             if is_over {
-                carried.sums.add(&sums);
+                carried.sums.add(&Sums {
+                    spans: spans_of(stand_in),
+                    ..sums
+                });
                 over.push(stand_in);
             }
             !is_over
@@ -240,14 +248,24 @@ impl Recorded {
         if let Some(words) = self.variances.words().as_chunks::<VARIANCE_WORDS>().0.get(at) {
             sums.variance = std::array::from_fn(|word| load(&words[word]));
         }
-        if let Some(words) = self.facts.as_ref().and_then(|facts| facts.spans(at)) {
-            sums.spans = std::array::from_fn(|class| load(&words[class]));
-        }
         let words = self.totals.words().as_chunks::<TOTALS_WORDS>().0.get(at)?;
         for word in (HALF..TOTALS_WORDS).chain(0..HALF) {
             sums.totals[word] = load(&words[word]);
         }
         Some(sums)
+    }
+
+    /// [`Recorded::sums_of`] with the life spans of freed blocks, whose reading is a system call.
+    pub(super) fn all_sums_of(&self, index: u32) -> Option<Sums> {
+        Some(Sums {
+            spans: self.spans_of(index),
+            ..self.sums_of(index)?
+        })
+    }
+
+    fn spans_of(&self, index: u32) -> [u64; LIFE_SPANS] {
+        let facts = self.facts.as_ref();
+        facts.map_or([0; LIFE_SPANS], |facts| facts.spans(index))
     }
 
     /// Notes the stack that a stand-in stands for, and whether the walk was finished.
@@ -268,26 +286,27 @@ impl Recorded {
         has_ended: impl Fn(u32) -> bool,
     ) -> Result<(), libbpf_rs::Error> {
         let mut finished = self.finished();
-        for index in finished.carry(|index| self.sums_of(index), has_ended) {
-            self.clear(index);
+        let sums_of = |index| self.sums_of(index);
+        for index in finished.carry(sums_of, |index| self.spans_of(index), has_ended) {
+            self.clear(index)?;
             stand_ins.give_back(index)?;
         }
         Ok(())
     }
 
     /// Makes the sums of a record 0 that nothing refers to.
-    fn clear(&self, index: u32) {
+    fn clear(&self, index: u32) -> Result<(), libbpf_rs::Error> {
         let Ok(at) = usize::try_from(index) else {
-            return;
+            return Ok(());
         };
         let totals = self.totals.words().as_chunks::<TOTALS_WORDS>().0.get(at);
         let variance = self.variances.words().as_chunks::<VARIANCE_WORDS>().0.get(at);
-        let spans = self.facts.as_ref().and_then(|facts| facts.spans(at));
         let words = totals.into_iter().flatten().chain(variance.into_iter().flatten());
-        let words = words.chain(spans.into_iter().flatten());
         for word in words.chain(self.lost_words(at).into_iter().flatten()) {
             word.store(0, Ordering::Release);
         }
+        let facts = self.facts.as_ref();
+        facts.map_or(Ok(()), |facts| facts.clear_spans(index))
     }
 }
 
@@ -338,7 +357,7 @@ mod tests {
         };
         let of = |index| Some(sums(10, 1, u64::from(index == 600)));
         assert_eq!(totals(&finished, &of), [(1000, 2, 2, 1), (1001, 1, 1, 0)]);
-        assert_eq!(finished.carry(of, |_| false), [600]);
+        assert_eq!(finished.carry(of, |_| [0; LIFE_SPANS], |_| false), [600]);
         assert_eq!(finished.stack_of(600), None);
         assert_eq!(finished.stack_of(601).map(|(record, _)| record), Some(1000));
         assert_eq!(finished.stack_of(1001).map(|(_, stack)| stack.instance), Some(2));
@@ -350,7 +369,7 @@ mod tests {
             [(1000, 2, 2, 1), (1001, 1, 1, 0), (1002, 0, 0, 0)]
         );
         assert_eq!(finished.unfinished(), 1);
-        let mut ended = finished.carry(again, |instance| instance == 2);
+        let mut ended = finished.carry(again, |_| [0; LIFE_SPANS], |instance| instance == 2);
         ended.sort_unstable();
         assert_eq!(ended, [600, 602]);
         assert_eq!(finished.records(), HashMap::from([(601, 1000)]));

@@ -466,13 +466,13 @@ fn set_knobs(object: &mut OpenMemleakSkel<'_>, settings: &Settings, sizes: &Size
     knobs.mapping_mask = sizes.lists * sizes.mappings - 1;
     knobs.cache_mask = sizes.cache_slots() - 1;
     knobs.memo_mask = sizes.memos - 1;
-    knobs.life_mask = sizes.spans - 1;
     Ok(())
 }
 
 /// Sets the sizes, in bytes, of the arrays that walks index through masks.
 fn set_array_sizes(object: &mut OpenMemleakSkel<'_>, sizes: &Sizes) -> Result<(), LoadError> {
     let maps = &mut object.maps;
+    maps.life_spans.set_max_entries(sizes.spans)?;
     let arrays = [
         (&mut maps.bss_tables, sizes.table_words, size_of::<u32>()),
         (
@@ -482,7 +482,6 @@ fn set_array_sizes(object: &mut OpenMemleakSkel<'_>, sizes: &Sizes) -> Result<()
         ),
         (&mut maps.bss_cache, sizes.cache_slots(), size_of::<u64>()),
         (&mut maps.bss_memos, sizes.memos, size_of::<types::memo>()),
-        (&mut maps.bss_spans, sizes.spans, size_of::<types::life_spans>()),
         (
             &mut maps.bss_pycodes,
             sizes.python.codes,

@@ -68,7 +68,7 @@ pub use snapshot::{CheckedWalks, Snapshot, StackTotals};
 pub use symbol::{Gap, InlinedFrame, Symbol, Symbolized};
 pub use verdict::{FATES, Fate, Hidden, Inside, Judgement, Unheld, Unjudged, Verdict};
 pub use vitals::{OwnMemory, Vitals};
-pub use weight::{Weight, WeightedAmount};
+pub use weight::{Weight, WeightedAmount, WeightedSum};
 
 /// Symbol name without a version.
 pub type Name = Cow<'static, str>;

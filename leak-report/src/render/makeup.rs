@@ -21,7 +21,7 @@ pub(super) fn lines(stack: StackRef<'_>) -> Vec<String> {
         .targets
         .iter()
         .find(|target| target.instance == stack.instance);
-    let name = |name| &*report.dictionary.text(name);
+    let name = |name| report.dictionary.text(name);
     outstanding(makeup, own.map(|target| &*target.comm), name)
         .into_iter()
         .chain(freed(&makeup.freed))

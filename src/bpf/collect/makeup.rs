@@ -4,34 +4,35 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::blocks::Block;
-use leak_report::model::{Amount, SizeClass, WeightedAmount};
+use leak_report::model::{Amount, SizeClass, WeightedSum};
 
 /// Blocks whose sizes have the same number of binary digits.
 #[derive(Clone, Copy, Debug)]
 struct SizeSum {
-    digits: u32,
+    digits: u8,
     smallest: u64,
     largest: u64,
-    amount: WeightedAmount,
+    amount: WeightedSum,
 }
 
 /// Blocks of a stack record by size and by thread. Both lists are short and ascending.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MakeupSums {
     sizes: Vec<SizeSum>,
-    threads: Vec<(u16, WeightedAmount)>,
+    threads: Vec<(u16, WeightedSum)>,
 }
 
 impl MakeupSums {
     pub(super) fn add(&mut self, block: &Block) {
-        let digits = u64::BITS - block.size.leading_zeros();
+        let amount = block.amount().sum();
         self.add_sizes(SizeSum {
-            digits,
+            // At most 64.
+            digits: u8::try_from(u64::BITS - block.size.leading_zeros()).unwrap_or(u8::MAX),
             smallest: block.size,
             largest: block.size,
-            amount: block.amount(),
+            amount,
         });
-        self.add_thread(block.thread, block.amount());
+        self.add_thread(block.thread, amount);
     }
 
     fn add_sizes(&mut self, more: SizeSum) {
@@ -45,14 +46,21 @@ impl MakeupSums {
                 known.largest = known.largest.max(more.largest);
                 known.amount = known.amount + more.amount;
             }
-            Err(at) => self.sizes.insert(at, more),
+            Err(at) => {
+                // Most stacks have one class: a list that grows by itself would have room for four.
+                self.sizes.reserve_exact(1);
+                self.sizes.insert(at, more);
+            }
         }
     }
 
-    fn add_thread(&mut self, thread: u16, amount: WeightedAmount) {
+    fn add_thread(&mut self, thread: u16, amount: WeightedSum) {
         match self.threads.binary_search_by_key(&thread, |known| known.0) {
             Ok(at) => self.threads[at].1 = self.threads[at].1 + amount,
-            Err(at) => self.threads.insert(at, (thread, amount)),
+            Err(at) => {
+                self.threads.reserve_exact(1);
+                self.threads.insert(at, (thread, amount));
+            }
         }
     }
 
@@ -67,22 +75,20 @@ impl MakeupSums {
         let classes = self.sizes.iter().map(|sum| SizeClass {
             smallest: sum.smallest,
             largest: sum.largest,
-            amount: sum.amount.rounded().amount,
+            amount: sum.amount.rounded(),
         });
         classes.collect()
     }
 
     /// Blocks by the name of the thread, most bytes first. Those of numbers that `names` lacks have none.
     pub(super) fn by_thread<'a>(&self, names: &'a HashMap<u16, Arc<str>>) -> Vec<(Option<&'a str>, Amount)> {
-        let mut by_name: BTreeMap<Option<&str>, WeightedAmount> = BTreeMap::new();
+        let mut by_name: BTreeMap<Option<&str>, WeightedSum> = BTreeMap::new();
         for (number, amount) in &self.threads {
             let sum = by_name.entry(names.get(number).map(|name| &**name)).or_default();
             *sum = *sum + *amount;
         }
         let blocks = by_name.into_iter();
-        let mut blocks: Vec<_> = blocks
-            .map(|(name, amount)| (name, amount.rounded().amount))
-            .collect();
+        let mut blocks: Vec<_> = blocks.map(|(name, amount)| (name, amount.rounded())).collect();
         blocks.sort_by_key(|(_, amount)| std::cmp::Reverse(amount.bytes));
         blocks
     }

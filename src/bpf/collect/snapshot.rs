@@ -129,7 +129,7 @@ fn read_stacks(recorded: &Recorded) -> Vec<StackTotals> {
 /// Reads the stacks that user space has found.
 fn read_finished(recorded: &Recorded) -> Vec<StackTotals> {
     let finished = recorded.finished();
-    let all = finished.all(|stand_in| recorded.sums_of(stand_in));
+    let all = finished.all(|stand_in| recorded.all_sums_of(stand_in));
     let with_totals = all.into_iter().map(|finished| {
         let Totals { allocated, freed } = totals::decode(recorded, &finished.sums);
         StackTotals {
@@ -186,7 +186,10 @@ fn read_stack(recorded: &Recorded, index: u32, record: &[AtomicU64]) -> Option<S
         allocated,
         freed,
         lost,
-        life_spans: life_spans(recorded, &sums),
+        life_spans: match freed.amount.blocks {
+            0 => LifeSpans::default(),
+            _ => life_spans(recorded, &recorded.all_sums_of(index)?),
+        },
         ..read_shape(recorded, index, record)?
     })
 }

@@ -339,6 +339,10 @@ impl<'a> Stacks<'a> {
             self.frames += self.dictionary.frames(stack.path).len();
             let (texts, paths) = stack.held.as_ref().map(|held| held.ids()).unwrap_or_default();
             self.frames += texts.len() + paths.len();
+            let makeup = stack.makeup.iter();
+            self.frames += makeup
+                .map(|makeup| makeup.sizes.len() + makeup.threads.len())
+                .sum::<usize>();
         }
         self.stacks.extend(part);
         if self.stacks.len() > MAX_STACKS || self.frames > MAX_FRAMES {

@@ -100,13 +100,18 @@ fn lines(report: &Report) -> Vec<String> {
         let end_at = stack
             .end_at()
             .map(|at| (at.pc, at.place.map(|place| (place.module.path(), place.svma))));
-        let amounts = Stack {
+        let mut amounts = Stack {
             allocator: Dictionary::default().add_text(TextKind::Allocator, ""),
             end_at: None,
             path: None,
             ..stack.get().clone()
         };
-        format!("{} {end_at:?} {frames:#?} {amounts:#?}", stack.allocator())
+        let threads = amounts.makeup.iter_mut().flat_map(|makeup| &mut makeup.threads);
+        let threads: Vec<_> = threads
+            .map(|thread| thread.name.take().map(|name| report.dictionary.text(name)))
+            .collect();
+        let allocator = stack.allocator();
+        format!("{allocator} {end_at:?} {frames:#?} {threads:?} {amounts:#?}")
     };
     let path = |module: Option<ModuleId>| module.map(|module| report.module(module).path());
     let ends = report.ends.iter().map(|end| {
@@ -461,6 +466,24 @@ fn undefined_holders() {
         };
         assert!(plain.check(&only_held).is_err());
     }
+}
+
+/// A recording whose threads have names that it does not define is refused.
+#[test]
+fn undefined_thread_names() {
+    let report = leak_report::samples::full();
+    let stack = report.stacks.iter().find(|stack| stack.makeup.is_some()).unwrap();
+    let mut plain = Dictionary::default();
+    let allocator = plain.add_text(TextKind::Allocator, "malloc");
+    let mut only_threads = Stack {
+        allocator,
+        path: None,
+        end_at: None,
+        ..stack.clone()
+    };
+    assert!(plain.check(&only_threads).is_err());
+    only_threads.makeup = None;
+    assert!(plain.check(&only_threads).is_ok());
 }
 
 /// Functions of Python are recorded as they are; anonymized ones say neither their names nor their files.

@@ -53,7 +53,7 @@ impl<'a> MakeupJson<'a> {
             amount: class.amount.into(),
         });
         let threads = makeup.threads.iter().map(|thread| ThreadJson {
-            name: thread.name.map(|name| &*report.dictionary.text(name)),
+            name: thread.name.map(|name| report.dictionary.text(name)),
             amount: thread.amount.into(),
         });
         let by_age = makeup.freed.classes().filter(|(_, blocks)| *blocks > 0);
