@@ -389,13 +389,15 @@ impl<O: Origin> Describer<O> {
         processes: SiteProcesses,
         recently: &RecentFacts<'_>,
     ) -> Option<Box<Makeup>> {
-        let outstanding = match processes {
-            // Blocks of ended instances stay in the table for a while.
-            SiteProcesses::Ended => None,
-            SiteProcesses::Running | SiteProcesses::Several => recently.blocks,
-        };
         let text_of = |name: &str| self.dictionary.add_text(TextKind::Thread, name);
-        let outstanding = outstanding.map(|blocks| blocks.makeup(&site.records, text_of));
+        let outstanding = recently
+            .blocks
+            .map(|blocks| blocks.makeup(&site.records, text_of));
+        let outstanding = outstanding.filter(|makeup| match processes {
+            // Blocks of ended instances stay in the table for a while.
+            SiteProcesses::Ended => makeup.outstanding_blocks() == site.outstanding().amount.blocks,
+            SiteProcesses::Running | SiteProcesses::Several => true,
+        });
         let makeup = Makeup {
             freed: site.life_spans,
             ..outstanding.unwrap_or_default()

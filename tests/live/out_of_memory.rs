@@ -84,6 +84,9 @@ fn limit_of_a_cgroup() {
     // All but what the C library, the program itself and its tables take.
     assert!((130..=150).contains(&(leak.outstanding.bytes / MIB)), "{leak:?}");
     assert_eq!(leak.end, "complete");
+    let makeup = leak.makeup.as_ref().expect("its blocks are known");
+    let of_sizes: u64 = makeup.sizes.iter().map(|class| class.amount.bytes).sum();
+    assert_eq!(of_sizes, leak.outstanding.bytes, "{makeup:?}");
     let expected = format!(
         "the kernel killed limited-target ({}) for lack of memory: cgroup /",
         program.pid()

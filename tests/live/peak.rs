@@ -1,8 +1,9 @@
 //! The peak: what the report says that was held when the total was highest is what the program held then, by its own
 //! count; and between two looks the total was never above the limit that is given.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::common::memleak::Memleak;
 use crate::common::profiles::{folded_total, pprof, pprof_totals};
@@ -213,4 +214,32 @@ fn ended_processes_do_not_add_up() {
         assert!(peak.never_above_bytes <= truth + truth / 4, "{way}: {peak:?}");
         assert!(program.end().success());
     }
+}
+
+/// A program that ends before anybody looks held at its end what was outstanding then.
+#[test]
+fn short_lives_have_a_peak() {
+    let path = compile(&directory("peak-short"), "amounts/plain.c", &RELEASE);
+    let mut memleak = Command::new(env!("CARGO_BIN_EXE_memleak"))
+        .args(["-q", "--format", "json", "--"])
+        .args([path.as_os_str(), "2000".as_ref()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("memleak was built");
+    let mut input = memleak.stdin.take().expect("a pipe");
+    input.write_all(b"\n\n").expect("it reads");
+    let output = memleak.wait_with_output().expect("it ends");
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    let (_, line) = text.split_once("done\n").expect("the program ends first");
+    let report = Report::parse(line.trim_end());
+    let peak = peak_of(&report);
+    let outstanding = report.outstanding();
+    assert_eq!(outstanding.blocks, 2000, "{report}");
+    assert!(
+        peak.bytes >= outstanding.bytes && peak.never_above_bytes >= peak.bytes,
+        "{peak:?}"
+    );
+    let leak = at_peak(&report, "leak");
+    assert_eq!(leak, outstanding, "{report}");
 }

@@ -82,6 +82,12 @@ impl Makeup {
         self.sizes.is_empty() && self.threads.is_empty() && self.freed.blocks() == 0
     }
 
+    /// Number of outstanding blocks whose size is known.
+    pub fn outstanding_blocks(&self) -> u64 {
+        let blocks = self.sizes.iter().map(|class| class.amount.blocks);
+        blocks.fold(0, u64::saturating_add)
+    }
+
     /// Copies it with the ids of another dictionary.
     #[must_use]
     pub fn renumbered(&self, import: &mut Import<'_>) -> Self {

@@ -6,7 +6,7 @@
 //!
 //! Memory of an instance counts while that runs.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -238,17 +238,23 @@ impl Sums {
         }
     }
 
-    /// Takes the snapshot as the peak if it is one: it has what was allocated since the last look.
+    /// Takes the snapshot as the peak if it is one: it has what was allocated since the last look. So does what an instance held at
+    /// its end, which can have come before any look.
     fn see_snapshot(&mut self, snapshot: &Snapshot) {
-        let runs = |instance: u32| !(self.instances.has_ended)(instance);
-        let running = snapshot.stacks.iter().filter(|stack| runs(stack.instance));
-        let held: Vec<_> = running
-            .map(|stack| (stack.record, stack.outstanding().amount))
-            .filter(|(_, held)| *held != Amount::default())
-            .collect();
-        let total = held.iter().map(|&(_, held)| held).sum();
-        self.take(snapshot.elapsed, total, held);
-        self.peak.never_above = self.peak.never_above.max(total.bytes);
+        // All that run are together; each that has ended is by itself.
+        let mut moments: BTreeMap<Option<u32>, Vec<(u32, Amount)>> = BTreeMap::new();
+        for stack in &snapshot.stacks {
+            let held = stack.outstanding().amount;
+            if held != Amount::default() {
+                let ended = Some(stack.instance).filter(|&instance| (self.instances.has_ended)(instance));
+                moments.entry(ended).or_default().push((stack.record, held));
+            }
+        }
+        for held in moments.into_values() {
+            let total = held.iter().map(|&(_, held)| held).sum();
+            self.take(snapshot.elapsed, total, held);
+            self.peak.never_above = self.peak.never_above.max(total.bytes);
+        }
     }
 
     /// Makes this the peak if it is higher; returns what is not needed any more.
