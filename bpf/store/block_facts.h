@@ -2,7 +2,7 @@
 /* Facts about blocks beyond their amounts: the threads that allocated them, and how long freed ones have lived. */
 #pragma once
 
-#include "kernel.h"
+#include "shared.h"
 
 enum block_facts {
 	/* Low bits of a block's time that have the number of its thread's name; 0 if that has none. */
