@@ -166,7 +166,7 @@ boot() {
     done >"$root/checks"
     # Settings that are in no one's way who has the capabilities.
     cat >"$root/environment" <<END
-export KERNEL_WAYS=$ways KEPT_PROGRAMS=/programs MEMLEAK_SHORT_LOAD=1 MEMLEAK_TEST_REQUIRE=1 $variables
+export KERNEL_WAYS=$ways KEPT_PROGRAMS=/programs MEMLEAK_SHORT_LOAD=1 MEMLEAK_TEST_REQUIRE=all $variables
 echo 3 >/proc/sys/kernel/perf_event_paranoid
 echo 2 >/proc/sys/kernel/unprivileged_bpf_disabled
 END
