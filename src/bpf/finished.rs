@@ -263,7 +263,8 @@ impl Recorded {
         })
     }
 
-    fn spans_of(&self, index: u32) -> [u64; LIFE_SPANS] {
+    /// Freed blocks of a stack record by the class of their age.
+    pub(super) fn spans_of(&self, index: u32) -> [u64; LIFE_SPANS] {
         let facts = self.facts.as_ref();
         facts.map_or([0; LIFE_SPANS], |facts| facts.spans(index))
     }

@@ -24,7 +24,7 @@ pub struct TriggerArgs {
     pub report_when: Vec<String>,
 }
 
-/// What is traced.
+/// Subject of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
     /// Processes that run.

@@ -140,7 +140,7 @@ fn read_finished(recorded: &Recorded) -> Vec<StackTotals> {
                 blocks: finished.sums.lost_blocks,
             },
             finished_walks: finished.walks,
-            life_spans: life_spans(recorded, &finished.sums),
+            life_spans: life_spans(recorded, finished.sums.spans),
             ..finished_shape(recorded, finished.record, finished.stack)
         }
     });
@@ -188,7 +188,7 @@ fn read_stack(recorded: &Recorded, index: u32, record: &[AtomicU64]) -> Option<S
         lost,
         life_spans: match freed.amount.blocks {
             0 => LifeSpans::default(),
-            _ => life_spans(recorded, &recorded.all_sums_of(index)?),
+            _ => life_spans(recorded, recorded.spans_of(index)),
         },
         ..read_shape(recorded, index, record)?
     })

@@ -1,5 +1,6 @@
 //! Totals of one stack, read in place; for estimates also the variance.
 
+use super::super::block_facts::LIFE_SPANS;
 use super::super::finished::Sums;
 use crate::bpf::Recorded;
 use crate::bpf::types::weight_shape;
@@ -33,8 +34,8 @@ pub(super) fn decode(recorded: &Recorded, sums: &Sums) -> Totals {
 }
 
 /// Freed blocks by how long they lived.
-pub(super) fn life_spans(recorded: &Recorded, sums: &Sums) -> LifeSpans {
-    let [temporary, by_age @ ..] = sums.spans;
+pub(super) fn life_spans(recorded: &Recorded, spans: [u64; LIFE_SPANS]) -> LifeSpans {
+    let [temporary, by_age @ ..] = spans;
     let blocks = |counted: u64| match recorded.sampling {
         Sampling::All => counted,
         Sampling::Calls(_) | Sampling::Bytes(_) | Sampling::Governed(_) | Sampling::Provider(_) => {
