@@ -60,9 +60,10 @@ fn lack(report: &str) -> Value {
 /// A program that leaks until the limit of a cgroup above its own is the one that is reported, with what it held.
 #[test]
 fn limit_of_a_cgroup() {
+    let path = build("limited-target");
     let cgroup = Cgroup::with_memory_limit(&name("limit"), 150 * MIB);
     let inner = Cgroup::make(cgroup.path(), "inner");
-    let mut program = start(&build("limited-target"));
+    let mut program = start(&path);
     inner.add(&program);
     let memleak = Memleak::attach(program.pid(), &[]);
     program.send_line("!");
@@ -104,11 +105,11 @@ fn limit_of_a_cgroup() {
 #[test]
 fn started_program() {
     let path = build("started-target");
+    end_if_only_compiled();
+    require_root();
     let cgroup = Cgroup::with_memory_limit(&name("started"), 100 * MIB);
     let procs = cgroup.path().join("cgroup.procs");
     let command = format!("echo $$ > {} && exec {} <<< '!'", procs.display(), path.display());
-    end_if_only_compiled();
-    require_root();
     let report = path.with_extension("txt");
     let mut memleak = Command::new(env!("CARGO_BIN_EXE_memleak"));
     let memleak = memleak
@@ -203,9 +204,9 @@ fn memleak_with_more_memory() {
 /// the last report.
 #[test]
 fn memleak_within_the_same_limit() {
+    let path = build("same-target");
     end_if_only_compiled();
     require_root();
-    let path = build("same-target");
     for is_same in [true, false] {
         let cgroup = Cgroup::with_memory_limit(&name("same"), 600 * MIB);
         let neighbour = Cgroup::make(cgroup.path(), "neighbour");

@@ -250,10 +250,11 @@ fn waits_that_come_to_nothing() {
 /// A share is that of the limit that has least room, of any cgroup that the process is in, and file cache is not in it.
 #[test]
 fn shares_of_limits() {
+    let path = build("shares", "shares-target");
     let name = format!("memleak-triggers-{}", std::process::id());
     let cgroup = Cgroup::with_memory_limit(&name, 200 << 20);
     let inner = Cgroup::make(cgroup.path(), "inner");
-    let mut program = start(&build("shares", "shares-target"));
+    let mut program = start(&path);
     inner.add(&program);
     let pid = program.pid().to_string();
     let mut memleak = Waiting::start(&[
