@@ -37,7 +37,7 @@ pub struct ViewArgs {
     /// Tell of what C++ classes the outstanding blocks are, by the table of virtual functions that they begin with.
     ///
     /// Reads the first word of each block that -o does not hide, of at most 4096 blocks of each stack. Stripped programs have
-    /// classes, too. --verdict tells of classes in any case.
+    /// classes, too. With -a, listed blocks have their class beside them. --verdict tells of classes in any case.
     #[arg(long)]
     pub classes: bool,
     /// Tell of each outstanding block whether the process can still reach it (reachable), or not (lost), as memcheck does.

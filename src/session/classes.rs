@@ -1,4 +1,5 @@
-//! C++ classes of outstanding blocks, by what they begin with (`--classes`). Without a verdict: nothing else is read of them.
+//! C++ classes of outstanding blocks, by what they begin with (`--classes`): by site, and of each block that is listed (`-a`).
+//! Nothing else is read of them.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -8,10 +9,10 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use unwind_tables::addr::Avma;
 
-use super::verdict::{Holding, OfStack, classes_of_firsts};
+use super::verdict::{Holding, OfStack, classes_by_word};
 use super::{Session, Signals, View};
 use crate::bpf::Endings;
-use crate::bpf::collect::{Block, BlockTable, Moment};
+use crate::bpf::collect::{Block, BlockPlace, BlockTable, LiveBlocks, Moment};
 use crate::process::maps_of;
 use crate::process::touched::ResidentPages;
 use crate::reach::Memory;
@@ -26,17 +27,47 @@ const IN_ALL: usize = 1 << 19;
 /// Bytes of the address of a class's table, with which its objects begin.
 const FIRST_BYTES: u64 = 8;
 
+/// Blocks whose classes are looked for.
+#[derive(Debug, Default)]
+pub(super) struct Wanted {
+    /// Minimum age of the blocks that are looked at for their sites; `None` if none are.
+    older: Option<Duration>,
+    /// Blocks that are listed, each with its age; at most [`IN_ALL`].
+    listed: HashMap<BlockPlace, Duration>,
+}
+
+impl Wanted {
+    /// Chooses what `view` asks for. A verdict (`is_judged`) tells of classes by site.
+    pub(super) fn new(view: &View, is_judged: bool, blocks: Option<&LiveBlocks>) -> Self {
+        let blocks = blocks.filter(|_| view.classes || is_judged);
+        let listed = blocks.into_iter().flat_map(LiveBlocks::listed_places);
+        Self {
+            older: view.older.filter(|_| view.classes && !is_judged),
+            listed: listed.take(IN_ALL).collect(),
+        }
+    }
+}
+
+/// Classes that were found.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// By site, of each instance; `None` if not asked for.
+    pub(super) of_sites: Option<Vec<Holding>>,
+    /// By block, of those that are listed.
+    pub(super) listed: HashMap<BlockPlace, String>,
+}
+
 impl Session<'_> {
-    /// Finds the classes of the blocks that are not young, if `view` asks for them.
+    /// Finds the classes of blocks, of those that were not allocated after `moment`.
     pub(super) fn classes(
         &mut self,
         moment: Moment,
-        view: &View,
+        wanted: Wanted,
         signals: &Signals,
-    ) -> anyhow::Result<Option<Vec<Holding>>> {
-        let Some(older) = view.older.filter(|_| view.classes) else {
-            return Ok(None);
-        };
+    ) -> anyhow::Result<Found> {
+        if wanted.older.is_none() && wanted.listed.is_empty() {
+            return Ok(Found::default());
+        }
         let began = Instant::now();
         let table = BlockTable::of(&self.live.kernel).context("cannot read the block table")?;
         let live = self.live.processes.values().filter(|process| process.is_live());
@@ -44,72 +75,109 @@ impl Session<'_> {
             .map(|process| (process.facts.instance, process.facts.pid))
             .collect();
         let endings = self.live.kernel.processes.endings();
-        let find = move || find(&table, &processes, &endings, moment, older);
+        let find = move || find(&table, &processes, &endings, moment, &wanted);
         let found = self
             .meanwhile(signals, find)?
             .context("cannot read the block table")?;
         tracing::debug!("classes found in {:.1?}", began.elapsed());
-        Ok(Some(found))
+        Ok(found)
     }
 }
 
-/// Classes of the blocks of some instances with their processes, which are at least `older` at a moment.
+/// Classes of blocks of some instances with their processes.
 fn find(
     table: &BlockTable,
     processes: &[(u32, u32)],
     endings: &Endings,
     moment: Moment,
-    older: Duration,
-) -> Result<Vec<Holding>, libbpf_rs::Error> {
-    let instances: HashSet<_> = processes.iter().map(|&(instance, _)| instance).collect();
+    wanted: &Wanted,
+) -> Result<Found, libbpf_rs::Error> {
+    let mut firsts: HashMap<u32, Firsts> = processes
+        .iter()
+        .map(|&(instance, _)| (instance, Firsts::new()))
+        .collect();
     let mut chosen = Chosen::new(RandomState::new().hash_one(processes));
+    let mut listed = Vec::new();
     table.visit(|block| {
-        if moment.age(block.allocated_at) >= older && instances.contains(&block.instance) {
+        if !firsts.contains_key(&block.instance) || !moment.until(block.allocated_at).is_zero() {
+            return;
+        }
+        let age = moment.age(block.allocated_at);
+        if wanted.older.is_some_and(|older| age >= older) {
             chosen.add(block);
         }
+        if wanted.listed.get(&(block.instance, block.address)) == Some(&age) {
+            listed.push(block);
+        }
     })?;
-    let mut firsts = HashMap::new();
+    for block in chosen.all() {
+        if let Some(firsts) = firsts.get_mut(&block.instance) {
+            firsts.entry(block.address).or_insert(First::of(block)).is_chosen = true;
+        }
+    }
+    for block in &listed {
+        if let Some(firsts) = firsts.get_mut(&block.instance) {
+            firsts.entry(block.address).or_insert(First::of(block)).is_listed = true;
+        }
+    }
     for &(instance, pid) in processes {
-        if let Err(error) = read_firsts(pid, chosen.of(instance), &mut firsts) {
+        if let Some(firsts) = firsts.get_mut(&instance)
+            && let Err(error) = read_firsts(pid, firsts)
+        {
             tracing::warn!("classes of the blocks of process {pid} are not known: {error}");
         }
     }
     // Blocks that were freed meanwhile may have been another's when they were read.
-    let mut by_instance: HashMap<u32, HashMap<(u32, u64), Amount>> = HashMap::new();
+    let mut words: HashMap<u32, Words> = HashMap::new();
     table.visit(|block| {
-        let identity = |first: &First| (first.allocated_at, first.stack) == (block.allocated_at, block.stack);
-        let first = firsts.remove(&(block.instance, block.address)).filter(identity);
-        if let Some(First { word, .. }) = first {
-            let sums = by_instance.entry(block.instance).or_default();
-            let sum = sums.entry((block.stack, word)).or_default();
-            *sum = *sum
-                + Amount {
-                    bytes: block.size,
-                    blocks: 1,
-                };
+        let first = firsts
+            .get_mut(&block.instance)
+            .and_then(|firsts| firsts.remove(&block.address));
+        if let Some(first) = first.filter(|first| first.is_of(&block)) {
+            words.entry(block.instance).or_default().add(&block, &first);
         }
     })?;
-    let of_instances = processes.iter().filter_map(|&(instance, pid)| {
-        let firsts = by_instance.remove(&instance).unwrap_or_default();
-        let classes = classes_of_firsts(pid, &firsts);
+    let mut found = Found {
+        of_sites: wanted.older.map(|_| Vec::new()),
+        ..Found::default()
+    };
+    for &(instance, pid) in processes {
+        let words = words.remove(&instance).unwrap_or_default();
+        let classes = classes_by_word(pid, words.all());
         // What was read by the process's number is its own if it has not ended by now.
-        (!endings.has_ended(instance)).then(|| holding(&firsts, classes, (&chosen, instance)))
-    });
-    Ok(of_instances.collect())
+        if endings.has_ended(instance) {
+            continue;
+        }
+        if let Some(holdings) = &mut found.of_sites {
+            holdings.push(holding(&words.of_sites, &classes, (&chosen, instance)));
+        }
+        let listed = words.listed.iter();
+        let listed =
+            listed.filter_map(|(address, word)| Some(((instance, *address), classes.get(word)?.clone())));
+        found.listed.extend(listed);
+    }
+    Ok(found)
 }
 
 /// Sums up what begins with what, by stack record.
 fn holding(
     firsts: &HashMap<(u32, u64), Amount>,
-    classes: HashMap<(u32, String), Amount>,
+    classes: &HashMap<u64, String>,
     (chosen, instance): (&Chosen, u32),
 ) -> Holding {
     let mut by_stack: HashMap<u32, OfStack> = HashMap::new();
-    for (&(stack, _), amount) in firsts {
-        let looked = by_stack.entry(stack).or_default().looked.get_or_insert_default();
+    for (&(stack, word), &amount) in firsts {
+        let of_stack = by_stack.entry(stack).or_default();
+        let looked = of_stack.looked.get_or_insert_default();
         looked.blocks += amount.blocks;
-        looked.without += amount.blocks;
         looked.of = chosen.seen(stack);
+        match classes.get(&word) {
+            Some(class) => {
+                let sum = of_stack.classes.entry(class.clone()).or_default();
+                *sum = *sum + amount;
+            }
+            None => looked.without += amount.blocks,
+        }
     }
     for (stack, of) in chosen.without_any(instance) {
         let looked = LookedAt {
@@ -118,49 +186,89 @@ fn holding(
         };
         by_stack.entry(stack).or_default().looked = Some(looked);
     }
-    for ((stack, class), amount) in classes {
-        let of_stack = by_stack.entry(stack).or_default();
-        if let Some(looked) = &mut of_stack.looked {
-            looked.without = looked.without.saturating_sub(amount.blocks);
-        }
-        of_stack.classes.insert(class, amount);
-    }
     Holding {
         by_stack,
         ..Holding::default()
     }
 }
 
-/// First word of a block, and what tells the block from others at its address.
+/// Blocks of an instance that are looked at, by address.
+type Firsts = HashMap<Avma, First>;
+
+/// A block that is looked at, and its first word.
 struct First {
     word: u64,
+    size: u64,
     allocated_at: u64,
     stack: u32,
+    /// True if it counts for its site.
+    is_chosen: bool,
+    is_listed: bool,
 }
 
-/// Reads the first words of `blocks` of process `pid`. Those in pages that are not resident begin with nothing.
-fn read_firsts(pid: u32, mut blocks: Vec<Block>, firsts: &mut HashMap<(u32, Avma), First>) -> io::Result<()> {
-    if blocks.is_empty() {
-        return Ok(());
-    }
-    blocks.sort_unstable_by_key(|block| block.address);
-    let pages = Pages::read(&ResidentPages::open(pid)?, &maps_of(pid)?)?;
-    for block in &blocks {
-        let first = First {
+impl First {
+    fn of(block: &Block) -> Self {
+        Self {
             word: 0,
+            size: block.size,
             allocated_at: block.allocated_at,
             stack: block.stack,
-        };
-        firsts.insert((block.instance, block.address), first);
+            is_chosen: false,
+            is_listed: false,
+        }
     }
-    let Some(instance) = blocks.first().map(|block| block.instance) else {
+
+    /// True if it is this block, and not another at its address.
+    fn is_of(&self, block: &Block) -> bool {
+        (self.allocated_at, self.stack) == (block.allocated_at, block.stack)
+    }
+}
+
+/// First words of the blocks of an instance that were not freed meanwhile.
+#[derive(Default)]
+struct Words {
+    /// By stack record.
+    of_sites: HashMap<(u32, u64), Amount>,
+    listed: Vec<(Avma, u64)>,
+}
+
+impl Words {
+    fn add(&mut self, block: &Block, first: &First) {
+        if first.is_chosen {
+            let sum = self.of_sites.entry((block.stack, first.word)).or_default();
+            *sum = *sum
+                + Amount {
+                    bytes: block.size,
+                    blocks: 1,
+                };
+        }
+        if first.is_listed {
+            self.listed.push((block.address, first.word));
+        }
+    }
+
+    /// Every word, each once.
+    fn all(&self) -> HashSet<u64> {
+        let of_sites = self.of_sites.keys().map(|&(_, word)| word);
+        of_sites
+            .chain(self.listed.iter().map(|&(_, word)| word))
+            .collect()
+    }
+}
+
+/// Reads the first words of blocks of process `pid`. Those in pages that are not resident begin with nothing.
+fn read_firsts(pid: u32, firsts: &mut Firsts) -> io::Result<()> {
+    if firsts.is_empty() {
         return Ok(());
-    };
-    let large = blocks.iter().filter(|block| block.size >= FIRST_BYTES);
-    let ranges = large.map(|block| block.address..block.address.wrapping_add(FIRST_BYTES));
-    let ranges: Vec<_> = ranges.collect();
+    }
+    let pages = Pages::read(&ResidentPages::open(pid)?, &maps_of(pid)?)?;
+    let large = firsts.iter().filter(|(_, first)| first.size >= FIRST_BYTES);
+    let mut ranges: Vec<_> = large
+        .map(|(&address, _)| address..address.wrapping_add(FIRST_BYTES))
+        .collect();
+    ranges.sort_unstable_by_key(|range| range.start);
     Reader::new(pid, pages).visit(&ranges, &mut |at, words| {
-        if let (Some(first), Some(&word)) = (firsts.get_mut(&(instance, at)), words.first()) {
+        if let (Some(first), Some(&word)) = (firsts.get_mut(&at), words.first()) {
             first.word = word;
         }
     });
@@ -208,10 +316,9 @@ impl Chosen {
         }
     }
 
-    /// Blocks of an instance.
-    fn of(&self, instance: u32) -> Vec<Block> {
-        let all = self.by_stack.values().flat_map(|(_, kept)| kept);
-        all.filter(|block| block.instance == instance).copied().collect()
+    /// Blocks that are kept.
+    fn all(&self) -> impl Iterator<Item = &Block> {
+        self.by_stack.values().flat_map(|(_, kept)| kept)
     }
 
     /// Stacks of an instance of which no block is kept, with the number of their blocks.
@@ -256,18 +363,16 @@ mod tests {
         (0..ALL).for_each(|address| chosen.add(block(1, address)));
         (0..10).for_each(|address| chosen.add(block(2, ALL + address)));
         assert_eq!((chosen.seen(1), chosen.seen(2), chosen.seen(3)), (ALL, 10, 0));
-        let kept = chosen.of(7);
-        assert_eq!(kept.len(), OF_A_STACK + 10);
-        let early = kept.iter().filter(|block| block.address.get() < ALL / 2).count();
+        assert_eq!(chosen.all().count(), OF_A_STACK + 10);
+        let early = chosen.all().filter(|block| block.address.get() < ALL / 2).count();
         assert!(
             (OF_A_STACK * 2 / 5..OF_A_STACK * 3 / 5).contains(&early),
             "{early}"
         );
-        assert!(chosen.of(8).is_empty());
         // Without room, blocks of another stack are only counted.
         chosen.kept = IN_ALL;
         (0..3).for_each(|address| chosen.add(block(4, address)));
-        assert_eq!(chosen.of(7).len(), OF_A_STACK + 10);
+        assert_eq!(chosen.all().count(), OF_A_STACK + 10);
         assert_eq!(chosen.without_any(7).collect::<Vec<_>>(), [(4, 3)]);
         assert_eq!(chosen.without_any(8).count(), 0);
     }

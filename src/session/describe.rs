@@ -107,11 +107,6 @@ impl RecentFacts<'_> {
     fn judged(&self) -> Option<&JudgedBlocks> {
         self.blocks?.judged()
     }
-
-    /// Blocks of a site; `None` if no list of blocks was requested.
-    pub(super) fn listed<M>(&self, site: &Site<M>) -> Option<BlockList> {
-        self.blocks?.listed(&site.records)
-    }
 }
 
 /// Report options that do not depend on what was recorded.
@@ -411,10 +406,12 @@ impl<O: Origin> Describer<O> {
         let ended = process.and_then(|process| process.ended);
         let processes = self.origin.site_processes(site.instance);
         let allocator = self.origin.allocator(&site);
+        let class_of = |name: &str| self.dictionary.add_text(TextKind::Class, name);
+        let blocks = recently
+            .blocks
+            .and_then(|blocks| blocks.listed(&site.records, class_of));
         Stack {
-            blocks: recently
-                .listed(&site)
-                .map(|list| still_known(list, processes, site.outstanding().amount)),
+            blocks: blocks.map(|list| still_known(list, processes, site.outstanding().amount)),
             recent: recent(&site, processes, view, &recently.changes),
             verdict: self.verdict(&site, processes, recently),
             held: None,

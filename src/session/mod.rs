@@ -353,12 +353,14 @@ impl<'obj> Session<'obj> {
             peak.describe(&mut snapshot);
         }
         let overhead = self.meter.as_ref().map(|meter| meter.overhead(&self.live.probes));
-        let (blocks, judging) = self.read_blocks(moment, view, signals, judging)?;
+        let (mut blocks, judging) = self.read_blocks(moment, view, signals, judging)?;
         let (judgement, holdings) = judging.map(|judging| self.judgement(judging)).unzip();
-        let holdings = match holdings {
-            Some(holdings) => Some(holdings),
-            None => self.classes(moment, view, signals)?,
-        };
+        let wanted = classes::Wanted::new(view, holdings.is_some(), blocks.as_ref());
+        let classes = self.classes(moment, wanted, signals)?;
+        if let Some(blocks) = &mut blocks {
+            blocks.set_classes(classes.listed);
+        }
+        let holdings = holdings.or(classes.of_sites);
         // The snapshot may have stacks of instances and in mappings that are newer than what was last read of them.
         self.live.observe()?;
         self.live.reload_all()?;

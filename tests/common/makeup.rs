@@ -1,4 +1,4 @@
-//! Sizes, threads and life spans of blocks in JSON reports.
+//! Sizes, threads and life spans of blocks in JSON reports, and single blocks.
 
 use serde::Deserialize;
 
@@ -46,4 +46,16 @@ impl Freed {
         let by_age = self.by_age.iter().map(|span| (bound(span.up_to_ns), span.blocks));
         (self.temporary, by_age.collect())
     }
+}
+
+/// Single blocks of a stack.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Blocks {
+    pub listed: Vec<ListedBlock>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct ListedBlock {
+    pub address: String,
+    pub class: Option<String>,
 }

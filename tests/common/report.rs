@@ -226,6 +226,8 @@ pub struct Stack {
     /// `None` unless a verdict was asked for.
     pub verdict: Option<Verdict>,
     pub held: Option<super::holders::Held>,
+    /// With `-a`.
+    pub blocks: Option<super::makeup::Blocks>,
     pub responsible: Option<Responsible>,
     pub frames: Vec<Frame>,
     /// `None` if all frames are there.
@@ -430,6 +432,11 @@ impl Report {
 }
 
 impl Stack {
+    /// Single blocks; none unless they were asked for.
+    pub fn listed(&self) -> impl Iterator<Item = &super::makeup::ListedBlock> {
+        self.blocks.iter().flat_map(|blocks| &blocks.listed)
+    }
+
     pub fn names(&self) -> Vec<&str> {
         self.frames.iter().map(Frame::name).collect()
     }

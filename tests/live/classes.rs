@@ -10,8 +10,10 @@ use crate::common::memleak::Memleak;
 use crate::common::program::{Program, compile_as, copy_program, directory, run_tool};
 use crate::common::report::Report;
 
-/// Objects by class, spelled without blanks.
+/// Number of objects by class, spelled without blanks.
 type Classes = BTreeMap<String, u64>;
+/// Classes of objects by address.
+type Made = BTreeMap<String, String>;
 
 fn spelled(class: &str) -> String {
     class.replace(' ', "")
@@ -19,19 +21,19 @@ fn spelled(class: &str) -> String {
 
 /// Traces the program, and returns what it says and the report.
 #[track_caller]
-fn trace(path: &Path, flags: &[&str]) -> (Classes, Report) {
+fn trace(path: &Path, flags: &[&str]) -> (Made, Report) {
     let mut program = Program::start(path, &[]);
     program.expect("started");
     let memleak = Memleak::attach(program.pid(), &[&["-o", "0"], flags].concat());
     program.send_line("");
-    let mut made = Classes::new();
+    let mut made = Made::new();
     loop {
         let line = program.line();
         if line == "ready" {
             break;
         }
-        let (count, class) = line.split_once(' ').expect("a number and a class");
-        made.insert(spelled(class), count.parse().expect("a number"));
+        let (address, class) = line.split_once(' ').expect("an address and a class");
+        made.insert(address.to_owned(), spelled(class));
     }
     let report = memleak.finish();
     assert!(program.end().success());
@@ -49,12 +51,15 @@ fn numbers(looked: &LookedAt) -> [u64; 3] {
 
 #[track_caller]
 fn check(path: &Path) {
-    let (made, report) = trace(path, &["--classes"]);
+    let (made, report) = trace(path, &["--classes", "-a"]);
     let mut found = Classes::new();
     for class in held(&report).flat_map(|held| &held.classes) {
         *found.entry(spelled(&class.name)).or_default() += class.blocks;
     }
-    let mut expected = made;
+    let mut expected = Classes::new();
+    for class in made.values() {
+        *expected.entry(class.clone()).or_default() += 1;
+    }
     // Of more than 4096 blocks of a site, so many at random.
     assert_eq!(expected.insert("shop::Many".to_owned(), 4096), Some(5000));
     assert_eq!(found, expected, "{report}");
@@ -66,6 +71,36 @@ fn check(path: &Path) {
     // A quarter of the mixed blocks has zeros, another the address of code. What leads to no table is of no class.
     let others = [[40, 20, 40], [4096, 0, 5000]];
     assert_eq!(looked, whole.chain(others).collect::<Vec<_>>(), "{report}");
+    check_listed(&made, &report);
+}
+
+/// Each block that is listed has its class: all objects but those beyond the limit of a stack.
+#[track_caller]
+fn check_listed(made: &Made, report: &Report) {
+    let listed = report.stacks.iter().flat_map(|stack| stack.listed());
+    let mut with_class = 0;
+    for block in listed {
+        let class = block.class.as_deref().map(spelled);
+        assert_eq!(class.as_ref(), made.get(&block.address), "{}", block.address);
+        with_class += usize::from(class.is_some());
+    }
+    assert_eq!(with_class, made.len() - 4000);
+}
+
+/// A verdict tells of the classes of listed blocks, too.
+#[test]
+fn listed_blocks_with_a_verdict() {
+    let path = directory("classes-verdict").join("classes");
+    compile_as(
+        &path,
+        "amounts/classes.cpp",
+        &["-O1", "-fno-optimize-sibling-calls"],
+    );
+    let (made, report) = trace(&path, &["--verdict", "-a"]);
+    check_listed(&made, &report);
+    let (_, report) = trace(&path, &["-a"]);
+    let mut listed = report.stacks.iter().flat_map(|stack| stack.listed());
+    assert!(listed.all(|block| block.class.is_none()));
 }
 
 /// A program with symbols, and a copy without any.

@@ -5,14 +5,16 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use unwind_tables::addr::Avma;
 
-use super::Weight;
+use super::amount::is_default;
+use super::dictionary::Import;
+use super::{TextId, Weight};
 
 /// Maximum number of listed blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListLimits {
     /// Limit for one stack; its largest blocks are listed.
     pub of_a_stack: usize,
-    /// Limit for all stacks together, first found first. Each block takes 40 bytes while a report is made.
+    /// Limit for all stacks together, first found first. Each block takes 48 bytes while a report is made.
     pub in_all: usize,
 }
 
@@ -27,6 +29,20 @@ pub struct ListedBlock {
     pub age: Duration,
     /// Number of blocks that it stands for.
     pub weight: Weight,
+    /// C++ class that it is of; `None` if it is of none, or was not looked at.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub class: Option<TextId>,
+}
+
+impl ListedBlock {
+    /// Copies it with the ids of another dictionary.
+    #[must_use]
+    pub fn renumbered(&self, import: &mut Import<'_>) -> Self {
+        Self {
+            class: self.class.map(|class| import.text(class)),
+            ..*self
+        }
+    }
 }
 
 /// Blocks of a stack, largest first, then by address.
@@ -39,6 +55,20 @@ pub struct BlockList {
 }
 
 impl BlockList {
+    /// Copies it with the ids of another dictionary.
+    #[must_use]
+    pub fn renumbered(&self, import: &mut Import<'_>) -> Self {
+        Self {
+            listed: self.listed.iter().map(|block| block.renumbered(import)).collect(),
+            ..*self
+        }
+    }
+
+    /// Every id of a text.
+    pub fn ids(&self) -> impl Iterator<Item = TextId> {
+        self.listed.iter().filter_map(|block| block.class)
+    }
+
     /// Appends a list whose blocks sort behind these.
     pub fn append(&mut self, other: Self) {
         self.listed.extend(other.listed);

@@ -325,6 +325,7 @@ impl Stack {
                 .makeup
                 .as_ref()
                 .map(|makeup| Box::new(makeup.renumbered(import))),
+            blocks: self.blocks.as_ref().map(|blocks| blocks.renumbered(import)),
             ..self.clone()
         }
     }

@@ -8,6 +8,7 @@ use super::Format;
 use super::health::counted;
 use crate::model::ListLimits;
 use crate::model::Report;
+use crate::model::printable::Printable;
 use crate::model::{BlockList, ListedBlock, Sampling, StackRef};
 
 /// Maximum number of blocks listed for each stack, for formats that list blocks.
@@ -50,11 +51,15 @@ pub(super) fn lines(stack: StackRef<'_>, report: &Report) -> Vec<String> {
 fn line(block: &ListedBlock, report: &Report) -> String {
     let age = age(block.age);
     let text = format!("addr = {:#x} size = {}, {age} old", block.address, block.size);
-    match report.sampling {
+    let text = match report.sampling {
         Sampling::All => text,
         Sampling::Calls(_) | Sampling::Bytes(_) | Sampling::Governed(_) | Sampling::Provider(_) => {
             format!("{text}, stands for {:.1}", block.weight.blocks())
         }
+    };
+    match block.class {
+        Some(class) => format!("{text}, class {}", Printable(report.dictionary.text(class))),
+        None => text,
     }
 }
 
@@ -71,29 +76,33 @@ fn age(age: Duration) -> String {
 
 /// The listed blocks of a stack in JSON.
 #[derive(Serialize)]
-pub(super) struct BlocksJson {
-    listed: Vec<BlockJson>,
+pub(super) struct BlocksJson<'a> {
+    listed: Vec<BlockJson<'a>>,
     left_out: u64,
 }
 
 #[derive(Serialize)]
-struct BlockJson {
+struct BlockJson<'a> {
     address: String,
     bytes: u64,
     age_ns: u64,
     /// Number of blocks that it stands for; only where blocks are sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     weight: Option<f64>,
+    /// C++ class that it is of, if that was looked for and found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    class: Option<&'a str>,
 }
 
-impl BlocksJson {
-    pub(super) fn of(list: &BlockList, report: &Report) -> Self {
+impl<'a> BlocksJson<'a> {
+    pub(super) fn of(list: &BlockList, report: &'a Report) -> Self {
         let is_sampled = report.sampling != Sampling::All;
         let listed = list.listed.iter().map(|block| BlockJson {
             address: format!("{:#x}", block.address),
             bytes: block.size,
             age_ns: u64::try_from(block.age.as_nanos()).unwrap_or(u64::MAX),
             weight: is_sampled.then(|| block.weight.blocks()),
+            class: block.class.map(|class| report.dictionary.text(class)),
         });
         Self {
             listed: listed.collect(),

@@ -272,7 +272,7 @@ struct StackJson<'a> {
     left_out: Option<LeftOutJson>,
     /// Only with `-a`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    blocks: Option<BlocksJson>,
+    blocks: Option<BlocksJson<'a>>,
     /// The user's rule that leaves the stack out of reports for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     suppressed_by: Option<&'a str>,

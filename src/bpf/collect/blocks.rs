@@ -13,7 +13,7 @@ use std::time::Duration;
 use unwind_tables::addr::Avma;
 
 use super::judged::{Judged, JudgedBlocks};
-use super::listing::{ListRequest, Listing};
+use super::listing::{BlockPlace, ListRequest, Listing};
 use super::makeup::MakeupSums;
 use crate::bpf::types::{block, block_key};
 use crate::bpf::{
@@ -287,9 +287,22 @@ impl LiveBlocks {
         self.judged.as_ref()
     }
 
-    /// Single blocks of the stack that has these records; `None` if not requested.
-    pub fn listed(&self, records: &[u32]) -> Option<BlockList> {
-        self.listing.as_ref().map(|listing| listing.of(records))
+    /// Single blocks of the stack that has these records, with their classes, whose names `text_of` enters; `None` if not requested.
+    pub fn listed(&self, records: &[u32], text_of: impl FnMut(&str) -> TextId) -> Option<BlockList> {
+        let listing = self.listing.as_ref();
+        listing.map(|listing| listing.of(records, text_of))
+    }
+
+    /// Places of all blocks that are listed, each with its age.
+    pub fn listed_places(&self) -> impl Iterator<Item = (BlockPlace, Duration)> {
+        self.listing.iter().flat_map(|listing| listing.places())
+    }
+
+    /// Says of what C++ classes listed blocks are.
+    pub fn set_classes(&mut self, classes: HashMap<BlockPlace, String>) {
+        if let Some(listing) = &mut self.listing {
+            listing.set_classes(classes);
+        }
     }
 }
 

@@ -28,7 +28,7 @@ pub use deferred::{DeferredWalk, StackCopy};
 pub use events::{Event, Events as EventQueue};
 pub use judged::{Judged, JudgedBlocks};
 pub use kernel::take_kernel;
-pub use listing::ListRequest;
+pub use listing::{BlockPlace, ListRequest};
 pub(crate) use own::own_memory;
 pub(crate) use peak::{Look, PeakFinder};
 pub use ranges::{RangeBytes, outstanding_in_ranges};

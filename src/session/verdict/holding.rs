@@ -126,14 +126,16 @@ pub(super) fn classes_of(pid: u32, memory: &dyn Memory, blocks: &[Block]) -> Has
     found
 }
 
-/// Classes of the blocks of process `pid`, by stack and class, by the words that they begin with.
-pub(in crate::session) fn classes_of_firsts(
+/// Classes of objects of process `pid`, by the words that they begin with. Words that begin no object have none.
+pub(in crate::session) fn classes_by_word(
     pid: u32,
-    firsts: &HashMap<(u32, u64), Amount>,
-) -> HashMap<(u32, String), Amount> {
+    words: impl IntoIterator<Item = u64>,
+) -> HashMap<u64, String> {
     let mut objects = Objects::of(pid);
     let loaded = objects.memory(|_| true);
-    Classes::new(pid, &mut objects, &loaded).of(firsts)
+    let mut classes = Classes::new(pid, &mut objects, &loaded);
+    let with_class = |word| Some((word, classes.by_table(word)?));
+    words.into_iter().filter_map(with_class).collect()
 }
 
 /// Words in registers, and words that the kernel keeps, each with its root.

@@ -100,7 +100,10 @@ impl Encoder {
             let part: Vec<_> = part.iter().map(|stack| stack.renumbered(&mut import)).collect();
             chunks.extend(chunk::encode(Kind::Stacks, &part)?);
         }
-        for part in block_parts(&report.stacks) {
+        for mut part in block_parts(&report.stacks) {
+            for block in part.iter_mut().flat_map(|stack| &mut stack.blocks.listed) {
+                *block = block.renumbered(&mut import);
+            }
             chunks.extend(chunk::encode(Kind::Blocks, &part)?);
         }
         let numbered = Numbered {
@@ -199,6 +202,7 @@ mod tests {
             size: 1,
             age: Duration::from_nanos(number as u64),
             weight: Weight::of_blocks(3.25),
+            class: None,
         };
         Some(BlockList {
             listed: (0..count).map(block).collect(),

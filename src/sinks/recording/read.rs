@@ -358,6 +358,7 @@ impl<'a> Stacks<'a> {
             if self.blocks > MAX_BLOCKS {
                 return Err(Refused("more blocks than can be recorded".to_owned()));
             }
+            self.dictionary.check_blocks(&blocks)?;
             let Some(stack) = self.stacks.get_mut(stack) else {
                 return Err(Refused("blocks of a stack that is not there".to_owned()));
             };

@@ -111,7 +111,11 @@ fn lines(report: &Report) -> Vec<String> {
             .map(|thread| thread.name.take().map(|name| report.dictionary.text(name)))
             .collect();
         let allocator = stack.allocator();
-        format!("{allocator} {end_at:?} {frames:#?} {threads:?} {amounts:#?}")
+        let listed = amounts.blocks.iter_mut().flat_map(|blocks| &mut blocks.listed);
+        let classes: Vec<_> = listed
+            .map(|block| block.class.take().map(|class| report.dictionary.text(class)))
+            .collect();
+        format!("{allocator} {end_at:?} {frames:#?} {threads:?} {classes:?} {amounts:#?}")
     };
     let path = |module: Option<ModuleId>| module.map(|module| report.module(module).path());
     let ends = report.ends.iter().map(|end| {
@@ -466,6 +470,15 @@ fn undefined_holders() {
         };
         assert!(plain.check(&only_held).is_err());
     }
+}
+
+/// A recording whose listed blocks are of classes that it does not define is refused.
+#[test]
+fn undefined_classes_of_blocks() {
+    let report = rich();
+    let blocks = report.stacks[0].blocks.as_ref().unwrap();
+    assert!(report.dictionary.check_blocks(blocks).is_ok());
+    assert!(Dictionary::default().check_blocks(blocks).is_err());
 }
 
 /// A recording whose threads have names that it does not define is refused.

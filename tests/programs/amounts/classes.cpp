@@ -1,15 +1,17 @@
 /*
  * Objects of classes that the program knows, of its own and of the C++ library, and blocks that are none. After a line it makes
- * them, and says `COUNT CLASS` for each of its kinds, by the typeid of each object; then `ready`.
+ * them, and says `ADDRESS CLASS` for each object, by its typeid; then `ready`.
  */
 #include <cxxabi.h>
+#include <cstdio>
 #include <cstring>
 #include <new>
 #include <sstream>
 #include <string>
 #include <typeinfo>
 
-#include <map>
+#include <utility>
+#include <vector>
 #include "../handshake.h"
 
 #define KEEP __attribute__((noinline, noclone))
@@ -61,7 +63,7 @@ struct Local : shop::Item {
 
 }
 
-static std::map<std::string, int> made;
+static std::vector<std::pair<void *, std::string>> made;
 static void *volatile kept;
 
 template <class T> static void keep(T *object)
@@ -69,7 +71,7 @@ template <class T> static void keep(T *object)
 	int status;
 	char *name = abi::__cxa_demangle(typeid(*object).name(), nullptr, nullptr, &status);
 
-	made[name]++;
+	made.emplace_back(object, name);
 	free(name);
 	kept = object;
 }
@@ -130,8 +132,9 @@ int main()
 	make<shop::Many>(5000);
 	make_mixed(40);
 	make_plain(21);
-	for (const auto &[name, count] : made)
-		say((std::to_string(count) + " " + name).c_str());
+	for (const auto &[address, name] : made)
+		printf("%p %s\n", address, name.c_str());
+	fflush(stdout);
 	rendezvous("ready");
 	return 0;
 }

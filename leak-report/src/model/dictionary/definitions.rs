@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::{Dictionary, Frame, ModuleId, Path, Text, TextId};
-use crate::model::{Module, Stack, Symbolized};
+use crate::model::{BlockList, Module, Stack, Symbolized};
 
 /// Entries added to a dictionary. Each table refers only to tables before it, and a path only to earlier paths.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,6 +103,15 @@ impl Dictionary {
         }
         let paths = stack.path.into_iter().chain(paths);
         { paths }.try_for_each(|path| within(path.index(), self.paths.len(), "path"))
+    }
+
+    /// Checks that the classes of listed blocks are defined.
+    ///
+    /// # Errors
+    ///
+    /// An id has no entry.
+    pub fn check_blocks(&self, blocks: &BlockList) -> Result<(), Invalid> {
+        { blocks.ids() }.try_for_each(|text| within(text.index(), self.texts.len(), "text"))
     }
 
     /// Checks that a module is defined.

@@ -19,6 +19,7 @@ fn block(address: u64, size: u64) -> ListedBlock {
         size,
         age: Duration::from_secs(2),
         weight: Weight::ONE,
+        class: None,
     }
 }
 

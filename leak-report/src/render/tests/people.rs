@@ -1,7 +1,7 @@
 //! Golden outputs of details for people: single blocks, shares, cut stacks.
 
 use super::*;
-use crate::model::{Amount, BlockList, ListedBlock, Sampling, Stack, Symbolized, Weight};
+use crate::model::{Amount, BlockList, ListedBlock, Sampling, Stack, Symbolized, TextKind, Weight};
 use crate::model::{InstanceEnd, Measured, MemoryLack, Reached, Reason};
 use crate::samples;
 use std::time::Duration;
@@ -9,18 +9,21 @@ use unwind_tables::addr::Avma;
 use unwind_tables::walk::End;
 
 fn with_blocks() -> Report {
+    let class = samples::text_of(TextKind::Class, "app::Entry\n");
     let mut report = full();
     let block = |address, size, milliseconds| ListedBlock {
         address: Avma::new(address),
         size,
         age: Duration::from_millis(milliseconds),
         weight: Weight::ONE,
+        class: None,
+    };
+    let of_class = ListedBlock {
+        class: Some(class),
+        ..block(0x55d0_0000_1000, 80, 12_340)
     };
     report.stacks[0].blocks = Some(BlockList {
-        listed: vec![
-            block(0x55d0_0000_2000, 400, 850),
-            block(0x55d0_0000_1000, 80, 12_340),
-        ],
+        listed: vec![block(0x55d0_0000_2000, 400, 850), of_class],
         left_out: 10,
     });
     report.stacks[1].blocks = Some(BlockList {
@@ -88,7 +91,7 @@ fn text_of_blocks() {
         "   sizes: 8 B (8.3%), 40 B to 48 B (91.6%), by threads worker (98.3%), leaker (1.6%)\n",
         "   12 blocks freed: 8.3% before the thread's next allocation, 91.6% within 1 s\n",
         "   addr = 0x55d000002000 size = 400, 850 ms old\n",
-        "   addr = 0x55d000001000 size = 80, 12.3 s old\n",
+        "   addr = 0x55d000001000 size = 80, 12.3 s old, class app::Entry\\n\n",
         "   and 10 more blocks\n",
         "      operator new(unsigned long)",
     );
@@ -99,7 +102,7 @@ fn text_of_blocks() {
     );
 }
 
-/// JSON lists the blocks, with a weight if they are sampled.
+/// JSON lists the blocks, with a weight if they are sampled, and with their classes.
 #[test]
 fn json_of_blocks() {
     let mut report = with_blocks();
@@ -112,7 +115,7 @@ fn json_of_blocks() {
         found[0]["blocks"],
         json!({"listed": [
             {"address": "0x55d000002000", "bytes": 400, "age_ns": 850_000_000},
-            {"address": "0x55d000001000", "bytes": 80, "age_ns": 12_340_000_000_u64},
+            {"address": "0x55d000001000", "bytes": 80, "age_ns": 12_340_000_000_u64, "class": "app::Entry\n"},
         ], "left_out": 10})
     );
     assert_eq!(found[1]["blocks"], json!({"listed": [], "left_out": 1}));

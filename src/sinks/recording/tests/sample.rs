@@ -12,7 +12,7 @@ use leak_report::model::{
     InlinedFrame, Inside, InstanceEnd, Judgement, KernelFacts, KindTotals, ListedBlock, Location, Losses,
     Measure, Measured, MemoryLack, ModuleId, Overhead, Parts, Place, ProbeProgram, ProgramTime, Quantity,
     Reached, ReachedLimit, Reason, RegionKind, Report, Sampling, Spent, Spread, StackRecent, Symbol,
-    Symbolized, TargetFacts, TimeOfDay, Traps, Unheld, Unit, Unjudged, Weight,
+    Symbolized, TargetFacts, TextKind, TimeOfDay, Traps, Unheld, Unit, Unjudged, Weight,
 };
 use leak_report::samples;
 
@@ -28,7 +28,8 @@ const GAPS: [Gap; 8] = [
 ];
 
 /// Names in these reports that an anonymized recording must not contain.
-pub(super) const NAMES: [&str; 10] = [
+pub(super) const NAMES: [&str; 11] = [
+    "secret::Order",
     "secret_pod",
     "LeakLib",
     "leaker",
@@ -182,6 +183,7 @@ fn stacks(report: &mut Report) {
                 size: 7,
                 age: Duration::MAX,
                 weight: Weight::of_blocks(1.5),
+                class: Some(samples::text_of(TextKind::Class, "secret::Order")),
             };
             3
         ],
