@@ -202,13 +202,23 @@ fn trace(mut config: Config, diagnostics: &Diagnostics, has_line: bool) -> anyho
     let is_restored = Arc::default();
     // With a view, a second signal ends at once only after the terminal is restored.
     let signals = listen_to_signals(&config.trace, config.sinks.live.map(|_| &is_restored))?;
-    if let Some(options) = &config.select {
-        targets::find(options, &signals.stop, &mut config.trace)?;
-    }
-    let mut sinks = Sinks::open(&config.sinks, &config.trace, &signals, &is_restored, diagnostics)?;
     if config.sinks.ends_with_its_reader() {
         output::await_end_of_reader(Arc::clone(&signals.stop))?;
     }
+    let open = |trace: &TraceConfig| Sinks::open(&config.sinks, trace, &signals, &is_restored, diagnostics);
+    // What cannot be written is said before processes are waited for. A view shows those that were found.
+    let waits = config.select.as_ref().is_some_and(|options| options.waits);
+    let opens_first = waits && config.sinks.live.is_none();
+    let opened = opens_first.then(|| open(&config.trace)).transpose()?;
+    if let Some(options) = &config.select
+        && let Err(error) = targets::find(options, &signals.stop, &mut config.trace)
+    {
+        return match opened {
+            Some(sinks) => sinks.finish(Err(error)),
+            None => Err(error),
+        };
+    }
+    let mut sinks = opened.map_or_else(|| open(&config.trace), Ok)?;
     // Lines of calls and output of a started program, which the status line would garble, come at any time.
     let is_quiet = config.trace.program.is_empty() && config.trace.calls.is_none();
     if has_line && is_quiet && config.sinks.live.is_none() {

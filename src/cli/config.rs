@@ -49,6 +49,10 @@ pub enum ConfigError {
     CommandWords(String),
     #[error("{0} needs a value: leave out the comma or the flag, or name what to trace")]
     EmptyTarget(&'static str),
+    #[error(
+        "{0} looks at a process: name it with -p PID or -p NAME, or with --systemd-unit, --cgroup, --container or --user"
+    )]
+    NoProcess(&'static str),
     #[error("`{0}` is not the name of a unit: give one as systemctl shows it, for example nginx.service")]
     NotAUnit(String),
     #[error(

@@ -68,8 +68,7 @@ pub use record::RecordArgs;
 pub use replay::{DiffArgs, DifferenceArg, ReportArgs, TrendArg, TrendArgs};
 pub use selection::SelectionArgs;
 pub use stray_pid::StrayPid;
-pub use targets::TargetArgs;
-use targets::parse_wanted;
+pub use targets::{OneTargetArgs, TargetArgs};
 pub use top::TopArgs;
 use triggers::Subject;
 pub use triggers::TriggerArgs;
@@ -186,11 +185,11 @@ pub struct LibraryArgs {
 /// Flags of `memleak doctor`.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// A process to look at, by its id or by a name that no other has.
-    #[arg(short = 'p', long = "pid", value_name = "PID|NAME")]
-    pub pid: Option<String>,
+    /// A process to look at, if any.
+    #[command(flatten)]
+    pub target: OneTargetArgs,
     /// Trace the process for two seconds, and say what each way to trace it would cost, and which is recommended.
-    #[arg(long, requires = "pid")]
+    #[arg(long)]
     pub measure: bool,
     /// Form of the findings.
     #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
@@ -328,8 +327,12 @@ impl TryFrom<DoctorArgs> for doctor::Options {
     type Error = ConfigError;
 
     fn try_from(args: DoctorArgs) -> Result<Self, ConfigError> {
+        let process = args.target.check()?;
+        if args.measure && process.is_none() {
+            return Err(ConfigError::NoProcess("--measure"));
+        }
         Ok(Self {
-            process: args.pid.as_deref().map(parse_wanted).transpose()?,
+            process,
             measure: args.measure,
             format: args.format,
         })

@@ -10,9 +10,9 @@ use crate::process::select::{NameQuery, Selectors, UnitQuery, Wanted};
 /// Ids of the flags that name what is traced: of these, settings outside the command line yield to all that is on it.
 pub(super) const TARGET_FLAGS: [&str; 6] = ["pid", "systemd_unit", "cgroup", "container", "user", "wait"];
 
-/// Flags that select processes, besides `-p`.
+/// Flags that select processes by what they belong to.
 #[derive(Debug, Args)]
-pub struct TargetArgs {
+pub struct SelectorArgs {
     /// Select the processes of a unit of systemd: of its cgroup. A name without suffix is a service, and name@ is all instances
     /// of a template.
     ///
@@ -31,6 +31,14 @@ pub struct TargetArgs {
     /// Select the processes of a user (the real user ID).
     #[arg(long, value_name = "NAME|UID")]
     pub user: Option<String>,
+}
+
+/// Flags that select the processes of a trace, besides `-p`.
+#[derive(Debug, Args)]
+pub struct TargetArgs {
+    /// Properties by which processes are selected.
+    #[command(flatten)]
+    pub selectors: SelectorArgs,
     /// Wait until a process matches, and for each name of -p one.
     #[arg(long)]
     pub wait: bool,
@@ -43,6 +51,17 @@ pub struct TargetArgs {
     pub max_processes: Option<u32>,
 }
 
+/// Flags that select one process.
+#[derive(Debug, Args)]
+pub struct OneTargetArgs {
+    /// The process, by its id or by a name that no other has.
+    #[arg(short = 'p', long = "pid", value_name = "PID|NAME")]
+    pub pid: Option<String>,
+    /// Other properties by which it is selected.
+    #[command(flatten)]
+    pub selectors: SelectorArgs,
+}
+
 /// Targets of a trace: processes by their numbers, or what is to be looked for.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Targets {
@@ -51,13 +70,10 @@ pub(super) struct Targets {
     pub(super) max_processes: Option<u32>,
 }
 
-impl TargetArgs {
+impl SelectorArgs {
     /// Checks them together with the values of `-p`.
-    pub(super) fn check(&self, given: &[String]) -> Result<Targets, ConfigError> {
-        let wanted = given
-            .iter()
-            .map(|text| parse_wanted(text))
-            .collect::<Result<Vec<_>, _>>()?;
+    fn check<'a>(&self, given: impl IntoIterator<Item = &'a String>) -> Result<Selectors, ConfigError> {
+        let wanted = given.into_iter().map(|text| parse_wanted(text));
         let unit = self
             .systemd_unit
             .as_deref()
@@ -70,13 +86,29 @@ impl TargetArgs {
         if let Some((flag, _)) = others.iter().find(|(_, value)| value.as_deref() == Some("")) {
             return Err(ConfigError::EmptyTarget(flag));
         }
-        let selectors = Selectors {
-            wanted,
+        Ok(Selectors {
+            wanted: wanted.collect::<Result<_, _>>()?,
             unit: unit.transpose()?,
             cgroup: self.cgroup.clone(),
             container: self.container.clone(),
             user: self.user.clone(),
-        };
+        })
+    }
+}
+
+impl OneTargetArgs {
+    /// Checks them; `None` if no process is named.
+    pub(super) fn check(&self) -> Result<Option<Selectors>, ConfigError> {
+        let selectors = self.selectors.check(&self.pid)?;
+        let is_given = selectors.has_others() || !selectors.wanted.is_empty();
+        Ok(is_given.then_some(selectors))
+    }
+}
+
+impl TargetArgs {
+    /// Checks them together with the values of `-p`.
+    pub(super) fn check(&self, given: &[String]) -> Result<Targets, ConfigError> {
+        let selectors = self.selectors.check(given)?;
         let pids: Vec<_> = selectors.pids().collect();
         let max_processes = self.max_processes.map(check_max_processes).transpose()?;
         let pids = check_pids(&pids, max_processes.unwrap_or(Capacity::MAX_PROCESSES))?;
@@ -118,12 +150,35 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::cli::{Cli, Config};
+    use crate::cli::{Cli, Command, Config};
 
     fn config(arguments: &str) -> Result<Config, ConfigError> {
         let arguments = std::iter::once("memleak").chain(arguments.split_whitespace());
         let cli = Cli::try_parse_from(arguments).expect("the command line parses");
         cli.trace.try_into()
+    }
+
+    /// A command that looks at one process needs one, unless it can do without; what is wrong for a trace is wrong here.
+    #[test]
+    fn one_target() {
+        let check = |arguments: &str| {
+            let words = ["memleak", "doctor"]
+                .into_iter()
+                .chain(arguments.split_whitespace());
+            let cli = Cli::try_parse_from(words).expect("the command line parses");
+            match cli.command {
+                Some(Command::Doctor(args)) => args.target.check(),
+                command => panic!("{command:?}"),
+            }
+        };
+        assert_eq!(check("").expect("it makes sense"), None);
+        let found = check("-p nginx --container web").expect("it makes sense");
+        let found = found.expect("a process");
+        assert_eq!((found.wanted.len(), found.container.as_deref()), (1, Some("web")));
+        for (arguments, part) in [("--user=", "--user needs a value"), ("-p=", "-p needs a value")] {
+            let error = check(arguments).expect_err(arguments).to_string();
+            assert!(error.contains(part), "{error}");
+        }
     }
 
     /// Numbers are processes, all else are names; either alone, or with other selectors.

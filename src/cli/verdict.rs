@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 
 use super::config::{ConfigError, parse_verdict_limit};
-use super::targets::parse_wanted;
+use super::targets::OneTargetArgs;
 use crate::commands::Format;
 use crate::commands::verdict::Options;
 use crate::reach::tags::{Tag, Tags};
@@ -13,9 +13,9 @@ use crate::sinks::gate::{SettingsError, parse};
 /// Flags of `memleak verdict`.
 #[derive(Debug, Args)]
 pub struct VerdictArgs {
-    /// The process, by its id or by a name that no other has.
-    #[arg(short = 'p', long = "pid", value_name = "PID|NAME")]
-    pub pid: String,
+    /// The process.
+    #[command(flatten)]
+    pub target: OneTargetArgs,
     /// Stop the threads that run while the memory is copied, for some 0.3 s per GiB.
     #[arg(long)]
     pub stop: bool,
@@ -59,7 +59,7 @@ impl TryFrom<VerdictArgs> for Options {
             return Err(ConfigError::OnlyOfTraces(condition.to_string()));
         }
         Ok(Self {
-            process: parse_wanted(&args.pid)?,
+            process: args.target.check()?.ok_or(ConfigError::NoProcess("verdict"))?,
             settings: VerdictSettings {
                 stops: args.stop,
                 limit: limit.unwrap_or(default.limit),

@@ -101,19 +101,16 @@ fn check_number(count: usize, max: u32) -> anyhow::Result<()> {
 ///
 /// # Errors
 ///
-/// None or several have the name.
-pub fn find_one(wanted: &Wanted) -> anyhow::Result<u32> {
-    if let Wanted::Pid(pid) = wanted {
+/// None or several match.
+pub fn find_one(selectors: &Selectors) -> anyhow::Result<u32> {
+    if let ([Wanted::Pid(pid)], false) = (&selectors.wanted[..], selectors.has_others()) {
         return Ok(*pid);
     }
-    let mut selection = Selection::new(Selectors {
-        wanted: vec![wanted.clone()],
-        ..Selectors::default()
-    })?;
+    let mut selection = Selection::new(selectors.clone())?;
     match &selection.scan().map_err(without_wait)?[..] {
         [found] => Ok(found.pid),
         found => bail!(
-            "one process is looked at, and {} have this name: give the pid of one of {}",
+            "one process is looked at, and {} match: give the pid of one of {}",
             found.len(),
             Found::list(found)
         ),

@@ -175,6 +175,35 @@ fn cgroup_by_its_path() {
     }
 }
 
+/// Commands that look at one process select it in the ways of a trace, and refuse several.
+#[test]
+fn one_process_by_its_cgroup() {
+    let (unified, _) = mounts();
+    let path = build("one", "one-target", &RELEASE);
+    let cgroup = Cgroup::make(&unified, &format!("memleak-one-{}", std::process::id()));
+    let mut program = start(&path, "5");
+    cgroup.add(&program);
+    // It has a heap from then on.
+    program.step("done");
+    let name = cgroup.path().to_str().expect("UTF-8");
+    for (command, pid) in [("doctor", "/process/pid"), ("verdict", "/pid")] {
+        let output = Command::new(env!("CARGO_BIN_EXE_memleak"))
+            .args([command, "--cgroup", name, "--format", "json"])
+            .output()
+            .expect("memleak was built");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let found: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(found.pointer(pid), Some(&program.pid().into()), "{text}");
+        let error = refusal(&[command, "--cgroup", &format!("{name}x")]);
+        assert!(error.contains("no process is in the cgroup"), "{error}");
+    }
+    let other = start(&path, "5");
+    cgroup.add(&other);
+    let error = refusal(&["verdict", "--cgroup", name]);
+    assert!(error.contains("one process is looked at, and 2 match"), "{error}");
+    drop((program, other));
+}
+
 /// Names of containers come from what Docker, podman and Kubernetes have written; memleak here is in a mount namespace where
 /// they have.
 #[test]
@@ -351,6 +380,17 @@ fn none_or_too_many() {
             &["doctor", "-p", "no-such-program"],
             &["no process is named `no-such-program`; `ps -e`"],
         ),
+        // Before the wait.
+        (
+            &[
+                "-p",
+                "no-such-program",
+                "--wait",
+                "--output",
+                "/no-such-directory/report.txt",
+            ],
+            &["/no-such-directory/report.txt"],
+        ),
     ] {
         let error = refusal(arguments);
         assert!(parts.iter().all(|part| error.contains(part)), "{error}");
@@ -362,7 +402,7 @@ fn none_or_too_many() {
     assert!(error.contains("64 processes match, and at most 63"), "{error}");
     let error = refusal(&["doctor", "-p", "many-target"]);
     assert!(
-        error.contains("64 have this name") && error.contains(&one.pid().to_string()),
+        error.contains("64 match") && error.contains(&one.pid().to_string()),
         "{error}"
     );
     drop(others);

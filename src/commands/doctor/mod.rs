@@ -15,7 +15,7 @@ mod text;
 use std::io::Write;
 
 use super::{Format, targets};
-use crate::process::select::Wanted;
+use crate::process::select::Selectors;
 use crate::sinks::output;
 pub use modules::{ModuleFinding, TableFinding};
 pub use process::ProcessFindings;
@@ -23,8 +23,8 @@ pub use process::ProcessFindings;
 /// Options of `memleak doctor`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Process to examine, if any.
-    pub process: Option<Wanted>,
+    /// Properties of the process to examine, if any.
+    pub process: Option<Selectors>,
     /// Traces the process for a moment, and says what each way to trace it would cost.
     pub measure: bool,
     pub format: Format,

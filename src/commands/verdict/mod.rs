@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use super::{Format, targets};
-use crate::process::select::Wanted;
+use crate::process::select::Selectors;
 use crate::session::{InUse, LostBlock, VerdictSettings, judge_in_use};
 use crate::sinks::gate::{Condition, check_blocks};
 use leak_report::model::Amount;
@@ -17,7 +17,8 @@ use leak_report::model::Amount;
 /// Options of `memleak verdict`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    pub process: Wanted,
+    /// Properties of the process.
+    pub process: Selectors,
     pub settings: VerdictSettings,
     /// Conditions that must not be exceeded: [`Condition::is_of_blocks`].
     pub conditions: Vec<Condition>,
