@@ -2,6 +2,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
+use std::mem;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,11 @@ use crate::process::launch;
 /// File that output is written to.
 pub(crate) enum File {
     /// Has its name from the start.
-    Open(fs::File),
+    Open {
+        file: fs::File,
+        /// True if it still has what was there before: until something is written.
+        is_old: bool,
+    },
     /// Has no name until it is complete: nothing is left if memleak is killed.
     Nameless {
         file: fs::File,
@@ -33,14 +38,14 @@ pub(crate) enum File {
 }
 
 impl File {
-    /// Creates the file, or truncates an existing one if `overwrite` is set.
+    /// Creates the file, or opens an existing one if `overwrite` is set, which is truncated when something is written.
     pub(super) fn open(path: &Path, overwrite: bool) -> Result<Self, OutputError> {
         let existing = ExistingFile::at(path)?;
         // Devices and pipes are written to: nothing in them is lost.
         let overwrite = overwrite || existing.as_ref().is_some_and(|existing| !existing.is_file());
-        let mut options = OpenOptions::new();
-        let options = options.write(true).truncate(true);
-        make(path, existing, overwrite, options).map(Self::Open)
+        let is_old = existing.as_ref().is_some_and(ExistingFile::is_file);
+        let file = make(path, existing, overwrite, OpenOptions::new().write(true))?;
+        Ok(Self::Open { file, is_old })
     }
 
     /// Creates a file that is also read back and can be replaced by another; or, with `overwrite`, opens an existing
@@ -97,7 +102,7 @@ impl File {
     /// Gives the complete file its name.
     pub(crate) fn publish(self) -> Result<fs::File, OutputError> {
         let (file, path, overwrite) = match self {
-            Self::Open(file) => return Ok(file),
+            Self::Open { file, .. } => return Ok(file),
             Self::Nameless {
                 file,
                 path,
@@ -121,17 +126,28 @@ impl File {
 }
 
 impl File {
+    /// Removes what was there before, if it is still there.
+    fn empty(&mut self) -> io::Result<()> {
+        if let Self::Open { file, is_old } = self
+            && mem::take(is_old)
+        {
+            return file.set_len(0);
+        }
+        Ok(())
+    }
+
     /// Writes all of something or none of it, so that the file stays readable when there is no more room.
     pub(super) fn write_whole(
         &mut self,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> io::Result<()> {
+        self.empty()?;
         let begin = match self {
-            Self::Open(file) if file.metadata()?.is_file() => Some(file.stream_position()?),
-            Self::Open(_) | Self::Nameless { .. } | Self::Hidden { .. } => None,
+            Self::Open { file, .. } if file.metadata()?.is_file() => Some(file.stream_position()?),
+            Self::Open { .. } | Self::Nameless { .. } | Self::Hidden { .. } => None,
         };
         let written = write(self);
-        if let (Err(_), Some(begin), Self::Open(file)) = (&written, begin, self) {
+        if let (Err(_), Some(begin), Self::Open { file, .. }) = (&written, begin, self) {
             // Ignored: the error that is reported is why it could not be written.
             _ = file
                 .set_len(begin)
@@ -164,8 +180,9 @@ pub(crate) fn remedy(error: &io::Error) -> &'static str {
 
 impl Write for File {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.empty()?;
         match self {
-            Self::Open(file) | Self::Nameless { file, .. } => file.write(bytes),
+            Self::Open { file, .. } | Self::Nameless { file, .. } => file.write(bytes),
             // tempfile's `write` would name the temporary file in errors.
             Self::Hidden { file, .. } => file.as_file_mut().write(bytes),
         }
@@ -173,7 +190,7 @@ impl Write for File {
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
-            Self::Open(file) | Self::Nameless { file, .. } => file.flush(),
+            Self::Open { file, .. } | Self::Nameless { file, .. } => file.flush(),
             Self::Hidden { file, .. } => file.as_file_mut().flush(),
         }
     }
@@ -191,7 +208,7 @@ fn make(
         Some(existing) => existing.open(options),
         // `create_new` also refuses a link that was created meanwhile.
         None => {
-            let new = options.truncate(false).create_new(true).mode(0o600);
+            let new = options.create_new(true).mode(0o600);
             new.open(path).and_then(owned)
         }
     };
@@ -275,6 +292,22 @@ mod tests {
             assert_eq!((text(&path).as_deref(), mode & 0o777), (Some("made"), 0o600));
             fs::remove_file(&path).expect("removed");
             assert!(make(Path::new("/dev/null"), false).is_ok());
+        }
+    }
+
+    /// An existing file has what it had until there is a report, which may be empty.
+    #[test]
+    fn existing_files_are_kept_until_there_is_a_report() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("leaks.folded");
+        fs::write(&path, "old and long").expect("a file");
+        drop(File::open(&path, true).expect("it is opened"));
+        assert_eq!(text(&path).as_deref(), Some("old and long"));
+        let mut file = File::open(&path, true).expect("it is opened");
+        for (report, expected) in [("", ""), ("new", "new"), (" and more", "new and more")] {
+            let written = file.write_whole(|out| out.write_all(report.as_bytes()));
+            written.expect("written");
+            assert_eq!(text(&path).as_deref(), Some(expected));
         }
     }
 
