@@ -1,7 +1,7 @@
 //! Selection of processes by container: by the ids that runtimes put into names of cgroups, and by names that they keep
 //! on disk. No daemon is asked.
 //!
-//! Names of Docker, of podman and CRI-O, and of Kubernetes' log files are known. Files of a user's own (rootless podman)
+//! Names of Docker, of podman and CRI-O, of nerdctl, and of Kubernetes' log files are known. Files of a user's own (rootless podman)
 //! name only containers in that user's slice: whoever writes them cannot give a name to another user's container.
 
 use std::collections::BTreeSet;
@@ -23,6 +23,9 @@ const SHORT: usize = 12;
 const MAX_FILE: u64 = 16 << 20;
 /// Maximum number of entries of a directory that are looked at.
 const MAX_ENTRIES: usize = 1 << 14;
+
+/// Maximum number of daemons of nerdctl that are looked at, and of namespaces of each.
+const MAX_NERDCTL: usize = 64;
 
 /// A container whose processes run.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -213,16 +216,33 @@ pub(super) fn read_names(root: &Path, home: Option<&Home>) -> Vec<Named> {
         names.extend(of_log(&log));
     }
     read_storage(root, "var/lib/containers/storage", None, &mut names);
+    read_nerdctl(root, "var/lib/nerdctl", None, &mut names);
     let inside = home.and_then(|home| Some((home.path.strip_prefix("/").ok()?.to_str()?, home.user)));
     if let Some((path, user)) = inside {
+        let kept = format!("{path}/.local/share");
         read_storage(
             root,
-            &format!("{path}/.local/share/containers/storage"),
+            &format!("{kept}/containers/storage"),
             Some(user),
             &mut names,
         );
+        read_nerdctl(root, &format!("{kept}/nerdctl"), Some(user), &mut names);
     }
     names
+}
+
+/// Reads the names of nerdctl, for containers of containerd: files of that name have the id, for each daemon and namespace.
+fn read_nerdctl(root: &Path, directory: &str, owner: Option<u32>, names: &mut Vec<Named>) {
+    for daemon in entries(root, directory).into_iter().take(MAX_NERDCTL) {
+        let namespaces = format!("{directory}/{daemon}/names");
+        for namespace in entries(root, &namespaces).into_iter().take(MAX_NERDCTL) {
+            for name in entries(root, &format!("{namespaces}/{namespace}")) {
+                let id = read(root, &format!("{namespaces}/{namespace}/{name}"));
+                let id = id.and_then(|id| String::from_utf8(id).ok());
+                names.extend(id.and_then(|id| Named::new(id.trim_end(), &name, owner)));
+            }
+        }
+    }
 }
 
 /// Reads the names of containers/storage, which podman and CRI-O use, for each of its drivers.

@@ -199,6 +199,14 @@ fn names_on_disk() {
         &own,
     );
     write(root, &format!("var/log/containers/p_n_c-{}.log", id('6')), "");
+    let nerdctl = "nerdctl/1935db59/names/default";
+    write(root, &format!("var/lib/{nerdctl}/shop"), &id('7'));
+    write(root, &format!("var/lib/{nerdctl}/garbage"), "\u{ff}");
+    write(
+        root,
+        &format!("home/u/.local/share/{nerdctl}/rootless"),
+        &format!("{}\n", id('8')),
+    );
     let home = Home {
         path: "/home/u".into(),
         user: 1000,
@@ -214,9 +222,11 @@ fn names_on_disk() {
         named("db2"),
         ("mine".to_owned(), Some(1000)),
         named("n/p/c"),
+        ("rootless".to_owned(), Some(1000)),
+        named("shop"),
         named("web"),
     ];
     assert_eq!(found, expected);
-    assert_eq!(read_names(root, None).len(), 4);
+    assert_eq!(read_names(root, None).len(), 5);
     assert!(read_names(&root.join("none"), None).is_empty());
 }
