@@ -19,7 +19,7 @@ use crate::sinks::recording::{Anonymizer, Ending, Recorder, Recording, Settings}
 use leak_report::model::leak::Order;
 use leak_report::model::{Amount, NameStyle};
 use leak_report::model::{Direction, Quantity, Report};
-use leak_report::render::{Format, ReportSink, Span, counted, size};
+use leak_report::render::{Format, ReportSink, Span, counted, printable, size};
 
 /// Selection of reports of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,14 +199,17 @@ fn list(recording: &Recording, out: &mut dyn Write) -> io::Result<()> {
         let recorded = recording.report(index).map_err(io::Error::other)?;
         let report = &recorded.report;
         let shown: Amount = report.suspects().map(|stack| stack.shown()).sum();
+        let reason = report.reason.as_ref();
+        let reason = reason.map(|reason| format!(", because {}", printable(&reason.to_string())));
         writeln!(
             out,
-            "{:>5}  {}  {:>10.1} s  {} in {}",
+            "{:>5}  {}  {:>10.1} s  {} in {}{}",
             index + 1,
             report.time,
             report.elapsed.as_secs_f64(),
             size(shown.bytes),
-            counted(shown.blocks, "block")
+            counted(shown.blocks, "block"),
+            reason.unwrap_or_default()
         )?;
     }
     Ok(())
@@ -215,6 +218,7 @@ fn list(recording: &Recording, out: &mut dyn Write) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use leak_report::model::{Measured, Reached, Reason};
     use leak_report::render::render;
     use leak_report::samples;
 
@@ -310,7 +314,40 @@ mod tests {
             list: true,
             ..options
         };
-        assert_eq!(shown(&list).lines().count(), 3);
+        let lines = shown(&list);
+        assert_eq!(lines.lines().count(), 3);
+        assert!(!lines.contains("because"), "{lines}");
+    }
+
+    /// A list says why each report was made, where conditions decide that; hostile ones add no line.
+    #[test]
+    fn reasons_in_a_list() {
+        let (directory, options) = recorded();
+        let file = directory.path().join("reasons.memleak");
+        let mut recorder = Recorder::create(&settings(&file)).expect("made");
+        let condition = "rss>1MiB\n".to_owned();
+        let reached = Reached {
+            condition,
+            value: Measured::Bytes(3 << 19),
+            pid: Some(7),
+        };
+        let mut report = numbered(1);
+        for reason in [Reason::Conditions(vec![reached]), Reason::End] {
+            report.reason = Some(reason);
+            recorder.record(1, &report).expect("recorded");
+        }
+        recorder.finish().expect("ended");
+        let list = ReportOptions {
+            file,
+            list: true,
+            ..options
+        };
+        let lines = shown(&list);
+        let reasons = lines
+            .lines()
+            .map(|line| line.split_once(", because ").map(|(_, reason)| reason));
+        let expected = [r"rss>1MiB\n: 1.5 MiB in process 7", "the trace ended"];
+        assert_eq!(reasons.collect::<Vec<_>>(), expected.map(Some), "{lines}");
     }
 
     /// Options of the recorded report can be changed; a recording is not copied onto itself.
