@@ -54,7 +54,7 @@ pub struct Capability {
 const CAP_DAC_OVERRIDE: u32 = 1;
 /// Includes CAP_BPF, CAP_PERFMON and CAP_CHECKPOINT_RESTORE, which Linux 5.8 and 5.9 split off it.
 const CAP_SYS_ADMIN: u32 = 21;
-const CAPABILITIES: [Capability; 6] = [
+const CAPABILITIES: [Capability; 8] = [
     needed("CAP_BPF", 39, "load programs").implied_by(CAP_SYS_ADMIN),
     needed("CAP_PERFMON", 38, "attach probes").implied_by(CAP_SYS_ADMIN),
     needed("CAP_SYS_PTRACE", 19, "read processes"),
@@ -74,6 +74,16 @@ const CAPABILITIES: [Capability; 6] = [
         "CAP_SYS_ADMIN",
         CAP_SYS_ADMIN,
         "attach by perf events, all that Linux has before 6.6, and measure what programs take",
+    ),
+    optional(
+        "CAP_SYS_NICE",
+        23,
+        "receive walks that are finished in user space at once on a busy machine",
+    ),
+    optional(
+        "CAP_SYS_RESOURCE",
+        24,
+        "be left out when the kernel kills for lack of memory",
     ),
 ];
 
