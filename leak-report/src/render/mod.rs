@@ -62,6 +62,7 @@ pub use json::{
 };
 pub use otlp::Request;
 pub use overhead::{CHEAP, SAMPLED, cheaper_ways, forecast, rate, share};
+pub use peak::telling as telling_peak;
 pub use people::INDENT;
 pub use people::{People, Screen};
 pub use pprof::{Amounts, Part, Shown, pulled};

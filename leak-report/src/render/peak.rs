@@ -13,11 +13,16 @@ const NEARLY_CERTAIN: u64 = 5;
 /// The peak in one line; `None` if it was not followed, or is hardly above what is outstanding and not asked for.
 pub(super) fn line(report: &Report) -> Option<String> {
     let peak = report.peak.as_ref()?;
-    let is_asked_for = report.order == Some(Order::Peak);
+    let is_told = report.order == Some(Order::Peak) || telling(report).is_some();
+    is_told.then(|| format!("peak: {}", in_words(peak, report.sampling)))
+}
+
+/// The peak, if it is above what is outstanding.
+pub fn telling(report: &Report) -> Option<&Peak> {
     let running = report.stacks.iter().filter(|stack| stack.ended.is_none());
     let outstanding: Amount = running.map(|stack| stack.outstanding.amount).sum();
-    let is_told = is_asked_for || is_above(peak.total, outstanding);
-    is_told.then(|| format!("peak: {}", in_words(peak, report.sampling)))
+    let peak = report.peak.as_ref();
+    peak.filter(|peak| is_above(peak.total, outstanding))
 }
 
 /// The peak, however little it says; `None` if it was not followed.

@@ -18,8 +18,8 @@ use leak_report::model::{
 use leak_report::model::{Report, TargetFacts, TimeOfDay, Unit};
 use leak_report::render::titles::title;
 use leak_report::render::{
-    counted, end_of, explain, holder_lines, losses_in_short, percent, share, short_size, verdict_in_words,
-    verdict_of_stack, via, whole,
+    counted, end_of, explain, holder_lines, losses_in_short, percent, share, short_size, telling_peak,
+    verdict_in_words, verdict_of_stack, via, whole,
 };
 
 /// Sites kept per order.
@@ -190,6 +190,8 @@ pub(super) struct Sample {
     pub(super) frees: u64,
     /// Outstanding, young or not.
     pub(super) live: Amount,
+    /// Highest total since the attach, if it is above that.
+    pub(super) peak: Option<Amount>,
     /// Overhead in words.
     pub(super) overhead: Option<String>,
     pub(super) lost: Option<String>,
@@ -236,6 +238,7 @@ impl Sample {
             allocations: report.events.allocations,
             frees: report.events.frees.saturating_add(report.events.unknown_frees),
             live: suspects.iter().map(|stack| stack.outstanding.amount).sum(),
+            peak: telling_peak(report).map(|peak| peak.total),
             overhead: overhead(report),
             lost: losses(&report.losses),
             verdict: report.verdict().map(|verdict| in_words(&verdict, report)),

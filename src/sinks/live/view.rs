@@ -15,7 +15,7 @@ use super::paint::{self, Theme, draw_line, draw_too_small, separated};
 use super::sample::Site;
 use super::stack::{Kind, StackText};
 use super::text::{amount, clock, fit, skip, width};
-use leak_report::render::rate;
+use leak_report::render::{rate, short_size};
 
 const KEYS: &str = "q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  v verdict";
 const STACK_KEYS: &str = "q quit  ? help  ↑↓←→ scroll  Enter sites  s order  / filter  m mark  v verdict";
@@ -91,6 +91,9 @@ fn draw_rates(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
             .as_ref()
             .map(|overhead| Span::raw(format!("overhead {overhead}"))),
     );
+    // Last: it is the first that a narrow terminal can do without.
+    let peak = sample.peak.as_ref();
+    parts.extend(peak.map(|peak| Span::raw(format!("peak {}", short_size(peak.bytes)))));
     draw_line(frame, area, separated(parts));
 }
 

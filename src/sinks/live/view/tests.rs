@@ -224,11 +224,14 @@ fn large() {
         minute: 5,
         second: 0,
     });
+    report.peak = samples::peaked().peak;
+    let peak = report.peak.as_mut().expect("it has one");
+    peak.total.bytes = 1 << 20;
     model.take(Sample::of(&report));
     press(&mut model, "j");
     insta::assert_snapshot!(screen(&mut model, 120, 40), @r"
 memleak  2 processes: 4242 leaker…                                                  marked 09:05:00  0:01:05 every 1.0 s
-LOST  alloc ~12 k/s  free ~1.0 k/s  live 247.2 KiB in 25 k blocks  overhead 2.1%
+LOST  alloc ~12 k/s  free ~1.0 k/s  live 247.2 KiB in 25 k blocks  overhead 2.1%  peak 1.0 MiB
   SUSP OUTSTANDING▼  BLOCKS  ALLOCATED  SINCE MARK/s                          TREND     PID   SITE
      -    243.3 KiB    25 k  486.7 KiB    +1.2 KiB/s                        ▁▂▃▄▅▆█    4242 ✓ LeakLib::slowMemoryLeak()
 >    -      3.9 KiB     400    7.8 KiB     +20.0 B/s                        ███████    4242 ✗ plugin_call
