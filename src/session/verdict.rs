@@ -64,8 +64,9 @@ impl Session<'_> {
         };
         // Copies of the processes' memory are made.
         let _killable = Killable::begin();
-        // A child that has just begun is judged, too.
-        self.live.observe()?;
+        // A child that has just begun is judged, too. Blocks are listed with the stacks that they have in the report, so that it is said who
+        // holds them.
+        self.live.finish_all_walks()?;
         let table = BlockTable::of(&self.live.kernel).context("cannot read the block table")?;
         let live = self.live.processes.values().filter(|process| process.is_live());
         let is_held = self.live.is_held;
