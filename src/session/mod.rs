@@ -5,6 +5,7 @@
 
 mod ages;
 mod attachments;
+mod background;
 mod calls;
 mod capacity;
 mod classes;

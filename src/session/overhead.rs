@@ -4,13 +4,14 @@
 //! `bpf::overhead` defines the numbers.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
 use super::MaxOverhead;
+use super::background::{Background, Ending, lock};
 use super::live::Live;
 use super::probes::{AllocatorProbes, SlowSites};
 use crate::allocator::usdt::DISTANCES;
@@ -39,7 +40,7 @@ const ASSUMED_TRAPS: Traps = Traps {
 /// Measures the cost of tracing until it is dropped.
 pub(super) struct Meter {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    _thread: Background,
 }
 
 /// State that the thread and the session share.
@@ -48,8 +49,6 @@ struct Shared {
     programs: ProbePrograms,
     started: Instant,
     state: Mutex<State>,
-    is_ending: Mutex<bool>,
-    ending: Condvar,
 }
 
 struct State {
@@ -121,17 +120,12 @@ impl Meter {
                 governing,
                 is_whole: live.kernel.recorded.sampling == Sampling::All,
             }),
-            is_ending: Mutex::new(false),
-            ending: Condvar::new(),
         });
         let own = Arc::clone(&shared);
-        let thread = thread::Builder::new().name("meter".to_owned());
-        let thread = thread
-            .spawn(move || own.run(calibration))
-            .context("cannot measure probes")?;
+        let thread = Background::start("meter", move |ending| own.run(ending, calibration));
         Ok(Some(Self {
             shared,
-            thread: Some(thread),
+            _thread: thread.context("cannot measure probes")?,
         }))
     }
 
@@ -162,20 +156,9 @@ impl Meter {
     }
 }
 
-impl Drop for Meter {
-    fn drop(&mut self) {
-        *lock(&self.shared.is_ending) = true;
-        self.shared.ending.notify_all();
-        if let Some(thread) = self.thread.take() {
-            // Its panic message was printed; nothing else can be done about it.
-            _ = thread.join();
-        }
-    }
-}
-
 impl Shared {
     /// Runs the thread. `calibration` is `None` if this program itself could not be probed.
-    fn run(&self, calibration: Option<Calibration>) {
+    fn run(&self, ending: &Ending, calibration: Option<Calibration>) {
         if let Some(calibration) = &calibration {
             let traps = calibration.measure(lock(&self.state).slow.any);
             tracing::debug!("traps take {traps:?}");
@@ -184,21 +167,14 @@ impl Shared {
         // Another thread detaches: that takes some tens of milliseconds, or more on a busy machine.
         thread::scope(|scope| {
             _ = thread::Builder::new().spawn_scoped(scope, move || drop(calibration));
-            self.measure_until_end();
+            self.measure_until(ending);
         });
     }
 
-    fn measure_until_end(&self) {
-        loop {
+    fn measure_until(&self, ending: &Ending) {
+        self.measure();
+        while !ending.comes_within(self.pause()) {
             self.measure();
-            let pause = self.pause();
-            let is_ending = lock(&self.is_ending);
-            let waited = self
-                .ending
-                .wait_timeout_while(is_ending, pause, |ending| !*ending);
-            if *waited.unwrap_or_else(PoisonError::into_inner).0 {
-                return;
-            }
         }
     }
 
@@ -415,9 +391,4 @@ impl Governing {
             recorded: 0,
         }
     }
-}
-
-/// Locks even if poisoned: no update under these locks leaves data inconsistent.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,11 +1,11 @@
 //! Looks for the peak in a thread of its own: a report takes seconds, in which the total can rise and fall.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
+use super::background::{Background, Ending, lock};
 use super::live::Live;
 use crate::bpf::collect::{Look, PeakFinder};
 use leak_report::model::Snapshot;
@@ -25,14 +25,12 @@ const NEGLIGIBLE: u64 = 16 << 10;
 /// Looks for the peak until it is dropped.
 pub(super) struct PeakWatch {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    _thread: Background,
 }
 
 struct Shared {
     finder: Mutex<PeakFinder>,
     started: Instant,
-    is_ending: Mutex<bool>,
-    ending: Condvar,
 }
 
 impl PeakWatch {
@@ -44,17 +42,12 @@ impl PeakWatch {
         let shared = Arc::new(Shared {
             finder: Mutex::new(PeakFinder::new(&live.kernel)),
             started: live.started,
-            is_ending: Mutex::new(false),
-            ending: Condvar::new(),
         });
         let own = Arc::clone(&shared);
-        let thread = thread::Builder::new().name("peak".to_owned());
-        let thread = thread
-            .spawn(move || own.run())
-            .context("cannot look for the peak")?;
+        let thread = Background::start("peak", move |ending| own.run(ending));
         Ok(Some(Self {
             shared,
-            thread: Some(thread),
+            _thread: thread.context("cannot look for the peak")?,
         }))
     }
 
@@ -66,19 +59,8 @@ impl PeakWatch {
     }
 }
 
-impl Drop for PeakWatch {
-    fn drop(&mut self) {
-        *lock(&self.shared.is_ending) = true;
-        self.shared.ending.notify_all();
-        if let Some(thread) = self.thread.take() {
-            // Its panic message was printed; nothing else can be done about it.
-            _ = thread.join();
-        }
-    }
-}
-
 impl Shared {
-    fn run(&self) {
+    fn run(&self, ending: &Ending) {
         let mut pause = SHORTEST;
         let mut last = Instant::now();
         loop {
@@ -86,11 +68,7 @@ impl Shared {
             let since = last.elapsed();
             last = Instant::now();
             pause = next_pause(since.max(pause), look);
-            let is_ending = lock(&self.is_ending);
-            let waited = self
-                .ending
-                .wait_timeout_while(is_ending, pause, |ending| !*ending);
-            if *waited.unwrap_or_else(PoisonError::into_inner).0 {
+            if ending.comes_within(pause) {
                 return;
             }
         }
@@ -113,10 +91,6 @@ fn next_pause(since: Duration, look: Look) -> Duration {
         }
     };
     by_flow.clamp(SHORTEST, LONGEST).max(look.cost * PAUSE_PER_COST)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
