@@ -1,16 +1,35 @@
 //! Holders of what is still reachable, in a browser.
 
+use std::time::Duration;
+
+use leak_report::model::{LookedAt, Measured, Reached, Reason};
 use leak_report::render::Page;
 
 use super::{DESKTOP, check_quiet, contrasts, write};
 use crate::common::browser::Browser;
 use crate::common::program::directory;
 
-/// Roots are listed with the sites that they lead to, the names of which are text; a site's details say who holds it.
+/// Roots are listed with the sites that they lead to, the names of which are text; a site's details say who holds it, and of what
+/// classes its blocks are. Moments say why their reports were made.
 pub(super) fn who_holds_it(browser: &Browser) {
     let path = directory("html-holders").join("holders.html");
     let mut page = Page::default();
-    page.add(&leak_report::samples::held());
+    let mut first = leak_report::samples::held();
+    first.reason = Some(Reason::Conditions(vec![Reached {
+        condition: "rss>1MiB".to_owned(),
+        value: Measured::Bytes(3 << 19),
+        pid: Some(7),
+    }]));
+    let mut last = leak_report::samples::held();
+    last.elapsed += Duration::from_secs(1);
+    let held = last.stacks[0].held.as_mut().expect("it is held");
+    held.looked = Some(LookedAt {
+        blocks: 14,
+        without: 2,
+        of: 20,
+    });
+    page.add(&first);
+    page.add(&last);
     write(&page, &path);
     browser.appear(DESKTOP, false);
     browser.open(&path);
@@ -26,7 +45,20 @@ pub(super) fn who_holds_it(browser: &Browser) {
         assert!(text.contains(part), "no {part:?} in {text}");
     }
     browser.screenshot("holders");
+    let titles = browser.run("return [...document.querySelectorAll('.bar')].map((bar) => bar.title)");
+    let because = |at: usize| {
+        let title = titles[at].as_str().expect("a text");
+        title.split_once(", reported because ").map(|(_, reason)| reason)
+    };
+    assert_eq!(
+        [because(1), because(2)],
+        [Some("rss>1MiB: 1.5 MiB in process 7"), None]
+    );
     browser.click_on("#tab-sites");
-    browser.run("document.querySelector('#sites button').click()");
+    browser
+        .run("document.querySelectorAll('#site-table tbody .site button').forEach((site) => site.click())");
+    let details = browser.text("#site-table");
+    let classes = "class app::Entry (12 blocks), 2 blocks without; 14 of 20 blocks looked at";
+    assert!(details.contains(classes), "{details}");
     check_quiet(browser);
 }

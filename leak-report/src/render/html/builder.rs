@@ -370,6 +370,7 @@ impl<'a> Builder<'a> {
             read_at_ms: snapshot.read_at_ms,
             elapsed_ns: u64::try_from(snapshot.elapsed.as_nanos()).unwrap_or(u64::MAX),
             marked: snapshot.marked,
+            reason: snapshot.reason.clone(),
             all: columns(&all)[..width].to_vec(),
             rows,
             memory: snapshot

@@ -216,6 +216,8 @@ pub(super) struct SnapshotRow {
     pub(super) read_at_ms: u64,
     pub(super) elapsed_ns: u64,
     pub(super) marked: bool,
+    /// Reason for which the report was made; null where conditions do not decide that.
+    pub(super) reason: Option<String>,
     /// Sums over all sites, as the report has them: bytes and blocks outstanding, allocated and young.
     pub(super) all: Vec<u64>,
     /// Rows that have changed: distance from the last such site's number, then its columns.

@@ -12,6 +12,7 @@ use super::data::{PeakRow, Trace, VerdictRow, verdict_numbers};
 use super::health::Health;
 use super::rows::{Row, Rows};
 use super::snapshot::{Resident, Snapshot, Snapshots};
+use super::visible::visible;
 use crate::model::dictionary::Import;
 use crate::model::leak::Suspicion;
 use crate::model::owner::{Owner, owner};
@@ -190,6 +191,7 @@ impl Model {
             read_at_ms: since_1970(report.read_at),
             elapsed: report.elapsed,
             marked: false,
+            reason: report.reason.as_ref().map(|reason| visible(&reason.to_string())),
             rows: rows(row_of),
             memory: residents(report),
         };

@@ -17,6 +17,8 @@ pub(super) struct Snapshot {
     pub(super) elapsed: Duration,
     /// True if the user marked it as the baseline.
     pub(super) marked: bool,
+    /// Reason for which the report was made, where conditions decide that.
+    pub(super) reason: Option<String>,
     /// Amounts of every site.
     pub(super) rows: Rows,
     /// Resident memory of the running instances.

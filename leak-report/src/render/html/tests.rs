@@ -7,7 +7,7 @@ use unwind_tables::walk::{End, FoundBy, LeftOut};
 use super::*;
 use crate::model::leak::Change;
 use crate::model::{Amount, Spread};
-use crate::model::{Stack, Suppression, TimeOfDay};
+use crate::model::{Reason, Stack, Suppression, TimeOfDay};
 use crate::render::Format;
 use crate::render::tests::{frame, full, location, module, named, report, stack};
 use std::sync::Arc;
@@ -246,7 +246,7 @@ fn moments_are_bounded() {
 }
 
 /// A baseline marked between two reports is a snapshot of its own, with current amounts less the changes since; a
-/// baseline at the time of a report marks that snapshot. Later reports do not add it again.
+/// baseline at the time of a report marks that snapshot. Later reports do not add it again. Only reports have reasons.
 #[test]
 fn baselines_are_moments() {
     let marked_at = TimeOfDay {
@@ -256,6 +256,7 @@ fn baselines_are_moments() {
     };
     let mut second = many(3, 4);
     second.compared.marked = Some(marked_at);
+    second.reason = Some(Reason::End);
     second.compared.since_baseline = SECOND;
     second.stacks[0].recent.since_baseline = Change {
         allocated: amount(100, 4).into(),
@@ -274,6 +275,11 @@ fn baselines_are_moments() {
     let marked: Vec<bool> = moments.iter().map(|moment| moment["marked"] == true).collect();
     assert_eq!(marked, [false, true, false, false]);
     assert_eq!(moments[1]["time"], "09:05:01");
+    let reasons = moments.iter().map(|moment| moment["reason"].as_str());
+    assert_eq!(
+        reasons.collect::<Vec<_>>(),
+        [None, None, Some("the trace ended"), None]
+    );
     let (outstanding, allocated) = (second.stacks[0].outstanding, second.stacks[0].allocated);
     let at_mark = &replayed(&data)[1][0];
     assert_eq!(

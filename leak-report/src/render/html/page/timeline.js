@@ -44,9 +44,10 @@ class Timeline {
   }
 
   #title(moment) {
-    const [bytes, blocks] = this.trace.moments[moment].all;
+    const { all: [bytes, blocks], reason } = this.trace.moments[moment];
     const time = moment === 0 ? "" : `, ${duration(this.trace.moments[moment].elapsed_ns)} after the attach`;
-    return `${this.name(moment)}${time}: ${size(bytes)} in ${counted(blocks, "block")}`;
+    const because = reason ? `, reported because ${reason}` : "";
+    return `${this.name(moment)}${time}: ${size(bytes)} in ${counted(blocks, "block")}${because}`;
   }
 
   /** Neither slider gets past the other. */
