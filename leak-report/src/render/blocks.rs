@@ -20,7 +20,7 @@ const OF_A_STACK: &[(Format, usize)] = &[
     (Format::Libbpf, usize::MAX),
 ];
 
-/// Maximum number of blocks over all stacks: 170 MB while a report is made, and more lines than anyone reads.
+/// Maximum number of blocks over all stacks: 200 MB while a report is made, and more lines than anyone reads.
 const IN_ALL: usize = 1 << 22;
 
 impl Format {
