@@ -1,6 +1,6 @@
-//! Work on all cores.
+//! Work on all cores, and what threads share.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 /// Calls `work` for each of `items`, the last item first, on as many cores as this process may use. The results are in no
@@ -14,18 +14,23 @@ pub fn for_each<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> R + Sync) -
     let done = Mutex::new(Vec::with_capacity(items.len()));
     let queue = Mutex::new(items);
     // Cannot be poisoned: nothing panics while it holds one of the locks.
-    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let next = || lock(&queue).pop();
     thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
                 while let Some(item) = next() {
                     let result = work(item);
-                    done.lock().unwrap_or_else(PoisonError::into_inner).push(result);
+                    lock(&done).push(result);
                 }
             });
         }
     });
     done.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Locks even if poisoned: for data that no update under the lock leaves inconsistent.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

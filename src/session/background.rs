@@ -1,9 +1,11 @@
 //! Threads that do something again and again until their owner is dropped.
 
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+
+use crate::base::parallel::lock;
 
 /// A thread that ends when this is dropped, which waits for it.
 pub(super) struct Background {
@@ -56,11 +58,6 @@ impl Ending {
             .wait_timeout_while(has_come, time, |has_come| !*has_come);
         *waited.unwrap_or_else(PoisonError::into_inner).0
     }
-}
-
-/// Locks even if poisoned: for data that no update under the lock leaves inconsistent.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

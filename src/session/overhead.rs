@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 use super::MaxOverhead;
-use super::background::{Background, Ending, lock};
+use super::background::{Background, Ending};
 use super::live::Live;
 use super::probes::{AllocatorProbes, SlowSites};
 use crate::allocator::usdt::DISTANCES;
+use crate::base::parallel::lock;
 use crate::bpf::collect::{self, Hits};
 use crate::bpf::overhead::{Account, Decision, Governor, Ladder, Measurement, Window};
 use crate::bpf::{Calibration, ProbePrograms, Recorded, Statistics};

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-use super::background::{Background, Ending, lock};
+use super::background::{Background, Ending};
 use super::live::Live;
+use crate::base::parallel::lock;
 use crate::bpf::collect::{Look, PeakFinder};
 use leak_report::model::Snapshot;
 

@@ -9,7 +9,7 @@
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use libbpf_rs::{RingBuffer, RingBufferBuilder};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::deferred::{DeferredWalk, RawWalks, Receiver};
+use crate::base::parallel::lock;
 use crate::bpf::Kernel;
 
 /// Time to wait while there is no room here.
@@ -33,10 +34,6 @@ pub struct WalkQueue {
 }
 
 type Received = Arc<Mutex<Receiver>>;
-
-fn lock(received: &Received) -> MutexGuard<'_, Receiver> {
-    received.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl WalkQueue {
     /// Opens the queue of `kernel`.

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::panic;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,7 @@ use thiserror::Error;
 use super::messages::{Message, Messages};
 use super::model::{Action, Key, Move};
 use super::paint::Theme;
+use crate::base::parallel::lock;
 use crate::session::Signals;
 
 /// Minimum time between two redraws, and between two checks for changes.
@@ -414,9 +415,4 @@ fn key_of(event: KeyEvent) -> Option<Key> {
         (KeyModifiers::CONTROL, 'u') => Some(Key::Clear),
         _ => None,
     }
-}
-
-/// Locks even if poisoned: no update under these locks leaves data inconsistent.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
