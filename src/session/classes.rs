@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use unwind_tables::addr::Avma;
 
-use super::verdict::{Holding, OfStack, classes_by_word};
+use super::verdict::{FIRST_BYTES, Holding, OfStack, classes_by_word};
 use super::{Session, Signals, View};
 use crate::bpf::Endings;
 use crate::bpf::collect::{Block, BlockPlace, BlockTable, LiveBlocks, Moment};
@@ -24,9 +24,6 @@ use leak_report::model::{Amount, LookedAt};
 const OF_A_STACK: usize = 4096;
 /// Maximum number of blocks that are looked at, of all stacks: some 50 MiB while a report is made.
 const IN_ALL: usize = 1 << 19;
-/// Bytes of the address of a class's table, with which its objects begin.
-const FIRST_BYTES: u64 = 8;
-
 /// Blocks whose classes are looked for.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
@@ -110,14 +107,12 @@ fn find(
             listed.push(block);
         }
     })?;
-    for block in chosen.all() {
+    let uses = chosen.all().map(|block| (block, true));
+    for (block, is_chosen) in uses.chain(listed.iter().map(|block| (block, false))) {
         if let Some(firsts) = firsts.get_mut(&block.instance) {
-            firsts.entry(block.address).or_insert(First::of(block)).is_chosen = true;
-        }
-    }
-    for block in &listed {
-        if let Some(firsts) = firsts.get_mut(&block.instance) {
-            firsts.entry(block.address).or_insert(First::of(block)).is_listed = true;
+            let first = firsts.entry(block.address).or_insert(First::of(block));
+            first.is_chosen |= is_chosen;
+            first.is_listed |= !is_chosen;
         }
     }
     for &(instance, pid) in processes {
@@ -143,7 +138,7 @@ fn find(
     };
     for &(instance, pid) in processes {
         let words = words.remove(&instance).unwrap_or_default();
-        let classes = classes_by_word(pid, words.all());
+        let classes = classes_by_word(pid, &words.all());
         // What was read by the process's number is its own if it has not ended by now.
         if endings.has_ended(instance) {
             continue;

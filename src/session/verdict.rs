@@ -27,7 +27,7 @@ use crate::reach::heap::Block;
 use leak_report::model::Judgement;
 
 use finding::Finding;
-pub(super) use holding::{Holding, OfStack, classes_by_word};
+pub(super) use holding::{FIRST_BYTES, Holding, OfStack, classes_by_word};
 pub use in_use::{InUse, InUseError, LostBlock, judge_in_use};
 use subject::{Known, Listed, Subject};
 pub(super) use watch::Watch;

@@ -1,6 +1,6 @@
 //! Holders of the blocks of a process, with names: looked for once a verdict is settled, by one more marking.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::time::Instant;
 
@@ -43,7 +43,7 @@ pub(in crate::session) struct OfStack {
 }
 
 /// Bytes of the address of a class's table, with which its objects begin.
-const FIRST_BYTES: u64 = 8;
+pub(in crate::session) const FIRST_BYTES: u64 = 8;
 
 /// A process that is looked at.
 pub(super) struct Looked<'a> {
@@ -127,15 +127,16 @@ pub(super) fn classes_of(pid: u32, memory: &dyn Memory, blocks: &[Block]) -> Has
 }
 
 /// Classes of objects of process `pid`, by the words that they begin with. Words that begin no object have none.
-pub(in crate::session) fn classes_by_word(
-    pid: u32,
-    words: impl IntoIterator<Item = u64>,
-) -> HashMap<u64, String> {
+pub(in crate::session) fn classes_by_word(pid: u32, words: &HashSet<u64>) -> HashMap<u64, String> {
+    // Then its files need not be read.
+    if words.is_empty() {
+        return HashMap::new();
+    }
     let mut objects = Objects::of(pid);
     let loaded = objects.memory(|_| true);
     let mut classes = Classes::new(pid, &mut objects, &loaded);
-    let with_class = |word| Some((word, classes.by_table(word)?));
-    words.into_iter().filter_map(with_class).collect()
+    let with_class = |&word: &u64| Some((word, classes.by_table(word)?));
+    words.iter().filter_map(with_class).collect()
 }
 
 /// Words in registers, and words that the kernel keeps, each with its root.
