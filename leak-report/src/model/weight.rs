@@ -101,10 +101,7 @@ impl std::ops::Add for WeightedSum {
 
     /// Adds; saturates.
     fn add(self, other: Self) -> Self {
-        Self(Amount {
-            bytes: self.0.bytes.saturating_add(other.0.bytes),
-            blocks: self.0.blocks.saturating_add(other.0.blocks),
-        })
+        Self(self.0 + other.0)
     }
 }
 
