@@ -305,6 +305,18 @@ impl Program {
             .expect("a line from the program, which has ended")
     }
 
+    /// Waits for the program's lines up to `last`, which is not among them.
+    #[track_caller]
+    pub fn lines_before(&self, last: &str) -> Vec<String> {
+        let mut lines = Vec::new();
+        loop {
+            match self.line() {
+                line if line == last => return lines,
+                line => lines.push(line),
+            }
+        }
+    }
+
     /// The program's next line, if it has been written already.
     pub fn try_line(&self) -> Option<String> {
         self.output.try_next()

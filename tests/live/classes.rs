@@ -2,18 +2,23 @@
 //! of its own classes and the C++ library's; and nothing of what is no object.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::common::holders::{Held, LookedAt};
 use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile_as, copy_program, directory, run_tool};
+use crate::common::program::{Program, compile, copy_program, directory, run_tool};
 use crate::common::report::Report;
 
 /// Number of objects by class, spelled without blanks.
 type Classes = BTreeMap<String, u64>;
 /// Classes of objects by address.
 type Made = BTreeMap<String, String>;
+
+fn build(directory: &Path) -> PathBuf {
+    let flags = ["-O1", "-fno-optimize-sibling-calls"];
+    compile(directory, "amounts/classes.cpp", &flags)
+}
 
 fn spelled(class: &str) -> String {
     class.replace(' ', "")
@@ -27,11 +32,7 @@ fn trace(path: &Path, flags: &[&str]) -> (Made, Report) {
     let memleak = Memleak::attach(program.pid(), &[&["-o", "0"], flags].concat());
     program.send_line("");
     let mut made = Made::new();
-    loop {
-        let line = program.line();
-        if line == "ready" {
-            break;
-        }
+    for line in program.lines_before("ready") {
         let (address, class) = line.split_once(' ').expect("an address and a class");
         made.insert(address.to_owned(), spelled(class));
     }
@@ -90,12 +91,7 @@ fn check_listed(made: &Made, report: &Report) {
 /// A verdict tells of the classes of listed blocks, too.
 #[test]
 fn listed_blocks_with_a_verdict() {
-    let path = directory("classes-verdict").join("classes");
-    compile_as(
-        &path,
-        "amounts/classes.cpp",
-        &["-O1", "-fno-optimize-sibling-calls"],
-    );
+    let path = build(&directory("classes-verdict"));
     let (made, report) = trace(&path, &["--verdict", "-a"]);
     check_listed(&made, &report);
     let (_, report) = trace(&path, &["-a"]);
@@ -107,12 +103,7 @@ fn listed_blocks_with_a_verdict() {
 #[test]
 fn classes_are_what_the_program_says() {
     let directory = directory("classes");
-    let path = directory.join("classes");
-    compile_as(
-        &path,
-        "amounts/classes.cpp",
-        &["-O1", "-fno-optimize-sibling-calls"],
-    );
+    let path = build(&directory);
     check(&path);
     let stripped = directory.join("stripped");
     copy_program(&path, &stripped);
@@ -124,12 +115,7 @@ fn classes_are_what_the_program_says() {
 #[test]
 fn classes_in_text() {
     let directory = directory("classes-text");
-    let path = directory.join("classes");
-    compile_as(
-        &path,
-        "amounts/classes.cpp",
-        &["-O1", "-fno-optimize-sibling-calls"],
-    );
+    let path = build(&directory);
     let (_, report) = trace(&path, &[]);
     assert!(report.stacks.iter().all(|stack| stack.held.is_none()), "{report}");
     let mut program = Program::start(&path, &[]);
@@ -149,7 +135,7 @@ fn classes_in_text() {
     ];
     let memleak = Memleak::attach(program.pid(), &flags);
     program.send_line("");
-    while program.line() != "ready" {}
+    program.lines_before("ready");
     let text = memleak.finish_text();
     let replayed = Command::new(env!("CARGO_BIN_EXE_memleak"))
         .args(["report", name, "-T", "100"])

@@ -72,11 +72,7 @@ fn variables_chains_and_classes() {
     memleak.signal("STOP");
     program.send_line("");
     let mut retained = BTreeMap::new();
-    loop {
-        let line = program.line();
-        if line == "ready" {
-            break;
-        }
+    for line in program.lines_before("ready") {
         let words: Vec<_> = line.split(' ').collect();
         let number = |at: usize| words[at].parse::<u64>().expect("a number");
         retained.insert(words[0].to_owned(), (number(1), number(2)));

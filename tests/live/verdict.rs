@@ -89,11 +89,7 @@ fn kinds_by(directory_name: &str, flag: &str) -> Judgement {
     let memleak = Memleak::attach(program.pid(), &[flag]);
     program.send_line("");
     let mut truths = BTreeMap::new();
-    loop {
-        let line = program.line();
-        if line == "ready" {
-            break;
-        }
+    for line in program.lines_before("ready") {
         let words: Vec<_> = line.split(' ').map(str::to_owned).collect();
         truths.insert(words[0].clone(), words);
     }
