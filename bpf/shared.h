@@ -114,6 +114,8 @@ enum mapping_kind {
 	MAPPING_ANONYMOUS_LINKED = 5,
 	/* Anonymous, where all code is known to keep frame pointers. */
 	MAPPING_ANONYMOUS_METHODS = 6,
+	/* Anonymous: a stub that calls native code with the frame pointer pushed, and not set: it is where the stack pointer is. */
+	MAPPING_ANONYMOUS_STUB = 7,
 };
 
 /* Bits: checks that a walk must pass before it uses an entry of the mapping list. */

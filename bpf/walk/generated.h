@@ -46,13 +46,19 @@ static long look_for_end(u64 number, struct walk **context)
 	return 0;
 }
 
+/* Returns whether the frame called native code: the stack pointer is where it was at the call. */
+static __always_inline bool calls_native(struct walk *walk)
+{
+	return walk->pc_adjust && walk->found_by < FOUND_BY_FP;
+}
+
 /*
  * Returns whether the frame pointer is this frame's own. Code that leaves it alone has pushed it, as all code does that may change it, and
  * its return address is above: if there is such a pair between the stack pointer and where the frame pointer leads, the frame ends there.
  * An interrupted instruction can be before the push.
  *
  * A JVM that keeps frame pointers has a few stubs that do not, and call native code: their pair is where the stack pointer is. They are not
- * among its methods.
+ * among its methods. Here are those that are not known as such.
  */
 static __always_inline bool frame_is_linked(struct walk *walk, u32 known)
 {
@@ -64,7 +70,7 @@ static __always_inline bool frame_is_linked(struct walk *walk, u32 known)
 	if (!walk->pc_adjust || fp < sp || fp % 8)
 		return false;
 	if (known != STOP_ANONYMOUS)
-		end = known == STOP_ANONYMOUS_LINKED && walk->found_by < FOUND_BY_FP && fp > sp ? sp + 8 : sp;
+		end = known == STOP_ANONYMOUS_LINKED && calls_native(walk) && fp > sp ? sp + 8 : sp;
 	if ((end - sp) / 8 > MAX_GENERATED_SLOTS)
 		return false;
 	walk->looked_at = sp;
@@ -94,6 +100,8 @@ static __always_inline enum end_cause apply_generated(struct walk *walk, u32 kno
 {
 	if (go_by_return(walk))
 		return END_NONE;
+	if (known == STOP_ANONYMOUS_STUB && calls_native(walk))
+		walk->fp = walk->sp;
 	if (!frame_is_linked(walk, known))
 		return END_ANONYMOUS_CODE;
 	return apply_fp(walk, END_ANONYMOUS_CODE);

@@ -44,6 +44,8 @@ static __always_inline u32 rule_in_mapping(struct walk *walk, struct mapping *ma
 		return RULE(RULE_STOP, STOP_ANONYMOUS_LINKED);
 	case MAPPING_ANONYMOUS_METHODS:
 		return RULE(RULE_STOP, STOP_ANONYMOUS_METHODS);
+	case MAPPING_ANONYMOUS_STUB:
+		return RULE(RULE_STOP, STOP_ANONYMOUS_STUB);
 	default:
 		return RULE_GAP;
 	}
@@ -183,6 +185,7 @@ static __always_inline enum end_cause apply_stop(struct walk *walk, u32 rule)
 	case STOP_ANONYMOUS:
 	case STOP_ANONYMOUS_LINKED:
 	case STOP_ANONYMOUS_METHODS:
+	case STOP_ANONYMOUS_STUB:
 		return apply_generated(walk, rule_a(rule));
 	case STOP_PENDING:
 		return END_TABLE_NOT_LOADED;

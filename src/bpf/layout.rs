@@ -68,6 +68,7 @@ equal! {
     c::mapping_kind::MAPPING_TRAMPOLINE => MappingKind::Trampoline,
     c::mapping_kind::MAPPING_ANONYMOUS_LINKED => MappingKind::AnonymousLinked,
     c::mapping_kind::MAPPING_ANONYMOUS_METHODS => MappingKind::AnonymousMethods,
+    c::mapping_kind::MAPPING_ANONYMOUS_STUB => MappingKind::AnonymousStub,
     c::mapping_trust::TRUST_SETTLED => Trust::Settled,
     c::mapping_trust::TRUST_CHECKED => Trust::Checked,
     c::mapping_trust::TRUST_UNCHANGED => Trust::Unchanged,

@@ -1,5 +1,5 @@
 //! Finds out whether the code that a HotSpot JVM generates keeps frame pointers, by its flag `PreserveFramePointer`, in its memory; and where it
-//! has its interpreter and its compiled methods, which have no code among them that does not. A few stubs, which are elsewhere, do not.
+//! has its interpreter and its compiled methods, which have no code among them that does not, and two stubs, which do not.
 //!
 //! `libjvm.so` describes its own variables and types to debuggers, by tables that it exports (HotSpot's `vmStructs.hpp`, which the
 //! serviceability agent reads). They lead to the table of all flags. Untrusted input: tables are bounded, and what does not fit is taken for
@@ -18,6 +18,8 @@ use super::process_memory::ProcessMemory;
 const LIBRARY: &str = "libjvm.so";
 /// The JVM's flag, off by default.
 const FLAG: &[u8] = b"PreserveFramePointer";
+/// The type of what is before each block of a heap of code.
+const BLOCK_TYPE: &[u8] = b"HeapBlock";
 /// Names of the type of a flag: since JDK 11, and before.
 const FLAG_TYPES: [&[u8]; 2] = [b"JVMFlag", b"Flag"];
 /// MAX entries of each table: JDK 17 has 3000 variables, 900 types and 1500 flags.
@@ -28,8 +30,15 @@ const MAX_FLAG_BYTES: u64 = 256;
 /// MAX bytes of the interpreter, which has 200 KiB, and MAX heaps of code, which are three.
 const MAX_INTERPRETER: u64 = 16 << 20;
 const MAX_HEAPS: u64 = 8;
-/// Fields that lead to the flags, to the interpreter's code and to heaps of code: names of the type, and of the field.
-const FIELDS: [(&[&[u8]], &[u8]); 13] = [
+/// MAX blocks of a heap that are looked at: the stubs are among the first of 1000.
+const MAX_BLOCKS: usize = 2048;
+/// MAX bytes of what is before the code of a block: its header and its description.
+const MAX_BLOCK_START: u64 = 512;
+/// Stubs that push the frame pointer and do not set it, and words of their frames: the frame pointer and the return address.
+const STUBS: [&[u8]; 2] = [b"UncommonTrapBlob", b"ExceptionBlob"];
+const STUB_FRAME_WORDS: u64 = 2;
+/// Fields that lead to the flags, to the interpreter's code, to heaps of code and to what is in them: names of the type, and of the field.
+const FIELDS: [(&[&[u8]], &[u8]); 18] = [
     (&FLAG_TYPES, b"flags"),
     (&FLAG_TYPES, b"numFlags"),
     (&FLAG_TYPES, b"_name"),
@@ -44,6 +53,11 @@ const FIELDS: [(&[&[u8]], &[u8]); 13] = [
     (&[b"GrowableArray<int>"], b"_data"),
     // Since JDK 16, and before.
     (&[b"GrowableArrayBase", b"GenericGrowableArray"], b"_len"),
+    (&[b"CodeHeap"], b"_log2_segment_size"),
+    (&[b"HeapBlock::Header"], b"_length"),
+    (&[b"HeapBlock::Header"], b"_used"),
+    (&[b"CodeBlob"], b"_name"),
+    (&[b"CodeBlob"], b"_frame_size"),
 ];
 
 /// Entry of `gHotSpotVMStructs`: names of type and field, the type's name, whether it is static, its offset, its address.
@@ -56,8 +70,26 @@ const TYPE_BYTES: u64 = 40;
 pub(super) struct FramePointers {
     /// Set if the code is known to keep them.
     pub(super) are_kept: bool,
-    /// Where all code is known to keep them; ascending, without overlap.
-    pub(super) methods: Vec<Range<Avma>>,
+    /// Code of which more is known; ascending, without overlap.
+    pub(super) known: Vec<KnownCode>,
+}
+
+/// Code of a JVM that keeps frame pointers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownCode {
+    /// Where it is.
+    pub range: Range<Avma>,
+    /// What is known.
+    pub kind: KnownCodeKind,
+}
+
+/// What is known of a JVM's code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KnownCodeKind {
+    /// All of it keeps frame pointers.
+    Methods,
+    /// A stub that calls native code with the frame pointer pushed, and not set.
+    Stub,
 }
 
 /// Returns what is known of the code that a JVM among these mappings generates.
@@ -82,18 +114,18 @@ pub(super) fn frame_pointers(
     found.find(|found| found.are_kept).unwrap_or_default()
 }
 
-/// Ranges in order; of those that overlap, the first.
-fn ascending(mut ranges: Vec<Range<Avma>>) -> Vec<Range<Avma>> {
-    ranges.sort_unstable_by_key(|range| range.start);
+/// Code in order; of what overlaps, the first.
+fn ascending(mut known: Vec<KnownCode>) -> Vec<KnownCode> {
+    known.sort_by_key(|code| code.range.start);
     let mut end = Avma::new(0);
-    ranges.retain(|range| {
+    known.retain(|KnownCode { range, .. }| {
         let is_behind = end <= range.start && range.start < range.end;
         if is_behind {
             end = range.end;
         }
         is_behind
     });
-    ranges
+    known
 }
 
 struct Jvm<'a> {
@@ -104,6 +136,28 @@ struct Jvm<'a> {
 
 /// The fields of [`FIELDS`], where the JVM has them.
 type Fields = [Option<Field>; FIELDS.len()];
+
+/// A heap of code.
+struct Heap {
+    range: Range<Avma>,
+    /// Bytes of the unit of its blocks' lengths; `None` if not known.
+    segment_bytes: Option<u64>,
+}
+
+/// Where blocks of a heap have what is known of them, each in bytes from the block's start.
+#[derive(Clone, Copy)]
+struct Blocks {
+    length: u64,
+    used: u64,
+    name: u64,
+    frame: u64,
+}
+
+/// A block of a heap.
+struct Block {
+    range: Range<Avma>,
+    is_stub: bool,
+}
 
 /// A field, as the JVM describes it.
 #[derive(Clone, Copy, Debug)]
@@ -120,39 +174,104 @@ impl Jvm<'_> {
         let [variables, types] = self.tables()?;
         let fields = self.fields(variables)?;
         let are_kept = self.flag(types, &fields)? != 0;
-        let methods = self.methods(&fields).filter(|_| are_kept);
+        let known = are_kept.then(|| self.known_code(types, &fields)).flatten();
         Some(FramePointers {
             are_kept,
-            methods: ascending(methods.unwrap_or_default()),
+            known: ascending(known.unwrap_or_default()),
         })
     }
 
-    /// Where the interpreter is, and the compiled methods, unless there is other code in the same heap; `None` if it is not found, or not
-    /// there yet.
-    fn methods(&self, fields: &Fields) -> Option<Vec<Range<Avma>>> {
+    /// Where the interpreter is, the compiled methods, unless there is other code in the same heap, and the stubs; `None` if it is not found,
+    /// or not there yet.
+    fn known_code(&self, types: Avma, fields: &Fields) -> Option<Vec<KnownCode>> {
         let &[_, _, _, _, code, buffer, bytes, ..] = fields;
         let queue = Avma::new(self.word(code?.address)?);
         let start = Avma::new(self.word(queue.wrapping_add(buffer?.offset))?);
         let bytes = u64::from(self.half(queue.wrapping_add(bytes?.offset))?).min(MAX_INTERPRETER);
         let interpreter = start..start.wrapping_add(bytes);
-        let mut methods = self.heaps(fields).unwrap_or_default();
+        let heaps = self.heaps(fields).unwrap_or_default();
         // The interpreter's heap has all code that is not of methods.
-        methods.retain(|heap| !heap.contains(&interpreter.start));
-        methods.push(interpreter);
-        Some(methods)
+        let (others, methods): (Vec<_>, Vec<_>) = heaps
+            .into_iter()
+            .partition(|heap| heap.range.contains(&interpreter.start));
+        let blocks = self.blocks(types, fields);
+        let stubs = others
+            .iter()
+            .zip(blocks)
+            .flat_map(|(heap, blocks)| self.stubs(heap, blocks));
+        let methods = methods.into_iter().map(|heap| heap.range).chain([interpreter]);
+        let known = |kind| move |range| KnownCode { range, kind };
+        let methods = methods.map(known(KnownCodeKind::Methods));
+        Some(methods.chain(stubs.map(known(KnownCodeKind::Stub))).collect())
+    }
+
+    /// How heaps of code are made; `None` if that is not found.
+    fn blocks(&self, types: Avma, fields: &Fields) -> Option<Blocks> {
+        let &[.., length, used, name, frame] = fields;
+        let start = self.size_of(types, &[BLOCK_TYPE])?;
+        let blocks = Blocks {
+            length: length?.offset,
+            used: used?.offset,
+            name: start.checked_add(name?.offset)?,
+            frame: start.checked_add(frame?.offset)?,
+        };
+        let fields = [blocks.length, blocks.used, blocks.name, blocks.frame];
+        fields
+            .iter()
+            .all(|&at| at <= MAX_BLOCK_START - 8)
+            .then_some(blocks)
+    }
+
+    /// Where the stubs are in a heap.
+    fn stubs(&self, heap: &Heap, blocks: Blocks) -> Vec<Range<Avma>> {
+        let mut found = Vec::new();
+        let mut at = heap.range.start;
+        for _ in 0..MAX_BLOCKS {
+            // Beyond the last block, or what is in use.
+            let Some(block) = self.block(heap, blocks, at) else {
+                break;
+            };
+            if block.is_stub {
+                found.push(block.range.clone());
+            }
+            if found.len() == STUBS.len() || !heap.range.contains(&block.range.end) {
+                break;
+            }
+            at = block.range.end;
+        }
+        found
+    }
+
+    /// The block at an address; `None` if there is none.
+    fn block(&self, heap: &Heap, blocks: Blocks, at: Avma) -> Option<Block> {
+        let bytes = self.read(at, MAX_BLOCK_START)?;
+        let length = word_at(&bytes, blocks.length)?.checked_mul(heap.segment_bytes?)?;
+        let end = Avma::new(at.get().checked_add(length).filter(|&end| end > at.get())?);
+        let is_used = word_at(&bytes, blocks.used)? & 0xff != 0;
+        let name = word_at(&bytes, blocks.name)?;
+        let frame_words = word_at(&bytes, blocks.frame)? & u64::from(u32::MAX);
+        Some(Block {
+            range: at..end,
+            is_stub: is_used && frame_words == STUB_FRAME_WORDS && self.is_one_of(name, &STUBS),
+        })
     }
 
     /// Heaps of code.
-    fn heaps(&self, fields: &Fields) -> Option<Vec<Range<Avma>>> {
-        let &[.., heaps, memory, low, high, data, length] = fields;
+    fn heaps(&self, fields: &Fields) -> Option<Vec<Heap>> {
+        let &[.., heaps, memory, low, high, data, length, segment, _, _, _, _] = fields;
         let list = Avma::new(self.word(heaps?.address)?);
         let length = u64::from(self.half(list.wrapping_add(length?.offset))?).min(MAX_HEAPS);
         let first = Avma::new(self.word(list.wrapping_add(data?.offset))?);
         let (memory, low, high) = (memory?.offset, low?.offset, high?.offset);
         let heap = |number: u64| {
-            let space = Avma::new(self.word(first.wrapping_add(8 * number))?).wrapping_add(memory);
+            let heap = Avma::new(self.word(first.wrapping_add(8 * number))?);
+            let space = heap.wrapping_add(memory);
             let [low, high] = [low, high].map(|at| self.word(space.wrapping_add(at)).map(Avma::new));
-            Some(low?..high?)
+            let log2 = segment.and_then(|segment| self.half(heap.wrapping_add(segment.offset)));
+            Some(Heap {
+                range: low?..high?,
+                segment_bytes: log2.and_then(|log2| 1u64.checked_shl(log2)),
+            })
         };
         (0..length).map(heap).collect()
     }
@@ -166,7 +285,7 @@ impl Jvm<'_> {
                 return;
             };
             for (field, (kinds, wanted)) in fields.iter_mut().zip(FIELDS) {
-                if self.is_named(name, wanted) && kinds.iter().any(|known| self.is_named(kind, known)) {
+                if self.is_named(name, wanted) && self.is_one_of(kind, kinds) {
                     *field = Some(Field {
                         offset,
                         address: Avma::new(address),
@@ -180,7 +299,9 @@ impl Jvm<'_> {
     /// The value of the flag; `None` if it is not found.
     fn flag(&self, types: Avma, fields: &Fields) -> Option<u8> {
         let &[first, count, name, value, ..] = fields;
-        let bytes = self.flag_bytes(types)?;
+        let bytes = self
+            .size_of(types, &FLAG_TYPES)
+            .filter(|bytes| (16..=MAX_FLAG_BYTES).contains(bytes))?;
         let (name_at, value_at) = (name?.offset, value?.offset);
         let first = Avma::new(self.word(first?.address)?);
         let count = self.word(count?.address)?.min(MAX_ENTRIES);
@@ -205,15 +326,15 @@ impl Jvm<'_> {
         Some([table("gHotSpotVMStructs")?, table("gHotSpotVMTypes")?])
     }
 
-    /// Bytes of a flag's description.
-    fn flag_bytes(&self, types: Avma) -> Option<u64> {
+    /// Bytes of objects of a type that has one of these names.
+    fn size_of(&self, types: Avma, names: &[&[u8]]) -> Option<u64> {
         let mut bytes = None;
         self.each(types, TYPE_BYTES, |entry| {
-            if word_at(entry, 0).is_some_and(|name| self.is_flag(name)) {
+            if word_at(entry, 0).is_some_and(|name| self.is_one_of(name, names)) {
                 bytes = word_at(entry, 32);
             }
         })?;
-        bytes.filter(|bytes| (16..=MAX_FLAG_BYTES).contains(bytes))
+        bytes
     }
 
     /// Calls `with` for each entry of a table, which ends in one without a name.
@@ -231,8 +352,8 @@ impl Jvm<'_> {
         None
     }
 
-    fn is_flag(&self, name: u64) -> bool {
-        FLAG_TYPES.iter().any(|known| self.is_named(name, known))
+    fn is_one_of(&self, name: u64, known: &[&[u8]]) -> bool {
+        known.iter().any(|known| self.is_named(name, known))
     }
 
     /// Returns whether the constant string at an address is this one, by the file: it is not written to.
@@ -279,18 +400,22 @@ fn word_at(bytes: &[u8], at: u64) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Ranges are in order, and do not overlap.
+    /// Code is in order, and does not overlap.
     #[test]
-    fn ranges_ascend() {
-        let range = |start, end| Avma::new(start)..Avma::new(end);
-        let found = ascending(vec![
-            range(30, 40),
-            range(10, 20),
-            range(15, 25),
-            range(20, 20),
-            range(20, 30),
-            range(9, 1),
-        ]);
-        assert_eq!(found, [range(10, 20), range(20, 30), range(30, 40)]);
+    fn known_code_ascends() {
+        let code = |start, end, kind| KnownCode {
+            range: Avma::new(start)..Avma::new(end),
+            kind,
+        };
+        let expected = [
+            code(10, 20, KnownCodeKind::Methods),
+            code(20, 30, KnownCodeKind::Stub),
+            code(30, 40, KnownCodeKind::Methods),
+        ];
+        let [first, second, third] = expected.clone();
+        let others =
+            [(15, 25), (20, 20), (9, 1)].map(|(start, end)| code(start, end, KnownCodeKind::Methods));
+        let all = [&[third, first][..], &others, &[second]].concat();
+        assert_eq!(ascending(all), expected);
     }
 }

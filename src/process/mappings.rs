@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use unwind_tables::addr::{Avma, Bias, FileOffset, Svma, contains};
 use unwind_tables::elf::Segment;
 
+use super::hotspot::KnownCode;
 use super::maps::{MapsEntry, MapsError, MapsName};
 use super::modules::{Module, ModuleId, Modules, Unreadable};
 use super::settled::Settled;
@@ -99,9 +100,9 @@ impl Mappings {
         self.settled.frame_pointers.are_kept
     }
 
-    /// Where all code that the process generated was known to keep frame pointers then; ascending.
-    pub fn methods(&self) -> &[Range<Avma>] {
-        &self.settled.frame_pointers.methods
+    /// Code that the process generated of which more was known then; ascending.
+    pub fn known_code(&self) -> &[KnownCode] {
+        &self.settled.frame_pointers.known
     }
 
     /// The dynamic loader, if the program has one.

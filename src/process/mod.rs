@@ -46,6 +46,7 @@ use unwind_tables::addr::Avma;
 
 pub use generated::GeneratedCode;
 pub use history::{Epoch, History};
+pub use hotspot::{KnownCode, KnownCodeKind};
 pub use mappings::{CodeMapping, MappedCode, Mappings};
 pub use modules::{BuildId, Module, ModuleId, Modules, Unreadable};
 pub use name::ProcessName;

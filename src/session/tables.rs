@@ -1,7 +1,6 @@
 //! Unwind tables of a process's modules: built on all cores, stored in the kernel, referred to by its mappings.
 
 use std::collections::{HashMap, HashSet};
-use std::ops::Range;
 
 use unwind_tables::addr::{Avma, Bias};
 use unwind_tables::fingerprint::Fingerprint;
@@ -12,7 +11,7 @@ use unwind_tables::{Compiled, compile, compile_saves};
 use super::copies::Copies;
 use crate::base::parallel;
 use crate::bpf::{Kernel, Stored, TableStore, Walk};
-use crate::process::{MappedCode, Mappings, Module, ModuleId, Modules};
+use crate::process::{KnownCode, KnownCodeKind, MappedCode, Mappings, Module, ModuleId, Modules};
 use leak_report::model::TableFacts;
 use leak_report::units::size;
 
@@ -255,7 +254,7 @@ impl ModuleTables {
         let all = user.map(kernel_mapping);
         match mappings.keeps_frame_pointers() {
             true => all
-                .flat_map(|mapping| of_jvm(&mapping, mappings.methods()))
+                .flat_map(|mapping| of_jvm(&mapping, mappings.known_code()))
                 .collect(),
             false => all.collect(),
         }
@@ -263,7 +262,7 @@ impl ModuleTables {
 }
 
 /// Pieces of a mapping of a JVM that keeps frame pointers: its generated code is told apart by what is known of it.
-fn of_jvm(mapping: &Mapping, methods: &[Range<Avma>]) -> Vec<Mapping> {
+fn of_jvm(mapping: &Mapping, known: &[KnownCode]) -> Vec<Mapping> {
     if mapping.kind != MappingKind::Anonymous {
         return vec![*mapping];
     }
@@ -275,11 +274,15 @@ fn of_jvm(mapping: &Mapping, methods: &[Range<Avma>]) -> Vec<Mapping> {
     };
     let mut pieces = Vec::new();
     let mut at = mapping.start;
-    for range in methods {
+    for KnownCode { range, kind } in known {
         let (start, end) = (range.start.max(mapping.start), range.end.min(mapping.end));
         if start < end {
             pieces.push(piece(at, start, MappingKind::AnonymousLinked));
-            pieces.push(piece(start, end, MappingKind::AnonymousMethods));
+            let kind = match kind {
+                KnownCodeKind::Methods => MappingKind::AnonymousMethods,
+                KnownCodeKind::Stub => MappingKind::AnonymousStub,
+            };
+            pieces.push(piece(start, end, kind));
             at = end;
         }
     }
@@ -340,7 +343,7 @@ fn build_in_parallel(queue: Vec<&Module>) -> Vec<(ModuleId, Built)> {
 mod tests {
     use super::*;
 
-    /// Generated code is told apart where methods begin and end; nothing is lost, and other mappings stay as they are.
+    /// Generated code is told apart where what is known of it begins and ends; nothing is lost, and other mappings stay as they are.
     #[test]
     fn code_of_a_jvm_is_told_apart() {
         let mapping = |start, end, kind| Mapping {
@@ -351,14 +354,22 @@ mod tests {
             kind,
             identity: Identity::SETTLED,
         };
-        let methods =
-            [(0, 15), (20, 30), (30, 35), (38, 50)].map(|(start, end)| Avma::new(start)..Avma::new(end));
-        let pieces = of_jvm(&mapping(10, 40, MappingKind::Anonymous), &methods);
+        let known = [
+            (0, 15, KnownCodeKind::Methods),
+            (20, 30, KnownCodeKind::Methods),
+            (30, 35, KnownCodeKind::Stub),
+            (38, 50, KnownCodeKind::Methods),
+        ];
+        let known = known.map(|(start, end, kind)| KnownCode {
+            range: Avma::new(start)..Avma::new(end),
+            kind,
+        });
+        let pieces = of_jvm(&mapping(10, 40, MappingKind::Anonymous), &known);
         let expected = [
             (10, 15, MappingKind::AnonymousMethods),
             (15, 20, MappingKind::AnonymousLinked),
             (20, 30, MappingKind::AnonymousMethods),
-            (30, 35, MappingKind::AnonymousMethods),
+            (30, 35, MappingKind::AnonymousStub),
             (35, 38, MappingKind::AnonymousLinked),
             (38, 40, MappingKind::AnonymousMethods),
         ];
@@ -367,6 +378,6 @@ mod tests {
             expected.map(|(start, end, kind)| mapping(start, end, kind))
         );
         let table = mapping(10, 40, MappingKind::Table);
-        assert_eq!(of_jvm(&table, &methods), [table]);
+        assert_eq!(of_jvm(&table, &known), [table]);
     }
 }

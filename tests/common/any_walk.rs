@@ -254,6 +254,7 @@ impl Choices<'_> {
                     MappingKind::Anonymous,
                     MappingKind::AnonymousLinked,
                     MappingKind::AnonymousMethods,
+                    MappingKind::AnonymousStub,
                     MappingKind::Trampoline,
                 ]),
                 identity: self.identity(),

@@ -29,6 +29,8 @@ pub enum MappingKind {
     AnonymousLinked = 5,
     /// Anonymous, where all code is known to keep frame pointers.
     AnonymousMethods = 6,
+    /// Anonymous: a stub that calls native code with the frame pointer pushed, and not set: it is where the stack pointer is.
+    AnonymousStub = 7,
 }
 
 /// Checks that an entry of the list must pass before a walk uses it.

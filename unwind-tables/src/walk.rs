@@ -280,6 +280,7 @@ mod mapping_stop {
     pub(super) const STALE: u32 = 37;
     pub(super) const ANONYMOUS_LINKED: u32 = 38;
     pub(super) const ANONYMOUS_METHODS: u32 = 39;
+    pub(super) const ANONYMOUS_STUB: u32 = 40;
 }
 
 /// Walks the stack from `start`. `read` returns the 8 bytes at an address, or `None` for a fault.
@@ -478,6 +479,7 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
             MappingKind::Anonymous => stop_rule(mapping_stop::ANONYMOUS),
             MappingKind::AnonymousLinked => stop_rule(mapping_stop::ANONYMOUS_LINKED),
             MappingKind::AnonymousMethods => stop_rule(mapping_stop::ANONYMOUS_METHODS),
+            MappingKind::AnonymousStub => stop_rule(mapping_stop::ANONYMOUS_STUB),
             MappingKind::NoCfi | MappingKind::Trampoline => PackedRule::GAP,
         }
     }
@@ -536,7 +538,8 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
             stop::GAP => self.apply_fp(End::NoCfi),
             known @ (mapping_stop::ANONYMOUS
             | mapping_stop::ANONYMOUS_LINKED
-            | mapping_stop::ANONYMOUS_METHODS) => self.apply_generated(known),
+            | mapping_stop::ANONYMOUS_METHODS
+            | mapping_stop::ANONYMOUS_STUB) => self.apply_generated(known),
             mapping_stop::PENDING => Err(End::TableNotLoaded),
             _ => Err(End::UnsupportedRule),
         }

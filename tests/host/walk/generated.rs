@@ -253,6 +253,28 @@ fn skipped_frames_are_noticed() {
     check_in(either, 3, &skipped(0x1234), &[Probe, Fp], End::Complete);
 }
 
+/// A stub that is known as one has its caller's frame pointer where the stack pointer is as it calls native code, whether it set its own then
+/// or not. What is called by other generated code has set it.
+#[test]
+fn stubs_are_passed() {
+    let stub = [MappingKind::AnonymousStub];
+    for (caller, way) in [(CALLED, Fp), (JUMPED, FpGenerated)] {
+        let words = [At(2), Is(caller), At(4), Is(caller), Is(0), Is(NATIVE)];
+        let found = [Probe, way, way, way];
+        for fp in [0, 2] {
+            check_in(&stub, fp, &words, &found, End::Complete);
+        }
+    }
+    let words = [At(2), Is(CALLED), Is(0), Is(NATIVE)];
+    check_in(&stub, 2, &words, &[Probe, Fp, Fp], End::Complete);
+    for words in [
+        [At(2), Is(0x1234), Is(0), Is(NATIVE)],
+        [At(2), Is(NOT_CALLED), Is(0), Is(NATIVE)],
+    ] {
+        check_in(&stub, 2, &words, &[Probe], End::AnonymousCode);
+    }
+}
+
 /// A call within a frame, by which code gets an address onto the stack, is no call of another frame's.
 #[test]
 fn calls_within_a_frame_are_known() {

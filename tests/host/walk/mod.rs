@@ -340,7 +340,8 @@ fn random_mappings(random: &mut Random, code_bytes: u64) -> [Mapping; 3] {
                 MappingKind::Anonymous,
                 MappingKind::AnonymousLinked,
                 MappingKind::AnonymousMethods,
-            ][random.index(6)],
+                MappingKind::AnonymousStub,
+            ][random.index(7)],
             identity: random_identity(random),
         },
         Mapping {

@@ -47,9 +47,12 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
 /// Meaning of an address in a mapping of this kind, or in none, that is not behind a call.
 fn without_call(mapping: Option<MappingKind>) -> Returns {
     match mapping {
-        Some(MappingKind::Anonymous | MappingKind::AnonymousLinked | MappingKind::AnonymousMethods) => {
-            Returns::OnTrial
-        }
+        Some(
+            MappingKind::Anonymous
+            | MappingKind::AnonymousLinked
+            | MappingKind::AnonymousMethods
+            | MappingKind::AnonymousStub,
+        ) => Returns::OnTrial,
         Some(MappingKind::Table | MappingKind::Pending | MappingKind::NoCfi | MappingKind::Trampoline)
         | None => Returns::No,
     }

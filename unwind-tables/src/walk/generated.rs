@@ -28,6 +28,9 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         if self.go_by_return() {
             return Ok(());
         }
+        if known == mapping_stop::ANONYMOUS_STUB && self.calls_native() {
+            self.fp = self.sp;
+        }
         if !self.frame_is_linked(known) {
             return Err(End::AnonymousCode);
         }
@@ -56,21 +59,25 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
                 .is_ok()
     }
 
+    /// Returns whether the frame called native code: the stack pointer is where it was at the call.
+    fn calls_native(&self) -> bool {
+        self.pc_adjust != 0 && matches!(self.found_by, FoundBy::Probe | FoundBy::Cfi)
+    }
+
     /// Returns whether the frame pointer is this frame's own. Code that leaves it alone has pushed it, as all code does that may
     /// change it, and its return address is above: if there is such a pair between the stack pointer and where the frame pointer leads,
     /// the frame ends there. An interrupted instruction can be before the push.
     ///
     /// A JVM that keeps frame pointers has a few stubs that do not, and call native code: their pair is where the stack pointer is. They
-    /// are not among its methods.
+    /// are not among its methods. Here are those that are not known as such.
     fn frame_is_linked(&mut self, known: u32) -> bool {
         let (sp, fp) = (self.sp.get().wrapping_add(7) & !7, self.fp.get());
         if self.pc_adjust == 0 || fp < sp || !fp.is_multiple_of(8) {
             return false;
         }
-        let calls_native = matches!(self.found_by, FoundBy::Probe | FoundBy::Cfi);
         let end = match known {
             mapping_stop::ANONYMOUS => fp,
-            mapping_stop::ANONYMOUS_LINKED if calls_native && fp > sp => sp + 8,
+            mapping_stop::ANONYMOUS_LINKED if self.calls_native() && fp > sp => sp + 8,
             _ => sp,
         };
         if (end - sp) / 8 > MAX_GENERATED_SLOTS {
