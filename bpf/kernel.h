@@ -32,6 +32,10 @@ enum {
 };
 
 enum {
+	EBUSY = 16,
+};
+
+enum {
 	BPF_ANY = 0,
 	BPF_NOEXIST = 1,
 };

@@ -19,9 +19,35 @@
 #include "walk/mappings.h"
 #include "walk/return_probes.h"
 
+/* From the kernel's include/linux/mm.h and mm_types.h: what is needed here. */
+enum {
+	VM_EXEC = 1 << 2,
+};
+
+struct vm_area_struct___flags {
+	unsigned long vm_flags;
+} __attribute__((preserve_access_index));
+
+/* The field's name and type are not part of any interface: an area whose flags are not known counts as code. */
+static long note_code(struct task_struct *task, struct vm_area_struct___flags *area, bool *is_code)
+{
+	*is_code = !bpf_core_field_exists(area->vm_flags) || BPF_CORE_READ(area, vm_flags) & VM_EXEC;
+	return 0;
+}
+
+/* Returns whether code is mapped at an address now. If that cannot be found out, as the mappings are being changed, it may be. */
+static __always_inline bool may_be_code(u64 address)
+{
+	bool is_code = false;
+	long failed = bpf_find_vma(bpf_get_current_task_btf(), address, note_code, &is_code, 0);
+
+	return is_code || failed == -EBUSY;
+}
+
 /*
  * Returns whether user space may know more than the kernel about the code where the walk has ended. Not of an object that is known to have
- * no table; nor, until something changes, after a walk has asked for what was not there.
+ * no table; nor, until something changes, after a walk has asked for what was not there. If that was before code was mapped where this
+ * one has ended, it has changed.
  */
 static __always_inline bool may_be_finished(struct walk *walk, struct process *process)
 {
@@ -34,7 +60,9 @@ static __always_inline bool may_be_finished(struct walk *walk, struct process *p
 	mapping = find_mapping(walk->list, walk->pc - walk->pc_adjust);
 	if (mapping && mapping->kind == MAPPING_PENDING)
 		return false;
-	return !(*(volatile u64 *)&process->reload_requested & RELOAD_IN_VAIN);
+	if (!(*(volatile u64 *)&process->reload_requested & RELOAD_IN_VAIN))
+		return true;
+	return walk->end == END_NO_MAPPING && may_be_code(walk->pc - walk->pc_adjust);
 }
 
 /* State of copying the return addresses that return probes have replaced. */

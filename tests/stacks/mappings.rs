@@ -283,3 +283,32 @@ fn generated_code_at_a_new_place() {
         "call_jit",
     );
 }
+
+/// So it is after other stacks have led to addresses where nothing is, for which the mappings were read in vain.
+#[test]
+fn generated_code_after_readings_in_vain() {
+    let mut program = start_remap("new-jit-in-vain", "new-jit");
+    let memleak = Memleak::attach_reporting(program.pid(), &[], &["0.1"]);
+    let mut finished = None;
+    for _ in 0..100 {
+        program.send_line("nowhere");
+        program.expect("done");
+        let report = memleak.report();
+        let now = report.unwinding.finished_in_user_space;
+        // Such walks are not sent any more.
+        if finished.replace(now) == Some(now) {
+            break;
+        }
+    }
+    program.send_line("swap");
+    program.expect("done");
+    let report = memleak.finish();
+    let nowhere = report.through("call_nowhere");
+    assert!(nowhere.iter().all(|stack| stack.end == "no_mapping"), "{report}");
+    let [stack] = &report.through("call_jit")[..] else {
+        panic!("one stack:\n{report}");
+    };
+    stack.check_names(&from_main(&["allocate", "?", "call_jit", "main"]));
+    assert_eq!(stack.end, "complete", "{stack}");
+    assert_eq!(report.unwinding.finished_in_user_space, finished.unwrap_or(0) + 1);
+}

@@ -6,7 +6,9 @@
  * in the first library until the line "swap", and from then on, at the same address, in a copy of the second
  * library that it maps by itself, or
  *     main -> call_jit -> code that it wrote there -> allocate -> malloc.
- * With new-jit, the code is where nothing was before, and "swap" may be the first line.
+ * With new-jit, the code is where nothing was before, and "swap" may be the first line. For the line "nowhere", it allocates once by
+ *     main -> call_nowhere -> allocate -> malloc
+ * where call_nowhere returns, by its CFI, to an address at which nothing is mapped.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -88,6 +90,19 @@ NOINLINE static int call_jit(void (*code)(void (*)(void)))
 	return 1;
 }
 
+/* Its CFI leaves out what it pushes: the return address seems to be that. */
+void call_nowhere(void (*function)(void));
+__asm__(".text\n"
+	".type call_nowhere,@function\n"
+	"call_nowhere:\n"
+	"	.cfi_startproc\n"
+	"	push $0x1234\n"
+	"	call *%rdi\n"
+	"	pop %rax\n"
+	"	ret\n"
+	"	.cfi_endproc\n"
+	".size call_nowhere,.-call_nowhere\n");
+
 /* A function that keeps a frame pointer and calls its argument. */
 static void write_code(char *at)
 {
@@ -112,19 +127,20 @@ static char *map_code(char *at)
 	return memory == MAP_FAILED ? NULL : memory;
 }
 
-/* Reads a line; returns whether it is "swap". Ends the program when there is none any more. */
-static int read_line(void)
+/* Reads a line. Ends the program when there is none any more. */
+static const char *read_line(void)
 {
-	char text[16] = "";
+	static char text[16];
 	size_t length = 0;
 
+	memset(text, 0, sizeof text);
 	while (length < sizeof text - 1) {
 		if (read(STDIN_FILENO, text + length, 1) != 1)
 			_exit(0);
 		if (text[length++] == '\n')
 			break;
 	}
-	return !strncmp(text, "swap", 4);
+	return text;
 }
 
 int main(int argc, char **argv)
@@ -138,7 +154,14 @@ int main(int argc, char **argv)
 
 	say("ready");
 	for (;;) {
-		if (read_line()) {
+		const char *line = read_line();
+
+		if (!strcmp(line, "nowhere\n")) {
+			call_nowhere(allocate);
+			say("done");
+			continue;
+		}
+		if (!strcmp(line, "swap\n")) {
 			if (!strcmp(mode, "library")) {
 				copy_mappings(&second, &first);
 			} else {
