@@ -185,15 +185,11 @@ enum slot_state {
 struct process {
 	u64 state;
 	/*
-	 * State of the slot whose active list this process uses until it has its own: a child of fork starts with its
-	 * parent's mappings. Valid while that slot has the same instance: user space clears this before it rewrites a
-	 * list that is borrowed. 0: none.
+	 * State of the slot whose active list this process uses until it has its own: a child of fork starts with its parent's mappings.
+	 * Valid while that slot has the same instance: user space clears this before it rewrites a list that is borrowed. 0: none.
 	 */
 	u64 borrowed;
-	/*
-	 * Epoch of each list. It increases when an address starts to mean other code; stacks of different epochs are
-	 * different stacks. 0 while lists are borrowed or none exist.
-	 */
+	/* Epoch of each list. It increases when an address starts to mean other code. 0 while lists are borrowed or none exist. */
 	u32 epochs[2];
 	/* Slot whose state `borrowed` is. */
 	u32 lender;
@@ -215,6 +211,8 @@ enum reload_request {
 	RELOAD_REQUESTED = 1,
 	/* The last one requested has found nothing new. */
 	RELOAD_IN_VAIN = 2,
+	/* A JVM begins: what is to be known of its code will be there before it runs. Set and reset by user space. */
+	RELOAD_JVM_BEGINS = 4,
 };
 
 /* How an instance began. */

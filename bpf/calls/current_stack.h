@@ -45,6 +45,16 @@ static __always_inline void request_generated(u64 owner, struct walk *walk)
 		request_reload(owner, walk);
 }
 
+/* Returns whether a walk lacks what user space may know by now. */
+static __always_inline bool lacks_something(u64 owner, struct walk *walk)
+{
+	struct process *process = process_at(slot_of(owner));
+
+	if (walk->end == END_ANONYMOUS_CODE)
+		return *(volatile u64 *)&process->reload_requested & RELOAD_JVM_BEGINS;
+	return walk->end == END_NO_MAPPING || walk->end == END_TABLE_NOT_LOADED;
+}
+
 /* Returns the stack id of a finished walk, as if it had no Python frames. */
 static __always_inline u64 native_id(struct walk *walk, struct wanted_stack *wanted)
 {
@@ -104,7 +114,7 @@ __noinline u32 walk_to_record(u32 key)
 	fast->stack_end = wanted->habits.stack_end;
 	walk_stack(fast);
 	wanted->habits.stack_end = fast->stack_end;
-	if (walk->end == END_NO_MAPPING || walk->end == END_TABLE_NOT_LOADED) {
+	if (lacks_something(wanted->owner, walk)) {
 		request_reload(wanted->owner, walk);
 		return NO_STACK;
 	}

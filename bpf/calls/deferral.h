@@ -45,17 +45,15 @@ static __always_inline bool may_be_code(u64 address)
 }
 
 /*
- * Returns whether user space may know more than the kernel about the code where the walk has ended. Not of an object that is known to have
- * no table; nor, until something changes, after a walk has asked for what was not there. If that was before code was mapped where this
- * one has ended, it has changed.
+ * Returns whether user space may know more than the kernel about the code where a walk has ended that lacks something. Not of an
+ * object that is known to have no table; nor, until something changes, after a walk has asked for what was not there. If that was before
+ * code was mapped where this one has ended, it has changed.
  */
 static __always_inline bool may_be_finished(struct walk *walk, struct process *process)
 {
 	struct mapping *mapping;
 
-	if (walk->end != END_TABLE_NOT_LOADED && walk->end != END_NO_MAPPING)
-		return false;
-	if (walk->list == NO_LIST || walk->list_state.changing)
+	if (walk->end == END_ANONYMOUS_CODE || walk->list == NO_LIST || walk->list_state.changing)
 		return true;
 	mapping = find_mapping(walk->list, walk->pc - walk->pc_adjust);
 	if (mapping && mapping->kind == MAPPING_PENDING)

@@ -19,6 +19,8 @@ use super::skeleton::types;
 use super::skeleton::types::{cache_shape, generation as fixed, machine};
 
 /// Words of one mapping in the kernel's list.
+/// Bit of a process that user space sets and resets apart from what it answers to requests.
+const JVM_BEGINS: u64 = types::reload_request::RELOAD_JVM_BEGINS.0 as u64;
 const MAPPING_WORDS: usize = size_of::<types::mapping>() / size_of::<u64>();
 /// Filler entry: starts beyond every address, so that a search never finds it.
 const UNUSED: Mapping = Mapping {
@@ -152,7 +154,7 @@ impl Publisher {
         if !is_first {
             self.await_walks()?;
         }
-        reload_requested.store(0, Ordering::SeqCst);
+        reload_requested.fetch_and(JVM_BEGINS, Ordering::SeqCst);
         Ok(Published::Active {
             left_out,
             since_change: (changed_at > 0).then(|| Duration::from_micros(since.into())),
@@ -162,12 +164,23 @@ impl Publisher {
     /// Lets walks request a reload again, after one that found nothing new. `in_vain`: until something changes, walks that lack the
     /// same are not worth finishing.
     pub fn accept_requests(&self, slot: u32, in_vain: bool) {
-        let state = match in_vain {
-            true => types::reload_request::RELOAD_IN_VAIN.0,
-            false => 0,
-        };
         if let [_, _, _, _, reload_requested, ..] = self.process(slot) {
-            reload_requested.store(state.into(), Ordering::SeqCst);
+            let answer = match in_vain {
+                true => u64::from(types::reload_request::RELOAD_IN_VAIN.0),
+                false => 0,
+            };
+            let answered = |state| Some(state & JVM_BEGINS | answer);
+            _ = reload_requested.fetch_update(Ordering::SeqCst, Ordering::SeqCst, answered);
+        }
+    }
+
+    /// Lets walks that end in generated code be sent, or not any more: while a JVM begins, of whose code something will be known.
+    pub fn expect_jvm(&self, slot: u32, begins: bool) {
+        if let [_, _, _, _, reload_requested, ..] = self.process(slot) {
+            match begins {
+                true => reload_requested.fetch_or(JVM_BEGINS, Ordering::SeqCst),
+                false => reload_requested.fetch_and(!JVM_BEGINS, Ordering::SeqCst),
+            };
         }
     }
 

@@ -65,13 +65,15 @@ const VARIABLE_BYTES: u64 = 48;
 /// Entry of `gHotSpotVMTypes`: its name, that of its base, three numbers, its size.
 const TYPE_BYTES: u64 = 40;
 
-/// Frame pointers in the code that a process generates.
+/// Code that a JVM generates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct FramePointers {
-    /// Set if the code is known to keep them.
-    pub(super) are_kept: bool,
-    /// Code of which more is known; ascending, without overlap.
-    pub(super) known: Vec<KnownCode>,
+pub struct JvmCode {
+    /// Set if there is a JVM that has none yet, as far as can be seen.
+    pub begins: bool,
+    /// Set if it is known to keep frame pointers.
+    pub keeps_frame_pointers: bool,
+    /// Code that is known to keep them, and code that is known not to; ascending, without overlap.
+    pub known: Vec<KnownCode>,
 }
 
 /// Code of a JVM that keeps frame pointers.
@@ -79,11 +81,11 @@ pub(super) struct FramePointers {
 pub struct KnownCode {
     /// Where it is.
     pub range: Range<Avma>,
-    /// What is known.
+    /// True of all code there.
     pub kind: KnownCodeKind,
 }
 
-/// What is known of a JVM's code.
+/// Certain properties of a JVM's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KnownCodeKind {
     /// All of it keeps frame pointers.
@@ -93,25 +95,25 @@ pub enum KnownCodeKind {
 }
 
 /// Returns what is known of the code that a JVM among these mappings generates.
-pub(super) fn frame_pointers(
-    mappings: &Mappings,
-    modules: &Modules,
-    memory: &ProcessMemory,
-) -> FramePointers {
-    let has_generated = mappings
-        .entries()
-        .iter()
-        .any(|entry| entry.code == MappedCode::Anonymous);
-    if !has_generated {
-        return FramePointers::default();
-    }
+pub(super) fn jvm_code(mappings: &Mappings, modules: &Modules, memory: &ProcessMemory) -> JvmCode {
     let placed = mappings.entries().iter().filter_map(|entry| match entry.code {
         MappedCode::Module { module, bias } => Some((modules.get(module)?, bias)),
         MappedCode::Anonymous | MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
     });
     let jvms = placed.filter(|(module, _)| module.path.file_name().is_some_and(|name| name == LIBRARY));
-    let mut found = jvms.filter_map(|(module, bias)| Jvm { module, bias, memory }.frame_pointers());
-    found.find(|found| found.are_kept).unwrap_or_default()
+    let begins = JvmCode {
+        begins: true,
+        ..JvmCode::default()
+    };
+    let found = jvms.map(|(module, bias)| {
+        Jvm { module, bias, memory }
+            .code()
+            .unwrap_or_else(|| begins.clone())
+    });
+    // Of several, the one that keeps frame pointers.
+    found
+        .max_by_key(|found| (found.keeps_frame_pointers, found.begins))
+        .unwrap_or_default()
 }
 
 /// Code in order; of what overlaps, the first.
@@ -169,14 +171,22 @@ struct Field {
 }
 
 impl Jvm<'_> {
-    /// Returns what is known of its code; `None` if its tables or its flag are not found.
-    fn frame_pointers(&self) -> Option<FramePointers> {
+    /// Returns what is known of its code; `None` if that is nothing yet: if its tables or its flag are not found, or it has no interpreter,
+    /// which is made once it has read its flags.
+    fn code(&self) -> Option<JvmCode> {
         let [variables, types] = self.tables()?;
         let fields = self.fields(variables)?;
-        let are_kept = self.flag(types, &fields)? != 0;
-        let known = are_kept.then(|| self.known_code(types, &fields)).flatten();
-        Some(FramePointers {
-            are_kept,
+        let &[_, _, _, _, interpreter, ..] = &fields;
+        if self.word(interpreter?.address)? == 0 {
+            return None;
+        }
+        let keeps_frame_pointers = self.flag(types, &fields)? != 0;
+        let known = keeps_frame_pointers
+            .then(|| self.known_code(types, &fields))
+            .flatten();
+        Some(JvmCode {
+            begins: false,
+            keeps_frame_pointers,
             known: ascending(known.unwrap_or_default()),
         })
     }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use unwind_tables::addr::{Avma, Bias, FileOffset, Svma, contains};
 use unwind_tables::elf::Segment;
 
-use super::hotspot::KnownCode;
+use super::hotspot::JvmCode;
 use super::maps::{MapsEntry, MapsError, MapsName};
 use super::modules::{Module, ModuleId, Modules, Unreadable};
 use super::settled::Settled;
@@ -95,14 +95,9 @@ impl Mappings {
         self.settled.different.contains(&module)
     }
 
-    /// True if code that the process generates was known to keep frame pointers when the mappings were read.
-    pub fn keeps_frame_pointers(&self) -> bool {
-        self.settled.frame_pointers.are_kept
-    }
-
-    /// Code that the process generated of which more was known then; ascending.
-    pub fn known_code(&self) -> &[KnownCode] {
-        &self.settled.frame_pointers.known
+    /// Code that a JVM generated, as far as it was known when the mappings were read.
+    pub fn jvm(&self) -> &JvmCode {
+        &self.settled.jvm
     }
 
     /// The dynamic loader, if the program has one.

@@ -46,7 +46,7 @@ use unwind_tables::addr::Avma;
 
 pub use generated::GeneratedCode;
 pub use history::{Epoch, History};
-pub use hotspot::{KnownCode, KnownCodeKind};
+pub use hotspot::{JvmCode, KnownCode, KnownCodeKind};
 pub use mappings::{CodeMapping, MappedCode, Mappings};
 pub use modules::{BuildId, Module, ModuleId, Modules, Unreadable};
 pub use name::ProcessName;
@@ -287,7 +287,7 @@ impl Target {
         }
         if let Ok(memory) = ProcessMemory::open(self.pid) {
             settled.different = confirm::different(mappings, modules, &memory);
-            settled.frame_pointers = hotspot::frame_pointers(mappings, modules, &memory);
+            settled.jvm = hotspot::jvm_code(mappings, modules, &memory);
             settled
                 .modules
                 .retain(|module| !settled.different.contains(module));

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use unwind_tables::addr::Bias;
 
-use super::hotspot::FramePointers;
+use super::hotspot::JvmCode;
 use super::mappings::{MappedCode, Mappings};
 use super::modules::{Module, ModuleId, Modules};
 
@@ -29,8 +29,8 @@ pub(super) struct Settled {
     pub(super) loader: Option<ModuleId>,
     /// Modules whose memory differs from the file that their mapping was resolved to.
     pub(super) different: BTreeSet<ModuleId>,
-    /// Frame pointers in code that the process generates.
-    pub(super) frame_pointers: FramePointers,
+    /// Code that a JVM generates in the process.
+    pub(super) jvm: JvmCode,
 }
 
 /// Computes the settled modules among `mappings`, given the process's executable.
@@ -65,7 +65,7 @@ pub(super) fn settled(mappings: &Mappings, modules: &Modules, executable: Option
         modules: settled,
         loader,
         different: BTreeSet::new(),
-        frame_pointers: FramePointers::default(),
+        jvm: JvmCode::default(),
     }
 }
 

@@ -17,10 +17,11 @@ use unwind_tables::mapping::{Identity, Mapping};
 use unwind_tables::walk::{End, Frame, LeftOut, ReturnProbes, Stack, Tables, Unwind, walk_linked};
 
 use super::live::Live;
+use super::process::Process;
 use crate::bpf::collect::DeferredWalk;
 use crate::bpf::{Change, CodeLog, FinishedStack, Logged, Walk, monotonic_nanoseconds};
 use crate::process::maps::MapsName;
-use crate::process::{GeneratedCode, MappedCode, Mappings, Modules, ProcessRoot, Target, Timeline};
+use crate::process::{GeneratedCode, JvmCode, MappedCode, Mappings, Modules, ProcessRoot, Target, Timeline};
 
 /// Nanoseconds after which nobody asks for a moment any more.
 const OLDEST: u64 = 2_000_000_000;
@@ -56,6 +57,8 @@ pub(super) struct CodeOverTime {
 struct LastList {
     mappings: Arc<Mappings>,
     list: Vec<Mapping>,
+    /// Code of a JVM that was known when it was made.
+    jvm: JvmCode,
     /// [`TableStore::stored`](crate::bpf::TableStore::stored) when it was made: it says where tables were then.
     stored: u64,
 }
@@ -68,6 +71,10 @@ struct Known {
     root: Option<Arc<ProcessRoot>>,
     /// Code that it has generated, for after its end.
     generated: GeneratedCode,
+    /// Code of its JVM, as far as it was known last: it stays where it is.
+    jvm: JvmCode,
+    /// Moment when the last reading of its mappings began.
+    read_at: u64,
 }
 
 impl Known {
@@ -76,6 +83,8 @@ impl Known {
             timeline: Timeline::default(),
             root: ProcessRoot::of(pid).ok().map(Arc::new),
             generated: GeneratedCode::default(),
+            jvm: JvmCode::default(),
+            read_at: 0,
         }
     }
 
@@ -85,6 +94,8 @@ impl Known {
             timeline: Timeline::forked(self.timeline.at(at)),
             root: self.root.clone(),
             generated: GeneratedCode::default(),
+            jvm: self.jvm.clone(),
+            read_at: 0,
         }
     }
 }
@@ -109,6 +120,8 @@ impl CodeOverTime {
             if !generated.is_empty() {
                 known.generated = generated;
             }
+            known.jvm = mappings.jvm().clone();
+            known.read_at = began;
             let mappings = Arc::new(mappings.clone());
             known.timeline.read(began, monotonic_nanoseconds(), mappings);
         }
@@ -137,6 +150,7 @@ impl CodeOverTime {
                     if let Some(known) = timelines.get_mut(&pid) {
                         known.timeline.executed(at);
                         known.generated = GeneratedCode::default();
+                        known.jvm = JvmCode::default();
                     }
                 }
                 Change::Forked { parent } => {
@@ -221,6 +235,7 @@ impl Live<'_> {
         }
         self.code.waiting.extend(received);
         self.code.waiting.sort_unstable_by_key(|walk| Reverse(walk.at));
+        self.read_jvms()?;
         let mut any = false;
         while deadline.is_none_or(|deadline| Instant::now() < deadline)
             && let Some(walk) = self.code.waiting.pop()
@@ -238,6 +253,25 @@ impl Live<'_> {
             self.code.forget(|pid| pids.contains(&pid));
         }
         Ok(any)
+    }
+
+    /// Reads the code of each JVM that begins, if walks have ended in generated code since it was read: it was known before they ran it.
+    fn read_jvms(&mut self) -> anyhow::Result<()> {
+        let beginning = self
+            .processes
+            .iter()
+            .filter(|(_, process)| process.is_live() && process.begins_jvm);
+        let is_due = |&(number, process): &(&u32, &Process)| {
+            let known = self.code.timelines.get(&process.facts.pid);
+            let read_at = known.map_or(0, |known| known.read_at);
+            let mut of_it = self.code.waiting.iter().filter(|walk| walk.instance == *number);
+            of_it.any(|walk| walk.at > read_at && walk.end != End::TableNotLoaded)
+        };
+        let due: Vec<u32> = beginning.filter(is_due).map(|(&number, _)| number).collect();
+        for number in due {
+            self.reload(number)?;
+        }
+        Ok(())
     }
 
     /// Finishes all walks that were sent by now.
@@ -296,13 +330,26 @@ impl Live<'_> {
         }))
     }
 
+    /// Code of a walk's process over time.
+    fn known_of(&self, walk: &DeferredWalk) -> Option<&Known> {
+        let process = self.processes.get(&walk.instance)?;
+        self.code.timelines.get(&process.facts.pid)
+    }
+
     /// Walks by the mappings of that moment and the tables as they are now.
     fn walk_again(&mut self, walk: &DeferredWalk, mappings: &Arc<Mappings>) -> anyhow::Result<Stack> {
         let stored = self.kernel.tables.stored();
-        let is_last = |last: &LastList| Arc::ptr_eq(&last.mappings, mappings) && last.stored == stored;
+        let jvm = self.known_of(walk).map(|known| &known.jvm);
+        let jvm = jvm
+            .filter(|jvm| jvm.keeps_frame_pointers)
+            .unwrap_or(mappings.jvm())
+            .clone();
+        let is_last = |last: &LastList| {
+            Arc::ptr_eq(&last.mappings, mappings) && last.jvm == jvm && last.stored == stored
+        };
         if !self.code.last.as_ref().is_some_and(is_last) {
             self.provide_tables(mappings)?;
-            let list = self.tables.kernel_mappings(mappings, &self.modules);
+            let list = self.tables.kernel_mappings(mappings, &jvm, &self.modules);
             // That they were there is known.
             let list = list.into_iter().map(|mapping| Mapping {
                 identity: Identity::SETTLED,
@@ -311,6 +358,7 @@ impl Live<'_> {
             self.code.last = Some(LastList {
                 mappings: Arc::clone(mappings),
                 list: list.collect(),
+                jvm,
                 stored: self.kernel.tables.stored(),
             });
         }
@@ -330,10 +378,9 @@ impl Live<'_> {
             },
         };
         let process = self.processes.get(&walk.instance);
-        let known = process.and_then(|process| self.code.timelines.get(&process.facts.pid));
         let written = Written {
             target: process.and_then(|process| process.target.as_ref()),
-            copy: known.map(|known| &known.generated),
+            copy: self.known_of(walk).map(|known| &known.generated),
         };
         let mut is_beyond = false;
         let stack = walk_linked(tables, walk.start, walk.link, |at| {

@@ -429,11 +429,13 @@ impl<'obj> Live<'obj> {
         }
         let changed = mappings != process.mappings;
         self.code.note_reading(pid, began, &mappings);
+        let begins = process.note_jvm(mappings.jvm(), Instant::now());
         if changed {
             // First: walks that lack a table are finished later, but Python's functions are read now or never.
             self.attach_python(number, &mappings);
             self.publish(number, reading, mappings)?;
         }
+        self.kernel.publisher.expect_jvm(slot, begins);
         if !self.kernel.publisher.confirm(slot, reading)
             && let Some(process) = self.processes.get_mut(&number)
         {
@@ -451,7 +453,9 @@ impl<'obj> Live<'obj> {
         // Kept only if the mappings are published: otherwise they may be another instance's.
         let mut history = process.history.clone();
         history.add(&mappings);
-        let list = self.tables.kernel_mappings(&mappings, &self.modules);
+        let list = self
+            .tables
+            .kernel_mappings(&mappings, mappings.jvm(), &self.modules);
         let (slot, epoch) = (process.instance.slot, history.current());
         let published = self.kernel.publisher.publish(slot, reading, &list, epoch);
         let Published::Active {

@@ -1,6 +1,7 @@
 //! State of one instance in a session: a process between two execs.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::attachments::Attachments;
 use super::memory::Memory;
@@ -8,9 +9,12 @@ use super::provider::NotAnnounced;
 use super::python::Interpreter;
 use super::reload::Reloads;
 use crate::bpf::{Instance, Origin};
-use crate::process::{History, Mappings, Target};
+use crate::process::{History, JvmCode, Mappings, Target};
 use leak_report::model::InstanceEnd;
 use leak_report::model::TargetFacts;
+
+/// Time after which nothing is expected of a JVM any more that was mapped and has no code.
+const LONGEST_BEGINNING: Duration = Duration::from_secs(5);
 
 /// One instance. It is kept after its end, so that its stacks can be named.
 pub(super) struct Process {
@@ -24,6 +28,10 @@ pub(super) struct Process {
     /// Mappings published last; empty after its end.
     pub(super) mappings: Mappings,
     pub(super) reloads: Reloads,
+    /// Time when it was first seen to begin a JVM.
+    jvm_seen: Option<Instant>,
+    /// True while it begins one.
+    pub(super) begins_jvm: bool,
     /// True if the user named the process, while it ran this program or one that this replaced.
     pub(super) is_given: bool,
     /// True if it was selected by a property, and is traced only while it has that.
@@ -51,6 +59,8 @@ impl Process {
             history,
             mappings: Mappings::default(),
             reloads: Reloads::demanded(),
+            jvm_seen: None,
+            begins_jvm: false,
             is_given,
             is_member: false,
             ended: None,
@@ -59,6 +69,14 @@ impl Process {
             not_announced,
             python: None,
         }
+    }
+
+    /// Notes what was read of a JVM's code. Returns whether walks that end in generated code are to be finished when more is known of it: not
+    /// for long, if nothing comes.
+    pub(super) fn note_jvm(&mut self, code: &JvmCode, now: Instant) -> bool {
+        self.begins_jvm =
+            code.begins && now.duration_since(*self.jvm_seen.get_or_insert(now)) < LONGEST_BEGINNING;
+        self.begins_jvm
     }
 
     pub(super) fn is_live(&self) -> bool {

@@ -11,7 +11,7 @@ use unwind_tables::{Compiled, compile, compile_saves};
 use super::copies::Copies;
 use crate::base::parallel;
 use crate::bpf::{Kernel, Stored, TableStore, Walk};
-use crate::process::{KnownCode, KnownCodeKind, MappedCode, Mappings, Module, ModuleId, Modules};
+use crate::process::{JvmCode, KnownCode, KnownCodeKind, MappedCode, Mappings, Module, ModuleId, Modules};
 use leak_report::model::TableFacts;
 use leak_report::units::size;
 
@@ -221,7 +221,12 @@ impl ModuleTables {
     }
 
     /// Makes the mapping list for the kernel.
-    pub(super) fn kernel_mappings(&self, mappings: &Mappings, modules: &Modules) -> Vec<Mapping> {
+    pub(super) fn kernel_mappings(
+        &self,
+        mappings: &Mappings,
+        jvm: &JvmCode,
+        modules: &Modules,
+    ) -> Vec<Mapping> {
         let kernel_mapping = |entry: &crate::process::CodeMapping| {
             let (kind, bias, image_at) = match entry.code {
                 MappedCode::Module { module, bias } => {
@@ -252,10 +257,8 @@ impl ModuleTables {
             .iter()
             .filter(|entry| entry.range.end.get() >> ADDRESS_BITS == 0);
         let all = user.map(kernel_mapping);
-        match mappings.keeps_frame_pointers() {
-            true => all
-                .flat_map(|mapping| of_jvm(&mapping, mappings.known_code()))
-                .collect(),
+        match jvm.keeps_frame_pointers {
+            true => all.flat_map(|mapping| of_jvm(&mapping, &jvm.known)).collect(),
             false => all.collect(),
         }
     }

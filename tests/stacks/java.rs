@@ -10,6 +10,7 @@ use std::process::Command;
 use crate::common::memleak::Memleak;
 use crate::common::program::{Program, compile_with, directory, run_tool, source, stock};
 use crate::common::report::{Frame, Report, Stack};
+use crate::common::started::Started;
 
 const PACKAGE: &str = "openjdk-17-jdk-headless";
 /// Places of `frames.c`.
@@ -246,6 +247,26 @@ fn programs_are_whole() {
         let [all, whole] = [walks.values().sum::<u64>(), walks["complete"]];
         assert!(all > 4000, "{flag}: {walks:?}");
         assert!((all - whole) * 100 <= all, "{flag}: {walks:?}");
+    }
+}
+
+/// So it is from before main on: what walks lack while the JVM begins, of its tables and of its code, they get in user space.
+#[test]
+fn programs_are_whole_from_their_start() {
+    for flag in ["-Xint", KEEP] {
+        let java = stock("/usr/bin/java", PACKAGE);
+        let load = source("java/Load.java");
+        let [java, load] = [&java, &load].map(|path| path.to_str().expect("UTF-8"));
+        let mut outcome = Started::start(&["--", java, flag, load, "100"]).finish();
+        let report = outcome.reports.pop().expect("a report");
+        report.check_sums();
+        let unwinding = &report.unwinding;
+        let walks = &unwinding.allocations;
+        let [all, whole] = [walks.values().sum::<u64>(), walks["complete"]];
+        assert!(all > 50_000, "{flag}: {walks:?}");
+        assert!((all - whole) * 1000 <= all, "{flag}: {walks:?}");
+        assert!(unwinding.finished_in_user_space > 500, "{flag}: {unwinding:?}");
+        assert_eq!(unwinding.not_finished, 0, "{flag}");
     }
 }
 

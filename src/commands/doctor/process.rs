@@ -175,7 +175,7 @@ fn mapping_findings(mappings: &Mappings) -> Vec<Finding> {
             MappedCode::Unreadable { why, .. } => *unreadable.entry(why.to_string()).or_default() += 1,
         }
     }
-    let mut findings = vec![anonymous_finding(anonymous, mappings.keeps_frame_pointers())];
+    let mut findings = vec![anonymous_finding(anonymous, mappings.jvm().keeps_frame_pointers)];
     findings.extend(unreadable.into_iter().map(|(why, count)| {
         let text = format!("{count} executable mappings have no ELF file that can be read: {why}");
         Finding::warning("unreadable", text).with_remedy("stacks end there")

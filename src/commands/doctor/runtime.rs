@@ -26,7 +26,7 @@ pub(super) fn finding(target: &Target, modules: &[&Module], mappings: &Mappings)
     }
     let names: Vec<&str> = modules.iter().map(|module| file_name(&module.path)).collect();
     let runtime = runtime(file_name(target.exe()), names.iter().copied())?;
-    let frames = off(&runtime.frames, &words).filter(|_| !mappings.keeps_frame_pointers());
+    let frames = off(&runtime.frames, &words).filter(|_| !mappings.jvm().keeps_frame_pointers);
     let names = off(&runtime.names, &words).filter(|_| !writes_names(target));
     let advice = [frames, names].map(|switch| Some(switch?.advice(target.pid())));
     Some(finding_about(runtime, advice))
