@@ -30,6 +30,11 @@ pub fn take(kernel: &Kernel<'_>, elapsed: Duration) -> Result<Snapshot, libbpf_r
 pub(super) fn take_recorded(recorded: &Recorded, elapsed: Duration) -> Result<Snapshot, libbpf_rs::Error> {
     let counters = Counters::read(&recorded.counters)?;
     let stacks = read_stacks(recorded);
+    // After the stacks: a walk is counted before its block is.
+    let unfinished = recorded.finished().unfinished();
+    let unfinished_walks = Counter::LostDeferral
+        .read(&recorded.counters)?
+        .saturating_add(unfinished);
     let losses = losses(&counters);
     let sum = |amount: fn(&StackTotals) -> u64| stacks.iter().map(amount).fold(0, u64::saturating_add);
     let events = Events {
@@ -59,9 +64,7 @@ pub(super) fn take_recorded(recorded: &Recorded, elapsed: Duration) -> Result<Sn
             recalled: counters.get(Counter::RecalledWalk),
             different: counters.get(Counter::DifferentWalk),
         },
-        unfinished_walks: counters
-            .get(Counter::LostDeferral)
-            .saturating_add(recorded.finished().unfinished()),
+        unfinished_walks,
         python: PythonStacks::default(),
     })
 }
