@@ -269,7 +269,7 @@ impl Live<'_> {
         };
         let due: Vec<u32> = beginning.filter(is_due).map(|(&number, _)| number).collect();
         for number in due {
-            self.reload(number)?;
+            self.reload_and_attach(number)?;
         }
         Ok(())
     }

@@ -257,11 +257,18 @@ impl Live<'_> {
     pub(super) fn reload_all(&mut self) -> anyhow::Result<()> {
         let live = self.processes.iter().filter(|(_, process)| process.is_live());
         for number in live.map(|(&number, _)| number).collect::<Vec<_>>() {
-            if self.reload(number)? {
-                self.attach_later(number);
-            }
+            self.reload_and_attach(number)?;
         }
         Ok(())
+    }
+
+    /// Reads an instance's mappings again, and attaches to what is new. Returns whether they changed.
+    pub(super) fn reload_and_attach(&mut self, number: u32) -> anyhow::Result<bool> {
+        let changed = self.reload(number)?;
+        if changed {
+            self.attach_later(number);
+        }
+        Ok(changed)
     }
 
     /// Reads the mappings that are due to be read again. Returns the time until the next are due.
@@ -278,10 +285,7 @@ impl Live<'_> {
             if let Some(process) = self.processes.get_mut(&number) {
                 process.reloads.begin();
             }
-            let changed = self.reload(number)?;
-            if changed {
-                self.attach_later(number);
-            }
+            let changed = self.reload_and_attach(number)?;
             if let Some(process) = self.processes.get_mut(&number) {
                 process.reloads.done(began, Instant::now(), changed);
                 if !changed {
