@@ -263,9 +263,9 @@ fn programs_are_whole_from_their_start() {
         let unwinding = &report.unwinding;
         let walks = &unwinding.allocations;
         let [all, whole] = [walks.values().sum::<u64>(), walks["complete"]];
-        assert!(all > 50_000, "{flag}: {walks:?}");
+        assert!(all > 30_000, "{flag}: {walks:?}");
         assert!((all - whole) * 1000 <= all, "{flag}: {walks:?}");
-        assert!(unwinding.finished_in_user_space > 500, "{flag}: {unwinding:?}");
+        assert!(unwinding.finished_in_user_space > 50, "{flag}: {unwinding:?}");
         assert_eq!(unwinding.not_finished, 0, "{flag}");
     }
 }
