@@ -255,7 +255,7 @@ impl Live<'_> {
         Ok(any)
     }
 
-    /// Reads the code of each JVM that begins, if walks have ended in generated code since it was read: it was known before they ran it.
+    /// Reads the code of each JVM that begins, if walks were sent since it was read: it was known before they ran it.
     fn read_jvms(&mut self) -> anyhow::Result<()> {
         let beginning = self
             .processes
@@ -265,7 +265,7 @@ impl Live<'_> {
             let known = self.code.timelines.get(&process.facts.pid);
             let read_at = known.map_or(0, |known| known.read_at);
             let mut of_it = self.code.waiting.iter().filter(|walk| walk.instance == *number);
-            of_it.any(|walk| walk.at > read_at && walk.end != End::TableNotLoaded)
+            of_it.any(|walk| walk.at > read_at)
         };
         let due: Vec<u32> = beginning.filter(is_due).map(|(&number, _)| number).collect();
         for number in due {
