@@ -27,6 +27,8 @@ use crate::process::{GeneratedCode, JvmCode, MappedCode, Mappings, Modules, Proc
 const OLDEST: u64 = 2_000_000_000;
 /// Time for which walks are finished before other work is looked for.
 const AT_ONCE: Duration = Duration::from_millis(3);
+/// Time for which walks are finished that were sent after all were asked for.
+const FOR_LATER: Duration = Duration::from_millis(500);
 /// Minimum pause between two looks for stand-ins to be used again.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Minimum pause between two looks at memory for generated code: some compilers make theirs writable, and executable again, all the time.
@@ -217,8 +219,8 @@ impl Live<'_> {
         Ok((!self.code.waiting.is_empty()).then_some(Duration::ZERO))
     }
 
-    /// Finishes walks that were received, until a deadline if there is one. Returns whether there were any.
-    fn finish_walks(&mut self, deadline: Option<Instant>) -> anyhow::Result<bool> {
+    /// Finishes walks that were received, until a deadline if there is one. Returns when the first of them was sent, if there were any.
+    fn finish_walks(&mut self, deadline: Option<Instant>) -> anyhow::Result<Option<u64>> {
         let received = self.walks.take().context("cannot receive walks")?;
         // What a walk has met was logged before.
         let lost = self.code.note_changes(&mut self.modules, self.follow_fork);
@@ -236,7 +238,7 @@ impl Live<'_> {
         self.code.waiting.extend(received);
         self.code.waiting.sort_unstable_by_key(|walk| Reverse(walk.at));
         self.read_jvms()?;
-        let mut any = false;
+        let first = self.code.waiting.last().map(|walk| walk.at);
         while deadline.is_none_or(|deadline| Instant::now() < deadline)
             && let Some(walk) = self.code.waiting.pop()
         {
@@ -245,14 +247,13 @@ impl Live<'_> {
             let is_finished = found.as_ref().is_some_and(has_tables);
             let stack = found.unwrap_or_else(|| as_found_in_the_kernel(&walk));
             self.kernel.recorded.note_found(walk.stand_in, stack, is_finished);
-            any = true;
         }
         if self.code.waiting.is_empty() {
             let live = self.processes.values().filter(|process| process.is_live());
             let pids: Vec<u32> = live.map(|process| process.facts.pid).collect();
             self.code.forget(|pid| pids.contains(&pid));
         }
-        Ok(any)
+        Ok(first)
     }
 
     /// Reads the code of each JVM that begins, if walks were sent since it was read: it was known before they ran it.
@@ -274,10 +275,20 @@ impl Live<'_> {
         Ok(())
     }
 
-    /// Finishes all walks that were sent by now.
+    /// Finishes all walks that were sent by now, and those that are sent meanwhile, for a while: a program that goes on to map code does
+    /// not keep a report back.
     pub(super) fn finish_all_walks(&mut self) -> anyhow::Result<()> {
+        let (now, deadline) = (monotonic_nanoseconds(), Instant::now() + FOR_LATER);
         self.observe()?;
-        while self.finish_walks(None)? {}
+        while let Some(first) = self.finish_walks(None)? {
+            if first > now {
+                if Instant::now() >= deadline {
+                    break;
+                }
+                // As long as the code that they meet is not published, all walks through it are sent.
+                self.reload_all()?;
+            }
+        }
         Ok(())
     }
 
