@@ -3,6 +3,8 @@
 //! Only the start of each mapping: there HotSpot has its interpreter, which does not change. Code that changes meanwhile would be taken for
 //! what it was, as it is for what it will be where a walk is finished later than it was done.
 
+use std::ops::Range;
+
 use unwind_tables::addr::Avma;
 
 use super::mappings::{MappedCode, Mappings};
@@ -24,20 +26,20 @@ pub struct GeneratedCode {
 impl GeneratedCode {
     /// Reads the generated code of process `pid`; nothing if it has ended.
     pub fn read(pid: u32, mappings: &Mappings) -> Self {
-        let mut entries = mappings
-            .entries()
-            .iter()
-            .filter(|entry| entry.code == MappedCode::Anonymous)
-            .peekable();
-        if entries.peek().is_none() {
+        let entries = mappings.entries().iter();
+        let generated = entries.filter(|entry| entry.code == MappedCode::Anonymous);
+        let mut ranges = generated.map(|entry| entry.range.clone()).peekable();
+        if ranges.peek().is_none() {
             return Self::default();
         }
-        let Ok(memory) = ProcessMemory::open(pid) else {
-            return Self::default();
-        };
-        let pieces = entries.take(MAX_MAPPINGS).map(|entry| {
-            let bytes = entry.range.end.offset_from(entry.range.start).min(MAX_BYTES);
-            (entry.range.start, read_start(&memory, entry.range.start, bytes))
+        ProcessMemory::open(pid).map_or_else(|_| Self::default(), |memory| Self::of(&memory, ranges))
+    }
+
+    /// Reads code that is in these places.
+    pub(super) fn of(memory: &ProcessMemory, ranges: impl Iterator<Item = Range<Avma>>) -> Self {
+        let pieces = ranges.take(MAX_MAPPINGS).map(|range| {
+            let bytes = range.end.offset_from(range.start).min(MAX_BYTES);
+            (range.start, read_start(memory, range.start, bytes))
         });
         Self {
             pieces: pieces.filter(|(_, bytes)| !bytes.is_empty()).collect(),

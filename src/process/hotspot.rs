@@ -6,6 +6,8 @@
 //! a JVM that keeps none.
 
 use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
 
 use object::read::elf::ElfFile64;
 use object::{LittleEndian, Object, ObjectSymbol};
@@ -14,6 +16,9 @@ use unwind_tables::addr::{Avma, Bias, Svma};
 use super::mappings::{MappedCode, Mappings};
 use super::modules::{Module, Modules};
 use super::process_memory::ProcessMemory;
+
+/// Time after which nothing is expected of a JVM any more that was mapped and has no code.
+pub const LONGEST_JVM_BEGINNING: Duration = Duration::from_secs(5);
 
 const LIBRARY: &str = "libjvm.so";
 /// The JVM's flag, off by default.
@@ -68,7 +73,7 @@ const TYPE_BYTES: u64 = 40;
 /// Code that a JVM generates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JvmCode {
-    /// Set if there is a JVM that has none yet, as far as can be seen.
+    /// Set if there is a JVM that has not made all the code that it makes as it begins, as far as can be seen.
     pub begins: bool,
     /// Set if it is known to keep frame pointers.
     pub keeps_frame_pointers: bool,
@@ -94,18 +99,25 @@ pub enum KnownCodeKind {
     Stub,
 }
 
-/// Returns what is known of the code that a JVM among these mappings generates.
-pub(super) fn jvm_code(mappings: &Mappings, modules: &Modules, memory: &ProcessMemory) -> JvmCode {
-    let placed = mappings.entries().iter().filter_map(|entry| match entry.code {
-        MappedCode::Module { module, bias } => Some((modules.get(module)?, bias)),
+/// The libraries of JVMs among these mappings, and where they are.
+pub(super) fn libraries(mappings: &Mappings, modules: &Modules) -> Vec<(Arc<Module>, Bias)> {
+    let entries = mappings.entries().iter();
+    let placed = entries.filter_map(|entry| match entry.code {
+        MappedCode::Module { module, bias } => Some((modules.shared(module)?, bias)),
         MappedCode::Anonymous | MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
     });
-    let jvms = placed.filter(|(module, _)| module.path.file_name().is_some_and(|name| name == LIBRARY));
+    placed
+        .filter(|(module, _)| module.path.file_name().is_some_and(|name| name == LIBRARY))
+        .collect()
+}
+
+/// Returns what is known of the code that a JVM with one of these libraries generates.
+pub(super) fn jvm_code(libraries: &[(Arc<Module>, Bias)], memory: &ProcessMemory) -> JvmCode {
     let begins = JvmCode {
         begins: true,
         ..JvmCode::default()
     };
-    let found = jvms.map(|(module, bias)| {
+    let found = libraries.iter().map(|&(ref module, bias)| {
         Jvm { module, bias, memory }
             .code()
             .unwrap_or_else(|| begins.clone())
@@ -183,11 +195,15 @@ impl Jvm<'_> {
         let keeps_frame_pointers = self.flag(types, &fields)? != 0;
         let known = keeps_frame_pointers
             .then(|| self.known_code(types, &fields))
-            .flatten();
+            .flatten()
+            .unwrap_or_default();
+        let stubs = known.iter().filter(|code| code.kind == KnownCodeKind::Stub);
+        // Its compilers make theirs when it runs already.
+        let begins = keeps_frame_pointers && stubs.count() < STUBS.len();
         Some(JvmCode {
-            begins: false,
+            begins,
             keeps_frame_pointers,
-            known: ascending(known.unwrap_or_default()),
+            known: ascending(known),
         })
     }
 

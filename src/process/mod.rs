@@ -11,6 +11,7 @@ mod generated;
 pub mod halt;
 pub mod history;
 mod hotspot;
+mod jvm_watch;
 pub mod kept;
 pub mod kernel_log;
 pub mod launch;
@@ -46,7 +47,8 @@ use unwind_tables::addr::Avma;
 
 pub use generated::GeneratedCode;
 pub use history::{Epoch, History};
-pub use hotspot::{JvmCode, KnownCode, KnownCodeKind};
+pub use hotspot::{JvmCode, KnownCode, KnownCodeKind, LONGEST_JVM_BEGINNING};
+pub use jvm_watch::JvmWatch;
 pub use mappings::{CodeMapping, MappedCode, Mappings};
 pub use modules::{BuildId, Module, ModuleId, Modules, Unreadable};
 pub use name::ProcessName;
@@ -258,6 +260,17 @@ impl Target {
         .collect()
     }
 
+    /// Watches a JVM that begins among these mappings.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` if the process has ended; else the system's error.
+    pub fn watch_jvm(&self, mappings: &Mappings, modules: &Modules) -> io::Result<JvmWatch> {
+        let memory = ProcessMemory::open(self.pid)?;
+        self.check_runs()?;
+        JvmWatch::start(self.pid, hotspot::libraries(mappings, modules), memory)
+    }
+
     fn maps_text(&self) -> io::Result<Vec<u8>> {
         let text = read_maps(self.pid)?;
         self.check_runs()?;
@@ -287,7 +300,7 @@ impl Target {
         }
         if let Ok(memory) = ProcessMemory::open(self.pid) {
             settled.different = confirm::different(mappings, modules, &memory);
-            settled.jvm = hotspot::jvm_code(mappings, modules, &memory);
+            settled.jvm = hotspot::jvm_code(&hotspot::libraries(mappings, modules), &memory);
             settled
                 .modules
                 .retain(|module| !settled.different.contains(module));

@@ -233,7 +233,7 @@ type Seen = ((u32, u32), u64, PathBuf);
 /// All modules seen so far, of one or several targets.
 #[derive(Debug, Default)]
 pub struct Modules {
-    modules: Vec<Module>,
+    modules: Vec<Arc<Module>>,
     seen: HashMap<Seen, ModuleId>,
     // Device and inode as in `stat`. Every module's file stays open, so that an inode number is not reused.
     by_file: HashMap<(u64, u64), ModuleId>,
@@ -265,17 +265,22 @@ impl Modules {
 
     /// The module with this ID; `None` only for an ID of another `Modules`.
     pub fn get(&self, id: ModuleId) -> Option<&Module> {
-        self.modules.get(usize::try_from(id.0).ok()?)
+        self.modules.get(usize::try_from(id.0).ok()?).map(Arc::as_ref)
+    }
+
+    /// As [`Modules::get`], for another thread.
+    pub(super) fn shared(&self, id: ModuleId) -> Option<Arc<Module>> {
+        self.modules.get(usize::try_from(id.0).ok()?).cloned()
     }
 
     /// All modules, oldest first, whether or not they are still mapped.
     pub fn iter(&self) -> impl Iterator<Item = &Module> {
-        self.modules.iter()
+        self.modules.iter().map(Arc::as_ref)
     }
 
     /// Releases the memory of all modules' files.
     pub fn release(&self) {
-        self.modules.iter().for_each(Module::release);
+        self.iter().for_each(Module::release);
     }
 
     /// Adds a file, by its path in memleak's own view. On an error, nothing is added.
@@ -332,7 +337,7 @@ impl Modules {
     pub(super) fn vdso(&mut self, pid: u32, entry: &MapsEntry) -> Result<ModuleId, Unreadable> {
         let bytes = read_memory(pid, entry).map_err(|error| cannot_open(&error))?;
         let same = |module: &&Module| module.is_vdso() && module.bytes() == bytes;
-        if let Some(known) = self.modules.iter().find(same) {
+        if let Some(known) = self.iter().find(same) {
             return Ok(known.id);
         }
         self.insert(Path::new("[vdso]"), Content::Vdso(bytes), false)
@@ -376,7 +381,7 @@ impl Modules {
         let linking = Linking::read(bytes);
         // A process has at most 2^31 mappings, each at most one module.
         let id = ModuleId(u32::try_from(self.modules.len()).map_err(|_| Unreadable::NoSegment)?);
-        self.modules.push(Module {
+        self.modules.push(Arc::new(Module {
             id,
             path: path.to_owned(),
             build_id,
@@ -385,7 +390,7 @@ impl Modules {
             content,
             segments,
             linking,
-        });
+        }));
         Ok(id)
     }
 }

@@ -21,7 +21,9 @@ use super::process::Process;
 use crate::bpf::collect::DeferredWalk;
 use crate::bpf::{Change, CodeLog, FinishedStack, Logged, Walk, monotonic_nanoseconds};
 use crate::process::maps::MapsName;
-use crate::process::{GeneratedCode, JvmCode, MappedCode, Mappings, Modules, ProcessRoot, Target, Timeline};
+use crate::process::{
+    GeneratedCode, JvmCode, JvmWatch, MappedCode, Mappings, Modules, ProcessRoot, Target, Timeline,
+};
 
 /// Nanoseconds after which nobody asks for a moment any more.
 const OLDEST: u64 = 2_000_000_000;
@@ -75,6 +77,8 @@ struct Known {
     generated: GeneratedCode,
     /// Code of its JVM, as far as it was known last: it stays where it is.
     jvm: JvmCode,
+    /// Finds the code of a JVM that begins.
+    watch: Option<JvmWatch>,
     /// Moment when the last reading of its mappings began.
     read_at: u64,
 }
@@ -86,6 +90,7 @@ impl Known {
             root: ProcessRoot::of(pid).ok().map(Arc::new),
             generated: GeneratedCode::default(),
             jvm: JvmCode::default(),
+            watch: None,
             read_at: 0,
         }
     }
@@ -97,6 +102,7 @@ impl Known {
             root: self.root.clone(),
             generated: GeneratedCode::default(),
             jvm: self.jvm.clone(),
+            watch: None,
             read_at: 0,
         }
     }
@@ -122,10 +128,36 @@ impl CodeOverTime {
             if !generated.is_empty() {
                 known.generated = generated;
             }
-            known.jvm = mappings.jvm().clone();
+            // Of a process that is about to end, memory is gone before its mappings are.
+            if mappings.jvm().keeps_frame_pointers {
+                known.jvm = mappings.jvm().clone();
+            }
             known.read_at = began;
             let mappings = Arc::new(mappings.clone());
             known.timeline.read(began, monotonic_nanoseconds(), mappings);
+        }
+    }
+
+    /// Watches a JVM that begins.
+    pub(super) fn watch_jvm(&mut self, target: &Target, mappings: &Mappings, modules: &Modules) {
+        if let Some(known) = self.timelines.get_mut(&target.pid())
+            && known.watch.is_none()
+            && mappings.jvm().begins
+        {
+            let watch = target.watch_jvm(mappings, modules);
+            let watch =
+                watch.inspect_err(|error| tracing::debug!("a JVM that begins is not watched: {error}"));
+            known.watch = watch.ok();
+        }
+    }
+
+    /// Notes what was found of JVMs that begin.
+    fn note_watched(&mut self) {
+        for known in self.timelines.values_mut() {
+            if let Some((jvm, generated)) = known.watch.as_ref().and_then(JvmWatch::take) {
+                known.jvm = jvm;
+                known.generated = generated;
+            }
         }
     }
 
@@ -153,6 +185,7 @@ impl CodeOverTime {
                         known.timeline.executed(at);
                         known.generated = GeneratedCode::default();
                         known.jvm = JvmCode::default();
+                        known.watch = None;
                     }
                 }
                 Change::Forked { parent } => {
@@ -237,6 +270,7 @@ impl Live<'_> {
         }
         self.code.waiting.extend(received);
         self.code.waiting.sort_unstable_by_key(|walk| Reverse(walk.at));
+        self.code.note_watched();
         self.read_jvms()?;
         let first = self.code.waiting.last().map(|walk| walk.at);
         while deadline.is_none_or(|deadline| Instant::now() < deadline)

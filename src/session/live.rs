@@ -429,6 +429,9 @@ impl<'obj> Live<'obj> {
         }
         let changed = mappings != process.mappings;
         self.code.note_reading(pid, began, &mappings);
+        if let Some(target) = &process.target {
+            self.code.watch_jvm(target, &mappings, &self.modules);
+        }
         let begins = process.note_jvm(mappings.jvm(), Instant::now());
         if changed {
             // First: walks that lack a table are finished later, but Python's functions are read now or never.

@@ -1,7 +1,7 @@
 //! State of one instance in a session: a process between two execs.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::attachments::Attachments;
 use super::memory::Memory;
@@ -9,12 +9,9 @@ use super::provider::NotAnnounced;
 use super::python::Interpreter;
 use super::reload::Reloads;
 use crate::bpf::{Instance, Origin};
-use crate::process::{History, JvmCode, Mappings, Target};
+use crate::process::{History, JvmCode, LONGEST_JVM_BEGINNING, Mappings, Target};
 use leak_report::model::InstanceEnd;
 use leak_report::model::TargetFacts;
-
-/// Time after which nothing is expected of a JVM any more that was mapped and has no code.
-const LONGEST_BEGINNING: Duration = Duration::from_secs(5);
 
 /// One instance. It is kept after its end, so that its stacks can be named.
 pub(super) struct Process {
@@ -75,7 +72,7 @@ impl Process {
     /// for long, if nothing comes.
     pub(super) fn note_jvm(&mut self, code: &JvmCode, now: Instant) -> bool {
         self.begins_jvm =
-            code.begins && now.duration_since(*self.jvm_seen.get_or_insert(now)) < LONGEST_BEGINNING;
+            code.begins && now.duration_since(*self.jvm_seen.get_or_insert(now)) < LONGEST_JVM_BEGINNING;
         self.begins_jvm
     }
 

@@ -253,22 +253,41 @@ fn programs_are_whole() {
 /// So it is from before main on: what walks lack while the JVM begins, of its tables and of its code, they get in user space.
 #[test]
 fn programs_are_whole_from_their_start() {
+    let load = source("java/Load.java");
+    let load = load.to_str().expect("UTF-8");
     for flag in ["-Xint", KEEP] {
-        let java = stock("/usr/bin/java", PACKAGE);
-        let load = source("java/Load.java");
-        let [java, load] = [&java, &load].map(|path| path.to_str().expect("UTF-8"));
-        // One report, at the end: another might come between the lines that the program prints.
-        let mut outcome = Started::start(&["1d", "--", java, flag, load, "100"]).finish();
-        let report = outcome.reports.pop().expect("a report");
-        report.check_sums();
-        let unwinding = &report.unwinding;
-        let walks = &unwinding.allocations;
-        let [all, whole] = [walks.values().sum::<u64>(), walks["complete"]];
-        assert!(all > 30_000, "{flag}: {walks:?}");
-        assert!((all - whole) * 1000 <= all, "{flag}: {walks:?}");
-        assert!(unwinding.finished_in_user_space > 50, "{flag}: {unwinding:?}");
-        assert_eq!(unwinding.not_finished, 0, "{flag}");
+        check_from_start(&[flag, load, "100"], 30_000);
     }
+}
+
+/// So it is if the JVM has ended before the table of its library is there.
+#[test]
+fn short_programs_are_whole_from_their_start() {
+    for flag in ["-Xint", KEEP] {
+        for _ in 0..3 {
+            check_from_start(&[flag, "-version"], 4000);
+        }
+    }
+}
+
+#[track_caller]
+fn check_from_start(arguments: &[&str], at_least: u64) {
+    let java = stock("/usr/bin/java", PACKAGE);
+    // One report, at the end: another might come between the lines that the program prints.
+    let command = [&["1d", "--", java.to_str().expect("UTF-8")], arguments].concat();
+    let mut outcome = Started::start(&command).finish();
+    let report = outcome.reports.pop().expect("a report");
+    report.check_sums();
+    let unwinding = &report.unwinding;
+    let walks = &unwinding.allocations;
+    let [all, whole] = [walks.values().sum::<u64>(), walks["complete"]];
+    assert!(all > at_least, "{arguments:?}: {walks:?}");
+    assert!((all - whole) * 1000 <= all, "{arguments:?}: {walks:?}");
+    assert!(
+        unwinding.finished_in_user_space > 50,
+        "{arguments:?}: {unwinding:?}"
+    );
+    assert_eq!(unwinding.not_finished, 0, "{arguments:?}");
 }
 
 /// By default, code is interpreted first and compiled while it runs, also in the middle of a method.
