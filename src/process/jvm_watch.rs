@@ -20,7 +20,7 @@ use crate::base::parallel::lock;
 /// comes while it runs.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// What is known of a JVM's code, and a copy of it.
+/// Facts about a JVM's code, and a copy of it.
 type FoundCode = (JvmCode, GeneratedCode);
 
 /// A thread that looks for the code of one JVM, for some seconds. It ends soon after this is dropped.
