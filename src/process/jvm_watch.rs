@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use unwind_tables::addr::Bias;
@@ -27,6 +27,7 @@ type FoundCode = (JvmCode, GeneratedCode);
 #[derive(Debug)]
 pub struct JvmWatch {
     found: Arc<Mutex<Option<FoundCode>>>,
+    thread: JoinHandle<()>,
     _end: Sender<()>,
 }
 
@@ -45,15 +46,22 @@ impl JvmWatch {
             memory,
             found: Arc::clone(&found),
         };
-        thread::Builder::new()
-            .name("memleak-jvm".to_owned())
-            .spawn(move || looks.go_on(&ended))?;
-        Ok(Self { found, _end: end })
+        let thread = thread::Builder::new().name("memleak-jvm".to_owned());
+        Ok(Self {
+            found,
+            thread: thread.spawn(move || looks.go_on(&ended))?,
+            _end: end,
+        })
     }
 
     /// Takes what was found last, if anything was since it was taken.
     pub fn take(&self) -> Option<FoundCode> {
         lock(&self.found).take()
+    }
+
+    /// True as long as it looks.
+    pub fn goes_on(&self) -> bool {
+        !self.thread.is_finished()
     }
 }
 

@@ -37,6 +37,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_OF_GENERATED: Duration = Duration::from_millis(50);
 /// Maximum number of times that a walk is done again as it needs more than was loaded.
 const MAX_TRIES: usize = 4;
+/// JVMs that are watched at once: code of others is read between other work.
+const MAX_WATCHES: usize = 8;
 /// Timelines of processes that are not known (yet): more of them are forgotten.
 const MAX_UNKNOWN: usize = 64;
 
@@ -140,9 +142,11 @@ impl CodeOverTime {
 
     /// Watches a JVM that begins.
     pub(super) fn watch_jvm(&mut self, target: &Target, mappings: &Mappings, modules: &Modules) {
-        if let Some(known) = self.timelines.get_mut(&target.pid())
+        let watches = self.timelines.values().filter_map(|known| known.watch.as_ref());
+        if mappings.jvm().begins
+            && watches.filter(|watch| watch.goes_on()).count() < MAX_WATCHES
+            && let Some(known) = self.timelines.get_mut(&target.pid())
             && known.watch.is_none()
-            && mappings.jvm().begins
         {
             let watch = target.watch_jvm(mappings, modules);
             let watch =
