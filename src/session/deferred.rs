@@ -88,12 +88,8 @@ struct Known {
 impl Known {
     fn of(pid: u32) -> Self {
         Self {
-            timeline: Timeline::default(),
             root: ProcessRoot::of(pid).ok().map(Arc::new),
-            generated: GeneratedCode::default(),
-            jvm: JvmCode::default(),
-            watch: None,
-            read_at: 0,
+            ..Self::default()
         }
     }
 
@@ -102,10 +98,8 @@ impl Known {
         Self {
             timeline: Timeline::forked(self.timeline.at(at)),
             root: self.root.clone(),
-            generated: GeneratedCode::default(),
             jvm: self.jvm.clone(),
-            watch: None,
-            read_at: 0,
+            ..Self::default()
         }
     }
 }
