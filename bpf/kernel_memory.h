@@ -65,14 +65,11 @@ struct kmem_cache___read {
 		value_;                                                                                                \
 	})
 
-/* Tags a frame and adds it to the stack's hash; returns 1, which ends the loop, at the entry of an interrupt. */
-static long add_kernel_frame(u64 number, struct walk **at)
+/* Tags a frame and adds it to the stack's hash. Returns false at the entry of an interrupt. Not static: verified once, by itself. */
+__noinline bool add_kernel_frame(struct walk *walk, u32 number)
 {
-	struct walk *walk = *at;
-
-	OPAQUE(number);
-	if (number >= MAX_FRAMES)
-		return 1;
+	if (!walk || number >= MAX_FRAMES)
+		return false;
 
 	u64 pc = walk->frames[number];
 	u64 frame = (pc & ((1ULL << FRAME_FOUND_BY_SHIFT) - 1)) | (u64)FOUND_BY_KERNEL << FRAME_FOUND_BY_SHIFT;
@@ -80,10 +77,10 @@ static long add_kernel_frame(u64 number, struct walk **at)
 	walk->frames[number] = frame;
 	walk->hash = mix(walk->hash, frame);
 	if (pc - interrupt_entries_start >= interrupt_entries_end - interrupt_entries_start)
-		return 0;
+		return true;
 	walk->frame_count = number + 1;
 	walk->end = END_KERNEL_UNWINDER;
-	return 1;
+	return false;
 }
 
 /* Returns the index of the record of the stack in walk->frames, which is `bytes` long; stores the stack if it is new. */
@@ -93,7 +90,9 @@ static __always_inline u32 kernel_record(struct walk *walk, u32 bytes, u32 alloc
 	walk->hash = 0;
 	walk->pc = 0;
 	walk->end = walk->frame_count >= kernel_stack_limit ? END_DEPTH_LIMIT : END_KERNEL_UNWINDER;
-	bpf_loop(walk->frame_count, add_kernel_frame, &walk, 0);
+	for (u32 number = 0; number < MAX_FRAMES && number < walk->frame_count; number++)
+		if (!add_kernel_frame(walk, number))
+			break;
 
 	u64 id = mix(walk->hash, allocator << 8 | walk->end);
 	u32 *stored = bpf_map_lookup_elem(&stack_ids, &id);
@@ -222,33 +221,45 @@ static __always_inline u64 first_page(u64 page, u64 order)
 	return page & -((u64)page_descriptor_bytes << order);
 }
 
-/* Takes the recorded block of a larger order that holds the page; returns 1 to end the search. */
-static long take_larger(u64 number, struct page_search *search)
+/*
+ * Takes the recorded block of a larger order that holds the page, `more` orders larger. Returns whether the search goes on. Not static:
+ * verified once, by itself.
+ */
+__noinline bool take_larger(struct page_search *search, u32 more)
 {
-	u64 order = search->order + 1 + number;
+	u64 order;
 
+	if (!search)
+		return false;
+	order = search->order + more;
 	if (order > MAX_PAGE_ORDER)
-		return 1;
+		return false;
 	if (!(*(volatile u64 *)&page_orders.seen >> order & 1))
-		return 0;
+		return true;
 
 	struct block_key key = block_key(SPACE_PAGE, first_page(search->page, order));
 	struct block *block = bpf_map_lookup_elem(&blocks, &key);
 
 	if (!block || block->size != (u64)PAGE_BYTES << order)
-		return 0;
+		return true;
 	if (take_block(SPACE_PAGE, key.address, &search->block, NULL))
 		search->block_order = order;
-	return 1;
+	return false;
 }
 
-/* Records, as a block of its own, the half of one order that does not hold the freed pages. */
-static long keep_half(u64 number, struct page_search *search)
+/*
+ * Records, as a block of its own, the half that does not hold the freed pages, of an order that is `more` larger than theirs. Returns whether
+ * there are more. Not static: verified once, by itself.
+ */
+__noinline bool keep_half(struct page_search *search, u32 more)
 {
-	u64 order = search->order + number;
+	u64 order;
 
+	if (!search)
+		return false;
+	order = search->order + more;
 	if (order >= search->block_order || order > MAX_PAGE_ORDER)
-		return 1;
+		return false;
 
 	/*
 	 * Splitting a block of order n + 1 that holds the freed pages gives two halves of order n: one holds them too and is
@@ -260,7 +271,7 @@ static long keep_half(u64 number, struct page_search *search)
 	half.size = (u64)PAGE_BYTES << order;
 	add_allocated(&half);
 	return_block(SPACE_PAGE, first_page(search->page, order) ^ (u64)page_descriptor_bytes << order, &half);
-	return 0;
+	return true;
 }
 
 /*
@@ -279,7 +290,9 @@ static __always_inline void free_part(struct page_search *search)
 	 */
 	see_orders((1ULL << (search->block_order & 63)) - 1);
 	add_allocated(&part);
-	bpf_loop(MAX_PAGE_ORDER, keep_half, search, 0);
+	for (u32 more = 0; more < MAX_PAGE_ORDER; more++)
+		if (!keep_half(search, more))
+			break;
 	take_back_allocated(&search->block);
 	add_freed(&part);
 }
@@ -309,7 +322,9 @@ static __always_inline void pages_freed(u64 page, u64 order)
 		}
 		search.block_order = order_of(search.block.size);
 	} else if (page_descriptor_bytes) {
-		bpf_loop(MAX_PAGE_ORDER, take_larger, &search, 0);
+		for (u32 more = 1; more <= MAX_PAGE_ORDER; more++)
+			if (!take_larger(&search, more))
+				break;
 	}
 	if (!search.block_order) {
 		count_unknown_free();
@@ -359,21 +374,32 @@ static __always_inline u64 object_of(struct bulk *bulk, u64 number)
 	return object;
 }
 
-static long free_object(u64 number, struct bulk *bulk)
+/* Not static, as what follows: verified once, by itself. */
+__noinline int free_bulk_object(struct bulk *bulk, u64 number)
 {
-	kernel_freed(SPACE_SLAB, object_of(bulk, number));
+	if (bulk)
+		kernel_freed(SPACE_SLAB, object_of(bulk, number));
 	return 0;
 }
 
-static long record_object(u64 number, struct bulk *bulk)
+static long free_object(u64 number, struct bulk *bulk)
 {
-	u64 object = object_of(bulk, number);
+	return free_bulk_object(bulk, number);
+}
 
+__noinline int record_bulk_object(struct bulk *bulk, u64 number)
+{
+	u64 object = bulk ? object_of(bulk, number) : 0;
 	u32 weight = object ? kernel_weight(bulk->size) : 0;
 
 	if (weight)
 		record_kernel_block(SPACE_SLAB, object, bulk->size, weight, bulk->stack);
 	return 0;
+}
+
+static long record_object(u64 number, struct bulk *bulk)
+{
+	return record_bulk_object(bulk, number);
 }
 
 static __always_inline void objects_freed(u64 count, u64 *objects)

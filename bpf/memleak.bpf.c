@@ -77,7 +77,14 @@ struct compared {
 };
 const volatile struct compared compared = {};
 
-extern bool bpf_session_is_return(void) __ksym __weak;
+/*
+ * Returns whether a session program runs at a return: then the context's address is the one that the function returned to. The kernel has
+ * a function of its own for it (bpf_session_is_return), whose form depends on the version.
+ */
+static __always_inline bool is_at_return(struct pt_regs *ctx)
+{
+	return ctx->PROGRAM_COUNTER != bpf_get_func_ip(ctx);
+}
 
 /*
  * Entry and return in one; returns 1 at the entry to skip the return of calls that need none. Also attached to each `ret` of
@@ -86,7 +93,7 @@ extern bool bpf_session_is_return(void) __ksym __weak;
 SEC("uprobe.session")
 int allocation_session(struct pt_regs *ctx)
 {
-	bool at_ret = !bpf_session_is_return();
+	bool at_ret = !is_at_return(ctx);
 
 	/* Each call of the kernel takes some 7 ns: a return needs no cookie. */
 	if (at_ret) {
@@ -144,7 +151,7 @@ int usdt_free(struct pt_regs *ctx)
 SEC("uprobe.session")
 int calibration_session(struct pt_regs *ctx)
 {
-	if (bpf_session_is_return())
+	if (is_at_return(ctx))
 		return 0;
 	return bpf_get_attach_cookie(ctx) ? 1 : 0;
 }

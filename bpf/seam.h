@@ -10,5 +10,13 @@
 /* Hides a value's origin from the compiler, which would otherwise optimize away checks that the verifier needs to see. */
 #define OPAQUE(value) asm volatile("" : "+r"(value))
 
+/*
+ * Loops with a large body call a function that is not static, and is verified once, by itself: the verifier follows a callback of bpf_loop, or
+ * a body in place, for each state of its caller, some kernels' a million times. It also follows each iteration of a `for`: a loop of many
+ * iterations has parts, and calls a function for each part, which has the inner loop.
+ */
+#define LOOP_PART 64
+#define LOOP_PARTS(iterations) (((iterations) + LOOP_PART - 1) / LOOP_PART)
+
 /* An 8-byte slot of a byte buffer; may alias other types. */
 typedef u64 __attribute__((may_alias)) stack_slot;

@@ -13,7 +13,7 @@ libraries=$(realpath -m "${CARGO_TARGET_DIR:-$here/../target}")/$target/librarie
 # $libraries/root, fetched once.
 fetch_libraries() {
     [ ! -e "$libraries/complete" ] || return 0
-    debian_prepare "$libraries" bookworm arm64
+    debian_prepare "$libraries" arm64 bookworm
     debian_unpack "$libraries" libelf-dev zlib1g-dev
     debian_forget "$libraries"
     touch "$libraries/complete"

@@ -4,16 +4,19 @@
 # DEBIAN_MIRROR: where packages come from, if not deb.debian.org
 # shellcheck shell=sh
 
-# Settings in DIRECTORY for packages of RELEASE for ARCHITECTURE, and what there is of them.
+# Settings in DIRECTORY for packages of ARCHITECTURE in each RELEASE, and what there is of them.
 debian_prepare() {
-    debian=$1
+    debian=$1 architecture=$2
+    shift 2
     mkdir -p "$debian/lists/partial" "$debian/cache/archives/partial" "$debian/packages"
     : >"$debian/status"
     keys=/usr/share/keyrings/debian-archive-keyring.gpg
-    echo "deb [signed-by=$keys] ${DEBIAN_MIRROR:-http://deb.debian.org/debian} $2 main" >"$debian/sources.list"
+    for suite in "$@"; do
+        echo "deb [signed-by=$keys] ${DEBIAN_MIRROR:-http://deb.debian.org/debian} $suite main"
+    done >"$debian/sources.list"
     cat >"$debian/apt.conf" <<END
-APT::Architecture "$3";
-APT::Architectures { "$3"; };
+APT::Architecture "$architecture";
+APT::Architectures { "$architecture"; };
 APT::Sandbox::User "root";
 Acquire::Languages "none";
 Dir::State "$debian";

@@ -1,20 +1,21 @@
 #!/bin/sh
 # Runs the core of the live tests on this machine's own kernel, which compiles what they trace, and on Debian's, for this
 # machine and for arm64: boots each under qemu, by software emulation, without a network or a disk, with an initramfs that
-# holds memleak, compiled tests and what they need. As root; some minutes.
+# holds memleak, compiled tests and what they need. As root; some minutes for each.
 #
-# usage: tests/kernels.sh [own|6.1|6.12|6.1-arm64|6.12-arm64|6.12-arm64-16k]…
-#   all but the last without arguments; without `own`, with the programs of an earlier run, if it compiled what is traced now
+# usage: tests/kernels.sh [KERNEL]…    own, SERIES or SERIES-arm64 of tests/kernels/list, SERIES-arm64-16k, newest, newest-arm64
+#   own and all of the list without arguments; without `own`, with the programs of an earlier run, if it compiled what is traced now
 #
 # CHECKS: which checks are wanted, as a regular expression, if not all of tests/kernels/*.checks
+# UPDATE: `budget` writes what verifiers counted to tests/kernels/budget.tsv
 # KERNEL_WAYS: the ways to attach that this machine's own kernel has, if not all
 # DEBIAN_MIRROR: where packages come from, if not deb.debian.org; they stay in target/kernels
 set -eu
 cd "$(dirname "$0")/.."
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 work=$target/kernels
-# shellcheck source=tests/debian.sh
-. tests/debian.sh
+# shellcheck source=tests/kernels/kernels.sh
+. tests/kernels/kernels.sh
 # shellcheck source=tests/kernels/guest.sh disable=SC2154
 . tests/kernels/guest.sh
 
@@ -35,10 +36,11 @@ build() {
     names=$(CHECKS='' checks '*' | awk '{ print $2 }' | sort -u)
     rm -rf "$work/tests/$machine"
     mkdir -p "$work/tests/$machine"
+    # Tests of the crate itself are a suite of its name.
     # shellcheck disable=SC2046,SC2086
-    "$cargo" test --locked --no-run $(printf -- '--test %s ' $names) --message-format=json >"$work/built.json"
+    "$cargo" test --locked --no-run --lib $(printf -- '--test %s ' $names | sed 's/--test memleak //') --message-format=json >"$work/built.json"
     for name in $names; do
-        binary=$(sed -n 's/.*"name":"'"$name"'".*"executable":"\([^"]*\)".*/\1/p' "$work/built.json")
+        binary=$(sed -n 's|.*"name":"'"$name"'".*"executable":"\([^"]*/deps/[^"]*\)".*|\1|p' "$work/built.json")
         [ -n "$binary" ] || die "no test $name was built"
         ln -s "$binary" "$work/tests/$machine/$name"
     done
@@ -66,9 +68,10 @@ run_here() {
         began=$(cut -d ' ' -f 1 /proc/uptime)
         result=failed
         if PATH=$work/compilers:$PATH RECORD_WITH=$compiler KEPT_PROGRAMS=$work/programs CROSS_TMP=$cross \
-            "$work/tests/amd64/$binary" --exact "$name" >"$work/said" 2>&1 </dev/null &&
+            "$work/tests/amd64/$binary" --exact --show-output "$name" >"$work/said" 2>&1 </dev/null &&
             grep -q '^test result: ok. 1 passed' "$work/said"; then
             result=ok
+            sed -n '/^@found /p' "$work/said"
         else
             sed "s/^/$name: /" "$work/said"
         fi
@@ -96,11 +99,12 @@ summarize() {
             if ($2 == "ok") ok++; else failed++
             next
         }
+        $1 == "@found" { next }
         $1 == "@end" { ended = 1; next }
         { said = said "        " $0 "\n" }
         END {
             if (said != "") printf "%s", said
-            if (index(release, version) != 1) { wrong = ", not Linux " version }
+            if (release !~ "^" version "[-.+]") { wrong = ", not Linux " version }
             if (!ended) wrong = wrong ", did not come to its end"
             if (ok != expected) wrong = wrong ", " expected " expected"
             printf "%s: %d ok, %d failed%s\n", name, ok, failed, wrong
@@ -122,12 +126,13 @@ run_there() {
     [ "$of_root" = "$built $system" ] || make_root
     of_root="$built $system"
     boot "$@"
-    summarize "$name" "${kernel%%-*}." "$expected" || status=1
+    summarize "$name" "$(series_of "$kernel")" "$expected" || status=1
 }
 
 [ "$(id -u)" = 0 ] || die "root is needed: the tests trace processes"
-[ $# -gt 0 ] || set -- own 6.1 6.12 6.1-arm64 6.12-arm64
-needed= for_arm64=
+# shellcheck disable=SC2046
+[ $# -gt 0 ] || set -- own $(listed_kernels)
+needed='' for_arm64='' for_amd64=''
 for kernel in "$@"; do
     case $kernel in
     own) ;;
@@ -150,7 +155,10 @@ case " $* " in
 *' own '*) ;;
 *) has_programs || { echo "==> own first: it compiles what is traced on $*" && set -- own "$@"; } ;;
 esac
-case " $* " in *' own '* | *' 6.1 '* | *' 6.12 '*) build amd64 cargo ;; esac
+for kernel in "$@"; do
+    case $kernel in *-arm64*) ;; *) for_amd64=yes ;; esac
+done
+[ -z "$for_amd64" ] || build amd64 cargo
 [ -z "$for_arm64" ] || build arm64 tests/arm64.sh
 root=$work/root.$$ of_root=
 trap 'rm -rf "$root" "$root.cpio"' EXIT
@@ -160,7 +168,7 @@ for kernel in "$@"; do
     case $kernel in
     own)
         run_here
-        summarize own "$(uname -r)" "$(expected_checks core "${KERNEL_WAYS-}")" || status=1
+        summarize own "$(uname -r | cut -d . -f 1-2)" "$(expected_checks core "${KERNEL_WAYS-}")" || status=1
         ;;
     *)
         run_there "$kernel" "$kernel" core '' ''
@@ -168,4 +176,5 @@ for kernel in "$@"; do
         ;;
     esac
 done
+[ "${UPDATE-}" != budget ] || tests/kernels/budget.sh "$work" "$@"
 exit $status

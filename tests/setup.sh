@@ -165,7 +165,7 @@ arm64)
     ;;
 kernels)
     shift
-    [ $# -gt 0 ] || set -- own 6.1 6.1-arm64
+    [ $# -gt 0 ] || set -- own newest newest-arm64
     packages=$build_packages
     machine=build
     for kernel in "$@"; do

@@ -22,7 +22,7 @@ fetch() {
     shift
     here=$directory/$release
     [ ! -e "$here/complete" ] || return 0
-    debian_prepare "$here" "$release" arm64
+    debian_prepare "$here" arm64 "$release"
     for package in "$@"; do
         ! debian_has "$here" "$package" || debian_unpack "$here" "$package"
     done

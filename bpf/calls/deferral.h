@@ -63,40 +63,36 @@ static __always_inline bool may_be_finished(struct walk *walk, struct process *p
 	return walk->end == END_NO_MAPPING && may_be_code(walk->pc - walk->pc_adjust);
 }
 
-/* State of copying the return addresses that return probes have replaced. */
-struct replaced_search {
-	struct return_instance___read *instance;
-	struct deferred_walk *deferred;
-};
-
-static long note_replaced(u64 number, struct replaced_search *search)
+/* Copies one of the list. Returns the next one; NULL at its end. */
+static __always_inline struct return_instance___read *note_replaced(struct deferred_walk *deferred, u32 number,
+								    struct return_instance___read *instance)
 {
-	struct return_instance___read *instance = search->instance;
-	struct replaced_address *to = &search->deferred->replaced[number & (DEFERRED_RETURN_PROBES - 1)];
+	struct replaced_address *to = &deferred->replaced[number & (DEFERRED_RETURN_PROBES - 1)];
 
-	if (!instance)
-		return 1;
 	to->slot = BPF_CORE_READ(instance, stack);
 	to->address = BPF_CORE_READ(instance, orig_ret_vaddr);
-	search->deferred->replaced_count = number + 1;
-	search->instance = BPF_CORE_READ(instance, next);
-	return 0;
+	deferred->replaced_count = number + 1;
+	return BPF_CORE_READ(instance, next);
 }
 
-/* Copies them all; returns false if they are too many. */
-static __always_inline bool note_return_probes(struct deferred_walk *deferred)
+/* Copies the return addresses that return probes have replaced; returns false if they are too many. Not static: verified once, by itself. */
+__noinline bool note_return_probes(struct deferred_walk *deferred)
 {
 	struct task_struct___probed *task = (void *)bpf_get_current_task_btf();
-	struct replaced_search search = { .deferred = deferred };
+	struct return_instance___read *instance = NULL;
 
+	if (!deferred)
+		return false;
 	deferred->trampoline = trampoline_address();
 	deferred->replaced_count = 0;
-	if (!bpf_core_field_exists(task->utask) || !bpf_core_field_exists(search.instance->stack) ||
-	    !bpf_core_field_exists(search.instance->orig_ret_vaddr))
+	if (!bpf_core_field_exists(task->utask) || !bpf_core_field_exists(instance->stack) ||
+	    !bpf_core_field_exists(instance->orig_ret_vaddr))
 		return true;
-	search.instance = BPF_CORE_READ(task, utask, return_instances);
-	bpf_loop(DEFERRED_RETURN_PROBES, note_replaced, &search, 0);
-	return !search.instance;
+	instance = BPF_CORE_READ(task, utask, return_instances);
+#pragma clang loop unroll(disable)
+	for (u32 number = 0; number < DEFERRED_RETURN_PROBES && instance; number++)
+		instance = note_replaced(deferred, number, instance);
+	return !instance;
 }
 
 /* Describes the walk of a scratch, all but the stack. Returns false if there is no room for that. */
@@ -156,18 +152,15 @@ static __always_inline u64 difference(u64 *a, u64 *b)
 	return difference;
 }
 
-/* State of copying a stack. */
-struct stack_copy {
-	struct sent_stack *sent;
-	struct deferred_walk *deferred;
-};
-
-/* Reads a part of the stack, and puts it on the list of those to be sent if it is not what was sent for its place. Not all can be read:
- * a large frame may be in use in part only. */
-static long copy_part(u64 number, struct stack_copy *copy)
+/*
+ * Reads a part of the stack, and puts it on the list of those to be sent if it is not what was sent for its place. Not all can be read:
+ * a large frame may be in use in part only. Not static: verified once, by itself.
+ */
+__noinline int copy_part(struct deferred_walk *deferred, struct sent_stack *sent, u32 number)
 {
-	struct deferred_walk *deferred = copy->deferred;
-	struct sent_stack *sent = copy->sent;
+	if (!deferred || !sent)
+		return 0;
+
 	u64 at = deferred->stack_start + number * STACK_PART;
 	u64 failed = bpf_probe_read_user(sent->read, STACK_PART, (void *)at) != 0;
 	u32 place = at / STACK_PART;
@@ -252,27 +245,29 @@ static __always_inline u32 wanted_parts(struct scratch *scratch, u64 start)
 __noinline bool send_with_stack(u32 key)
 {
 	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &key);
-	struct stack_copy copy = {};
+	struct deferred_walk *deferred;
+	struct sent_stack *sent;
 	u32 number;
 	bool is_sent;
 
 	if (!scratch)
 		return false;
-	copy.deferred = &scratch->deferred;
-	copy.sent = take_sent_stack(&number);
-	if (!copy.sent)
+	deferred = &scratch->deferred;
+	sent = take_sent_stack(&number);
+	if (!sent)
 		return false;
 
 	u64 start = scratch->fast.walk.at_probe[REGISTER_SP] & ~(u64)(STACK_PART - 1);
 
-	copy.deferred->stack_start = start;
-	copy.deferred->parts = wanted_parts(scratch, start);
-	copy.deferred->sent_stack = number;
-	__builtin_memset(copy.deferred->unread, 0, sizeof(copy.deferred->unread));
-	copy.sent->unsent_count = 0;
-	bpf_loop(copy.deferred->parts, copy_part, &copy, 0);
-	is_sent = send_walk(copy.deferred, copy.sent);
-	release_sent_stack(copy.sent);
+	deferred->stack_start = start;
+	deferred->parts = wanted_parts(scratch, start);
+	deferred->sent_stack = number;
+	__builtin_memset(deferred->unread, 0, sizeof(deferred->unread));
+	sent->unsent_count = 0;
+	for (u32 part = 0; part < STACK_PARTS && part < deferred->parts; part++)
+		copy_part(deferred, sent, part);
+	is_sent = send_walk(deferred, sent);
+	release_sent_stack(sent);
 	return is_sent;
 }
 

@@ -97,21 +97,38 @@ static __always_inline bool step_plain_frames(struct fast_walk *fast, bool leave
 	return done == RUN_FRAMES;
 }
 
-static long step_until_end(u64 number, struct walk **context)
+/* Takes the steps of several plain frames, if that can be done. Returns whether it was. Not static: verified once, by itself. */
+__noinline bool take_plain_steps(struct fast_walk *fast)
 {
-	struct walk *walk = *context;
-	struct fast_walk *fast = fast_of(walk);
+	if (!fast || !takes(walk_cache && walk_window, fast))
+		return false;
+	return walk_memo && fast->leaves_trail ? step_plain_frames(fast, true) : step_plain_frames(fast, false);
+}
 
-	if (takes(walk_cache && walk_window, fast) &&
-	    (walk_memo && fast->leaves_trail ? step_plain_frames(fast, true) : step_plain_frames(fast, false)))
-		return 0;
+/* Takes one step. Returns whether the walk goes on. Not static, as above. */
+__noinline bool take_step(struct fast_walk *fast)
+{
+	if (!fast)
+		return false;
 
+	struct walk *walk = &fast->walk;
 	enum end_cause end = step(walk, cached_rule(walk));
 
 	if (end == END_NONE)
-		return 0;
+		return true;
 	walk->end = end;
-	return 1;
+	return false;
+}
+
+/* Takes LOOP_PART steps, or more. Returns whether the walk goes on. Not static, as above; what it calls is not nested, for the BPF stack. */
+__noinline bool take_steps(struct fast_walk *fast)
+{
+	if (!fast)
+		return false;
+	for (u32 number = 0; number < LOOP_PART; number++)
+		if (!take_plain_steps(fast) && !take_step(fast))
+			return false;
+	return true;
 }
 
 /* Initializes a walk as begin_walk does, and its trail. The window must be empty or just read. */
@@ -133,7 +150,9 @@ static __always_inline void walk_stack(struct fast_walk *fast)
 	    !read_window(fast, walk->sp, window_to_end(fast, walk->sp)))
 		fast->stack_end = 0;
 	/* Two steps for each frame, as its return address may have to be restored, and one that detects a deeper stack. */
-	bpf_loop(2 * MAX_DEPTH + 2, step_until_end, &walk, 0);
+	for (u32 number = 0; number < LOOP_PARTS(2 * MAX_DEPTH + 2); number++)
+		if (!take_steps(fast))
+			break;
 	forget_left_out(walk);
 	if (walk->end == END_COMPLETE)
 		fast->stack_end = walk->sp;

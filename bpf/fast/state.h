@@ -89,8 +89,3 @@ struct fast_walk {
 };
 
 _Static_assert(offsetof(struct fast_walk, walk) == 0, "a pointer to the walk is one to all of it");
-
-static __always_inline struct fast_walk *fast_of(struct walk *walk)
-{
-	return (struct fast_walk *)walk;
-}

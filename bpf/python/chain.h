@@ -159,12 +159,6 @@ static __always_inline bool read_python_window(struct python_walk *walk, struct 
 	return false;
 }
 
-/* State of the loop over frames. */
-struct python_step {
-	struct python_walk *walk;
-	struct python_layout *layout;
-};
-
 /* Adds a frame to the chain, and to its hash. */
 static __always_inline void add_python_frame(struct python_walk *walk, u64 code, u64 instruction)
 {
@@ -190,20 +184,18 @@ static __always_inline void end_python_group(struct python_walk *walk)
 	add_python_frame(walk, PYTHON_IS_ENTRY, 0);
 }
 
-/* Reads the frame at `walk->at`, and goes to its caller. */
-static long read_python_frame(u64 step, struct python_step *context)
+/* Reads the frame at `walk->at`, and goes to its caller. Returns whether there is one. Not static: verified once, by itself. */
+__noinline bool read_python_frame(struct python_walk *walk, struct python_layout *layout)
 {
-	struct python_walk *walk = context->walk;
-	struct python_layout *layout = context->layout;
-	u8 *frame = walk->frame;
 	u64 code, instruction;
-	u8 mark;
+	u8 *frame, mark;
 
-	if (!walk->at)
-		return 1;
+	if (!walk || !layout || !walk->at)
+		return false;
+	frame = walk->frame;
 	if (walk->frame_count >= PYTHON_FRAMES) {
 		walk->end = PYTHON_DEPTH_LIMIT;
-		return 1;
+		return false;
 	}
 	if (is_in_python_window(walk, layout) || read_python_window(walk, layout)) {
 		u64 offset = walk->at - walk->low;
@@ -212,16 +204,16 @@ static long read_python_frame(u64 step, struct python_step *context)
 		frame = walk->window + (offset & (PYTHON_WINDOW_BYTES - 1));
 	} else if (walk->outside++ >= PYTHON_MAX_OUTSIDE) {
 		walk->end = PYTHON_DEPTH_LIMIT;
-		return 1;
+		return false;
 	} else if (!read_python(walk->frame, layout->frame_bytes, PYTHON_FRAME_BYTES, walk->at)) {
 		walk->end = PYTHON_UNREADABLE;
-		return 1;
+		return false;
 	}
 	mark = python_byte(frame, layout->mark, PYTHON_FRAME_BYTES - 1);
 	walk->at = python_word(frame, layout->back, PYTHON_FRAME_BYTES - 1);
 	if (layout->entry == PYTHON_ENTRY_SHIM && mark == PYTHON_OWNED_BY_C) {
 		end_python_group(walk);
-		return 0;
+		return true;
 	}
 	code = python_word(frame, layout->code, PYTHON_FRAME_BYTES - 1) & ~PYTHON_IS_ENTRY;
 	instruction = python_word(frame, layout->instruction, PYTHON_FRAME_BYTES - 1);
@@ -233,12 +225,12 @@ static long read_python_frame(u64 step, struct python_step *context)
 	/* A code object is not that large. */
 	if (!code || instruction > PYTHON_NOT_BEGUN) {
 		walk->end = PYTHON_UNREADABLE;
-		return 1;
+		return false;
 	}
 	if (layout->entry == PYTHON_ENTRY_EVERY || (layout->entry == PYTHON_ENTRY_FLAG && mark))
 		code |= PYTHON_IS_ENTRY;
 	add_python_frame(walk, code, instruction);
-	return 0;
+	return true;
 }
 
 /*
@@ -249,20 +241,20 @@ __noinline u32 find_python_chain(u32 key)
 {
 	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &key);
 	struct python_walk *walk = bpf_map_lookup_elem(&python_walks, &key);
-	struct python_step step = { .walk = walk };
+	struct python_layout *layout;
 	u32 instance;
 	u64 recent;
 
 	if (!scratch || !walk)
 		return 0;
 	instance = instance_of(scratch->wanted.owner);
-	step.layout = python_layout_at(slot_of(scratch->wanted.owner));
-	if (*(volatile u64 *)&step.layout->instance != instance)
+	layout = python_layout_at(slot_of(scratch->wanted.owner));
+	if (*(volatile u64 *)&layout->instance != instance)
 		return 0;
-	if (!find_thread_state(walk, step.layout, thread_pointer()))
+	if (!find_thread_state(walk, layout, thread_pointer()))
 		return 0;
-	walk->at = python_word(walk->state, step.layout->frame, PYTHON_STATE_BYTES - 1);
-	if (step.layout->is_indirect && bpf_probe_read_user(&walk->at, 8, (void *)(walk->at + step.layout->indirect)))
+	walk->at = python_word(walk->state, layout->frame, PYTHON_STATE_BYTES - 1);
+	if (layout->is_indirect && bpf_probe_read_user(&walk->at, 8, (void *)(walk->at + layout->indirect)))
 		return 0;
 	if (!walk->at)
 		return 0;
@@ -270,12 +262,14 @@ __noinline u32 find_python_chain(u32 key)
 	walk->frame_count = 0;
 	walk->outside = 0;
 	walk->end = PYTHON_WHOLE;
-	walk->chunk = step.layout->chunk ? python_word(walk->state, step.layout->chunk, PYTHON_STATE_BYTES - 1) : 0;
+	walk->chunk = layout->chunk ? python_word(walk->state, layout->chunk, PYTHON_STATE_BYTES - 1) : 0;
 	walk->knows_previous = false;
 	walk->low = ~0ULL;
 	walk->bytes = 0;
 	/* Each frame of no function is one step more. */
-	bpf_loop(2 * PYTHON_FRAMES, read_python_frame, &step, 0);
+	for (u32 step = 0; step < 2 * PYTHON_FRAMES; step++)
+		if (!read_python_frame(walk, layout))
+			break;
 	if (walk->at && walk->end == PYTHON_WHOLE)
 		walk->end = PYTHON_DEPTH_LIMIT;
 	walk->hash = mix(walk->hash, walk->end);

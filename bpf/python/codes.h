@@ -115,7 +115,6 @@ static __always_inline void keep_python_lines(struct python_layout *layout, stru
 
 /* State of adding a table of lines to a hash. */
 struct python_lines_hash {
-	struct python_walk *walk;
 	u64 at;
 	u64 left;
 	u64 hash;
@@ -123,28 +122,34 @@ struct python_lines_hash {
 
 #define PYTHON_CODE_WORDS (PYTHON_CODE_BYTES / 8)
 
-/* Adds some more of the table, which is read into `walk->code`. */
-static long mix_python_lines(u64 step, struct python_lines_hash *lines)
+/*
+ * Adds some more of the table, which is read into `walk->code`. Returns whether there is more of it. Not static: verified once, by itself.
+ */
+__noinline bool mix_python_lines(struct python_walk *walk, struct python_lines_hash *lines)
 {
-	u64 bytes = lines->left < PYTHON_CODE_BYTES ? lines->left : PYTHON_CODE_BYTES;
-	u8 *code = lines->walk->code;
+	u64 bytes;
+	u8 *code;
 
+	if (!walk || !lines)
+		return false;
+	bytes = lines->left < PYTHON_CODE_BYTES ? lines->left : PYTHON_CODE_BYTES;
+	code = walk->code;
 	__builtin_memset(code, 0, PYTHON_CODE_BYTES);
 	if (!read_python(code, bytes, PYTHON_CODE_BYTES, lines->at))
-		return 1;
+		return false;
 #pragma clang loop unroll(disable)
 	for (u32 number = 0; number < PYTHON_CODE_WORDS; number++)
 		lines->hash = mix(lines->hash, *(stack_slot *)(code + 8 * number));
 	lines->at += bytes;
 	lines->left -= bytes;
-	return 0;
+	return lines->left;
 }
 
 /* Returns a hash of all that a record tells of a code object: of its names, and of its table of lines. */
 static __always_inline u64 hash_of_python_code(struct python_walk *walk, struct python_layout *layout)
 {
 	struct python_code *made = &walk->made;
-	struct python_lines_hash lines = { .walk = walk, .at = made->line_table + layout->bytes };
+	struct python_lines_hash lines = { .at = made->line_table + layout->bytes };
 
 	lines.hash = mix(made->instance, (u64)made->first_line << 32 | made->name_length);
 #pragma clang loop unroll(disable)
@@ -157,8 +162,11 @@ static __always_inline u64 hash_of_python_code(struct python_walk *walk, struct 
 	if (bpf_probe_read_user(&lines.left, sizeof(lines.left), (void *)(made->line_table + layout->bytes_length)))
 		lines.left = 0;
 	lines.hash = mix(lines.hash, (u64)made->file_length << 32 | (u32)lines.left);
-	if (lines.left <= PYTHON_LINES_BYTES)
-		bpf_loop((lines.left + PYTHON_CODE_BYTES - 1) / PYTHON_CODE_BYTES, mix_python_lines, &lines, 0);
+	if (!lines.left || lines.left > PYTHON_LINES_BYTES)
+		return lines.hash;
+	for (u32 part = 0; part < PYTHON_LINES_BYTES / PYTHON_CODE_BYTES; part++)
+		if (!mix_python_lines(walk, &lines))
+			break;
 	return lines.hash;
 }
 
@@ -241,31 +249,24 @@ static __always_inline void python_code_ends(u64 code)
 	__sync_fetch_and_add(&python_versions[python_version_of(code)], 1);
 }
 
-/* State of storing a chain. */
-struct python_storing {
-	struct python_walk *walk;
-	struct python_layout *layout;
-	u64 hash;
-	u32 instance;
-};
-
-/* Finds out what function a frame is of. */
-static long name_python_frame(u64 step, struct python_storing *storing)
+/* Finds out what function a frame of `instance` is of. Returns what is stored of it. Not static: verified once, by itself. */
+__noinline u64 name_python_frame(struct python_walk *walk, struct python_layout *layout, u32 instance, u32 number)
 {
-	struct python_walk *walk = storing->walk;
-	u32 number = step & (PYTHON_FRAMES - 1);
-	u64 code = walk->codes[number];
-	u64 is_entry = code >> 63;
 	u32 of = PYTHON_NO_CODE;
+	u64 code, is_entry;
 
+	if (!walk || !layout)
+		return 0;
+	number &= PYTHON_FRAMES - 1;
+	code = walk->codes[number];
+	is_entry = code >> 63;
 	if (code != PYTHON_IS_ENTRY)
-		of = number_of_python_code(walk, storing->layout, storing->instance, code & ~PYTHON_IS_ENTRY);
+		of = number_of_python_code(walk, layout, instance, code & ~PYTHON_IS_ENTRY);
 
 	u64 stored = (u64)of << PYTHON_CODE_SHIFT | is_entry << PYTHON_ENTRY_SHIFT | walk->instructions[number];
 
 	walk->stored[number] = stored;
-	storing->hash = mix(storing->hash, stored);
-	return 0;
+	return stored;
 }
 
 /* Stores the chain in the room of a scratch. Returns its number, or 0 if there is no room for it. */
@@ -311,18 +312,19 @@ __noinline u32 store_python_chain(u32 key)
 {
 	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &key);
 	struct python_walk *walk = bpf_map_lookup_elem(&python_walks, &key);
-	struct python_storing storing = {};
-	u32 *known, number;
+	struct python_layout *layout;
+	u32 *known, number, instance;
+	u64 hash;
 
 	if (!scratch || !walk)
 		return 0;
-	storing.walk = walk;
-	storing.instance = instance_of(scratch->wanted.owner);
-	storing.layout = python_layout_at(slot_of(scratch->wanted.owner));
-	storing.hash = mix(walk->end, storing.instance);
-	bpf_loop(walk->frame_count, name_python_frame, &storing, 0);
-	known = bpf_map_lookup_elem(&python_chain_numbers, &storing.hash);
-	number = known ? *known : add_python_chain(walk, storing.hash);
+	instance = instance_of(scratch->wanted.owner);
+	layout = python_layout_at(slot_of(scratch->wanted.owner));
+	hash = mix(walk->end, instance);
+	for (u32 frame = 0; frame < PYTHON_FRAMES && frame < walk->frame_count; frame++)
+		hash = mix(hash, name_python_frame(walk, layout, instance, frame));
+	known = bpf_map_lookup_elem(&python_chain_numbers, &hash);
+	number = known ? *known : add_python_chain(walk, hash);
 	if (number)
 		*(volatile u64 *)recent_chain(walk->hash) = (walk->hash & ~(u64)(PYTHON_CHAINS - 1)) | number;
 	return number;

@@ -28,9 +28,20 @@ static __always_inline u64 life_span_of(s64 age, bool is_newest)
 {
 	const s64 second = 1000000000;
 	u64 is_old = is_at_least(age, second / 10);
+	u64 class = 1;
 
-	return 1 - (is_newest & !is_old) + is_old + is_at_least(age, second) + is_at_least(age, 10 * second) +
-	       is_at_least(age, 60 * second) + is_at_least(age, 600 * second) + is_at_least(age, 3600 * second);
+	/*
+	 * The sum is formed in a register that holds nothing of `age`: Linux 7.0 takes what was shifted out of a difference for still being
+	 * in it.
+	 */
+	OPAQUE(class);
+	class += is_old - (is_newest & !is_old);
+	class += is_at_least(age, second);
+	class += is_at_least(age, 10 * second);
+	class += is_at_least(age, 60 * second);
+	class += is_at_least(age, 600 * second);
+	class += is_at_least(age, 3600 * second);
+	return class;
 }
 
 /*

@@ -29,21 +29,38 @@ static __always_inline bool may_hold_return_address(struct walk *walk, u64 slot)
 	return find_mapping(walk->list, ra - 1) || (is_aligned(ra) && ends_in_call(code));
 }
 
-/* Looks at one slot of the frame; returns 1 when the search is over: at its end, or where the frame ends before its frame pointer. */
-static long look_for_end(u64 number, struct walk **context)
+/*
+ * Looks at one slot of the frame. Returns whether the search goes on: not at its end, nor where the frame ends before its frame pointer. Not
+ * static: verified once, by itself.
+ */
+__noinline bool look_for_end(struct fast_walk *fast)
 {
-	struct walk *walk = *context;
+	if (!fast)
+		return false;
+
+	struct walk *walk = walk_of(fast);
 	u64 slot = walk->looked_at;
 	u64 value;
 
 	if (slot >= walk->look_until)
-		return 1;
+		return false;
 	if (!peek_slot(walk, slot, &value) || (value == walk->fp && may_hold_return_address(walk, slot + 8))) {
 		walk->looked_at = 0;
-		return 1;
+		return false;
 	}
 	walk->looked_at = slot + 8;
-	return 0;
+	return true;
+}
+
+/* Looks at up to LOOP_PART slots. Returns whether the search goes on. */
+__noinline bool look_at_slots(struct fast_walk *fast)
+{
+	if (!fast)
+		return false;
+	for (u32 number = 0; number < LOOP_PART; number++)
+		if (!look_for_end(fast))
+			return false;
+	return true;
 }
 
 /* Returns whether the frame called native code: the stack pointer is where it was at the call. */
@@ -75,7 +92,9 @@ static __always_inline bool frame_is_linked(struct walk *walk, u32 known)
 		return false;
 	walk->looked_at = sp;
 	walk->look_until = end;
-	bpf_loop(MAX_GENERATED_SLOTS, look_for_end, &walk, 0);
+	for (u32 number = 0; number < LOOP_PARTS(MAX_GENERATED_SLOTS); number++)
+		if (!look_at_slots(fast_of(walk)))
+			break;
 	return walk->looked_at >= end;
 }
 

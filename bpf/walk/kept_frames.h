@@ -38,10 +38,13 @@ static __always_inline bool has_left_out(struct walk *walk)
 /* Kept frames that are added to the hash at once; the innermost ones are a multiple of it. */
 #define HASHED_AT_ONCE 8
 
-/* Adds some of the kept frames to the hash, from the innermost on. */
-static long mix_kept_frames(u64 step, struct walk **context)
+/* Adds some of the kept frames to the hash: the innermost in step 0, and so on. Not static: verified once, by itself. */
+__noinline int mix_kept_frames(struct fast_walk *fast, u32 step)
 {
-	struct walk *walk = *context;
+	if (!fast)
+		return 0;
+
+	struct walk *walk = walk_of(fast);
 	u32 first = step * HASHED_AT_ONCE;
 	u64 hash = walk->hash;
 
@@ -67,7 +70,8 @@ static __always_inline void keep_innermost(struct walk *walk)
 {
 	walk->frame_count = INNERMOST_FRAMES;
 	walk->hash = 0;
-	bpf_loop(INNERMOST_FRAMES / HASHED_AT_ONCE, mix_kept_frames, &walk, 0);
+	for (u32 step = 0; step < INNERMOST_FRAMES / HASHED_AT_ONCE; step++)
+		mix_kept_frames(fast_of(walk), step);
 }
 
 /*
@@ -79,5 +83,6 @@ static __always_inline void forget_left_out(struct walk *walk)
 	if (!has_left_out(walk))
 		return;
 	walk->hash = MAX_FRAMES;
-	bpf_loop(MAX_FRAMES / HASHED_AT_ONCE, mix_kept_frames, &walk, 0);
+	for (u32 step = 0; step < MAX_FRAMES / HASHED_AT_ONCE; step++)
+		mix_kept_frames(fast_of(walk), step);
 }

@@ -63,10 +63,13 @@ static __always_inline u64 binary(u32 code, u64 y, u64 x)
 	}
 }
 
-/* Runs one op; returns 1 at the program's end or if it cannot continue. */
-static long run_op(u64 step, struct walk **context)
+/* Runs one op. Returns whether the program goes on. Not static: verified once, by itself. */
+__noinline bool run_op(struct fast_walk *fast)
 {
-	struct walk *walk = *context;
+	if (!fast)
+		return false;
+
+	struct walk *walk = walk_of(fast);
 	struct program *program = &walk->program;
 	u32 at = program->at;
 	u32 first = word(at);
@@ -86,7 +89,7 @@ static long run_op(u64 step, struct walk **context)
 	program->at = at + OP_WORDS;
 	switch (code) {
 	case OP_END:
-		return 1;
+		return false;
 	case OP_SIGNAL:
 		program->is_signal_frame = true;
 		top = x;
@@ -164,7 +167,7 @@ static long run_op(u64 step, struct walk **context)
 	depth += change;
 	*operand_at(program, depth - 1) = top;
 	program->depth = depth;
-	return program->end != END_NONE;
+	return program->end == END_NONE;
 }
 
 /* Goes to the caller by the program that starts at word `at`. */
@@ -179,7 +182,9 @@ static __always_inline enum end_cause apply_program(struct walk *walk, u32 at)
 	program->sp_is_set = false;
 	forget_link(&program->link);
 	program->fp = walk->fp;
-	bpf_loop(MAX_OPS, run_op, &walk, 0);
+	for (u32 op = 0; op < MAX_OPS; op++)
+		if (!run_op(fast_of(walk)))
+			break;
 	if (program->end != END_NONE)
 		return program->end;
 

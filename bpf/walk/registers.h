@@ -58,11 +58,14 @@ static __always_inline u32 saved_word(struct walk *walk, u64 address)
 	}
 }
 
-/* Inspects one frame; returns 1 when the search is over. */
-static long look_in_frame(u64 step, struct walk **context)
+/* Inspects one frame. Returns whether the search goes on. Not static: verified once, by itself. */
+__noinline bool look_in_frame(struct fast_walk *fast, u32 step)
 {
-	struct walk *walk = *context;
-	/* `found` is the register's number until a value replaces it, in the step that returns 1 with END_NONE. */
+	if (!fast)
+		return false;
+
+	struct walk *walk = walk_of(fast);
+	/* `found` is the register's number until a value replaces it, in the step that ends the search with END_NONE. */
 	u32 number = walk->found;
 	/* The current frame is frame_count - 1: step 0 inspects its callee, each further step the next inner frame. */
 	u32 callee = walk->frame_count - 2 - step;
@@ -72,14 +75,14 @@ static long look_in_frame(u64 step, struct walk **context)
 		depend_on_more(walk);
 		OPAQUE(number);
 		walk->found = walk->at_probe[number & (REGISTERS - 1)];
-		return 1;
+		return false;
 	}
 	OPAQUE(callee);
 	walk->program.end = END_UNSUPPORTED_RULE;
 	/* The innermost one of the outermost frames has a callee that is not kept. */
 	if (!walk->looks_left || (has_left_out(walk) && step >= OUTERMOST_FRAMES - 1)) {
 		walk->program.end = END_LOOK_LIMIT;
-		return 1;
+		return false;
 	}
 	walk->looks_left--;
 
@@ -89,7 +92,7 @@ static long look_in_frame(u64 step, struct walk **context)
 	u32 found_by = caller >> FRAME_FOUND_BY_SHIFT & 0x7f;
 
 	if (found_by == FOUND_BY_FP || found_by == FOUND_BY_FP_GENERATED)
-		return 1;
+		return false;
 
 	u32 saved = saved_word(walk, (frame << 8 >> 8) - !(frame >> FRAME_EXACT_SHIFT));
 	/* Hidden so that frames are indexed by number: pointers into each array would be kept on the stack across the search. */
@@ -100,7 +103,7 @@ static long look_in_frame(u64 step, struct walk **context)
 
 	switch (saved & ((1 << SAVED_KIND_BITS) - 1)) {
 	case SAVED_SAME:
-		return 0;
+		return true;
 	case SAVED_AT_CFA:
 		base = walk->sps[place_of_frame(callee + 1)];
 		break;
@@ -114,16 +117,18 @@ static long look_in_frame(u64 step, struct walk **context)
 	default:
 		if (walk->saves_wanted)
 			walk->program.end = END_TABLE_NOT_LOADED;
-		return 1;
+		return false;
 	}
 	walk->program.end = read_slot(walk, base + offset, &walk->found) ? END_NONE : END_READ_FAULT;
-	return 1;
+	return false;
 }
 
 static __always_inline u64 find_register(struct walk *walk, u32 number)
 {
-	/* One field for number and value: the callback gets one pointer only. It is a value only if program.end is END_NONE. */
+	/* One field for number and value. It is a value only if program.end is END_NONE. */
 	walk->found = number;
-	bpf_loop(MAX_FRAMES, look_in_frame, &walk, 0);
+	for (u32 step = 0; step < MAX_FRAMES; step++)
+		if (!look_in_frame(fast_of(walk), step))
+			break;
 	return walk->found;
 }

@@ -52,18 +52,19 @@ struct return_search {
 	u64 address;
 };
 
-static long look_at_instance(u64 number, struct return_search *search)
+/* Looks at one of the list. Returns whether the search goes on. */
+static __always_inline bool look_at_instance(struct return_search *search)
 {
 	struct return_instance___read *instance = search->instance;
 
 	if (!instance)
-		return 1;
+		return false;
 	if (BPF_CORE_READ(instance, stack) == search->slot) {
 		search->address = BPF_CORE_READ(instance, orig_ret_vaddr);
-		return 1;
+		return false;
 	}
 	search->instance = BPF_CORE_READ(instance, next);
-	return 0;
+	return true;
 }
 
 /* Returns whether the kernel's structures have the trampoline's address where it is expected. */
@@ -93,8 +94,8 @@ static __always_inline bool is_trampoline(u64 address)
 	return address && trampoline_address() == without_code(address);
 }
 
-/* Returns the return address that was in `slot` before a return probe replaced it; 0 if unknown. */
-static __always_inline u64 replaced_return_address(u64 slot)
+/* Returns the return address that was in `slot` before a return probe replaced it; 0 if unknown. Not static: verified once, by itself. */
+__noinline u64 replaced_return_address(u64 slot)
 {
 	struct task_struct___probed *task = (void *)bpf_get_current_task_btf();
 	struct return_search search = { .slot = slot };
@@ -104,7 +105,10 @@ static __always_inline u64 replaced_return_address(u64 slot)
 	    !bpf_core_field_exists(search.instance->orig_ret_vaddr))
 		return 0;
 	search.instance = BPF_CORE_READ(task, utask, return_instances);
-	bpf_loop(MAX_RETURN_PROBES, look_at_instance, &search, 0);
+#pragma clang loop unroll(disable)
+	for (u32 number = 0; number < MAX_RETURN_PROBES; number++)
+		if (!look_at_instance(&search))
+			break;
 	return search.address;
 }
 

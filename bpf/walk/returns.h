@@ -16,7 +16,8 @@ enum returns {
 	RETURNS_ON_TRIAL = 2,
 };
 
-static __always_inline bool is_after_call(u64 ra)
+/* Returns whether there is a call before `ra`. Not static: verified once, by itself. */
+__noinline bool is_after_call(u64 ra)
 {
 	u64 code;
 

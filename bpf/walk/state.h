@@ -83,6 +83,22 @@ struct walk {
 };
 
 /*
+ * A walk and what its loop keeps for it (fast/state.h). The walk is its first field. What the verifier checks by itself (a function that is
+ * not static) takes a pointer to this, as it may use no more memory than the type of its argument has.
+ */
+struct fast_walk;
+
+static __always_inline struct fast_walk *fast_of(struct walk *walk)
+{
+	return (struct fast_walk *)walk;
+}
+
+static __always_inline struct walk *walk_of(struct fast_walk *fast)
+{
+	return (struct walk *)fast;
+}
+
+/*
  * Defined in fast/window.h. All that a step depends on, other than `pc`, `sp`, the mapping list and the tables, goes through
  * these, so that it can be recorded in the trail.
  */

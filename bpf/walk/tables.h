@@ -28,10 +28,11 @@ static __always_inline u32 row_at(u32 rows, u32 row)
 /* Returns 1 if a < b, else 0, by arithmetic: a branch would double the verifier's states at each step. */
 static __always_inline u64 less(u64 a, u64 b)
 {
-	u64 sign = (a - b) >> 63;
+	u64 difference = a - b;
 
-	OPAQUE(sign);
-	return sign;
+	/* Hidden before the shift, as the compiler knows a comparison by it. */
+	OPAQUE(difference);
+	return difference >> 63;
 }
 
 /* Returns the last row of `block` whose address is at or below `pc_low`, or else the row before the block. */
@@ -76,8 +77,11 @@ static __always_inline u32 rule_of_row(u32 image, u32 row)
 	return word(section(image, IMAGE_RULES_AT) + number);
 }
 
-/* Returns the packed rule for one address. The number of a wide rule is replaced by the index in `tables` of its program. */
-static __always_inline u32 rule_in_image(u32 image, u64 svma)
+/*
+ * Returns the packed rule for one address. The number of a wide rule is replaced by the index in `tables` of its program. Not static:
+ * verified once, by itself.
+ */
+__noinline u32 rule_in_image(u32 image, u64 svma)
 {
 	u64 block = (svma >> BLOCK_SHIFT) - word(image + IMAGE_FIRST_BLOCK);
 

@@ -1,258 +1,189 @@
 //! Budgets for the instructions that the verifier processes per program, and for the programs' stack. Tests only; they need
 //! root.
 //!
-//! The verifier gives up at a million instructions, and load time grows with them. Growing a program beyond its budget is
-//! to be a decision: update the figure then.
+//! The verifier gives up at a million instructions, and load time grows with them. What each kernel's verifier counted is in
+//! `tests/kernels/budget.tsv`, a column for each kernel: that of the running one is the budget. `UPDATE=budget make test-kernels` writes
+//! it. Growing a program beyond its budget is to be a decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 
-use super::fdinfo;
+use libbpf_rs::Object;
+use libbpf_rs::skel::Skel;
+
 use super::stack_depth::{self, MAX};
-use super::{AttachPath, CallHooks, Capacity, FastPaths, FaultSettings, Kernel, Settings, Storage, Walk};
+use super::{
+    AttachPath, CallHooks, Capacity, FastPaths, FaultSettings, Kernel, KernelEvents, KernelSettings, KernelTrace,
+    Registers, Settings, Storage, Walk, fdinfo,
+};
 use leak_report::model::{CallTrace, Sampling};
 
-/// Program, attach path, walk, sampling, and instructions that the verifier of Linux 6.18 processed when this was written:
-/// with clang 14 or clang 19, whichever was more. The state of a thread is in one of two maps (`bpf/calls/threads.h`): what uses it
-/// is followed for each.
-type Row = (&'static str, AttachPath, Walk, Sampling, u64);
+/// Instructions that no program may take on any kernel: verifiers to come can need several times as many.
+const MOST: u64 = 250_000;
+/// Tolerance above the budget, in percent: compilers differ.
+const MORE: u64 = 15;
 
 const SAMPLED: Sampling = Sampling::Bytes(1 << 19);
 const PROVIDED: Sampling = Sampling::Provider(None);
 const GOVERNED: Sampling = Sampling::Governed(1 << 19);
 
-/// Tolerance above the measured figure, in percent.
-const MORE: u64 = 15;
+/// A way in which programs are loaded for a trace of processes.
+#[derive(Clone, Copy)]
+struct Load {
+    /// Name in the table.
+    name: &'static str,
+    attach: AttachPath,
+    walk: Walk,
+    sampling: Sampling,
+    calls: CallTrace,
+    regions: Option<CallHooks>,
+    frees: Option<CallHooks>,
+    faults: bool,
+}
 
-const MEASURED: &[Row] = &[
-    (
-        "allocation_session",
-        AttachPath::Session,
-        Walk::Dwarf,
-        Sampling::All,
-        135_941,
-    ),
-    (
-        "allocation_session",
-        AttachPath::Session,
-        Walk::Fp,
-        Sampling::All,
-        75_179,
-    ),
-    (
-        "allocation_entry",
-        AttachPath::Multi,
-        Walk::Dwarf,
-        Sampling::All,
-        5_984,
-    ),
-    (
-        "allocation_entry",
-        AttachPath::Multi,
-        Walk::Fp,
-        Sampling::All,
-        5_984,
-    ),
-    (
-        "allocation_return",
-        AttachPath::Multi,
-        Walk::Dwarf,
-        Sampling::All,
-        128_363,
-    ),
-    (
-        "allocation_return",
-        AttachPath::Multi,
-        Walk::Fp,
-        Sampling::All,
-        67_997,
-    ),
-    (
-        "allocation_session",
-        AttachPath::Session,
-        Walk::Dwarf,
+const fn load(name: &'static str, attach: AttachPath) -> Load {
+    Load {
+        name,
+        attach,
+        walk: Walk::Dwarf,
+        sampling: Sampling::All,
+        calls: CallTrace::Off,
+        regions: None,
+        frees: None,
+        faults: false,
+    }
+}
+
+const fn sampled(sampling: Sampling, load: Load) -> Load {
+    Load { sampling, ..load }
+}
+
+const fn by_frame_pointers(load: Load) -> Load {
+    Load {
+        walk: Walk::Fp,
+        ..load
+    }
+}
+
+const fn with_mappings(hooks: CallHooks, load: Load) -> Load {
+    Load {
+        regions: Some(hooks),
+        ..load
+    }
+}
+
+const fn with_faults(hooks: CallHooks, load: Load) -> Load {
+    Load {
+        faults: true,
+        ..with_mappings(hooks, load)
+    }
+}
+
+const fn with_frees(hooks: CallHooks, load: Load) -> Load {
+    Load {
+        frees: Some(hooks),
+        ..load
+    }
+}
+
+const LOADS: &[Load] = &[
+    load("session", AttachPath::Session),
+    by_frame_pointers(load("session-fp", AttachPath::Session)),
+    sampled(SAMPLED, load("session-sampled", AttachPath::Session)),
+    sampled(GOVERNED, load("session-governed", AttachPath::Session)),
+    with_frees(CallHooks::Functions, load("session-frees-functions", AttachPath::Session)),
+    with_frees(CallHooks::Tracepoints, load("session-frees", AttachPath::Session)),
+    load("multi", AttachPath::Multi),
+    sampled(
         SAMPLED,
-        149_524,
+        Load {
+            calls: CallTrace::All,
+            ..load("multi-calls", AttachPath::Multi)
+        },
     ),
-    (
-        "mmap_begins",
-        AttachPath::Session,
-        Walk::Dwarf,
-        Sampling::All,
-        116,
-    ),
-    (
-        "mmap_ends",
-        AttachPath::Session,
-        Walk::Dwarf,
-        Sampling::All,
-        108_242,
-    ),
-    ("mmap_entry", AttachPath::Session, Walk::Dwarf, Sampling::All, 140),
-    (
-        "mmap_exit",
-        AttachPath::Session,
-        Walk::Dwarf,
-        Sampling::All,
-        87_626,
-    ),
-    (
-        "page_fault",
-        AttachPath::Perf,
-        Walk::Dwarf,
-        Sampling::All,
-        108_898,
-    ),
-    (
-        "free_entry",
-        AttachPath::Session,
-        Walk::Dwarf,
-        Sampling::All,
-        4_696,
-    ),
-    ("free_entry", AttachPath::Session, Walk::Dwarf, SAMPLED, 6_649),
-    (
-        "allocation_session",
-        AttachPath::Session,
-        Walk::Dwarf,
-        GOVERNED,
-        151_863,
-    ),
-    ("free_entry", AttachPath::Session, Walk::Dwarf, GOVERNED, 6_636),
-    (
-        "process_rename",
-        AttachPath::Session,
-        Walk::Dwarf,
-        Sampling::All,
-        92,
-    ),
-    (
-        "process_exec",
-        AttachPath::Session,
-        Walk::Dwarf,
-        Sampling::All,
-        1_698,
-    ),
-    (
-        "process_exit",
-        AttachPath::Session,
-        Walk::Dwarf,
-        Sampling::All,
-        996,
-    ),
-    (
-        "usdt_allocation",
-        AttachPath::Multi,
-        Walk::Dwarf,
-        PROVIDED,
-        115_201,
-    ),
-    ("usdt_free", AttachPath::Multi, Walk::Dwarf, PROVIDED, 2_436),
-    (
-        "process_fork",
-        AttachPath::Session,
-        Walk::Dwarf,
-        Sampling::All,
-        442,
-    ),
-    (
-        "forget_blocks",
-        AttachPath::Session,
-        Walk::Dwarf,
-        Sampling::All,
-        91,
-    ),
+    load("perf", AttachPath::Perf),
+    by_frame_pointers(load("perf-fp", AttachPath::Perf)),
+    sampled(SAMPLED, load("perf-sampled", AttachPath::Perf)),
+    with_frees(CallHooks::Tracepoints, load("perf-frees", AttachPath::Perf)),
+    sampled(PROVIDED, load("announced", AttachPath::Perf)),
+    with_mappings(CallHooks::Functions, load("mappings-functions", AttachPath::Perf)),
+    with_mappings(CallHooks::Tracepoints, load("mappings", AttachPath::Perf)),
+    by_frame_pointers(with_mappings(
+        CallHooks::Tracepoints,
+        load("mappings-fp", AttachPath::Perf),
+    )),
+    with_faults(CallHooks::Functions, load("faults-functions", AttachPath::Perf)),
+    with_faults(CallHooks::Tracepoints, load("faults", AttachPath::Perf)),
 ];
 
-/// Programs that note which memory blocks were freed from: as [`MEASURED`], walks by unwind tables, all blocks.
-const MEASURED_WITH_FREES: &[(&str, AttachPath, u64)] = &[
-    ("allocation_session", AttachPath::Session, 147_413),
-    ("allocation_entry", AttachPath::Multi, 7_983),
-    ("free_entry", AttachPath::Multi, 4_971),
-    ("forget_blocks", AttachPath::Multi, 139),
-    ("mmap_ends", AttachPath::Multi, 377),
-    ("mremap_ends", AttachPath::Multi, 164),
-    ("brk_begins", AttachPath::Multi, 350),
-];
+impl Load {
+    fn settings(&self) -> Settings {
+        Settings {
+            python: true,
+            walk: self.walk,
+            fast_paths: FastPaths::default(),
+            attach: self.attach,
+            follow_fork: true,
+            follow_members: true,
+            regions: self.regions,
+            frees: self.frees,
+            held: Some(1),
+            // Mapping calls are sent differently with and without.
+            faults: self.faults.then_some(FaultSettings { function: 0, seed: 0 }),
+            sizes: None,
+            sampling: self.sampling,
+            announced: self.sampling == PROVIDED,
+            calls: self.calls,
+            capacity: Capacity {
+                table_words: 1 << 20,
+                mappings: 1 << 10,
+                processes: 1,
+                stacks: 1 << 16,
+                stand_ins: 1 << 12,
+                blocks: 1 << 16,
+            },
+        }
+    }
 
+    /// Returns whether the kernel may refuse it: it has no such way to attach, or lets no function be traced.
+    fn is_optional(&self) -> bool {
+        let ways = std::env::var("KERNEL_WAYS").unwrap_or_default();
+        let way = format!("{:?}", self.attach).to_lowercase();
+        let lacks_way = !ways.is_empty() && !ways.split(',').any(|other| other == way);
+        lacks_way || self.regions.or(self.frees) == Some(CallHooks::Functions)
+    }
+
+    /// What its programs take; `None` if the kernel may refuse it, and does.
+    fn taken(&self) -> Option<Vec<Usage>> {
+        let mut storage = Storage::uninit();
+        match Kernel::load(&mut storage, &self.settings()) {
+            Ok(kernel) => Some(usages(self.name, kernel.skeleton.object())),
+            Err(_) if self.is_optional() => None,
+            Err(error) => panic!("{}: the kernel refuses it (as root): {error:?}", self.name),
+        }
+    }
+}
+
+/// What a loaded program takes.
 struct Usage {
+    program: String,
+    /// Name of the way in which it was loaded.
+    load: &'static str,
     /// Instructions processed by the verifier.
     instructions: u64,
     /// Bytes of stack, by the deepest chain of its calls.
     stack: u32,
 }
 
-/// Instructions and stack of each program that is loaded with these settings; `None` if the kernel does not allow its functions to
-/// be traced.
-fn taken(
-    (regions, frees): (Option<CallHooks>, Option<CallHooks>),
-    attach: AttachPath,
-    walk: Walk,
-    sampling: Sampling,
-    calls: CallTrace,
-) -> Option<BTreeMap<String, Usage>> {
-    let settings = Settings {
-        python: true,
-        walk,
-        fast_paths: FastPaths::default(),
-        attach,
-        follow_fork: true,
-        follow_members: true,
-        regions,
-        frees,
-        held: Some(1),
-        // Mapping calls are sent differently with and without.
-        faults: (regions.is_some() && attach == AttachPath::Perf)
-            .then_some(FaultSettings { function: 0, seed: 0 }),
-        sizes: None,
-        sampling,
-        announced: sampling == PROVIDED,
-        calls,
-        capacity: Capacity {
-            table_words: 1 << 20,
-            mappings: 1 << 10,
-            processes: 1,
-            stacks: 1 << 16,
-            stand_ins: 1 << 12,
-            blocks: 1 << 16,
-        },
-    };
-    let mut storage = Storage::uninit();
-    let loaded = Kernel::load(&mut storage, &settings);
-    if regions.or(frees) == Some(CallHooks::Functions) && loaded.is_err() {
-        return None;
-    }
-    let kernel = loaded.expect("the kernel accepts it (as root)");
-    let programs = &kernel.skeleton.progs;
-    let all = [
-        &programs.allocation_session,
-        &programs.allocation_entry,
-        &programs.allocation_return,
-        &programs.free_entry,
-        &programs.usdt_allocation,
-        &programs.usdt_free,
-        &programs.page_fault,
-        &programs.loader_hook,
-        &programs.exit_hook,
-        &programs.process_exec,
-        &programs.process_rename,
-        &programs.process_exit,
-        &programs.process_fork,
-        &programs.python_code_end,
-        &programs.forget_blocks,
-        &programs.waiting_regions,
-    ];
-    let calls = kernel.region_programs().into_iter().map(|(program, _)| program);
-    let loaded = all.into_iter().filter(|program| program.autoload());
-    let usages = loaded.chain(calls).map(|program| {
-        let name = program.name().to_string_lossy().into_owned();
-        let taken = Usage {
-            instructions: verified_instructions(program.as_fd()),
-            stack: stack_depth::deepest(program.insns()),
-        };
-        (name, taken)
+fn usages(load: &'static str, object: &Object) -> Vec<Usage> {
+    let loaded = object.progs().filter(|program| program.autoload());
+    let usages = loaded.map(|program| Usage {
+        program: program.name().to_string_lossy().into_owned(),
+        load,
+        instructions: verified_instructions(program.as_fd()),
+        stack: stack_depth::deepest(program.insns()),
     });
-    Some(usages.collect())
+    usages.collect()
 }
 
 /// Instructions that the verifier processed for a loaded program.
@@ -262,110 +193,136 @@ fn verified_instructions(program: impl AsFd) -> u64 {
     count.unwrap_or_else(|| panic!("no count of verified instructions: {fields:?}"))
 }
 
-/// Every program stays within its budget of instructions, and within the stack of the oldest supported kernels.
-#[test]
-#[allow(clippy::print_stdout, reason = "what the test found")]
-fn programs_stay_within_their_budgets_as_root() {
-    let (mut beyond, mut found) = (Vec::new(), BTreeSet::new());
-    let announced =
-        [AttachPath::Multi, AttachPath::Perf].map(|attach| (attach, Walk::Dwarf, PROVIDED, CallTrace::Off));
-    let all_calls = (AttachPath::Multi, Walk::Dwarf, SAMPLED, CallTrace::All);
-    let variants = AttachPath::ALL
-        .into_iter()
-        .flat_map(|attach| [Walk::Dwarf, Walk::Fp].map(|walk| (attach, walk, Sampling::All)))
-        .chain([SAMPLED, GOVERNED].map(|sampling| (AttachPath::Session, Walk::Dwarf, sampling)))
-        .map(|(attach, walk, sampling)| (attach, walk, sampling, CallTrace::Off));
-    let variants = variants.chain(announced).chain([all_calls]);
-    let regions = [None, Some(CallHooks::Functions), Some(CallHooks::Tracepoints)];
-    for (regions, (attach, walk, sampling, calls)) in
-        variants.flat_map(|variant| regions.map(|regions| (regions, variant)))
-    {
-        let variant = format!("{attach:?}, {walk:?}, {sampling:?}, {calls:?}, mapping calls: {regions:?}");
-        let Some(taken) = taken((regions, None), attach, walk, sampling, calls) else {
-            println!("{variant}: not on this kernel");
-            found.extend(["mmap_entry", "mmap_exit"]);
-            continue;
+/// What the programs for the kernel's own allocations take; without those for bulk calls, where the kernel refuses them.
+fn taken_by_kernel_mode() -> Vec<Usage> {
+    let events = KernelEvents::read().expect("the kernel has BTF and its allocators' tracepoints");
+    let load = |bulk| {
+        let settings = KernelSettings {
+            events: events.clone(),
+            percpu: true,
+            bulk,
+            stacks: 1 << 8,
+            blocks: 1 << 8,
+            stack_limit: 127,
+            sizes: None,
+            sampling: SAMPLED,
+            calls: CallTrace::Off,
+            interrupt_entries: (0, 0),
         };
-        let rows = MEASURED
-            .iter()
-            .filter(|row| (row.1, row.2, row.3) == (attach, walk, sampling));
-        for &(name, .., measured) in rows {
-            // Those for blocks are loaded, or one or the other ones for mapping calls.
-            let Some(Usage {
-                instructions: count, ..
-            }) = taken.get(name)
-            else {
-                continue;
-            };
-            found.insert(name);
-            let budget = measured + measured * MORE / 100;
-            let line = format!("{name}, {variant}: {count} of {budget} instructions");
-            println!("{line}");
-            if *count > budget {
-                beyond.push(line);
-            }
-        }
-        for (name, Usage { stack, .. }) in taken {
-            let line = format!("{name}, {variant}: {stack} of {MAX} bytes of stack");
-            println!("{line}");
-            if stack > MAX {
-                beyond.push(line);
-            }
-        }
-    }
-    let never = MEASURED.iter().filter(|row| !found.contains(row.0));
-    assert_eq!(
-        never.map(|row| row.0).collect::<Vec<_>>(),
-        [""; 0],
-        "never loaded"
-    );
-    assert!(beyond.is_empty(), "too much for some kernel: {beyond:#?}");
+        let mut storage = Storage::uninit();
+        let trace = KernelTrace::load(&mut storage, &settings);
+        trace.map(|trace| usages("kernel", trace.skeleton.object()))
+    };
+    let with_bulk = load(true);
+    with_bulk
+        .or_else(|_| load(false))
+        .expect("the kernel accepts it (as root)")
 }
 
-/// Programs that note which memory blocks were freed from stay within their budgets, too.
-#[test]
-#[allow(clippy::print_stdout, reason = "what the test found")]
-fn programs_that_note_frees_stay_within_their_budgets_as_root() {
-    let (mut beyond, mut found) = (Vec::new(), BTreeSet::new());
-    for (hooks, attach) in CallHooks::ALL
-        .into_iter()
-        .flat_map(|hooks| AttachPath::ALL.map(|attach| (hooks, attach)))
-    {
-        let taken = taken(
-            (None, Some(hooks)),
-            attach,
-            Walk::Dwarf,
-            Sampling::All,
-            CallTrace::Off,
-        );
-        let Some(taken) = taken else {
-            println!("{hooks:?}: not on this kernel");
-            continue;
+fn taken_by_registers() -> Vec<Usage> {
+    let mut storage = Storage::uninit();
+    let registers = Registers::open(&mut storage).expect("the kernel accepts it (as root)");
+    usages("registers", registers.skeleton.object())
+}
+
+/// What verifiers counted: program and load, and by kernel, instructions.
+struct Table {
+    kernels: Vec<&'static str>,
+    rows: BTreeMap<(&'static str, &'static str), Vec<Option<u64>>>,
+}
+
+impl Table {
+    fn read() -> Self {
+        let text = include_str!("../../tests/kernels/budget.tsv");
+        let mut lines = text.lines().filter(|line| !line.starts_with('#'));
+        let header: Vec<_> = lines.next().expect("a header").split('\t').collect();
+        let ["program", "load", kernels @ ..] = &header[..] else {
+            panic!("header: {header:?}");
         };
-        for (name, Usage { instructions, stack }) in taken {
-            let line =
-                format!("{name}, {attach:?}, {hooks:?}: {instructions} instructions, {stack} bytes of stack");
-            println!("{line}");
-            let rows = MEASURED_WITH_FREES
-                .iter()
-                .filter(|row| (row.0, row.1) == (&name, attach));
-            let budget = rows.map(|row| row.2 + row.2 * MORE / 100).next();
-            found.extend(
-                MEASURED_WITH_FREES
-                    .iter()
-                    .map(|row| row.0)
-                    .filter(|row| *row == name),
-            );
-            if budget.is_some_and(|budget| instructions > budget) || stack > MAX {
-                beyond.push(line);
-            }
+        let row = |line: &'static str| {
+            let fields: Vec<_> = line.split('\t').collect();
+            let [program, load, counts @ ..] = &fields[..] else {
+                panic!("{line}");
+            };
+            assert_eq!(counts.len(), kernels.len(), "{line}");
+            let count = |count: &&str| (*count != "-").then(|| count.parse().expect("a number"));
+            ((*program, *load), counts.iter().map(count).collect())
+        };
+        Self {
+            kernels: kernels.to_vec(),
+            rows: lines.map(row).collect(),
         }
     }
-    let never = MEASURED_WITH_FREES.iter().filter(|row| !found.contains(row.0));
-    assert_eq!(
-        never.map(|row| row.0).collect::<Vec<_>>(),
-        [""; 0],
-        "never loaded"
+
+    /// Place of the running kernel's column; `None` for a kernel that was not tried.
+    fn own(&self) -> Option<usize> {
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("procfs");
+        let series = release.split('.').take(2).collect::<Vec<_>>().join(".");
+        let machine = if cfg!(target_arch = "aarch64") { "-arm64" } else { "" };
+        let name = format!("{series}{machine}");
+        self.kernels.iter().position(|kernel| *kernel == name)
+    }
+
+    /// Budget of a program: what the running kernel took, else what any did.
+    fn budget(&self, usage: &Usage) -> Option<u64> {
+        let counts = self.rows.get(&(usage.program.as_str(), usage.load))?;
+        let own = self.own().and_then(|own| counts[own]);
+        let budget = own.or_else(|| counts.iter().flatten().max().copied())?;
+        Some(budget + budget * MORE / 100)
+    }
+
+    /// Programs that were loaded on the running kernel when the table was written.
+    fn expected(&self) -> BTreeSet<(&'static str, &'static str)> {
+        let Some(own) = self.own() else {
+            return BTreeSet::new();
+        };
+        let rows = self.rows.iter().filter(|(_, counts)| counts[own].is_some());
+        rows.map(|(&names, _)| names).collect()
+    }
+}
+
+/// Every program stays within its budget of instructions, and within the stack of the oldest supported kernels.
+#[test]
+#[allow(clippy::print_stdout, reason = "what tests/kernels.sh writes into the table")]
+fn programs_stay_within_their_budgets_as_root() {
+    let table = Table::read();
+    let loads = LOADS.iter().filter_map(Load::taken);
+    let all: Vec<Usage> = loads
+        .chain([taken_by_kernel_mode(), taken_by_registers()])
+        .flatten()
+        .collect();
+    let mut beyond = Vec::new();
+    for usage in &all {
+        let Usage {
+            program,
+            load,
+            instructions,
+            stack,
+        } = usage;
+        println!("@found budget {program} {load} {instructions} {stack}");
+        let budget = table.budget(usage);
+        if budget.is_none_or(|budget| *instructions > budget) || *instructions > MOST || *stack > MAX {
+            beyond.push(format!(
+                "{program}, {load}: {instructions} instructions of {budget:?} and {MOST}, {stack} of {MAX} bytes of stack"
+            ));
+        }
+    }
+    let found: BTreeSet<_> = all.iter().map(|usage| (usage.program.as_str(), usage.load)).collect();
+    let expected = table.expected();
+    let missing: Vec<_> = expected.iter().filter(|names| !found.contains(*names)).collect();
+    assert!(missing.is_empty(), "not loaded any more: {missing:?}");
+    assert!(
+        beyond.is_empty(),
+        "too much for some kernel, or not in tests/kernels/budget.tsv: {beyond:#?}"
     );
-    assert!(beyond.is_empty(), "too much for some kernel: {beyond:#?}");
+}
+
+/// No program takes more than [`MOST`] instructions on any kernel that was tried.
+#[test]
+fn no_program_is_near_the_limit() {
+    let table = Table::read();
+    assert!(table.kernels.len() >= 9, "{:?}", table.kernels);
+    for (names, counts) in &table.rows {
+        assert!(counts.iter().flatten().all(|count| *count <= MOST), "{names:?}: {counts:?}");
+    }
 }

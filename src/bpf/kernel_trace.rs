@@ -44,7 +44,7 @@ pub struct KernelSettings {
 
 /// The loaded programs of kernel mode.
 pub struct KernelTrace<'obj> {
-    skeleton: KernelMemorySkel<'obj>,
+    pub(super) skeleton: KernelMemorySkel<'obj>,
     /// Arrays and tables that the programs write.
     pub(crate) recorded: Recorded,
 }

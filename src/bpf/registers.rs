@@ -53,7 +53,7 @@ pub enum RegistersError {
 
 /// The loaded iterator, for any number of reads.
 pub struct Registers<'obj> {
-    skeleton: RegistersSkel<'obj>,
+    pub(super) skeleton: RegistersSkel<'obj>,
     link: Link,
 }
 

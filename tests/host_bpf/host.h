@@ -15,6 +15,8 @@
 #define STORE_MAPS_H
 #define RETURN_PROBES_H
 
+#define __noinline
+
 #include "shared.h"
 
 /* Reads `bytes` bytes of the recorded memory; not 0 for a fault. */
@@ -26,17 +28,6 @@ static void *read_context;
 static long bpf_probe_read_user(void *to, u32 bytes, const void *from)
 {
 	return read_from(read_context, to, bytes, (u64)from);
-}
-
-static long bpf_loop(u32 count, void *callback, void *context, u64 flags)
-{
-	long (*step)(u64, void *) = callback;
-	u32 number = 0;
-
-	(void)flags;
-	while (number < count && !step(number, context))
-		number++;
-	return number;
 }
 
 static bool unwind_by_fp;

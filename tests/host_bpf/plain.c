@@ -6,6 +6,10 @@
 #include "host.h"
 #include "walk/unwind.h"
 
+struct fast_walk {
+	struct walk walk;
+};
+
 static __always_inline bool read_slot(struct walk *walk, u64 slot, u64 *value)
 {
 	return bpf_probe_read_user(value, 8, (void *)slot) == 0;
@@ -33,37 +37,39 @@ static __always_inline void depend_on_more(struct walk *walk)
 {
 }
 
-static long step_until_end(u64 number, struct walk **context)
+/* Takes steps until the walk ends; two for each frame, as in fast/run.h. */
+static void step_until_end(struct walk *walk)
 {
-	struct walk *walk = *context;
-	struct mapping *mapping;
-	enum end_cause end = step(walk, lookup_rule(walk, &mapping));
+	for (u32 number = 0; number < 2 * MAX_DEPTH + 2; number++) {
+		struct mapping *mapping;
+		enum end_cause end = step(walk, lookup_rule(walk, &mapping));
 
-	if (end == END_NONE)
-		return 0;
-	walk->end = end;
-	return 1;
+		if (end == END_NONE)
+			continue;
+		walk->end = end;
+		return;
+	}
 }
 
 /* The function of host.c without fast paths: there is no trail, so the walk is not repeatable. */
 void host_walk(const struct host_tables *given, read_memory read, void *context, const u64 *start,
 	       struct host_stack *stack)
 {
-	static struct walk walk;
-	struct walk *at = &walk;
+	static struct fast_walk fast;
+	struct walk *walk = &fast.walk;
 
 	give(given, read, context);
 	for (u32 number = 0; number < REGISTERS; number++)
-		walk.at_probe[number] = start[1 + number];
-	begin_walk(&walk, list_number(0, 0), given->changing, start[0]);
-	bpf_loop(2 * MAX_DEPTH + 2, step_until_end, &at, 0);
-	stack->end_pc = walk.pc;
-	stack->saves_wanted = walk.saves_wanted;
+		walk->at_probe[number] = start[1 + number];
+	begin_walk(walk, list_number(0, 0), given->changing, start[0]);
+	step_until_end(walk);
+	stack->end_pc = walk->pc;
+	stack->saves_wanted = walk->saves_wanted;
 	stack->hash = 0;
-	stack->end = walk.end;
-	stack->frame_count = walk.frame_count;
-	for (u32 place = 0; place < walk.frame_count && place < MAX_FRAMES; place++)
-		stack->frames[place] = walk.frames[place];
+	stack->end = walk->end;
+	stack->frame_count = walk->frame_count;
+	for (u32 place = 0; place < walk->frame_count && place < MAX_FRAMES; place++)
+		stack->frames[place] = walk->frames[place];
 	stack->repeatable = 0;
 	stack->slot_count = 0;
 }

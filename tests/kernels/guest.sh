@@ -1,69 +1,9 @@
 # What a machine that tests/kernels.sh boots consists of, and its boot. To be sourced there: it takes $work, $target,
-# $root, `checks` and `is_wanted` from it.
+# $root, `checks` and `is_wanted` from it, and what kernels.sh describes.
 # shellcheck shell=sh disable=SC2154
 
 # A boot that takes longer hangs.
 most_seconds=1500
-
-# What is to be known of KERNEL, VERSION, VERSION-arm64 or VERSION-arm64-16k, as variables:
-#   suite, machine, ways    Debian's release, Debian's architecture, ways to attach
-#   kinds                   checks that are wanted, of those for some kernels only
-#   pages                   the suffix of Debian's kernels with pages of another size than 4 KiB
-#   system                  where files of that release for that machine are; empty if this machine's own will do
-#   libraries, loader       its directory of libraries, and the path that programs know their loader by
-#   built, tools, programs  directory of what cargo built for it, prefix of its binutils, kept programs to run on it
-#   processor, terminal     what qemu is to emulate, and the guest's device that takes results
-describe() {
-    # Since when each way is there: uprobe_multi 6.6, session 6.13.
-    case ${1%%-*} in
-    6.1) suite=bookworm ways=perf ;;
-    6.12) suite=trixie ways=multi,perf ;;
-    *) die "no kernel $1 here: 6.1 (Debian 12) and 6.12 (Debian 13), and the same for arm64 (6.1-arm64; 6.12-arm64-16k)" ;;
-    esac
-    pages=
-    case $1 in *-16k) pages=-16k ;; esac
-    case $1 in
-    *-arm64*)
-        machine=arm64 system=$work/$1/root tools=aarch64-linux-gnu- terminal=ttyS0
-        libraries=aarch64-linux-gnu loader=lib/ld-linux-aarch64.so.1 built=$target/aarch64-unknown-linux-gnu/debug
-        ;;
-    *)
-        machine=amd64 system='' tools='' terminal=ttyS1
-        libraries=x86_64-linux-gnu loader=lib64/ld-linux-x86-64.so.2 built=$target/debug
-        ;;
-    esac
-    kinds=$ways,$machine
-    # Processors with and without signed return addresses, and programs to go with them.
-    case $1 in
-    6.1-arm64) programs=arm64 processor=cortex-a72 ;;
-    6.12-arm64*) programs=arm64-signed processor=max,pauth-impdef=on ;;
-    *) programs=amd64 processor=max ;;
-    esac
-}
-
-# What a guest for another machine has of its own release. Names of functions within libc are debug symbols.
-guest_packages='busybox-static libc6 libc6-dbg libcap-ng0 libgcc-s1 libstdc++6 procps util-linux'
-
-# $work/KERNEL/vmlinuz, the newest that Debian has, and what else a guest needs, fetched once.
-fetch_kernel() {
-    describe "$1"
-    directory=$work/$1
-    [ ! -e "$directory/complete" ] || return 0
-    rm -rf "$directory"
-    mkdir -p "$directory"
-    debian_prepare "$directory" "$suite" "$machine" || die "cannot read what $suite has for $machine"
-    package=$(debian_apt "$directory" apt-cache depends "linux-image-$machine$pages" |
-        sed -n 's/.*Depends: \(linux-image-[0-9].*\)$/\1/p' | head -n 1)
-    [ -n "$package" ] || die "linux-image-$machine$pages of $suite depends on no kernel"
-    echo "==> fetching $package"
-    debian_unpack "$directory" "$package"
-    mv "$directory"/root/boot/vmlinuz-* "$directory/vmlinuz"
-    rm -r "$directory/root"
-    # shellcheck disable=SC2086
-    [ -z "$system" ] || debian_unpack "$directory" $guest_packages
-    debian_forget "$directory"
-    touch "$directory/complete"
-}
 
 # The path of a library in the system that the guest's files are of.
 find_library() {
