@@ -1,7 +1,7 @@
 # `make demo` shows what memleak does, `make test` runs everything, `make help` lists all there is. What is missing is
 # installed first.
 
-.PHONY: help demo build quick docs test test-fresh dist image build-arm64 dist-arm64 setup-build setup-test setup-dist setup-arm64 setup-kernels setup-fresh test-kernels fmt compile lint clippy features doc suites live rebuild bench-smoke demo-smoke bench verify-arm64 chaos soak deny fuzz
+.PHONY: help demo build quick docs test test-fresh dist image build-arm64 dist-arm64 setup-build setup-test setup-dist setup-arm64 setup-kernels setup-fresh test-kernels newest-kernel fmt compile lint clippy features doc suites live rebuild bench-smoke demo-smoke bench verify-arm64 chaos soak deny fuzz
 .NOTPARALLEL:
 
 CARGO := cargo
@@ -26,8 +26,8 @@ help:
 	@echo '  its steps:       make fmt compile lint suites live rebuild bench-smoke demo-smoke'
 	@echo 'make build-arm64   the program for arm64, in target/aarch64-unknown-linux-gnu/release; on x86-64'
 	@echo 'make dist-arm64    its packages, in target/dist-arm64'
-	@echo 'make test-kernels  core tests on this kernel, and on Linux 6.1 and 6.12 under qemu, for x86-64 and arm64 (root; half an'
-	@echo '                   hour; KERNELS="own 6.12-arm64" for some)'
+	@echo 'make test-kernels  core tests on this kernel, and under qemu on each of tests/kernels/list, from Linux 6.1 to the newest, for'
+	@echo '                   x86-64 and arm64 (root; hours; KERNELS="own 6.12-arm64" for some, KERNELS=newest for what is newest now)'
 	@echo 'make test-fresh    make demo and make test in a new minimal Debian 12, and 13 (root; an hour; RELEASES=trixie for one)'
 	@echo 'make chaos         end memleak ROUNDS=300 times on each of several programs at work; SEED=1'
 	@echo 'make soak          trace a slow leak in heavy churn for MINUTES=5, at LOAD=30 per cent of one CPU'
@@ -171,6 +171,10 @@ demo-smoke:
 # Debian's kernels, under qemu: not a part of `make test`.
 test-kernels: setup-kernels
 	@$(STEP) test-kernels tests/kernels.sh $(KERNELS)
+
+# A part of CI: the newest of them, if what boots it is installed.
+newest-kernel:
+	@$(STEP) newest-kernel tests/kernels/newest.sh
 
 # Where nothing is installed yet: `make demo` and `make test`, or STEPS. Only the toolchain is this machine's.
 RELEASES ?= bookworm trixie

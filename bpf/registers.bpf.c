@@ -34,6 +34,15 @@ struct task_struct___registers {
 	int *set_child_tid, *clear_child_tid;
 } __attribute__((preserve_access_index));
 
+/* The same, from Linux 7.2 on: the list of robust futexes has moved. */
+struct futex_sched_data___robust {
+	void *robust_list;
+} __attribute__((preserve_access_index));
+
+struct task_struct___futex {
+	struct futex_sched_data___robust futex;
+} __attribute__((preserve_access_index));
+
 /* From the kernel's arch/x86/include/asm/ptrace.h and arch/arm64/include/asm/ptrace.h: of the latter, `pstate`. */
 struct pt_regs___either {
 	unsigned long sp, pstate;
@@ -113,6 +122,18 @@ static __always_inline bool read_registers(struct task_struct *task)
 	return !bpf_core_field_exists(registers->pstate) || !(BPF_CORE_READ(registers, pstate) & IS_32_BIT);
 }
 
+static __always_inline u64 robust_list(void *task)
+{
+	struct task_struct___registers *in_task = task;
+	struct task_struct___futex *in_futex = task;
+
+	if (bpf_core_field_exists(in_task->robust_list))
+		return (u64)BPF_CORE_READ(in_task, robust_list);
+	if (bpf_core_field_exists(in_futex->futex.robust_list))
+		return (u64)BPF_CORE_READ(in_futex, futex.robust_list);
+	return 0;
+}
+
 static __always_inline bool is_on_cpu(struct task_struct___registers *task)
 {
 	return bpf_core_field_exists(task->on_cpu) && BPF_CORE_READ(task, on_cpu);
@@ -144,7 +165,7 @@ int thread_registers(struct bpf_iter__task *ctx)
 	state.tid = visible_tid(task, BPF_CORE_READ(task, pid));
 	state.alternate_stack = BPF_CORE_READ(task, sas_ss_sp);
 	state.alternate_stack_bytes = BPF_CORE_READ(task, sas_ss_size);
-	state.robust_list = (u64)BPF_CORE_READ(task, robust_list);
+	state.robust_list = robust_list(task);
 	state.set_child_tid = (u64)BPF_CORE_READ(task, set_child_tid);
 	state.clear_child_tid = (u64)BPF_CORE_READ(task, clear_child_tid);
 	state.is_running = on_cpu_before || is_on_cpu(task) || switches(task) != switches_before;

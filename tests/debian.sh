@@ -25,7 +25,7 @@ Dir::Cache "$debian/cache";
 Dir::Etc::sourcelist "$debian/sources.list";
 Dir::Etc::sourceparts "-";
 END
-    debian_apt "$debian" apt-get update -qq
+    debian_apt "$debian" apt-get update -qq -o APT::Update::Error-Mode=any
 }
 
 # A program of apt's, with the settings in DIRECTORY.

@@ -71,10 +71,10 @@ run_here() {
             "$work/tests/amd64/$binary" --exact --show-output "$name" >"$work/said" 2>&1 </dev/null &&
             grep -q '^test result: ok. 1 passed' "$work/said"; then
             result=ok
-            sed -n '/^@found /p' "$work/said"
         else
-            sed "s/^/$name: /" "$work/said"
+            sed -n "/^@found /! s/^/$name: /p" "$work/said"
         fi
+        sed -n '/^@found /p' "$work/said"
         echo "@check $result $what $name $began $(cut -d ' ' -f 1 /proc/uptime)"
     done >>"$results"
     echo "@end" >>"$results"

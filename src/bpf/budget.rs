@@ -13,8 +13,8 @@ use libbpf_rs::skel::Skel;
 
 use super::stack_depth::{self, MAX};
 use super::{
-    AttachPath, CallHooks, Capacity, FastPaths, FaultSettings, Kernel, KernelEvents, KernelSettings, KernelTrace,
-    Registers, Settings, Storage, Walk, fdinfo,
+    AttachPath, CallHooks, Capacity, FastPaths, FaultSettings, Kernel, KernelEvents, KernelSettings,
+    KernelTrace, Registers, Settings, Storage, Walk, fdinfo,
 };
 use leak_report::model::{CallTrace, Sampling};
 
@@ -91,7 +91,10 @@ const LOADS: &[Load] = &[
     by_frame_pointers(load("session-fp", AttachPath::Session)),
     sampled(SAMPLED, load("session-sampled", AttachPath::Session)),
     sampled(GOVERNED, load("session-governed", AttachPath::Session)),
-    with_frees(CallHooks::Functions, load("session-frees-functions", AttachPath::Session)),
+    with_frees(
+        CallHooks::Functions,
+        load("session-frees-functions", AttachPath::Session),
+    ),
     with_frees(CallHooks::Tracepoints, load("session-frees", AttachPath::Session)),
     load("multi", AttachPath::Multi),
     sampled(
@@ -153,7 +156,7 @@ impl Load {
         lacks_way || self.regions.or(self.frees) == Some(CallHooks::Functions)
     }
 
-    /// What its programs take; `None` if the kernel may refuse it, and does.
+    /// Usage of its programs; `None` if the kernel may refuse it, and does.
     fn taken(&self) -> Option<Vec<Usage>> {
         let mut storage = Storage::uninit();
         match Kernel::load(&mut storage, &self.settings()) {
@@ -164,7 +167,7 @@ impl Load {
     }
 }
 
-/// What a loaded program takes.
+/// Instructions and stack of a loaded program.
 struct Usage {
     program: String,
     /// Name of the way in which it was loaded.
@@ -193,7 +196,7 @@ fn verified_instructions(program: impl AsFd) -> u64 {
     count.unwrap_or_else(|| panic!("no count of verified instructions: {fields:?}"))
 }
 
-/// What the programs for the kernel's own allocations take; without those for bulk calls, where the kernel refuses them.
+/// Usage of the programs for the kernel's own allocations; without those for bulk calls, where the kernel refuses them.
 fn taken_by_kernel_mode() -> Vec<Usage> {
     let events = KernelEvents::read().expect("the kernel has BTF and its allocators' tracepoints");
     let load = |bulk| {
@@ -225,7 +228,7 @@ fn taken_by_registers() -> Vec<Usage> {
     usages("registers", registers.skeleton.object())
 }
 
-/// What verifiers counted: program and load, and by kernel, instructions.
+/// Counts of verifiers: by program and load, and by kernel, instructions.
 struct Table {
     kernels: Vec<&'static str>,
     rows: BTreeMap<(&'static str, &'static str), Vec<Option<u64>>>,
@@ -258,7 +261,11 @@ impl Table {
     fn own(&self) -> Option<usize> {
         let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("procfs");
         let series = release.split('.').take(2).collect::<Vec<_>>().join(".");
-        let machine = if cfg!(target_arch = "aarch64") { "-arm64" } else { "" };
+        let machine = if cfg!(target_arch = "aarch64") {
+            "-arm64"
+        } else {
+            ""
+        };
         let name = format!("{series}{machine}");
         self.kernels.iter().position(|kernel| *kernel == name)
     }
@@ -307,7 +314,10 @@ fn programs_stay_within_their_budgets_as_root() {
             ));
         }
     }
-    let found: BTreeSet<_> = all.iter().map(|usage| (usage.program.as_str(), usage.load)).collect();
+    let found: BTreeSet<_> = all
+        .iter()
+        .map(|usage| (usage.program.as_str(), usage.load))
+        .collect();
     let expected = table.expected();
     let missing: Vec<_> = expected.iter().filter(|names| !found.contains(*names)).collect();
     assert!(missing.is_empty(), "not loaded any more: {missing:?}");
@@ -323,6 +333,9 @@ fn no_program_is_near_the_limit() {
     let table = Table::read();
     assert!(table.kernels.len() >= 9, "{:?}", table.kernels);
     for (names, counts) in &table.rows {
-        assert!(counts.iter().flatten().all(|count| *count <= MOST), "{names:?}: {counts:?}");
+        assert!(
+            counts.iter().flatten().all(|count| *count <= MOST),
+            "{names:?}: {counts:?}"
+        );
     }
 }

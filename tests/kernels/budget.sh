@@ -14,7 +14,7 @@ table=tests/kernels/budget.tsv
     for kernel in "$@"; do
         suffix=
         case $kernel in *-arm64-*) continue ;; *-arm64) suffix=-arm64 ;; esac
-        tr -d '\r' <"$work/$kernel.results" | awk -v suffix="$suffix" '
+        tr -d '\r' <"$work/$kernel.results" | sed 's/^.*@found /@found /' | awk -v suffix="$suffix" '
             $1 == "@booted" { split($2, part, "[.+-]"); name = part[1] "." part[2] suffix }
             $1 == "@found" && $2 == "budget" { print "new", name, $3, $4, $5 }'
     done

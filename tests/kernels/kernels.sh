@@ -69,15 +69,16 @@ package_of() {
     done
 }
 
-# Sets `version` for KERNEL, which was described, from packages in DIRECTORY: what was tried last, else the newest of its series.
+# Sets `version` for KERNEL, which was described, from packages in $directory: what was tried last, else the newest of its series. Returns
+# 1 if Debian's packages cannot be read.
 choose_version() {
     version=$tried
     if [ -n "$tried" ]; then
-        debian_prepare "$directory" "$machine" "$release" || die "cannot read what $release has for $machine"
+        debian_prepare "$directory" "$machine" "$release" || return 1
         [ -z "$(package_of "$directory" "$tried")" ] || return 0
     fi
     # shellcheck disable=SC2086
-    debian_prepare "$directory" "$machine" $kernel_releases || die "cannot read what Debian has for $machine"
+    debian_prepare "$directory" "$machine" $kernel_releases || return 1
     version=$(versions_of "$directory" "$series" | tail -n 1)
     [ -n "$version" ] || die "Debian has no Linux ${series:-at all} for $machine$pages any more: take it out of tests/kernels/list"
     [ -z "$tried" ] || echo "==> $1: Debian has $tried no more; $version instead"
@@ -86,14 +87,18 @@ choose_version() {
 # What a guest for another machine has of its own release. Names of functions within libc are debug symbols.
 guest_packages='busybox-static libc6 libc6-dbg libcap-ng0 libgcc-s1 libstdc++6 procps util-linux'
 
-# $work/KERNEL/vmlinuz and what else a guest needs, fetched once; the newest is looked for each time.
+# $work/KERNEL/vmlinuz and what else a guest needs, fetched once; the newest is looked for each time. Exits with 4 if packages cannot be read.
 fetch_kernel() {
     describe "$1"
     directory=$work/$1
     kept=$(cat "$directory/complete" 2>/dev/null) || kept=
     [ -z "$kept" ] || [ -z "$series" ] || return 0
     mkdir -p "$directory"
-    choose_version "$1"
+    if ! choose_version "$1"; then
+        echo "error: cannot read what Debian has for $machine" >&2
+        [ -n "$kept" ] || exit 4
+        version=$kept
+    fi
     if [ "$kept" = "$version" ]; then
         debian_forget "$directory"
         return

@@ -81,6 +81,48 @@ fn kernel_memory_needs_no_processes() {
     );
 }
 
+/// Verifiers follow a callback for each state of its caller, some a million times: it has a few statements, and no loop.
+#[test]
+fn callbacks_are_short() {
+    const MAX_LINES: usize = 8;
+    let loops = ["bpf_loop(", "bpf_for_each_map_elem(", "bpf_find_vma("];
+    let files = sources("bpf", &["c", "h"]);
+    let body = |name: &str| {
+        let start = format!("static long {name}(");
+        let (_, rest) = files.iter().find_map(|file| file.text.split_once(&start))?;
+        rest.split_once("{\n")?.1.split_once("\n}")
+    };
+    let lines = files.iter().flat_map(Source::code_lines);
+    let calls = lines.filter_map(|(_, line)| loops.iter().find_map(|name| Some(line.split_once(name)?.1)));
+    let calls = calls.filter(|arguments| arguments.ends_with(';'));
+    let (mut seen, mut offences) = (0, Vec::new());
+    for arguments in calls {
+        let mut names = arguments.split([',', ')']).map(str::trim);
+        let Some((name, (body, _))) = names.find_map(|name| Some((name, body(name)?))) else {
+            panic!("no callback in {arguments}");
+        };
+        seen += 1;
+        let lines = body.lines().filter(|line| !line.is_empty()).count();
+        if lines > MAX_LINES || body.contains("for (") {
+            offences.push(format!("{name}: {lines} lines"));
+        }
+    }
+    assert!(seen >= 5, "the search finds callbacks: {seen}");
+    assert_none(
+        &offences,
+        "callbacks that are to call a function which is not static",
+    );
+}
+
+/// No function of the kernel's own is called: its form can change with any version, and nothing says so before the verifier does.
+#[test]
+fn no_kfunc_is_called() {
+    let files = sources("bpf", &["c", "h"]);
+    let lines = files.iter().flat_map(|file| file.code_lines());
+    let found: Vec<_> = lines.filter(|(_, line)| line.contains("__ksym")).collect();
+    assert_eq!(found, []);
+}
+
 /// One line chooses the machine.
 #[test]
 fn one_line_asks_for_the_machine() {

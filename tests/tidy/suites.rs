@@ -319,6 +319,17 @@ fn every_check_is_a_test() {
                 panic!("{}: {line}", file.display());
             };
             let (module, test) = test.rsplit_once("::").expect("a test in a module");
+            // Tests of the crate itself, which are in its sources.
+            if suite == "memleak" {
+                let file = root()
+                    .join("src")
+                    .join(format!("{}.rs", module.replace("::", "/")));
+                let text = fs::read_to_string(&file).unwrap_or_default();
+                if !text.contains(&format!("fn {test}()")) {
+                    missing.push(line.to_owned());
+                }
+                continue;
+            }
             let suite = suites.iter().find(|other| other.name == suite);
             let modules = suite.map(|suite| suite.main.all()).unwrap_or_default();
             let module = modules.into_iter().find(|other| other.name == module);
