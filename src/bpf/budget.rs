@@ -20,8 +20,9 @@ use leak_report::model::{CallTrace, Sampling};
 
 /// Instructions that no program may take on any kernel: verifiers to come can need several times as many.
 const MOST: u64 = 250_000;
-/// Tolerance above the budget, in percent: compilers differ.
-const MORE: u64 = 15;
+/// Tolerance above the budget, in percent: what clang 19 makes takes up to 21 % more than what clang 14 makes, by which the table was
+/// written.
+const MORE: u64 = 25;
 
 const SAMPLED: Sampling = Sampling::Bytes(1 << 19);
 const PROVIDED: Sampling = Sampling::Provider(None);
