@@ -211,6 +211,7 @@ const GROUPS: &[Group] = &[
             flag("stack_storage_size", Trusted),
             flag("table_memory", Trusted),
             flag("attach", CommandLine),
+            flag("break_program", CommandLine),
             flag("walk_cache", CommandLine),
             flag("walk_window", CommandLine),
             flag("walk_memo", CommandLine),

@@ -194,6 +194,9 @@ pub struct DoctorArgs {
     /// Form of the findings.
     #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
     pub format: Format,
+    /// Break a BPF program, so that the kernel refuses it, for tests; several are separated by commas.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', hide = true)]
+    pub break_program: Vec<String>,
 }
 
 /// Flags and arguments of a trace.
@@ -295,6 +298,9 @@ pub struct TraceArgs {
     /// How to attach probes, instead of the best way that the kernel has.
     #[arg(long, value_enum, hide = true)]
     pub attach: Option<AttachPath>,
+    /// Break a BPF program, so that the kernel refuses it, for tests; several are separated by commas.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', hide = true)]
+    pub break_program: Vec<String>,
     /// What makes it fast.
     #[command(flatten)]
     pub fast_paths: FastPathArgs,
@@ -335,6 +341,7 @@ impl TryFrom<DoctorArgs> for doctor::Options {
             process,
             measure: args.measure,
             format: args.format,
+            broken: args.break_program,
         })
     }
 }
@@ -467,6 +474,7 @@ impl TryFrom<TraceArgs> for Config {
             attach: args
                 .attach
                 .map_or_else(|| AttachPath::ALL.to_vec(), |way| vec![way]),
+            broken: args.break_program,
             count: args.count.as_deref().map(parse_count).transpose()?,
             duration: args
                 .duration

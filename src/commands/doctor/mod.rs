@@ -28,6 +28,8 @@ pub struct Options {
     /// Traces the process for a moment, and says what each way to trace it would cost.
     pub measure: bool,
     pub format: Format,
+    /// Names of BPF programs that are broken, for tests.
+    pub broken: Vec<String>,
 }
 
 /// Severity of a finding.
@@ -165,11 +167,11 @@ impl Diagnosis {
 ///
 /// # Errors
 ///
-/// No process, or more than one, has the name that is given, or nothing can be written.
+/// No process, or more than one, has the name that is given, or what is to be written cannot be.
 pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<bool> {
     let pid = options.process.as_ref().map(targets::find_one).transpose()?;
     let mut system = system::findings();
-    system.extend(attach::findings());
+    system.extend(attach::findings(&options.broken));
     let mut process = pid.map(process::examine);
     if let Some(process) = process.as_mut().filter(|_| options.measure) {
         process.measure();
