@@ -120,6 +120,7 @@ const GROUPS: &[Group] = &[
             flag("output", Trusted),
             flag("force", Trusted),
             flag("measure", Anyone),
+            flag("report", CommandLine),
             flag("unit", Anyone),
             flag("reverse", Anyone),
             flag("live", Anyone),
