@@ -358,8 +358,7 @@ fn log(wanted: Targets, diagnostics: &Diagnostics, is_painted: bool) {
         .finish()
         .with(wanted)
         .init();
-    let print = |_: libbpf_rs::PrintLevel, message: String| tracing::trace!("{}", message.trim_end());
-    libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, print)));
+    bpf::listen();
 }
 
 /// Prints help and version where they were requested, and a usage error in one line.

@@ -140,8 +140,8 @@ Description: memory leak tracer with complete call stacks
  Finds memory leaks in running, unmodified processes: shows the call stacks
  whose allocations were never freed. Stacks are complete through code without
  frame pointers: unwind tables are compiled from each file's .eh_frame, and
- stacks are walked in the kernel. It needs Linux 6.1 or newer, and root or the
- capabilities that README.Debian names.
+ stacks are walked in the kernel. It needs a kernel with the BPF of Linux
+ 6.0 or newer, and root or the capabilities that README.Debian names.
 END
     (cd "$1" && find usr -type f | sort | xargs md5sum) >"$1/DEBIAN/md5sums"
 }

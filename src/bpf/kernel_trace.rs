@@ -4,17 +4,21 @@
 mod tests;
 
 use std::os::fd::AsFd;
+use std::slice;
 
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, ProgramMut};
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::{Link, Object, ProgramMut};
 
+use super::exceptions::Exceptions;
 use super::fdinfo::recursion_misses;
 use super::kernel_skeleton::{KernelMemorySkel, KernelMemorySkelBuilder, OpenKernelMemorySkel};
 use super::load::{LoadError, SizeFilter, Sizes, pid_namespace};
+use super::parts::Tolerance;
+use super::refused::explained;
 use super::skeleton::types::limits;
 use super::store::{recorded, set_store_knobs, store_maps};
 use super::tracepoints::{KernelEvents, SizeAt};
-use super::{Capacity, Recorded, Storage};
+use super::{Capacity, Recorded, Storage, next_of};
 use leak_report::model::{CallTrace, Sampling};
 
 /// Everything that is fixed when kernel mode is loaded.
@@ -24,8 +28,6 @@ pub struct KernelSettings {
     pub events: KernelEvents,
     /// Traces the per-CPU allocator, too.
     pub percpu: bool,
-    /// Traces objects that are allocated or freed in bulk, which the kernel may refuse.
-    pub bulk: bool,
     /// Maximum number of distinct stacks.
     pub stacks: u32,
     /// Maximum number of outstanding blocks; their memory is allocated at load time.
@@ -91,12 +93,28 @@ struct Row<'a, 'obj> {
 }
 
 impl<'obj> KernelTrace<'obj> {
-    /// Loads kernel mode; attaches nothing.
+    /// Loads kernel mode without what the kernel refuses of it, if that is not essential: `tolerance` has what that is. Attaches
+    /// nothing. Each attempt takes one of `storages`.
     ///
     /// # Errors
     ///
     /// [`LoadError`]; nothing stays loaded.
-    pub fn load(storage: &'obj mut Storage, settings: &KernelSettings) -> Result<Self, LoadError> {
+    pub fn load_tolerantly(
+        storages: &mut slice::IterMut<'obj, Storage>,
+        settings: &KernelSettings,
+        tolerance: &mut Tolerance,
+    ) -> Result<Self, LoadError> {
+        tolerance.load(|tolerance| {
+            let storage = next_of(storages)?;
+            Self::load_but(storage, settings, &tolerance.exceptions())
+        })
+    }
+
+    pub(super) fn load_but(
+        storage: &'obj mut Storage,
+        settings: &KernelSettings,
+        exceptions: &Exceptions,
+    ) -> Result<Self, LoadError> {
         let capacity = Capacity {
             table_words: 1,
             mappings: 1,
@@ -107,14 +125,20 @@ impl<'obj> KernelTrace<'obj> {
         };
         let sizes = Sizes::new(&capacity, settings.sampling)?;
         let mut object = KernelMemorySkelBuilder::default().open(storage)?;
-        choose_programs(&mut object, settings)?;
+        choose_programs(&mut object, settings, exceptions)?;
         set_knobs(&mut object, settings, &sizes)?;
         store_maps!(object).set(&sizes, &capacity, settings.calls)?;
         // Preallocated: allocating memory for an element would itself be an allocation to record.
         object.maps.blocks.set_map_flags(0)?;
-        let skeleton = object.load()?;
+        exceptions.apply(object.open_object_mut())?;
+        let skeleton = explained(|| object.load())?;
         let recorded = recorded!(skeleton.maps, &sizes, settings)?;
         Ok(Self { skeleton, recorded })
+    }
+
+    /// The loaded object.
+    pub(super) fn object(&self) -> &Object {
+        self.skeleton.object()
     }
 
     /// Attaches all programs, those for frees first.
@@ -198,6 +222,7 @@ impl<'obj> KernelTrace<'obj> {
 fn choose_programs(
     object: &mut OpenKernelMemorySkel<'_>,
     settings: &KernelSettings,
+    exceptions: &Exceptions,
 ) -> Result<(), LoadError> {
     let events = &settings.events;
     let percpu = settings.percpu && events.has_percpu();
@@ -220,7 +245,7 @@ fn choose_programs(
         (events.bulk_free, &mut programs.kernel_bulk_free),
         (events.sheaf_free, &mut programs.kernel_sheaf_free),
     ] {
-        let function = function.filter(|_| settings.bulk);
+        let function = function.filter(|_| !exceptions.omits(program.name()));
         program.set_autoload(function.is_some());
         if let Some(function) = function {
             program.set_attach_target(0, Some(function.to_owned()))?;
@@ -250,7 +275,7 @@ fn set_knobs(
     knobs.kernel_stack_limit = settings.stack_limit.clamp(1, limits::MAX_FRAMES.0);
     (knobs.interrupt_entries_start, knobs.interrupt_entries_end) = settings.interrupt_entries;
     // In another pid namespace, the kernel's number for this process is unknown.
-    if pid_namespace() == 0 {
+    if settings.calls != CallTrace::Off && pid_namespace() == 0 {
         knobs.call_trace_except = std::process::id();
     }
     set_store_knobs!(knobs, settings, sizes);

@@ -6,8 +6,11 @@ use std::os::unix::fs::MetadataExt;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{OpenObject, ProgramAttachType};
+use nix::errno::Errno;
 use thiserror::Error;
 
+use super::exceptions::Exceptions;
+use super::refused::{RefusedProgram, explained, release};
 use super::regions::{CallHooks, choose_region_programs};
 use super::skeleton::types::limits;
 use super::skeleton::{MemleakSkel, MemleakSkelBuilder, OpenMemleakSkel, types};
@@ -153,6 +156,17 @@ pub enum LoadError {
         value: u64,
         max: u64,
     },
+    #[error("{0}")]
+    Program(RefusedProgram),
+    #[error("the kernel (Linux {release}) refused the map {name} ({errno:?}): it lacks what memleak needs of BPF (docs/limits.md)",
+        release = release())]
+    Map { name: String, errno: Errno },
+    #[error(
+        "the kernel (Linux {release}) refused an array of {bytes} bytes ({errno:?}): before 6.0, arrays have at most 4 MiB \
+         (docs/limits.md)",
+        release = release()
+    )]
+    LargeArray { bytes: u32, errno: Errno },
     #[error("the kernel refused the BPF programs")]
     Refused(#[from] libbpf_rs::Error),
 }
@@ -307,7 +321,7 @@ impl Sizes {
     }
 }
 
-/// Opens the object, applies `settings` and loads it. `storage` holds libbpf's object and outlives it.
+/// Opens the object, applies `settings` and then `exceptions`, and loads it. `storage` holds libbpf's object and outlives it.
 ///
 /// # Errors
 ///
@@ -315,6 +329,7 @@ impl Sizes {
 pub(super) fn load<'obj>(
     storage: &'obj mut MaybeUninit<OpenObject>,
     settings: &Settings,
+    exceptions: &Exceptions,
 ) -> Result<Loaded<'obj>, LoadError> {
     let mut sizes = Sizes::new(&settings.capacity, settings.sampling)?;
     if settings.sampling == Sampling::All && settings.sizes.is_none() {
@@ -368,8 +383,9 @@ pub(super) fn load<'obj>(
     } else {
         object.maps.kernel_stacks.set_autocreate(false)?;
     }
+    exceptions.apply(object.open_object_mut())?;
     Ok(Loaded {
-        skeleton: object.load()?,
+        skeleton: explained(|| object.load())?,
         sizes,
     })
 }
@@ -396,6 +412,8 @@ fn choose_programs(object: &mut OpenMemleakSkel<'_>, settings: &Settings) {
     programs.exit_hook.set_autoload(settings.held.is_some());
     programs.python_code_end.set_autoload(settings.python);
     programs.cgroup_attach.set_autoload(settings.follow_members);
+    let follows_fork = settings.follow_fork || settings.follow_members || settings.frees.is_some();
+    programs.process_fork.set_autoload(follows_fork);
     programs.allocation_entry.set_autoload(probed);
     programs.free_entry.set_autoload(probed);
     programs.calibration_session.set_autoload(session);

@@ -14,6 +14,7 @@ pub(crate) mod code_log;
 pub mod collect;
 mod detach;
 mod distance;
+mod exceptions;
 mod faults;
 mod fdinfo;
 mod finished;
@@ -24,12 +25,14 @@ mod layout;
 mod load;
 mod memory;
 pub mod overhead;
+mod parts;
 mod perf_event;
 mod placement;
 pub mod preflight;
 mod processes;
 mod publish;
 pub(crate) mod python;
+mod refused;
 mod regions;
 mod registers;
 mod source;
@@ -41,6 +44,7 @@ mod store;
 mod tables;
 mod tracepoints;
 mod trampolines;
+mod trial;
 mod usdt;
 mod young;
 
@@ -73,6 +77,7 @@ skeleton!(registers_skeleton, "registers.skel.rs");
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
+use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -96,10 +101,12 @@ pub use hold::Hold;
 pub use kernel_trace::{KernelMisses, KernelSettings, KernelTrace, Tracing};
 pub use load::{AttachPath, Capacity, FastPaths, FaultSettings, LoadError, Settings, SizeFilter, Walk};
 pub use memory::SharedWords;
+pub use parts::Tolerance;
 pub(crate) use processes::Endings;
 pub use processes::{Instance, Origin, Processes, SlotState};
 pub use publish::{Published, Publisher, Reading};
 pub use python::{PythonLayout, Pythons, RawPythonCode, RawPythonText};
+pub use refused::{RefusedProgram, listen, release};
 pub use regions::{CallHooks, RegionWatch};
 pub use registers::{Registers, RegistersError, ThreadState};
 pub(crate) use skeleton::types;
@@ -107,11 +114,14 @@ pub use source::write_source;
 pub use stand_ins::StandIns;
 pub use statistics::{AllRuns, ProbePrograms, Runs, Statistics};
 pub(crate) use store::Recorded;
+pub use store::check_large_arrays;
 pub use tables::{Stored, TableStore};
 pub use tracepoints::{KernelEvents, TracepointError};
+pub use trial::Trial;
 pub use usdt::UsdtProbe;
 pub(crate) use young::YoungBlocks;
 
+use exceptions::Exceptions;
 use store::{map_words, recorded};
 
 /// Storage for libbpf's object, owned by the caller; it outlives the [`Kernel`].
@@ -150,7 +160,32 @@ impl<'obj> Kernel<'obj> {
     ///
     /// [`LoadError`]; nothing stays loaded.
     pub fn load(storage: &'obj mut Storage, settings: &Settings) -> Result<Self, LoadError> {
-        let load::Loaded { skeleton, sizes } = load::load(storage, settings)?;
+        Self::load_but(storage, settings, &Exceptions::default())
+    }
+
+    /// Loads the kernel side without what the kernel refuses of it, if that is not essential: `tolerance` has what that is. Each
+    /// attempt takes one of `storages`.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`]; nothing stays loaded.
+    pub fn load_tolerantly(
+        storages: &mut slice::IterMut<'obj, Storage>,
+        settings: &Settings,
+        tolerance: &mut Tolerance,
+    ) -> Result<Self, LoadError> {
+        tolerance.load(|tolerance| {
+            let storage = next_of(storages)?;
+            Self::load_but(storage, &tolerance.adapted(settings), &tolerance.exceptions())
+        })
+    }
+
+    fn load_but(
+        storage: &'obj mut Storage,
+        settings: &Settings,
+        exceptions: &Exceptions,
+    ) -> Result<Self, LoadError> {
+        let load::Loaded { skeleton, sizes } = load::load(storage, settings, exceptions)?;
         let maps = &skeleton.maps;
         let publisher = Publisher {
             mappings: map_words(&maps.bss_mappings)?,
@@ -244,10 +279,11 @@ impl<'obj> Kernel<'obj> {
             programs.process_exit.attach()?,
             programs.process_exec.attach()?,
             programs.process_rename.attach()?,
-            programs.process_fork.attach()?,
         ];
-        if members {
-            links.push(programs.cgroup_attach.attach()?);
+        for (program, is_wanted) in [(&programs.process_fork, true), (&programs.cgroup_attach, members)] {
+            if is_wanted && program.autoload() {
+                links.push(program.attach()?);
+            }
         }
         Ok(Watch(links))
     }
@@ -255,6 +291,9 @@ impl<'obj> Kernel<'obj> {
     /// Removes the blocks of ended instances from the block table; the totals of their stacks still count them.
     pub fn forget_ended(&self) -> Result<(), libbpf_rs::Error> {
         let program = &self.skeleton.progs.forget_blocks;
+        if !program.autoload() {
+            return Ok(());
+        }
         program.test_run(ProgramInput::default()).map(drop)
     }
 
@@ -308,10 +347,21 @@ impl<'obj> Kernel<'obj> {
         Calibration::attach(&self.skeleton.progs, self.attach)
     }
 
+    /// Returns whether there are notices of a loader's changes.
+    pub fn has_loader_hook(&self) -> bool {
+        self.skeleton.progs.loader_hook.autoload()
+    }
+
     /// Attaches to a hook in process `pid`, or in every process.
     pub fn attach_hook(&self, pid: Option<u32>, hook: &Hook) -> Result<AttachedHook, AttachError> {
         attach::attach_hook(&self.skeleton.progs, self.attach, pid, hook)
     }
+}
+
+/// Takes the next storage for an attempt to load.
+fn next_of<'obj>(storages: &mut slice::IterMut<'obj, Storage>) -> Result<&'obj mut Storage, LoadError> {
+    let too_many = || libbpf_rs::Error::from_raw_os_error(libc::ENOBUFS);
+    Ok(storages.next().ok_or_else(too_many)?)
 }
 
 /// Links of the programs that follow processes; dropping it detaches them.

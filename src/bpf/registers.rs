@@ -4,13 +4,15 @@ use std::io::{self, Read};
 use std::mem::offset_of;
 use std::ops::Range;
 
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Iter, Link};
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::{Iter, Link, Object};
 use thiserror::Error;
 use unwind_tables::addr::Avma;
 
 use super::Storage;
-use super::load::pid_namespace;
+use super::exceptions::Exceptions;
+use super::load::{LoadError, pid_namespace};
+use super::refused::explained;
 use super::registers_skeleton::types::thread_state;
 use super::registers_skeleton::{RegistersSkel, RegistersSkelBuilder};
 
@@ -42,9 +44,10 @@ pub struct ThreadState {
 #[derive(Debug, Error)]
 pub enum RegistersError {
     #[error(
-        "cannot load the iterator that reads registers: {0}; needs Linux 6.1 with BTF, CAP_BPF and CAP_PERFMON; try sudo"
+        "cannot load the iterator that reads registers: {0}; it takes the kernel's type information (BTF), CAP_BPF and CAP_PERFMON: \
+         try sudo, or memleak doctor, which says what is missing"
     )]
-    Load(#[source] libbpf_rs::Error),
+    Load(#[source] LoadError),
     #[error("cannot read the registers of process {pid}: {error}; try again, or check that it still runs")]
     Read { pid: u32, error: io::Error },
     #[error("process {pid} has more than {MAX_THREADS} threads, of which registers are not read")]
@@ -64,17 +67,24 @@ impl<'obj> Registers<'obj> {
     ///
     /// [`RegistersError::Load`]; nothing stays loaded.
     pub fn open(storage: &'obj mut Storage) -> Result<Self, RegistersError> {
-        Self::load(storage).map_err(RegistersError::Load)
+        Self::load_but(storage, &Exceptions::default()).map_err(RegistersError::Load)
     }
 
-    fn load(storage: &'obj mut Storage) -> Result<Self, libbpf_rs::Error> {
+    /// Loads the iterator with `exceptions`.
+    pub(super) fn load_but(storage: &'obj mut Storage, exceptions: &Exceptions) -> Result<Self, LoadError> {
         let missing = || libbpf_rs::Error::from_raw_os_error(libc::ENOENT);
         let mut object = RegistersSkelBuilder::default().open(storage)?;
         let knobs = object.maps.rodata_data.as_deref_mut().ok_or_else(missing)?;
         knobs.pid_namespace = pid_namespace();
-        let skeleton = object.load()?;
+        exceptions.apply(object.open_object_mut())?;
+        let skeleton = explained(|| object.load())?;
         let link = skeleton.progs.thread_registers.attach()?;
         Ok(Self { skeleton, link })
+    }
+
+    /// The loaded object.
+    pub(super) fn object(&self) -> &Object {
+        self.skeleton.object()
     }
 
     /// Reads the threads of process `pid`, an id in memleak's own pid namespace. Threads that began meanwhile can be missing, and

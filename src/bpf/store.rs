@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use leak_report::model::{CallTrace, Sampling, Source};
 use libbpf_rs::libbpf_sys::{BPF_F_MMAPABLE, bpf_map_create_opts};
 use libbpf_rs::{MapCore, MapHandle, MapMut, MapType, OpenMapMut};
+use nix::errno::Errno;
 
 use super::batch::HashTable;
 use super::block_facts::BlockFacts;
@@ -19,6 +20,7 @@ use super::finished::FinishedStacks;
 use super::load::{Capacity, LoadError, Sizes};
 use super::memory::{SharedWords, Word};
 use super::python::Pythons;
+use super::refused::errno_of;
 use super::skeleton::types;
 use super::young::YoungBlocks;
 
@@ -165,8 +167,25 @@ pub(super) fn set_array_size(
         max: u32::MAX.into(),
     })?;
     map.set_value_size(value_bytes)?;
-    map.reuse_fd(zeroed_array(map.name(), value_bytes)?.as_fd())?;
+    map.reuse_fd(large_array(map.name(), value_bytes)?.as_fd())?;
     Ok(())
+}
+
+/// Checks that the kernel has arrays as large as those of traces.
+///
+/// # Errors
+///
+/// [`LoadError::LargeArray`], or another error where arrays are refused whatever their size.
+pub fn check_large_arrays() -> Result<(), LoadError> {
+    const BYTES: u32 = 8 << 20;
+    large_array(OsStr::new("large"), BYTES).map(drop)
+}
+
+fn large_array(name: &OsStr, bytes: u32) -> Result<MapHandle, LoadError> {
+    zeroed_array(name, bytes).map_err(|error| match errno_of(&error) {
+        Some(errno @ Errno::E2BIG) => LoadError::LargeArray { bytes, errno },
+        _ => error.into(),
+    })
 }
 
 /// Creates a mappable array of one value. libbpf would create the same array and then fill it with zeros: for 100 MB, a

@@ -53,6 +53,8 @@ pub enum ConfigError {
         "{0} looks at a process: name it with -p PID or -p NAME, or with --systemd-unit, --cgroup, --container or --user"
     )]
     NoProcess(&'static str),
+    #[error("--report is about the kernel, and names no process: leave out -p, or --report")]
+    ReportOfProcess,
     #[error("`{0}` is not the name of a unit: give one as systemctl shows it, for example nginx.service")]
     NotAUnit(String),
     #[error(

@@ -162,6 +162,10 @@ const OF_COMMANDS: &[(&str, &[Example])] = &[
                 "memleak doctor -p 4711 --measure",
                 "and what each way to trace it would cost",
             ),
+            (
+                "memleak doctor --report",
+                "a file for an issue about a kernel that refuses programs",
+            ),
         ],
     ),
     (

@@ -35,7 +35,7 @@ mod triggers;
 mod verdict;
 mod view;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
@@ -194,6 +194,16 @@ pub struct DoctorArgs {
     /// Form of the findings.
     #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
     pub format: Format,
+    /// Write a file to attach to an issue, instead: the kernel, its settings, and what it says to each BPF program. Without a name,
+    /// memleak-report.txt.
+    ///
+    /// It has no names of hosts, users, processes or files of yours, and no process ids. An older one is replaced, any other file is
+    /// not; - is standard output.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "memleak-report.txt")]
+    pub report: Option<PathBuf>,
+    /// Break a BPF program, so that the kernel refuses it, for tests; several are separated by commas.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', hide = true)]
+    pub break_program: Vec<String>,
 }
 
 /// Flags and arguments of a trace.
@@ -295,6 +305,9 @@ pub struct TraceArgs {
     /// How to attach probes, instead of the best way that the kernel has.
     #[arg(long, value_enum, hide = true)]
     pub attach: Option<AttachPath>,
+    /// Break a BPF program, so that the kernel refuses it, for tests; several are separated by commas.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', hide = true)]
+    pub break_program: Vec<String>,
     /// What makes it fast.
     #[command(flatten)]
     pub fast_paths: FastPathArgs,
@@ -331,10 +344,19 @@ impl TryFrom<DoctorArgs> for doctor::Options {
         if args.measure && process.is_none() {
             return Err(ConfigError::NoProcess("--measure"));
         }
+        if args.report.is_some() && process.is_some() {
+            return Err(ConfigError::ReportOfProcess);
+        }
+        let report = args.report.map(|path| match path == Path::new("-") {
+            true => doctor::Destination::Standard,
+            false => doctor::Destination::File(path),
+        });
         Ok(Self {
             process,
             measure: args.measure,
             format: args.format,
+            report,
+            broken: args.break_program,
         })
     }
 }
@@ -467,6 +489,7 @@ impl TryFrom<TraceArgs> for Config {
             attach: args
                 .attach
                 .map_or_else(|| AttachPath::ALL.to_vec(), |way| vec![way]),
+            broken: args.break_program,
             count: args.count.as_deref().map(parse_count).transpose()?,
             duration: args
                 .duration

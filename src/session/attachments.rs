@@ -95,7 +95,8 @@ impl Attachments {
         modules: &Modules,
     ) {
         let new = mappings.loader().is_some_and(|loader| self.hooked.insert(loader));
-        let hook = new.then(|| hook::find(mappings, modules)).flatten();
+        let is_wanted = new && kernel.has_loader_hook();
+        let hook = is_wanted.then(|| hook::find(mappings, modules)).flatten();
         if let Some(hook) = hook {
             let attached = kernel.attach_hook(pid, &hook);
             self.hooks.extend(

@@ -78,6 +78,8 @@ pub struct TraceConfig {
     pub table_memory: Option<u32>,
     /// Ways to attach, in the order in which they are tried.
     pub attach: Vec<AttachPath>,
+    /// Names of BPF programs that are broken, for tests.
+    pub broken: Vec<String>,
     pub interval: Duration,
     /// True if processes that are selected by what they are, and have ended, are waited for.
     pub waits: bool,
@@ -224,6 +226,7 @@ impl TraceConfig {
             max_stacks: None,
             table_memory: None,
             attach: AttachPath::ALL.to_vec(),
+            broken: Vec::new(),
             interval: Duration::from_secs(1),
             waits: false,
             start_when: Vec::new(),

@@ -201,6 +201,7 @@ pub(super) fn report<O: Origin>(
         peak: snapshot.peak,
         events: snapshot.events,
         losses: snapshot.losses.clone(),
+        missing: Vec::new(),
         completeness,
         ends,
         steps,

@@ -2,11 +2,13 @@
 
 use std::collections::HashSet;
 use std::fs;
+use std::slice;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
+use super::attempts;
 use super::calls::{self, CallTracer};
 use super::kernel_report::{Facts, caller, report};
 use super::lack;
@@ -18,11 +20,11 @@ use crate::bpf::collect::{
     self, BlockTable, CallQueue, Counters, ListRequest, LiveBlocks, Moment, stack_of_kernel_mode,
 };
 use crate::bpf::preflight;
-use crate::bpf::{Capacity, KernelEvents, KernelSettings, KernelTrace, Storage, Tracing};
+use crate::bpf::{self, Capacity, KernelEvents, KernelSettings, KernelTrace, Storage, Tolerance, Tracing};
 use crate::process::Target;
 use crate::symbolize::Kallsyms;
 use leak_report::model::{CallTrace, Report};
-use leak_report::model::{Snapshot, Vitals};
+use leak_report::model::{Snapshot, TracePart, Vitals};
 use leak_report::render::{ReportSink, Stage};
 
 /// Default maximum of outstanding blocks. Their memory is allocated at the start, some 100 MiB.
@@ -50,30 +52,15 @@ pub(super) fn run(
         bail!("this kernel has no tracepoint percpu:percpu_alloc_percpu: leave out --percpu");
     }
     let facts = Facts {
-        release: kernel_release(),
+        release: bpf::release(),
         percpu: kernel.percpu,
         top: config.top,
         view: config.view,
+        missing: Vec::new(),
     };
     let settings = settings(config, kernel, events)?;
     let mut storages: Storages = storages();
-    let [first, second, ..] = &mut storages;
-    let mut trace = match Trace::start(first, &settings, facts.clone()) {
-        Ok(trace) => trace,
-        Err(error) => {
-            tracing::debug!("with functions that free many objects at once: {error:#}");
-            let settings = KernelSettings {
-                bulk: false,
-                ..settings
-            };
-            let trace = Trace::start(second, &settings, facts)?;
-            tracing::warn!(
-                "this kernel does not allow its functions to be traced (fentry): objects that are freed many at once, as by \
-                 kfree_rcu, stay outstanding"
-            );
-            trace
-        }
-    };
+    let mut trace = start(&mut storages, config, &settings, facts)?;
     tracing::info!(
         "tracing the kernel's allocations{}: {} programs; Ctrl-C ends it with a last report",
         if kernel.percpu { ", per-CPU ones too" } else { "" },
@@ -92,7 +79,6 @@ fn settings(
     Ok(KernelSettings {
         events,
         percpu: kernel.percpu,
-        bulk: true,
         stacks: config.max_stacks.unwrap_or(STACKS),
         blocks: config.max_blocks.unwrap_or(BLOCKS),
         stack_limit: stack_limit(),
@@ -114,20 +100,52 @@ struct Trace<'obj> {
     since: Since,
 }
 
+/// Loads and attaches all that the kernel accepts.
+fn start<'obj>(
+    storages: &'obj mut Storages,
+    config: &TraceConfig,
+    settings: &KernelSettings,
+    facts: Facts,
+) -> anyhow::Result<Trace<'obj>> {
+    let mut storages = storages.iter_mut();
+    let mut tolerance = Tolerance::breaking(&config.broken);
+    let started = Trace::start(&mut storages, settings, &mut tolerance).or_else(|error| {
+        tracing::debug!("with functions that free many objects at once: {error:#}");
+        let reason = "its functions cannot be traced (fentry)".to_owned();
+        match tolerance.lacks(TracePart::KernelBulk) {
+            true => Err(error),
+            false => {
+                tolerance.leave_out(TracePart::KernelBulk, "kernel_bulk_free", reason);
+                Trace::start(&mut storages, settings, &mut tolerance)
+            }
+        }
+    });
+    let (loaded, attached) = started.map_err(|error| attempts::explain(error, ""))?;
+    attempts::warn_of(tolerance.missing());
+    let started = Instant::now();
+    Ok(Trace {
+        calls: Calls::of(&loaded, started)?,
+        attached,
+        loaded,
+        started,
+        facts: Facts {
+            missing: tolerance.missing().to_vec(),
+            ..facts
+        },
+        since: Since::default(),
+    })
+}
+
 impl<'obj> Trace<'obj> {
-    fn start(storage: &'obj mut Storage, settings: &KernelSettings, facts: Facts) -> anyhow::Result<Self> {
+    fn start(
+        storages: &mut slice::IterMut<'obj, Storage>,
+        settings: &KernelSettings,
+        tolerance: &mut Tolerance,
+    ) -> anyhow::Result<(KernelTrace<'obj>, Tracing)> {
         let refused = "cannot trace the kernel's allocations";
-        let loaded = KernelTrace::load(storage, settings).context(refused)?;
+        let loaded = KernelTrace::load_tolerantly(storages, settings, tolerance).context(refused)?;
         let attached = loaded.attach().context(refused)?;
-        let started = Instant::now();
-        Ok(Self {
-            calls: Calls::of(&loaded, started)?,
-            attached,
-            loaded,
-            started,
-            facts,
-            since: Since::default(),
-        })
+        Ok((loaded, attached))
     }
 
     fn report(&mut self) -> anyhow::Result<Report> {
@@ -256,9 +274,4 @@ fn wait(deadline: Instant, signals: &Signals) -> bool {
 fn stack_limit() -> u32 {
     let text = fs::read_to_string("/proc/sys/kernel/perf_event_max_stack").unwrap_or_default();
     text.trim().parse().unwrap_or(STACK_LIMIT)
-}
-
-fn kernel_release() -> String {
-    let text = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    text.trim().to_owned()
 }

@@ -13,8 +13,8 @@ use leak_report::model::leak::age::SiteProcesses;
 use leak_report::model::leak::kernel_frames::{KernelAllocator, Kind, cut, is_root};
 use leak_report::model::leak::{Resolver, Site, SiteFrame};
 use leak_report::model::{
-    Amount, Estimate, Gap, KernelFacts, KindTotals, Module, Name, Report, Snapshot, StackTotals, Symbol,
-    Symbolized, TargetFacts,
+    Amount, Estimate, Gap, KernelFacts, KindTotals, Missing, Module, Name, Report, Snapshot, StackTotals,
+    Symbol, Symbolized, TargetFacts,
 };
 
 /// Upper bits of a kernel address, which a stored frame has no room for. All are set in every address of kernel code.
@@ -30,6 +30,8 @@ pub(super) struct Facts {
     pub(super) top: usize,
     /// Ranking of the stacks, and the age below which blocks are hidden.
     pub(super) view: View,
+    /// Parts that the trace goes without.
+    pub(super) missing: Vec<Missing>,
 }
 
 pub(super) fn report(
@@ -59,6 +61,7 @@ pub(super) fn report(
             release: facts.release.clone(),
             kinds,
         }),
+        missing: facts.missing.clone(),
         ..report
     }
 }

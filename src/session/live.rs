@@ -2,15 +2,17 @@
 //!
 //! `lifecycle` follows processes as they start and end.
 
-use leak_report::model::{CallTrace, Sampling};
+use leak_report::model::{CallTrace, Missing, Sampling, TracePart};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
+use std::slice;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
 
 use super::TraceConfig;
 use super::attachments::Attachments;
+use super::attempts::Attempts;
 use super::capacity;
 use super::deferred::CodeOverTime;
 use super::faults::PageLedger;
@@ -25,9 +27,8 @@ use super::ways::{Way, ways};
 use crate::allocator::{Catalog, PAGE_FAULT};
 use crate::bpf::collect::{EventQueue, WalkQueue};
 use crate::bpf::monotonic_nanoseconds;
-use crate::bpf::preflight;
 use crate::bpf::{
-    FaultSettings, Hold, Kernel, Published, Reading, RegionWatch, Settings, Storage, Walk, Watch,
+    FaultSettings, Hold, Kernel, Published, Reading, RegionWatch, Settings, Storage, Tolerance, Walk, Watch,
     detach_at_once,
 };
 use crate::process::touched::Choice;
@@ -95,6 +96,8 @@ pub(super) struct Live<'obj> {
     pub(super) python: PythonTracing,
     /// True while another thread reads single blocks.
     pub(super) is_being_read: bool,
+    /// Parts that the trace goes without.
+    pub(super) missing: Vec<Missing>,
     /// True if calls are reported one by one.
     pub(super) traces_calls: bool,
     unreadable: UnreadableLog,
@@ -112,38 +115,44 @@ impl<'obj> Live<'obj> {
         config: &TraceConfig,
         mut prepared: Prepared,
     ) -> anyhow::Result<Self> {
-        let mut refused = None;
-        for (storage, way) in storages.iter_mut().zip(ways(config, &prepared)) {
-            match Self::attempt(storage, way, config, &mut prepared) {
-                Ok(live) => return Ok(live),
-                Err(error) => {
-                    tracing::debug!("{way}: {error:#}");
-                    refused = Some(error);
+        // A program that has not begun to run, and children, can execute one with Python.
+        let may_come = config.follow_fork || config.members.is_some() || !config.program.is_empty();
+        let python = PythonTracing::start(config.python, may_come, &prepared);
+        let ways = ways(config, &prepared, python.reads_frames());
+        let mut attempts = Attempts::new(ways, config);
+        let mut storages = storages.iter_mut();
+        while let Some(way) = attempts.next() {
+            let trial = Trial {
+                way,
+                tolerance: &mut attempts.tolerance,
+                python: &python,
+            };
+            match Self::attempt(&mut storages, trial, config, &mut prepared) {
+                Ok(live) => {
+                    return Ok(Self {
+                        missing: attempts.succeeded(way),
+                        ..live
+                    });
                 }
+                Err(error) => attempts.failed(way, error),
             }
         }
-        // The error of the last way, which every kernel supports.
-        match refused {
-            Some(error) => match preflight::obstacles() {
-                none if none.is_empty() => Err(error),
-                obstacles => {
-                    let all: Vec<_> = obstacles.iter().map(ToString::to_string).collect();
-                    Err(error.context(all.join("; ")))
-                }
-            },
-            None => bail!("cannot trace: no way to attach was given"),
-        }
+        Err(attempts.into_error(config))
     }
 
     /// Tries one way to attach. Takes the modules and probes out of `prepared`; if it fails later, it puts them back
     /// for the next way.
     fn attempt(
-        storage: &'obj mut Storage,
-        way: Way,
+        storages: &mut slice::IterMut<'obj, Storage>,
+        trial: Trial<'_>,
         config: &TraceConfig,
         prepared: &mut Prepared,
     ) -> anyhow::Result<Self> {
-        let faults = fault_settings(config, prepared.probes.catalog());
+        let Trial {
+            way,
+            tolerance,
+            python,
+        } = trial;
         let started = prepared
             .targets
             .last()
@@ -152,38 +161,24 @@ impl<'obj> Live<'obj> {
         let hold = started
             .filter(|_| config.view.verdict.is_some())
             .and_then(Hold::of);
-        // A program that has not begun to run, and children, can execute one with Python.
-        let may_come = config.follow_fork || config.members.is_some() || started.is_some();
-        let python = PythonTracing::start(config.python, may_come, prepared);
         let settings = Settings {
-            walk: config.walk,
-            fast_paths: config.fast_paths,
-            attach: way.path,
-            follow_fork: config.follow_fork,
-            follow_members: config.members.is_some(),
-            regions: way.regions,
-            frees: way.frees,
-            faults,
-            sizes: config.sizes,
-            sampling: prepared.sampling,
-            announced: prepared.probes.are_announced(),
-            calls: config.calls.map_or(CallTrace::Off, |calls| calls.trace),
             held: hold.as_ref().and(started),
-            python: python.reads_frames(),
-            capacity: capacity::of(config, prepared),
+            ..kernel_settings(way, config, prepared)
         };
+        let faults = settings.faults;
         let pids: Vec<_> = prepared
             .targets
             .iter()
             .map(|target| target.pid().to_string())
             .collect();
-        let kernel = Kernel::load(storage, &settings)
+        let kernel = Kernel::load_tolerantly(storages, &settings, tolerance)
             .with_context(|| format!("cannot trace process {}", pids.join(", ")))?;
         // Before the first probe: then no mapping is older than a block that was freed and newer than that.
         let given = kernel.free_notes.as_ref().map(|_| kernel.watch_regions());
+        let follow_fork = config.follow_fork && !tolerance.lacks(TracePart::Children);
         let mut live = Self {
             attached: Attachments::default(),
-            hold,
+            hold: hold.filter(|_| !tolerance.lacks(TracePart::ProgramEnd)),
             is_held: false,
             processes: BTreeMap::new(),
             _watch: kernel
@@ -199,14 +194,15 @@ impl<'obj> Live<'obj> {
             kernel,
             walk: config.walk,
             checks_walks: config.fast_paths.checked,
-            follow_fork: config.follow_fork,
-            shares_probes: config.follow_fork || prepared.targets.len() > MAX_PROBED_APART,
+            follow_fork,
+            shares_probes: follow_fork || prepared.targets.len() > MAX_PROBED_APART,
             lists_blocks: config.view.list.is_some(),
             tables: ModuleTables::default(),
             modules: std::mem::take(&mut prepared.modules),
             probes: std::mem::take(&mut prepared.probes),
             code: CodeOverTime::start(),
-            python,
+            python: python.reading(way.python && !tolerance.lacks(TracePart::Python)),
+            missing: Vec::new(),
             is_being_read: false,
             traces_calls: config.calls.is_some(),
             unreadable: UnreadableLog::default(),
@@ -520,6 +516,34 @@ impl<'obj> Live<'obj> {
             attached.add_exit_hooks(&self.kernel, pid, mappings, modules);
         }
         Ok(())
+    }
+}
+
+/// A way that is tried.
+struct Trial<'a> {
+    way: Way,
+    tolerance: &'a mut Tolerance,
+    python: &'a PythonTracing,
+}
+
+/// Settings of the kernel side by one way, for programs that are not held.
+fn kernel_settings(way: Way, config: &TraceConfig, prepared: &Prepared) -> Settings {
+    Settings {
+        walk: config.walk,
+        fast_paths: config.fast_paths,
+        attach: way.path,
+        follow_fork: config.follow_fork,
+        follow_members: config.members.is_some(),
+        regions: way.regions,
+        frees: way.frees,
+        faults: fault_settings(config, prepared.probes.catalog()),
+        sizes: config.sizes,
+        sampling: prepared.sampling,
+        announced: prepared.probes.are_announced(),
+        calls: config.calls.map_or(CallTrace::Off, |calls| calls.trace),
+        held: None,
+        python: way.python,
+        capacity: capacity::of(config, prepared),
     }
 }
 

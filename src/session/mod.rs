@@ -5,6 +5,7 @@
 
 mod ages;
 mod attachments;
+mod attempts;
 mod background;
 mod calls;
 mod capacity;
@@ -70,6 +71,7 @@ use crate::process::launch::{Relay, Running, StoppedProgram};
 use crate::process::{History, ModuleId, Modules, Target};
 use crate::symbolize::debuginfod::{Debuginfod, Patience};
 use crate::symbolize::{PerfMap, Symbolizer};
+use attempts::MAX_ATTEMPTS;
 use calls::CallTracer;
 pub use config::{KernelConfig, MaxOverhead, SourceChoice, TraceConfig, VerdictSettings, View};
 pub(crate) use describe::time_of_day;
@@ -91,14 +93,13 @@ use since::Since;
 use tables::ModuleTables;
 use verdict::Watch;
 pub use verdict::{InUse, InUseError, LostBlock, judge_in_use};
-use ways::MAX_WAYS;
 
-/// Storage for each way to attach that may be tried.
-pub type Storages = [Storage; MAX_WAYS];
+/// Storage for each attempt to load.
+pub type Storages = [Storage; MAX_ATTEMPTS];
 
 /// Empty storage for a session, which borrows it.
 pub fn storages() -> Storages {
-    [const { Storage::uninit() }; MAX_WAYS]
+    [const { Storage::uninit() }; MAX_ATTEMPTS]
 }
 
 /// Maximum time between two checks of the target and of signals.
@@ -435,6 +436,7 @@ impl<'obj> Session<'obj> {
         Ok(Report {
             targets: targets.map(|process| process.facts.clone()).collect(),
             overhead,
+            missing: self.live.missing.clone(),
             judgement: judgement.map(|judgement| Judgement {
                 unjudged: report.judgement.unwrap_or_default().unjudged,
                 ..judgement

@@ -65,6 +65,19 @@ impl PythonTracing {
         tracing
     }
 
+    /// A copy that reads frames only if `reads` is set as well.
+    pub(super) fn reading(&self, reads: bool) -> Self {
+        let reads = match self.reads {
+            Reads::Frames if !reads => Reads::Nothing,
+            kept @ (Reads::Frames | Reads::NothingExpected | Reads::Nothing) => kept,
+        };
+        Self {
+            reads,
+            is_told: self.is_told,
+            by_module: self.by_module.clone(),
+        }
+    }
+
     pub(super) fn reads_frames(&self) -> bool {
         self.reads == Reads::Frames
     }

@@ -1,4 +1,4 @@
-//! Ways to attach: which of them are tried, and in which order.
+//! Ways to attach: which of them there are, in the order in which they are tried.
 
 use std::fmt;
 
@@ -9,31 +9,46 @@ use super::live::Prepared;
 use crate::allocator::Selection;
 use crate::bpf::{AttachPath, CallHooks};
 
-/// Maximum number of ways that may be tried: mapping calls are followed in one of several ways, or not at all.
-pub(super) const MAX_WAYS: usize = AttachPath::ALL.len() * (CallHooks::ALL.len() + 1);
+/// Maximum number of ways: mapping calls are followed in one of several ways, or not at all, and Python's functions are read or not.
+pub(super) const MAX_WAYS: usize = AttachPath::ALL.len() * (CallHooks::ALL.len() + 1) * 2;
 
 /// A way to attach.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Way {
     pub(super) path: AttachPath,
     /// How mapping calls are followed to account mappings or pages.
     pub(super) regions: Option<CallHooks>,
     /// How they are followed to note which memory blocks were freed from.
     pub(super) frees: Option<CallHooks>,
+    /// True if walks read functions of Python.
+    pub(super) python: bool,
+}
+
+impl Way {
+    /// Returns whether a program is loaded for this way, of those that are loaded for some.
+    pub(super) fn loads(&self, program: &str) -> bool {
+        let hooks = CallHooks::of_program(program);
+        self.path.loads(program) && (hooks.is_none() || hooks == self.regions.or(self.frees))
+    }
+
+    /// Returns whether a program that both ways load is the same in both, but for how it is attached.
+    pub(super) fn has_the_programs_of(&self, other: &Self) -> bool {
+        (self.python, self.frees.is_some()) == (other.python, other.frees.is_some())
+    }
 }
 
 impl fmt::Display for Way {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} probes", self.path)?;
-        match self.regions.or(self.frees) {
-            Some(calls) => write!(f, ", mapping calls by {calls}"),
-            None => Ok(()),
+        if let Some(calls) = self.regions.or(self.frees) {
+            write!(f, ", mapping calls by {calls}")?;
         }
+        f.write_str(if self.python { ", with Python" } else { "" })
     }
 }
 
-/// Ways to attach, in the order in which they are tried. The last one works on every kernel.
-pub(super) fn ways(config: &TraceConfig, prepared: &Prepared) -> Vec<Way> {
+/// Ways to attach, the best first: those without Python's functions last, if `reads_python`.
+pub(super) fn ways(config: &TraceConfig, prepared: &Prepared, reads_python: bool) -> Vec<Way> {
     let hooks = || CallHooks::supported().into_iter().map(Some);
     let (regions, frees) = match (config.is_of_blocks(), notes_frees(config, prepared)) {
         (false, _) => (hooks().collect(), vec![None]),
@@ -43,10 +58,20 @@ pub(super) fn ways(config: &TraceConfig, prepared: &Prepared) -> Vec<Way> {
     };
     let mut ways = Vec::new();
     // A kernel can lack one path or one kind of hooks: of the hooks there is less to choose from that is worth having.
-    for frees in frees {
-        for &path in &config.attach {
-            let of_path = regions.iter().map(|&regions| Way { path, regions, frees });
-            ways.extend(of_path);
+    for python in [true, false]
+        .into_iter()
+        .filter(|&python| reads_python || !python)
+    {
+        for &frees in &frees {
+            for &path in &config.attach {
+                let of_path = regions.iter().map(|&regions| Way {
+                    path,
+                    regions,
+                    frees,
+                    python,
+                });
+                ways.extend(of_path);
+            }
         }
     }
     ways

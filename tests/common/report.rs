@@ -19,6 +19,9 @@ pub struct Report {
     /// `None` where it is not followed.
     pub peak: Option<super::recent::Peak>,
     pub lost: Lost,
+    /// Parts that the trace went without.
+    #[serde(default)]
+    pub missing: Vec<Missing>,
     pub unwinding: Unwinding,
     #[serde(flatten)]
     pub recent: super::recent::Recent,
@@ -34,6 +37,15 @@ pub struct Report {
     /// Allocated amount of each stack, with its standard error.
     #[serde(skip)]
     pub allocated_estimates: Vec<Estimate>,
+}
+
+/// A part that a trace went without, as the kernel refused a program.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Missing {
+    pub part: String,
+    pub text: String,
+    pub program: String,
+    pub reason: String,
 }
 
 /// Outstanding blocks by whether the process can still reach them.

@@ -31,6 +31,7 @@ mod own_memory;
 mod peak;
 mod preloaded;
 mod processes;
+mod refused;
 mod registers;
 mod resident_memory;
 mod sampling;

@@ -15,8 +15,8 @@ use super::dictionary::{Frames, Import};
 use super::{
     Ages, Amount, BlockList, Change, Completeness, Dictionary, Direction, EndGroup, Estimate, Events,
     Excerpts, FrameRef, Held, InstanceEnd, Judgement, KernelFacts, Location, Losses, Makeup, MemoryLack,
-    ModuleId, ModuleRef, ModuleSteps, NameStyle, Order, Overhead, OwnMemory, Parts, PathId, Peak, Quantity,
-    Reason, RegionKind, Sampling, Source, Suspicion, TextId, Verdict,
+    Missing, ModuleId, ModuleRef, ModuleSteps, NameStyle, Order, Overhead, OwnMemory, Parts, PathId, Peak,
+    Quantity, Reason, RegionKind, Sampling, Source, Suspicion, TextId, Verdict,
 };
 
 /// Contents of one report.
@@ -73,6 +73,9 @@ pub struct Report {
     pub events: Events,
     /// Events that could not be accounted for.
     pub losses: Losses,
+    /// Parts that the trace went without, as the kernel refused a program.
+    #[serde(default)]
+    pub missing: Vec<Missing>,
     /// Completeness of the stacks.
     pub completeness: Completeness,
     /// Ends of incomplete stacks, most allocations first.
@@ -130,6 +133,7 @@ impl Report {
             steps: steps.collect(),
             targets: self.targets.clone(),
             losses: self.losses.clone(),
+            missing: self.missing.clone(),
             completeness: self.completeness.clone(),
             kernel: self.kernel.clone(),
             time: self.time,

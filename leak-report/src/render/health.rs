@@ -8,7 +8,7 @@ use unwind_tables::walk::{End, FoundBy};
 use super::ends::{advice, explain};
 use super::kernel::kind_lines;
 use super::modules::{end_lines, fp_lines};
-use super::{estimates, memory, overhead, peak, recent, regions, suppressed, verdict};
+use super::{estimates, memory, missing, overhead, peak, recent, regions, suppressed, verdict};
 use crate::model::Report;
 use crate::model::leak::PythonStacks;
 use crate::model::printable::Printable;
@@ -49,6 +49,7 @@ pub(super) fn render(report: &Report, paths: Option<String>, out: &mut dyn Write
             lines(out, "", fp_lines(report))?;
         }
     }
+    lines(out, "Missing", missing::lines(report))?;
     lines(out, "Overhead", overhead::lines(report))?;
     recent::age_lines(report)
         .into_iter()

@@ -9,6 +9,7 @@ mod holders;
 mod lack;
 mod makeup;
 mod memory;
+mod missing;
 mod overhead;
 mod peak;
 mod reason;
@@ -31,6 +32,7 @@ use holders::HeldJson;
 use lack::LackJson;
 use makeup::MakeupJson;
 use memory::{MemoryJson, OwnJson};
+use missing::MissingJson;
 use overhead::OverheadJson;
 use peak::PeakJson;
 
@@ -122,6 +124,9 @@ struct ReportJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     peak: Option<PeakJson>,
     lost: LostByCauseJson<'a>,
+    /// Only if the kernel refused a program that the trace could go without.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    missing: Vec<MissingJson<'a>>,
     unwinding: UnwindingJson<'a>,
     #[serde(flatten)]
     recent: RecentJson,
@@ -388,6 +393,7 @@ impl<'a> ReportJson<'a> {
                 lost: LostJson(losses),
                 causes: &losses.causes,
             },
+            missing: report.missing.iter().map(MissingJson::from).collect(),
             unwinding: UnwindingJson {
                 stacks: by_end(&completeness.stacks),
                 allocations: by_end(&completeness.allocations),

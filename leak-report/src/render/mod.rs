@@ -22,6 +22,7 @@ mod kernel;
 mod libbpf;
 mod makeup;
 mod memory;
+mod missing;
 mod modules;
 mod occasion;
 mod order;

@@ -6,7 +6,7 @@ use super::health::{counted, percent, short_size, size};
 use super::people::subject;
 use super::titles::{process_mark, title};
 use super::verdict;
-use super::{estimates, occasion};
+use super::{estimates, missing, occasion};
 use crate::model::Report;
 use crate::model::leak::Suspicion;
 use crate::model::owner::callers;
@@ -67,6 +67,8 @@ fn doubts(report: &Report, all: Estimate) -> Vec<(&'static str, String)> {
         let share = percent(complete, walks);
         doubts.push(("Stacks:", format!("{share} of allocations have complete ones")));
     }
+    let missing = missing::lines(report).into_iter();
+    doubts.extend(missing.map(|line| ("Missing:", line)));
     let losses = &report.losses;
     if losses.blocks > 0 {
         let blocks = counted(losses.blocks, "block");

@@ -7,6 +7,7 @@ mod gperftools;
 mod holders;
 mod hostile;
 mod left_out;
+mod missing;
 mod names;
 mod peak;
 mod people;

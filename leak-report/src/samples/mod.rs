@@ -194,6 +194,7 @@ pub fn report(stacks: Vec<Stack>) -> Report {
             ..Events::default()
         },
         losses: Losses::default(),
+        missing: Vec::new(),
         completeness: Completeness::default(),
         ends: Vec::new(),
         steps: Vec::new(),

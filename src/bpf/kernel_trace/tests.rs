@@ -39,7 +39,6 @@ fn settings(is_new: bool, blocks: u32) -> KernelSettings {
     KernelSettings {
         events: events(is_new),
         percpu: true,
-        bulk: false,
         stacks: 1 << 8,
         blocks,
         stack_limit: 127,
@@ -53,7 +52,8 @@ fn settings(is_new: bool, blocks: u32) -> KernelSettings {
 /// Runs `act` with programs that are loaded and not attached.
 fn with_programs(settings: &KernelSettings, act: impl FnOnce(&KernelTrace<'_>)) {
     let mut storage = Storage::uninit();
-    act(&KernelTrace::load(&mut storage, settings).expect("the kernel accepts it (as root)"));
+    let loaded = KernelTrace::load_but(&mut storage, settings, &Exceptions::default());
+    act(&loaded.expect("the kernel accepts it (as root)"));
 }
 
 fn run(program: &ProgramMut<'_>, arguments: &[u64]) {

@@ -7,12 +7,13 @@ use unwind_tables::elf::ElfView;
 
 use super::Finding;
 use crate::allocator::{FUNCTIONS, Role};
-use crate::bpf::preflight::{self, Obstacle};
+use crate::bpf::preflight;
 use crate::bpf::{
-    AttachPath, CallEnd, CallHooks, Capacity, Cookie, FastPaths, Kernel, Probe, ProbeRole, Settings, Storage,
-    Walk,
+    AttachPath, CallEnd, CallHooks, Capacity, Cookie, FastPaths, Kernel, LoadError, Probe, ProbeRole,
+    RefusedProgram, Settings, Tolerance, Walk,
 };
-use leak_report::model::{CallTrace, Sampling};
+use crate::session::storages;
+use leak_report::model::{CallTrace, Missing, Sampling, TracePart};
 
 /// Path of this program's own file, for the kernel.
 const OWN_FILE: &str = "/proc/self/exe";
@@ -27,17 +28,35 @@ const SMALL: Capacity = Capacity {
     blocks: 16,
 };
 
-/// Returns a finding per way to attach, and one about the way that traces use, which is fatal if none works.
-pub(super) fn findings() -> Vec<Finding> {
-    let tried = AttachPath::ALL.map(|path| (path, attempt(path)));
+/// Remedy where the kernel's verifier refuses a program.
+const TO_REPORT: &str = "memleak doctor --report writes what an issue needs";
+
+/// Returns a finding per way to attach, one about the way that traces use, which is fatal if none works, and one for each part
+/// that traces go without. Programs that are `broken` are refused.
+pub(super) fn findings(broken: &[String]) -> Vec<Finding> {
+    let tried = AttachPath::ALL.map(|path| (path, attempt(path, broken)));
     let mut findings: Vec<_> = tried
         .iter()
         .map(|(path, outcome)| finding(*path, outcome))
         .collect();
-    let used = tried.iter().find(|(_, outcome)| outcome.is_ok());
-    findings.push(used_finding(used.map(|(path, _)| *path)));
-    findings.extend(used.map(|(path, _)| calls_finding(&attempt_calls(*path))));
+    let used = tried
+        .iter()
+        .find_map(|(path, outcome)| Some((*path, outcome.as_ref().ok()?)));
+    let Some((path, missing)) = used else {
+        findings.push(none_works(&tried));
+        return findings;
+    };
+    findings.push(used_finding(path, &tried));
+    findings.extend(missing.iter().map(missing_finding));
+    findings.push(calls_finding(&attempt_calls(path, broken)));
     findings
+}
+
+/// A way to attach, and what a trace by it goes without, if it works.
+type Tried = (AttachPath, anyhow::Result<Vec<Missing>>);
+
+fn missing_finding(missing: &Missing) -> Finding {
+    Finding::warning("missing", missing.to_string()).with_remedy(TO_REPORT)
 }
 
 /// Says how `--mmap` and `--faults` follow system calls.
@@ -58,91 +77,122 @@ fn calls_finding(by_functions: &anyhow::Result<()>) -> Finding {
     }
 }
 
-/// Names the way that traces use, which is the first that works and the cheapest, and what a newer kernel would add.
-fn used_finding(used: Option<AttachPath>) -> Finding {
-    let text = |path| format!("traces use {}", name(path));
+/// Names the way that traces use, which is the first that works and the cheapest, and what would be cheaper.
+fn used_finding(used: AttachPath, tried: &[Tried]) -> Finding {
+    let text = format!("traces use {}", used.in_words());
+    let is_refused = |(_, outcome): &Tried| outcome.as_ref().err().is_some_and(is_by_verifier);
     match used {
-        Some(path @ AttachPath::Session) => Finding::fine("attach", text(path)),
-        Some(path @ AttachPath::Multi) => Finding::note("attach", text(path)).with_remedy(
+        AttachPath::Session => Finding::fine("attach", text),
+        _ if tried.iter().any(is_refused) => Finding::note("attach", text).with_remedy(TO_REPORT),
+        AttachPath::Multi => Finding::note("attach", text).with_remedy(
             "Linux 6.13 has session probes: allocations that are not recorded then take one trap instead of two",
         ),
-        Some(path @ AttachPath::Perf) => Finding::note("attach", text(path)).with_remedy(
+        AttachPath::Perf => Finding::note("attach", text).with_remedy(
             "Linux 6.6 has multi-probe links, one per file, which attach and detach sooner; Linux 6.13 session probes, of \
              which allocations that are not recorded take one trap instead of two",
         ),
-        None => none_works(&preflight::obstacles()),
     }
 }
 
-fn none_works(obstacles: &[Obstacle]) -> Finding {
+fn is_by_verifier(error: &anyhow::Error) -> bool {
+    RefusedProgram::of(error).is_some_and(RefusedProgram::is_by_verifier)
+}
+
+/// Says why there can be no trace: by obstacles of this system, else by what the kernel refused.
+fn none_works(tried: &[Tried]) -> Finding {
     let description = "no way to attach works";
-    if obstacles.is_empty() {
-        return Finding::fatal("attach", description)
-            .with_remedy("run as root (sudo memleak doctor), on Linux 6.1 or newer");
+    let obstacles = preflight::obstacles();
+    if !obstacles.is_empty() {
+        let all: Vec<_> = obstacles
+            .iter()
+            .map(|obstacle| obstacle.description.as_str())
+            .collect();
+        let remedies: Vec<_> = obstacles.iter().map(|obstacle| obstacle.remedy).collect();
+        return Finding::fatal("attach", format!("{description}: {}", all.join("; ")))
+            .with_remedy(remedies.join("; "));
     }
-    let all: Vec<_> = obstacles
-        .iter()
-        .map(|obstacle| obstacle.description.as_str())
-        .collect();
-    let remedies: Vec<_> = obstacles.iter().map(|obstacle| obstacle.remedy).collect();
-    Finding::fatal("attach", format!("{description}: {}", all.join("; "))).with_remedy(remedies.join("; "))
+    let errors = || tried.iter().filter_map(|(_, outcome)| outcome.as_ref().err());
+    let refused = errors().find(|error| is_by_verifier(error));
+    match refused.or_else(|| errors().next_back()) {
+        Some(error) if error.downcast_ref::<LoadError>().is_some() => {
+            Finding::fatal("attach", format!("{description}: {error:#}"))
+                .with_remedy(format!("use another kernel; {TO_REPORT}"))
+        }
+        Some(_) | None => {
+            Finding::fatal("attach", description).with_remedy("run as root (sudo memleak doctor)")
+        }
+    }
 }
 
-fn name(path: AttachPath) -> &'static str {
-    match path {
-        AttachPath::Session => "session probes",
-        AttachPath::Multi => "multi-probe links",
-        AttachPath::Perf => "a perf event per probe",
-    }
-}
-
-fn finding(path: AttachPath, outcome: &anyhow::Result<()>) -> Finding {
+fn finding(path: AttachPath, outcome: &anyhow::Result<Vec<Missing>>) -> Finding {
     let (topic, since) = match path {
         AttachPath::Session => ("attach_session", "Linux 6.13"),
         AttachPath::Multi => ("attach_multi", "Linux 6.6"),
         AttachPath::Perf => ("attach_perf", "every kernel with uprobes"),
     };
-    let description = name(path);
+    let description = path.in_words();
     match outcome {
-        Ok(()) => Finding::fine(topic, format!("{description}: tried, works")),
+        Ok(_) => Finding::fine(topic, format!("{description}: tried, works")),
+        Err(error) if is_by_verifier(error) => {
+            Finding::note(topic, format!("{description}: tried, does not work: {error:#}"))
+                .with_remedy(format!("not needed if another way works; {TO_REPORT}"))
+        }
         Err(error) => Finding::note(topic, format!("{description}: tried, does not work: {error:#}"))
             .with_remedy(format!("not needed if another way works; {since} has it")),
     }
 }
 
-/// Settings for an attempt: with mapping calls, without page faults.
-fn settings(path: AttachPath, regions: Option<CallHooks>) -> Settings {
+/// Settings for an attempt: with all that traces of blocks use, or with mapping calls; without page faults.
+pub(super) fn settings(path: AttachPath, regions: Option<CallHooks>) -> Settings {
     Settings {
         walk: Walk::Dwarf,
         fast_paths: FastPaths::default(),
         attach: path,
-        python: false,
-        follow_fork: false,
-        follow_members: false,
+        python: true,
+        follow_fork: true,
+        follow_members: true,
         regions,
         frees: None,
         faults: None,
         sizes: None,
         sampling: Sampling::All,
         announced: false,
-        held: None,
+        // No process of ours.
+        held: Some(1),
         calls: CallTrace::Off,
         capacity: SMALL,
     }
 }
 
 /// Loads the programs for mapping calls at the kernel's functions, and attaches them.
-fn attempt_calls(path: AttachPath) -> anyhow::Result<()> {
-    let mut storage = Storage::uninit();
-    let kernel = Kernel::load(&mut storage, &settings(path, Some(CallHooks::Functions)))?;
+fn attempt_calls(path: AttachPath, broken: &[String]) -> anyhow::Result<()> {
+    let mut storages = storages();
+    let mut tolerance = Tolerance::breaking(broken);
+    let settings = settings(path, Some(CallHooks::Functions));
+    let kernel = Kernel::load_tolerantly(&mut storages.iter_mut(), &settings, &mut tolerance)?;
     kernel.watch_regions()?;
     Ok(())
 }
 
+/// Tries a way as traces do: without functions of Python if the kernel refuses it with them. Returns what is missing.
+fn attempt(path: AttachPath, broken: &[String]) -> anyhow::Result<Vec<Missing>> {
+    let mut tolerance = Tolerance::breaking(broken);
+    let error = match attempt_by(path, &mut tolerance) {
+        Ok(()) => return Ok(tolerance.missing().to_vec()),
+        Err(error) => error,
+    };
+    if let Some(refused) = RefusedProgram::of(&error).filter(|refused| refused.is_by_verifier()) {
+        tolerance.leave_out(TracePart::Python, &refused.name, refused.reason());
+        attempt_by(path, &mut tolerance)?;
+        return Ok(tolerance.missing().to_vec());
+    }
+    Err(error)
+}
+
 /// Loads the programs for `path` and attaches a probe of each kind to this process.
-fn attempt(path: AttachPath) -> anyhow::Result<()> {
-    let mut storage = Storage::uninit();
-    let kernel = Kernel::load(&mut storage, &settings(path, None))?;
+fn attempt_by(path: AttachPath, tolerance: &mut Tolerance) -> anyhow::Result<()> {
+    let mut storages = storages();
+    let kernel = Kernel::load_tolerantly(&mut storages.iter_mut(), &settings(path, None), tolerance)?;
     let offset = entry_point()?;
     let probes = [Role::Allocate, Role::Free].map(|role| probe(role, offset));
     let _watch = kernel.watch(false).context("cannot follow processes")?;

@@ -8,11 +8,13 @@ mod cost;
 mod json;
 mod modules;
 mod process;
+mod report;
 mod runtime;
 mod system;
 mod text;
 
 use std::io::Write;
+use std::path::PathBuf;
 
 use super::{Format, targets};
 use crate::process::select::Selectors;
@@ -28,6 +30,17 @@ pub struct Options {
     /// Traces the process for a moment, and says what each way to trace it would cost.
     pub measure: bool,
     pub format: Format,
+    /// Where to write all that an issue needs to know of this kernel, instead of the findings.
+    pub report: Option<Destination>,
+    /// Names of BPF programs that are broken, for tests.
+    pub broken: Vec<String>,
+}
+
+/// Destination of a report on the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Destination {
+    Standard,
+    File(PathBuf),
 }
 
 /// Severity of a finding.
@@ -165,11 +178,19 @@ impl Diagnosis {
 ///
 /// # Errors
 ///
-/// No process, or more than one, has the name that is given, or nothing can be written.
+/// No process, or more than one, has the name that is given, or what is to be written cannot be.
 pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<bool> {
     let pid = options.process.as_ref().map(targets::find_one).transpose()?;
     let mut system = system::findings();
-    system.extend(attach::findings());
+    system.extend(attach::findings(&options.broken));
+    if let Some(destination) = &options.report {
+        let diagnosis = Diagnosis {
+            system,
+            process: None,
+        };
+        report::write(&diagnosis, &options.broken, destination, out)?;
+        return Ok(diagnosis.verdict().level < Level::Fatal);
+    }
     let mut process = pid.map(process::examine);
     if let Some(process) = process.as_mut().filter(|_| options.measure) {
         process.measure();

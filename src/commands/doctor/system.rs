@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::Finding;
 use crate::bpf::preflight::{self, Capability, PreflightError};
+use crate::bpf::{LoadError, check_large_arrays};
 
 const RELEASE: &str = "/proc/sys/kernel/osrelease";
 const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
@@ -32,6 +33,7 @@ pub(super) fn findings() -> Vec<Finding> {
     };
     findings.extend(self::capabilities(&capabilities));
     findings.extend(has("CAP_BPF").then(|| bpf(preflight::check_bpf())));
+    findings.extend(large_arrays(check_large_arrays()));
     findings.extend([
         unprivileged(&text_of(UNPRIVILEGED), has("CAP_BPF")),
         paranoid(&text_of(PARANOID), has("CAP_PERFMON")),
@@ -70,6 +72,19 @@ fn bpf(tried: Result<(), PreflightError>) -> Finding {
             Finding::warning("bpf", format!("bpf() is refused ({error})")).with_remedy(why)
         }
         Err(error) => Finding::warning("bpf", error.to_string()),
+    }
+}
+
+/// Says whether arrays are as large as traces need them. Other errors than that are found elsewhere.
+fn large_arrays(tried: Result<(), LoadError>) -> Option<Finding> {
+    let topic = "large_arrays";
+    match tried {
+        Ok(()) => Some(Finding::fine(topic, "arrays of more than 4 MiB: tried, works")),
+        Err(error @ LoadError::LargeArray { .. }) => Some(
+            Finding::fatal(topic, error.to_string())
+                .with_remedy("use a kernel with the BPF of Linux 6.0 or newer"),
+        ),
+        Err(_) => None,
     }
 }
 
@@ -241,6 +256,20 @@ mod tests {
             "confidentiality",
         );
         check(&lockdown(None), Level::Fine, "not in this kernel");
+    }
+
+    /// A kernel whose arrays are too small cannot trace; whatever else an array was refused for is not said here.
+    #[test]
+    fn arrays() {
+        let too_large = LoadError::LargeArray {
+            bytes: 8 << 20,
+            errno: nix::errno::Errno::E2BIG,
+        };
+        let finding = large_arrays(Err(too_large)).expect("a finding");
+        check(&finding, Level::Fatal, "before 6.0, arrays have at most 4 MiB");
+        check(&large_arrays(Ok(())).expect("a finding"), Level::Fine, "works");
+        let denied = LoadError::Refused(libbpf_rs::Error::from_raw_os_error(libc::EPERM));
+        assert_eq!(large_arrays(Err(denied)), None);
     }
 
     /// Limits and settings that hinder a trace have a remedy.

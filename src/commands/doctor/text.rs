@@ -22,7 +22,7 @@ pub(super) fn render(diagnosis: &Diagnosis, out: &mut dyn Write) -> io::Result<(
     writeln!(out, "Verdict: {}", diagnosis.verdict().text)
 }
 
-fn line(finding: &Finding, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn line(finding: &Finding, out: &mut dyn Write) -> io::Result<()> {
     let Finding {
         level,
         topic,

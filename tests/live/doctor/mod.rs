@@ -1,6 +1,7 @@
 //! `memleak doctor`: what it predicts is what a trace finds, what it warns of is there, and it changes nothing.
 
 mod privileges;
+mod report;
 mod runtimes;
 
 use std::fs;

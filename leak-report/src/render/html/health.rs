@@ -9,7 +9,7 @@ use crate::model::Report;
 use crate::model::leak::{EndGroup, ModuleSteps};
 use crate::model::{ModuleId, OwnMemory};
 use crate::render::health::{call_lines, lost_lines, python_line, unseen_lines};
-use crate::render::{estimates, kernel, occasion, overhead, regions, suppressed};
+use crate::render::{estimates, kernel, missing, occasion, overhead, regions, suppressed};
 
 /// Maximum number of rows of each table; seldom are there more than twenty.
 const MAX_ROWS: usize = 300;
@@ -27,6 +27,8 @@ pub(super) struct Health {
     kinds: Vec<String>,
     /// Mappings by kind, with `--mmap`.
     mapped: Vec<String>,
+    /// Parts that the trace went without.
+    missing: Vec<String>,
     /// Suppressed amounts, by rule.
     left_out: Vec<String>,
     /// Events that were not observed.
@@ -118,6 +120,7 @@ impl Health {
             overhead: shown(overhead::lines(report)),
             kinds: shown(kernel::kind_lines(report)),
             mapped: shown(regions::lines(report)),
+            missing: shown(missing::lines(report)),
             left_out: shown(suppressed::lines(report)),
             unseen: shown(unseen_lines(&report.losses)),
             lost: shown(lost_lines(&report.losses)),

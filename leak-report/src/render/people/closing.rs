@@ -4,7 +4,7 @@ use crate::model::Report;
 use crate::model::Sampling;
 use crate::render::health::{self, counted, percent};
 use crate::render::kernel::kind_lines;
-use crate::render::{estimates, overhead, peak, recent, regions, suppressed, verdict};
+use crate::render::{estimates, missing, overhead, peak, recent, regions, suppressed, verdict};
 
 /// Lines of the block. `paths` explains the abbreviation of the paths above, if there is one.
 pub(super) fn lines(report: &Report, paths: Option<String>) -> Vec<String> {
@@ -14,6 +14,7 @@ pub(super) fn lines(report: &Report, paths: Option<String>) -> Vec<String> {
     lines.extend(verdict::lines(report).into_iter().map(under("verdict")));
     lines.extend(peak::line(report));
     lines.extend(health::incomplete_lines(report));
+    lines.extend(missing::lines(report).into_iter().map(under("missing")));
     lines.extend(health::python_gap_line(report).map(under("Python")));
     lines.extend(health::unseen_lines(losses).into_iter().map(under("lost")));
     if health::has_lost(losses) {

@@ -7,7 +7,8 @@ use unwind_tables::walk::LeftOut;
 
 use super::*;
 use crate::model::{
-    Amount, InstanceEnd, LookedAt, Measured, MemoryLack, Reached, ReachedLimit, Reason, Unheld, Unjudged,
+    Amount, InstanceEnd, LookedAt, Measured, MemoryLack, Missing, Reached, ReachedLimit, Reason, TracePart,
+    Unheld, Unjudged,
 };
 
 /// Reports with all fields, of samples, without stacks, with a verdict, and with holders match the schema.
@@ -25,6 +26,13 @@ fn made_reports_match_the_schema() {
         value,
         pid,
     };
+    everything.missing = TracePart::ALL
+        .map(|part| Missing {
+            part,
+            program: "python_code_end".to_owned(),
+            reason: "infinite loop detected (verifier, EINVAL)".to_owned(),
+        })
+        .into();
     everything.targets[0].ended = Some(InstanceEnd::OutOfMemory);
     everything.targets[0].lack = Some(MemoryLack::Cgroup(ReachedLimit {
         cgroup: "/a".to_owned(),

@@ -37,7 +37,7 @@ class About {
   #warnings() {
     const { health, sites } = this.trace;
     if (!health) return [];
-    const warnings = [...health.unseen];
+    const warnings = [...health.missing.map((line) => `Missing: ${line}.`), ...health.unseen];
     if (health.lost_blocks > 0 || health.lost_bytes > 0) {
       const lost = `${counted(health.lost_blocks, "block")}, ${size(health.lost_bytes)}`;
       warnings.push(`Lost: ${lost}, which are in none of these numbers.`);

@@ -1,0 +1,122 @@
+//! Parts of a trace that it went without, as the kernel refused the program for them.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A part of a trace that is not essential, for which a program of its own is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TracePart {
+    /// Functions of Python in stacks.
+    Python,
+    /// Notices of libraries that are loaded and unloaded.
+    LoaderHook,
+    /// Following children of fork.
+    Children,
+    /// Notices of processes that come into a cgroup or leave it.
+    Cgroups,
+    /// Holding a started program at its end.
+    ProgramEnd,
+    /// Notes of memory that blocks were freed from.
+    FreeNotes,
+    /// Giving back the room of blocks whose process has ended.
+    EndedBlocks,
+    /// Measuring what a trap takes.
+    TrapCost,
+    /// Objects of the kernel that are allocated or freed many at once.
+    KernelBulk,
+    /// Whole pages of the kernel.
+    KernelPages,
+    /// Per-CPU memory of the kernel.
+    KernelPercpu,
+}
+
+impl TracePart {
+    /// All parts.
+    pub const ALL: [Self; 11] = [
+        Self::Python,
+        Self::LoaderHook,
+        Self::Children,
+        Self::Cgroups,
+        Self::ProgramEnd,
+        Self::FreeNotes,
+        Self::EndedBlocks,
+        Self::TrapCost,
+        Self::KernelBulk,
+        Self::KernelPages,
+        Self::KernelPercpu,
+    ];
+
+    /// Stable name, as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Python => "python",
+            Self::LoaderHook => "loader_hook",
+            Self::Children => "children",
+            Self::Cgroups => "cgroups",
+            Self::ProgramEnd => "program_end",
+            Self::FreeNotes => "free_notes",
+            Self::EndedBlocks => "ended_blocks",
+            Self::TrapCost => "trap_cost",
+            Self::KernelBulk => "kernel_bulk",
+            Self::KernelPages => "kernel_pages",
+            Self::KernelPercpu => "kernel_percpu",
+        }
+    }
+
+    /// Consequence for a trace without it, as a clause.
+    pub fn without(self) -> &'static str {
+        match self {
+            Self::Python => "functions of Python are not in stacks",
+            Self::LoaderHook => {
+                "libraries that are loaded later are noticed only by stacks that come through their code"
+            }
+            Self::Children => "children of traced processes are not traced",
+            Self::Cgroups => "processes that come into a cgroup or leave it are noticed up to a second later",
+            Self::ProgramEnd => "there is no verdict where the program ends",
+            Self::FreeNotes => "verdicts do not know which memory blocks were freed from",
+            Self::EndedBlocks => "blocks of processes that have ended keep their room (--max-blocks)",
+            Self::TrapCost => "the time of a trap is assumed, not measured",
+            Self::KernelBulk => "objects that are freed many at once, as by kfree_rcu, stay outstanding",
+            Self::KernelPages => "whole pages are not traced",
+            Self::KernelPercpu => "per-CPU memory is not traced",
+        }
+    }
+}
+
+/// A part that is missing in a trace, and by which refusal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missing {
+    /// Part of the trace.
+    pub part: TracePart,
+    /// Name of the program that the kernel refused.
+    pub program: String,
+    /// Reason that the kernel gave, in short.
+    pub reason: String,
+}
+
+/// Mark of a reason that the kernel's verifier gave.
+const BY_VERIFIER: &str = " (verifier, ";
+
+impl Missing {
+    /// Returns whether the kernel's verifier refused the program, and not a right or a feature that it lacks.
+    pub fn is_by_verifier(&self) -> bool {
+        self.reason.contains(BY_VERIFIER)
+    }
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            part,
+            program,
+            reason,
+        } = self;
+        write!(
+            f,
+            "{}: the kernel refused the program {program}: {reason}",
+            part.without()
+        )
+    }
+}

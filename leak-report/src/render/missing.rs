@@ -1,0 +1,12 @@
+//! Lines on what a trace went without.
+
+use crate::model::Report;
+use crate::model::printable::Printable;
+
+/// One line for each part that is missing; mostly none.
+pub(super) fn lines(report: &Report) -> Vec<String> {
+    let missing = report.missing.iter();
+    missing
+        .map(|missing| Printable(&missing.to_string()).to_string())
+        .collect()
+}

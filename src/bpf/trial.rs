@@ -1,0 +1,125 @@
+//! Trials of all programs of an object on this kernel, for a report on it: also of those after one that is refused.
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use libbpf_rs::Object;
+use libbpf_rs::skel::Skel;
+
+use super::exceptions::{Exceptions, LogRoom};
+use super::kernel_trace::{KernelSettings, KernelTrace};
+use super::load::{LoadError, Settings};
+use super::refused::{RefusedProgram, last_lines};
+use super::registers::Registers;
+use super::{Kernel, Storage, fdinfo};
+
+/// Time spent on refused programs of one object after which the rest is not tried.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Outcome of the trial of an object's programs.
+#[derive(Debug, Default)]
+pub struct Trial {
+    /// Programs that were accepted, with the number of instructions that the verifier followed, if the kernel tells that.
+    pub accepted: Vec<(String, Option<u64>)>,
+    /// Programs that were refused, each with the end of all that the verifier has written.
+    pub refused: Vec<RefusedProgram>,
+    /// Why the others were not tried, if some were not.
+    pub rest: Option<String>,
+}
+
+impl Trial {
+    /// Tries the programs that trace processes with these settings. Those that are `broken` are refused.
+    pub fn of_processes(settings: &Settings, broken: &[String]) -> Self {
+        Self::of(broken, |exceptions| {
+            let mut storage = Storage::uninit();
+            let kernel = Kernel::load_but(&mut storage, settings, exceptions)?;
+            Ok(accepted(kernel.skeleton.object()))
+        })
+    }
+
+    /// Tries the programs that trace the kernel's own allocations.
+    pub fn of_kernel(settings: &KernelSettings, broken: &[String]) -> Self {
+        Self::of(broken, |exceptions| {
+            let mut storage = Storage::uninit();
+            let trace = KernelTrace::load_but(&mut storage, settings, exceptions)?;
+            Ok(accepted(trace.object()))
+        })
+    }
+
+    /// Tries the program that reads registers for verdicts.
+    pub fn of_registers(broken: &[String]) -> Self {
+        Self::of(broken, |exceptions| {
+            let mut storage = Storage::uninit();
+            let registers = Registers::load_but(&mut storage, exceptions)?;
+            Ok(accepted(registers.object()))
+        })
+    }
+
+    /// Loads until all that is left is accepted.
+    fn of(
+        broken: &[String],
+        mut load: impl FnMut(&Exceptions) -> Result<Vec<(String, Option<u64>)>, LoadError>,
+    ) -> Self {
+        let mut trial = Self::default();
+        let mut exceptions = Exceptions {
+            broken: broken.to_vec(),
+            ..Exceptions::default()
+        };
+        let mut spent = Duration::ZERO;
+        while trial.rest.is_none() {
+            match load(&exceptions) {
+                Ok(accepted) => {
+                    trial.accepted = accepted;
+                    break;
+                }
+                Err(LoadError::Program(mut refused)) if !exceptions.omitted.contains(&refused.name) => {
+                    exceptions.omitted.push(refused.name.clone());
+                    spent += refused.took;
+                    if refused.is_by_verifier() {
+                        refused.log = whole_log(&refused, broken, &mut load);
+                    }
+                    trial.refused.push(refused);
+                    let too_late = format!("no others were tried after {:.0} s", spent.as_secs_f64());
+                    trial.rest = (spent > PATIENCE).then_some(too_late);
+                }
+                Err(error) => trial.rest = Some(error.to_string()),
+            }
+        }
+        trial
+    }
+}
+
+/// The end of all that the verifier writes of a program.
+fn whole_log<T>(
+    refused: &RefusedProgram,
+    broken: &[String],
+    load: &mut impl FnMut(&Exceptions) -> Result<T, LoadError>,
+) -> Vec<String> {
+    let exceptions = Exceptions {
+        only: Some(refused.name.clone()),
+        broken: broken.to_vec(),
+        log: Some(LogRoom::new()),
+        ..Exceptions::default()
+    };
+    // It is refused again.
+    _ = load(&exceptions);
+    let log = exceptions
+        .log
+        .map(|log| last_lines(&log.text()))
+        .unwrap_or_default();
+    // A log that did not fit may be without its end.
+    match refused.log.first().is_none_or(|reason| log.contains(reason)) {
+        true => log,
+        false => [log, refused.log.clone()].concat(),
+    }
+}
+
+fn accepted(object: &Object) -> Vec<(String, Option<u64>)> {
+    let loaded = object.progs().filter(|program| program.autoload());
+    let described = loaded.map(|program| {
+        let fields = fdinfo::read(program.as_fd()).unwrap_or_default();
+        let name = program.name().to_string_lossy().into_owned();
+        (name, fields.number("verified_insns"))
+    });
+    described.collect()
+}
