@@ -34,7 +34,7 @@ struct task_struct___registers {
 	int *set_child_tid, *clear_child_tid;
 } __attribute__((preserve_access_index));
 
-/* The same, from Linux 7.2 on: the list of robust futexes has moved. */
+/* From the kernel's include/linux/futex_types.h, from Linux 7.2 on: where the list of robust futexes is there. */
 struct futex_sched_data___robust {
 	void *robust_list;
 } __attribute__((preserve_access_index));
