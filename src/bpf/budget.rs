@@ -11,6 +11,7 @@ use std::os::fd::AsFd;
 use libbpf_rs::Object;
 use libbpf_rs::skel::Skel;
 
+use super::exceptions::Exceptions;
 use super::stack_depth::{self, MAX};
 use super::{
     AttachPath, CallHooks, Capacity, FastPaths, FaultSettings, Kernel, KernelEvents, KernelSettings,
@@ -200,33 +201,35 @@ fn verified_instructions(program: impl AsFd) -> u64 {
 /// Usage of the programs for the kernel's own allocations; without those for bulk calls, where the kernel refuses them.
 fn taken_by_kernel_mode() -> Vec<Usage> {
     let events = KernelEvents::read().expect("the kernel has BTF and its allocators' tracepoints");
-    let load = |bulk| {
-        let settings = KernelSettings {
-            events: events.clone(),
-            percpu: true,
-            bulk,
-            stacks: 1 << 8,
-            blocks: 1 << 8,
-            stack_limit: 127,
-            sizes: None,
-            sampling: SAMPLED,
-            calls: CallTrace::Off,
-            interrupt_entries: (0, 0),
+    let settings = KernelSettings {
+        events,
+        percpu: true,
+        stacks: 1 << 8,
+        blocks: 1 << 8,
+        stack_limit: 127,
+        sizes: None,
+        sampling: SAMPLED,
+        calls: CallTrace::Off,
+        interrupt_entries: (0, 0),
+    };
+    let load = |omitted: &[&str]| {
+        let exceptions = Exceptions {
+            omitted: omitted.iter().map(ToString::to_string).collect(),
+            ..Exceptions::default()
         };
         let mut storage = Storage::uninit();
-        let trace = KernelTrace::load(&mut storage, &settings);
-        trace.map(|trace| usages("kernel", trace.skeleton.object()))
+        let trace = KernelTrace::load_but(&mut storage, &settings, &exceptions);
+        trace.map(|trace| usages("kernel", trace.object()))
     };
-    let with_bulk = load(true);
-    with_bulk
-        .or_else(|_| load(false))
+    load(&[])
+        .or_else(|_| load(&["kernel_bulk_alloc", "kernel_bulk_free", "kernel_sheaf_free"]))
         .expect("the kernel accepts it (as root)")
 }
 
 fn taken_by_registers() -> Vec<Usage> {
     let mut storage = Storage::uninit();
     let registers = Registers::open(&mut storage).expect("the kernel accepts it (as root)");
-    usages("registers", registers.skeleton.object())
+    usages("registers", registers.object())
 }
 
 /// Counts of verifiers: by program and load, and by kernel, instructions.

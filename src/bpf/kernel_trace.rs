@@ -46,7 +46,7 @@ pub struct KernelSettings {
 
 /// The loaded programs of kernel mode.
 pub struct KernelTrace<'obj> {
-    pub(super) skeleton: KernelMemorySkel<'obj>,
+    skeleton: KernelMemorySkel<'obj>,
     /// Arrays and tables that the programs write.
     pub(crate) recorded: Recorded,
 }

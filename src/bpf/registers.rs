@@ -56,7 +56,7 @@ pub enum RegistersError {
 
 /// The loaded iterator, for any number of reads.
 pub struct Registers<'obj> {
-    pub(super) skeleton: RegistersSkel<'obj>,
+    skeleton: RegistersSkel<'obj>,
     link: Link,
 }
 
