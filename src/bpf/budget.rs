@@ -263,7 +263,7 @@ impl Table {
 
     /// Place of the running kernel's column; `None` for a kernel that was not tried.
     fn own(&self) -> Option<usize> {
-        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("procfs");
+        let release = super::release();
         let series = release.split('.').take(2).collect::<Vec<_>>().join(".");
         let machine = if cfg!(target_arch = "aarch64") {
             "-arm64"
