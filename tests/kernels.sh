@@ -99,7 +99,8 @@ summarize() {
             if ($2 == "ok") ok++; else failed++
             next
         }
-        $1 == "@found" { next }
+        $1 == "@found" && $2 == "budget" { next }
+        $1 == "@found" { sub("@found ", ""); print "    found  " $0; next }
         $1 == "@end" { ended = 1; next }
         { said = said "        " $0 "\n" }
         END {

@@ -9,9 +9,9 @@
 //!
 //! A tracer chooses the distance by the probe that it attaches to. Distance is the mean number of bytes between samples.
 //!
-//! Each probe is a function of its own: `nop`, which every kernel can probe. Not a `nop` of five bytes, which Linux 6.18 on x86-64
-//! replaces by a call that is cheaper than a trap: that call goes into a page which a forked child does not have, and ends it.
-//! Nothing is below the stack pointer there, where other functions may keep values (the red zone).
+//! Each probe is a function of its own: `nop`, which every kernel can probe, and on x86-64 a `nop` of ten bytes behind it, which Linux
+//! 7.2 and newer replace by a call that costs half of a trap. Tracers that know of it choose, as of `nop,nop10` of libbpf's `usdt.h`.
+//! Not a `nop` of five bytes, where that call harms the program (Linux 6.18 to 7.1).
 
 #![allow(
     unsafe_code,
@@ -121,6 +121,21 @@ macro_rules! places {
     };
 }
 
+/// Does nothing, and can be probed in place of the `nop` before it.
+#[cfg(target_arch = "x86_64")]
+macro_rules! longer {
+    () => {
+        // cs nopw 0(%rax,%rax,1)
+        ".byte 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0"
+    };
+}
+#[cfg(target_arch = "aarch64")]
+macro_rules! longer {
+    () => {
+        ""
+    };
+}
+
 /// Defines the function that is a probe, with its note as SystemTap's `sys/sdt.h` lays it out: sizes and type; addresses of the
 /// probe, of `.stapsdt.base`, by which readers know that an object was moved after it was linked, and of the semaphore; provider,
 /// name and places of the arguments.
@@ -128,12 +143,16 @@ macro_rules! probe {
     ($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*), semaphore $at:literal, places $count:tt) => {
         $(#[$doc])*
         #[unsafe(naked)]
+        #[unsafe(link_section = ".text.memleak_probes")]
         extern "C" fn $name($($argument: $type),*) {
             naked_asm!(
                 ".cfi_startproc",
                 "990: nop",
+                longer!(),
                 "ret",
                 ".cfi_endproc",
+                // The next one, as the section, begins where none of its instructions is in two pages.
+                ".balign 16",
                 ".pushsection .note.stapsdt,\"\",\"note\"",
                 ".balign 4",
                 ".4byte 992f - 991f, 994f - 993f, 3",

@@ -20,7 +20,7 @@ use super::definitions::{Definition, KnownFunctions, definitions, without_forwar
 use super::flow::{Code, NoExits};
 use super::functions::{AllocFunction, Family, Presence, Role};
 use super::linkage::Linkage;
-use super::probing::{LONG_NOP, SiteCost};
+use super::probing::{NOP, NOP5, NOP10, SiteCost};
 use super::problem::{Problem, Reason};
 use super::sites::{self, FunctionCode, SiteReason};
 use super::symbols::{self, SymbolKind};
@@ -72,6 +72,8 @@ pub struct UsdtSite {
     pub function: AllocFunction,
     /// File offset of the instruction.
     pub offset: FileOffset,
+    /// File offset of a [`NOP10`] behind it, which can be probed in its place where the kernel does that well.
+    pub nop10: Option<FileOffset>,
     /// File offset of the counter of those who are attached.
     pub semaphore: Option<FileOffset>,
     /// Places of the arguments that are read.
@@ -383,15 +385,20 @@ fn usdt_site(
     let offset_of = |svma| elf.offset_of(svma).ok_or_else(|| Reason::OutsideCode(name()));
     let offset = offset_of(probe.svma)?;
     let at = usize::try_from(offset.get()).ok();
-    let code = at.and_then(|at| module.bytes().get(at..at.checked_add(LONG_NOP.len())?));
-    if elf.architecture() == Architecture::X86_64 && code == Some(&LONG_NOP) {
+    let code = at
+        .and_then(|at| module.bytes().get(at..))
+        .filter(|_| elf.architecture() == Architecture::X86_64)
+        .unwrap_or_default();
+    if code.starts_with(&NOP5) {
         return Err(Reason::UsdtLongNop(name()));
     }
+    let nop10 = code.strip_prefix(&[NOP]).filter(|rest| rest.starts_with(&NOP10));
     Ok(Some(UsdtSite {
         module: module.id,
         number,
         function: function.clone(),
         offset,
+        nop10: nop10.and_then(|_| offset.checked_add(1)),
         semaphore: probe.semaphore.map(offset_of).transpose()?,
         arguments,
         distance: probe.distance,

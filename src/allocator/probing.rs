@@ -20,8 +20,14 @@ pub enum SiteCost {
     SingleStepped,
 }
 
-/// The `nop` of five bytes that the kernel recognizes (`arch_uprobe_analyze_insn` of Linux 6.18).
-pub(super) const LONG_NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
+/// The `nop` that every kernel can probe.
+pub(super) const NOP: u8 = 0x90;
+
+/// The `nop` of five bytes that the kernel recognizes (`arch_uprobe_analyze_insn` of Linux 6.18): `nopl 0(%rax,%rax,1)`.
+pub const NOP5: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
+
+/// The `nop` of ten bytes that it recognizes in place of that since 7.2: `cs nopw 0(%rax,%rax,1)`.
+pub const NOP10: [u8; 10] = [0x66, 0x2e, 0x0f, 0x1f, 0x84, 0x00, 0x00, 0x00, 0x00, 0x00];
 
 /// Why an instruction must not or cannot be probed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
@@ -43,7 +49,7 @@ pub enum Unprobeable {
     /// line.
     ///
     /// Linux 6.18 replaces a probed `nop` of five bytes by a call into a page that it maps for that, which a forked child does
-    /// not have: the child ends by SIGSEGV at that instruction (`docs/decisions/0012-no-probe-on-long-nops.md`).
+    /// not have: the child ends by SIGSEGV at that instruction (`docs/decisions/0012-probes-on-long-nops.md`).
     #[error("the kernel would mistake it for another instruction and break the program")]
     Mistaken,
 }
@@ -73,7 +79,7 @@ fn is_emulated(bytes: &[u8]) -> bool {
         // push %rax … %rdi; push %r8 … %r15
         [0x50..=0x57] | [0x41, 0x50..=0x57] => true,
         // nop
-        [0x90] => true,
+        [NOP] => true,
         // jcc rel8, jmp rel8
         [0x70..=0x7f | 0xeb, _] => true,
         // call rel32, jmp rel32
@@ -87,7 +93,7 @@ fn is_emulated(bytes: &[u8]) -> bool {
 fn check_mistaken(instruction: &Instruction, bytes: &[u8]) -> Result<(), Unprobeable> {
     let encoding = instruction.code().encoding();
     let exchange = bytes.last() == Some(&0x90) && instruction.mnemonic() == Mnemonic::Xchg;
-    if encoding != EncodingKind::Legacy || exchange || bytes == LONG_NOP {
+    if encoding != EncodingKind::Legacy || exchange || bytes == NOP5 {
         Err(Unprobeable::Mistaken)
     } else {
         Ok(())

@@ -24,6 +24,7 @@ mod kernel_trace;
 mod layout;
 mod load;
 mod memory;
+pub mod nop10;
 pub mod overhead;
 mod parts;
 mod perf_event;
@@ -117,7 +118,7 @@ pub(crate) use store::Recorded;
 pub use store::check_large_arrays;
 pub use tables::{Stored, TableStore};
 pub use tracepoints::{KernelEvents, TracepointError};
-pub use trial::Trial;
+pub use trial::{Trial, Trials};
 pub use usdt::UsdtProbe;
 pub(crate) use young::YoungBlocks;
 

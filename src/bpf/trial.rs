@@ -1,7 +1,7 @@
 //! Trials of all programs of an object on this kernel, for a report on it: also of those after one that is refused.
 
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libbpf_rs::Object;
 use libbpf_rs::skel::Skel;
@@ -13,8 +13,15 @@ use super::refused::{RefusedProgram, last_lines};
 use super::registers::Registers;
 use super::{Kernel, Storage, fdinfo};
 
-/// Time spent on refused programs of one object after which the rest is not tried.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Time spent on refused programs after which no others are tried.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Trials of several objects, which share [`PATIENCE`].
+#[derive(Debug)]
+pub struct Trials<'a> {
+    broken: &'a [String],
+    spent: Duration,
+}
 
 /// Outcome of the trial of an object's programs.
 #[derive(Debug, Default)]
@@ -27,10 +34,18 @@ pub struct Trial {
     pub rest: Option<String>,
 }
 
-impl Trial {
-    /// Tries the programs that trace processes with these settings. Those that are `broken` are refused.
-    pub fn of_processes(settings: &Settings, broken: &[String]) -> Self {
-        Self::of(broken, |exceptions| {
+impl<'a> Trials<'a> {
+    /// Programs that are `broken` are refused.
+    pub fn new(broken: &'a [String]) -> Self {
+        Self {
+            broken,
+            spent: Duration::ZERO,
+        }
+    }
+
+    /// Tries the programs that trace processes with these settings.
+    pub fn of_processes(&mut self, settings: &Settings) -> Trial {
+        self.of(|exceptions| {
             let mut storage = Storage::uninit();
             let kernel = Kernel::load_but(&mut storage, settings, exceptions)?;
             Ok(accepted(kernel.skeleton.object()))
@@ -38,8 +53,8 @@ impl Trial {
     }
 
     /// Tries the programs that trace the kernel's own allocations.
-    pub fn of_kernel(settings: &KernelSettings, broken: &[String]) -> Self {
-        Self::of(broken, |exceptions| {
+    pub fn of_kernel(&mut self, settings: &KernelSettings) -> Trial {
+        self.of(|exceptions| {
             let mut storage = Storage::uninit();
             let trace = KernelTrace::load_but(&mut storage, settings, exceptions)?;
             Ok(accepted(trace.object()))
@@ -47,8 +62,8 @@ impl Trial {
     }
 
     /// Tries the program that reads registers for verdicts.
-    pub fn of_registers(broken: &[String]) -> Self {
-        Self::of(broken, |exceptions| {
+    pub fn of_registers(&mut self) -> Trial {
+        self.of(|exceptions| {
             let mut storage = Storage::uninit();
             let registers = Registers::load_but(&mut storage, exceptions)?;
             Ok(accepted(registers.object()))
@@ -57,16 +72,22 @@ impl Trial {
 
     /// Loads until all that is left is accepted.
     fn of(
-        broken: &[String],
+        &mut self,
         mut load: impl FnMut(&Exceptions) -> Result<Vec<(String, Option<u64>)>, LoadError>,
-    ) -> Self {
-        let mut trial = Self::default();
+    ) -> Trial {
+        let mut trial = Trial::default();
         let mut exceptions = Exceptions {
-            broken: broken.to_vec(),
+            broken: self.broken.to_vec(),
             ..Exceptions::default()
         };
-        let mut spent = Duration::ZERO;
-        while trial.rest.is_none() {
+        loop {
+            if self.spent > PATIENCE {
+                let spent = self.spent.as_secs_f64();
+                trial.rest = Some(format!(
+                    "no others were tried after {spent:.0} s with refused programs"
+                ));
+                break;
+            }
             match load(&exceptions) {
                 Ok(accepted) => {
                     trial.accepted = accepted;
@@ -74,15 +95,17 @@ impl Trial {
                 }
                 Err(LoadError::Program(mut refused)) if !exceptions.omitted.contains(&refused.name) => {
                     exceptions.omitted.push(refused.name.clone());
-                    spent += refused.took;
+                    let began = Instant::now();
                     if refused.is_by_verifier() {
-                        refused.log = whole_log(&refused, broken, &mut load);
+                        refused.log = whole_log(&refused, self.broken, &mut load);
                     }
+                    self.spent += refused.took + began.elapsed();
                     trial.refused.push(refused);
-                    let too_late = format!("no others were tried after {:.0} s", spent.as_secs_f64());
-                    trial.rest = (spent > PATIENCE).then_some(too_late);
                 }
-                Err(error) => trial.rest = Some(error.to_string()),
+                Err(error) => {
+                    trial.rest = Some(error.to_string());
+                    break;
+                }
             }
         }
         trial

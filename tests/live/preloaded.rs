@@ -5,6 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use memleak::bpf::nop10;
+
 use crate::common::attach_paths::attach_paths;
 use crate::common::memleak::Memleak;
 use crate::common::program::{
@@ -47,6 +49,12 @@ fn start(program: &Path, arguments: &[&str], libraries: &[&str]) -> Program {
 fn trace(mut program: Program, end: &str, flags: &[&str]) -> Report {
     let memleak = Memleak::attach(program.pid(), &[&["--sample-bytes", "64K"], flags].concat());
     program.step(end);
+    // Its probes were hit by calls, where the kernel does that well, and by traps elsewhere.
+    let maps = fs::read_to_string(format!("/proc/{}/maps", program.pid())).expect("maps");
+    assert_eq!(
+        maps.contains("[uprobes-trampoline]"),
+        nop10::outcome() == nop10::Outcome::Call
+    );
     let report = memleak.finish();
     program.send_line("");
     assert!(program.end().success());

@@ -73,6 +73,20 @@ fn blocks(report: &Report) -> u64 {
     whole.map(|stack| stack.outstanding.blocks).sum()
 }
 
+/// Nothing is refused: by each way to attach, a trace begins soon, also by a slow verifier on a slow machine, which a refused try adds to.
+#[test]
+fn traces_begin_soon() {
+    for way in attach_paths() {
+        let program = start("soon");
+        let began = Instant::now();
+        let memleak = Memleak::attach(program.pid(), &["--attach", way]);
+        let seconds = began.elapsed().as_secs_f64();
+        println!("@found start {way} {seconds:.1}");
+        assert!(seconds < 60.0, "{way}: {seconds} s");
+        assert!(memleak.finish().missing.is_empty());
+    }
+}
+
 /// Each program that is not essential can be refused: what it is not for is traced, exactly, and the report and one warning say what is
 /// missing.
 #[test]

@@ -40,10 +40,12 @@ fn outer<T>(nesting: Nesting, call: impl FnOnce() -> T) -> T {
     }
 }
 
-/// In instructions that compare and jump in memory, which a compiler does not make of atomic variables: two less of eight.
+/// In instructions that compare and jump in memory, which a compiler does not make of atomic variables: two less of eight. All of them are
+/// in one line of the cache, as those of `free` are: a pair takes up to 1.2 ns more if they are in two.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
+#[unsafe(link_section = ".text.memleak_malloc")]
 pub(super) extern "C" fn malloc(size: usize) -> *mut u8 {
     core::arch::naked_asm!(
         ".cfi_startproc",
@@ -55,6 +57,8 @@ pub(super) extern "C" fn malloc(size: usize) -> *mut u8 {
         "jnc 2b",
         "jmp {chosen}",
         ".cfi_endproc",
+        // The section begins at such an address, too, and with this function.
+        ".balign 64",
         semaphores = sym SEMAPHORES, next = sym NEXT, chosen = sym malloc_chosen,
     )
 }
@@ -137,6 +141,7 @@ pub(super) unsafe extern "C" fn posix_memalign(place: *mut *mut u8, alignment: u
 #[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
+#[unsafe(link_section = ".text.memleak_free")]
 pub(super) extern "C" fn free(block: *mut u8) {
     core::arch::naked_asm!(
         ".cfi_startproc",
@@ -151,6 +156,7 @@ pub(super) extern "C" fn free(block: *mut u8) {
         "je 2b",
         "jmp {freed}",
         ".cfi_endproc",
+        ".balign 64",
         semaphores = sym SEMAPHORES, free = const SEMAPHORE_OF_FREE, next = sym NEXT,
         place = const core::mem::offset_of!(Next, free), announced = sym ANNOUNCED_IN_PAGE, freed = sym free_announced,
     )

@@ -11,7 +11,8 @@ use super::attach::settings;
 use super::{Destination, Diagnosis, text};
 use crate::base::pages;
 use crate::bpf::{
-    self, AttachPath, CallHooks, FaultSettings, KernelEvents, KernelSettings, RefusedProgram, Settings, Trial,
+    self, AttachPath, CallHooks, FaultSettings, KernelEvents, KernelSettings, RefusedProgram, Settings,
+    Trial, Trials,
 };
 use crate::sinks::output::Document;
 use leak_report::model::{CallTrace, Sampling};
@@ -170,20 +171,42 @@ fn log(program: &RefusedProgram, of: &str, out: &mut dyn Write) -> io::Result<()
     program
         .log
         .iter()
-        .try_for_each(|line| writeln!(out, "  {}", printable(line)))
+        .try_for_each(|line| writeln!(out, "  {}", printable(&without_addresses(line))))
+}
+
+/// A line of the verifier's without addresses of the kernel's memory, which tell where the kernel is.
+fn without_addresses(line: &str) -> String {
+    /// What all of them begin with, and their length in digits.
+    const BEGINNING: &str = "ffff";
+    const DIGITS: usize = 16;
+    let mut text = String::new();
+    let mut rest = line;
+    while let Some(at) = rest.find(BEGINNING) {
+        let digits = rest[at..].bytes().take_while(u8::is_ascii_hexdigit).count();
+        let (before, after) = (&rest[..at], &rest[at + digits..]);
+        text += before;
+        text += if digits == DIGITS {
+            "…"
+        } else {
+            &rest[at..at + digits]
+        };
+        rest = after;
+    }
+    text + rest
 }
 
 /// Tries everything that any trace loads.
 fn sections(broken: &[String]) -> Vec<Section> {
+    let mut trials = Trials::new(broken);
     let mut sections: Vec<_> = of_processes()
         .into_iter()
         .map(|(name, settings)| Section {
             name,
-            trial: Trial::of_processes(&settings, broken),
+            trial: trials.of_processes(&settings),
         })
         .collect();
     let of_kernel = match KernelEvents::read() {
-        Ok(events) => Trial::of_kernel(&kernel_settings(events), broken),
+        Ok(events) => trials.of_kernel(&kernel_settings(events)),
         Err(error) => Trial {
             rest: Some(error.to_string()),
             ..Trial::default()
@@ -195,7 +218,7 @@ fn sections(broken: &[String]) -> Vec<Section> {
     });
     sections.push(Section {
         name: "the registers of threads, for verdicts".to_owned(),
-        trial: Trial::of_registers(broken),
+        trial: trials.of_registers(),
     });
     sections
 }
@@ -240,5 +263,28 @@ fn kernel_settings(events: KernelEvents) -> KernelSettings {
         calls: CallTrace::Off,
         // Addresses of the kernel, which the verifier's log would have.
         interrupt_entries: (0, 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_the_kernel_are_left_out() {
+        for (line, expected) in [
+            ("12: (18) r1 = 0xffff888104a3b000", "12: (18) r1 = 0x…"),
+            (
+                "R1=map_ptr(ks=4) ffffc90000123456,ffffc90000123457",
+                "R1=map_ptr(ks=4) …,…",
+            ),
+            (
+                "R2=0xffffffff var_off=(0x0; 0xffff)",
+                "R2=0xffffffff var_off=(0x0; 0xffff)",
+            ),
+            ("; block address", "; block address"),
+        ] {
+            assert_eq!(without_addresses(line), expected);
+        }
     }
 }
