@@ -77,6 +77,20 @@ struct compared {
 };
 const volatile struct compared compared = {};
 
+/* Known to the verifier, which leaves out what depends on it, and not to the compiler. */
+const volatile bool never = false;
+
+/*
+ * First statement of each program for uprobes. Since 6.13 (x86-64; arm64 later), the kernel gives functions of such programs a stack for
+ * each CPU ("private stack"). But it preempts them, and the next thread on that CPU then writes to the stack of the first, which goes on with
+ * whatever is there: the kernel writes to wild addresses. A program with a tail call keeps the stack of its thread. This one is never made.
+ */
+static __always_inline void use_thread_stack(struct pt_regs *ctx)
+{
+	if (never)
+		bpf_tail_call(ctx, NULL, 0);
+}
+
 /*
  * Returns whether a session program runs at a return: then the context's address is the one that the function returned to. The kernel has
  * a function of its own for it (bpf_session_is_return), whose form depends on the version.
@@ -95,6 +109,7 @@ int allocation_session(struct pt_regs *ctx)
 {
 	bool at_ret = !is_at_return(ctx);
 
+	use_thread_stack(ctx);
 	/* Each call of the kernel takes some 7 ns: a return needs no cookie. */
 	if (at_ret) {
 		u64 cookie = bpf_get_attach_cookie(ctx);
@@ -110,6 +125,7 @@ int allocation_session(struct pt_regs *ctx)
 SEC("uprobe")
 int allocation_entry(struct pt_regs *ctx)
 {
+	use_thread_stack(ctx);
 	begin_call(ctx, bpf_get_attach_cookie(ctx));
 	return 0;
 }
@@ -118,6 +134,7 @@ int allocation_entry(struct pt_regs *ctx)
 SEC("uretprobe")
 int allocation_return(struct pt_regs *ctx)
 {
+	use_thread_stack(ctx);
 	end_call(ctx, is_at_ret(bpf_get_attach_cookie(ctx)));
 	return 0;
 }
@@ -125,6 +142,7 @@ int allocation_return(struct pt_regs *ctx)
 SEC("uprobe")
 int free_entry(struct pt_regs *ctx)
 {
+	use_thread_stack(ctx);
 	free_call(ctx, bpf_get_attach_cookie(ctx));
 	return 0;
 }
@@ -133,6 +151,7 @@ int free_entry(struct pt_regs *ctx)
 SEC("uprobe")
 int usdt_allocation(struct pt_regs *ctx)
 {
+	use_thread_stack(ctx);
 	usdt_allocated(ctx, bpf_get_attach_cookie(ctx));
 	return 0;
 }
@@ -140,6 +159,7 @@ int usdt_allocation(struct pt_regs *ctx)
 SEC("uprobe")
 int usdt_free(struct pt_regs *ctx)
 {
+	use_thread_stack(ctx);
 	usdt_freed(ctx, bpf_get_attach_cookie(ctx));
 	return 0;
 }
@@ -151,6 +171,7 @@ int usdt_free(struct pt_regs *ctx)
 SEC("uprobe.session")
 int calibration_session(struct pt_regs *ctx)
 {
+	use_thread_stack(ctx);
 	if (is_at_return(ctx))
 		return 0;
 	return bpf_get_attach_cookie(ctx) ? 1 : 0;
@@ -159,12 +180,14 @@ int calibration_session(struct pt_regs *ctx)
 SEC("uprobe")
 int calibration_entry(struct pt_regs *ctx)
 {
+	use_thread_stack(ctx);
 	return 0;
 }
 
 SEC("uretprobe")
 int calibration_return(struct pt_regs *ctx)
 {
+	use_thread_stack(ctx);
 	return 0;
 }
 
@@ -174,6 +197,7 @@ int loader_hook(struct pt_regs *ctx)
 {
 	u64 owner = current_owner(known_thread());
 
+	use_thread_stack(ctx);
 	if (owner)
 		announce_change(owner);
 	return 0;
@@ -186,6 +210,7 @@ int loader_hook(struct pt_regs *ctx)
 SEC("uprobe")
 int exit_hook(struct pt_regs *ctx)
 {
+	use_thread_stack(ctx);
 	if (current_tgid() == held_process && !bpf_send_signal(SIGNAL_STOP))
 		send_event(EVENT_HELD, 0, 0);
 	return 0;
@@ -251,6 +276,7 @@ int forget_blocks(void *ctx)
 SEC("uprobe")
 int python_code_end(struct pt_regs *ctx)
 {
+	use_thread_stack(ctx);
 	python_code_ends(ctx->ARGUMENT_1);
 	return 0;
 }

@@ -1,16 +1,15 @@
-//! Whether this kernel hits probes on [`NOP10`] by a call, and does so without harm to the program.
+//! Probes on [`NOP10`], which some kernels hit by a call and not a trap; whether this one does so without harm to the program.
 //!
 //! Linux 6.18 on x86-64 began to replace a probed `nop` by a call into a page that it maps for that, which costs half of what a trap
 //! does. At first that call overwrote the red zone, and forked children lacked the page
 //! (`docs/decisions/0012-probes-on-long-nops.md`). A version does not tell whether both are mended. It is tried instead: in a
 //! process of its own, in code that nobody else has.
-#![allow(unsafe_code, reason = "code that is called where it was copied to")]
 
 use std::sync::OnceLock;
 
 use crate::allocator::NOP10;
 
-/// What came of a trial.
+/// Effect of a probe on an instruction that does nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// There is no such optimization, or it could not be tried.
@@ -21,11 +20,14 @@ pub enum Outcome {
     Call,
 }
 
-/// What this kernel does with a probed [`NOP10`]. Tried once.
+/// Effect of a probe on [`NOP10`] on this kernel. Tried once.
 pub fn outcome() -> Outcome {
     static OUTCOME: OnceLock<Outcome> = OnceLock::new();
     *OUTCOME.get_or_init(|| trial::of(&NOP10))
 }
+
+#[cfg(target_arch = "x86_64")]
+mod trial;
 
 #[cfg(not(target_arch = "x86_64"))]
 mod trial {
@@ -37,268 +39,5 @@ mod trial {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-mod trial {
-    use std::arch::global_asm;
-    use std::fs::{self, File};
-    use std::io::{self, Read, Write};
-    use std::mem;
-    use std::num::NonZeroUsize;
-    use std::os::fd::{AsRawFd, OwnedFd};
-    use std::{ptr, slice};
-
-    use libbpf_sys::perf_event_attr;
-    use nix::sys::memfd::{MFdFlags, memfd_create};
-    use nix::sys::mman::{MapFlags, ProtFlags, mmap};
-    use nix::sys::prctl;
-    use nix::sys::wait::{WaitStatus, waitpid};
-    use nix::unistd::{ForkResult, fork};
-
-    use super::super::perf_event::{self, Scope};
-    use super::Outcome;
-    use crate::base::helper;
-
-    // A function of a number that fills with it the red zone and the registers that a system call changes, executes what is probed,
-    // and returns 0 if the number is still everywhere. The instruction is at the second label, where there is room for one of up to 10
-    // bytes.
-    global_asm!(
-        ".pushsection .text.memleak_nop10, \"ax\", @progbits",
-        ".globl memleak_nop10_function, memleak_nop10_instruction, memleak_nop10_end",
-        ".hidden memleak_nop10_function, memleak_nop10_instruction, memleak_nop10_end",
-        ".balign 16",
-        "memleak_nop10_function:",
-        ".set memleak_nop10_at, 8",
-        ".rept 16",
-        "mov %rdi, -memleak_nop10_at(%rsp)",
-        ".set memleak_nop10_at, memleak_nop10_at + 8",
-        ".endr",
-        "mov %rdi, %rax",
-        "mov %rdi, %rcx",
-        "mov %rdi, %r11",
-        ".balign 16",
-        "memleak_nop10_instruction:",
-        ".fill 10, 1, 0x90",
-        "xor %rdi, %rax",
-        "xor %rdi, %rcx",
-        "or %rcx, %rax",
-        "xor %rdi, %r11",
-        "or %r11, %rax",
-        ".set memleak_nop10_at, 8",
-        ".rept 16",
-        "mov -memleak_nop10_at(%rsp), %rcx",
-        "xor %rdi, %rcx",
-        "or %rcx, %rax",
-        ".set memleak_nop10_at, memleak_nop10_at + 8",
-        ".endr",
-        "ret",
-        "memleak_nop10_end:",
-        ".popsection",
-        options(att_syntax)
-    );
-
-    unsafe extern "C" {
-        #[link_name = "memleak_nop10_function"]
-        static FUNCTION: u8;
-        #[link_name = "memleak_nop10_instruction"]
-        static INSTRUCTION: u8;
-        #[link_name = "memleak_nop10_end"]
-        static END: u8;
-    }
-
-    /// Any number that is not in memory by chance.
-    const NUMBER: u64 = 0x5bd1_e995_9e37_79b9;
-    /// Hits after which the kernel has replaced the instruction, if it ever does.
-    const HITS: usize = 4;
-
-    /// Tries a probe on `instruction`, one that does nothing, in a helper process.
-    pub(super) fn of(instruction: &[u8]) -> Outcome {
-        let Ok((mut from, mut to)) = io::pipe() else {
-            return Outcome::Trap;
-        };
-        let helper = helper::start(|| {
-            let outcome = attempt(instruction).unwrap_or(Outcome::Trap);
-            _ = to.write_all(&[outcome as u8]);
-        });
-        drop(to);
-        let Some(helper) = helper else {
-            return Outcome::Trap;
-        };
-        let mut said = [0];
-        let is_said = from.read_exact(&mut said).is_ok();
-        _ = waitpid(helper, None);
-        match said {
-            // It was killed, as the program would have been.
-            _ if !is_said => Outcome::Harmful,
-            [said] if said == Outcome::Call as u8 => Outcome::Call,
-            [said] if said == Outcome::Harmful as u8 => Outcome::Harmful,
-            _ => Outcome::Trap,
-        }
-    }
-
-    /// In the helper. The program does what it does under memleak: it is probed alone and among all processes, forks, goes on without the
-    /// probe, and is probed again.
-    fn attempt(instruction: &[u8]) -> io::Result<Outcome> {
-        let code = Code::new(instruction)?;
-        if !code.is_unharmed() {
-            return Err(io::Error::other("the function does not work without a probe"));
-        }
-        for scope in [Scope::Thread(std::process::id()), Scope::Cpu(0)] {
-            let probe = code.probe(scope)?;
-            let is_right = code.is_unharmed();
-            if code.first_bytes() == instruction || code.first_bytes()[0] == BREAKPOINT {
-                return Ok(Outcome::Trap);
-            }
-            if !is_right || !code.is_unharmed_in_a_child() {
-                return Ok(Outcome::Harmful);
-            }
-            drop(probe);
-            if !code.is_unharmed() || !code.is_unharmed_in_a_child() {
-                return Ok(Outcome::Harmful);
-            }
-        }
-        Ok(Outcome::Call)
-    }
-
-    /// Byte of a probe that is hit by a trap.
-    const BREAKPOINT: u8 = 0xcc;
-    const PAGE: usize = 4096;
-
-    /// A copy of the function, in a file that only this process has.
-    struct Code {
-        file: OwnedFd,
-        /// Where the function is mapped.
-        function: extern "C" fn(u64) -> u64,
-        /// Bytes from its beginning to the instruction, and of that.
-        offset: usize,
-        length: usize,
-    }
-
-    impl Code {
-        fn new(instruction: &[u8]) -> io::Result<Self> {
-            let (start, at, end) = (&raw const FUNCTION, &raw const INSTRUCTION, &raw const END);
-            // SAFETY: the labels are of one piece of code, in this order, which nothing writes to.
-            let mut code = unsafe { slice::from_raw_parts(start, end.addr() - start.addr()) }.to_vec();
-            let offset = at.addr() - start.addr();
-            let room = code.get_mut(offset..offset + instruction.len());
-            room.ok_or(io::ErrorKind::InvalidInput)?
-                .copy_from_slice(instruction);
-            code.resize(PAGE, BREAKPOINT);
-            let file = memfd_create("memleak probes this", MFdFlags::MFD_CLOEXEC)?;
-            File::from(file.try_clone()?).write_all(&code)?;
-            let length = NonZeroUsize::new(PAGE).ok_or(io::ErrorKind::InvalidInput)?;
-            let protection = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
-            // SAFETY: a new mapping, which is never removed and of a file that is not written to any more.
-            let mapped = unsafe { mmap(None, length, protection, MapFlags::MAP_PRIVATE, &file, 0) }?;
-            // SAFETY: the code is a function of this type, and needs nothing outside of itself.
-            let function =
-                unsafe { mem::transmute::<*mut libc::c_void, extern "C" fn(u64) -> u64>(mapped.as_ptr()) };
-            Ok(Self {
-                file,
-                function,
-                offset,
-                length: instruction.len(),
-            })
-        }
-
-        /// The instruction as it is in memory.
-        fn first_bytes(&self) -> Vec<u8> {
-            let at = (self.function as *const u8).wrapping_add(self.offset);
-            // SAFETY: within the page, which only the kernel changes; what it writes is read anew, as it is not known here.
-            (0..self.length)
-                .map(|index| unsafe { ptr::read_volatile(at.wrapping_add(index)) })
-                .collect()
-        }
-
-        /// True if calls change nothing that is not theirs.
-        fn is_unharmed(&self) -> bool {
-            (0..HITS).all(|_| (self.function)(NUMBER) == 0)
-        }
-
-        /// True if that holds in a forked child, which begins with the code as it is now.
-        fn is_unharmed_in_a_child(&self) -> bool {
-            // SAFETY: this process has one thread.
-            match unsafe { fork() } {
-                Ok(ForkResult::Child) => {
-                    // It may be killed: nobody is to read of it.
-                    _ = prctl::set_dumpable(false);
-                    let status = i32::from(!self.is_unharmed());
-                    // SAFETY: exits the process.
-                    unsafe { libc::_exit(status) }
-                }
-                Ok(ForkResult::Parent { child }) => {
-                    matches!(waitpid(child, None), Ok(WaitStatus::Exited(_, 0)))
-                }
-                Err(_) => false,
-            }
-        }
-
-        /// Probes the instruction, until the event is closed.
-        fn probe(&self, scope: Scope) -> io::Result<OwnedFd> {
-            let kind = fs::read_to_string("/sys/bus/event_source/devices/uprobe/type")?;
-            let path = std::ffi::CString::new(format!("/proc/self/fd/{}", self.file.as_raw_fd()))?;
-            let mut event = perf_event_attr {
-                type_: kind.trim().parse().map_err(io::Error::other)?,
-                size: size_of::<perf_event_attr>()
-                    .try_into()
-                    .map_err(io::Error::other)?,
-                ..perf_event_attr::default()
-            };
-            event.__bindgen_anon_3.uprobe_path = path.as_ptr().expose_provenance() as u64;
-            event.__bindgen_anon_4.probe_offset = self.offset as u64;
-            perf_event::open(&event, scope)
-        }
-    }
-
-    #[cfg(test)]
-    mod tests {
-        use nix::unistd::geteuid;
-
-        use super::*;
-        use crate::allocator::{NOP5, NOP10};
-        use crate::bpf::nop10::outcome;
-
-        /// Of the two instructions, the kernel makes a call of one if it has the function for that; of five bytes, it does harm wherever that
-        /// is done.
-        #[test]
-        fn calls_that_do_harm_are_found_as_root() {
-            if !geteuid().is_root() {
-                return;
-            }
-            let symbols = fs::read_to_string("/proc/kallsyms").expect("symbols");
-            let replaces = symbols
-                .lines()
-                .any(|line| line.ends_with(" arch_uprobe_optimize"));
-            let (five, ten) = (of(&NOP5), outcome());
-            println!("@found nop5 {five:?}");
-            println!("@found nop10 {ten:?}");
-            let is_replaced = [five, ten].map(|outcome| outcome != Outcome::Trap);
-            assert_eq!(
-                is_replaced.iter().filter(|is_replaced| **is_replaced).count(),
-                usize::from(replaces)
-            );
-            assert_ne!(five, Outcome::Call);
-        }
-
-        /// The code does what it is said to do: it works without a probe, and tells what was overwritten.
-        #[test]
-        fn what_is_overwritten_is_seen() {
-            for (instruction, is_unharmed) in [
-                (&[0x90][..], true),
-                (&NOP5, true),
-                (&NOP10, true),
-                // push $1; pop %r10
-                (&[0x6a, 0x01, 0x41, 0x5a], false),
-                // movl $1, -128(%rsp)
-                (&[0xc7, 0x44, 0x24, 0x80, 1, 0, 0, 0], false),
-                // xor %eax, %eax; not %rcx; inc %r11
-                (&[0x31, 0xc0], false),
-                (&[0x48, 0xf7, 0xd1], false),
-                (&[0x49, 0xff, 0xc3], false),
-            ] {
-                let code = Code::new(instruction).expect("code");
-                assert_eq!(code.first_bytes(), instruction);
-                assert_eq!(code.is_unharmed(), is_unharmed, "{instruction:x?}");
-            }
-        }
-    }
-}
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests;

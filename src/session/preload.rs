@@ -178,3 +178,41 @@ fn sanitizer(mapped: &[&Module], program: &Module) -> Option<&'static str> {
     });
     found.map(|(_, _, name)| name)
 }
+
+#[cfg(test)]
+mod tests {
+    use object::{Object as _, ObjectSymbol as _};
+    use unwind_tables::elf::ElfView;
+
+    use super::*;
+    use crate::allocator::{NOP10, usdt};
+
+    /// A hit of a probe can be a call: the long `nop` is behind the one that the note names, and not in two pages.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn probes_have_a_long_nop() {
+        let elf = ElfView::parse(LIBRARY).expect("an ELF file");
+        let probes = usdt::probes(LIBRARY, &elf);
+        assert_eq!(probes.len(), 4);
+        for probe in probes {
+            let offset = elf.offset_of(probe.svma).expect("in the file").get();
+            let code = &LIBRARY[usize::try_from(offset).expect("below 4 GiB")..];
+            assert!(code[0] == 0x90 && code[1..].starts_with(&NOP10), "{probe:?}");
+            assert_eq!(probe.svma.get() % 16, 0, "{probe:?}");
+        }
+    }
+
+    /// Instructions of each call are in one line of the cache.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn hot_functions_are_in_one_line_of_the_cache() {
+        let file = object::File::parse(LIBRARY).expect("an ELF file");
+        for name in ["malloc", "free"] {
+            let mut symbols = file.dynamic_symbols();
+            let symbol = symbols
+                .find(|symbol| symbol.name() == Ok(name))
+                .expect("it has it");
+            assert_eq!((symbol.address() % 64, symbol.size()), (0, 64), "{name}");
+        }
+    }
+}

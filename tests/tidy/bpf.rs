@@ -114,6 +114,30 @@ fn callbacks_are_short() {
     );
 }
 
+/// Programs for uprobes can be preempted, and then write to one another's stack, unless each keeps that of its thread.
+#[test]
+fn programs_for_uprobes_use_the_stack_of_their_thread() {
+    let files = sources("bpf", &["c", "h"]);
+    let (mut seen, mut offences) = (0, Vec::new());
+    for file in &files {
+        for probe in ["SEC(\"uprobe", "SEC(\"uretprobe"] {
+            for program in file.text.split(probe).skip(1) {
+                let (name, body) = program.split_once("{\n").expect("a function");
+                let (body, _) = body.split_once("\n}").expect("its end");
+                let first = body.lines().map(str::trim);
+                // Declarations come first.
+                let mut first = first.filter(|line| !line.is_empty() && !line.contains(" = "));
+                seen += 1;
+                if first.next() != Some("use_thread_stack(ctx);") {
+                    offences.push(name.to_owned());
+                }
+            }
+        }
+    }
+    assert!(seen >= 12, "the search finds programs: {seen}");
+    assert_none(&offences, "programs that are to begin with use_thread_stack(ctx)");
+}
+
 /// No function of the kernel's own is called: its form can change with any version, and nothing says so before the verifier does.
 #[test]
 fn no_kfunc_is_called() {

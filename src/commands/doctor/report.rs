@@ -176,7 +176,7 @@ fn log(program: &RefusedProgram, of: &str, out: &mut dyn Write) -> io::Result<()
 
 /// A line of the verifier's without addresses of the kernel's memory, which tell where the kernel is.
 fn without_addresses(line: &str) -> String {
-    /// What all of them begin with, and their length in digits.
+    /// Beginning of all of them, and their length in digits.
     const BEGINNING: &str = "ffff";
     const DIGITS: usize = 16;
     let mut text = String::new();
