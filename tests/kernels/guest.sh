@@ -106,12 +106,13 @@ boot() {
     done >"$root/checks"
     # Settings that are in no one's way who has the capabilities.
     cat >"$root/environment" <<END
-export KERNEL_WAYS=$ways KEPT_PROGRAMS=/programs MEMLEAK_SHORT_LOAD=1 MEMLEAK_TEST_REQUIRE=all $variables
+export KERNEL_WAYS=$ways KEPT_PROGRAMS=/programs MEMLEAK_SHORT_LOAD=1 MEMLEAK_TEST_REQUIRE=all MEMLEAK_TEST_PATIENCE=3 $variables
 echo 3 >/proc/sys/kernel/perf_event_paranoid
 echo 2 >/proc/sys/kernel/unprivileged_bpf_disabled
 END
     (cd "$root" && find . | cpio --quiet -o -H newc) >"$root.cpio"
     rm -f "$work/$name.results"
+    # Preempted wherever that can be, which kernels that are made for servers are not (`preempt=none`): programs for uprobes are, too.
     # Two serial ports: one is the console, results are written to the other. Processors of x86 take turns: where they are
     # emulated by threads, one can keep a breakpoint that another takes back from the kernel's code, as switching BPF
     # statistics does, and the kernel dies of it.
@@ -128,6 +129,6 @@ END
     esac
     timeout --foreground "$most_seconds" "$@" -accel "tcg$turns" -cpu "$processor" -m 3072 -smp 2 -display none -nodefaults -no-reboot \
         -kernel "$work/$kernel/vmlinuz" -initrd "$root.cpio" \
-        -append "console=$console RESULTS=$terminal quiet panic=1 mitigations=off $append" ||
+        -append "console=$console RESULTS=$terminal quiet panic=1 mitigations=off preempt=full $append" ||
         echo "qemu ended with status $?; see $work/$name.console" >>"$work/$name.results"
 }

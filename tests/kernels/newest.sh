@@ -17,8 +17,8 @@ not_tried() {
 for program in /bin/busybox cpio qemu-system-x86_64; do
     command -v "$program" >/dev/null || not_tried "$program is missing: tests/setup.sh kernels newest"
 done
-# Those with which the kernel's verifier, each way to attach, stacks and amounts are seen.
-export CHECKS='^doctor|leaker_by|leaks::every_function$'
+# Those with which the kernel's verifier, each way to attach, stacks, amounts, and more threads than processors are seen.
+export CHECKS='^doctor|leaker_by|leaks::every_function$|stacks_of_all_kinds'
 mkdir -p "$cache" "$target/kernels"
 [ -e "$kept" ] || cp -r "$cache" "$kept"
 status=0
