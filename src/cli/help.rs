@@ -92,6 +92,7 @@ const GROUPS: &[Group] = &[
             flag("command", Environment),
             flag("preload", Environment),
             flag("follow_fork", Trusted),
+            flag("ignore_translators", Trusted),
             flag("max_processes", Trusted),
             flag("mmap", Trusted),
             flag("faults", Trusted),

@@ -222,8 +222,14 @@ pub struct TraceArgs {
     ///
     /// Every process on the machine that allocates by the same files then runs into the probes and takes the time
     /// of a trap for each call.
+    /// Programs that valgrind, rr, qemu-user and the like run are ended by such a probe: where some run, the trace is refused.
     #[arg(long)]
     pub follow_fork: bool,
+    /// Trace although there are processes, executed in translated copies of their code, that probes in all processes would end.
+    ///
+    /// Probes are in all processes with --follow-fork, and if more than 16 are traced.
+    #[arg(long)]
+    pub ignore_translators: bool,
     /// Trace mappings (mmap, mremap, brk) instead of allocator functions.
     ///
     /// Each of these calls takes about 1 µs more; where the kernel does not let its functions be traced, every system call on the
@@ -409,6 +415,7 @@ impl TryFrom<TraceArgs> for Config {
         selected.check_source(of_allocators)?;
         let of_processes = [
             ("--follow-fork", args.follow_fork),
+            ("--ignore-translators", args.ignore_translators),
             ("--table-memory", args.table_memory.is_some()),
             ("--source", selected.source != SourceChoice::Auto),
             ("--max-overhead", selected.max_overhead.is_some()),
@@ -459,6 +466,7 @@ impl TryFrom<TraceArgs> for Config {
             kernel,
             preload,
             follow_fork: args.follow_fork,
+            ignores_translators: args.ignore_translators,
             mmap: args.mmap,
             faults: args.faults,
             allocators: args.allocators.try_into()?,

@@ -33,6 +33,7 @@ pub mod smaps;
 pub(crate) mod stat;
 pub mod timeline;
 pub mod touched;
+pub mod translator;
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -100,6 +101,16 @@ pub enum TargetError {
         "{pid} ({comm}) is a 32-bit program; only 64-bit programs can be unwound, rebuild it as one (on x86-64, with -m64)"
     )]
     ThirtyTwoBit { pid: u32, comm: String },
+    /// A breakpoint in its code would be copied as an instruction of its own.
+    #[error(
+        "{pid} ({comm}) runs under {by}, which executes translated copies of its code: a probe in that would end it; trace it \
+         without {by}"
+    )]
+    Translated {
+        pid: u32,
+        comm: String,
+        by: &'static str,
+    },
     #[error("cannot read /proc/{pid}/{file}: {error}; is /proc mounted?")]
     Proc {
         pid: u32,
@@ -139,6 +150,9 @@ impl Target {
             return Err(TargetError::Zombie { pid, comm });
         }
         let exe = check_program(pid, &comm)?;
+        if let Some(by) = translator::of_process(pid, &exe) {
+            return Err(TargetError::Translated { pid, comm, by });
+        }
         let is_consistent = read_stat(&stat_file).is_ok_and(|later| stat.is_same_program(&later));
         Ok(Self {
             pid,

@@ -37,6 +37,8 @@ pub struct TraceConfig {
     pub preload: bool,
     /// True if child processes are traced too.
     pub follow_fork: bool,
+    /// True if probes may be in all processes though they end some that are executed in translated copies.
+    pub ignores_translators: bool,
     /// Maximum number of processes that are traced at once; by default some more than at the start, if others can come.
     pub max_processes: Option<u32>,
     /// True if mappings are accounted instead of what allocator functions allocate.
@@ -205,6 +207,7 @@ impl TraceConfig {
             program: Vec::new(),
             preload: false,
             follow_fork: false,
+            ignores_translators: false,
             mmap: false,
             faults: false,
             allocators: Selection::default(),

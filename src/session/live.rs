@@ -13,6 +13,7 @@ use anyhow::{Context, bail};
 use super::TraceConfig;
 use super::attachments::Attachments;
 use super::attempts::Attempts;
+use super::bystanders;
 use super::capacity;
 use super::deferred::CodeOverTime;
 use super::faults::PageLedger;
@@ -34,10 +35,6 @@ use crate::bpf::{
 use crate::process::touched::Choice;
 use crate::process::{History, Mappings, Modules, Target};
 use leak_report::render::counted;
-
-/// Maximum number of processes with probes of their own. Each adds some 50 ns to a trap of all others, and takes a tenth of a second to
-/// attach and to detach; but shared probes are a trap for every process that has mapped the same files, traced or not.
-const MAX_PROBED_APART: usize = 16;
 
 /// Maximum pieces of mappings per process: by default the kernel allows 65,530 (vm.max_map_count), but merges
 /// neighbours that are alike. Some 100 MB.
@@ -195,7 +192,7 @@ impl<'obj> Live<'obj> {
             walk: config.walk,
             checks_walks: config.fast_paths.checked,
             follow_fork,
-            shares_probes: follow_fork || prepared.targets.len() > MAX_PROBED_APART,
+            shares_probes: bystanders::share_probes(follow_fork, prepared.targets.len()),
             lists_blocks: config.view.list.is_some(),
             tables: ModuleTables::default(),
             modules: std::mem::take(&mut prepared.modules),

@@ -179,7 +179,7 @@ fn sanitizer(mapped: &[&Module], program: &Module) -> Option<&'static str> {
     found.map(|(_, _, name)| name)
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use object::{Object as _, ObjectSymbol as _};
     use unwind_tables::elf::ElfView;
@@ -188,7 +188,6 @@ mod tests {
     use crate::allocator::{NOP10, usdt};
 
     /// A hit of a probe can be a call: the long `nop` is behind the one that the note names, and not in two pages.
-    #[cfg(target_arch = "x86_64")]
     #[test]
     fn probes_have_a_long_nop() {
         let elf = ElfView::parse(LIBRARY).expect("an ELF file");
@@ -203,7 +202,6 @@ mod tests {
     }
 
     /// Instructions of each call are in one line of the cache.
-    #[cfg(target_arch = "x86_64")]
     #[test]
     fn hot_functions_are_in_one_line_of_the_cache() {
         let file = object::File::parse(LIBRARY).expect("an ELF file");

@@ -6,6 +6,8 @@ use std::path::Path;
 use gimli::Dwarf;
 use object::read::ReadCache;
 use object::{Object, ObjectSection, ObjectSymbol, ReadRef, SectionFlags, SymbolFlags, elf};
+use unwind_tables::addr::Svma;
+use unwind_tables::elf::ElfView;
 
 use super::debug_file::{DebugLinks, SupplementaryLink};
 use super::debug_files::{DebugFile, DebugFiles};
@@ -49,7 +51,7 @@ impl LoadedObject {
             true => None,
             false => files.debug_file(&DebugLinks::of(&own), path),
         };
-        let symbols = symbols(&own, debug.as_ref());
+        let symbols = symbols(&own, debug.as_ref(), function_starts(bytes));
         let loader = LineLoader { files, object: path };
         let lines = match debug {
             _ if has_lines(&own) => Some(loader.load(&own, Content::Memory(bytes), Some(path))),
@@ -171,7 +173,11 @@ impl LineLoader<'_> {
 
 /// Symbols of an object and its debug file; if neither has a `.symtab`, those of the `.gnu_debugdata` that
 /// distributions leave in the object, too.
-fn symbols<'a, R: ReadRef<'a>>(own: &Elf<'a, R>, debug: Option<&DebugFile>) -> SymbolTable {
+fn symbols<'a, R: ReadRef<'a>>(
+    own: &Elf<'a, R>,
+    debug: Option<&DebugFile>,
+    function_starts: impl IntoIterator<Item = u64>,
+) -> SymbolTable {
     let mut raw = code_symbols(own);
     let cache = debug.map(|debug| ReadCache::new(&debug.file));
     let debug = cache.as_ref().and_then(parse_copied);
@@ -187,7 +193,13 @@ fn symbols<'a, R: ReadRef<'a>>(own: &Elf<'a, R>, debug: Option<&DebugFile>) -> S
     if let Some(mini) = &mini {
         raw.extend(code_symbols(mini));
     }
-    SymbolTable::new(raw)
+    SymbolTable::new(raw, function_starts)
+}
+
+/// Addresses at which unwind information says that functions begin.
+fn function_starts(bytes: &[u8]) -> Vec<u64> {
+    let starts = ElfView::parse_any(bytes).map(|view| view.function_starts());
+    starts.unwrap_or_default().into_iter().map(Svma::get).collect()
 }
 
 /// Code symbols of both tables, up to the limits.

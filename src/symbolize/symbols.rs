@@ -1,7 +1,7 @@
 //! Lookup of the function symbol that contains an address. Pure: symbols in, names out.
 //!
-//! A missing name is better than a wrong one: a symbol with a size ends there, and one without ends at the next symbol
-//! or with its section.
+//! A missing name is better than a wrong one: a symbol with a size ends there, and one without ends at the next symbol,
+//! where unwind information begins another function, or with its section.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -57,8 +57,11 @@ struct Entry {
 const MAX_NESTING: usize = 256;
 
 impl SymbolTable {
-    /// Builds the table from `symbols`, in any order.
-    pub(super) fn new<'a>(symbols: impl IntoIterator<Item = RawSymbol<'a>>) -> Self {
+    /// Builds the table from `symbols`, in any order. Functions are known to begin at `function_starts`, in any order, too.
+    pub(super) fn new<'a>(
+        symbols: impl IntoIterator<Item = RawSymbol<'a>>,
+        function_starts: impl IntoIterator<Item = u64>,
+    ) -> Self {
         let symbols = symbols.into_iter().map(without_version).filter(is_named);
         let (mut sized, mut unsized_): (Vec<_>, Vec<_>) = symbols.partition(|symbol| symbol.size > 0);
         sized.sort_by_key(|symbol| (symbol.start, Reverse(symbol.size), preference(symbol)));
@@ -67,6 +70,7 @@ impl SymbolTable {
         unsized_.dedup_by_key(|symbol| symbol.start);
 
         let mut starts: Vec<u64> = sized.iter().chain(&unsized_).map(|symbol| symbol.start).collect();
+        starts.extend(function_starts);
         starts.sort_unstable();
         let next_start = |start| {
             starts
@@ -189,7 +193,13 @@ mod tests {
 
     #[track_caller]
     fn check(symbols: &[RawSymbol<'_>], cases: &[(u64, Option<&str>)]) {
-        let table = SymbolTable::new(symbols.iter().copied());
+        check_beside(symbols, &[], cases);
+    }
+
+    /// With functions that are known by unwind information.
+    #[track_caller]
+    fn check_beside(symbols: &[RawSymbol<'_>], functions: &[u64], cases: &[(u64, Option<&str>)]) {
+        let table = SymbolTable::new(symbols.iter().copied(), functions.iter().copied());
         for &(address, expected) in cases {
             let found = table
                 .find(address)
@@ -230,6 +240,20 @@ mod tests {
             (0x2000, None),
         ];
         check(&symbols, &cases);
+    }
+
+    /// A function that only unwind information knows has no name, and not that of a symbol without size before it.
+    #[test]
+    fn symbols_without_size_end_where_functions_begin() {
+        let symbols = [symbol("assembly", 0x1000, 0), symbol("sized", 0x1100, 0x100)];
+        let cases = [
+            (0x1002, Some("assembly")),
+            (0x100f, Some("assembly")),
+            (0x1010, None),
+            (0x1090, None),
+            (0x1150, Some("sized")),
+        ];
+        check_beside(&symbols, &[0x1000, 0x1040, 0x1010, 0x1140], &cases);
     }
 
     /// The innermost of nested symbols names an address; around it, the outer one does.

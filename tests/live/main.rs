@@ -42,6 +42,7 @@ mod start;
 mod target;
 mod targets;
 mod top;
+mod translated;
 mod triggers;
 mod verdict;
 mod view;

@@ -121,10 +121,20 @@ fn check_chains(test: &str, command: &mut Command) {
     }
     assert!(expected.len() > 400, "{}", expected.len());
     let found = by_functions(&report);
+    let others: Vec<_> = found
+        .keys()
+        .filter(|chain| !expected.contains_key(*chain))
+        .collect();
     for (chain, amount) in &expected {
-        assert_eq!(found.get(chain), Some(amount), "{chain:#?}");
+        assert_eq!(
+            found.get(chain),
+            Some(amount),
+            "{chain:?}; not expected: {others:?}; {:?}; {:?}",
+            report.lost,
+            report.unwinding
+        );
     }
-    assert_eq!(found.len(), expected.len());
+    assert_eq!(others, Vec::<&Vec<Function>>::new());
     report.stacks.iter().for_each(check_places);
     let python = report.unwinding.python;
     assert_eq!(

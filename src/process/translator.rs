@@ -1,0 +1,145 @@
+//! Programs that execute another program's code in copies that they have translated: valgrind, rr, qemu-user and others. A probe is a
+//! breakpoint in the original, which such a program copies as if it were an instruction of the process's own: the process then
+//! ends by SIGTRAP there.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::maps::{self, MapsName};
+
+/// A running translator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Translated {
+    pub pid: u32,
+    pub comm: String,
+    /// Name of what translates it.
+    pub by: &'static str,
+}
+
+/// Beginnings of the file names of libraries by which processes are translated that have a program of their own.
+const LIBRARIES: [(&str, &str); 7] = [
+    ("vgpreload_", "valgrind"),
+    ("librrpreload", "rr"),
+    ("librrpage", "rr"),
+    ("libdynamorio.so", "DynamoRIO"),
+    ("libdyninstAPI_RT", "Dyninst"),
+    ("pinbin", "Pin"),
+    ("frida-agent", "Frida"),
+];
+
+/// File names of programs that run another one.
+const PROGRAMS: [(&str, &str); 7] = [
+    ("box64", "box64"),
+    ("box86", "box86"),
+    ("FEXInterpreter", "FEX"),
+    ("FEXLoader", "FEX"),
+    ("FEX", "FEX"),
+    ("rosetta", "Rosetta"),
+    ("blink", "blink"),
+];
+
+/// Programs of QEMU's that are no emulators of a process, by what follows `qemu-`.
+const OTHERS_OF_QEMU: [&str; 9] = [
+    "system", "img", "nbd", "io", "ga", "pr", "storage", "bridge", "edid",
+];
+
+/// Name of what translates a process, by its executable and the files that it maps; `None` if nothing does.
+pub(super) fn of<'a>(exe: &Path, mapped: impl IntoIterator<Item = &'a Path>) -> Option<&'static str> {
+    of_program(exe).or_else(|| mapped.into_iter().find_map(of_library))
+}
+
+fn of_program(exe: &Path) -> Option<&'static str> {
+    let name = exe.file_name()?.to_str()?;
+    // As in /usr/libexec/valgrind/memcheck-amd64-linux.
+    let directory = exe.parent().and_then(Path::file_name);
+    if directory.is_some_and(|directory| directory == "valgrind") && name.ends_with("-linux") {
+        return Some("valgrind");
+    }
+    if let Some(machine) = name.strip_prefix("qemu-") {
+        let is_other = OTHERS_OF_QEMU.iter().any(|other| {
+            machine
+                .strip_prefix(other)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+        });
+        return (!is_other).then_some("qemu-user");
+    }
+    PROGRAMS
+        .iter()
+        .find(|(known, _)| *known == name)
+        .map(|&(_, by)| by)
+}
+
+fn of_library(path: &Path) -> Option<&'static str> {
+    // An anonymous file is /memfd:NAME.
+    let name = path.file_name()?.to_str()?;
+    let name = name.strip_prefix("memfd:").unwrap_or(name);
+    LIBRARIES
+        .iter()
+        .find(|(beginning, _)| name.starts_with(beginning))
+        .map(|&(_, by)| by)
+}
+
+/// Name of what translates process `pid`, whose executable is `exe`.
+pub(super) fn of_process(pid: u32, exe: &Path) -> Option<&'static str> {
+    let text = super::read_maps(pid).unwrap_or_default();
+    let files = maps::parse(&text).filter_map(|entry| match entry.ok()?.name {
+        MapsName::File { path, .. } => Some(path),
+        _ => None,
+    });
+    let files: Vec<PathBuf> = files.collect();
+    of(exe, files.iter().map(PathBuf::as_path))
+}
+
+/// All that run here and can be looked at.
+pub fn running() -> Vec<Translated> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let found = pids.filter_map(|pid: u32| {
+        let exe = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+        let by = of_process(pid, &exe)?;
+        let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        Some(Translated {
+            pid,
+            comm: comm.trim_end().to_owned(),
+            by,
+        })
+    });
+    found.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each is known by its executable or a library of its own; what only has such a name within another is not one.
+    #[test]
+    fn translators() {
+        let by = |exe: &str, mapped: &[&str]| of(Path::new(exe), mapped.iter().map(Path::new));
+        for (exe, mapped, expected) in [
+            ("/usr/libexec/valgrind/memcheck-amd64-linux", &[][..], "valgrind"),
+            ("/opt/vg/lib/valgrind/none-arm64-linux", &[], "valgrind"),
+            ("/usr/bin/qemu-aarch64-static", &[], "qemu-user"),
+            ("/usr/bin/qemu-x86_64", &[], "qemu-user"),
+            ("/usr/local/bin/box64", &[], "box64"),
+            ("/mnt/rosetta", &[], "Rosetta"),
+            (
+                "/home/x/app",
+                &["/opt/dr/lib64/release/libdynamorio.so.11.0"],
+                "DynamoRIO",
+            ),
+            ("/home/x/app", &["/usr/lib/rr/librrpreload.so"], "rr"),
+            ("/home/x/app", &["/memfd:frida-agent-64.so"], "Frida"),
+        ] {
+            assert_eq!(by(exe, mapped), Some(expected), "{exe} {mapped:?}");
+        }
+        for (exe, mapped) in [
+            ("/usr/bin/valgrind.bin", &[][..]),
+            ("/home/x/valgrind/server", &["/usr/lib/libc.so.6"]),
+            ("/usr/bin/qemu-system-x86_64", &[]),
+            ("/usr/bin/qemu-img", &[]),
+            ("/usr/bin/python3", &["/usr/lib/my-libdynamorio.so"]),
+        ] {
+            assert_eq!(by(exe, mapped), None, "{exe} {mapped:?}");
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Processes whose code is executed in translated copies, as by valgrind: no probe is put where it would end one, and what is refused for
+//! that says so.
+
+use std::process::{Command, Output};
+
+use crate::common::exclusion::alone;
+use crate::common::memleak::Memleak;
+use crate::common::program::{PATIENCE, Program, compile, directory, stock};
+
+/// A program that says when it is ready, and allocates for the first time after that by each function.
+fn translated(test: &str) -> Program {
+    let program = compile(&directory(test), "amounts/plain.c", &["-O1"]);
+    let mut command = Command::new(stock("/usr/bin/valgrind", "valgrind"));
+    let program = Program::spawn(command.args(["-q", "--tool=none"]).arg(program).arg("10"));
+    program.expect("ready");
+    program
+}
+
+fn memleak(arguments: &[&str]) -> Output {
+    assert_cmd::Command::new(env!("CARGO_BIN_EXE_memleak"))
+        .args(arguments)
+        .timeout(*PATIENCE)
+        .output()
+        .expect("it ends by itself")
+}
+
+/// The only line of its messages.
+#[track_caller]
+fn refusal(output: &Output) -> String {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(
+        (output.status.code(), errors.lines().count()),
+        (Some(2), 1),
+        "{output:?}"
+    );
+    errors.trim_end().to_owned()
+}
+
+/// A process under valgrind is refused in one line, by traces and by the doctor, and goes on to its end.
+#[test]
+fn under_valgrind() {
+    let _alone = alone();
+    let mut program = translated("translated-target");
+    let pid = program.pid().to_string();
+    let refused = refusal(&memleak(&["-p", &pid, "1", "1"]));
+    assert!(refused.contains("runs under valgrind"), "{refused}");
+    let doctor = memleak(&["doctor", "-p", &pid]);
+    let said = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert!(
+        doctor.status.code() == Some(2) && said.contains("runs under valgrind"),
+        "{doctor:?}"
+    );
+    program.step("done");
+    program.send_line("");
+    assert!(program.end().success());
+}
+
+/// Probes that are in all processes are refused while such a program runs, whose they would end; it is named.
+#[test]
+fn beside_valgrind() {
+    let _alone = alone();
+    let mut bystander = translated("translated-bystander");
+    let target = compile(&directory("translated-beside"), "amounts/plain.c", &["-O1"]);
+    let mut target = Program::start(&target, &["10"]);
+    target.expect("ready");
+    let pid = target.pid().to_string();
+    let refused = refusal(&memleak(&["--follow-fork", "-p", &pid, "1", "1"]));
+    let named = format!("{} (none-amd64-linu, by valgrind)", bystander.pid());
+    assert!(
+        refused.contains(&named) && refused.contains("--ignore-translators"),
+        "{refused}"
+    );
+    // Probes in the traced process alone do it no harm.
+    let memleak = Memleak::attach(target.pid(), &[]);
+    target.step("done");
+    bystander.step("done");
+    let report = memleak.finish();
+    assert!(report.allocated.blocks >= 10, "{:?}", report.allocated);
+    for program in [&mut bystander, &mut target] {
+        program.send_line("");
+        assert!(program.end().success());
+    }
+}
