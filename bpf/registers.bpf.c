@@ -134,9 +134,10 @@ static __always_inline u64 robust_list(void *task)
 	return 0;
 }
 
+/* One byte since 7.2: read as what it is, not with its neighbours. */
 static __always_inline bool is_on_cpu(struct task_struct___registers *task)
 {
-	return bpf_core_field_exists(task->on_cpu) && BPF_CORE_READ(task, on_cpu);
+	return bpf_core_field_exists(task->on_cpu) && BPF_CORE_READ_BITFIELD_PROBED(task, on_cpu);
 }
 
 /* Counts the times that the task was taken off a CPU: equal before and after, it did not run in between. */

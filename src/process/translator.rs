@@ -84,7 +84,7 @@ pub(super) fn of_process(pid: u32, exe: &Path) -> Option<&'static str> {
     let text = super::read_maps(pid).unwrap_or_default();
     let files = maps::parse(&text).filter_map(|entry| match entry.ok()?.name {
         MapsName::File { path, .. } => Some(path),
-        _ => None,
+        MapsName::Anonymous | MapsName::Special(_) => None,
     });
     let files: Vec<PathBuf> = files.collect();
     of(exe, files.iter().map(PathBuf::as_path))

@@ -75,6 +75,7 @@ fn blocks(report: &Report) -> u64 {
 
 /// Nothing is refused: by each way to attach, a trace begins soon, also by a slow verifier on a slow machine, which a refused try adds to.
 #[test]
+#[allow(clippy::print_stdout, reason = "what tests/kernels.sh shows")]
 fn traces_begin_soon() {
     for way in attach_paths() {
         let program = start("soon");

@@ -9,6 +9,7 @@ use crate::allocator::{NOP5, NOP10};
 /// The kernel makes a call of one of the two instructions if it has the function for that; of five bytes, it does harm wherever that
 /// is done.
 #[test]
+#[allow(clippy::print_stdout, reason = "what tests/kernels.sh shows")]
 fn calls_that_do_harm_are_found_as_root() {
     if !geteuid().is_root() {
         return;
