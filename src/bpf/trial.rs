@@ -16,7 +16,7 @@ use super::{Kernel, Storage, fdinfo};
 /// Time spent on refused programs after which no others are tried.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Trials of several objects, which share [`PATIENCE`].
+/// Trials of several objects, which share the time that is spent on refused programs.
 #[derive(Debug)]
 pub struct Trials<'a> {
     broken: &'a [String],
