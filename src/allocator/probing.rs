@@ -49,7 +49,7 @@ pub enum Unprobeable {
     /// line.
     ///
     /// Linux 6.18 replaces a probed `nop` of five bytes by a call into a page that it maps for that, which a forked child does
-    /// not have: the child ends by SIGSEGV at that instruction (`docs/decisions/0012-probes-on-long-nops.md`).
+    /// not have: the child ends by SIGSEGV at that instruction (`docs/decisions/0016-probes-on-long-nops.md`).
     #[error("the kernel would mistake it for another instruction and break the program")]
     Mistaken,
 }

@@ -11,6 +11,7 @@ use unwind_tables::addr::FileOffset;
 
 use super::attach_helper::{self, Refusal};
 use super::load::AttachPath;
+use super::nop10;
 use super::skeleton::MemleakProgs;
 use super::skeleton::types::{cookie_shift, role};
 use super::usdt::UsdtProbe;
@@ -323,11 +324,12 @@ impl<'a> Place<'a> {
     fn usdt(probe: &'a UsdtProbe) -> Self {
         let (function, site) = (u64::from(probe.function), u64::from(probe.site));
         let distance = probe.distance.map_or(0, |distance| u64::from(distance.ilog2()));
+        let nop10 = probe.nop10.filter(|_| nop10::outcome() == nop10::Outcome::Call);
         Self {
             path: &probe.path,
             file: &probe.file,
             name: &probe.name,
-            offset: probe.offset,
+            offset: nop10.unwrap_or(probe.offset),
             semaphore: probe.semaphore.unwrap_or(FileOffset::new(0)),
             cookie: function << cookie_shift::COOKIE_FUNCTION.0
                 | distance << cookie_shift::COOKIE_DISTANCE.0

@@ -2,8 +2,8 @@
 //!
 //! Linux 6.18 on x86-64 began to replace a probed `nop` by a call into a page that it maps for that, which costs half of what a trap
 //! does. At first that call overwrote the red zone, and forked children lacked the page
-//! (`docs/decisions/0012-probes-on-long-nops.md`). A version does not tell whether both are mended. It is tried instead: in a
-//! process of its own, in code that nobody else has.
+//! (`docs/decisions/0016-probes-on-long-nops.md`). A version does not tell whether both are mended. It is tried instead:
+//! a helper process probes code that no other process has mapped.
 
 use std::sync::OnceLock;
 

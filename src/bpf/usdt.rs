@@ -21,6 +21,8 @@ pub struct UsdtProbe {
     pub file: String,
     /// Position of the instruction.
     pub offset: FileOffset,
+    /// Position of a [`NOP10`](crate::allocator::NOP10) that can be probed in its place.
+    pub nop10: Option<FileOffset>,
     /// Position of the counter of those who are attached, if there is one.
     pub semaphore: Option<FileOffset>,
     /// Index into the caller's function table.

@@ -2,10 +2,10 @@
 //! breakpoint in the original, which such a program copies as if it were an instruction of the process's own: the process then
 //! ends by SIGTRAP there.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::maps::{self, MapsName};
+use super::maps::MapsName;
+use super::select::candidate::Candidate;
 
 /// A running translator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,8 +44,8 @@ const OTHERS_OF_QEMU: [&str; 9] = [
 ];
 
 /// Name of what translates a process, by its executable and the files that it maps; `None` if nothing does.
-pub(super) fn of<'a>(exe: &Path, mapped: impl IntoIterator<Item = &'a Path>) -> Option<&'static str> {
-    of_program(exe).or_else(|| mapped.into_iter().find_map(of_library))
+fn of<P: AsRef<Path>>(exe: &Path, mapped: impl IntoIterator<Item = P>) -> Option<&'static str> {
+    of_program(exe).or_else(|| mapped.into_iter().find_map(|path| of_library(path.as_ref())))
 }
 
 fn of_program(exe: &Path) -> Option<&'static str> {
@@ -81,26 +81,22 @@ fn of_library(path: &Path) -> Option<&'static str> {
 
 /// Name of what translates process `pid`, whose executable is `exe`.
 pub(super) fn of_process(pid: u32, exe: &Path) -> Option<&'static str> {
-    let text = super::read_maps(pid).unwrap_or_default();
-    let files = maps::parse(&text).filter_map(|entry| match entry.ok()?.name {
+    let mappings = super::maps_of(pid).unwrap_or_default();
+    let files = mappings.into_iter().filter_map(|entry| match entry.name {
         MapsName::File { path, .. } => Some(path),
         MapsName::Anonymous | MapsName::Special(_) => None,
     });
-    let files: Vec<PathBuf> = files.collect();
-    of(exe, files.iter().map(PathBuf::as_path))
+    of(exe, files)
 }
 
 /// All that run here and can be looked at.
 pub fn running() -> Vec<Translated> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let found = pids.filter_map(|pid: u32| {
-        let exe = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
-        let by = of_process(pid, &exe)?;
-        let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let processes = Candidate::all(Path::new("/proc"), std::process::id()).unwrap_or_default();
+    let found = processes.into_iter().filter_map(|process| {
+        let by = of_process(process.pid, &process.exe()?)?;
         Some(Translated {
-            pid,
-            comm: comm.trim_end().to_owned(),
+            pid: process.pid,
+            comm: process.stat.comm,
             by,
         })
     });

@@ -11,7 +11,7 @@ use crate::allocator::{
 };
 use crate::allocator::{SiteCost, SizeAt, UsdtSite};
 use crate::bpf::overhead::SlowShares;
-use crate::bpf::{CallEnd, Cookie, Probe, ProbeRole, UsdtProbe, nop10};
+use crate::bpf::{CallEnd, Cookie, Probe, ProbeRole, UsdtProbe};
 use crate::process::{Module, ModuleId, Modules};
 
 /// Probes in the functions of allocators, or USDT probes by which processes announce blocks.
@@ -368,7 +368,8 @@ fn usdt_probe(site: &UsdtSite, places: u32, modules: &Modules) -> Option<UsdtPro
     Some(UsdtProbe {
         path: module.probe_path()?,
         file: file_name(module),
-        offset: quick_offset(site).unwrap_or(site.offset),
+        offset: site.offset,
+        nop10: site.nop10,
         semaphore: site.semaphore,
         function: u8::try_from(site.number).ok()?,
         frees: site.function.role == Role::Free,
@@ -377,11 +378,6 @@ fn usdt_probe(site: &UsdtSite, places: u32, modules: &Modules) -> Option<UsdtPro
         distance: site.distance,
         name: site.function.name.to_string(),
     })
-}
-
-/// The place where a hit of the probe is a call and not a trap, if it has one, and the kernel does no harm by it.
-fn quick_offset(site: &UsdtSite) -> Option<FileOffset> {
-    site.nop10.filter(|_| nop10::outcome() == nop10::Outcome::Call)
 }
 
 /// Name of a module's file for messages.

@@ -149,7 +149,7 @@ impl Code {
         File::from(file.try_clone()?).write_all(&code)?;
         let length = NonZeroUsize::new(PAGE).ok_or(io::ErrorKind::InvalidInput)?;
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
-        // SAFETY: a new mapping, which is never removed and of a file that is not written to any more.
+        // SAFETY: the mapping is new and is never removed; its file is not changed after this.
         let mapped = unsafe { mmap(None, length, protection, MapFlags::MAP_PRIVATE, &file, 0) }?;
         // SAFETY: the code is a function of this type, and needs nothing outside of itself.
         let function =
@@ -181,7 +181,7 @@ impl Code {
         // SAFETY: this process has one thread.
         match unsafe { fork() } {
             Ok(ForkResult::Child) => {
-                // It may be killed: nobody is to read of it.
+                // The kernel may kill it here: no core dump, then.
                 _ = prctl::set_dumpable(false);
                 let status = i32::from(!self.is_unharmed());
                 // SAFETY: exits the process.

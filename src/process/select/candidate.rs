@@ -18,15 +18,15 @@ const MAX_WORDS: u64 = 16 << 10;
 
 /// A process that can be selected: a program's, which runs.
 #[derive(Debug)]
-pub(super) struct Candidate {
-    pub(super) pid: u32,
-    pub(super) stat: Stat,
+pub(in crate::process) struct Candidate {
+    pub(in crate::process) pid: u32,
+    pub(in crate::process) stat: Stat,
     directory: PathBuf,
 }
 
 impl Candidate {
     /// All processes of a directory such as `/proc`, ascending, but for `own`, kernel threads, and those that have ended.
-    pub(super) fn all(proc: &Path, own: u32) -> io::Result<Vec<Self>> {
+    pub(in crate::process) fn all(proc: &Path, own: u32) -> io::Result<Vec<Self>> {
         let names = fs::read_dir(proc)?.flatten();
         let pids = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         let mut pids: Vec<u32> = pids.filter(|&pid| pid != own).collect();
@@ -42,7 +42,7 @@ impl Candidate {
     }
 
     /// Path of the executable; `None` if reading it is not permitted.
-    pub(super) fn exe(&self) -> Option<PathBuf> {
+    pub(in crate::process) fn exe(&self) -> Option<PathBuf> {
         fs::read_link(self.directory.join("exe")).ok()
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Reads `/proc` and runtimes' files. A [`Selection`] is asked for what matches now, and can be asked again.
 
-mod candidate;
+pub(super) mod candidate;
 mod cgroup;
 mod container;
 mod limit;
