@@ -51,7 +51,7 @@ impl LoadedObject {
             true => None,
             false => files.debug_file(&DebugLinks::of(&own), path),
         };
-        let symbols = symbols(&own, debug.as_ref(), function_starts(bytes));
+        let symbols = symbols(&own, debug.as_ref(), function_after(bytes));
         let loader = LineLoader { files, object: path };
         let lines = match debug {
             _ if has_lines(&own) => Some(loader.load(&own, Content::Memory(bytes), Some(path))),
@@ -176,7 +176,7 @@ impl LineLoader<'_> {
 fn symbols<'a, R: ReadRef<'a>>(
     own: &Elf<'a, R>,
     debug: Option<&DebugFile>,
-    function_starts: impl IntoIterator<Item = u64>,
+    function_after: impl Fn(u64) -> Option<u64>,
 ) -> SymbolTable {
     let mut raw = code_symbols(own);
     let cache = debug.map(|debug| ReadCache::new(&debug.file));
@@ -193,13 +193,16 @@ fn symbols<'a, R: ReadRef<'a>>(
     if let Some(mini) = &mini {
         raw.extend(code_symbols(mini));
     }
-    SymbolTable::new(raw, function_starts)
+    SymbolTable::new(raw, function_after)
 }
 
-/// Addresses at which unwind information says that functions begin.
-fn function_starts(bytes: &[u8]) -> Vec<u64> {
-    let starts = ElfView::parse_any(bytes).map(|view| view.function_starts());
-    starts.unwrap_or_default().into_iter().map(Svma::get).collect()
+/// The first address after another at which unwind information says that a function begins.
+fn function_after(bytes: &[u8]) -> impl Fn(u64) -> Option<u64> {
+    let view = ElfView::parse_any(bytes).ok();
+    move |address| {
+        let start = view.as_ref()?.function_start_after(Svma::new(address))?;
+        Some(start.get())
+    }
 }
 
 /// Code symbols of both tables, up to the limits.

@@ -57,10 +57,11 @@ struct Entry {
 const MAX_NESTING: usize = 256;
 
 impl SymbolTable {
-    /// Builds the table from `symbols`, in any order. Functions are known to begin at `function_starts`, in any order, too.
+    /// Builds the table from `symbols`, in any order. `function_after` is the first start of a function after an address, as far as
+    /// it is known without symbols.
     pub(super) fn new<'a>(
         symbols: impl IntoIterator<Item = RawSymbol<'a>>,
-        function_starts: impl IntoIterator<Item = u64>,
+        function_after: impl Fn(u64) -> Option<u64>,
     ) -> Self {
         let symbols = symbols.into_iter().map(without_version).filter(is_named);
         let (mut sized, mut unsized_): (Vec<_>, Vec<_>) = symbols.partition(|symbol| symbol.size > 0);
@@ -70,7 +71,6 @@ impl SymbolTable {
         unsized_.dedup_by_key(|symbol| symbol.start);
 
         let mut starts: Vec<u64> = sized.iter().chain(&unsized_).map(|symbol| symbol.start).collect();
-        starts.extend(function_starts);
         starts.sort_unstable();
         let next_start = |start| {
             starts
@@ -78,9 +78,10 @@ impl SymbolTable {
                 .copied()
         };
         let unsized_end = |symbol: &RawSymbol<'_>| {
-            next_start(symbol.start)
-                .unwrap_or(u64::MAX)
-                .min(symbol.section_end)
+            [next_start(symbol.start), function_after(symbol.start)]
+                .into_iter()
+                .flatten()
+                .fold(symbol.section_end, u64::min)
         };
 
         let mut table = Self::default();
@@ -199,7 +200,9 @@ mod tests {
     /// With functions that are known by unwind information.
     #[track_caller]
     fn check_beside(symbols: &[RawSymbol<'_>], functions: &[u64], cases: &[(u64, Option<&str>)]) {
-        let table = SymbolTable::new(symbols.iter().copied(), functions.iter().copied());
+        let table = SymbolTable::new(symbols.iter().copied(), |address| {
+            functions.iter().copied().find(|&start| start > address)
+        });
         for &(address, expected) in cases {
             let found = table
                 .find(address)

@@ -312,6 +312,11 @@ impl<'a> ElfView<'a> {
         header.map_or_else(Vec::new, |header| header.function_starts())
     }
 
+    /// The first of [`Self::function_starts`] after an address, as far as they ascend; the table is not read whole.
+    pub fn function_start_after(&self, address: Svma) -> Option<Svma> {
+        self.eh_frame_header()?.function_start_after(address)
+    }
+
     fn eh_frame_header(&self) -> Option<EhFrameHeader<'a>> {
         let svma = self.eh_frame_hdr?;
         EhFrameHeader::parse(self.loaded_from(svma)?, svma)

@@ -97,4 +97,42 @@ impl<'a> EhFrameHeader<'a> {
         let starts = entries.map_while(|entry| entry.ok()?.0.direct().ok());
         starts.map(Svma::new).collect()
     }
+
+    /// Where the first function starts that starts after an address, of those that are ascending and can be read.
+    pub(crate) fn function_start_after(&self, address: Svma) -> Option<Svma> {
+        let table = self.header.table()?;
+        let start = |at| {
+            let entry = table.iter(&self.bases).nth(at).ok()??;
+            entry.0.direct().ok().map(Svma::new)
+        };
+        let (mut low, mut high) = (0, table.iter(&self.bases).size_hint().0.min(MAX_FUNCTIONS));
+        let mut after = None;
+        while low < high {
+            let middle = low.midpoint(high);
+            match start(middle) {
+                Some(start) if start <= address => low = middle + 1,
+                start => (high, after) = (middle, start),
+            }
+        }
+        after
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::elf::ElfView;
+
+    /// The search for the function that starts next finds what reading the whole table finds.
+    #[test]
+    fn functions_start_after_addresses() {
+        let own = std::fs::read(std::env::current_exe().expect("a file")).expect("our own file");
+        let view = ElfView::parse_any(&own).expect("an ELF file");
+        let starts = view.function_starts();
+        assert!(starts.len() > 1000 && starts.is_sorted());
+        for (&start, next) in starts.iter().zip(starts.iter().skip(1).map(Some).chain([None])) {
+            assert_eq!(view.function_start_after(start), next.copied());
+        }
+        assert_eq!(view.function_start_after(Svma::new(0)), starts.first().copied());
+    }
 }
