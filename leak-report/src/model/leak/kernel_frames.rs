@@ -94,8 +94,8 @@ impl From<KernelAllocator> for Kind {
     }
 }
 
-/// Prefixes of the BPF programs and the tracepoint that recorded the stack.
-const TRACING: [&str; 7] = [
+/// Prefixes of the BPF programs and the tracepoint that recorded the stack, whose inline functions some compilers keep.
+const TRACING: [&str; 12] = [
     "bpf_prog_",
     "bpf_trampoline_",
     "bpf_trace_run",
@@ -103,6 +103,11 @@ const TRACING: [&str; 7] = [
     "__traceiter_",
     "bpf_get_stack",
     "ftrace_trampoline",
+    "__do_trace_",
+    "trace_kmalloc",
+    "trace_kmem_cache_alloc",
+    "trace_mm_page_alloc",
+    "trace_percpu_alloc",
 ];
 
 /// Function prefixes of the page allocator.
@@ -214,6 +219,13 @@ mod tests {
                 "bpf_prog_1 bpf_trace_run6 __traceiter_kmalloc __kmalloc_cache_noprof do_eventfd",
                 false,
                 "do_eventfd",
+                Kind::Kmalloc,
+            ),
+            (
+                Kmalloc,
+                "bpf_prog_1 bpf_trace_run6 __traceiter_kmalloc __do_trace_kmalloc trace_kmalloc __kmalloc_node_noprof load_msg",
+                false,
+                "load_msg",
                 Kind::Kmalloc,
             ),
             (
