@@ -20,6 +20,8 @@ const volatile bool walk_memo = true;
 const volatile bool check_walks = false;
 /* Trace the children of traced processes too (--follow-fork). */
 const volatile bool follow_fork = false;
+/* Some calls can end on another thread than they began on, see calls/moving.h. */
+const volatile bool calls_move = false;
 /* Trace page faults (--faults): mapping calls only tell what becomes of pages. */
 const volatile bool traces_faults = false;
 /* Note which memory blocks are freed from (--verdict), see process/freed.h: every block is recorded. */

@@ -101,6 +101,15 @@ struct {
 	__type(value, struct thread);
 } threads SEC(".maps");
 
+/* Calls that can end on another thread; see calls/moving.h. Written and read by probes. Not preallocated. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct call_key);
+	__type(value, struct call);
+	__uint(max_entries, 16384);
+} moving_calls SEC(".maps");
+
 /* Stacks that the kernel's own frame-pointer walk stores. Created for benchmarks only. */
 struct {
 	__uint(type, BPF_MAP_TYPE_STACK_TRACE);

@@ -271,13 +271,13 @@ enum role {
  *    bit 0..7       8..11   12..15      16..19        20..23         24..27        28                       29
  *    function       role    size arg    count arg     pointer arg    result arg    returns seen by `ret`    leaf
  *
- *    bit 30         32..63
- *    at a `ret`     module
+ *    bit 30         31         32..63
+ *    at a `ret`     can move   module
  *
  * The size is the product of size and count; the pointer is the block to free or resize; the result argument points to
  * where the block's address is stored on success (status 0), if it is not returned. A leaf calls no other probed function
- * of its module: calls within it can be distinguished from later ones without a probe at its return. A probe at a `ret` has
- * only that bit. A USDT probe has the binary logarithm of its distance, 0 if that is not known, in bits 12..16.
+ * of its module: calls within it can be distinguished from later ones without a probe at its return. A call that can move can end
+ * on another thread. A probe at a `ret` has only that bit. A USDT probe has the binary logarithm of its distance, 0 if that is not known, in bits 12..16.
  */
 enum cookie_shift {
 	COOKIE_FUNCTION = 0,
@@ -289,6 +289,7 @@ enum cookie_shift {
 	COOKIE_BY_RET = 28,
 	COOKIE_LEAF = 29,
 	COOKIE_AT_RET = 30,
+	COOKIE_MOVES = 31,
 	COOKIE_DISTANCE = 12,
 	COOKIE_MODULE = 32,
 };

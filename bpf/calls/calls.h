@@ -8,7 +8,9 @@
 #pragma once
 
 #include "calls/call_events.h"
+#include "calls/current_call.h"
 #include "calls/current_stack.h"
+#include "calls/moving.h"
 #include "calls/nesting.h"
 #include "calls/regs.h"
 #include "calls/return_address.h"
@@ -36,31 +38,6 @@ static __always_inline bool is_at_ret(u64 cookie)
 	return cookie >> COOKIE_AT_RET & 1;
 }
 
-/* Returns the owner of the current thread's allocations, or 0 if it is not traced: probes can also fire in other processes. */
-static __always_inline u64 current_owner(struct thread *thread)
-{
-	if (thread && owner_is_current(thread->owner))
-		return thread->owner;
-	return owner_of_process(current_tgid());
-}
-
-/* Forgets the thread's current call, whose return was not and will not be seen. */
-static __always_inline void forget_call(struct thread *thread)
-{
-	struct call *call = &thread->call;
-
-	if (!call->return_slot)
-		return;
-	if (call->end != CALL_UNTRACKED && call->end != CALL_LOST) {
-		count(COUNTER_ABANDONED_CALL);
-		doubt(instance_of(thread->owner), DOUBT_UNSEEN_END);
-	}
-	if (call->old_known)
-		return_doubtful_block(instance_of(thread->owner), call->old_address, &call->old);
-	call->old_known = false;
-	call->return_slot = 0;
-}
-
 /* Returns whether a function that begins is called within the thread's current call; forgets that call if it is over. */
 static __always_inline bool is_nested(struct thread *thread, struct pt_regs *ctx, u64 cookie)
 {
@@ -68,7 +45,8 @@ static __always_inline bool is_nested(struct thread *thread, struct pt_regs *ctx
 
 	if (!call->return_slot)
 		return false;
-	if (goes_on(call, thread->owner, way_back(ctx), program_counter(ctx), cookie >> COOKIE_MODULE))
+	if (goes_on(call, thread->owner, way_back(ctx), program_counter(ctx), cookie >> COOKIE_MODULE) &&
+	    !(calls_move && call->moves && has_moved(thread, ctx)))
 		return true;
 	forget_call(thread);
 	return false;
@@ -220,6 +198,9 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 	/* A call with a return probe is recognized by the trampoline instead. */
 	if (call->end != SEEN_BY_RETURN_PROBE && !read_return_address(way_back(ctx), &call->return_address))
 		call->return_address = 0;
+	call->moves = false;
+	if (calls_move && cookie >> COOKIE_MOVES & 1)
+		keep_call(thread);
 	return call->end != CALL_UNTRACKED && call->end != CALL_LOST;
 }
 
@@ -273,6 +254,8 @@ static __always_inline void finish_call(struct pt_regs *ctx, struct thread *thre
 	u32 instance = instance_of(thread->owner);
 	u64 address;
 
+	if (calls_move && call->moves)
+		drop_call(thread);
 	call->return_slot = 0;
 	if (call->end == CALL_UNTRACKED || call->end == CALL_LOST)
 		return;
@@ -322,6 +305,8 @@ static __always_inline void end_call(struct pt_regs *ctx, bool at_ret)
 
 	if (at_ret)
 		count(COUNTER_RET_HITS);
+	if (at_ret && calls_move)
+		thread = take_up_call(thread, ctx);
 	if (!thread || thread->call.return_slot != (at_ret ? return_slot(ctx) : returned_slot(ctx)))
 		return;
 	if (at_ret)

@@ -42,6 +42,15 @@ struct call {
 	u8 end;
 	u8 function;
 	u8 role;
+	/* It can end on another thread, and is kept where that finds it (calls/moving.h); the thread on which it began. */
+	bool moves;
+	u32 thread;
+};
+
+/* Place of a call that can move: what it is kept by. */
+struct call_key {
+	u64 owner;
+	u64 return_slot;
 };
 
 /* State of the choice of calls to record. */

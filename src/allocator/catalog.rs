@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use super::functions::{AllocFunction, Family};
+use super::functions::{AllocFunction, Family, Returns};
 use super::table::FUNCTIONS;
 use leak_report::model::Name;
 
@@ -79,6 +79,12 @@ impl Catalog {
 
     pub fn get(&self, number: usize) -> Option<&AllocFunction> {
         self.functions.get(number)
+    }
+
+    /// True if calls of some function can end on another thread than they began on.
+    pub fn has_calls_that_move(&self) -> bool {
+        let mut functions = self.functions();
+        functions.any(|function| function.returns == Returns::Anywhere)
     }
 
     /// All functions, in the order of their numbers.

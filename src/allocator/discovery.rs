@@ -18,7 +18,7 @@ use unwind_tables::elf::{ElfView, Segment};
 use super::catalog::Catalog;
 use super::definitions::{Definition, KnownFunctions, definitions, without_forwarders};
 use super::flow::{Code, NoExits};
-use super::functions::{AllocFunction, Family, Presence, Role};
+use super::functions::{AllocFunction, Family, Presence, Returns, Role};
 use super::linkage::Linkage;
 use super::probing::{NOP, NOP5, NOP10, SiteCost};
 use super::problem::{Problem, Reason};
@@ -185,9 +185,11 @@ impl Discovery {
                 .push(definition);
         }
         for names in by_address.values() {
-            let throws = names.iter().any(|definition| definition.function.throws);
-            let exits =
-                |entry| throws.then(|| code.exits(entry, &KnownFunctions::of(&found, false, entry, catalog)));
+            let always = |definition: &&Definition| definition.function.returns == Returns::Always;
+            let by_rets = !names.iter().all(always);
+            let exits = |entry| {
+                by_rets.then(|| code.exits(entry, &KnownFunctions::of(&found, false, entry, catalog)))
+            };
             match site(module, &elf, names, exits) {
                 Ok(mut site) => {
                     let others = KnownFunctions::of(&found, false, site.entry, catalog);
@@ -339,7 +341,10 @@ fn site(
         sites::choose(&code, function.shape.arguments()).map_err(|why| Reason::Unprobeable(name(), why))?;
     let rets = exits(symbol.svma)
         .map(|exits| {
-            let exits = exits.map_err(|why| Reason::NoExits(name(), why))?;
+            let exits = exits.map_err(|why| match function.returns {
+                Returns::Anywhere => Reason::NoExitsOfGiven(name(), why),
+                Returns::Always | Returns::OrThrows => Reason::NoExits(name(), why),
+            })?;
             exits
                 .iter()
                 .map(|&ret| elf.offset_of(ret).ok_or_else(outside))

@@ -121,14 +121,24 @@ pub enum Presence {
     Optional,
 }
 
+/// How its calls can end. A return probe ends the program unless each returns to its caller, on its thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Returns {
+    /// To its caller.
+    Always,
+    /// To its caller, or by an exception.
+    OrThrows,
+    /// Not known: also on another thread, if a fiber waits in it.
+    Anywhere,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AllocFunction {
     pub name: Name,
     pub role: Role,
     pub shape: Shape,
     pub family: Family,
-    /// Set if it can throw an exception, which would end the program if a return probe were placed.
-    pub throws: bool,
+    pub returns: Returns,
     pub presence: Presence,
 }
 

@@ -1,13 +1,13 @@
 //! Functions that the user describes: `SYMBOL:SHAPE`.
 //!
 //! ```text
-//! SHAPE   = alloc(size=N[*N][,result=*N]) | realloc(block=N,size=N[*N]) | free(block=N)
+//! SHAPE   = alloc(size=N[*N][,result=*N][,return=probe]) | realloc(block=N,size=N[*N][,return=probe]) | free(block=N)
 //! N       = the number of an argument, counted from 0
 //! ```
 
 use thiserror::Error;
 
-use super::functions::{AllocFunction, Family, Presence, ResultAt, Role, Shape, SizeAt};
+use super::functions::{AllocFunction, Family, Presence, ResultAt, Returns, Role, Shape, SizeAt};
 use leak_report::model::Name;
 
 /// Number of integer arguments that are passed in registers (System V psABI, 3.2.3).
@@ -41,6 +41,8 @@ pub enum GivenError {
     Twice(String),
     #[error("`{0}` is not an argument: they are counted from 0, and the first six are in registers: 0 to 5")]
     Argument(String),
+    #[error("`return={0}` says nothing: write return=probe, or leave it out")]
+    Return(String),
 }
 
 /// Fields of one kind of function, with the texts for errors.
@@ -56,15 +58,15 @@ const KINDS: [Kind; 3] = [
     Kind {
         name: "alloc",
         role: Role::Allocate,
-        fields: &["size", "result"],
-        known: "size=N or size=N*M, and result=*N",
+        fields: &["size", "result", "return"],
+        known: "size=N or size=N*M, result=*N, and return=probe",
         example: "alloc(size=0)",
     },
     Kind {
         name: "realloc",
         role: Role::Resize,
-        fields: &["block", "size"],
-        known: "block=N and size=N or size=N*M",
+        fields: &["block", "size", "return"],
+        known: "block=N, size=N or size=N*M, and return=probe",
         example: "realloc(block=0,size=1)",
     },
     Kind {
@@ -87,18 +89,18 @@ pub fn parse(text: &str) -> Result<AllocFunction, GivenError> {
     }
     let known = KINDS.iter().find(|known| known.name == kind.trim());
     let kind = known.ok_or_else(|| GivenError::Kind(kind.trim().to_owned()))?;
+    let (shape, returns) = parse_shape(kind, fields)?;
     Ok(AllocFunction {
         name: Name::Owned(name.to_owned()),
         role: kind.role,
-        shape: parse_shape(kind, fields)?,
+        shape,
         family: Family::Given,
-        // Only mangled names show that a function is C++; a function of C does not throw.
-        throws: kind.role.allocates() && name.starts_with("_Z"),
+        returns,
         presence: Presence::Optional,
     })
 }
 
-fn parse_shape(kind: &Kind, fields: &str) -> Result<Shape, GivenError> {
+fn parse_shape(kind: &Kind, fields: &str) -> Result<(Shape, Returns), GivenError> {
     let mut values: Vec<(&str, &str)> = Vec::new();
     for field in fields.split(',').map(str::trim).filter(|field| !field.is_empty()) {
         // The first field's name may be omitted: free(0).
@@ -136,21 +138,28 @@ fn parse_shape(kind: &Kind, fields: &str) -> Result<Shape, GivenError> {
         }
     };
     if !kind.role.allocates() {
-        return Ok(Shape {
+        let shape = Shape {
             size: SizeAt::Nowhere,
             block,
             result: ResultAt::Nowhere,
-        });
+        };
+        return Ok((shape, Returns::Always));
     }
+    let returns = match value("return") {
+        None => Returns::Anywhere,
+        Some("probe") => Returns::Always,
+        Some(other) => return Err(GivenError::Return(other.to_owned())),
+    };
     let size = needed("size")?;
-    Ok(Shape {
+    let shape = Shape {
         size: match size.split_once('*') {
             Some((one, other)) => SizeAt::Product(argument(one)?, argument(other)?),
             None => SizeAt::Argument(argument(size)?),
         },
         block,
         result: value("result").map_or(Ok(ResultAt::Returned), result)?,
-    })
+    };
+    Ok((shape, returns))
 }
 
 fn result(text: &str) -> Result<ResultAt, GivenError> {
@@ -213,10 +222,21 @@ mod tests {
         for (text, role, shape) in cases {
             let function = parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
             assert_eq!((function.role, function.shape), (role, shape), "{text}");
-            assert!(!function.throws, "{text}");
+            let expected = match role.allocates() {
+                true => Returns::Anywhere,
+                false => Returns::Always,
+            };
+            assert_eq!(function.returns, expected, "{text}");
         }
-        assert!(parse("_ZN4Pool3getEm:alloc(size=1)").is_ok_and(|function| function.throws));
-        assert!(parse("_ZN4Pool3putEPv:free(block=1)").is_ok_and(|function| !function.throws));
+        for text in [
+            "a:alloc(0,return=probe)",
+            "a:realloc(block=0,size=1,return=probe)",
+        ] {
+            assert!(
+                parse(text).is_ok_and(|function| function.returns == Returns::Always),
+                "{text}"
+            );
+        }
     }
 
     /// Each mistake gives an error of its own, with the correct form.
@@ -234,6 +254,7 @@ mod tests {
             ("a:alloc(size=)", GivenError::Argument(String::new())),
             ("a:alloc(size=1*)", GivenError::Argument(String::new())),
             ("a:alloc(size=1,result=0)", GivenError::Argument(text("0"))),
+            ("a:alloc(size=1,return=ret)", GivenError::Return(text("ret"))),
             ("a:alloc(size=1,size=2)", GivenError::Twice(text("size"))),
             (
                 "a:free(size=0)",

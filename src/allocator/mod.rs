@@ -27,7 +27,7 @@ pub use catalog::{Catalog, Selection};
 pub use discovery::{
     Discovery, ProbeSite, UsdtSite, choose_site, discover, is_sampler, is_sampler_file, not_announced_counter,
 };
-pub use functions::{AllocFunction, Family, ResultAt, Role, Shape, SizeAt};
+pub use functions::{AllocFunction, Family, ResultAt, Returns, Role, Shape, SizeAt};
 pub use probing::{NOP5, NOP10, SiteCost};
 pub use problem::{Problem, Reason};
 pub use table::{FUNCTIONS, PAGE_FAULT};

@@ -77,6 +77,12 @@ pub enum Reason {
          the function below it with --alloc"
     )]
     NoExits(Name, NoExits),
+    /// A function of the user's, whose returns are not all known.
+    #[error(
+        "`{0}` must be probed where it returns, and {1}: what it allocates is not seen; if it never throws, and no fiber \
+         waits in it and goes on in another thread, say so by return=probe: for example {0}:alloc(size=0,return=probe)"
+    )]
+    NoExitsOfGiven(Name, NoExits),
     /// Two functions with different roles or shapes share their code.
     #[error(
         "`{0}` is the same code as `{1}`, whose arguments mean something else: only the latter is probed"
@@ -110,6 +116,7 @@ impl Reason {
             | Self::OutsideCode(_)
             | Self::Unprobeable(..)
             | Self::NoExits(..)
+            | Self::NoExitsOfGiven(..)
             | Self::Conflict(..)
             | Self::Usdt(..)
             | Self::UsdtLongNop(_)

@@ -3,7 +3,7 @@
 //! Other functions are found by prefix, or given by the user: [`Catalog`](super::Catalog), which has room for 256 in all. A module's
 //! functions of a family are probed only if it defines one that allocates and one that frees.
 
-use super::functions::{AllocFunction, Family, Presence, ResultAt, Role, Shape, SizeAt};
+use super::functions::{AllocFunction, Family, Presence, ResultAt, Returns, Role, Shape, SizeAt};
 use super::usdt;
 use Family::{Collector, Cxx, Fault, Jemalloc, Libc, Mimalloc, Rust, Tcmalloc, TcmallocInternal, Usdt};
 use SizeAt::{Argument, Product};
@@ -235,7 +235,7 @@ const fn function(family: Family, name: &'static str, role: Role, shape: Shape) 
         role,
         shape,
         family,
-        throws: false,
+        returns: Returns::Always,
         presence: Presence::Optional,
     }
 }
@@ -292,7 +292,7 @@ const fn resizes_in_place(family: Family, name: &'static str, block: u8, size: S
 }
 
 const fn throwing(mut function: AllocFunction) -> AllocFunction {
-    function.throws = true;
+    function.returns = Returns::OrThrows;
     function
 }
 

@@ -79,6 +79,8 @@ pub struct Cookie {
     pub result: Option<u8>,
     /// True if the function calls no other probed function of its module.
     pub leaf: bool,
+    /// True if a call can end on another thread than it began on.
+    pub moves: bool,
 }
 
 impl Cookie {
@@ -93,6 +95,7 @@ impl Cookie {
             (cookie_shift::COOKIE_POINTER, argument(self.block)),
             (cookie_shift::COOKIE_RESULT, argument(self.result)),
             (cookie_shift::COOKIE_LEAF, self.leaf.into()),
+            (cookie_shift::COOKIE_MOVES, self.moves.into()),
             (cookie_shift::COOKIE_MODULE, self.module.into()),
         ]
         .into_iter()

@@ -41,6 +41,8 @@ struct Load {
     regions: Option<CallHooks>,
     frees: Option<CallHooks>,
     faults: bool,
+    /// With functions whose calls can end on other threads.
+    calls_move: bool,
 }
 
 const fn load(name: &'static str, attach: AttachPath) -> Load {
@@ -53,6 +55,14 @@ const fn load(name: &'static str, attach: AttachPath) -> Load {
         regions: None,
         frees: None,
         faults: false,
+        calls_move: false,
+    }
+}
+
+const fn with_moving_calls(load: Load) -> Load {
+    Load {
+        calls_move: true,
+        ..load
     }
 }
 
@@ -98,6 +108,7 @@ const LOADS: &[Load] = &[
         load("session-frees-functions", AttachPath::Session),
     ),
     with_frees(CallHooks::Tracepoints, load("session-frees", AttachPath::Session)),
+    with_moving_calls(load("session-moving", AttachPath::Session)),
     load("multi", AttachPath::Multi),
     sampled(
         SAMPLED,
@@ -107,6 +118,7 @@ const LOADS: &[Load] = &[
         },
     ),
     load("perf", AttachPath::Perf),
+    with_moving_calls(load("perf-moving", AttachPath::Perf)),
     by_frame_pointers(load("perf-fp", AttachPath::Perf)),
     sampled(SAMPLED, load("perf-sampled", AttachPath::Perf)),
     with_frees(CallHooks::Tracepoints, load("perf-frees", AttachPath::Perf)),
@@ -138,6 +150,7 @@ impl Load {
             sizes: None,
             sampling: self.sampling,
             announced: self.sampling == PROVIDED,
+            calls_move: self.calls_move,
             calls: self.calls,
             capacity: Capacity {
                 table_words: 1 << 20,

@@ -139,6 +139,8 @@ pub struct Settings {
     pub sampling: Sampling,
     /// Traces what processes announce by USDT probes instead of calls of allocators.
     pub announced: bool,
+    /// Some calls can end on another thread than they began on.
+    pub calls_move: bool,
     /// Reads the frames of Python, where there are some.
     pub python: bool,
     /// Calls that are reported one by one.
@@ -463,6 +465,7 @@ fn set_knobs(object: &mut OpenMemleakSkel<'_>, settings: &Settings, sizes: &Size
     knobs.held_process = settings.held.unwrap_or(0);
     knobs.notes_frees = settings.frees.is_some();
     knobs.page_shift = pages::bytes().trailing_zeros();
+    knobs.calls_move = settings.calls_move;
     knobs.reads_python = sizes.python != PythonSizes::NONE;
     knobs.python_code_mask = sizes.python.codes - 1;
     knobs.python_chain_mask = sizes.python.chains - 1;

@@ -18,6 +18,8 @@ pub struct AllocatorArgs {
     ///
     /// SHAPE is alloc(size=N), realloc(block=N,size=N) or free(block=N), N being the number of an argument, counted
     /// from 0. A size may be a product, size=N*M; where the block is stored through a pointer, that is result=*N.
+    /// The function is probed at each of its returns; return=probe has it probed by a return probe, which takes less
+    /// time, and ends the program if it throws or goes on in another thread.
     #[arg(long = "alloc", value_name = "SYMBOL:SHAPE")]
     pub functions: Vec<String>,
 }

@@ -537,6 +537,7 @@ fn kernel_settings(way: Way, config: &TraceConfig, prepared: &Prepared) -> Setti
         sizes: config.sizes,
         sampling: prepared.sampling,
         announced: prepared.probes.are_announced(),
+        calls_move: prepared.probes.catalog().has_calls_that_move(),
         calls: config.calls.map_or(CallTrace::Off, |calls| calls.trace),
         held: None,
         python: way.python,

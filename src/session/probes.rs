@@ -6,8 +6,8 @@ use unwind_tables::addr::{FileOffset, Svma};
 
 use crate::allocator::usdt::{Argument, DEFAULT_DISTANCE};
 use crate::allocator::{
-    self, AllocFunction, Catalog, Discovery, Family, ProbeSite, Problem, Reason, ResultAt, Role, Selection,
-    not_announced_counter, unseen,
+    self, AllocFunction, Catalog, Discovery, Family, ProbeSite, Problem, Reason, ResultAt, Returns, Role,
+    Selection, not_announced_counter, unseen,
 };
 use crate::allocator::{SiteCost, SizeAt, UsdtSite};
 use crate::bpf::overhead::SlowShares;
@@ -337,7 +337,8 @@ pub(super) fn log_discovery(discovery: &Discovery) {
     }
     if !by_ret.is_empty() {
         tracing::info!(
-            "functions that can throw are seen to return by slow probes at each `ret`, some 15 µs a call: {by_ret}"
+            "functions that can throw, or are given by --alloc, are seen to return by slow probes at each `ret`, \
+             some 15 µs a call: {by_ret}"
         );
     }
 }
@@ -454,5 +455,6 @@ fn cookie(function: u8, site: &ProbeSite) -> Cookie {
         block: shape.block,
         result,
         leaf: site.leaf,
+        moves: site.function.returns == Returns::Anywhere,
     }
 }

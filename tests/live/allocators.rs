@@ -9,7 +9,7 @@ use crate::common::memleak::Memleak;
 use crate::common::program::{
     LIBRARIES, Program, compile, compile_as, directory, mimalloc, run_tool, source, stock,
 };
-use crate::common::report::{Amount, Report};
+use crate::common::report::{Amount, Report, Stack};
 
 const RELEASE: [&str; 3] = ["-O2", "-fno-optimize-sibling-calls", "-pthread"];
 const NOTHING: Amount = Amount { bytes: 0, blocks: 0 };
@@ -281,9 +281,7 @@ fn operators_that_throw_under_load() {
         assert!(program.end().success(), "{library}");
         report.check_sums();
         for &(site, bytes) in CXX {
-            let through = |stack: &&crate::common::report::Stack| {
-                stack.names().iter().any(|name| is_function(name, site))
-            };
+            let through = |stack: &&Stack| stack.names().iter().any(|name| is_function(name, site));
             let [stack] = report.stacks.iter().filter(through).collect::<Vec<_>>()[..] else {
                 panic!("{library}: not one stack through {site}:\n{report}")
             };
@@ -488,6 +486,59 @@ fn functions_that_are_given() {
     check_rows("with the C library", &trace(&path, None, &given), &both);
     let only: Vec<_> = given.iter().copied().chain(["-O", "pool"]).collect();
     check_rows("by itself", &trace(&path, None, &only), pool);
+}
+
+/// A described function in which fibers wait and go on in another thread: no process dies of that, each call is counted once, with
+/// what is allocated within it, and what other fibers allocate meanwhile is not taken for a part of it.
+#[test]
+fn functions_that_change_threads() {
+    const FIBERS: u64 = 8;
+    const ROUNDS: u64 = 25;
+    let flags = [&RELEASE[..], &["-pthread"]].concat();
+    let path = compile(&directory("allocators-fibers"), "allocators/fibers.c", &flags);
+    let given = [
+        "--alloc",
+        "pool_get:alloc(size=0)",
+        "--alloc",
+        "pool_put:free(block=0)",
+    ];
+    for attach in ["session", "multi", "perf"] {
+        let report = trace(&path, None, &[&given[..], &["--attach", attach]].concat());
+        for (site, bytes, stays) in [
+            ("get_kept", 64, true),
+            ("get_freed", 32, false),
+            ("malloc_kept", 16, true),
+        ] {
+            let through: Vec<_> = report
+                .stacks
+                .iter()
+                .filter(|stack| stack.names().iter().any(|name| is_function(name, site)))
+                .collect();
+            let sum = |of: fn(&Stack) -> Amount| through.iter().map(|stack| of(stack)).sum::<Amount>();
+            let blocks = FIBERS * ROUNDS;
+            let all = Amount {
+                bytes: bytes * blocks,
+                blocks,
+            };
+            let left = if stays { all } else { NOTHING };
+            assert_eq!(
+                (sum(|stack| stack.allocated), sum(|stack| stack.outstanding)),
+                (all, left),
+                "{attach}, {site}:\n{report}"
+            );
+        }
+        let events = &report.events;
+        assert_eq!(
+            (report.lost.blocks, events.abandoned, events.missed_frees),
+            (0, 0, 0),
+            "{attach}:\n{report}"
+        );
+        // A thread that ends gives back what it has kept of freed blocks.
+        assert_eq!(
+            events.unknown_frees, events.own_unknown_frees,
+            "{attach}:\n{report}"
+        );
+    }
 }
 
 /// An allocator whose names have a prefix that nobody knows is found by it.

@@ -157,6 +157,7 @@ pub(super) fn settings(path: AttachPath, regions: Option<CallHooks>) -> Settings
         sizes: None,
         sampling: Sampling::All,
         announced: false,
+        calls_move: true,
         // No process of ours.
         held: Some(1),
         calls: CallTrace::Off,
@@ -218,6 +219,7 @@ fn probe(role: Role, offset: FileOffset) -> Probe {
             block: None,
             result: None,
             leaf: false,
+            moves: false,
             module: 0,
         },
         end: if role == Role::Free {
