@@ -22,6 +22,8 @@ const volatile bool check_walks = false;
 const volatile bool follow_fork = false;
 /* Some calls can end on another thread than they began on, see calls/moving.h. */
 const volatile bool calls_move = false;
+/* Probes can share an event, and with it a cookie, see calls/cookie.h. */
+const volatile bool events_are_shared = false;
 /* Trace page faults (--faults): mapping calls only tell what becomes of pages. */
 const volatile bool traces_faults = false;
 /* Note which memory blocks are freed from (--verdict), see process/freed.h: every block is recorded. */

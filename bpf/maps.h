@@ -110,6 +110,15 @@ struct {
 	__uint(max_entries, 16384);
 } moving_calls SEC(".maps");
 
+/* Cookies of probes that share an event, by `probe_key` (calls/cookie.h). Written by user space before it attaches; read by probes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, u64);
+	__type(value, u64);
+	__uint(max_entries, 4096);
+} event_cookies SEC(".maps");
+
 /* Stacks that the kernel's own frame-pointer walk stores. Created for benchmarks only. */
 struct {
 	__uint(type, BPF_MAP_TYPE_STACK_TRACE);

@@ -22,6 +22,7 @@ struct compared {
 	enum frame_layout frame_layout;
 	enum role role;
 	enum cookie_shift cookie_shift;
+	enum shared_events shared_events;
 	enum counter counter;
 	enum sampling sampling;
 	enum weight_shape weight_shape;
@@ -126,7 +127,7 @@ SEC("uprobe")
 int allocation_entry(struct pt_regs *ctx)
 {
 	use_thread_stack(ctx);
-	begin_call(ctx, bpf_get_attach_cookie(ctx));
+	begin_call(ctx, cookie_of_probe(ctx));
 	return 0;
 }
 
@@ -135,7 +136,7 @@ SEC("uretprobe")
 int allocation_return(struct pt_regs *ctx)
 {
 	use_thread_stack(ctx);
-	end_call(ctx, is_at_ret(bpf_get_attach_cookie(ctx)));
+	end_call(ctx, is_at_ret(cookie_of_probe(ctx)));
 	return 0;
 }
 
@@ -143,7 +144,7 @@ SEC("uprobe")
 int free_entry(struct pt_regs *ctx)
 {
 	use_thread_stack(ctx);
-	free_call(ctx, bpf_get_attach_cookie(ctx));
+	free_call(ctx, cookie_of_probe(ctx));
 	return 0;
 }
 
@@ -152,7 +153,7 @@ SEC("uprobe")
 int usdt_allocation(struct pt_regs *ctx)
 {
 	use_thread_stack(ctx);
-	usdt_allocated(ctx, bpf_get_attach_cookie(ctx));
+	usdt_allocated(ctx, cookie_of_probe(ctx));
 	return 0;
 }
 
@@ -160,7 +161,7 @@ SEC("uprobe")
 int usdt_free(struct pt_regs *ctx)
 {
 	use_thread_stack(ctx);
-	usdt_freed(ctx, bpf_get_attach_cookie(ctx));
+	usdt_freed(ctx, cookie_of_probe(ctx));
 	return 0;
 }
 

@@ -294,6 +294,15 @@ enum cookie_shift {
 	COOKIE_MODULE = 32,
 };
 
+/*
+ * An event that several probes share has a cookie with this in place of a role, and the number of the event in place of a module. What a
+ * probe would have as its cookie is found by that number, and by its place in its page, which no two probes of an event have in common.
+ */
+enum shared_events {
+	ROLE_OF_PROBE = 15,
+	PROBE_PLACE_BITS = 12,
+};
+
 /* Kernel mode: allocators, in the order of the user side's table. */
 enum kernel_allocator {
 	KERNEL_KMALLOC = 0,

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "calls/call_events.h"
+#include "calls/cookie.h"
 #include "calls/current_call.h"
 #include "calls/current_stack.h"
 #include "calls/moving.h"
@@ -26,11 +27,6 @@
 #include "store/blocks.h"
 #include "store/life_spans.h"
 #include "walk/return_probes.h"
-
-static __always_inline u32 cookie_field(u64 cookie, enum cookie_shift shift)
-{
-	return cookie >> shift & 15;
-}
 
 /* Returns whether a probe is at a `ret`, and not at a function's entry. */
 static __always_inline bool is_at_ret(u64 cookie)

@@ -2,18 +2,22 @@
 //! free recorded.
 
 use std::collections::HashSet;
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{IntoRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use libbpf_rs::{Link, ProgramMut, UprobeMultiOpts, UprobeOpts};
+use libbpf_rs::{
+    Link, MapCore as _, MapFlags, MapHandle, PerfEventOpts, ProgramMut, UprobeMultiOpts, UprobeOpts,
+};
 use thiserror::Error;
 use unwind_tables::addr::FileOffset;
 
 use super::attach_helper::{self, Refusal};
+use super::dynamic_events::{self, Definition, DynamicEvents, Event};
 use super::load::AttachPath;
 use super::nop10;
 use super::skeleton::MemleakProgs;
-use super::skeleton::types::{cookie_shift, role};
+use super::skeleton::types::{cookie_shift, role, shared_events};
 use super::usdt::UsdtProbe;
 
 /// Position and meaning of a probe.
@@ -148,6 +152,18 @@ impl Attached {
         self.allocations.len() + self.frees.len()
     }
 
+    /// Has one more process, and those that it starts from then on, carry all `events`.
+    ///
+    /// # Errors
+    ///
+    /// An event could not be opened.
+    pub fn carried(events: &DynamicEvents, process: u32) -> io::Result<Self> {
+        Ok(Self {
+            allocations: carry(events, &[process])?,
+            frees: Vec::new(),
+        })
+    }
+
     pub fn add(&mut self, more: Self) {
         let Self { allocations, frees } = more;
         self.allocations.extend(allocations);
@@ -155,14 +171,34 @@ impl Attached {
     }
 }
 
+/// Processes that have a probe.
+#[derive(Clone, Copy, Debug)]
+pub enum ProbedIn<'a> {
+    Process(u32),
+    /// These, and those that they start from then on, by events that children inherit. Only by [`AttachPath::Perf`].
+    Families(&'a DynamicEvents, &'a [u32]),
+    /// All that have mapped the file.
+    All,
+}
+
+impl ProbedIn<'_> {
+    /// As the kernel expects it: -1 for all processes. No process id exceeds `i32::MAX`.
+    fn pid(self) -> i32 {
+        match self {
+            Self::Process(pid) => i32::try_from(pid).unwrap_or(i32::MAX),
+            Self::Families(..) | Self::All => -1,
+        }
+    }
+}
+
 pub(super) fn attach(
     programs: &MemleakProgs<'_>,
     path: AttachPath,
-    pid: Option<u32>,
+    probed_in: ProbedIn<'_>,
+    cookies: &MapHandle,
     probes: &[Probe],
     usdt: &[UsdtProbe],
 ) -> Result<Attached, AttachError> {
-    let pid = kernel_pid(pid);
     let announced = |program, frees: bool| {
         let places = usdt.iter().filter(|probe| probe.frees == frees).map(Place::usdt);
         requests(path, program, Moment::Entry, places.collect())
@@ -177,14 +213,62 @@ pub(super) fn attach(
         announced(&programs.usdt_allocation, false),
     ]
     .concat();
+    let [frees, allocations] = [frees, allocations].map(|requests| match probed_in {
+        ProbedIn::Families(..) => sharing_events(requests),
+        ProbedIn::Process(_) | ProbedIn::All => requests,
+    });
     let requests: Vec<_> = [frees.as_slice(), &allocations].concat();
-    let links = attach_helper::make_links(requests.len(), |number| requests[number].make(path, pid));
-    let mut links = links.map_err(|(number, refusal)| requests[number].error(path, refusal))?;
+    let mut links = make_links(&requests, path, probed_in, cookies)?;
     let allocations = links.split_off(frees.len());
     Ok(Attached {
-        allocations,
-        frees: links,
+        allocations: allocations.into_iter().flatten().collect(),
+        frees: links.into_iter().flatten().collect(),
     })
+}
+
+/// Makes the links of all requests, each with what else holds its probes.
+fn make_links(
+    requests: &[Request<'_>],
+    path: AttachPath,
+    probed_in: ProbedIn<'_>,
+    cookies: &MapHandle,
+) -> Result<Vec<Vec<OwnedFd>>, AttachError> {
+    let refused = |(number, refusal): (usize, Refusal)| {
+        let request: &Request<'_> = &requests[number];
+        request.error(path, refusal)
+    };
+    let links = match probed_in {
+        ProbedIn::Families(events, processes) => {
+            let define = |(number, request): (usize, &Request<'_>)| {
+                let event = request.define(events, cookies);
+                event.map_err(|error| refused((number, Refusal::other(format!("no dynamic event: {error}")))))
+            };
+            let events = requests.iter().enumerate().map(define);
+            let events = events.collect::<Result<Vec<_>, _>>()?;
+            attach_helper::make_links(requests.len(), |number| {
+                let (event, cookie) = events[number];
+                requests[number].make_inherited(event, cookie, processes)
+            })
+        }
+        ProbedIn::Process(_) | ProbedIn::All => attach_helper::make_links(requests.len(), |number| {
+            let link = requests[number].make(path, probed_in.pid())?;
+            Ok(vec![attach_helper::descriptor(&link)?])
+        }),
+    };
+    links.map_err(refused)
+}
+
+/// Has more processes, and those that they start from then on, carry all `events`.
+fn carry(events: &DynamicEvents, processes: &[u32]) -> io::Result<Vec<OwnedFd>> {
+    let numbers = events.numbers()?;
+    let carry = |number: usize| {
+        let carriers = dynamic_events::carry(numbers[number], processes);
+        carriers
+            .map_err(|error| libbpf_rs::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO)))
+    };
+    let carriers = attach_helper::make_links(numbers.len(), carry);
+    let carriers = carriers.map_err(|(_, refusal)| io::Error::other(refusal.to_string()))?;
+    Ok(carriers.into_iter().flatten().collect())
 }
 
 fn free_requests<'a>(
@@ -253,6 +337,24 @@ fn requests<'a>(
     groups.into_iter().map(request).collect()
 }
 
+/// Joins requests whose probes can share an event, in their order.
+fn sharing_events(requests: Vec<Request<'_>>) -> Vec<Request<'_>> {
+    let mut joined: Vec<Request<'_>> = Vec::new();
+    for request in requests {
+        let fits = |one: &&mut Request<'_>| {
+            let is_same = std::ptr::eq(one.program, request.program) && one.moment == request.moment;
+            let is_free =
+                |place: &Place<'_>| one.places.iter().all(|other| other.in_page() != place.in_page());
+            is_same && request.places.iter().all(is_free)
+        };
+        match joined.iter_mut().find(fits) {
+            Some(one) => one.places.extend(request.places),
+            None => joined.push(request),
+        }
+    }
+    joined
+}
+
 impl Request<'_> {
     fn make(&self, path: AttachPath, pid: i32) -> Result<Link, libbpf_rs::Error> {
         let first = self.places[0];
@@ -279,6 +381,51 @@ impl Request<'_> {
         self.program.attach_uprobe_multi_with_opts(pid, file, "", options)
     }
 
+    /// Defines its dynamic event, and tells the kernel side what each place means. Returns the event's cookie with it.
+    fn define(&self, events: &DynamicEvents, cookies: &MapHandle) -> anyhow::Result<(Event, u64)> {
+        let at_return = self.moment == Moment::Return;
+        let event = events.define(self.places.iter().map(|place| Definition {
+            path: place.path,
+            offset: place.offset,
+            semaphore: place.semaphore,
+            at_return,
+        }))?;
+        let first = self.places[0].cookie;
+        if at_return || self.places.iter().all(|place| place.cookie == first) {
+            return Ok((event, if at_return { 0 } else { first }));
+        }
+        let index = u64::from(event.index);
+        for place in &self.places {
+            let key = index << shared_events::PROBE_PLACE_BITS.0 | place.in_page();
+            cookies.update(&key.to_ne_bytes(), &place.cookie.to_ne_bytes(), MapFlags::ANY)?;
+        }
+        let of_probe = u64::from(shared_events::ROLE_OF_PROBE.0) << cookie_shift::COOKIE_ROLE.0;
+        Ok((event, of_probe | index << cookie_shift::COOKIE_MODULE.0))
+    }
+
+    /// Has `processes` carry its dynamic event, and attaches the program to that.
+    fn make_inherited(
+        &self,
+        event: Event,
+        cookie: u64,
+        processes: &[u32],
+    ) -> Result<Vec<OwnedFd>, libbpf_rs::Error> {
+        let error =
+            |error: io::Error| libbpf_rs::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO));
+        let own = dynamic_events::open_for_program(event.number, processes).map_err(error)?;
+        let options = PerfEventOpts {
+            cookie,
+            ..Default::default()
+        };
+        // The link owns the descriptor that it is given.
+        let link = self
+            .program
+            .attach_perf_event_with_opts(own.into_raw_fd(), options)?;
+        let mut held = dynamic_events::carry(event.number, processes).map_err(error)?;
+        held.push(attach_helper::descriptor(&link)?);
+        Ok(held)
+    }
+
     /// Positions of the places' semaphores; empty if none has one.
     fn semaphores(&self) -> Vec<usize> {
         let any = self.places.iter().any(|place| place.semaphore.get() != 0);
@@ -287,7 +434,10 @@ impl Request<'_> {
     }
 
     fn error(&self, path: AttachPath, refusal: Refusal) -> AttachError {
-        let name = |place: &Place<'_>| format!("`{}`", place.name);
+        let name = |place: &Place<'_>| match place.name.contains(' ') {
+            true => place.name.to_owned(),
+            false => format!("`{}`", place.name),
+        };
         let names: Vec<_> = self.places.iter().map(name).collect();
         AttachError::new(path, &names.join(", "), self.places[0].file, refusal)
     }
@@ -307,6 +457,11 @@ struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
+    /// Its place in its page, which is that of the instruction wherever its file is mapped.
+    fn in_page(&self) -> u64 {
+        self.offset.get() & ((1 << shared_events::PROBE_PLACE_BITS.0) - 1)
+    }
+
     fn function(probe: &'a Probe, offset: FileOffset, cookie: u64) -> Self {
         Self {
             path: &probe.path,
@@ -390,44 +545,38 @@ pub struct Hook {
 /// An attached hook; dropping it detaches.
 #[derive(Debug)]
 pub struct AttachedHook {
-    pub(super) link: OwnedFd,
+    pub(super) links: Vec<OwnedFd>,
 }
 
 pub(super) fn attach_hook(
     programs: &MemleakProgs<'_>,
     path: AttachPath,
-    pid: Option<u32>,
+    probed_in: ProbedIn<'_>,
+    cookies: &MapHandle,
     hook: &Hook,
 ) -> Result<AttachedHook, AttachError> {
-    let pid = kernel_pid(pid);
     let (program, name) = match hook.kind {
         HookKind::Loader => (&programs.loader_hook, "the loader's hook"),
         HookKind::Exit => (&programs.exit_hook, "the end of the program"),
         HookKind::PythonCode => (&programs.python_code_end, "the end of Python's code objects"),
     };
-    let offset = position(hook.offset);
-    let make = |_| {
-        if path == AttachPath::Perf {
-            return program.attach_uprobe_with_opts(pid, &hook.path, offset, UprobeOpts::default());
-        }
-        let options = UprobeMultiOpts {
-            offsets: vec![offset],
-            ..Default::default()
-        };
-        program.attach_uprobe_multi_with_opts(pid, &hook.path, "", options)
+    let place = Place {
+        path: &hook.path,
+        file: &hook.file,
+        name,
+        offset: hook.offset,
+        semaphore: FileOffset::new(0),
+        cookie: 0,
     };
-    let error = |refusal| AttachError::new(path, name, &hook.file, refusal);
-    let links = attach_helper::make_links(1, make).map_err(|(_, refusal)| error(refusal))?;
-    let link = links
-        .into_iter()
-        .next()
-        .expect("one was asked for, and none refused");
-    Ok(AttachedHook { link })
-}
-
-/// Process id as the kernel expects it: -1 for all processes. No process id exceeds `i32::MAX`.
-fn kernel_pid(pid: Option<u32>) -> i32 {
-    pid.map_or(-1, |pid| i32::try_from(pid).unwrap_or(i32::MAX))
+    let request = Request {
+        program,
+        moment: Moment::Entry,
+        places: vec![place],
+    };
+    let links = make_links(&[request], path, probed_in, cookies)?;
+    Ok(AttachedHook {
+        links: links.into_iter().flatten().collect(),
+    })
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

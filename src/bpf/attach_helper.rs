@@ -35,23 +35,38 @@ impl Refusal {
             text: format!("{error:#}"),
         }
     }
+
+    pub(super) fn other(text: String) -> Self {
+        Self { denied: false, text }
+    }
 }
 
 /// Maximum bytes of a refusal's text.
 const MAX_TEXT: usize = 1024;
 
-/// First byte of a message: the link is attached to it, or was refused, for lack of privileges or otherwise.
+/// Maximum number of descriptors of a message (`SCM_MAX_FD` of the kernel).
+const MAX_DESCRIPTORS: usize = 253;
+
+/// First byte of a message: descriptors are attached to it, of which more follow or these are the last; or the link was refused, for
+/// lack of privileges or otherwise.
 const MADE: u8 = 0;
 const REFUSED: u8 = 1;
 const DENIED: u8 = 2;
+const MORE: u8 = 3;
 
-/// Makes `count` links, numbered from 0; fails with the number of the first that is refused.
+/// The descriptor of a link.
+pub(super) fn descriptor(link: &Link) -> Result<OwnedFd, libbpf_rs::Error> {
+    let descriptor = link.as_fd().try_clone_to_owned();
+    descriptor.map_err(|error| libbpf_rs::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO)))
+}
+
+/// Makes `count` links, numbered from 0, each with what else holds its probes; fails with the number of the first that is refused.
 ///
 /// Makes them in this process if it cannot start a helper.
 pub(super) fn make_links(
     count: usize,
-    make: impl Fn(usize) -> Result<Link, libbpf_rs::Error>,
-) -> Result<Vec<OwnedFd>, (usize, Refusal)> {
+    make: impl Fn(usize) -> Result<Vec<OwnedFd>, libbpf_rs::Error>,
+) -> Result<Vec<Vec<OwnedFd>>, (usize, Refusal)> {
     let pair = socketpair(
         AddressFamily::Unix,
         SockType::SeqPacket,
@@ -65,7 +80,7 @@ pub(super) fn make_links(
         return make_in_process(count, make);
     };
     drop(theirs);
-    let links = (0..count).map(|number| recv_link(&ours).map_err(|refusal| (number, refusal)));
+    let links = (0..count).map(|number| receive(&ours).map_err(|refusal| (number, refusal)));
     let links = links.collect();
     // The pid cannot have been reused before this call.
     _ = waitpid(maker, None);
@@ -74,30 +89,21 @@ pub(super) fn make_links(
 
 fn make_in_process(
     count: usize,
-    make: impl Fn(usize) -> Result<Link, libbpf_rs::Error>,
-) -> Result<Vec<OwnedFd>, (usize, Refusal)> {
-    let own = |link: Link| {
-        let descriptor = link.as_fd().try_clone_to_owned();
-        descriptor
-            .map_err(|error| libbpf_rs::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO)))
-    };
-    let link = |number| {
-        make(number)
-            .and_then(own)
-            .map_err(|error| (number, Refusal::of(&error)))
-    };
+    make: impl Fn(usize) -> Result<Vec<OwnedFd>, libbpf_rs::Error>,
+) -> Result<Vec<Vec<OwnedFd>>, (usize, Refusal)> {
+    let link = |number| make(number).map_err(|error| (number, Refusal::of(&error)));
     (0..count).map(link).collect()
 }
 
 /// Runs in the helper. If a message cannot be sent, memleak has ended, and the links end with this process.
-fn send_links(to: &OwnedFd, count: usize, make: impl Fn(usize) -> Result<Link, libbpf_rs::Error>) {
+fn send_links(to: &OwnedFd, count: usize, make: impl Fn(usize) -> Result<Vec<OwnedFd>, libbpf_rs::Error>) {
     // SAFETY: replaces the print callback, whose lock may be held by a thread that does not exist in this process.
     unsafe { libbpf_sys::libbpf_set_print(None) };
     let mut links = Vec::with_capacity(count);
     for number in 0..count {
         let link = make(number);
         let sent = match &link {
-            Ok(link) => send(to, &[MADE], &[link.as_fd().as_raw_fd()]),
+            Ok(link) => send_descriptors(to, link),
             Err(error) => {
                 let Refusal { denied, text } = Refusal::of(error);
                 let first = if denied { DENIED } else { REFUSED };
@@ -116,6 +122,17 @@ fn send_links(to: &OwnedFd, count: usize, make: impl Fn(usize) -> Result<Link, l
     std::mem::forget(links);
 }
 
+fn send_descriptors(to: &OwnedFd, descriptors: &[OwnedFd]) -> nix::Result<usize> {
+    let all: Vec<_> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+    let mut parts = all.chunks(MAX_DESCRIPTORS).peekable();
+    let mut sent = 0;
+    while let Some(part) = parts.next() {
+        let first = if parts.peek().is_some() { MORE } else { MADE };
+        sent = send(to, &[first], part)?;
+    }
+    Ok(sent)
+}
+
 fn send(to: &OwnedFd, bytes: &[u8], descriptors: &[i32]) -> nix::Result<usize> {
     let rights = [ControlMessage::ScmRights(descriptors)];
     let rights = if descriptors.is_empty() { &[][..] } else { &rights };
@@ -123,13 +140,17 @@ fn send(to: &OwnedFd, bytes: &[u8], descriptors: &[i32]) -> nix::Result<usize> {
     sendmsg::<()>(to.as_raw_fd(), &data, rights, MsgFlags::MSG_NOSIGNAL, None)
 }
 
-fn recv_link(from: &OwnedFd) -> Result<OwnedFd, Refusal> {
-    let ended = |why: &str| Refusal {
-        denied: false,
-        text: format!("the process that attaches ended: {why}"),
-    };
+fn receive(from: &OwnedFd) -> Result<Vec<OwnedFd>, Refusal> {
+    let mut descriptors = Vec::new();
+    while receive_part(from, &mut descriptors)? == MORE {}
+    Ok(descriptors)
+}
+
+/// Adds the descriptors of a message; returns its first byte.
+fn receive_part(from: &OwnedFd, all: &mut Vec<OwnedFd>) -> Result<u8, Refusal> {
+    let ended = |why: &str| Refusal::other(format!("the process that attaches ended: {why}"));
     let mut bytes = [0; 1 + MAX_TEXT];
-    let mut rights = cmsg_space!(i32);
+    let mut rights = cmsg_space!([i32; MAX_DESCRIPTORS]);
     let mut data = [IoSliceMut::new(&mut bytes)];
     let flags = MsgFlags::MSG_CMSG_CLOEXEC;
     let message = loop {
@@ -140,25 +161,24 @@ fn recv_link(from: &OwnedFd) -> Result<OwnedFd, Refusal> {
     };
     let length = message.bytes;
     let passed = message.cmsgs().ok().into_iter().flatten();
-    let mut links = passed.flat_map(|rights| {
+    let passed = passed.flat_map(|rights| {
         let ControlMessageOwned::ScmRights(descriptors) = rights else {
             return vec![];
         };
         descriptors
     });
-    // SAFETY: the message created it for this process; nothing else owns it.
-    let link = links.next().map(|link| unsafe { OwnedFd::from_raw_fd(link) });
-    match (bytes.get(..length).unwrap_or_default(), link) {
-        ([MADE], Some(link)) => Ok(link),
-        ([MADE], None) => Err(Refusal {
-            denied: false,
-            text: "no file descriptor is left".to_owned(),
-        }),
-        ([first, text @ ..], _) => Err(Refusal {
+    let before = all.len();
+    // SAFETY: the message created them for this process; nothing else owns them.
+    all.extend(passed.map(|descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) }));
+    let is_cut = message.flags.contains(MsgFlags::MSG_CTRUNC) || all.len() == before;
+    match bytes.get(..length).unwrap_or_default() {
+        [MADE | MORE] if is_cut => Err(Refusal::other("no file descriptor is left".to_owned())),
+        [first @ (MADE | MORE)] => Ok(*first),
+        [first, text @ ..] => Err(Refusal {
             denied: *first == DENIED,
             text: String::from_utf8_lossy(text).into_owned(),
         }),
-        ([], _) => Err(ended("it was killed")),
+        [] => Err(ended("it was killed")),
     }
 }
 
@@ -168,7 +188,7 @@ mod tests {
 
     use super::*;
 
-    fn refuse(_: usize) -> Result<Link, libbpf_rs::Error> {
+    fn refuse(_: usize) -> Result<Vec<OwnedFd>, libbpf_rs::Error> {
         Err(libbpf_rs::Error::from_raw_os_error(libc::EACCES))
     }
 

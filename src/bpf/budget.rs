@@ -41,7 +41,7 @@ struct Load {
     regions: Option<CallHooks>,
     frees: Option<CallHooks>,
     faults: bool,
-    /// With functions whose calls can end on other threads.
+    /// With functions whose calls can end on other threads, and probes that share events.
     calls_move: bool,
 }
 
@@ -151,6 +151,7 @@ impl Load {
             sampling: self.sampling,
             announced: self.sampling == PROVIDED,
             calls_move: self.calls_move,
+            shares_events: self.calls_move,
             calls: self.calls,
             capacity: Capacity {
                 table_words: 1 << 20,

@@ -27,7 +27,7 @@ pub fn detach_at_once(
 ) {
     let probes = probes.into_iter();
     let links = probes.flat_map(|Attached { allocations, frees }| allocations.into_iter().chain(frees));
-    let links = links.chain(hooks.into_iter().map(|hook| hook.link));
+    let links = links.chain(hooks.into_iter().flat_map(|hook| hook.links));
     close(links.collect::<Vec<_>>(), DETACHING_PROCESSES);
 }
 

@@ -141,6 +141,8 @@ pub struct Settings {
     pub announced: bool,
     /// Some calls can end on another thread than they began on.
     pub calls_move: bool,
+    /// Probes can share events.
+    pub shares_events: bool,
     /// Reads the frames of Python, where there are some.
     pub python: bool,
     /// Calls that are reported one by one.
@@ -466,6 +468,7 @@ fn set_knobs(object: &mut OpenMemleakSkel<'_>, settings: &Settings, sizes: &Size
     knobs.notes_frees = settings.frees.is_some();
     knobs.page_shift = pages::bytes().trailing_zeros();
     knobs.calls_move = settings.calls_move;
+    knobs.events_are_shared = settings.shares_events;
     knobs.reads_python = sizes.python != PythonSizes::NONE;
     knobs.python_code_mask = sizes.python.codes - 1;
     knobs.python_chain_mask = sizes.python.chains - 1;

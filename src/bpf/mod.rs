@@ -14,6 +14,7 @@ pub(crate) mod code_log;
 pub mod collect;
 mod detach;
 mod distance;
+mod dynamic_events;
 mod exceptions;
 mod faults;
 mod fdinfo;
@@ -85,7 +86,9 @@ use std::sync::{Arc, Mutex};
 use leak_report::model::Source;
 use libbpf_rs::{Link, MapCore as _, MapHandle, OpenObject, ProgramInput};
 
-pub use attach::{AttachError, Attached, AttachedHook, CallEnd, Cookie, Hook, HookKind, Probe, ProbeRole};
+pub use attach::{
+    AttachError, Attached, AttachedHook, CallEnd, Cookie, Hook, HookKind, Probe, ProbeRole, ProbedIn,
+};
 pub use attach_helper::Refusal;
 pub(crate) use batch::{Batch, HashTable};
 use block_facts::BlockFacts;
@@ -95,6 +98,7 @@ pub(crate) use clock::monotonic_nanoseconds;
 pub use code_log::{Change, CodeLog, Logged};
 pub use detach::detach_at_once;
 pub use distance::Distance;
+pub use dynamic_events::DynamicEvents;
 pub use faults::FaultWatch;
 pub use finished::FinishedStack;
 pub use frees::FreeNotes;
@@ -136,6 +140,7 @@ pub struct Kernel<'obj> {
     probed: SharedWords<AtomicU64>,
     /// Array of `types::usdt_site`.
     usdt_sites: SharedWords<AtomicU64>,
+    event_cookies: MapHandle,
     pub tables: TableStore,
     pub publisher: Publisher,
     pub processes: Processes,
@@ -232,6 +237,7 @@ impl<'obj> Kernel<'obj> {
             attach: settings.attach,
             probed,
             usdt_sites,
+            event_cookies: MapHandle::try_from(&maps.event_cookies)?,
             tables,
             publisher,
             processes,
@@ -298,20 +304,27 @@ impl<'obj> Kernel<'obj> {
         program.test_run(ProgramInput::default()).map(drop)
     }
 
-    /// Attaches all `probes` and `usdt` probes to process `pid`, or to all processes; attaches all or none.
+    /// Attaches all `probes` and `usdt` probes; attaches all or none.
     ///
     /// # Errors
     ///
     /// The first probe that could not be attached.
     pub fn attach(
         &self,
-        pid: Option<u32>,
+        probed_in: ProbedIn<'_>,
         probes: &[Probe],
         usdt: &[UsdtProbe],
     ) -> Result<Attached, AttachError> {
         self.note_modules(probes);
         usdt::describe(&self.usdt_sites, usdt);
-        let attached = attach::attach(&self.skeleton.progs, self.attach, pid, probes, usdt);
+        let attached = attach::attach(
+            &self.skeleton.progs,
+            self.attach,
+            probed_in,
+            &self.event_cookies,
+            probes,
+            usdt,
+        );
         if let Some(notes) = &self.free_notes {
             notes.begin_again();
         }
@@ -353,9 +366,15 @@ impl<'obj> Kernel<'obj> {
         self.skeleton.progs.loader_hook.autoload()
     }
 
-    /// Attaches to a hook in process `pid`, or in every process.
-    pub fn attach_hook(&self, pid: Option<u32>, hook: &Hook) -> Result<AttachedHook, AttachError> {
-        attach::attach_hook(&self.skeleton.progs, self.attach, pid, hook)
+    /// Attaches to a hook.
+    pub fn attach_hook(&self, probed_in: ProbedIn<'_>, hook: &Hook) -> Result<AttachedHook, AttachError> {
+        attach::attach_hook(
+            &self.skeleton.progs,
+            self.attach,
+            probed_in,
+            &self.event_cookies,
+            hook,
+        )
     }
 }
 

@@ -1,12 +1,15 @@
 //! Attachments of one process or of all: probes in allocators and hooks of loaders, each file once.
 
 use std::collections::HashSet;
+use std::io;
 
 use anyhow::Context;
 
 use super::hook;
 use super::probes::{AllocatorProbes, Probes};
-use crate::bpf::{AttachError, Attached, AttachedHook, Hook, Kernel, detach_at_once};
+use crate::bpf::{
+    AttachError, Attached, AttachedHook, DynamicEvents, Hook, Kernel, ProbedIn, detach_at_once,
+};
 use crate::process::{Mappings, ModuleId, Modules};
 
 /// Probes and hooks; dropping them detaches.
@@ -28,7 +31,7 @@ pub(super) struct Attachments {
 }
 
 impl Attachments {
-    /// Attaches to the mapped files not handled yet, for process `pid` or, without one, for all processes.
+    /// Attaches to the mapped files not handled yet.
     ///
     /// # Errors
     ///
@@ -36,12 +39,12 @@ impl Attachments {
     pub(super) fn add(
         &mut self,
         kernel: &Kernel<'_>,
-        pid: Option<u32>,
+        probed_in: ProbedIn<'_>,
         mappings: &Mappings,
         modules: &Modules,
         allocators: &mut AllocatorProbes,
     ) -> Result<(), AttachError> {
-        self.add_hook(kernel, pid, mappings, modules);
+        self.add_hook(kernel, probed_in, mappings, modules);
         let new: Vec<_> = mappings
             .module_ids()
             .filter(|&module| self.probed.insert(module))
@@ -50,10 +53,10 @@ impl Attachments {
         let (of_distance, usdt): (Vec<_>, Vec<_>) =
             usdt.into_iter().partition(|probe| probe.distance.is_some());
         if !functions.is_empty() || !usdt.is_empty() {
-            self.probes.add(kernel.attach(pid, &functions, &usdt)?);
+            self.probes.add(kernel.attach(probed_in, &functions, &usdt)?);
         }
         if !of_distance.is_empty() {
-            self.of_distance.add(kernel.attach(pid, &[], &of_distance)?);
+            self.of_distance.add(kernel.attach(probed_in, &[], &of_distance)?);
         }
         Ok(())
     }
@@ -67,7 +70,7 @@ impl Attachments {
     pub(super) fn change_distance(
         &mut self,
         kernel: &Kernel<'_>,
-        pid: Option<u32>,
+        probed_in: ProbedIn<'_>,
         modules: &Modules,
         allocators: &mut AllocatorProbes,
     ) -> Result<Attached, AttachError> {
@@ -76,9 +79,19 @@ impl Attachments {
         wanted.retain(|probe| probe.distance.is_some());
         let attached = match wanted.is_empty() {
             true => Attached::default(),
-            false => kernel.attach(pid, &[], &wanted)?,
+            false => kernel.attach(probed_in, &[], &wanted)?,
         };
         Ok(std::mem::replace(&mut self.of_distance, attached))
+    }
+
+    /// Has a process that has come later carry all that is attached in families.
+    ///
+    /// # Errors
+    ///
+    /// An event could not be opened: calls of the process are not seen.
+    pub(super) fn carry(&mut self, events: &DynamicEvents, pid: u32) -> io::Result<()> {
+        self.probes.add(Attached::carried(events, pid)?);
+        Ok(())
     }
 
     /// Adds probes that are detached with the others.
@@ -90,7 +103,7 @@ impl Attachments {
     pub(super) fn add_hook(
         &mut self,
         kernel: &Kernel<'_>,
-        pid: Option<u32>,
+        probed_in: ProbedIn<'_>,
         mappings: &Mappings,
         modules: &Modules,
     ) {
@@ -98,7 +111,7 @@ impl Attachments {
         let is_wanted = new && kernel.has_loader_hook();
         let hook = is_wanted.then(|| hook::find(mappings, modules)).flatten();
         if let Some(hook) = hook {
-            let attached = kernel.attach_hook(pid, &hook);
+            let attached = kernel.attach_hook(probed_in, &hook);
             self.hooks.extend(
                 attached.inspect_err(|error| tracing::debug!("no events of mapping changes: {error}")),
             );
@@ -109,7 +122,7 @@ impl Attachments {
     pub(super) fn add_exit_hooks(
         &mut self,
         kernel: &Kernel<'_>,
-        pid: Option<u32>,
+        probed_in: ProbedIn<'_>,
         mappings: &Mappings,
         modules: &Modules,
     ) {
@@ -118,7 +131,7 @@ impl Attachments {
             let module = modules.get(id);
             let hook = module.and_then(|module| hook::exit(module, loader == Some(id)));
             if let Some(hook) = hook {
-                let attached = kernel.attach_hook(pid, &hook);
+                let attached = kernel.attach_hook(probed_in, &hook);
                 self.hooks.extend(
                     attached.inspect_err(|error| tracing::warn!("no verdict when the program ends: {error}")),
                 );
@@ -134,13 +147,13 @@ impl Attachments {
     pub(super) fn add_python_hook(
         &mut self,
         kernel: &Kernel<'_>,
-        pid: Option<u32>,
+        probed_in: ProbedIn<'_>,
         module: ModuleId,
         hook: impl FnOnce() -> Option<Hook>,
     ) -> anyhow::Result<()> {
         if !self.pythons.contains(&module) {
             let hook = hook().context("its file cannot be probed")?;
-            self.hooks.push(kernel.attach_hook(pid, &hook)?);
+            self.hooks.push(kernel.attach_hook(probed_in, &hook)?);
             self.pythons.insert(module);
         }
         Ok(())

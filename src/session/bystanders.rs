@@ -1,8 +1,10 @@
 //! Processes that are not traced and would take harm from probes that are in all of them.
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 
 use super::TraceConfig;
+use super::attachments::Attachments;
+use crate::bpf::{AttachPath, DynamicEvents, ProbedIn};
 use crate::process::translator::{self, Translated};
 
 /// Maximum number of processes with probes of their own. Each adds some 50 ns to a trap of all others, and takes a tenth of a second to
@@ -10,6 +12,57 @@ use crate::process::translator::{self, Translated};
 const MAX_PROBED_APART: usize = 16;
 /// Maximum number of processes that a message names.
 const MAX_NAMED: usize = 4;
+
+/// How the processes of a trace have their probes.
+#[derive(Debug)]
+pub(super) enum Sharing {
+    /// Each has probes of its own.
+    Apart,
+    /// One set is in the traced ones, and in what they start from its first instruction on, and in no other process.
+    Families(DynamicEvents),
+    /// One set is in all processes with the same files.
+    All,
+}
+
+impl Sharing {
+    /// Chooses for a way to attach.
+    ///
+    /// # Errors
+    ///
+    /// Probes would be in all processes, and end some.
+    pub(super) fn choose(config: &TraceConfig, processes: usize, path: AttachPath) -> anyhow::Result<Self> {
+        if !share_probes(config.follow_fork, processes) {
+            return Ok(Self::Apart);
+        }
+        let families = (path == AttachPath::Perf).then(DynamicEvents::available);
+        if let Some(events) = families.flatten() {
+            return Ok(Self::Families(events));
+        }
+        check(config)?;
+        Ok(Self::All)
+    }
+
+    pub(super) fn is_shared(&self) -> bool {
+        !matches!(self, Self::Apart)
+    }
+
+    /// Adds the probes that are there to a process that was not started by a traced one.
+    pub(super) fn carry(&self, attached: &mut Attachments, pid: u32) -> anyhow::Result<()> {
+        let Self::Families(events) = self else {
+            return Ok(());
+        };
+        attached.carry(events, pid).context("cannot add its probes")
+    }
+
+    /// Where probes are attached for process `pid`, given all that are traced.
+    pub(super) fn probed_in<'a>(&'a self, pid: u32, all: &'a [u32]) -> ProbedIn<'a> {
+        match self {
+            Self::Apart => ProbedIn::Process(pid),
+            Self::Families(events) => ProbedIn::Families(events, all),
+            Self::All => ProbedIn::All,
+        }
+    }
+}
 
 /// Returns whether one set of probes is for all processes.
 pub(super) fn share_probes(follow_fork: bool, processes: usize) -> bool {
@@ -21,9 +74,8 @@ pub(super) fn share_probes(follow_fork: bool, processes: usize) -> bool {
 /// # Errors
 ///
 /// Some are executed in translated copies; the error names them and what to do.
-pub(super) fn check(config: &TraceConfig) -> anyhow::Result<()> {
-    let processes = config.pids.len() + config.found.len();
-    if config.ignores_translators || !share_probes(config.follow_fork, processes) {
+fn check(config: &TraceConfig) -> anyhow::Result<()> {
+    if config.ignores_translators {
         return Ok(());
     }
     let mut running = translator::running();
@@ -37,7 +89,8 @@ pub(super) fn check(config: &TraceConfig) -> anyhow::Result<()> {
     };
     bail!(
         "{} would end by a probe: as {why}, probes are in all processes, and these are executed in translated copies of \
-         their code; {instead}, wait until they have ended, or give --ignore-translators",
+         their code; {instead}, wait until they have ended, mount tracefs (mount -t tracefs tracefs /sys/kernel/tracing), by \
+         which probes are in traced processes only, or give --ignore-translators",
         named(&running)
     )
 }

@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use super::TraceConfig;
 use super::attachments::Attachments;
 use super::attempts::Attempts;
-use super::bystanders;
+use super::bystanders::{Sharing, share_probes};
 use super::capacity;
 use super::deferred::CodeOverTime;
 use super::faults::PageLedger;
@@ -29,8 +29,8 @@ use crate::allocator::{Catalog, PAGE_FAULT};
 use crate::bpf::collect::{EventQueue, WalkQueue};
 use crate::bpf::monotonic_nanoseconds;
 use crate::bpf::{
-    FaultSettings, Hold, Kernel, Published, Reading, RegionWatch, Settings, Storage, Tolerance, Walk, Watch,
-    detach_at_once,
+    AttachPath, FaultSettings, Hold, Kernel, ProbedIn, Published, Reading, RegionWatch, Settings, Storage,
+    Tolerance, Walk, Watch, detach_at_once,
 };
 use crate::process::touched::Choice;
 use crate::process::{History, Mappings, Modules, Target};
@@ -60,7 +60,7 @@ pub(super) struct Prepared {
 /// A running trace. Dropping it detaches.
 pub(super) struct Live<'obj> {
     // First, so dropped first: probes must be detached before what they use is dropped.
-    /// Attachments for all processes; only with `shares_probes`.
+    /// Attachments for all processes; none if each has its own.
     pub(super) attached: Attachments,
     /// Lets the started program go on if it is stopped at its end: after probes are detached. `None` if it is not to be stopped.
     pub(super) hold: Option<Hold>,
@@ -80,8 +80,7 @@ pub(super) struct Live<'obj> {
     pub(super) walk: Walk,
     pub(super) checks_walks: bool,
     pub(super) follow_fork: bool,
-    /// True if one set of probes is for all processes, and not one for each.
-    pub(super) shares_probes: bool,
+    pub(super) sharing: Sharing,
     /// True if reports list single blocks.
     pub(super) lists_blocks: bool,
     pub(super) tables: ModuleTables,
@@ -173,6 +172,7 @@ impl<'obj> Live<'obj> {
         // Before the first probe: then no mapping is older than a block that was freed and newer than that.
         let given = kernel.free_notes.as_ref().map(|_| kernel.watch_regions());
         let follow_fork = config.follow_fork && !tolerance.lacks(TracePart::Children);
+        let sharing = Sharing::choose(config, prepared.targets.len(), way.path)?;
         let mut live = Self {
             attached: Attachments::default(),
             hold: hold.filter(|_| !tolerance.lacks(TracePart::ProgramEnd)),
@@ -192,7 +192,7 @@ impl<'obj> Live<'obj> {
             walk: config.walk,
             checks_walks: config.fast_paths.checked,
             follow_fork,
-            shares_probes: bystanders::share_probes(follow_fork, prepared.targets.len()),
+            sharing,
             lists_blocks: config.view.list.is_some(),
             tables: ModuleTables::default(),
             modules: std::mem::take(&mut prepared.modules),
@@ -288,8 +288,12 @@ impl<'obj> Live<'obj> {
 
     /// Begins to trace a process that has come later. Returns its instance.
     pub(super) fn add_opened(&mut self, target: Target) -> anyhow::Result<u32> {
+        let pid = target.pid();
         let number = self.begin_opened(target)?;
-        let attached = self.reload(number).and_then(|_| self.attach_new(number));
+        let carried = self.sharing.carry(&mut self.attached, pid);
+        let attached = carried
+            .and_then(|()| self.reload(number))
+            .and_then(|_| self.attach_new(number));
         if let Err(error) = attached {
             self.leave(number);
             return Err(error);
@@ -330,10 +334,9 @@ impl<'obj> Live<'obj> {
             tracing::info!("tracing {traced}: mapping calls, not allocator functions; {end}");
             return;
         }
-        let shared = if self.shares_probes {
-            ", which all processes with the same files run into"
-        } else {
-            ""
+        let shared = match self.sharing {
+            Sharing::All => ", which all processes with the same files run into",
+            Sharing::Apart | Sharing::Families(_) => "",
         };
         let own = self
             .processes
@@ -360,22 +363,24 @@ impl<'obj> Live<'obj> {
     pub(super) fn change_distance(&mut self, distance: u64) -> anyhow::Result<()> {
         let before = self.probes.distance();
         self.probes.use_distance(distance);
+        let pids = self.live_pids();
         let Self {
             kernel,
             modules,
             probes,
             attached,
             processes,
+            sharing,
             ..
         } = self;
         let own = processes.values_mut().filter(|process| process.is_live());
-        let own = own.map(|process| {
-            let pid = (!self.shares_probes).then_some(process.facts.pid);
-            (pid, &mut process.attached)
-        });
+        let own = own.map(|process| (ProbedIn::Process(process.facts.pid), &mut process.attached));
+        let shared = sharing
+            .is_shared()
+            .then(|| (sharing.probed_in(0, &pids), attached));
         let mut replaced = Vec::new();
-        for (pid, attached) in [(None, attached)].into_iter().chain(own) {
-            match attached.change_distance(kernel, pid, modules, probes) {
+        for (probed_in, attached) in shared.into_iter().chain(own) {
+            match attached.change_distance(kernel, probed_in, modules, probes) {
                 Ok(old) => replaced.push((attached, old)),
                 Err(error) => {
                     probes.use_distance(before);
@@ -495,24 +500,31 @@ impl<'obj> Live<'obj> {
     /// Attaches to those mapped files of an instance that have nothing attached for it yet.
     pub(super) fn attach_new(&mut self, number: u32) -> anyhow::Result<()> {
         let is_of_blocks = self.is_of_blocks();
+        let pids = self.live_pids();
         let Some(process) = self.processes.get_mut(&number) else {
             return Ok(());
         };
-        let (pid, attached) = if self.shares_probes {
-            (None, &mut self.attached)
-        } else {
-            (Some(process.facts.pid), &mut process.attached)
+        let probed_in = self.sharing.probed_in(process.facts.pid, &pids);
+        let attached = match self.sharing.is_shared() {
+            true => &mut self.attached,
+            false => &mut process.attached,
         };
         let (mappings, modules) = (&process.mappings, &self.modules);
         if !is_of_blocks {
-            attached.add_hook(&self.kernel, pid, mappings, modules);
+            attached.add_hook(&self.kernel, probed_in, mappings, modules);
             return Ok(());
         }
-        attached.add(&self.kernel, pid, mappings, modules, &mut self.probes)?;
+        attached.add(&self.kernel, probed_in, mappings, modules, &mut self.probes)?;
         if self.hold.is_some() {
-            attached.add_exit_hooks(&self.kernel, pid, mappings, modules);
+            attached.add_exit_hooks(&self.kernel, probed_in, mappings, modules);
         }
         Ok(())
+    }
+
+    /// Process ids of the instances that run.
+    pub(super) fn live_pids(&self) -> Vec<u32> {
+        let live = self.processes.values().filter(|process| process.is_live());
+        live.map(|process| process.facts.pid).collect()
     }
 }
 
@@ -537,6 +549,8 @@ fn kernel_settings(way: Way, config: &TraceConfig, prepared: &Prepared) -> Setti
         sizes: config.sizes,
         sampling: prepared.sampling,
         announced: prepared.probes.are_announced(),
+        shares_events: way.path == AttachPath::Perf
+            && share_probes(config.follow_fork, prepared.targets.len()),
         calls_move: prepared.probes.catalog().has_calls_that_move(),
         calls: config.calls.map_or(CallTrace::Off, |calls| calls.trace),
         held: None,

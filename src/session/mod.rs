@@ -166,7 +166,6 @@ impl<'obj> Session<'obj> {
         relay: &Arc<Relay>,
         on_stage: &mut dyn FnMut(&Stage<'_>) -> anyhow::Result<()>,
     ) -> anyhow::Result<Self> {
-        bystanders::check(config)?;
         let servers = config.debuginfod.clone().map(Debuginfod::start).transpose()?;
         // Dropped, and so killed, if anything fails from here on.
         let stopped = match &config.program[..] {

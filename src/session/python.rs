@@ -148,6 +148,7 @@ fn hook(build: &PythonBuild, module: &Module) -> Option<Hook> {
 impl Live<'_> {
     /// Lets the stacks of an instance have Python frames, if it has an interpreter that is known, and have not yet.
     pub(super) fn attach_python(&mut self, number: u32, mappings: &Mappings) {
+        let pids = self.live_pids();
         let Some(process) = self.processes.get_mut(&number) else {
             return;
         };
@@ -185,9 +186,10 @@ impl Live<'_> {
             }
             return;
         }
-        let (pid, attached) = match self.shares_probes {
-            true => (None, &mut self.attached),
-            false => (Some(process.facts.pid), &mut process.attached),
+        let probed_in = self.sharing.probed_in(process.facts.pid, &pids);
+        let attached = match self.sharing.is_shared() {
+            true => &mut self.attached,
+            false => &mut process.attached,
         };
         let layout = PythonLayout::of(
             build.layout,
@@ -196,7 +198,7 @@ impl Live<'_> {
         );
         // First the hook: a code object that ends before it would be taken for the next one at its address.
         let hook = || hook(build, module);
-        match attached.add_python_hook(&self.kernel, pid, module.id, hook) {
+        match attached.add_python_hook(&self.kernel, probed_in, module.id, hook) {
             Ok(()) => {
                 pythons.publish(slot, number, &layout);
                 tracing::debug!(

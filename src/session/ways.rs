@@ -5,9 +5,10 @@ use std::fmt;
 use leak_report::model::Sampling;
 
 use super::TraceConfig;
+use super::bystanders::share_probes;
 use super::live::Prepared;
 use crate::allocator::Selection;
-use crate::bpf::{AttachPath, CallHooks};
+use crate::bpf::{AttachPath, CallHooks, DynamicEvents};
 
 /// Maximum number of ways: mapping calls are followed in one of several ways, or not at all, and Python's functions are read or not.
 pub(super) const MAX_WAYS: usize = AttachPath::ALL.len() * (CallHooks::ALL.len() + 1) * 2;
@@ -56,6 +57,7 @@ pub(super) fn ways(config: &TraceConfig, prepared: &Prepared, reads_python: bool
         (true, true) => (vec![None], hooks().chain([None]).collect()),
         (true, false) => (vec![None], vec![None]),
     };
+    let paths = paths(config, prepared.targets.len());
     let mut ways = Vec::new();
     // A kernel can lack one path or one kind of hooks: of the hooks there is less to choose from that is worth having.
     for python in [true, false]
@@ -63,7 +65,7 @@ pub(super) fn ways(config: &TraceConfig, prepared: &Prepared, reads_python: bool
         .filter(|&python| reads_python || !python)
     {
         for &frees in &frees {
-            for &path in &config.attach {
+            for &path in &paths {
                 let of_path = regions.iter().map(|&regions| Way {
                     path,
                     regions,
@@ -75,6 +77,15 @@ pub(super) fn ways(config: &TraceConfig, prepared: &Prepared, reads_python: bool
         }
     }
     ways
+}
+
+/// Paths to attach by: where processes share probes, first the one by which no other process has them.
+fn paths(config: &TraceConfig, processes: usize) -> Vec<AttachPath> {
+    let mut paths = config.attach.clone();
+    if share_probes(config.follow_fork, processes) && DynamicEvents::available().is_some() {
+        paths.sort_by_key(|&path| path != AttachPath::Perf);
+    }
+    paths
 }
 
 /// Returns whether it is noted which memory blocks were freed from: for verdicts, if all blocks are recorded of functions that are

@@ -10,7 +10,7 @@ use crate::allocator::{FUNCTIONS, Role};
 use crate::bpf::preflight;
 use crate::bpf::{
     AttachPath, CallEnd, CallHooks, Capacity, Cookie, FastPaths, Kernel, LoadError, Probe, ProbeRole,
-    RefusedProgram, Settings, Tolerance, Walk,
+    ProbedIn, RefusedProgram, Settings, Tolerance, Walk,
 };
 use crate::session::storages;
 use leak_report::model::{CallTrace, Missing, Sampling, TracePart};
@@ -158,6 +158,7 @@ pub(super) fn settings(path: AttachPath, regions: Option<CallHooks>) -> Settings
         sampling: Sampling::All,
         announced: false,
         calls_move: true,
+        shares_events: true,
         // No process of ours.
         held: Some(1),
         calls: CallTrace::Off,
@@ -197,7 +198,7 @@ fn attempt_by(path: AttachPath, tolerance: &mut Tolerance) -> anyhow::Result<()>
     let offset = entry_point()?;
     let probes = [Role::Allocate, Role::Free].map(|role| probe(role, offset));
     let _watch = kernel.watch(false).context("cannot follow processes")?;
-    kernel.attach(Some(std::process::id()), &probes, &[])?;
+    kernel.attach(ProbedIn::Process(std::process::id()), &probes, &[])?;
     Ok(())
 }
 
