@@ -227,7 +227,8 @@ pub struct TraceArgs {
     pub follow_fork: bool,
     /// Trace although there are processes, executed in translated copies of their code, that probes in all processes would end.
     ///
-    /// Probes are in all processes with --follow-fork, and if more than 16 are traced.
+    /// Probes are in all processes with --follow-fork, and if more than 16 are traced, where tracefs cannot be
+    /// used or more than 256 are traced.
     #[arg(long)]
     pub ignore_translators: bool,
     /// Trace mappings (mmap, mremap, brk) instead of allocator functions.

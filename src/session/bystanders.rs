@@ -10,6 +10,9 @@ use crate::process::translator::{self, Translated};
 /// Maximum number of processes with probes of their own. Each adds some 50 ns to a trap of all others, and takes a tenth of a second to
 /// attach and to detach; but shared probes are a trap for every process that has mapped the same files, traced or not.
 const MAX_PROBED_APART: usize = 16;
+/// Maximum number of processes that carry events. The kernel looks at all carriers for each process that has the file mapped, for each
+/// carrier that is added: 200 take 0.7 s, a thousand minutes.
+const MAX_FAMILIES: usize = 256;
 /// Maximum number of processes that a message names.
 const MAX_NAMED: usize = 4;
 
@@ -34,12 +37,17 @@ impl Sharing {
         if !share_probes(config.follow_fork, processes) {
             return Ok(Self::Apart);
         }
-        let families = (path == AttachPath::Perf).then(DynamicEvents::available);
-        if let Some(events) = families.flatten() {
+        if path == AttachPath::Perf
+            && let Some(events) = events_for(processes)
+        {
             return Ok(Self::Families(events));
         }
         check(config)?;
         Ok(Self::All)
+    }
+
+    pub(super) fn are_families(&self) -> bool {
+        matches!(self, Self::Families(_))
     }
 
     pub(super) fn is_shared(&self) -> bool {
@@ -64,7 +72,14 @@ impl Sharing {
     }
 }
 
-/// Returns whether one set of probes is for all processes.
+/// The events that so many processes can carry; `None` if there are none, or they would take too long.
+pub(super) fn events_for(processes: usize) -> Option<DynamicEvents> {
+    (processes <= MAX_FAMILIES)
+        .then(DynamicEvents::available)
+        .flatten()
+}
+
+/// Returns whether one set of probes is for several processes.
 pub(super) fn share_probes(follow_fork: bool, processes: usize) -> bool {
     follow_fork || processes > MAX_PROBED_APART
 }

@@ -17,7 +17,7 @@ use super::process::Process;
 use super::reload::Reloads;
 use crate::bpf::collect::Event;
 use crate::bpf::{Instance, Origin};
-use crate::process::{History, MappedCode, Mappings, ModuleId, Target};
+use crate::process::{History, MappedCode, Mappings, ModuleId, Target, TargetError};
 use leak_report::model::InstanceEnd;
 
 /// Minimum pause between two removals of ended instances from the block table.
@@ -118,7 +118,7 @@ impl Live<'_> {
         let is_live = || self.kernel.processes.ended(number).is_none();
         // Checked again: it may have executed another program meanwhile, of the same name.
         let target = is_live()
-            .then(|| Target::open(instance.pid).inspect_err(|error| tracing::debug!("{error}")))
+            .then(|| Target::open(instance.pid).inspect_err(say_why))
             .and_then(Result::ok)
             .filter(|_| is_live());
         let parent = instance.parent.and_then(|parent| self.processes.get_mut(&parent));
@@ -146,6 +146,14 @@ impl Live<'_> {
         tracing::debug!("instance {number}: {:?}", process.instance);
         if origin == Origin::Execed {
             process.reloads = Reloads::settling(Instant::now());
+        }
+        let lacks_probes = match origin {
+            Origin::Execed => self.sharing.are_families() && has_other_rights(process.facts.pid),
+            Origin::Forked => number < self.probed_since,
+            Origin::Attached => false,
+        };
+        if lacks_probes && let Err(error) = self.sharing.carry(&mut self.attached, process.facts.pid) {
+            tracing::warn!("{error:#}: what {} allocates is not seen", process.facts.pid);
         }
         self.processes.insert(number, process);
     }
@@ -349,4 +357,27 @@ impl Live<'_> {
         self.lifecycle.forget_not_before = Some(Instant::now() + pause);
         Ok(())
     }
+}
+/// A child that executes translated copies of its code has inherited probes, which nothing takes from it alone.
+fn say_why(error: &TargetError) {
+    match error {
+        TargetError::Translated { .. } => {
+            tracing::warn!(
+                "{error}; it has its parent's probes, and will end by SIGTRAP: trace without --follow-fork"
+            );
+        }
+        _ => tracing::debug!("{error}"),
+    }
+}
+
+/// Returns whether a process executes a program by other rights than those of its user: then it may not be dumped, and the kernel takes all
+/// perf events from it (`begin_new_exec`).
+fn has_other_rights(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let ids = status.lines().filter_map(|line| {
+        let ids = line.strip_prefix("Uid:").or_else(|| line.strip_prefix("Gid:"))?;
+        let mut ids = ids.split_ascii_whitespace();
+        Some((ids.next()?, ids.next()?))
+    });
+    ids.into_iter().any(|(real, effective)| real != effective)
 }

@@ -81,6 +81,8 @@ pub(super) struct Live<'obj> {
     pub(super) checks_walks: bool,
     pub(super) follow_fork: bool,
     pub(super) sharing: Sharing,
+    /// The first instance that had begun neither before the last probes were attached nor meanwhile: those before it may lack them.
+    pub(super) probed_since: u32,
     /// True if reports list single blocks.
     pub(super) lists_blocks: bool,
     pub(super) tables: ModuleTables,
@@ -193,6 +195,7 @@ impl<'obj> Live<'obj> {
             checks_walks: config.fast_paths.checked,
             follow_fork,
             sharing,
+            probed_since: 0,
             lists_blocks: config.view.list.is_some(),
             tables: ModuleTables::default(),
             modules: std::mem::take(&mut prepared.modules),
@@ -518,6 +521,7 @@ impl<'obj> Live<'obj> {
         if self.hold.is_some() {
             attached.add_exit_hooks(&self.kernel, probed_in, mappings, modules);
         }
+        self.probed_since = self.kernel.processes.next();
         Ok(())
     }
 

@@ -5,10 +5,10 @@ use std::fmt;
 use leak_report::model::Sampling;
 
 use super::TraceConfig;
-use super::bystanders::share_probes;
+use super::bystanders::{events_for, share_probes};
 use super::live::Prepared;
 use crate::allocator::Selection;
-use crate::bpf::{AttachPath, CallHooks, DynamicEvents};
+use crate::bpf::{AttachPath, CallHooks};
 
 /// Maximum number of ways: mapping calls are followed in one of several ways, or not at all, and Python's functions are read or not.
 pub(super) const MAX_WAYS: usize = AttachPath::ALL.len() * (CallHooks::ALL.len() + 1) * 2;
@@ -82,7 +82,7 @@ pub(super) fn ways(config: &TraceConfig, prepared: &Prepared, reads_python: bool
 /// Paths to attach by: where processes share probes, first the one by which no other process has them.
 fn paths(config: &TraceConfig, processes: usize) -> Vec<AttachPath> {
     let mut paths = config.attach.clone();
-    if share_probes(config.follow_fork, processes) && DynamicEvents::available().is_some() {
+    if share_probes(config.follow_fork, processes) && events_for(processes).is_some() {
         paths.sort_by_key(|&path| path != AttachPath::Perf);
     }
     paths

@@ -55,29 +55,47 @@ fn under_valgrind() {
     assert!(program.end().success());
 }
 
-/// Probes that are in all processes are refused while such a program runs, whose they would end; it is named.
+/// A trace of children does no harm to such a program, whether it runs before or is started while that goes on.
 #[test]
 fn beside_valgrind() {
-    let _alone = alone();
-    let mut bystander = translated("translated-bystander");
+    let mut before = translated("translated-before");
     let target = compile(&directory("translated-beside"), "amounts/plain.c", &["-O1"]);
     let mut target = Program::start(&target, &["10"]);
     target.expect("ready");
-    let pid = target.pid().to_string();
-    let refused = refusal(&memleak(&["--follow-fork", "-p", &pid, "1", "1"]));
-    let named = format!("{} (none-amd64-linu, by valgrind)", bystander.pid());
-    assert!(
-        refused.contains(&named) && refused.contains("--ignore-translators"),
-        "{refused}"
-    );
-    // Probes in the traced process alone do it no harm.
-    let memleak = Memleak::attach(target.pid(), &[]);
-    target.step("done");
-    bystander.step("done");
+    let memleak = Memleak::attach(target.pid(), &["--follow-fork"]);
+    let mut later = translated("translated-later");
+    for program in [&mut before, &mut later, &mut target] {
+        program.step("done");
+    }
     let report = memleak.finish();
     assert!(report.allocated.blocks >= 10, "{:?}", report.allocated);
-    for program in [&mut bystander, &mut target] {
+    for program in [&mut before, &mut later, &mut target] {
         program.send_line("");
         assert!(program.end().success());
     }
+}
+
+/// Where nothing but probes in all processes can follow children, they are refused while such a program runs, whose they would end; it is
+/// named.
+#[test]
+fn beside_valgrind_without_tracefs() {
+    let _alone = alone();
+    let mut bystander = translated("translated-bystander");
+    let mut command = Command::new("unshare");
+    let script = "umount /sys/kernel/tracing; umount /sys/kernel/debug; exec \"$0\" \"$@\"";
+    command.args(["-m", "sh", "-c", script, env!("CARGO_BIN_EXE_memleak")]);
+    let pid = std::process::id().to_string();
+    let output = command.args(["--follow-fork", "-p", &pid, "1", "1"]).output();
+    let output = output.expect("unshare");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let refused = errors.lines().last().unwrap_or_default();
+    let named = format!("{} (none-amd64-linu, by valgrind)", bystander.pid());
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(
+        refused.contains(&named) && refused.contains("--ignore-translators"),
+        "{errors}"
+    );
+    bystander.step("done");
+    bystander.send_line("");
+    assert!(bystander.end().success());
 }
