@@ -218,6 +218,13 @@ pub enum Unreadable {
     KernelPage,
 }
 
+impl Unreadable {
+    /// True if a later reading of the mappings can find the file.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Gone | Self::Changed)
+    }
+}
+
 impl From<OpenError> for Unreadable {
     fn from(error: OpenError) -> Self {
         match error {

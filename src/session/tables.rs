@@ -233,12 +233,16 @@ impl ModuleTables {
                     match self.states.get(&self.copies.known_original(module)) {
                         Some(&State::Stored(image_at)) => (MappingKind::Table, bias, image_at),
                         Some(State::NoCfi) => (MappingKind::NoCfi, bias, 0),
-                        Some(State::Missing | State::NoRoom(_)) | None => (MappingKind::Pending, bias, 0),
+                        Some(State::Missing) => (MappingKind::NoTable, bias, 0),
+                        Some(State::NoRoom(_)) | None => (MappingKind::Pending, bias, 0),
                     }
                 }
                 MappedCode::Anonymous => (MappingKind::Anonymous, Default::default(), 0),
                 MappedCode::Trampoline => (MappingKind::Trampoline, Default::default(), 0),
-                MappedCode::Unreadable { .. } => (MappingKind::Pending, Default::default(), 0),
+                MappedCode::Unreadable { ref why, .. } if why.may_pass() => {
+                    (MappingKind::Pending, Default::default(), 0)
+                }
+                MappedCode::Unreadable { .. } => (MappingKind::NoTable, Default::default(), 0),
             };
             // A return address into a trampoline is its first byte, and is looked up one byte lower.
             let below = u64::from(kind == MappingKind::Trampoline);
