@@ -237,7 +237,7 @@ impl ModuleTables {
                         Some(State::NoRoom(_)) | None => (MappingKind::Pending, bias, 0),
                     }
                 }
-                MappedCode::Anonymous => (MappingKind::Anonymous, Default::default(), 0),
+                MappedCode::Generated { .. } => (MappingKind::Anonymous, Default::default(), 0),
                 MappedCode::Trampoline => (MappingKind::Trampoline, Default::default(), 0),
                 MappedCode::Unreadable { ref why, .. } if why.may_pass() => {
                     (MappingKind::Pending, Default::default(), 0)
@@ -311,7 +311,7 @@ fn identity(code: &MappedCode, mappings: &Mappings, modules: &Modules) -> Identi
             fingerprint.map_or(Identity::UNCHANGED, |words| by_words(words, bias))
         }
         MappedCode::Trampoline => Identity::SETTLED,
-        MappedCode::Anonymous | MappedCode::Unreadable { .. } => Identity::UNCHANGED,
+        MappedCode::Generated { .. } | MappedCode::Unreadable { .. } => Identity::UNCHANGED,
     }
 }
 

@@ -66,6 +66,7 @@ struct Sections<'a> {
 pub struct ElfView<'a> {
     bytes: Bytes<'a>,
     architecture: Architecture,
+    is_fixed: bool,
     segments: Vec<Segment>,
     build_id: Option<Range<FileOffset>>,
     eh_frame_hdr: Option<Svma>,
@@ -121,6 +122,7 @@ impl<'a> ElfView<'a> {
         let mut view = Self {
             bytes: Bytes(bytes),
             architecture,
+            is_fixed: kind == elf::ET_EXEC,
             segments: Vec::new(),
             build_id: None,
             eh_frame_hdr: None,
@@ -179,6 +181,11 @@ impl<'a> ElfView<'a> {
     /// Architecture of its code.
     pub fn architecture(&self) -> Architecture {
         self.architecture
+    }
+
+    /// True if it is loaded at the addresses that it states: an executable that is not position-independent.
+    pub fn is_fixed(&self) -> bool {
+        self.is_fixed
     }
 
     /// The loadable segments, in the order of the program headers.

@@ -163,7 +163,7 @@ fn mapping_findings(mappings: &Mappings) -> Vec<Finding> {
     for entry in mappings.entries() {
         match &entry.code {
             MappedCode::Module { .. } => {}
-            MappedCode::Anonymous => {
+            MappedCode::Generated { .. } => {
                 anonymous.0 += 1;
                 anonymous.1 += entry.range.end.offset_from(entry.range.start);
             }
