@@ -1,11 +1,13 @@
 //! Unwind tables of a process's modules: built on all cores, stored in the kernel, referred to by its mappings.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
-use unwind_tables::addr::{Avma, Bias};
+use unwind_tables::addr::{Avma, Bias, Svma};
 use unwind_tables::fingerprint::Fingerprint;
 use unwind_tables::image::Image;
 use unwind_tables::mapping::{ADDRESS_BITS, Check, Identity, Mapping, MappingKind, Trust};
+use unwind_tables::places::Places;
 use unwind_tables::{Compiled, compile, compile_saves};
 
 use super::copies::Copies;
@@ -38,6 +40,8 @@ pub(super) struct ModuleTables {
     states: HashMap<ModuleId, State>,
     facts: HashMap<ModuleId, TableFacts>,
     copies: Copies,
+    /// Places of code, for modules whose images have it closer together than the file.
+    places: HashMap<ModuleId, Places>,
     /// Modules whose saves were requested; these are in the kernel, or are not available.
     saves: HashSet<ModuleId>,
 }
@@ -137,6 +141,9 @@ impl ModuleTables {
         let stored = kernel.tables.store(id, image, is_used, &kernel.publisher)?;
         if let Some(stored) = stored {
             self.forget(&stored, path);
+            if !image.places().are_of_file() {
+                self.places.insert(id, image.places().clone());
+            }
             return Ok(State::Stored(stored.at));
         }
         if !self.states.contains_key(&id) {
@@ -260,11 +267,33 @@ impl ModuleTables {
             .entries()
             .iter()
             .filter(|entry| entry.range.end.get() >> ADDRESS_BITS == 0);
-        let all = user.map(kernel_mapping);
+        let all = user.flat_map(|entry| self.placed(kernel_mapping(entry), &entry.code));
         match jvm.keeps_frame_pointers {
             true => all.flat_map(|mapping| of_jvm(&mapping, &jvm.known)).collect(),
             false => all.collect(),
         }
+    }
+
+    /// Pieces of a mapping by where its code is in the image.
+    fn placed(&self, mapping: Mapping, code: &MappedCode) -> Vec<Mapping> {
+        let places = match (code, mapping.kind) {
+            (&MappedCode::Module { module, .. }, MappingKind::Table) => {
+                self.places.get(&self.copies.known_original(module))
+            }
+            _ => None,
+        };
+        let Some(places) = places else {
+            return vec![mapping];
+        };
+        let bias = mapping.bias;
+        let range = bias.to_svma(mapping.start)..bias.to_svma(mapping.end);
+        let piece = |part: Range<Svma>| Mapping {
+            start: bias.to_avma(part.start),
+            end: bias.to_avma(part.end),
+            bias: Bias::from_raw(bias.get().wrapping_add(places.bias(part.start).get())),
+            ..mapping
+        };
+        places.parts(&range).into_iter().map(piece).collect()
     }
 }
 

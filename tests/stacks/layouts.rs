@@ -125,3 +125,17 @@ fn generated_code_in_a_file() {
         assert_eq!(stack.frames[1].module, None, "{stack}");
     }
 }
+
+/// Code that is 64 MiB away from the rest has its table, and so has the rest.
+#[test]
+fn code_far_apart() {
+    for (test, kind) in [("far", "-no-pie"), ("far-pie", "-pie")] {
+        let flags = [
+            "-DHOT",
+            "-fuse-ld=lld",
+            kind,
+            "-Wl,--section-start=.hot=0x4400000",
+        ];
+        check_whole(&built(test, &flags));
+    }
+}
