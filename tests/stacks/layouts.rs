@@ -139,3 +139,19 @@ fn code_far_apart() {
         check_whole(&built(test, &flags));
     }
 }
+
+/// More sections than fit the header's fields: names are found, by indexes that are elsewhere.
+#[test]
+fn more_than_65536_sections() {
+    let directory = directory("layouts-sections");
+    let assembly = directory.join("sections.s");
+    let mut text = String::new();
+    for number in 0..66_000 {
+        text += &format!(".section .q{number},\"ax\",@progbits\nret\n");
+    }
+    text += ".section .note.GNU-stack,\"\",@progbits\n";
+    std::fs::write(&assembly, text).expect("room");
+    let assembly = assembly.to_str().expect("UTF-8");
+    let path = compile(&directory, SOURCE, &flags(&["-fuse-ld=lld", assembly]));
+    check_whole(&path);
+}

@@ -73,8 +73,9 @@ pub struct ElfView<'a> {
     sections: Sections<'a>,
 }
 
-/// More section headers than any linked file has: Chromium's debug build has 50.
-const MAX_SECTIONS: usize = 1 << 16;
+/// MAX section headers. Chromium's debug build has 50; linkers that do not join sections of functions make as many as there are
+/// functions.
+const MAX_SECTIONS: usize = 1 << 20;
 /// Program headers that are looked at; the kernel runs nothing with more than 1170.
 const MAX_PROGRAM_HEADERS: usize = 1 << 16;
 /// Notes that are looked through, and bytes of each. Objects have half a dozen, and the largest, libc's list of places to
