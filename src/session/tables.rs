@@ -2,18 +2,20 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+use std::path::PathBuf;
 
 use unwind_tables::addr::{Avma, Bias, Svma};
 use unwind_tables::fingerprint::Fingerprint;
 use unwind_tables::image::Image;
 use unwind_tables::mapping::{ADDRESS_BITS, Check, Identity, Mapping, MappingKind, Trust};
 use unwind_tables::places::Places;
-use unwind_tables::{Compiled, compile, compile_saves};
+use unwind_tables::{Compiled, ElfView, TableError, build, compile_saves_of_view};
 
 use super::copies::Copies;
 use crate::base::parallel;
 use crate::bpf::{Kernel, Stored, TableStore, Walk};
 use crate::process::{JvmCode, KnownCode, KnownCodeKind, MappedCode, Mappings, Module, ModuleId, Modules};
+use crate::symbolize::{compile_with_debug_file, separate_cfi};
 use leak_report::model::TableFacts;
 use leak_report::units::size;
 
@@ -46,6 +48,14 @@ pub(super) struct ModuleTables {
     saves: HashSet<ModuleId>,
 }
 
+/// Files that tables are made of.
+#[derive(Clone, Copy)]
+pub(super) struct Files<'a> {
+    pub(super) modules: &'a Modules,
+    /// Returns the root directories to search for debug files, which objects without CFI of their own may have.
+    pub(super) roots: &'a dyn Fn() -> Vec<PathBuf>,
+}
+
 /// Tables that were built but not yet stored, the smallest first.
 #[derive(Debug, Default)]
 pub(super) struct BuiltTables(Vec<(ModuleId, Built)>);
@@ -75,13 +85,14 @@ impl ModuleTables {
     pub(super) fn build<'a>(
         &mut self,
         mappings: impl IntoIterator<Item = &'a Mappings>,
-        modules: &Modules,
+        files: Files<'_>,
         walk: Walk,
         has_room: impl Fn(usize) -> bool,
     ) -> BuiltTables {
         if walk != Walk::Dwarf {
             return BuiltTables::default();
         }
+        let modules = files.modules;
         let ids = mappings.into_iter().flat_map(Mappings::module_ids);
         let mut wanted: Vec<&Module> = ids
             .filter_map(|id| modules.get(self.copies.original(id, modules)))
@@ -93,7 +104,10 @@ impl ModuleTables {
             .collect();
         wanted.sort_unstable_by_key(|module| (module.bytes().len(), module.id));
         wanted.dedup_by_key(|module| module.id);
-        let mut built = build_in_parallel(wanted);
+        if wanted.is_empty() {
+            return BuiltTables::default();
+        }
+        let mut built = build_in_parallel(wanted, &(files.roots)());
         built.sort_by_key(|(id, built)| (words(built), *id));
         BuiltTables(built)
     }
@@ -162,16 +176,20 @@ impl ModuleTables {
     pub(super) fn provide_saves(
         &mut self,
         module: ModuleId,
-        modules: &Modules,
+        files: Files<'_>,
         used: &HashSet<ModuleId>,
         kernel: &mut Kernel<'_>,
     ) -> Result<bool, libbpf_rs::Error> {
         let original = self.copies.known_original(module);
-        let Some(module) = modules.get(original).filter(|_| self.saves.insert(original)) else {
+        let Some(module) = files
+            .modules
+            .get(original)
+            .filter(|_| self.saves.insert(original))
+        else {
             return Ok(false);
         };
         let path = module.path.display();
-        let Ok(Some(image)) = compile_saves(module.bytes()) else {
+        let Ok(Some(image)) = saves_of(module, &(files.roots)()) else {
             return Ok(false);
         };
         let is_used = |module| used.contains(&module);
@@ -364,15 +382,24 @@ fn facts(compiled: &Compiled) -> TableFacts {
 }
 
 /// Compiles modules, the last first, and releases the pages of their files, which are not needed again soon.
-fn build_in_parallel(queue: Vec<&Module>) -> Vec<(ModuleId, Built)> {
+fn build_in_parallel(queue: Vec<&Module>, roots: &[PathBuf]) -> Vec<(ModuleId, Built)> {
     parallel::for_each(queue, |module| {
-        let mut result = compile(module.bytes()).map_err(|error| error.to_string());
+        let compiled = compile_with_debug_file(module.bytes(), &module.path, roots);
+        let mut result = compiled.map_err(|error| error.to_string());
         if module.is_cut() {
             result = Err("its file was cut off while it was read".to_owned());
         }
         module.release();
         (module.id, result)
     })
+}
+
+/// Compiles the saves of a module by the same CFI as its table.
+fn saves_of(module: &Module, roots: &[PathBuf]) -> Result<Option<Image>, TableError> {
+    let view = ElfView::parse_any(module.bytes())?;
+    let (_, coverage) = build::build(&view)?;
+    let separate = separate_cfi(&coverage, module.bytes(), &module.path, roots);
+    compile_saves_of_view(&view.with_debug_frame(separate.as_deref().unwrap_or_default()))
 }
 
 #[cfg(test)]

@@ -2,9 +2,10 @@
 //! was moved; generated code in files.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, compile_as, directory, source};
+use crate::common::program::{Program, compile, compile_as, directory, run_tool, source};
 use crate::common::report::{Report, Stack, from_main};
 
 const SOURCE: &str = "stacks/layout.c";
@@ -154,4 +155,34 @@ fn more_than_65536_sections() {
     let assembly = assembly.to_str().expect("UTF-8");
     let path = compile(&directory, SOURCE, &flags(&["-fuse-ld=lld", assembly]));
     check_whole(&path);
+}
+
+/// CFI for debuggers only, in the program's debug file, is found there as lines are.
+#[test]
+fn cfi_in_a_debug_file() {
+    let directory = directory("layouts-debug-file");
+    let no_eh_frame = ["-g", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"];
+    let whole = directory.join("whole");
+    compile_as(&whole, SOURCE, &flags(&no_eh_frame));
+    let (stripped, debug) = (directory.join("layout"), directory.join("layout.debug"));
+    let objcopy =
+        |arguments: &[&str], path: &Path| run_tool(Command::new("objcopy").args(arguments).arg(path));
+    let to = debug.to_str().expect("UTF-8");
+    run_tool(
+        Command::new("objcopy")
+            .arg("--only-keep-debug")
+            .arg(&whole)
+            .arg(to),
+    );
+    run_tool(Command::new("strip").arg("-o").arg(&stripped).arg(&whole));
+    objcopy(&[&format!("--add-gnu-debuglink={to}")], &stripped);
+    check_whole(&stripped);
+    // In the program itself, compressed as binutils did before 2.26.
+    let old = directory.join("old");
+    compile_as(
+        &old,
+        SOURCE,
+        &flags(&[&no_eh_frame[..], &["-gz=zlib-gnu"]].concat()),
+    );
+    check_whole(&old);
 }

@@ -15,7 +15,8 @@ use crate::addr::{self, FileOffset, Svma};
 use crate::architecture::Architecture;
 use crate::bytes::Bytes;
 use crate::error::TableError;
-use crate::sections::{EhFrameHeader, MAX_CFI_BYTES, section_data};
+pub use crate::sections::MAX_CFI_BYTES;
+use crate::sections::{EhFrameHeader, old_section_data, section_data};
 
 /// A loadable segment (`PT_LOAD`).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +72,8 @@ pub struct ElfView<'a> {
     build_id: Option<Range<FileOffset>>,
     eh_frame_hdr: Option<Svma>,
     sections: Sections<'a>,
+    /// `.debug_frame` of its debug file.
+    separate_debug_frame: &'a [u8],
 }
 
 /// MAX section headers. Chromium's debug build has 50; linkers that do not join sections of functions make as many as there are
@@ -128,6 +131,7 @@ impl<'a> ElfView<'a> {
             build_id: None,
             eh_frame_hdr: None,
             sections: Sections::of(header, bytes).unwrap_or_default(),
+            separate_debug_frame: &[],
         };
         let headers = header
             .program_headers(ENDIAN, bytes)
@@ -330,11 +334,29 @@ impl<'a> ElfView<'a> {
         EhFrameHeader::parse(self.loaded_from(svma)?, svma)
     }
 
-    /// `.debug_frame`, decompressed; `None` also when it is damaged or implausibly large.
+    /// Sets the contents of `.debug_frame` of the object's debug file, for an object that has none itself.
+    #[must_use]
+    pub fn with_debug_frame(self, separate_debug_frame: &'a [u8]) -> Self {
+        Self {
+            separate_debug_frame,
+            ..self
+        }
+    }
+
+    /// `.debug_frame`, decompressed: its own, also as `.zdebug_frame`, else its debug file's. `None` also when it is damaged or
+    /// implausibly large.
     pub fn debug_frame(&self) -> Option<CfiSection<'a>> {
-        let section = self.sections.named(b".debug_frame")?;
+        let own = self.sections.named(b".debug_frame");
+        let own = own.map(|section| section_data(self.bytes, section));
+        let old = || self.sections.named(b".zdebug_frame");
+        let own = own.or_else(|| old().map(|section| old_section_data(self.bytes, section)));
+        let separate = self.separate_debug_frame;
+        let data = match own {
+            Some(data) => data?,
+            None => (!separate.is_empty()).then_some(Cow::Borrowed(separate))?,
+        };
         Some(CfiSection {
-            data: section_data(self.bytes, section)?,
+            data,
             svma: Svma::new(0),
             exact: true,
         })
