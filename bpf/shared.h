@@ -78,6 +78,7 @@ enum end_cause {
 	END_KERNEL_UNWINDER = 13,
 	END_LOOK_LIMIT = 14,
 	END_BEYOND_COPY = 15,
+	END_NO_TABLE = 16,
 	END_CAUSES,
 	/* Not a cause: the walk continues. */
 	END_NONE = 255,
@@ -116,6 +117,7 @@ enum mapping_kind {
 	MAPPING_ANONYMOUS_METHODS = 6,
 	/* Anonymous: a stub that calls native code with the frame pointer pushed, and not set: it is where the stack pointer is. */
 	MAPPING_ANONYMOUS_STUB = 7,
+	MAPPING_NO_TABLE = 8,
 };
 
 /* Bits: checks that a walk must pass before it uses an entry of the mapping list. */

@@ -46,7 +46,7 @@ static __always_inline bool may_be_code(u64 address)
 
 /*
  * Returns whether user space may know more than the kernel about the code where a walk has ended that lacks something. Not of an
- * object that is known to have no table; nor, until something changes, after a walk has asked for what was not there. If that was before
+ * object whose table waits for something else; nor, until something changes, after a walk has asked for what was not there. If that was before
  * code was mapped where this one has ended, it has changed.
  */
 static __always_inline bool may_be_finished(struct walk *walk, struct process *process)

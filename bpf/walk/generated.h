@@ -162,7 +162,7 @@ static __always_inline enum end_cause end_of_trial(struct walk *walk, enum end_c
 
 	if (!is_kept)
 		keep_innermost(walk);
-	if (end == END_TABLE_NOT_LOADED || end == END_NO_MAPPING)
+	if (end == END_TABLE_NOT_LOADED || end == END_NO_MAPPING || end == END_NO_TABLE)
 		return end;
 	walk->pc = walk->trial_pc;
 	return is_kept ? END_ANONYMOUS_CODE : END_DEPTH_LIMIT;

@@ -63,6 +63,7 @@ enum stop_operand {
 	STOP_ANONYMOUS_LINKED = 38,
 	STOP_ANONYMOUS_METHODS = 39,
 	STOP_ANONYMOUS_STUB = 40,
+	STOP_NO_TABLE = 41,
 };
 
 /* Ops of a rule program; the operand is in the bits above the opcode, the immediate in the next word. */

@@ -46,6 +46,8 @@ static __always_inline u32 rule_in_mapping(struct walk *walk, struct mapping *ma
 		return RULE(RULE_STOP, STOP_ANONYMOUS_METHODS);
 	case MAPPING_ANONYMOUS_STUB:
 		return RULE(RULE_STOP, STOP_ANONYMOUS_STUB);
+	case MAPPING_NO_TABLE:
+		return RULE(RULE_STOP, STOP_NO_TABLE);
 	default:
 		return RULE_GAP;
 	}
@@ -189,6 +191,8 @@ static __always_inline enum end_cause apply_stop(struct walk *walk, u32 rule)
 		return apply_generated(walk, rule_a(rule));
 	case STOP_PENDING:
 		return END_TABLE_NOT_LOADED;
+	case STOP_NO_TABLE:
+		return END_NO_TABLE;
 	default:
 		return END_UNSUPPORTED_RULE;
 	}

@@ -10,8 +10,9 @@ use object::ReadRef;
 
 /// Maximum bytes of a name. Longer ones, which some template libraries have, are shown up to this.
 pub(crate) const MAX_NAME: usize = 4096;
-/// Maximum number of sections: Chromium's debug build has 50, and numbers end at 65280 without an escape.
-pub(crate) const MAX_SECTIONS: usize = 1 << 16;
+/// Maximum number of sections. Chromium's debug build has 50; linkers that do not join sections of functions make as many as there are
+/// functions.
+pub(crate) const MAX_SECTIONS: usize = 1 << 20;
 /// Maximum bytes of a table in a mapped file: code and data of the largest browsers are half of it.
 const MAX_MAPPED: u64 = 1 << 30;
 /// Maximum bytes of a table that is copied: symbols, of which the largest browsers have some two million.

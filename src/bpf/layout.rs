@@ -51,6 +51,7 @@ equal! {
     c::end_cause::END_KERNEL_UNWINDER => End::KernelUnwinder,
     c::end_cause::END_LOOK_LIMIT => End::LookLimit,
     c::end_cause::END_BEYOND_COPY => End::BeyondCopy,
+    c::end_cause::END_NO_TABLE => End::NoTable,
     c::end_cause::END_CAUSES => End::ALL.len(),
 }
 
@@ -69,6 +70,7 @@ equal! {
     c::mapping_kind::MAPPING_ANONYMOUS_LINKED => MappingKind::AnonymousLinked,
     c::mapping_kind::MAPPING_ANONYMOUS_METHODS => MappingKind::AnonymousMethods,
     c::mapping_kind::MAPPING_ANONYMOUS_STUB => MappingKind::AnonymousStub,
+    c::mapping_kind::MAPPING_NO_TABLE => MappingKind::NoTable,
     c::mapping_trust::TRUST_SETTLED => Trust::Settled,
     c::mapping_trust::TRUST_CHECKED => Trust::Checked,
     c::mapping_trust::TRUST_UNCHANGED => Trust::Unchanged,

@@ -21,7 +21,7 @@ pub(super) fn different(
     let entries = mappings.entries().iter();
     let placed = entries.filter_map(|entry| match entry.code {
         MappedCode::Module { module, bias } => Some((modules.get(module)?, bias)),
-        MappedCode::Anonymous | MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
+        MappedCode::Generated { .. } | MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
     });
     placed
         .filter(|&(module, bias)| mappings.is_loaded(module, bias))

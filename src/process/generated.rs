@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use unwind_tables::addr::Avma;
 
-use super::mappings::{MappedCode, Mappings};
+use super::mappings::Mappings;
 use super::process_memory::ProcessMemory;
 
 /// MAX bytes of each mapping; HotSpot's interpreter and its stubs have 200 KiB.
@@ -27,7 +27,7 @@ impl GeneratedCode {
     /// Reads the generated code of process `pid`; nothing if it has ended.
     pub fn read(pid: u32, mappings: &Mappings) -> Self {
         let entries = mappings.entries().iter();
-        let generated = entries.filter(|entry| entry.code == MappedCode::Anonymous);
+        let generated = entries.filter(|entry| entry.code.is_generated());
         let mut ranges = generated.map(|entry| entry.range.clone()).peekable();
         if ranges.peek().is_none() {
             return Self::default();
@@ -79,7 +79,7 @@ fn read_start(memory: &ProcessMemory, start: Avma, bytes: u64) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::mappings::CodeMapping;
+    use super::super::mappings::{CodeMapping, MappedCode};
     use super::*;
 
     /// A copy has the words of the code, and none beyond; of a process that is gone, there is none.
@@ -92,7 +92,7 @@ mod tests {
         let range = Avma::new(start)..Avma::new(start + page);
         let mappings: Mappings = [CodeMapping {
             range,
-            code: MappedCode::Anonymous,
+            code: MappedCode::MEMORY,
         }]
         .into_iter()
         .collect();

@@ -145,7 +145,7 @@ impl History {
 fn place(mapping: &CodeMapping, address: Avma) -> Option<(ModuleId, Svma)> {
     match mapping.code {
         MappedCode::Module { module, bias } => Some((module, bias.to_svma(address))),
-        MappedCode::Anonymous | MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
+        MappedCode::Generated { .. } | MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
     }
 }
 

@@ -104,7 +104,7 @@ pub(super) fn libraries(mappings: &Mappings, modules: &Modules) -> Vec<(Arc<Modu
     let entries = mappings.entries().iter();
     let placed = entries.filter_map(|entry| match entry.code {
         MappedCode::Module { module, bias } => Some((modules.shared(module)?, bias)),
-        MappedCode::Anonymous | MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
+        MappedCode::Generated { .. } | MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
     });
     placed
         .filter(|(module, _)| module.path.file_name().is_some_and(|name| name == LIBRARY))

@@ -1,16 +1,20 @@
 //! Where a process's code is mapped and which module it belongs to. Changes over time are in `history`.
 //!
-//! Pure, apart from looking up modules. Only executable mappings are kept: nothing else can hold a return address.
+//! Pure, apart from looking up modules and comparing text that was moved (`moved`). Only executable mappings are kept: nothing else can
+//! hold a return address.
 
+use std::collections::HashMap;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use unwind_tables::addr::{Avma, Bias, FileOffset, Svma, contains};
-use unwind_tables::elf::Segment;
+use unwind_tables::addr::{Avma, Bias, contains};
+use unwind_tables::error::TableError;
 
 use super::hotspot::JvmCode;
 use super::maps::{MapsEntry, MapsError, MapsName};
 use super::modules::{Module, ModuleId, Modules, Unreadable};
+use super::moved::Moved;
+use super::placement::{Layout, Others, Part, Seen};
 use super::settled::Settled;
 
 /// Content of an executable mapping.
@@ -18,12 +22,23 @@ use super::settled::Settled;
 pub enum MappedCode {
     /// Part of an ELF file.
     Module { module: ModuleId, bias: Bias },
-    /// Code without a file, written by the program itself (a JIT compiler's).
-    Anonymous,
+    /// Code that the program has written itself, as JIT compilers do: in memory, or in a file that is no ELF file (a memfd that is mapped
+    /// twice, once to write and once to execute; an image of a Lisp).
+    Generated { file: Option<PathBuf> },
     /// The kernel's trampoline for return probes (`[uprobes]`).
     Trampoline,
     /// A named mapping without an ELF file that can be read.
     Unreadable { path: PathBuf, why: Unreadable },
+}
+
+impl MappedCode {
+    /// Generated code in memory without a file.
+    pub const MEMORY: Self = Self::Generated { file: None };
+
+    /// True for [`Self::Generated`].
+    pub fn is_generated(&self) -> bool {
+        matches!(self, Self::Generated { .. })
+    }
 }
 
 /// An executable mapping.
@@ -52,12 +67,17 @@ impl Mappings {
     ) -> Self {
         let mut malformed_lines = 0;
         let readable = maps.filter_map(|line| line.inspect_err(|_| malformed_lines += 1).ok());
-        let placed = readable.filter(|entry| entry.executable).map(|entry| {
-            let code = code_of(&entry, modules, |modules| modules.of_entry(pid, &entry));
-            CodeMapping {
-                range: entry.range,
-                code,
-            }
+        let entries: Vec<_> = readable.collect();
+        let (mut seen, mut moved) = (SeenFiles::of(&entries), Moved::new(pid, &entries));
+        let executable = entries.iter().enumerate().filter(|(_, entry)| entry.executable);
+        let placed = executable.flat_map(|(number, entry)| {
+            let code = match find_of(entry, |entry| modules.of_entry(pid, entry)) {
+                Found::Code(MappedCode::MEMORY) => return moved.tell_apart(number, &mut seen, modules),
+                Found::Code(code) => code,
+                Found::Module(module) => seen.place(entry, module, modules),
+            };
+            let range = entry.range.clone();
+            vec![CodeMapping { range, code }]
         });
         let mappings: Self = placed.collect();
         Self {
@@ -114,7 +134,7 @@ impl Mappings {
     pub fn module_ids(&self) -> impl Iterator<Item = ModuleId> {
         self.entries.iter().filter_map(|entry| match entry.code {
             MappedCode::Module { module, .. } => Some(module),
-            MappedCode::Anonymous | MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
+            MappedCode::Generated { .. } | MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
         })
     }
 
@@ -182,61 +202,109 @@ impl FromIterator<CodeMapping> for Mappings {
     }
 }
 
-/// Code of an executable entry; `find` finds the module of a file or of the vDSO.
-pub(super) fn code_of(
-    entry: &MapsEntry,
-    modules: &mut Modules,
-    find: impl FnOnce(&mut Modules) -> Result<ModuleId, Unreadable>,
-) -> MappedCode {
-    let module = match &entry.name {
-        MapsName::Anonymous => return MappedCode::Anonymous,
-        MapsName::File { .. } => find(modules),
-        MapsName::Special(name) => match name.as_str() {
-            "[uprobes]" => return MappedCode::Trampoline,
-            "[vsyscall]" => Err(Unreadable::KernelPage),
-            "[vdso]" => find(modules),
-            _ => return MappedCode::Anonymous,
-        },
-    };
-    let placed = module.and_then(|module| {
-        let segments = modules.get(module).map_or(&[][..], |module| module.segments());
-        let svma = svma_at(segments, entry.offset).ok_or(Unreadable::NoSegment)?;
-        Ok(MappedCode::Module {
-            module,
-            bias: Bias::between(entry.range.start, svma),
-        })
-    });
-    placed.unwrap_or_else(|why| MappedCode::Unreadable {
-        path: match &entry.name {
-            MapsName::File { path, .. } => path.clone(),
-            MapsName::Special(name) => PathBuf::from(name),
-            MapsName::Anonymous => PathBuf::new(),
-        },
-        why,
-    })
+/// An executable entry, whose place in an object is not known yet.
+pub(super) enum Found {
+    Code(MappedCode),
+    Module(ModuleId),
 }
 
-/// SVMA of a mapping that starts at `offset` in the file.
-///
-/// The loader maps whole pages, so that a mapping begins up to a page before its segment does. Such a page can belong
-/// to two segments; the executable one is meant, since the mapping is executable.
-fn svma_at(segments: &[Segment], offset: FileOffset) -> Option<Svma> {
-    const PAGE: u64 = 4096;
-    let holds = |segment: &&Segment| {
-        let start = segment.offset.start.get();
-        (start - start % PAGE..segment.offset.end.get()).contains(&offset.get())
+/// Finds out what an executable entry maps; `find` finds the module of a file or of the vDSO.
+pub(super) fn find_of(
+    entry: &MapsEntry,
+    find: impl FnOnce(&MapsEntry) -> Result<ModuleId, Unreadable>,
+) -> Found {
+    let module = match &entry.name {
+        MapsName::Anonymous => return Found::Code(MappedCode::MEMORY),
+        MapsName::File { .. } if entry.is_memory() => return Found::Code(MappedCode::MEMORY),
+        MapsName::File { .. } => find(entry),
+        MapsName::Special(name) => match name.as_str() {
+            "[uprobes]" => return Found::Code(MappedCode::Trampoline),
+            "[vsyscall]" => Err(Unreadable::KernelPage),
+            "[vdso]" => find(entry),
+            _ => return Found::Code(MappedCode::MEMORY),
+        },
     };
-    let (executable, others): (Vec<_>, Vec<_>) = segments.iter().partition(|segment| segment.executable);
-    let segment = executable
-        .into_iter()
-        .find(|s| holds(s))
-        .or_else(|| others.into_iter().find(|s| holds(s)))?;
-    Some(
-        segment
-            .svma
-            .start
-            .wrapping_add(offset.offset_from(segment.offset.start)),
+    match module {
+        Ok(module) => Found::Module(module),
+        Err(Unreadable::NotElf(error)) if *error == TableError::NotElf => {
+            let file = entry.name.path().map(Path::to_owned);
+            Found::Code(MappedCode::Generated { file })
+        }
+        Err(why) => Found::Code(unreadable(entry, why)),
+    }
+}
+
+/// Code of an entry that maps a module, given what is known of the module's other mappings.
+pub(super) fn place(
+    entry: &MapsEntry,
+    module: ModuleId,
+    modules: &Modules,
+    others: Others<'_>,
+) -> MappedCode {
+    let layout = modules.get(module).map(Layout::of);
+    let bias = layout.map_or(Err(Unreadable::NoSegment), |layout| {
+        layout.bias(&Part::from(entry), others)
+    });
+    bias.map_or_else(
+        |why| unreadable(entry, why),
+        |bias| MappedCode::Module { module, bias },
     )
+}
+
+/// True if other mappings of the file can tell more.
+pub(super) fn is_ambiguous(code: &MappedCode) -> bool {
+    matches!(
+        code,
+        MappedCode::Unreadable {
+            why: Unreadable::Ambiguous,
+            ..
+        }
+    )
+}
+
+fn unreadable(entry: &MapsEntry, why: Unreadable) -> MappedCode {
+    MappedCode::Unreadable {
+        path: entry.name.path().map(Path::to_owned).unwrap_or_default(),
+        why,
+    }
+}
+
+/// Where each file's segments are seen among all entries, computed when a file first asks for it.
+pub(super) struct SeenFiles<'a> {
+    entries: &'a [MapsEntry],
+    seen: HashMap<ModuleId, Seen>,
+}
+
+impl<'a> SeenFiles<'a> {
+    pub(super) fn of(entries: &'a [MapsEntry]) -> Self {
+        Self {
+            entries,
+            seen: HashMap::new(),
+        }
+    }
+
+    /// Code of one of the entries, which maps this module.
+    pub(super) fn place(&mut self, entry: &MapsEntry, module: ModuleId, modules: &Modules) -> MappedCode {
+        let code = place(entry, module, modules, Others::Unseen);
+        if !is_ambiguous(&code) {
+            return code;
+        }
+        place(
+            entry,
+            module,
+            modules,
+            Others::Seen(self.seen(entry, module, modules)),
+        )
+    }
+
+    fn seen(&mut self, entry: &MapsEntry, module: ModuleId, modules: &Modules) -> &Seen {
+        self.seen.entry(module).or_insert_with(|| {
+            let is_same = |other: &&MapsEntry| (other.device, other.inode) == (entry.device, entry.inode);
+            let parts = self.entries.iter().filter(is_same).map(Part::from);
+            let layout = modules.get(module).map(Layout::of);
+            layout.map_or_else(Seen::default, |layout| Seen::of(&layout, parts))
+        })
+    }
 }
 
 #[cfg(test)]
@@ -246,7 +314,7 @@ mod tests {
     fn anonymous(start: u64, end: u64) -> CodeMapping {
         CodeMapping {
             range: Avma::new(start)..Avma::new(end),
-            code: MappedCode::Anonymous,
+            code: MappedCode::MEMORY,
         }
     }
 
@@ -259,15 +327,6 @@ mod tests {
 
     fn mappings(entries: &[CodeMapping]) -> Mappings {
         entries.iter().cloned().collect()
-    }
-
-    fn segment(svma: u64, offset: Range<u64>, executable: bool) -> Segment {
-        Segment {
-            svma: Svma::new(svma)..Svma::new(svma + (offset.end - offset.start)),
-            offset: FileOffset::new(offset.start)..FileOffset::new(offset.end),
-            executable,
-            writable: false,
-        }
     }
 
     /// A line that cannot be parsed costs only its own mapping, and is counted.
@@ -326,34 +385,5 @@ mod tests {
             cut.entries(),
             [anonymous(0x1000, 0x3000), trampoline(0x3000, 0x4000)]
         );
-    }
-
-    /// A mapping starts on the page that holds its segment's start; the executable segment wins.
-    #[test]
-    fn placement() {
-        // The layout of lld: code at file offset 0x1740 is mapped with its page at address 0x2740.
-        let lld = [
-            segment(0, 0..0x1740, false),
-            segment(0x2740, 0x1740..0x5000, true),
-        ];
-        // The layout of ld: everything page-aligned; then a file that is not position independent.
-        let ld = [segment(0, 0..0x600, false), segment(0x1000, 0x1000..0x2000, true)];
-        let fixed = [segment(0x40_0000, 0..0x2000, true)];
-        let cases: &[(&[Segment], u64, Option<u64>)] = &[
-            (&lld, 0x1000, Some(0x2000)),
-            (&lld, 0x4000, Some(0x5000)),
-            (&lld, 0x0, Some(0x0)),
-            (&lld, 0x5000, None),
-            (&ld, 0x1000, Some(0x1000)),
-            (&ld, 0x2000, None),
-            (&fixed, 0x1000, Some(0x40_1000)),
-        ];
-        for (segments, offset, svma) in cases {
-            assert_eq!(
-                svma_at(segments, FileOffset::new(*offset)),
-                svma.map(Svma::new),
-                "{offset:#x}"
-            );
-        }
     }
 }

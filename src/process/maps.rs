@@ -6,7 +6,7 @@
 use std::ffi::OsStr;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 use unwind_tables::addr::{Avma, FileOffset};
@@ -43,7 +43,31 @@ pub enum MapsName {
     Special(String),
 }
 
+impl MapsEntry {
+    /// True for memory that the kernel has given a path of its own, which leads to no file.
+    pub(super) fn is_memory(&self) -> bool {
+        let MapsName::File { path, deleted } = &self.name else {
+            return false;
+        };
+        // Shared or private without a file; on huge pages; of System V.
+        match path.as_os_str().as_bytes() {
+            b"/dev/zero" => true,
+            b"/anon_hugepage" => *deleted,
+            name => *deleted && name.starts_with(b"/SYSV"),
+        }
+    }
+}
+
 impl MapsName {
+    /// The path of a file, or a name as if it were one.
+    pub(super) fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Anonymous => None,
+            Self::File { path, .. } => Some(path),
+            Self::Special(name) => Some(Path::new(name)),
+        }
+    }
+
     /// Reads a name as the kernel has it, with nothing escaped.
     pub(crate) fn from_kernel(name: &[u8]) -> Self {
         if name.is_empty() {

@@ -81,6 +81,7 @@ pub struct Module {
     pub fingerprint: Option<Fingerprint>,
     content: Content,
     segments: Vec<Segment>,
+    is_fixed: bool,
     linking: Linking,
 }
 
@@ -178,6 +179,11 @@ impl Module {
         self.segments.iter().filter(|segment| segment.executable)
     }
 
+    /// True if it is mapped at the addresses that it states (`ET_EXEC`).
+    pub(super) fn is_fixed(&self) -> bool {
+        self.is_fixed
+    }
+
     /// Its `PT_LOAD` segments.
     pub fn segments(&self) -> &[Segment] {
         &self.segments
@@ -210,12 +216,21 @@ pub enum Unreadable {
     NotElf(Arc<TableError>),
     #[error("no segment of the file belongs there")]
     NoSegment,
+    #[error("two segments of the file can be mapped there, and its other mappings do not tell which is")]
+    Ambiguous,
     /// Each module's file stays open, which uses a file descriptor.
     #[error("{0} other files were mapped as code before, more than are kept open: ulimit -n allows more")]
     TooMany(usize),
     /// `[vsyscall]`: a fixed kernel page that is listed as a mapping.
     #[error("it is a page of the kernel's")]
     KernelPage,
+}
+
+impl Unreadable {
+    /// True if a later reading of the mappings can find the file.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Gone | Self::Changed)
+    }
 }
 
 impl From<OpenError> for Unreadable {
@@ -375,7 +390,7 @@ impl Modules {
             Content::Vdso(bytes) => bytes,
         };
         let elf = ElfView::parse(bytes).map_err(|error| Unreadable::NotElf(Arc::new(error)))?;
-        let segments = elf.segments().to_vec();
+        let (segments, is_fixed) = (elf.segments().to_vec(), elf.is_fixed());
         let build_id = elf.build_id().map(|id| BuildId(id.to_vec()));
         let fingerprint = fingerprint(&elf);
         let linking = Linking::read(bytes);
@@ -389,6 +404,7 @@ impl Modules {
             fingerprint,
             content,
             segments,
+            is_fixed,
             linking,
         }));
         Ok(id)

@@ -17,10 +17,11 @@ use nix::fcntl::OFlag;
 use nix::time::{ClockId, clock_getres, clock_gettime};
 
 use super::foreign::{LastLink, open_exactly, open_in_root, open_path};
-use super::mappings::{CodeMapping, code_of};
+use super::mappings::{CodeMapping, Found, MappedCode, SeenFiles, find_of, is_ambiguous, place};
 use super::maps::{MapsEntry, MapsName};
 use super::maps_of;
 use super::modules::{ModuleId, Modules, Opened, Unreadable, cannot_open, without_deleted};
+use super::placement::Others;
 
 /// When something was mapped, by the clock that the times of files are of.
 ///
@@ -90,16 +91,36 @@ impl Modules {
         entry: &MapsEntry,
         mapped: u64,
     ) -> CodeMapping {
-        let find = |modules: &mut Self| match &entry.name {
-            MapsName::Special(_) => modules.past_vdso(pid, entry),
+        let find = |entry: &MapsEntry| match &entry.name {
+            MapsName::Special(_) => self.past_vdso(pid, entry),
             MapsName::File { .. } | MapsName::Anonymous => {
-                modules.past_file(pid, root, entry, Moment::from_monotonic(mapped))
+                self.past_file(pid, root, entry, Moment::from_monotonic(mapped))
             }
         };
         CodeMapping {
             range: entry.range.clone(),
-            code: code_of(entry, self, find),
+            code: match find_of(entry, find) {
+                Found::Code(code) => code,
+                Found::Module(module) => self.past_place(pid, entry, module),
+            },
         }
+    }
+
+    /// Code of a mapping of the past that maps a module: by the module's other mappings, if it is still there.
+    fn past_place(&self, pid: u32, entry: &MapsEntry, module: ModuleId) -> MappedCode {
+        let code = place(entry, module, self, Others::Unseen);
+        if !is_ambiguous(&code) {
+            return code;
+        }
+        let maps = maps_of(pid).unwrap_or_default();
+        let identity = |entry: &MapsEntry| (entry.device, entry.inode, entry.offset, entry.range.clone());
+        if maps.iter().any(|now| identity(now) == identity(entry)) {
+            let code = SeenFiles::of(&maps).place(entry, module, self);
+            if !is_ambiguous(&code) {
+                return code;
+            }
+        }
+        place(entry, module, self, Others::Unknown)
     }
 
     fn past_file(
@@ -180,7 +201,6 @@ fn device_of(metadata: &Metadata) -> (u32, u32) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::mappings::MappedCode;
     use super::*;
 
     const LIBRARY: &str = "libmemleak-past.so";
@@ -255,7 +275,7 @@ mod tests {
         match mapping.code {
             MappedCode::Module { module, .. } => Ok(module),
             MappedCode::Unreadable { why, .. } => Err(why),
-            other @ (MappedCode::Anonymous | MappedCode::Trampoline) => panic!("{other:?}"),
+            other @ (MappedCode::Generated { .. } | MappedCode::Trampoline) => panic!("{other:?}"),
         }
     }
 

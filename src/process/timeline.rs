@@ -158,7 +158,7 @@ mod tests {
         let mappings = timeline.at(moment)?;
         let module = |entry: &CodeMapping| match entry.code {
             MappedCode::Module { module, .. } => module.index(),
-            MappedCode::Anonymous | MappedCode::Trampoline | MappedCode::Unreadable { .. } => 0,
+            MappedCode::Generated { .. } | MappedCode::Trampoline | MappedCode::Unreadable { .. } => 0,
         };
         let entries = mappings.entries().iter();
         Some(

@@ -20,7 +20,6 @@ use super::live::Live;
 use super::process::Process;
 use crate::bpf::collect::DeferredWalk;
 use crate::bpf::{Change, CodeLog, FinishedStack, Logged, Walk, monotonic_nanoseconds};
-use crate::process::maps::MapsName;
 use crate::process::{
     GeneratedCode, JvmCode, JvmWatch, MappedCode, Mappings, Modules, ProcessRoot, Target, Timeline,
 };
@@ -170,11 +169,11 @@ impl CodeOverTime {
             match what {
                 Change::Mapped(entry) => {
                     if let Some(known) = timelines.get_mut(&pid) {
-                        // Changes of files are announced by the loader.
-                        if entry.name == MapsName::Anonymous {
+                        let code = modules.of_past(pid, known.root.as_deref(), &entry, at);
+                        // Changes of objects are announced by the loader.
+                        if code.code.is_generated() {
                             self.generated.push((pid, entry.range.clone()));
                         }
-                        let code = modules.of_past(pid, known.root.as_deref(), &entry, at);
                         known.timeline.mapped(at, code);
                     }
                 }
@@ -230,7 +229,7 @@ impl CodeOverTime {
 /// Returns whether this memory for generated code is among the mappings.
 fn has_generated(mappings: &Mappings, range: &Range<Avma>) -> bool {
     let entry = mappings.find(range.start);
-    entry.is_some_and(|entry| entry.code == MappedCode::Anonymous && range.end <= entry.range.end)
+    entry.is_some_and(|entry| entry.code.is_generated() && range.end <= entry.range.end)
 }
 
 impl Live<'_> {
@@ -510,7 +509,7 @@ fn code_word(mappings: &Mappings, modules: &Modules, written: &Written<'_>, at: 
             let code = module.bytes().get(usize::try_from(offset.get()).ok()?..)?;
             Some(u64::from_ne_bytes(*code.first_chunk()?))
         }
-        MappedCode::Anonymous => written.word(at),
+        MappedCode::Generated { .. } => written.word(at),
         MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
     }
 }

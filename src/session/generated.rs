@@ -22,7 +22,7 @@ impl Session<'_> {
 /// Names of the code that a process has generated; `None` if it has none, or says nothing of it.
 fn names_of_generated_code(target: &Target, mappings: &Mappings) -> Option<PerfMap> {
     let entries = || mappings.entries().iter();
-    if !entries().any(|entry| entry.code == MappedCode::Anonymous) {
+    if !entries().any(|entry| entry.code.is_generated()) {
         return None;
     }
     let root = PathBuf::from(format!("/proc/{}/root", target.pid()));
@@ -30,8 +30,8 @@ fn names_of_generated_code(target: &Target, mappings: &Mappings) -> Option<PerfM
     let mut map = PerfMap::read(&root, pid, user).ok();
     // A dump is mapped as code, so that it is found, but is no ELF file.
     let dumps = entries().filter_map(|entry| match &entry.code {
-        MappedCode::Unreadable { path, .. } => Some(path.as_path()),
-        MappedCode::Module { .. } | MappedCode::Anonymous | MappedCode::Trampoline => None,
+        MappedCode::Generated { file } => file.as_deref(),
+        MappedCode::Module { .. } | MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
     });
     for path in dumps.filter(|path| is_jit_dump(path, pid)) {
         let added = map.get_or_insert_default().add_jit_dump(&root, path, user);

@@ -66,7 +66,7 @@ pub(super) fn in_memory(mappings: &Mappings, modules: &Modules) -> Option<(Avma,
     let loader = modules.get(mappings.loader()?)?;
     let bias = mappings.entries().iter().find_map(|entry| match entry.code {
         MappedCode::Module { module, bias } => (module == loader.id).then_some(bias),
-        MappedCode::Anonymous | MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
+        MappedCode::Generated { .. } | MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
     })?;
     let state = record(loader).map(|record| bias.to_avma(record.wrapping_add(STATE_AT)));
     Some((bias.to_avma(site(loader)?), state))

@@ -11,10 +11,12 @@ use anyhow::Context;
 use unwind_tables::addr::Avma;
 
 use super::attachments::Attachments;
+use super::debug_roots;
 use super::lack::LackWatch;
 use super::live::Live;
 use super::process::Process;
 use super::reload::Reloads;
+use super::tables::Files;
 use crate::bpf::collect::Event;
 use crate::bpf::{Instance, Origin};
 use crate::process::{History, MappedCode, Mappings, ModuleId, Target, TargetError};
@@ -245,9 +247,13 @@ impl Live<'_> {
     ) -> anyhow::Result<bool> {
         let live = self.processes.values().map(|process| &process.mappings);
         let used = self.tables.used(live.chain(more), &self.modules);
-        let provided = self
-            .tables
-            .provide_saves(module, &self.modules, &used, &mut self.kernel);
+        let processes = &self.processes;
+        let roots = || debug_roots(processes.values().filter_map(|process| process.target.as_ref()));
+        let files = Files {
+            modules: &self.modules,
+            roots: &roots,
+        };
+        let provided = self.tables.provide_saves(module, files, &used, &mut self.kernel);
         provided.context("cannot store unwind tables")
     }
 

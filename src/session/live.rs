@@ -10,7 +10,6 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 
-use super::TraceConfig;
 use super::attachments::Attachments;
 use super::attempts::Attempts;
 use super::bystanders::{Sharing, share_probes};
@@ -22,9 +21,10 @@ use super::probes::AllocatorProbes;
 use super::process::Process;
 use super::python::PythonTracing;
 use super::regions::Ledger;
-use super::tables::{BuiltTables, ModuleTables};
+use super::tables::{BuiltTables, Files, ModuleTables};
 use super::unreadable::UnreadableLog;
 use super::ways::{Way, ways};
+use super::{TraceConfig, debug_roots};
 use crate::allocator::{Catalog, PAGE_FAULT};
 use crate::bpf::collect::{EventQueue, WalkQueue};
 use crate::bpf::monotonic_nanoseconds;
@@ -494,7 +494,13 @@ impl<'obj> Live<'obj> {
         self.kernel.tables.touch(is_used);
         let store = &self.kernel.tables;
         let has_room = |words| store.has_room(words, is_used);
-        let built = self.tables.build([mappings], &self.modules, self.walk, has_room);
+        let processes = &self.processes;
+        let roots = || debug_roots(processes.values().filter_map(|process| process.target.as_ref()));
+        let files = Files {
+            modules: &self.modules,
+            roots: &roots,
+        };
+        let built = self.tables.build([mappings], files, self.walk, has_room);
         let stored = self.tables.store(&built, &self.modules, &used, &mut self.kernel);
         stored.context("cannot store unwind tables")?;
         Ok(built.len())

@@ -91,7 +91,7 @@ use python::PythonNames;
 use reports::make_reports;
 pub use signals::Signals;
 use since::Since;
-use tables::ModuleTables;
+use tables::{Files, ModuleTables};
 use verdict::Watch;
 pub use verdict::{InUse, InUseError, LostBlock, judge_in_use};
 
@@ -453,7 +453,12 @@ fn prepare(config: &TraceConfig, started: Option<u32>) -> anyhow::Result<Prepare
     let mut phases = Phases::begin();
     let mut members = Members::open(config, started, &mut modules)?;
     phases.end("read mappings");
-    let built = ModuleTables::default().build(&members.mappings, &modules, config.walk, |_| true);
+    let roots = || debug_roots(&members.targets);
+    let files = Files {
+        modules: &modules,
+        roots: &roots,
+    };
+    let built = ModuleTables::default().build(&members.mappings, files, config.walk, |_| true);
     phases.end("build tables");
     let mut probes = AllocatorProbes::new(config.allocators.clone(), config.first_instructions);
     let found = probes.examine(modules.iter(), &modules);
@@ -496,7 +501,7 @@ fn prepare(config: &TraceConfig, started: Option<u32>) -> anyhow::Result<Prepare
 }
 
 /// Directories to search for separate debug files: the root directory of each target, then our own.
-fn debug_roots(targets: &[Target]) -> Vec<PathBuf> {
+fn debug_roots<'a>(targets: impl IntoIterator<Item = &'a Target>) -> Vec<PathBuf> {
     let mut roots = Vec::new();
     let mut seen = HashSet::new();
     for target in targets {

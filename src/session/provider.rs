@@ -153,7 +153,9 @@ impl Live<'_> {
                     MappedCode::Module { module, bias } => {
                         Some(bias.to_avma(self.probes.not_announced_counter(module)?))
                     }
-                    MappedCode::Anonymous | MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
+                    MappedCode::Generated { .. } | MappedCode::Trampoline | MappedCode::Unreadable { .. } => {
+                        None
+                    }
                 });
             // The library can be mapped in several pieces of code.
             let counters: BTreeSet<_> = counters.collect();

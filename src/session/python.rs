@@ -116,7 +116,7 @@ impl PythonTracing {
                 let module = modules.get(module)?;
                 Some((self.of(module)?, module, bias))
             }
-            MappedCode::Anonymous | MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
+            MappedCode::Generated { .. } | MappedCode::Trampoline | MappedCode::Unreadable { .. } => None,
         })
     }
 

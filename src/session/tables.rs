@@ -1,17 +1,21 @@
 //! Unwind tables of a process's modules: built on all cores, stored in the kernel, referred to by its mappings.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::path::PathBuf;
 
-use unwind_tables::addr::{Avma, Bias};
+use unwind_tables::addr::{Avma, Bias, Svma};
 use unwind_tables::fingerprint::Fingerprint;
 use unwind_tables::image::Image;
 use unwind_tables::mapping::{ADDRESS_BITS, Check, Identity, Mapping, MappingKind, Trust};
-use unwind_tables::{Compiled, compile, compile_saves};
+use unwind_tables::places::Places;
+use unwind_tables::{Compiled, ElfView, TableError, build, compile_saves_of_view};
 
 use super::copies::Copies;
 use crate::base::parallel;
 use crate::bpf::{Kernel, Stored, TableStore, Walk};
 use crate::process::{JvmCode, KnownCode, KnownCodeKind, MappedCode, Mappings, Module, ModuleId, Modules};
+use crate::symbolize::{compile_with_debug_file, separate_cfi};
 use leak_report::model::TableFacts;
 use leak_report::units::size;
 
@@ -38,8 +42,18 @@ pub(super) struct ModuleTables {
     states: HashMap<ModuleId, State>,
     facts: HashMap<ModuleId, TableFacts>,
     copies: Copies,
+    /// Places of code, for modules whose images have it closer together than the file.
+    places: HashMap<ModuleId, Places>,
     /// Modules whose saves were requested; these are in the kernel, or are not available.
     saves: HashSet<ModuleId>,
+}
+
+/// Files that tables are made of.
+#[derive(Clone, Copy)]
+pub(super) struct Files<'a> {
+    pub(super) modules: &'a Modules,
+    /// Returns the root directories to search for debug files, which objects without CFI of their own may have.
+    pub(super) roots: &'a dyn Fn() -> Vec<PathBuf>,
 }
 
 /// Tables that were built but not yet stored, the smallest first.
@@ -71,13 +85,14 @@ impl ModuleTables {
     pub(super) fn build<'a>(
         &mut self,
         mappings: impl IntoIterator<Item = &'a Mappings>,
-        modules: &Modules,
+        files: Files<'_>,
         walk: Walk,
         has_room: impl Fn(usize) -> bool,
     ) -> BuiltTables {
         if walk != Walk::Dwarf {
             return BuiltTables::default();
         }
+        let modules = files.modules;
         let ids = mappings.into_iter().flat_map(Mappings::module_ids);
         let mut wanted: Vec<&Module> = ids
             .filter_map(|id| modules.get(self.copies.original(id, modules)))
@@ -89,7 +104,10 @@ impl ModuleTables {
             .collect();
         wanted.sort_unstable_by_key(|module| (module.bytes().len(), module.id));
         wanted.dedup_by_key(|module| module.id);
-        let mut built = build_in_parallel(wanted);
+        if wanted.is_empty() {
+            return BuiltTables::default();
+        }
+        let mut built = build_in_parallel(wanted, &(files.roots)());
         built.sort_by_key(|(id, built)| (words(built), *id));
         BuiltTables(built)
     }
@@ -137,6 +155,9 @@ impl ModuleTables {
         let stored = kernel.tables.store(id, image, is_used, &kernel.publisher)?;
         if let Some(stored) = stored {
             self.forget(&stored, path);
+            if !image.places().are_of_file() {
+                self.places.insert(id, image.places().clone());
+            }
             return Ok(State::Stored(stored.at));
         }
         if !self.states.contains_key(&id) {
@@ -155,16 +176,20 @@ impl ModuleTables {
     pub(super) fn provide_saves(
         &mut self,
         module: ModuleId,
-        modules: &Modules,
+        files: Files<'_>,
         used: &HashSet<ModuleId>,
         kernel: &mut Kernel<'_>,
     ) -> Result<bool, libbpf_rs::Error> {
         let original = self.copies.known_original(module);
-        let Some(module) = modules.get(original).filter(|_| self.saves.insert(original)) else {
+        let Some(module) = files
+            .modules
+            .get(original)
+            .filter(|_| self.saves.insert(original))
+        else {
             return Ok(false);
         };
         let path = module.path.display();
-        let Ok(Some(image)) = compile_saves(module.bytes()) else {
+        let Ok(Some(image)) = saves_of(module, &(files.roots)()) else {
             return Ok(false);
         };
         let is_used = |module| used.contains(&module);
@@ -233,12 +258,16 @@ impl ModuleTables {
                     match self.states.get(&self.copies.known_original(module)) {
                         Some(&State::Stored(image_at)) => (MappingKind::Table, bias, image_at),
                         Some(State::NoCfi) => (MappingKind::NoCfi, bias, 0),
-                        Some(State::Missing | State::NoRoom(_)) | None => (MappingKind::Pending, bias, 0),
+                        Some(State::Missing) => (MappingKind::NoTable, bias, 0),
+                        Some(State::NoRoom(_)) | None => (MappingKind::Pending, bias, 0),
                     }
                 }
-                MappedCode::Anonymous => (MappingKind::Anonymous, Default::default(), 0),
+                MappedCode::Generated { .. } => (MappingKind::Anonymous, Default::default(), 0),
                 MappedCode::Trampoline => (MappingKind::Trampoline, Default::default(), 0),
-                MappedCode::Unreadable { .. } => (MappingKind::Pending, Default::default(), 0),
+                MappedCode::Unreadable { ref why, .. } if why.may_pass() => {
+                    (MappingKind::Pending, Default::default(), 0)
+                }
+                MappedCode::Unreadable { .. } => (MappingKind::NoTable, Default::default(), 0),
             };
             // A return address into a trampoline is its first byte, and is looked up one byte lower.
             let below = u64::from(kind == MappingKind::Trampoline);
@@ -256,11 +285,33 @@ impl ModuleTables {
             .entries()
             .iter()
             .filter(|entry| entry.range.end.get() >> ADDRESS_BITS == 0);
-        let all = user.map(kernel_mapping);
+        let all = user.flat_map(|entry| self.placed(kernel_mapping(entry), &entry.code));
         match jvm.keeps_frame_pointers {
             true => all.flat_map(|mapping| of_jvm(&mapping, &jvm.known)).collect(),
             false => all.collect(),
         }
+    }
+
+    /// Pieces of a mapping by where its code is in the image.
+    fn placed(&self, mapping: Mapping, code: &MappedCode) -> Vec<Mapping> {
+        let places = match (code, mapping.kind) {
+            (&MappedCode::Module { module, .. }, MappingKind::Table) => {
+                self.places.get(&self.copies.known_original(module))
+            }
+            _ => None,
+        };
+        let Some(places) = places else {
+            return vec![mapping];
+        };
+        let bias = mapping.bias;
+        let range = bias.to_svma(mapping.start)..bias.to_svma(mapping.end);
+        let piece = |part: Range<Svma>| Mapping {
+            start: bias.to_avma(part.start),
+            end: bias.to_avma(part.end),
+            bias: Bias::from_raw(bias.get().wrapping_add(places.bias(part.start).get())),
+            ..mapping
+        };
+        places.parts(&range).into_iter().map(piece).collect()
     }
 }
 
@@ -307,7 +358,7 @@ fn identity(code: &MappedCode, mappings: &Mappings, modules: &Modules) -> Identi
             fingerprint.map_or(Identity::UNCHANGED, |words| by_words(words, bias))
         }
         MappedCode::Trampoline => Identity::SETTLED,
-        MappedCode::Anonymous | MappedCode::Unreadable { .. } => Identity::UNCHANGED,
+        MappedCode::Generated { .. } | MappedCode::Unreadable { .. } => Identity::UNCHANGED,
     }
 }
 
@@ -331,15 +382,24 @@ fn facts(compiled: &Compiled) -> TableFacts {
 }
 
 /// Compiles modules, the last first, and releases the pages of their files, which are not needed again soon.
-fn build_in_parallel(queue: Vec<&Module>) -> Vec<(ModuleId, Built)> {
+fn build_in_parallel(queue: Vec<&Module>, roots: &[PathBuf]) -> Vec<(ModuleId, Built)> {
     parallel::for_each(queue, |module| {
-        let mut result = compile(module.bytes()).map_err(|error| error.to_string());
+        let compiled = compile_with_debug_file(module.bytes(), &module.path, roots);
+        let mut result = compiled.map_err(|error| error.to_string());
         if module.is_cut() {
             result = Err("its file was cut off while it was read".to_owned());
         }
         module.release();
         (module.id, result)
     })
+}
+
+/// Compiles the saves of a module by the same CFI as its table.
+fn saves_of(module: &Module, roots: &[PathBuf]) -> Result<Option<Image>, TableError> {
+    let view = ElfView::parse_any(module.bytes())?;
+    let (_, coverage) = build::build(&view)?;
+    let separate = separate_cfi(&coverage, module.bytes(), &module.path, roots);
+    compile_saves_of_view(&view.with_debug_frame(separate.as_deref().unwrap_or_default()))
 }
 
 #[cfg(test)]

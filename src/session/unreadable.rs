@@ -44,7 +44,7 @@ impl UnreadableLog {
                         );
                     }
                 }
-                MappedCode::Module { .. } | MappedCode::Anonymous | MappedCode::Trampoline => {}
+                MappedCode::Module { .. } | MappedCode::Generated { .. } | MappedCode::Trampoline => {}
             }
         }
     }

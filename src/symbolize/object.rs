@@ -14,10 +14,12 @@ use super::debug_files::{DebugFile, DebugFiles};
 use super::demangle::demangle;
 use super::lines::Lines;
 use super::mini_debug;
-use super::sections::{Budget, Content, Elf, Reader, Source, has_lines, parse_copied, parse_mapped};
+use super::sections::{
+    Budget, Content, Elf, Reader, Source, has_lines, has_too_many_sections, parse_copied, parse_mapped,
+};
 use super::split::SplitUnits;
 use super::symbols::{RawSymbol, SymbolTable};
-use crate::base::untrusted::MAX_NAME;
+use crate::base::untrusted::{MAX_NAME, MAX_SECTIONS};
 use leak_report::model::{Gap, Symbol, Symbolized};
 
 /// Maximum number of symbols that are read in one table, and of code symbols that are kept of one file. The largest
@@ -43,7 +45,7 @@ impl LoadedObject {
             return Self {
                 symbols: SymbolTable::default(),
                 lines: None,
-                gap: Some(Gap::Unreadable),
+                gap: Some(why_unreadable(bytes, path)),
                 taken: 0,
             };
         };
@@ -113,6 +115,18 @@ impl LoadedObject {
         let lines = self.lines.as_ref().map_or(0, Lines::memory);
         lines.saturating_add(self.symbols.memory()).max(self.taken)
     }
+}
+
+/// Why a file cannot be parsed.
+fn why_unreadable(bytes: &[u8], path: &Path) -> Gap {
+    if !has_too_many_sections(bytes) {
+        return Gap::Unreadable;
+    }
+    tracing::warn!(
+        "no names for {}: it has more than {MAX_SECTIONS} sections; link it so that sections of one name are joined",
+        path.display()
+    );
+    Gap::TooLarge
 }
 
 /// Loads the debug information of one object.

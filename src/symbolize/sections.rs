@@ -37,6 +37,13 @@ fn parse<'a, R: ReadRef<'a>>(bytes: Untrusted<R>) -> Option<Elf<'a, R>> {
     (elf.elf_section_table().len() <= MAX_SECTIONS).then_some(elf)
 }
 
+/// True for a file that is rejected since it has too many sections.
+pub(super) fn has_too_many_sections(bytes: &[u8]) -> bool {
+    let bytes = Untrusted::mapped(bytes);
+    let elf: Option<ElfFile64<'_, object::LittleEndian, _>> = ElfFile64::parse(bytes).ok();
+    elf.is_some_and(|elf| elf.elf_section_table().len() > MAX_SECTIONS)
+}
+
 /// Maximum total size of debug sections of one object in bytes, uncompressed.
 const MAX_SECTION_BYTES: u64 = 1 << 30;
 

@@ -248,7 +248,7 @@ impl Choices<'_> {
                     MappingKind::Table,
                     MappingKind::Table,
                     MappingKind::Table,
-                    MappingKind::Table,
+                    MappingKind::NoTable,
                     MappingKind::Pending,
                     MappingKind::NoCfi,
                     MappingKind::Anonymous,

@@ -179,7 +179,7 @@ fn publish(mappings: &Mappings, modules: &Modules) -> Published {
                     None => (MappingKind::NoCfi, bias, 0),
                 }
             }
-            MappedCode::Anonymous => (MappingKind::Anonymous, Default::default(), 0),
+            MappedCode::Generated { .. } => (MappingKind::Anonymous, Default::default(), 0),
             MappedCode::Trampoline | MappedCode::Unreadable { .. } => continue,
         };
         if entry.range.end.get() >> ADDRESS_BITS == 0 {

@@ -9,6 +9,7 @@ mod fast_paths;
 mod ground_truth;
 mod java;
 mod known;
+mod layouts;
 mod mappings;
 mod preemption;
 mod python;

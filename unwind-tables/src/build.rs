@@ -14,6 +14,7 @@ use crate::coverage::{CfiSource, Coverage};
 use crate::elf::{ElfView, Segment};
 use crate::error::{ImageError, TableError};
 use crate::packed::PackedRule;
+use crate::places::Places;
 use crate::program::Programs;
 use crate::ranges;
 use crate::saves::{LongSaves, SavesRule};
@@ -76,6 +77,16 @@ pub struct SavesTable {
     pub long: LongSaves,
 }
 
+impl SavesTable {
+    /// The table with its rows at their places in an image.
+    pub(crate) fn placed(self, places: &Places) -> Self {
+        Self {
+            rows: self.rows.placed(places),
+            ..self
+        }
+    }
+}
+
 /// CFI of `.eh_frame` and of `.debug_frame`, and the rows of both merged.
 type Read<R> = ([Cfi<R>; 2], Vec<Row<R>>);
 
@@ -106,16 +117,21 @@ fn rows<T: Translate>(
     };
     let mut rows = lay_out(&fill_gaps(described, pieces(&found)));
     compact::compact(&mut rows);
-    check_span(&rows, view.byte_len())?;
+    check_span(&rows, view)?;
     Ok((sections, rows))
 }
 
-fn check_span<R>(rows: &[Row<R>], file_bytes: u64) -> Result<(), ImageError> {
-    let (Some(first), Some(last)) = (rows.first(), rows.last()) else {
+fn check_span<R>(rows: &[Row<R>], view: &ElfView<'_>) -> Result<(), ImageError> {
+    let places = Places::of(view.segments());
+    let place = |row: Option<&Row<R>>| places.in_image(row?.start);
+    let (Some(first), Some(last)) = (place(rows.first()), place(rows.last())) else {
         return Ok(());
     };
-    let span = last.start.offset_from(first.start);
-    let limit = file_bytes.saturating_mul(MAX_SPAN_PER_BYTE).max(MAX_SPAN_FLOOR);
+    let span = last.offset_from(first);
+    let limit = view
+        .byte_len()
+        .saturating_mul(MAX_SPAN_PER_BYTE)
+        .max(MAX_SPAN_FLOOR);
     if span > limit {
         Err(ImageError::TooSparse(span))
     } else {

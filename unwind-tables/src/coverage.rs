@@ -133,7 +133,15 @@ pub struct Coverage {
     reasons: [Count; Reason::ALL.len()],
 }
 
+/// MAX share of code without CFI, as a divisor, of objects that are built with CFI: assembly in libraries of cryptography.
+const FEW_GAPS: u64 = 4;
+
 impl Coverage {
+    /// True if so much code has no CFI that it may be elsewhere: in the object's debug file.
+    pub fn has_many_gaps(&self) -> bool {
+        self.gap_bytes > self.code_bytes / FEW_GAPS
+    }
+
     /// Counts a table's rows. `code` is the ascending ranges that can hold code.
     pub(crate) fn of_table(table: &UnwindTable, code: &[Range<Svma>]) -> Self {
         let mut coverage = Self {

@@ -15,7 +15,8 @@ use crate::addr::{self, FileOffset, Svma};
 use crate::architecture::Architecture;
 use crate::bytes::Bytes;
 use crate::error::TableError;
-use crate::sections::{EhFrameHeader, MAX_CFI_BYTES, section_data};
+pub use crate::sections::MAX_CFI_BYTES;
+use crate::sections::{EhFrameHeader, old_section_data, section_data};
 
 /// A loadable segment (`PT_LOAD`).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,14 +67,18 @@ struct Sections<'a> {
 pub struct ElfView<'a> {
     bytes: Bytes<'a>,
     architecture: Architecture,
+    is_fixed: bool,
     segments: Vec<Segment>,
     build_id: Option<Range<FileOffset>>,
     eh_frame_hdr: Option<Svma>,
     sections: Sections<'a>,
+    /// `.debug_frame` of its debug file.
+    separate_debug_frame: &'a [u8],
 }
 
-/// More section headers than any linked file has: Chromium's debug build has 50.
-const MAX_SECTIONS: usize = 1 << 16;
+/// MAX section headers. Chromium's debug build has 50; linkers that do not join sections of functions make as many as there are
+/// functions.
+const MAX_SECTIONS: usize = 1 << 20;
 /// Program headers that are looked at; the kernel runs nothing with more than 1170.
 const MAX_PROGRAM_HEADERS: usize = 1 << 16;
 /// Notes that are looked through, and bytes of each. Objects have half a dozen, and the largest, libc's list of places to
@@ -121,10 +126,12 @@ impl<'a> ElfView<'a> {
         let mut view = Self {
             bytes: Bytes(bytes),
             architecture,
+            is_fixed: kind == elf::ET_EXEC,
             segments: Vec::new(),
             build_id: None,
             eh_frame_hdr: None,
             sections: Sections::of(header, bytes).unwrap_or_default(),
+            separate_debug_frame: &[],
         };
         let headers = header
             .program_headers(ENDIAN, bytes)
@@ -179,6 +186,11 @@ impl<'a> ElfView<'a> {
     /// Architecture of its code.
     pub fn architecture(&self) -> Architecture {
         self.architecture
+    }
+
+    /// True if it is loaded at the addresses that it states: an executable that is not position-independent.
+    pub fn is_fixed(&self) -> bool {
+        self.is_fixed
     }
 
     /// The loadable segments, in the order of the program headers.
@@ -322,11 +334,29 @@ impl<'a> ElfView<'a> {
         EhFrameHeader::parse(self.loaded_from(svma)?, svma)
     }
 
-    /// `.debug_frame`, decompressed; `None` also when it is damaged or implausibly large.
+    /// Sets the contents of `.debug_frame` of the object's debug file, for an object that has none itself.
+    #[must_use]
+    pub fn with_debug_frame(self, separate_debug_frame: &'a [u8]) -> Self {
+        Self {
+            separate_debug_frame,
+            ..self
+        }
+    }
+
+    /// `.debug_frame`, decompressed: its own, also as `.zdebug_frame`, else its debug file's. `None` also when it is damaged or
+    /// implausibly large.
     pub fn debug_frame(&self) -> Option<CfiSection<'a>> {
-        let section = self.sections.named(b".debug_frame")?;
+        let own = self.sections.named(b".debug_frame");
+        let own = own.map(|section| section_data(self.bytes, section));
+        let old = || self.sections.named(b".zdebug_frame");
+        let own = own.or_else(|| old().map(|section| old_section_data(self.bytes, section)));
+        let separate = self.separate_debug_frame;
+        let data = match own {
+            Some(data) => data?,
+            None => (!separate.is_empty()).then_some(Cow::Borrowed(separate))?,
+        };
         Some(CfiSection {
-            data: section_data(self.bytes, section)?,
+            data,
             svma: Svma::new(0),
             exact: true,
         })

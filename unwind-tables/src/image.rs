@@ -20,6 +20,7 @@ use crate::addr::Svma;
 use crate::architecture::Architecture;
 use crate::error::ImageError;
 use crate::packed::{PackedRule, kind};
+use crate::places::Places;
 use crate::program::{OP_WORDS, Op, Opcode, ProgramId};
 use crate::rule::UnwindRule;
 
@@ -75,6 +76,7 @@ pub const HEADER_WORDS: usize = 16;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
     words: Vec<u32>,
+    places: Places,
 }
 
 impl Image {
@@ -85,12 +87,25 @@ impl Image {
     /// [`ImageError`] for the first violation of the layout.
     pub fn from_words(words: Vec<u32>) -> Result<Self, ImageError> {
         crate::encode::check(&words)?;
-        Ok(Self { words })
+        Ok(Self::from_checked(words))
     }
 
     /// Converts words that the encoder laid out, without a check.
     pub(crate) fn from_checked(words: Vec<u32>) -> Self {
-        Self { words }
+        Self {
+            words,
+            places: Places::default(),
+        }
+    }
+
+    /// The image, of whose code these are the places.
+    pub(crate) fn with_places(self, places: Places) -> Self {
+        Self { places, ..self }
+    }
+
+    /// Returns where the object's code is in the image.
+    pub fn places(&self) -> &Places {
+        &self.places
     }
 
     /// Returns the words that the kernel side reads.
@@ -108,8 +123,11 @@ impl Image {
         self.words[header::ROW_COUNT]
     }
 
-    /// Returns the rule for one address; a gap outside of the blocks.
+    /// Returns the rule for one address of the object; a gap outside of the blocks.
     pub fn rule_at(&self, svma: Svma) -> UnwindRule {
+        let Some(svma) = self.places.in_image(svma) else {
+            return UnwindRule::Gap;
+        };
         let view = ImageView {
             words: &self.words,
             at: 0,

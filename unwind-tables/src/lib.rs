@@ -52,6 +52,7 @@ pub mod fingerprint;
 pub mod image;
 pub mod mapping;
 pub mod packed;
+pub mod places;
 mod plain;
 pub mod program;
 mod ranges;
@@ -70,6 +71,7 @@ pub use coverage::Coverage;
 pub use elf::ElfView;
 pub use error::TableError;
 pub use image::Image;
+use places::Places;
 pub use rule::UnwindRule;
 
 /// An object's table in the kernel side's layout, and its statistics.
@@ -106,16 +108,33 @@ pub enum Saves {
 ///
 /// As [`compile`].
 pub fn compile_as(elf: &[u8], saves: Saves) -> Result<Compiled, TableError> {
-    let view = ElfView::parse_any(elf)?;
-    let (table, coverage) = build::build(&view)?;
-    let image = if table.packed_rows().as_slice().is_empty() {
-        None
-    } else if table.programs().use_registers() || (saves == Saves::Always && saves::are_followed(&view)) {
-        Some(encode::encode_with_saves(&table, &build::build_saves(&view)?)?)
+    compile_view(&ElfView::parse_any(elf)?, saves)
+}
+
+/// Compiles the call frame information of a file whose headers were read, with an image of saves as `saves` requires.
+///
+/// # Errors
+///
+/// As [`compile`].
+pub fn compile_view(view: &ElfView<'_>, saves: Saves) -> Result<Compiled, TableError> {
+    let (table, coverage) = build::build(view)?;
+    if table.packed_rows().as_slice().is_empty() {
+        let image = None;
+        return Ok(Compiled { image, coverage });
+    }
+    let places = Places::of(view.segments());
+    let needs_saves =
+        table.programs().use_registers() || (saves == Saves::Always && saves::are_followed(view));
+    let table = table.placed(&places);
+    let image = if needs_saves {
+        encode::encode_with_saves(&table, &build::build_saves(view)?.placed(&places))?
     } else {
-        Some(encode::encode(&table)?)
+        encode::encode(&table)?
     };
-    Ok(Compiled { image, coverage })
+    Ok(Compiled {
+        image: Some(image.with_places(places)),
+        coverage,
+    })
 }
 
 /// Compiles only the image of saves of an ELF file, for walks through it to a frame whose rule uses a saved register.
@@ -125,13 +144,23 @@ pub fn compile_as(elf: &[u8], saves: Saves) -> Result<Compiled, TableError> {
 ///
 /// As [`compile`].
 pub fn compile_saves(elf: &[u8]) -> Result<Option<Image>, TableError> {
-    let view = ElfView::parse_any(elf)?;
-    if !saves::are_followed(&view) {
+    compile_saves_of_view(&ElfView::parse_any(elf)?)
+}
+
+/// As [`compile_saves`], of a file whose headers were read.
+///
+/// # Errors
+///
+/// As [`compile`].
+pub fn compile_saves_of_view(view: &ElfView<'_>) -> Result<Option<Image>, TableError> {
+    if !saves::are_followed(view) {
         return Ok(None);
     }
-    let saves = build::build_saves(&view)?;
+    let saves = build::build_saves(view)?;
     if saves.rows.as_slice().is_empty() {
         return Ok(None);
     }
-    Ok(Some(encode::encode_saves(&saves)?))
+    let places = Places::of(view.segments());
+    let image = encode::encode_saves(&saves.placed(&places))?;
+    Ok(Some(image.with_places(places)))
 }

@@ -17,7 +17,7 @@ pub const CHECKS: usize = 2;
 pub enum MappingKind {
     /// An object whose table is loaded.
     Table = 0,
-    /// An object whose table is still being built, or could not be loaded.
+    /// An object whose table is not loaded yet: it is being built, or waits for its file or for room.
     Pending = 1,
     /// An object that has no CFI at all.
     NoCfi = 2,
@@ -31,6 +31,8 @@ pub enum MappingKind {
     AnonymousMethods = 6,
     /// Anonymous: a stub that calls native code with the frame pointer pushed, and not set: it is where the stack pointer is.
     AnonymousStub = 7,
+    /// An object for which no table can be made.
+    NoTable = 8,
 }
 
 /// Checks that an entry of the list must pass before a walk uses it.

@@ -17,7 +17,7 @@ use crate::elf::{ENDIAN, SectionHeader};
 const MAX_EXPANSION: u64 = 64;
 /// Bytes of a section of call frame information that are read. A row takes five or six, so that a third of this has more
 /// rows than an image can hold; a file with a hole in it can claim any size.
-pub(crate) const MAX_CFI_BYTES: u64 = 256 << 20;
+pub const MAX_CFI_BYTES: u64 = 256 << 20;
 
 /// The contents of a section of call frame information; `None` when they lie outside the file, are damaged, or claim to
 /// be enormous.
@@ -35,13 +35,32 @@ pub(crate) fn section_data<'a>(file: Bytes<'a>, section: &SectionHeader) -> Opti
         elf::ELFCOMPRESS_ZSTD => CompressionFormat::Zstandard,
         _ => return None,
     };
-    let uncompressed_size = header.ch_size(ENDIAN);
-    if uncompressed_size > packed_size.saturating_mul(MAX_EXPANSION).min(MAX_CFI_BYTES) {
+    unpack(format, file.at(packed_at, packed_size)?, header.ch_size(ENDIAN))
+}
+
+/// The contents of a section whose name begins with `.zdebug_`, as binutils wrote them before 2.26: `ZLIB`, the size as 8 bytes of which
+/// the highest comes first, and the compressed data.
+pub(crate) fn old_section_data<'a>(file: Bytes<'a>, section: &SectionHeader) -> Option<Cow<'a, [u8]>> {
+    let (start, size) = section.file_range(ENDIAN)?;
+    let (magic, rest) = file.at(start, size)?.0.split_first_chunk::<4>()?;
+    let (uncompressed_size, packed) = rest.split_first_chunk::<8>()?;
+    if magic != b"ZLIB" {
+        return None;
+    }
+    unpack(
+        CompressionFormat::Zlib,
+        Bytes(packed),
+        u64::from_be_bytes(*uncompressed_size),
+    )
+}
+
+fn unpack(format: CompressionFormat, packed: Bytes<'_>, uncompressed_size: u64) -> Option<Cow<'_, [u8]>> {
+    if uncompressed_size > packed.len().saturating_mul(MAX_EXPANSION).min(MAX_CFI_BYTES) {
         return None;
     }
     let packed = CompressedData {
         format,
-        data: file.at(packed_at, packed_size)?.0,
+        data: packed.0,
         uncompressed_size,
     };
     packed.decompress().ok()

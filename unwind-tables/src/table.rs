@@ -3,6 +3,7 @@
 use crate::addr::Svma;
 use crate::architecture::Architecture;
 use crate::packed::PackedRule;
+use crate::places::Places;
 use crate::program::Programs;
 use crate::rule::UnwindRule;
 
@@ -58,6 +59,14 @@ impl<R: RowRule> Rows<R> {
     /// Returns the rows.
     pub fn as_slice(&self) -> &[Row<R>] {
         &self.0
+    }
+
+    /// The rows at their places in an image.
+    pub(crate) fn placed(self, places: &Places) -> Self {
+        if places.are_of_file() {
+            return self;
+        }
+        Self(places.place(&self.0))
     }
 
     /// Returns the content for one address: a gap before the first row.
@@ -118,6 +127,14 @@ impl UnwindTable {
     /// Returns the rule for one address: a gap before the first row.
     pub fn rule_at(&self, svma: Svma) -> UnwindRule {
         self.unpack(self.rows.rule_at(svma))
+    }
+
+    /// The table with its rows at their places in an image.
+    pub(crate) fn placed(self, places: &Places) -> Self {
+        Self {
+            rows: self.rows.placed(places),
+            ..self
+        }
     }
 
     /// Unpacks a rule of this table, which is always valid.

@@ -6,6 +6,7 @@ mod aarch64;
 mod call;
 mod generated;
 mod kept;
+mod mapping_stop;
 mod program;
 mod registers;
 mod steps;
@@ -74,11 +75,13 @@ pub enum End {
     LookLimit = 14,
     /// Finished from a copy of the stack, which is deeper than what was copied.
     BeyondCopy = 15,
+    /// Code of an object for which no table can be made.
+    NoTable = 16,
 }
 
 impl End {
     /// Every cause, in the order of their numbers.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Complete,
         Self::NoMapping,
         Self::AnonymousCode,
@@ -95,6 +98,7 @@ impl End {
         Self::KernelUnwinder,
         Self::LookLimit,
         Self::BeyondCopy,
+        Self::NoTable,
     ];
 
     /// Returns the cause with this number.
@@ -121,6 +125,7 @@ impl End {
             Self::KernelUnwinder => "kernel_unwinder",
             Self::LookLimit => "look_limit",
             Self::BeyondCopy => "beyond_copy",
+            Self::NoTable => "no_table",
         }
     }
 }
@@ -268,19 +273,6 @@ impl Stack {
         let left_out = self.left_out.map_or(0, |left_out| left_out.frames as usize);
         self.frames.len() + left_out
     }
-}
-
-/// Values of `a` in a stop rule, besides those of [`stop`], that come from the mapping, not from a table.
-mod mapping_stop {
-    pub(super) const ANONYMOUS: u32 = 32;
-    pub(super) const PENDING: u32 = 33;
-    pub(super) const NO_MAPPING: u32 = 34;
-    pub(super) const TRAMPOLINE: u32 = 35;
-    pub(super) const NOT_CALLED: u32 = 36;
-    pub(super) const STALE: u32 = 37;
-    pub(super) const ANONYMOUS_LINKED: u32 = 38;
-    pub(super) const ANONYMOUS_METHODS: u32 = 39;
-    pub(super) const ANONYMOUS_STUB: u32 = 40;
 }
 
 /// Walks the stack from `start`. `read` returns the 8 bytes at an address, or `None` for a fault.
@@ -480,6 +472,7 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
             MappingKind::AnonymousLinked => stop_rule(mapping_stop::ANONYMOUS_LINKED),
             MappingKind::AnonymousMethods => stop_rule(mapping_stop::ANONYMOUS_METHODS),
             MappingKind::AnonymousStub => stop_rule(mapping_stop::ANONYMOUS_STUB),
+            MappingKind::NoTable => stop_rule(mapping_stop::NO_TABLE),
             MappingKind::NoCfi | MappingKind::Trampoline => PackedRule::GAP,
         }
     }
@@ -541,6 +534,7 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
             | mapping_stop::ANONYMOUS_METHODS
             | mapping_stop::ANONYMOUS_STUB) => self.apply_generated(known),
             mapping_stop::PENDING => Err(End::TableNotLoaded),
+            mapping_stop::NO_TABLE => Err(End::NoTable),
             _ => Err(End::UnsupportedRule),
         }
     }

@@ -244,18 +244,35 @@ fn rows_end_with_the_segment() {
     assert_eq!(compiled.coverage.outside_fdes, 1);
 }
 
-/// Two pages of code four gigabytes apart would need an index of 64 MiB.
+/// Pages of code gigabytes apart, and far up, are put together in an image of little more than their rows, which says the same as their
+/// CFI at each address.
 #[test]
-fn sparse_code_is_refused() {
-    let mut contents = cie(&[]);
-    for start in [0x1000, 0xf000_0000] {
-        contents.extend(fde(contents.len(), start, 16, &[]));
+fn far_code_is_moved_closer() {
+    for segments in [[0x1000, 0xf000_0000], [0x3000_0000_0000, 0x3000_1000_0000]] {
+        let mut contents = cie(&[]);
+        for &start in &segments {
+            contents.extend(fde(contents.len(), start, 16, &[]));
+        }
+        let elf = eh_frame(segments.to_vec(), contents);
+        let image = check(&elf).expect("well-formed").image.expect("it has CFI");
+        assert!(image.byte_len() < 8192, "{} bytes", image.byte_len());
+        let verified = verify::verify(&elf, Some(&image)).expect("well-formed");
+        assert_eq!((verified.wrong, verified.rows), (0, 2), "{:?}", verified.examples);
+        for &start in &segments {
+            let rules = [start - 1, start, start + 15, start + 16].map(|at| image.rule_at(Svma::new(at)));
+            let is_frame = rules.map(|rule| matches!(rule, UnwindRule::Frame(_)));
+            assert_eq!(is_frame, [false, true, true, false], "{rules:?}");
+        }
+        // Where nothing is, nothing is found, wherever the image has what.
+        for at in (segments[0] + 16..segments[1]).step_by(0x8000) {
+            assert_eq!(image.rule_at(Svma::new(at)), UnwindRule::Gap, "{at:#x}");
+        }
+        let parts = image.places().parts(&(Svma::new(0)..Svma::new(u64::MAX)));
+        for part in &parts {
+            assert_eq!(image.places().parts(part), std::slice::from_ref(part));
+        }
+        assert!(parts.len() > 1);
     }
-    let error = check(&eh_frame(vec![0x1000, 0xf000_0000], contents)).map(drop);
-    assert_eq!(
-        error,
-        Err(TableError::Image(ImageError::TooSparse(0xf000_0010 - 0x1000)))
-    );
 }
 
 /// A compressed section that claims terabytes is not allocated.

@@ -95,6 +95,10 @@ pub fn explain(end: End) -> Explained {
             "finished from a copy of the stack, which is deeper than what is copied",
             "Code that had just been mapped, at a depth of more than 32 KiB to 128 KiB; please report it.",
         ),
+        End::NoTable => (
+            "code of an object for which there is no unwind table",
+            "A warning at the start of the trace says why; `memleak doctor -p PID` does, too.",
+        ),
     };
     Explained { meaning, advice }
 }

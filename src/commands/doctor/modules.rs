@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use unwind_tables::rule::{Reason, UnwindRule};
-use unwind_tables::{Compiled, ElfView, TableError, build, compile};
+use unwind_tables::{Compiled, ElfView, TableError, build};
 
 use super::{Finding, Level};
 use crate::allocator::calls;
 use crate::base::parallel;
 use crate::process::{Module, ModuleId};
+use crate::symbolize::compile_with_debug_file;
 use leak_report::model::TableFacts;
 use leak_report::render::{counted, percent, printable, size};
 
@@ -39,30 +40,30 @@ pub struct TableFinding {
     pub unsupported_calls: BTreeMap<&'static str, u64>,
 }
 
-/// Builds the tables of `modules`. Returns findings in the same order.
-pub(super) fn examine(modules: &[&Module]) -> Vec<ModuleFinding> {
+/// Builds the tables of `modules`, whose debug files are below `roots`. Returns findings in the same order.
+pub(super) fn examine(modules: &[&Module], roots: &[PathBuf]) -> Vec<ModuleFinding> {
     let ordered = modules.iter().enumerate().collect();
-    let mut found = parallel::for_each(ordered, |(order, module)| (order, examine_one(module)));
+    let mut found = parallel::for_each(ordered, |(order, module)| (order, examine_one(module, roots)));
     found.sort_unstable_by_key(|&(order, _)| order);
     found.into_iter().map(|(_, finding)| finding).collect()
 }
 
-fn examine_one(module: &Module) -> ModuleFinding {
+fn examine_one(module: &Module, roots: &[PathBuf]) -> ModuleFinding {
     ModuleFinding {
         id: module.id,
         path: module.path.clone(),
         build_id: module.build_id.as_ref().map(ToString::to_string),
-        table: table(module.bytes()).map_err(|error| error.to_string()),
+        table: table(module, roots).map_err(|error| error.to_string()),
     }
 }
 
-fn table(bytes: &[u8]) -> Result<TableFinding, TableError> {
-    let Compiled { image, coverage } = compile(bytes)?;
+fn table(module: &Module, roots: &[PathBuf]) -> Result<TableFinding, TableError> {
+    let Compiled { image, coverage } = compile_with_debug_file(module.bytes(), &module.path, roots)?;
     let table_bytes = image.map_or(0, |image| image.byte_len());
     let facts = TableFacts::of(&coverage, table_bytes as u64);
     let unsupported_calls = match facts.unsupported_rows {
         0 => BTreeMap::new(),
-        _ => unsupported_calls(bytes)?,
+        _ => unsupported_calls(module.bytes())?,
     };
     Ok(TableFinding {
         facts,

@@ -144,7 +144,8 @@ fn examine_code(target: &Target, mappings: &Mappings, modules: &Modules) -> Proc
         ));
     }
     general.extend(runtime::finding(target, &known, mappings));
-    let tables = modules::examine(&known);
+    let roots = [format!("/proc/{}/root", target.pid()), "/".to_owned()].map(PathBuf::from);
+    let tables = modules::examine(&known, &roots);
     general.push(coverage_finding(&tables));
     ProcessFindings {
         modules: tables,
@@ -163,7 +164,7 @@ fn mapping_findings(mappings: &Mappings) -> Vec<Finding> {
     for entry in mappings.entries() {
         match &entry.code {
             MappedCode::Module { .. } => {}
-            MappedCode::Anonymous => {
+            MappedCode::Generated { .. } => {
                 anonymous.0 += 1;
                 anonymous.1 += entry.range.end.offset_from(entry.range.start);
             }

@@ -4,14 +4,16 @@ mod files;
 mod verify;
 
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use unwind_tables::Compiled;
 use unwind_tables::coverage::{Coverage, RuleKind};
 use unwind_tables::rule::Reason;
-use unwind_tables::{Compiled, compile};
 
 pub use verify::verify;
+
+use crate::symbolize::compile_with_debug_file;
 
 /// Writes a paragraph for each of `files` to `out`.
 ///
@@ -21,7 +23,10 @@ pub use verify::verify;
 pub fn tables(files: &[impl AsRef<Path>], out: &mut dyn Write) -> anyhow::Result<()> {
     for path in files.iter().map(AsRef::as_ref) {
         let bytes = files::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let compiled = compile(&bytes).with_context(|| format!("no unwind table for {}", path.display()))?;
+        let roots = [PathBuf::from("/")];
+        let found_at = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let compiled = compile_with_debug_file(&bytes, &found_at, &roots)
+            .with_context(|| format!("no unwind table for {}", path.display()))?;
         describe(path, &compiled, out)?;
     }
     Ok(())

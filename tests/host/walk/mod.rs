@@ -300,6 +300,7 @@ impl Seen {
             End::ReadFault,
             End::NoProgress,
             End::TableNotLoaded,
+            End::NoTable,
             End::UretprobeTrampoline,
             End::FpChainEnd,
         ] {
@@ -349,7 +350,11 @@ fn random_mappings(random: &mut Random, code_bytes: u64) -> [Mapping; 3] {
             end: Avma::new(CODE + code_bytes - 0x40),
             bias: Bias::default(),
             image_at: 0,
-            kind: [MappingKind::Pending, MappingKind::Trampoline][random.index(2)],
+            kind: [
+                MappingKind::Pending,
+                MappingKind::NoTable,
+                MappingKind::Trampoline,
+            ][random.index(3)],
             identity: Identity::SETTLED,
         },
     ]

@@ -176,7 +176,7 @@ fn replaced_and_out_of_reach() {
     assert!(messages.iter().any(named), "{messages:#?}");
     report.check_sums();
     let stack = report.stacks.first().expect("a stack");
-    assert_eq!(stack.end, "table_not_loaded", "{report}");
+    assert_eq!(stack.end, "no_table", "{report}");
     assert!(
         !report.stacks.iter().any(|stack| stack.passes("leak_in_library")),
         "{report}"

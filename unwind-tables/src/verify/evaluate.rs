@@ -57,6 +57,10 @@ impl State {
     }
 
     /// Returns whether a return address is the link register's, with or without its authentication code.
+    pub(super) fn pc(&self) -> Svma {
+        Svma::new(self.pc)
+    }
+
     pub(super) fn is_in_link_register(&self, pc: Avma) -> bool {
         let link = self.general[usize::from(gimli::AArch64::X30.0)];
         self.architecture == Architecture::Aarch64 && (pc.get() ^ link) << 16 == 0

@@ -446,12 +446,15 @@ impl Comparison<'_> {
     }
 }
 
-/// Takes one step of the reference walker, with the image mapped to all addresses without bias.
+/// Takes one step of the reference walker, with the image mapped to all addresses.
 fn step(image: &Image, state: State) -> Outcome {
     let tables = Tables {
         architecture: image.architecture(),
         words: image.words(),
-        mappings: &[Mapping::everywhere()],
+        mappings: &[Mapping {
+            bias: image.places().bias(state.pc()),
+            ..Mapping::everywhere()
+        }],
         unwind: Unwind::Dwarf,
         changing: false,
         return_probes: ReturnProbes::default(),

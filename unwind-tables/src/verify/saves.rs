@@ -52,6 +52,7 @@ fn saved_at(image: &Image, at: Svma, number: u8) -> Saved {
         words: image.words(),
         at: 0,
     };
-    let rule = words.saves().map(|saves| saves.rule_at(at));
+    let at = image.places().in_image(at);
+    let rule = at.and_then(|at| Some(words.saves()?.rule_at(at)));
     rule.map_or(Saved::Unknown, |rule| saves::saved(words, rule, number))
 }

@@ -53,7 +53,13 @@ fn without_call(mapping: Option<MappingKind>) -> Returns {
             | MappingKind::AnonymousMethods
             | MappingKind::AnonymousStub,
         ) => Returns::OnTrial,
-        Some(MappingKind::Table | MappingKind::Pending | MappingKind::NoCfi | MappingKind::Trampoline)
+        Some(
+            MappingKind::Table
+            | MappingKind::Pending
+            | MappingKind::NoTable
+            | MappingKind::NoCfi
+            | MappingKind::Trampoline,
+        )
         | None => Returns::No,
     }
 }

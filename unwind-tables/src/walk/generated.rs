@@ -137,7 +137,7 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         };
         self.frames.truncate(count);
         self.bases.truncate(count);
-        if matches!(end, End::TableNotLoaded | End::NoMapping) {
+        if matches!(end, End::TableNotLoaded | End::NoMapping | End::NoTable) {
             return end;
         }
         self.pc = trial.pc;

@@ -247,7 +247,7 @@ fn libraries_that_succeed_one_another_as_root() {
     let first = codes.first().expect("it was loaded");
     let why = match first {
         MappedCode::Unreadable { why, .. } => why,
-        other @ (MappedCode::Module { .. } | MappedCode::Anonymous | MappedCode::Trampoline) => {
+        other @ (MappedCode::Module { .. } | MappedCode::Generated { .. } | MappedCode::Trampoline) => {
             panic!("{other:?}")
         }
     };

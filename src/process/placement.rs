@@ -1,0 +1,192 @@
+//! Where an object is in a process: the bias of each of its mappings.
+//!
+//! A mapping names a place in the file, and the segment that this is of tells the bias. Loaders map whole pages, so that a page can
+//! belong to two segments, even to two executable ones (lld's and linker scripts' code at an address of its own). Then the file's
+//! other mappings decide: all mappings of one copy of an object have one bias. What they do not decide is refused, since a wrong bias
+//! gives wrong tables and wrong names.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use unwind_tables::addr::{Avma, Bias, FileOffset};
+use unwind_tables::elf::Segment;
+
+use super::maps::MapsEntry;
+use super::modules::{Module, Unreadable};
+use crate::base::pages;
+
+/// Segments of an object, as its file has them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout<'a> {
+    segments: &'a [Segment],
+    /// True if it is mapped at the addresses that it states (`ET_EXEC`).
+    is_fixed: bool,
+    page: u64,
+}
+
+/// A part of a file, and where it is mapped.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub(super) range: Range<Avma>,
+    pub(super) offset: FileOffset,
+    pub(super) executable: bool,
+}
+
+/// Other knowledge of where the file is mapped.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Others<'a> {
+    /// Not looked at.
+    Unseen,
+    /// All mappings of the file, at one moment.
+    Seen(&'a Seen),
+    /// Nothing can be. The mapping had just been made, by one call: it has the length that its maker meant.
+    Unknown,
+}
+
+/// By bias, which segments of an object have a mapping there, by their numbers.
+#[derive(Debug, Default)]
+pub(super) struct Seen(HashMap<Bias, u64>);
+
+/// MAX biases that are kept of one object: each copy of it has one, and few besides for pages of two segments.
+const MAX_BIASES: usize = 1 << 16;
+
+impl From<&MapsEntry> for Part {
+    fn from(entry: &MapsEntry) -> Self {
+        Self {
+            range: entry.range.clone(),
+            offset: entry.offset,
+            executable: entry.executable,
+        }
+    }
+}
+
+impl Seen {
+    /// Looks at all mappings of the object's file.
+    pub(super) fn of(layout: &Layout<'_>, parts: impl Iterator<Item = Part>) -> Self {
+        let mut seen = Self::default();
+        for part in parts {
+            for (segment, number) in layout.segments.iter().zip(0..u64::BITS) {
+                let Some(bias) = layout.bias_as(segment, &part) else {
+                    continue;
+                };
+                if seen.0.len() < MAX_BIASES || seen.0.contains_key(&bias) {
+                    *seen.0.entry(bias).or_default() |= 1 << number;
+                }
+            }
+        }
+        seen
+    }
+
+    fn segments(&self, bias: Bias) -> u32 {
+        self.0.get(&bias).map_or(0, |segments| segments.count_ones())
+    }
+}
+
+impl<'a> Layout<'a> {
+    pub(super) fn of(module: &'a Module) -> Self {
+        Self {
+            segments: module.segments(),
+            is_fixed: module.is_fixed(),
+            page: pages::bytes(),
+        }
+    }
+
+    /// The bias of a part of the file.
+    ///
+    /// # Errors
+    ///
+    /// [`Unreadable::NoSegment`] if no segment holds where it starts, and [`Unreadable::Ambiguous`] if several do that have different
+    /// biases, and nothing tells which is meant.
+    pub(super) fn bias(&self, part: &Part, others: Others<'_>) -> Result<Bias, Unreadable> {
+        let meant = self.candidates(part);
+        let possible = biases(&meant);
+        if let [bias] = possible[..] {
+            return Ok(bias);
+        }
+        let stated = Bias::default();
+        if self.is_fixed && possible.contains(&stated) {
+            return Ok(stated);
+        }
+        // A part that is longer than a segment is of another, unless it is of several that follow one another.
+        let fitting: Vec<_> = meant
+            .iter()
+            .copied()
+            .filter(|(segment, _)| self.holds_end(segment, part))
+            .collect();
+        let meant = if fitting.is_empty() { meant } else { fitting };
+        let decided = match others {
+            Others::Unseen => biases(&meant),
+            Others::Seen(seen) => with_most_segments(&meant, seen),
+            Others::Unknown => self.of_that_length(&meant, part),
+        };
+        match decided[..] {
+            [bias] => Ok(bias),
+            _ if meant.is_empty() => Err(Unreadable::NoSegment),
+            _ => Err(Unreadable::Ambiguous),
+        }
+    }
+
+    /// The segments that a part can be of, each with the bias that this gives. Those with the part's own right to be executed come
+    /// before the others, which a program may have changed.
+    fn candidates(&self, part: &Part) -> Vec<(&'a Segment, Bias)> {
+        let of = |executable| -> Vec<_> {
+            let segments = self.segments.iter().filter(|s| s.executable == executable);
+            segments
+                .filter_map(|segment| Some((segment, self.bias_as(segment, part)?)))
+                .collect()
+        };
+        let own = of(part.executable);
+        if own.is_empty() { of(!part.executable) } else { own }
+    }
+
+    /// The bias of a part if it is of this segment; `None` if its start is not.
+    fn bias_as(&self, segment: &Segment, part: &Part) -> Option<Bias> {
+        let (start, _) = self.pages_of(segment);
+        let holds = (start..segment.offset.end.get()).contains(&part.offset.get());
+        let into = part.offset.offset_from(segment.offset.start);
+        holds.then(|| Bias::between(part.range.start, segment.svma.start.wrapping_add(into)))
+    }
+
+    /// Where the pages of a segment start and end in the file.
+    fn pages_of(&self, segment: &Segment) -> (u64, u64) {
+        let (start, end) = (segment.offset.start.get(), segment.offset.end.get());
+        (
+            start - start % self.page,
+            end.checked_next_multiple_of(self.page).unwrap_or(u64::MAX),
+        )
+    }
+
+    fn holds_end(&self, segment: &Segment, part: &Part) -> bool {
+        let length = part.range.end.offset_from(part.range.start);
+        part.offset.get().saturating_add(length) <= self.pages_of(segment).1
+    }
+
+    /// The biases of segments that are as long as the part; all, if none is.
+    fn of_that_length(&self, meant: &[(&'a Segment, Bias)], part: &Part) -> Vec<Bias> {
+        let length = part.range.end.offset_from(part.range.start);
+        let pages = (part.offset.get(), part.offset.get().saturating_add(length));
+        let is_whole = |(segment, _): &&(&Segment, Bias)| self.pages_of(segment) == pages;
+        let whole: Vec<_> = meant.iter().filter(is_whole).copied().collect();
+        biases(if whole.is_empty() { meant } else { &whole })
+    }
+}
+
+/// The biases at which most segments of the object are mapped. At the true one, that is all which are mapped still; at
+/// another one, it is hardly more than this one, as no two copies of an object overlap.
+fn with_most_segments(meant: &[(&Segment, Bias)], seen: &Seen) -> Vec<Bias> {
+    let biases = biases(meant);
+    let most = biases.iter().map(|&bias| seen.segments(bias)).max();
+    let has_most = |bias: &Bias| Some(seen.segments(*bias)) == most;
+    biases.into_iter().filter(has_most).collect()
+}
+
+/// The biases of candidates, each once.
+fn biases(candidates: &[(&Segment, Bias)]) -> Vec<Bias> {
+    let mut biases: Vec<_> = candidates.iter().map(|&(_, bias)| bias).collect();
+    biases.sort_unstable_by_key(|bias| bias.get());
+    biases.dedup();
+    biases
+}
+
+#[cfg(test)]
+mod tests;
