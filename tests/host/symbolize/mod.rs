@@ -7,6 +7,7 @@ mod debuginfod;
 mod forms;
 mod names;
 mod oracle;
+mod removed;
 mod supplementary;
 mod variables;
 
