@@ -15,6 +15,7 @@ mod debug_files;
 pub mod debuginfod;
 mod declarations;
 pub(crate) mod demangle;
+mod folded;
 mod heap;
 mod jit_dump;
 mod kallsyms;

@@ -97,7 +97,9 @@ impl LoadedObject {
             Some(Err(gap)) => (Default::default(), Some(gap)),
             None => (Default::default(), self.gap),
         };
-        let symbol = self.symbols.find(lookup).map(|symbol| Symbol {
+        let found_symbol = self.symbols.find(lookup);
+        let folded = found_symbol.map(|symbol| self.symbols.folded_with(symbol));
+        let symbol = found_symbol.map(|symbol| Symbol {
             name: demangle(symbol.name).into(),
             offset: Some(address.wrapping_sub(symbol.start)),
         });
@@ -112,6 +114,7 @@ impl LoadedObject {
             file: found.file,
             line: found.line,
             inlined: found.inlined,
+            folded: folded.unwrap_or_default(),
             gap,
         }
     }

@@ -4,6 +4,7 @@ mod binutils;
 mod damaged;
 mod debug_files;
 mod debuginfod;
+mod folded;
 mod forms;
 mod names;
 mod oracle;
