@@ -166,6 +166,15 @@ impl Module {
         let names = || Dynamic::of(self.bytes())?.table(elf::DT_STRTAB);
         let asks = |names| memmem::find(names, b"malloc_usable_size\0").is_some();
         self.is_static_program() || !self.is_glibc() && names().is_some_and(asks)
+    /// True for a file that can be executed and loads others, as a loader is: it needs no loader, and has a name by which
+    /// objects need it.
+    pub(super) fn is_loader(&self) -> bool {
+        let Linking {
+            soname, interpreter, ..
+        } = &self.linking;
+        soname.is_some() && interpreter.is_none() && !self.is_static_program()
+    }
+
     }
 
     /// True for a statically linked program: it has no loader and needs no other object.
