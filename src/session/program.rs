@@ -5,12 +5,12 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use unwind_tables::addr::Avma;
 
 use super::hook;
 use crate::process::launch::{Relay, StoppedProgram, Streams};
-use crate::process::{MappedCode, Mappings, Modules, Target};
+use crate::process::{MappedCode, Mappings, Modules, Target, translator};
 
 /// Starts `program`, with the environment variable that has it load a library before others if there is one, and holds it: at the last call of its loader's hook before constructors run, or at its entry point
 /// if it has no loader or that calls no hook. Where the command is a loader itself, with a program to load, that one's loader is meant.
@@ -24,6 +24,12 @@ pub(super) fn start_stopped(
     streams: Streams,
     relay: &Arc<Relay>,
 ) -> anyhow::Result<StoppedProgram> {
+    if let Some((name, by)) = translator::of_command(program) {
+        bail!(
+            "`{name}` starts programs under {by}, which executes translated copies of their code: a probe in that would end \
+             them; trace the program without it"
+        );
+    }
     let mut stopped = StoppedProgram::start(program, preloaded, streams, relay)?;
     let target = Target::open(stopped.pid())?;
     tracing::info!("started {} as process {}", target.comm(), stopped.pid());
