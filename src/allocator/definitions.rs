@@ -1,8 +1,9 @@
 //! The allocator functions that a module defines, without those that only forward calls.
 //!
 //! An allocator is a module that defines functions of one family that allocate and functions that free. Names that are
-//! unique to an allocator count when they are local symbols too: linkers make hidden symbols local. A function that
-//! only forwards its call to another probed one is left out: it would cost a probe and add no information.
+//! unique to an allocator count when they are local symbols too: linkers make hidden symbols local. C's names do in a
+//! static program, which has no other allocator: `malloc` of glibc's `libc.a` is hidden. A function that only forwards its
+//! call to another probed one is left out: it would cost a probe and add no information.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -42,16 +43,19 @@ pub(super) fn definitions(
         catalog.number(name)
     };
     let known = symbols::scan(module.bytes(), number)?;
+    let locals = LocalFunctions::of(module, &known, catalog)?;
     let mut found = Vec::new();
-    for symbol in known {
+    for &symbol in &known {
         let Some(function) = catalog.get(symbol.name) else {
             continue;
         };
-        if !symbol.local || function.family.may_be_local() {
+        if !symbol.local || function.family.may_be_local() || locals.are_of_program(symbol) {
             found.push(Definition {
                 function: function.clone(),
                 symbol,
             });
+        } else if locals.may_allocate(function, symbol) {
+            problems.push(Reason::LocalFunction(function.name.clone(), function.shape));
         }
     }
     found.retain({
@@ -67,6 +71,59 @@ pub(super) fn definitions(
     found.sort_by_key(|definition| (definition.symbol.name, definition.symbol.svma));
     found.dedup_by_key(|definition| (definition.symbol.name, definition.symbol.svma));
     Ok((found, problems))
+}
+
+/// Local symbols with names of C's functions.
+struct LocalFunctions<'a> {
+    known: &'a [FunctionSymbol],
+    /// Addresses that glibc names `__libc_malloc` and so on, by the function's number: only of a static program, in which several
+    /// functions have one of its names.
+    of_glibc: HashSet<(usize, Svma)>,
+    is_static_program: bool,
+    is_loader: bool,
+}
+
+impl<'a> LocalFunctions<'a> {
+    fn of(module: &Module, known: &'a [FunctionSymbol], catalog: &Catalog) -> Result<Self, Reason> {
+        let mut locals = Self {
+            known,
+            of_glibc: HashSet::new(),
+            is_static_program: module.is_static_program(),
+            is_loader: is_loader(module),
+        };
+        if locals.is_static_program && known.iter().any(|symbol| locals.others_of(*symbol).count() > 0) {
+            let number = |name: &[u8]| catalog.number(name.strip_prefix(b"__libc_")?);
+            let aliases = symbols::scan(module.bytes(), number)?;
+            let places = aliases.iter().map(|alias| (alias.name, alias.svma));
+            locals.of_glibc = places.collect();
+        }
+        Ok(locals)
+    }
+
+    /// Symbols of the same name at other addresses.
+    fn others_of(&self, symbol: FunctionSymbol) -> impl Iterator<Item = &FunctionSymbol> {
+        let of_name = self.known.iter().filter(move |other| other.name == symbol.name);
+        of_name.filter(move |other| other.svma != symbol.svma)
+    }
+
+    /// True if a static program, which is all of its process, can only mean this function by that name: `malloc` of glibc's
+    /// `libc.a` is hidden, and most linkers make hidden symbols local.
+    fn are_of_program(&self, symbol: FunctionSymbol) -> bool {
+        let is_named_so_by_glibc = self.of_glibc.contains(&(symbol.name, symbol.svma));
+        self.is_static_program
+            && (self.others_of(symbol).next().is_none()
+                || is_named_so_by_glibc && self.others_of(symbol).all(|other| other.local))
+    }
+
+    /// True if code of the module that allocates may call this function by the name of C's, and not C's.
+    fn may_allocate(&self, function: &AllocFunction, symbol: FunctionSymbol) -> bool {
+        let is_exported_too =
+            |other: &FunctionSymbol| !other.local && (other.name, other.svma) == (symbol.name, symbol.svma);
+        function.family == Family::Libc
+            && function.role == Role::Allocate
+            && !self.is_loader
+            && !self.known.iter().any(is_exported_too)
+    }
 }
 
 /// The families of which the module has both an allocating and a freeing function, or a given one.

@@ -123,6 +123,10 @@ impl Discovery {
                 if found.is_empty() {
                     return Some(module);
                 }
+                if module.probe_path().is_none() {
+                    self.problem(module, Reason::NoFile);
+                    return None;
+                }
                 self.add_sites(module, found, catalog);
             }
             Err(reason) => self.problem(module, reason),

@@ -78,6 +78,19 @@ const KINDS: [Kind; 3] = [
     },
 ];
 
+/// Describes a function that allocates as [`parse`] reads it.
+pub(super) fn described(shape: Shape) -> String {
+    let size = match shape.size {
+        SizeAt::Nowhere => String::new(),
+        SizeAt::Argument(n) => n.to_string(),
+        SizeAt::Product(n, m) => format!("{n}*{m}"),
+    };
+    match shape.result {
+        ResultAt::StoredThrough(n) => format!("alloc(size={size},result=*{n})"),
+        ResultAt::Nowhere | ResultAt::Returned => format!("alloc(size={size})"),
+    }
+}
+
 /// Parses a description.
 pub fn parse(text: &str) -> Result<AllocFunction, GivenError> {
     let form = || GivenError::Form(text.to_owned());

@@ -7,6 +7,8 @@ use thiserror::Error;
 use unwind_tables::error::TableError;
 
 use super::flow::NoExits;
+use super::functions::Shape;
+use super::given;
 use super::probing::Unprobeable;
 use super::symbols::SymbolError;
 use super::usdt::ArgumentError;
@@ -34,6 +36,18 @@ pub enum Reason {
     /// One of the two functions that make an allocator is missing.
     #[error("defines `{0}` but not `{1}`, so that its blocks could not be followed: not probed")]
     HalfAllocator(&'static str, &'static str),
+    /// A hidden function, or another one that happens to have the name.
+    #[error(
+        "defines `{0}` as a local symbol, which its own code may call instead of the C library's: not probed; if it allocates, give \
+         --alloc '{0}:{how}'", how = given::described(*.1)
+    )]
+    LocalFunction(Name, Shape),
+    /// A file on another user's FUSE mount.
+    #[error(
+        "defines an allocator, and is on a FUSE mount of another user, where no probe can be put: mount that with -o allow_root or \
+         allow_other"
+    )]
+    NoFile,
     /// A static program in which the linker found no use of `free`.
     #[error(
         "defines `malloc` and no `free`, as a static program that never frees: all its blocks stay outstanding"
@@ -111,6 +125,8 @@ impl Reason {
         match self {
             Self::Collector
             | Self::RustAllocator
+            | Self::LocalFunction(..)
+            | Self::NoFile
             | Self::Stripped(_)
             | Self::Indirect(_)
             | Self::OutsideCode(_)

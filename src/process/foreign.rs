@@ -133,6 +133,17 @@ pub(crate) fn open_exactly(path: &Path) -> Result<File, OpenError> {
     Ok(CheckedFile::regular(open_path(path, OFlag::empty())?)?.open()?)
 }
 
+/// Returns whether the file at `path` in this process's own view, or what a magic link there leads to, is on a FUSE mount. It
+/// need not be readable.
+pub(super) fn is_on_fuse(path: &Path) -> bool {
+    /// `FUSE_SUPER_MAGIC`.
+    const FUSE: i64 = 0x6573_5546;
+    let kind = open_path(path, OFlag::empty())
+        .ok()
+        .and_then(|file| Some(fstatfs(&file).ok()?.filesystem_type()));
+    kind.is_some_and(|kind| kind.0 == FUSE)
+}
+
 impl CheckedFile {
     fn regular(descriptor: OwnedFd) -> Result<Self, OpenError> {
         let metadata = metadata_of(&descriptor)?;

@@ -7,6 +7,7 @@ pub(crate) mod caller;
 mod confirm;
 pub(crate) mod dynamic;
 pub(crate) mod foreign;
+mod from_memory;
 mod generated;
 pub mod halt;
 pub mod history;
@@ -98,6 +99,12 @@ pub enum TargetError {
          give; try sudo"
     )]
     UnreadableProgram { pid: u32, comm: String },
+    /// Its user alone may open it, not root either, and its memory does not have it.
+    #[error(
+        "the program of process {pid} ({comm}) is on a FUSE mount of its user, whose files root cannot read either: mount that with \
+         -o allow_root or allow_other, or run memleak as that user"
+    )]
+    FuseProgram { pid: u32, comm: String },
     /// A 32-bit or x32 program.
     #[error(
         "{pid} ({comm}) is a 32-bit program; only 64-bit programs can be unwound, rebuild it as one (on x86-64, with -m64)"
@@ -309,7 +316,8 @@ impl Target {
     fn settled(&self, mappings: &Mappings, modules: &Modules) -> Settled {
         let executable = fs::metadata(format!("/proc/{}/exe", self.pid))
             .ok()
-            .and_then(|file| modules.of_file((file.dev(), file.ino())));
+            .and_then(|file| modules.of_file((file.dev(), file.ino())))
+            .or_else(|| modules.in_memory(&self.exe));
         let mut settled = settled::settled(mappings, modules, executable);
         if settled.loader.is_none() {
             settled.loader = self.loader_by_path(modules, executable);
@@ -407,9 +415,10 @@ fn unreadable(pid: u32, comm: &str, error: io::Error) -> TargetError {
     if error.kind() != io::ErrorKind::PermissionDenied {
         return missing(pid, "exe", error);
     }
-    TargetError::UnreadableProgram {
-        pid,
-        comm: comm.to_owned(),
+    let comm = comm.to_owned();
+    match foreign::is_on_fuse(Path::new(&format!("/proc/{pid}/exe"))) {
+        true => TargetError::FuseProgram { pid, comm },
+        false => TargetError::UnreadableProgram { pid, comm },
     }
 }
 
@@ -427,10 +436,7 @@ fn check_program(pid: u32, comm: &str) -> Result<PathBuf, TargetError> {
     };
     let exe = fs::read_link(format!("/proc/{pid}/exe")).map_err(|error| denied("exe", error))?;
     File::open(format!("/proc/{pid}/maps")).map_err(|error| denied("maps", error))?;
-    let mut header = [0; 20];
-    File::open(format!("/proc/{pid}/exe"))
-        .and_then(|file| file.read_exact_at(&mut header, 0))
-        .map_err(|error| unreadable(pid, comm, error))?;
+    let header = program_header(pid, &exe).map_err(|error| unreadable(pid, comm, error))?;
     if is_64_bit(&header) {
         Ok(exe)
     } else {
@@ -439,6 +445,26 @@ fn check_program(pid: u32, comm: &str) -> Result<PathBuf, TargetError> {
             comm: comm.to_owned(),
         })
     }
+}
+
+/// The beginning of a process's executable: of the file, or of what is loaded if root cannot open that.
+fn program_header(pid: u32, exe: &Path) -> io::Result<[u8; 20]> {
+    let mut header = [0; 20];
+    let link = PathBuf::from(format!("/proc/{pid}/exe"));
+    let read = File::open(&link).and_then(|file| file.read_exact_at(&mut header, 0));
+    match read {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && foreign::is_on_fuse(&link) => {
+            let maps = maps_of(pid)?;
+            let is_start = |entry: &&maps::MapsEntry| {
+                let is_exe = matches!(&entry.name, maps::MapsName::File { path, .. } if path == exe);
+                is_exe && entry.offset.get() == 0
+            };
+            let start = maps.iter().find(is_start).ok_or(error)?.range.start;
+            ProcessMemory::open(pid)?.read_exact_at(&mut header, start)?;
+        }
+        read => read?,
+    }
+    Ok(header)
 }
 
 /// Checks `EI_CLASS` of an ELF header; x32 programs are of the 32-bit class too.

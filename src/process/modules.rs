@@ -25,7 +25,8 @@ use unwind_tables::error::TableError;
 use unwind_tables::fingerprint::{Fingerprint, fingerprint};
 
 use super::dynamic::Dynamic;
-use super::foreign::{LastLink, OpenError, open_exactly, open_in_root};
+use super::foreign::{LastLink, OpenError, is_on_fuse, open_exactly, open_in_root};
+use super::from_memory;
 use super::linking::Linking;
 use super::mapped_file::MappedFile;
 use super::maps::{MapsEntry, MapsName};
@@ -94,14 +95,16 @@ enum Content {
         written: Option<SystemTime>,
     },
     Vdso(Vec<u8>),
+    /// Loaded parts of a file that cannot be opened.
+    Memory(Vec<u8>),
 }
 
 impl Module {
-    /// Bytes of the ELF file: untrusted, and memory-mapped unless it is the vDSO.
+    /// Bytes of the ELF file: untrusted, and memory-mapped unless they are a process's memory, which has no sections.
     pub fn bytes(&self) -> &[u8] {
         match &self.content {
             Content::File { bytes, .. } => bytes.bytes(),
-            Content::Vdso(bytes) => bytes,
+            Content::Vdso(bytes) | Content::Memory(bytes) => bytes,
         }
     }
 
@@ -116,17 +119,17 @@ impl Module {
     pub fn is_cut(&self) -> bool {
         match &self.content {
             Content::File { bytes, .. } => bytes.is_cut(),
-            Content::Vdso(_) => false,
+            Content::Vdso(_) | Content::Memory(_) => false,
         }
     }
 
     /// Path under which memleak can open the same inode, for attaching probes.
     ///
-    /// Valid while the module lives. `None` for the vDSO, which has no file to probe.
+    /// Valid while the module lives. `None` for the vDSO, which has no file to probe, and for a file that cannot be opened.
     pub fn probe_path(&self) -> Option<PathBuf> {
         match &self.content {
             Content::File { file, .. } => Some(PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))),
-            Content::Vdso(_) => None,
+            Content::Vdso(_) | Content::Memory(_) => None,
         }
     }
 
@@ -142,6 +145,8 @@ impl Module {
                 .metadata()
                 .is_ok_and(|metadata| moment.is_before(&metadata) && metadata.modified().ok() == *written),
             Content::Vdso(_) => true,
+            // It may be older than what is loaded.
+            Content::Memory(_) => false,
         }
     }
 
@@ -160,6 +165,15 @@ impl Module {
     pub fn is_glibc_loader(&self) -> bool {
         let name = self.linking.soname.as_deref();
         name.is_some_and(|name| name.starts_with(b"ld-linux"))
+    }
+
+    /// True for a file that can be executed and loads others, as a loader is: it needs no loader, and has a name by which
+    /// objects need it.
+    pub(super) fn is_loader(&self) -> bool {
+        let Linking {
+            soname, interpreter, ..
+        } = &self.linking;
+        soname.is_some() && interpreter.is_none() && !self.is_static_program()
     }
 
     /// Returns whether it can ask malloc how much of a block it may use, beyond what it has requested. glibc only answers.
@@ -197,6 +211,12 @@ pub enum Unreadable {
     CannotOpen(io::ErrorKind),
     #[error("no permission to read it, which its user's rights or CAP_DAC_READ_SEARCH give; try sudo")]
     NoPermission,
+    /// Not root either may open a file of a user's FUSE mount, and what the process has loaded of it cannot be used.
+    #[error(
+        "it is on a FUSE mount of another user, which must be mounted with -o allow_root or allow_other to be read; what the \
+         process has loaded of it cannot be used: {0}"
+    )]
+    Fuse(io::ErrorKind),
     /// The path leads to another file than the mapped one, and `map_files` is not permitted.
     #[error(
         "the file was replaced or deleted; opening the mapped one needs CAP_CHECKPOINT_RESTORE, and CAP_DAC_READ_SEARCH if \
@@ -322,7 +342,30 @@ impl Modules {
 
     /// The module behind a file mapping of process `pid`.
     pub(super) fn of_mapping(&mut self, pid: u32, entry: &MapsEntry) -> Result<ModuleId, Unreadable> {
-        self.of_file_mapping(entry, |path| open_mapped(pid, entry, path))
+        let found = self.of_file_mapping(entry, |path| open_mapped(pid, entry, path));
+        match found {
+            Err(Unreadable::NoPermission) if is_on_fuse(&map_file(pid, entry)) => self.of_memory(pid, entry),
+            found => found,
+        }
+    }
+
+    /// The module of a file that cannot be opened, as process `pid` has it in its memory.
+    fn of_memory(&mut self, pid: u32, entry: &MapsEntry) -> Result<ModuleId, Unreadable> {
+        let MapsName::File { path, .. } = &entry.name else {
+            return Err(Unreadable::NotRegular);
+        };
+        let memory = ProcessMemory::open(pid);
+        let bytes = memory.and_then(|memory| from_memory::read(&memory, &super::maps_of(pid)?, entry));
+        let bytes = bytes.map_err(|error| Unreadable::Fuse(error.kind()))?;
+        let module = self.insert(path, Content::Memory(bytes), false)?;
+        self.remember(entry, path, module);
+        Ok(module)
+    }
+
+    /// The module of a file at `path` that cannot be opened.
+    pub(super) fn in_memory(&self, path: &Path) -> Option<ModuleId> {
+        let is_it = |module: &&Module| matches!(module.content, Content::Memory(_)) && module.path == path;
+        self.iter().find(is_it).map(|module| module.id)
     }
 
     /// The module behind a file mapping, whose file `open` opens if it was not seen before.
@@ -339,13 +382,19 @@ impl Modules {
             return Ok(*known);
         }
         let module = open(path).and_then(|opened| self.insert_file(opened, path))?;
+        self.remember(entry, path, module);
+        Ok(module)
+    }
+
+    /// Remembers whose mapping `entry`, of the file at `path`, is.
+    fn remember(&mut self, entry: &MapsEntry, path: &Path, module: ModuleId) {
         // A file can have any number of names, one after another: start over when there are too many.
         if self.seen.len() == MAX_NAMES {
             self.seen.clear();
         }
         // Only successes are remembered: a failure can mean that the mapping has just been removed.
+        let key = (entry.device, entry.inode, path.to_owned());
         self.seen.insert(key, module);
-        Ok(module)
     }
 
     /// The vDSO of process `pid`. All processes of one kernel share one or two.
@@ -387,7 +436,7 @@ impl Modules {
     ) -> Result<ModuleId, Unreadable> {
         let bytes = match &content {
             Content::File { bytes, .. } => bytes.bytes(),
-            Content::Vdso(bytes) => bytes,
+            Content::Vdso(bytes) | Content::Memory(bytes) => bytes,
         };
         let elf = ElfView::parse(bytes).map_err(|error| Unreadable::NotElf(Arc::new(error)))?;
         let (segments, is_fixed) = (elf.segments().to_vec(), elf.is_fixed());
@@ -411,12 +460,16 @@ impl Modules {
     }
 }
 
+/// The link to the very file of a mapping.
+fn map_file(pid: u32, entry: &MapsEntry) -> PathBuf {
+    let (start, end) = (entry.range.start, entry.range.end);
+    PathBuf::from(format!("/proc/{pid}/map_files/{start:x}-{end:x}"))
+}
+
 /// Opens the file behind a mapping: the same inode if permitted, else the file that its path leads to.
 fn open_mapped(pid: u32, entry: &MapsEntry, path: &Path) -> Result<Opened, Unreadable> {
-    let (start, end) = (entry.range.start, entry.range.end);
     let absent = Unreadable::CannotOpen(io::ErrorKind::NotFound);
-    let exactly = PathBuf::from(format!("/proc/{pid}/map_files/{start:x}-{end:x}"));
-    let gone = match open_exactly(&exactly).map_err(Unreadable::from) {
+    let gone = match open_exactly(&map_file(pid, entry)).map_err(Unreadable::from) {
         Ok(file) if is_still(entry, path, &file) => {
             return Ok(Opened {
                 file,

@@ -44,7 +44,12 @@ pub(super) fn settled(mappings: &Mappings, modules: &Modules, executable: Option
     };
     let executable = executable.filter(once).and_then(|id| modules.get(id));
     let interpreter = executable.and_then(|module| module.linking().interpreter.as_deref());
-    let loader = interpreter.and_then(named);
+    let is_loader = |module: &&Module| module.is_loader();
+    let loader = match interpreter {
+        Some(name) => named(name),
+        // `ld-linux-x86-64.so.2 PROGRAM`: what it runs is not its executable.
+        None => executable.filter(is_loader).map(|module| module.id),
+    };
     let mut settled: BTreeSet<_> = mapped
         .keys()
         .copied()

@@ -2,6 +2,7 @@
 //! breakpoint in the original, which such a program copies as if it were an instruction of the process's own: the process then
 //! ends by SIGTRAP there.
 
+use std::ffi::OsString;
 use std::path::Path;
 
 use super::maps::MapsName;
@@ -38,10 +39,36 @@ const PROGRAMS: [(&str, &str); 7] = [
     ("blink", "blink"),
 ];
 
+/// File names of programs that start another one in this way, and are not translated themselves.
+const STARTERS: [(&str, &str); 3] = [
+    ("valgrind", "valgrind"),
+    ("valgrind.bin", "valgrind"),
+    ("drrun", "DynamoRIO"),
+];
+
 /// Programs of QEMU's that are no emulators of a process, by what follows `qemu-`.
 const OTHERS_OF_QEMU: [&str; 9] = [
     "system", "img", "nbd", "io", "ga", "pr", "storage", "bridge", "edid",
 ];
+
+/// The program of a command, and the name of what it starts others under; `None` if it is none that does so.
+pub fn of_command(words: &[OsString]) -> Option<(String, &'static str)> {
+    let path = Path::new(words.first()?);
+    let name = path.file_name()?.to_str()?;
+    // Other programs can have that name.
+    let rr = || (name == "rr" && words.get(1)? == "record").then_some("rr");
+    let by = started_by(name).or_else(rr).or_else(|| of_program(path))?;
+    Some((name.to_owned(), by))
+}
+
+/// Name of what a program with the command name `comm` starts others under; `None` if it is none that does so. Those others are not
+/// executed yet: to know it now gives time until a probe would end them.
+pub fn started_by(comm: &str) -> Option<&'static str> {
+    STARTERS
+        .iter()
+        .find(|(known, _)| *known == comm)
+        .map(|&(_, by)| by)
+}
 
 /// Name of what translates a process, by its executable and the files that it maps; `None` if nothing does.
 fn of<P: AsRef<Path>>(exe: &Path, mapped: impl IntoIterator<Item = P>) -> Option<&'static str> {
@@ -136,6 +163,28 @@ mod tests {
             ("/usr/bin/python3", &["/usr/lib/my-libdynamorio.so"]),
         ] {
             assert_eq!(by(exe, mapped), None, "{exe} {mapped:?}");
+        }
+    }
+
+    /// A command is known by its program's name, not by its arguments.
+    #[test]
+    fn commands() {
+        let by = |words: &[&str]| {
+            let words: Vec<_> = words.iter().map(OsString::from).collect();
+            of_command(&words).map(|(_, by)| by)
+        };
+        for (words, expected) in [
+            (&["valgrind", "--tool=none", "./server"][..], Some("valgrind")),
+            (&["/usr/bin/valgrind.bin"], Some("valgrind")),
+            (&["rr", "record", "./server"], Some("rr")),
+            (&["qemu-aarch64", "./server"], Some("qemu-user")),
+            (&["qemu-system-x86_64", "-m", "1G"], None),
+            (&["./server", "valgrind"], None),
+            (&["./rr", "--verbose"], None),
+            (&["./valgrind-log"], None),
+            (&[], None),
+        ] {
+            assert_eq!(by(words), expected, "{words:?}");
         }
     }
 }

@@ -19,7 +19,7 @@ use super::reload::Reloads;
 use super::tables::Files;
 use crate::bpf::collect::Event;
 use crate::bpf::{Instance, Origin};
-use crate::process::{History, MappedCode, Mappings, ModuleId, Target, TargetError};
+use crate::process::{History, MappedCode, Mappings, ModuleId, Target, TargetError, translator};
 use leak_report::model::InstanceEnd;
 
 /// Minimum pause between two removals of ended instances from the block table.
@@ -43,14 +43,45 @@ pub(super) struct Lifecycle {
     /// Time at which to look again for ends that the kernel side has missed.
     next_look: Option<Instant>,
     pub(super) lack: LackWatch,
+    /// True if it is the user's wish that probes end translated processes.
+    ignores_translators: bool,
+    /// Why the trace has to end: probes would end a process.
+    translated: Option<anyhow::Error>,
+}
+
+/// Opens the process of a new instance, if its code will be executed as it is.
+fn open_new(instance: &Instance) -> Result<Target, TargetError> {
+    let target = Target::open(instance.pid)?;
+    match translator::started_by(target.comm()).filter(|_| instance.origin == Origin::Execed) {
+        Some(by) => Err(TargetError::Translated {
+            pid: instance.pid,
+            comm: target.comm().to_owned(),
+            by,
+        }),
+        None => Ok(target),
+    }
+}
+
+impl Lifecycle {
+    pub(super) fn new(ignores_translators: bool) -> Self {
+        Self {
+            ignores_translators,
+            ..Self::default()
+        }
+    }
 }
 
 impl Live<'_> {
     /// Catches up with the record: begins new instances, and ends those that have ended.
+    ///
+    /// # Errors
+    ///
+    /// One has executed a program in translated copies of its code, which probes would end.
     pub(super) fn observe(&mut self) -> anyhow::Result<()> {
         // A new instance may itself have ended in the meantime.
         while self.observe_once() {}
-        self.free_slots()
+        self.free_slots()?;
+        self.lifecycle.translated.take().map_or(Ok(()), Err)
     }
 
     /// Returns whether there was a new instance.
@@ -118,10 +149,11 @@ impl Live<'_> {
         let (number, origin, by_other_thread) = (instance.number, instance.origin, instance.by_other_thread);
         self.lifecycle.lack.begin(instance.pid);
         let is_live = || self.kernel.processes.ended(number).is_none();
+        let mut failed = None;
         // Checked again: it may have executed another program meanwhile, of the same name.
         let target = is_live()
-            .then(|| Target::open(instance.pid).inspect_err(say_why))
-            .and_then(Result::ok)
+            .then(|| open_new(&instance))
+            .and_then(|opened| opened.map_err(|error| failed = Some(error)).ok())
             .filter(|_| is_live());
         let parent = instance.parent.and_then(|parent| self.processes.get_mut(&parent));
         let mut process = Process::new(instance, target, History::default());
@@ -146,6 +178,9 @@ impl Live<'_> {
             _ => {}
         }
         tracing::debug!("instance {number}: {:?}", process.instance);
+        if let Some(error) = failed {
+            self.not_opened(number, error);
+        }
         if origin == Origin::Execed {
             process.reloads = Reloads::settling(Instant::now());
         }
@@ -158,6 +193,26 @@ impl Live<'_> {
             tracing::warn!("{error:#}: what {} allocates is not seen", process.facts.pid);
         }
         self.processes.insert(number, process);
+    }
+
+    /// Takes its probes out of a new instance that cannot be looked at as it is translated: they came with the exec, and would end it.
+    fn not_opened(&mut self, number: u32, error: TargetError) {
+        let TargetError::Translated { pid, .. } = error else {
+            tracing::debug!("{error}");
+            return;
+        };
+        if self.sharing.is_shared() {
+            let ends = !self.lifecycle.ignores_translators;
+            self.lifecycle.translated = ends.then(|| anyhow::Error::from(error).context("the trace ends"));
+            return;
+        }
+        self.leave(number);
+        let mut processes = self.processes.values();
+        if processes.any(|process| process.is_live() && process.facts.pid != pid) {
+            tracing::warn!("left out: {error}");
+        } else {
+            self.lifecycle.translated = Some(anyhow::Error::from(error).context("the trace ends"));
+        }
     }
 
     fn end(&mut self, number: u32, end: InstanceEnd) {
@@ -364,18 +419,6 @@ impl Live<'_> {
         Ok(())
     }
 }
-/// A child that executes translated copies of its code has inherited probes, which nothing takes from it alone.
-fn say_why(error: &TargetError) {
-    match error {
-        TargetError::Translated { .. } => {
-            tracing::warn!(
-                "{error}; it has its parent's probes, and will end by SIGTRAP: trace without --follow-fork"
-            );
-        }
-        _ => tracing::debug!("{error}"),
-    }
-}
-
 /// Returns whether a process executes a program by other rights than those of its user: then it may not be dumped, and the kernel takes all
 /// perf events from it (`begin_new_exec`).
 fn has_other_rights(pid: u32) -> bool {

@@ -206,7 +206,7 @@ impl<'obj> Live<'obj> {
             is_being_read: false,
             traces_calls: config.calls.is_some(),
             unreadable: UnreadableLog::default(),
-            lifecycle: super::lifecycle::Lifecycle::default(),
+            lifecycle: super::lifecycle::Lifecycle::new(config.ignores_translators),
             started: Instant::now(),
             phases: prepared.phases.clone(),
         };

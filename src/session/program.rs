@@ -5,15 +5,15 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use unwind_tables::addr::Avma;
 
 use super::hook;
 use crate::process::launch::{Relay, StoppedProgram, Streams};
-use crate::process::{Modules, Target};
+use crate::process::{MappedCode, Mappings, Modules, Target, translator};
 
 /// Starts `program`, with the environment variable that has it load a library before others if there is one, and holds it: at the last call of its loader's hook before constructors run, or at its entry point
-/// if it has no loader or that calls no hook.
+/// if it has no loader or that calls no hook. Where the command is a loader itself, with a program to load, that one's loader is meant.
 ///
 /// # Errors
 ///
@@ -24,6 +24,12 @@ pub(super) fn start_stopped(
     streams: Streams,
     relay: &Arc<Relay>,
 ) -> anyhow::Result<StoppedProgram> {
+    if let Some((name, by)) = translator::of_command(program) {
+        bail!(
+            "`{name}` starts programs under {by}, which executes translated copies of their code: a probe in that would end \
+             them; trace the program without it"
+        );
+    }
     let mut stopped = StoppedProgram::start(program, preloaded, streams, relay)?;
     let target = Target::open(stopped.pid())?;
     tracing::info!("started {} as process {}", target.comm(), stopped.pid());
@@ -41,7 +47,13 @@ pub(super) fn start_stopped(
         .context("cannot read its mappings")?;
     let hook = hook::in_memory(&mappings, &modules);
     let memory = File::open(format!("/proc/{}/mem", stopped.pid())).context("cannot read its memory")?;
-    while stopped.run_to(entry, hook.map(|(hook, _)| hook))? != entry {
+    let place = hook.map(|(hook, _)| hook);
+    let (first, other) = match place {
+        // The loader is what was started: it is held at its own first instruction, and has not mapped anything.
+        Some(place) if is_of_loader(&mappings, entry) => (place, None),
+        place => (entry, place),
+    };
+    while stopped.run_to(first, other)? != entry {
         // AArch64 would stop at it again. Also, a probe will be placed here, which would announce a change that did not
         // happen.
         stopped.step()?;
@@ -51,6 +63,12 @@ pub(super) fn start_stopped(
         }
     }
     Ok(stopped)
+}
+
+/// Returns whether the code at `address` is the loader's.
+fn is_of_loader(mappings: &Mappings, address: Avma) -> bool {
+    let found = mappings.find(address).map(|mapping| &mapping.code);
+    matches!(found, Some(&MappedCode::Module { module, .. }) if mappings.loader() == Some(module))
 }
 
 /// Returns whether the 32-bit word at `address` is 0, which is also assumed if it cannot be read.

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use gimli::{AttributeValue, DebuggingInformationEntry, Dwarf, Operation, Reader as _, Unit, UnitOffset};
 
-use super::sections::Reader;
+use super::reader::Reader;
 use super::variables::VariablePlace;
 
 /// Maximum number of entries that are looked at: those of the largest browsers are half of it.

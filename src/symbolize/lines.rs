@@ -7,15 +7,14 @@ use addr2line::{Context, LookupContinuation, LookupResult};
 use gimli::Dwarf;
 
 use super::demangle::demangle;
-use super::sections::{Reader, malformed};
+use super::live_code::{LiveCode, Survey};
+use super::reader::Reader;
+use super::sections::malformed;
 use super::split::SplitUnits;
 use leak_report::model::{Gap, InlinedFrame};
 
 /// Maximum number of inlined functions per address.
 const MAX_INLINED: usize = 128;
-/// Maximum nesting of DWARF entries. The reader recurses once per level; compilers nest a level per scope and inlined
-/// call, a few dozen.
-const MAX_NESTING: isize = 1024;
 
 /// Debug information of an object.
 pub(super) struct Lines {
@@ -42,8 +41,13 @@ pub(super) struct LineInfo {
 
 impl Lines {
     /// Prepares lookups in `dwarf` and its split units; `gap` is why part of it may be unavailable.
-    pub(super) fn new(dwarf: Dwarf<Reader>, split: SplitUnits, gap: Option<Gap>) -> Result<Self, Gap> {
-        check_nesting(&dwarf).map_err(malformed)?;
+    pub(super) fn new(
+        dwarf: Dwarf<Reader>,
+        code: &LiveCode,
+        split: SplitUnits,
+        gap: Option<Gap>,
+    ) -> Result<Self, Gap> {
+        code.know(Survey::of(&dwarf, code).map_err(malformed)?);
         Ok(Self {
             context: Context::from_dwarf(dwarf).map_err(malformed)?,
             split: RefCell::new(split),
@@ -113,32 +117,4 @@ impl Lines {
         // Parsed units and line rows take about as much again.
         sections.saturating_mul(2)
     }
-}
-
-/// Rejects entries nested so deep that reading them could overflow the stack.
-pub(super) fn check_nesting(dwarf: &Dwarf<Reader>) -> Result<(), gimli::Error> {
-    let mut headers = dwarf.units();
-    while let Some(header) = headers.next()? {
-        // Lookups skip units that cannot be read, too.
-        let Ok(abbreviations) = dwarf.abbreviations(&header) else {
-            continue;
-        };
-        let Ok(mut entries) = header.entries_raw(&abbreviations, None) else {
-            continue;
-        };
-        while !entries.is_empty() {
-            if entries.next_depth() > MAX_NESTING {
-                return Err(gimli::Error::UnexpectedEof(gimli::ReaderOffsetId(0)));
-            }
-            let Ok(abbreviation) = entries.read_abbreviation() else {
-                break;
-            };
-            if let Some(abbreviation) = abbreviation
-                && entries.skip_attributes(abbreviation.attributes()).is_err()
-            {
-                break;
-            }
-        }
-    }
-    Ok(())
 }

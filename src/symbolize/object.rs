@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::path::Path;
+use std::sync::Arc;
 
 use gimli::Dwarf;
 use object::read::ReadCache;
@@ -13,9 +14,11 @@ use super::debug_file::{DebugLinks, SupplementaryLink};
 use super::debug_files::{DebugFile, DebugFiles};
 use super::demangle::demangle;
 use super::lines::Lines;
+use super::live_code::LiveCode;
 use super::mini_debug;
+use super::reader::Reader;
 use super::sections::{
-    Budget, Content, Elf, Reader, Source, has_lines, has_too_many_sections, parse_copied, parse_mapped,
+    Budget, Content, Elf, Source, has_lines, has_too_many_sections, parse_copied, parse_mapped,
 };
 use super::split::SplitUnits;
 use super::symbols::{RawSymbol, SymbolTable};
@@ -54,7 +57,12 @@ impl LoadedObject {
             false => files.debug_file(&DebugLinks::of(&own), path),
         };
         let symbols = symbols(&own, debug.as_ref(), function_after(bytes));
-        let loader = LineLoader { files, object: path };
+        let code = LiveCode::of(&own);
+        let loader = LineLoader {
+            files,
+            object: path,
+            code: &code,
+        };
         let lines = match debug {
             _ if has_lines(&own) => Some(loader.load(&own, Content::Memory(bytes), Some(path))),
             Some(debug) => loader.load_debug(&debug),
@@ -91,7 +99,9 @@ impl LoadedObject {
             Some(Err(gap)) => (Default::default(), Some(gap)),
             None => (Default::default(), self.gap),
         };
-        let symbol = self.symbols.find(lookup).map(|symbol| Symbol {
+        let found_symbol = self.symbols.find(lookup);
+        let folded = found_symbol.map(|symbol| self.symbols.folded_with(symbol));
+        let symbol = found_symbol.map(|symbol| Symbol {
             name: demangle(symbol.name).into(),
             offset: Some(address.wrapping_sub(symbol.start)),
         });
@@ -106,6 +116,7 @@ impl LoadedObject {
             file: found.file,
             line: found.line,
             inlined: found.inlined,
+            folded: folded.unwrap_or_default(),
             gap,
         }
     }
@@ -134,6 +145,8 @@ struct LineLoader<'a> {
     files: &'a DebugFiles,
     /// Path of the object.
     object: &'a Path,
+    /// Its code.
+    code: &'a Arc<LiveCode>,
 }
 
 impl LineLoader<'_> {
@@ -152,7 +165,8 @@ impl LineLoader<'_> {
         path: Option<&Path>,
     ) -> Result<Lines, Gap> {
         let mut budget = Budget::default();
-        let mut dwarf = Source { elf, content }.dwarf(&mut budget)?;
+        let code = Some(self.code);
+        let mut dwarf = Source { elf, content, code }.dwarf(&mut budget)?;
         let link = SupplementaryLink::of(elf);
         let supplementary = link.map(|link| self.supplementary(&link, path, &mut budget));
         let gap = match supplementary {
@@ -165,8 +179,8 @@ impl LineLoader<'_> {
         };
         let paths = [Some(self.object), path.filter(|path| *path != self.object)];
         let objects = paths.into_iter().flatten().map(Path::to_owned).collect();
-        let split = SplitUnits::new(self.files.roots.clone(), objects, budget);
-        Lines::new(dwarf, split, gap)
+        let split = SplitUnits::new(self.files.roots.clone(), objects, self.code.clone(), budget);
+        Lines::new(dwarf, self.code, split, gap)
     }
 
     /// Loads the supplementary file of a file at `path`.
@@ -180,8 +194,12 @@ impl LineLoader<'_> {
         let file = file.ok_or(Gap::NoSupplementaryFile)?;
         let cache = ReadCache::new(&file);
         let elf = parse_copied(&cache).ok_or(Gap::Malformed)?;
-        let content = Content::File(&file);
-        Source { elf: &elf, content }.dwarf(budget)
+        let supplementary = Source {
+            elf: &elf,
+            content: Content::File(&file),
+            code: None,
+        };
+        supplementary.dwarf(budget)
     }
 }
 

@@ -7,12 +7,14 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use gimli::{AbbreviationsCacheStrategy, Dwarf, DwarfPackage, EndianArcSlice, LittleEndian, SectionId};
+use gimli::{AbbreviationsCacheStrategy, Dwarf, DwarfPackage, SectionId};
 use object::read::ReadCache;
 use object::read::elf::ElfFile64;
 use object::{CompressedFileRange, CompressionFormat, Object, ObjectSection, ReadRef};
 
+use super::live_code::LiveCode;
 use super::proportions;
+use super::reader::Reader;
 use crate::base::untrusted::{MAX_SECTIONS, Untrusted};
 use leak_report::model::Gap;
 
@@ -46,9 +48,6 @@ pub(super) fn has_too_many_sections(bytes: &[u8]) -> bool {
 
 /// Maximum total size of debug sections of one object in bytes, uncompressed.
 const MAX_SECTION_BYTES: u64 = 1 << 30;
-
-/// Reader of debug sections.
-pub(super) type Reader = EndianArcSlice<LittleEndian>;
 
 /// Sections of an ordinary or supplementary file.
 const WHOLE: [SectionId; 10] = [
@@ -121,6 +120,8 @@ pub(super) enum Content<'a> {
 pub(super) struct Source<'a, E> {
     pub(super) elf: &'a E,
     pub(super) content: Content<'a>,
+    /// The code that addresses must be of; all addresses are kept without it.
+    pub(super) code: Option<&'a Arc<LiveCode>>,
 }
 
 /// True if `elf` has debug information of its own.
@@ -133,7 +134,13 @@ pub(super) fn has_lines<'d>(elf: &impl Object<'d>) -> bool {
 impl<'d, E: Object<'d>> Source<'_, E> {
     /// Loads the debug information of a file that is not split.
     pub(super) fn dwarf(&self, budget: &mut Budget) -> Result<Dwarf<Reader>, Gap> {
-        let section = |id: SectionId| self.section(WHOLE.contains(&id).then(|| id.name()), budget);
+        let section = |id: SectionId| {
+            let bytes = self.section(WHOLE.contains(&id).then(|| id.name()), budget)?;
+            Ok(match self.code {
+                Some(code) => Reader::with_addresses(bytes, id, code.clone()),
+                None => Reader::new(bytes),
+            })
+        };
         let mut dwarf = Dwarf::load(section)?;
         proportions::check_units(&dwarf)?;
         // Units from dwz share one large abbreviation table.
@@ -145,40 +152,44 @@ impl<'d, E: Object<'d>> Source<'_, E> {
     /// Loads the debug information of a `.dwo` file.
     pub(super) fn split(&self, budget: &mut Budget) -> Result<Dwarf<Reader>, Gap> {
         Dwarf::load(|id| match id.dwo_name() {
-            Some(name) if id == SectionId::DebugInfo => self.joined(name, budget),
-            name => self.section(name.filter(|_| SPLIT.contains(&id)), budget),
+            Some(name) if id == SectionId::DebugInfo => self.joined(name, budget).map(Reader::new),
+            name => self
+                .section(name.filter(|_| SPLIT.contains(&id)), budget)
+                .map(Reader::new),
         })
     }
 
     /// Loads a package of `.dwo` files: all of it, as its index covers all units.
     pub(super) fn package(&self, budget: &mut Budget) -> Result<DwarfPackage<Reader>, Gap> {
-        let section = |id: SectionId| self.section(id.dwo_name(), budget).map_err(Unreadable);
-        DwarfPackage::load(section, empty()).map_err(|Unreadable(gap)| gap)
+        let section = |id: SectionId| {
+            let bytes = self.section(id.dwo_name(), budget).map_err(Unreadable)?;
+            Ok(Reader::new(bytes))
+        };
+        DwarfPackage::load(section, Reader::new(Arc::from([]))).map_err(|Unreadable(gap)| gap)
     }
 
     /// Copies a section; empty if it does not exist or is not needed.
-    fn section(&self, name: Option<&str>, budget: &mut Budget) -> Result<Reader, Gap> {
+    fn section(&self, name: Option<&str>, budget: &mut Budget) -> Result<Arc<[u8]>, Gap> {
         match name.and_then(|name| self.elf.section_by_name(name)) {
             Some(section) => self.read(&section, budget),
-            None => Ok(empty()),
+            None => Ok(Arc::from([])),
         }
     }
 
     /// Joins all sections of this name: type units can be in sections of their own.
-    fn joined(&self, name: &str, budget: &mut Budget) -> Result<Reader, Gap> {
+    fn joined(&self, name: &str, budget: &mut Budget) -> Result<Arc<[u8]>, Gap> {
         let sections = self.elf.sections();
         let mut bytes = Vec::new();
         for section in sections.filter(|section| section.name() == Ok(name)) {
-            bytes.extend_from_slice(self.read(&section, budget)?.bytes());
+            bytes.extend_from_slice(&self.read(&section, budget)?);
         }
-        Ok(Reader::new(bytes.into(), LittleEndian))
+        Ok(bytes.into())
     }
 
-    fn read(&self, section: &impl ObjectSection<'d>, budget: &mut Budget) -> Result<Reader, Gap> {
+    fn read(&self, section: &impl ObjectSection<'d>, budget: &mut Budget) -> Result<Arc<[u8]>, Gap> {
         let range = section.compressed_file_range().map_err(|_| Gap::Malformed)?;
         budget.take(range.uncompressed_size)?;
-        let bytes = self.content.read(range).ok_or(Gap::Malformed)?;
-        Ok(Reader::new(bytes, LittleEndian))
+        self.content.read(range).ok_or(Gap::Malformed)
     }
 }
 
@@ -206,8 +217,4 @@ fn read_exactly(file: &File, offset: u64, size: u64) -> Option<Arc<[u8]>> {
     let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, usize::try_from(size).ok()?).collect();
     file.read_exact_at(Arc::get_mut(&mut bytes)?, offset).ok()?;
     Some(bytes)
-}
-
-fn empty() -> Reader {
-    Reader::new(Arc::from([]), LittleEndian)
 }

@@ -11,13 +11,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use addr2line::SplitDwarfLoad;
-use gimli::{DebugInfo, Dwarf, DwarfPackage, DwoId, Reader as _, Section, UnitType};
+use gimli::{DebugInfo, Dwarf, DwarfPackage, DwoId, Reader as _, Section, SectionId, UnitType};
 use object::read::ReadCache;
 
 use super::debug_file::{DEBUG_DIRECTORY, open_regular};
-use super::lines::check_nesting;
+use super::live_code::{LiveCode, Survey};
 use super::proportions;
-use super::sections::{Budget, Content, Reader, Source, malformed, parse_copied};
+use super::reader::Reader;
+use super::sections::{Budget, Content, Source, malformed, parse_copied};
 use leak_report::model::Gap;
 
 #[derive(Debug)]
@@ -25,6 +26,8 @@ pub(super) struct SplitUnits {
     roots: Vec<PathBuf>,
     /// Paths of the object and its debug file.
     objects: Vec<PathBuf>,
+    /// The object's code.
+    code: Arc<LiveCode>,
     /// The object's package, after the first lookup.
     package: Option<Result<DwarfPackage<Reader>, Gap>>,
     budget: Budget,
@@ -35,10 +38,16 @@ pub(super) struct SplitUnits {
 impl SplitUnits {
     /// Prepares lookups for an object with the file and debug file `objects`, under each of `roots` in turn; bytes read
     /// are added to `budget`.
-    pub(super) fn new(roots: Vec<PathBuf>, objects: Vec<PathBuf>, budget: Budget) -> Self {
+    pub(super) fn new(
+        roots: Vec<PathBuf>,
+        objects: Vec<PathBuf>,
+        code: Arc<LiveCode>,
+        budget: Budget,
+    ) -> Self {
         Self {
             roots,
             objects,
+            code,
             package: None,
             budget,
             gap: None,
@@ -57,6 +66,9 @@ impl SplitUnits {
 
     /// Loads the unit that `wanted` describes, without others.
     pub(super) fn load(&mut self, wanted: &SplitDwarfLoad<Reader>) -> Option<Arc<Dwarf<Reader>>> {
+        if self.code.part_here(wanted.dwo_id).is_removed() {
+            return None;
+        }
         let unit = self.find(wanted);
         self.gap = self.gap.or(unit.as_ref().err().copied());
         unit.ok().map(Arc::new)
@@ -64,11 +76,17 @@ impl SplitUnits {
 
     fn find(&mut self, wanted: &SplitDwarfLoad<Reader>) -> Result<Dwarf<Reader>, Gap> {
         let packed = self.packed(wanted);
-        let unit = match packed {
+        let mut unit = match packed {
             Ok(unit) => unit,
             Err(absent) => self.unpacked(wanted, absent)?,
         };
-        check_nesting(&unit).map_err(malformed)?;
+        let part_here = self.code.part_here(wanted.dwo_id);
+        let survey = Survey::of_split(&unit, &self.code, part_here).map_err(malformed)?;
+        if part_here.has_lists() {
+            let lists = unit.ranges.debug_ranges().reader();
+            let lists = lists.decided_by(SectionId::DebugRanges, self.code.with(survey));
+            unit.ranges.set_debug_ranges(lists.into());
+        }
         Ok(unit)
     }
 
@@ -79,6 +97,7 @@ impl SplitUnits {
             objects,
             package,
             budget,
+            code: _,
             gap: _,
         } = self;
         let package = package.get_or_insert_with(|| find_package(roots, objects, budget));
@@ -97,7 +116,12 @@ impl SplitUnits {
                 continue;
             };
             let content = Content::File(&file);
-            let mut unit = Source { elf: &elf, content }.split(&mut self.budget)?;
+            let mut unit = Source {
+                elf: &elf,
+                content,
+                code: None,
+            }
+            .split(&mut self.budget)?;
             proportions::check_units(&unit)?;
             unit.make_dwo(&wanted.parent);
             if let Some(unit) = alone(unit, wanted.dwo_id) {
@@ -126,7 +150,12 @@ fn find_package(
     let cache = ReadCache::new(&file);
     let elf = parse_copied(&cache).ok_or(Gap::Malformed)?;
     let content = Content::File(&file);
-    Source { elf: &elf, content }.package(budget)
+    Source {
+        elf: &elf,
+        content,
+        code: None,
+    }
+    .package(budget)
 }
 
 /// Possible paths of an object's package: the name that `dwp` gives it, beside the object or in [`DEBUG_DIRECTORY`].
@@ -171,7 +200,7 @@ fn alone(mut dwarf: Dwarf<Reader>, id: DwoId) -> Option<Dwarf<Reader>> {
         let start = header.debug_info_offset()?.0;
         let end = start.checked_add(header.length_including_self())?;
         if dwarf.unit(header).ok()?.dwo_id == Some(id) {
-            let unit = dwarf.debug_info.reader().range(start..end);
+            let unit = dwarf.debug_info.reader().range(start, end);
             dwarf.debug_info = DebugInfo::from(unit);
             return Some(dwarf);
         }
@@ -181,12 +210,10 @@ fn alone(mut dwarf: Dwarf<Reader>, id: DwoId) -> Option<Dwarf<Reader>> {
 
 #[cfg(test)]
 mod tests {
-    use gimli::LittleEndian;
-
     use super::*;
 
     fn wanted(directory: &str, name: &str) -> SplitDwarfLoad<Reader> {
-        let reader = |text: &str| Reader::new(Arc::from(text.as_bytes()), LittleEndian);
+        let reader = |text: &str| Reader::new(Arc::from(text.as_bytes()));
         let nothing: Result<_, ()> = Dwarf::load(|_| Ok(reader("")));
         SplitDwarfLoad {
             dwo_id: DwoId(1),

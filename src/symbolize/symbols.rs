@@ -5,6 +5,9 @@
 
 use std::cmp::Reverse;
 use std::ops::Range;
+use std::sync::Arc;
+
+use super::folded::Folded;
 
 /// A code symbol as in its table.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +33,8 @@ pub(super) struct FoundSymbol<'a> {
     pub(super) name: &'a [u8],
     /// First byte, as an SVMA.
     pub(super) start: u64,
+    /// Byte behind the last one.
+    end: u64,
 }
 
 /// All code symbols of an object, one name per range of addresses.
@@ -38,6 +43,7 @@ pub(super) struct SymbolTable {
     sized: Ranges,
     unsized_: Ranges,
     names: Vec<u8>,
+    folded: Folded,
 }
 
 /// Address ranges, sorted by start; of equal starts, the longer comes first.
@@ -66,6 +72,7 @@ impl SymbolTable {
         let symbols = symbols.into_iter().map(without_version).filter(is_named);
         let (mut sized, mut unsized_): (Vec<_>, Vec<_>) = symbols.partition(|symbol| symbol.size > 0);
         sized.sort_by_key(|symbol| (symbol.start, Reverse(symbol.size), preference(symbol)));
+        let folded = Folded::of(&sized);
         sized.dedup_by_key(|symbol| (symbol.start, symbol.size));
         unsized_.sort_by_key(|symbol| (symbol.start, preference(symbol)));
         unsized_.dedup_by_key(|symbol| symbol.start);
@@ -84,7 +91,10 @@ impl SymbolTable {
                 .fold(symbol.section_end, u64::min)
         };
 
-        let mut table = Self::default();
+        let mut table = Self {
+            folded,
+            ..Self::default()
+        };
         table.sized = Ranges::new(
             &sized,
             |symbol| symbol.start.saturating_add(symbol.size),
@@ -100,7 +110,13 @@ impl SymbolTable {
         Some(FoundSymbol {
             name: self.names.get(entry.name.clone())?,
             start: entry.range.start,
+            end: entry.range.end,
         })
+    }
+
+    /// Names of other functions that have the code of `symbol`, demangled.
+    pub(super) fn folded_with(&self, symbol: FoundSymbol<'_>) -> Vec<Arc<str>> {
+        self.folded.with(symbol.name, symbol.start..symbol.end)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -109,7 +125,9 @@ impl SymbolTable {
 
     /// Approximate memory use in bytes.
     pub(super) fn memory(&self) -> usize {
-        self.names.len() + size_of::<Entry>() * (self.sized.0.len() + self.unsized_.0.len())
+        self.names.len()
+            + self.folded.memory()
+            + size_of::<Entry>() * (self.sized.0.len() + self.unsized_.0.len())
     }
 }
 

@@ -127,7 +127,12 @@ impl VariableFinder {
         let mut budget = Budget::default();
         let dwarf = if has_lines(&own) {
             let content = Content::Memory(bytes);
-            Source { elf: &own, content }.dwarf(&mut budget)
+            Source {
+                elf: &own,
+                content,
+                code: None,
+            }
+            .dwarf(&mut budget)
         } else {
             let Some(debug) = self.debug_file(&own, path) else {
                 return HashMap::new();
@@ -137,7 +142,12 @@ impl VariableFinder {
                 return HashMap::new();
             };
             let content = Content::File(&debug.file);
-            Source { elf: &elf, content }.dwarf(&mut budget)
+            Source {
+                elf: &elf,
+                content,
+                code: None,
+            }
+            .dwarf(&mut budget)
         };
         dwarf.map_or_else(|_| HashMap::new(), |dwarf| declarations::find(&dwarf, places))
     }

@@ -164,7 +164,8 @@ fn functions_of_c() {
     }
 }
 
-/// The functions of C in musl's C library, shared and static, and in a static glibc.
+/// The functions of C in musl's C library, shared and static, and in a static glibc, of which most linkers make `malloc` a local
+/// symbol, as it is hidden there.
 #[test]
 fn functions_of_c_in_other_linkage() {
     let directory = directory("allocators-linkage");
@@ -180,18 +181,52 @@ fn functions_of_c_in_other_linkage() {
         run_tool(&mut command);
         output
     };
-    let programs: [PathBuf; 3] = [
+    let glibc = |name: &str, flags: &[&str]| {
+        let flags = [&["-O2", "-fno-optimize-sibling-calls"], flags].concat();
+        compile_as(&directory.join(name), "allocators/allocator.c", &flags)
+    };
+    let other = source("allocators/other_free.c").display().to_string();
+    let programs: [PathBuf; 6] = [
         musl("musl", &[]),
         musl("musl-static", &["-static"]),
-        compile_as(
-            &directory.join("static"),
-            "allocators/allocator.c",
-            &["-O2", "-fno-optimize-sibling-calls", "-static"],
-        ),
+        glibc("static", &["-static"]),
+        glibc("static-pie", &["-static-pie"]),
+        glibc("static-lld", &["-static", "-fuse-ld=lld"]),
+        // Another function has the name of one of C's: that of a file of its own.
+        glibc("static-other", &["-static", "-fuse-ld=lld", "-x", "c", &other]),
     ];
     for path in &programs {
         check_rows(&path.display().to_string(), &trace(path, None, &[]), C);
     }
+}
+
+/// A function of C that a program hides from others is not known to be its allocator: it is named, with what to do, and traced with that.
+#[test]
+fn hidden_functions() {
+    let path = compile(
+        &directory("allocators-hidden"),
+        "allocators/hidden.c",
+        &["-O2", "-fno-builtin"],
+    );
+    let mut program = start(&path, &[], None);
+    let memleak = Memleak::attach(program.pid(), &[]);
+    program.step("done");
+    let (_, messages) = memleak.finish_with_messages();
+    program.send_line("");
+    let advice = "--alloc 'malloc:alloc(size=0)'";
+    let is_named =
+        |line: &String| line.contains("defines `malloc` as a local symbol") && line.contains(advice);
+    assert!(messages.iter().any(is_named), "{messages:#?}");
+    let report = trace(&path, None, &["--alloc", "malloc:alloc(size=0)"]);
+    let leaky = report.only_through("leaky");
+    assert_eq!(
+        leaky.allocated,
+        Amount {
+            bytes: 5 * 100,
+            blocks: 5
+        },
+        "{report}"
+    );
 }
 
 /// A static program in which the linker found no use for `free` is traced, and said to be one.

@@ -30,6 +30,7 @@ mod overhead;
 mod own_memory;
 mod peak;
 mod preloaded;
+mod private_mount;
 mod processes;
 mod refused;
 mod registers;

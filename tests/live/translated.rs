@@ -6,6 +6,7 @@ use std::process::{Command, Output};
 use crate::common::exclusion::alone;
 use crate::common::memleak::Memleak;
 use crate::common::program::{PATIENCE, Program, compile, directory, stock};
+use crate::common::started::Started;
 
 /// A program that says when it is ready, and allocates for the first time after that by each function.
 fn translated(test: &str) -> Program {
@@ -98,4 +99,34 @@ fn beside_valgrind_without_tracefs() {
     bystander.step("done");
     bystander.send_line("");
     assert!(bystander.end().success());
+}
+
+/// A command that starts a program under valgrind is refused in one line, and nothing is started.
+#[test]
+fn started_under_valgrind() {
+    let program = compile(&directory("translated-command"), "amounts/plain.c", &["-O1"]);
+    let command = format!("valgrind -q --tool=none {} 10", program.display());
+    let output = memleak(&["-c", &command]);
+    let refused = refusal(&output);
+    assert!(
+        refused.contains("valgrind") && output.stdout.is_empty(),
+        "{output:?}"
+    );
+}
+
+/// One that becomes such a program later ends the trace, which says why; the program has no probe any more, and goes on to its end.
+#[test]
+fn executes_valgrind() {
+    let _alone = alone();
+    stock("/usr/bin/valgrind", "valgrind");
+    let program = compile(&directory("translated-exec"), "amounts/plain.c", &["-O1"]);
+    let command = format!("sh -c 'exec valgrind -q --tool=none {} 10'", program.display());
+    let mut started = Started::start(&["-c", &command]);
+    started.expect("ready");
+    started.send_line("");
+    started.expect("done");
+    let outcome = started.finish();
+    assert_eq!(outcome.status, Some(2), "{:#?}", outcome.messages);
+    let last = outcome.messages.last().expect("a message");
+    assert!(last.contains("runs under valgrind"), "{:#?}", outcome.messages);
 }

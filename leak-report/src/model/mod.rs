@@ -67,7 +67,7 @@ pub use report::{
 };
 pub use sampling::{Sampling, Source};
 pub use snapshot::{CheckedWalks, Snapshot, StackTotals};
-pub use symbol::{Gap, InlinedFrame, Symbol, Symbolized};
+pub use symbol::{Gap, InlinedFrame, MAX_FOLDED, Symbol, Symbolized};
 pub use verdict::{FATES, Fate, Hidden, Inside, Judgement, Unheld, Unjudged, Verdict};
 pub use vitals::{OwnMemory, Vitals};
 pub use weight::{Weight, WeightedAmount, WeightedSum};

@@ -29,6 +29,9 @@ pub struct InlinedFrame<T = Arc<str>> {
     pub line: Option<u32>,
 }
 
+/// Maximum number of names of folded functions that are kept of a frame.
+pub const MAX_FOLDED: usize = 64;
+
 /// Names and source lines of one code address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Symbolized<T = Arc<str>> {
@@ -40,6 +43,10 @@ pub struct Symbolized<T = Arc<str>> {
     pub line: Option<u32>,
     /// Functions inlined at the address, innermost first.
     pub inlined: Vec<InlinedFrame<T>>,
+    /// Names of other functions that have the same code, of which any may be meant instead of `symbol`: identical functions are folded
+    /// into one by linkers and compilers. At most [`MAX_FOLDED`].
+    #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
+    pub folded: Vec<T>,
     /// Reason why a name or line is missing.
     pub gap: Option<Gap>,
 }
@@ -51,6 +58,7 @@ impl<T> Default for Symbolized<T> {
             file: None,
             line: None,
             inlined: Vec::new(),
+            folded: Vec::new(),
             gap: None,
         }
     }
@@ -88,6 +96,11 @@ impl<T> Symbolized<T> {
                 .inlined
                 .iter()
                 .map(|inlined| inlined.map(&mut other))
+                .collect(),
+            folded: self
+                .folded
+                .iter()
+                .map(|name| other(TextKind::Function, name))
                 .collect(),
             gap: self.gap,
         }

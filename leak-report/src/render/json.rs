@@ -324,6 +324,9 @@ pub struct FrameJson<'a> {
     /// Name as in formats for people, if it differs.
     #[serde(skip_serializing_if = "Option::is_none")]
     symbol_short: Option<String>,
+    /// Names of other functions with the same code.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    folded_with: Vec<&'a str>,
     offset: Option<u64>,
     file: Option<&'a str>,
     line: Option<u32>,
@@ -554,6 +557,7 @@ impl<'a> From<FrameRef<'a>> for FrameJson<'a> {
             found_by: frame.found_by.name(),
             symbol: frame.function(),
             symbol_short: frame.function().and_then(short),
+            folded_with: frame.folded().collect(),
             offset: symbol.and_then(|symbol| symbol.offset),
             file: frame.file(),
             line: frame.line(),

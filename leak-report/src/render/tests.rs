@@ -70,7 +70,7 @@ c188d LeakLib::slowMemoryLeak(): 480 B in 12 blocks, 92.3% of all, via malloc
    12 blocks freed: 8.3% before the thread's next allocation, 91.6% within 1 s
       operator new(unsigned long)+0x1c [libstdc++.so.6.0.30]
     > LeakLib::slowMemoryLeak() (inlined) [leaker] …/leaklib.h:12
-      main [leaker] …/leaker.cpp:30
+      main (or 1 other) [leaker] …/leaker.cpp:30
       end: complete
 
 b60ee libplugin.so+0x1234: 40 B in 1 block, 7.6% of all, via malloc
@@ -227,7 +227,7 @@ fn module_json(
 fn inlined_frame_json() -> Value {
     json!({
         "pc": "0x7f0000001131", "module": "/opt/leaker", "build_id": null, "address": "0x1131",
-        "found_by": "cfi", "symbol": "main", "offset": 0x31, "file": "/src/leaker.cpp", "line": 30,
+        "found_by": "cfi", "symbol": "main", "folded_with": ["main_of_tests"], "offset": 0x31, "file": "/src/leaker.cpp", "line": 30,
         "inlined": [{"symbol": "LeakLib::slowMemoryLeak()", "file": "/src/leaklib.h", "line": 12}],
     })
 }

@@ -260,8 +260,10 @@ impl fmt::Display for FrameName<'_> {
             None => InPlace(self.frame.location()).fmt(f),
             Some(symbol) => {
                 Printable(&self.names.show(symbol.name)).fmt(f)?;
-                let offset = symbol.offset.filter(|_| self.has_offset);
-                offset.map_or(Ok(()), |offset| write!(f, "+{offset:#x}"))
+                if let Some(offset) = symbol.offset.filter(|_| self.has_offset) {
+                    write!(f, "+{offset:#x}")?;
+                }
+                f.write_str(&self.frame.folded_mark().unwrap_or_default())
             }
         }
     }

@@ -147,6 +147,7 @@ pub fn full() -> Report {
             file: Some("/src/leaklib.h".into()),
             line: Some(12),
         }],
+        folded: vec!["main_of_tests".into()],
         ..named("main", 0x31)
     };
     let operator_new = frame(

@@ -4,9 +4,11 @@ mod binutils;
 mod damaged;
 mod debug_files;
 mod debuginfod;
+mod folded;
 mod forms;
 mod names;
 mod oracle;
+mod removed;
 mod supplementary;
 mod variables;
 

@@ -37,6 +37,26 @@ fn check_allocations(report: &Report) {
     assert_eq!(late.outstanding, one(456), "{report}");
 }
 
+/// Checks the same where the C library has no CFI.
+#[track_caller]
+fn check_amounts(report: &Report) {
+    for (symbol, bytes) in [("allocate_early", 123), ("allocate", 456)] {
+        assert_eq!(report.only_through(symbol).outstanding, one(bytes), "{report}");
+    }
+}
+
+/// The program for musl.
+fn musl_program(directory: &Path) -> PathBuf {
+    let program = directory.join("started-musl");
+    let status = Command::new("musl-gcc")
+        .args(RELEASE)
+        .args(["tests/programs/processes/started.c", "-o"])
+        .arg(&program)
+        .status();
+    assert!(status.expect("musl-gcc (apt-get install musl-tools)").success());
+    program
+}
+
 /// Waits until a process is gone.
 #[track_caller]
 fn await_end(pid: u32) {
@@ -95,29 +115,49 @@ fn commands_and_paths_of_programs() {
     }
 }
 
+/// A loader that is given the program to load, with options: held at its own first instruction it has mapped nothing, and what it loads is
+/// traced from its constructors on.
+#[test]
+fn loaders_as_commands() {
+    let directory = directory("start-loader");
+    let glibc = compile(&directory, "processes/started.c", &RELEASE);
+    let musl = musl_program(&directory);
+    for (loader, options, program) in [
+        ("/lib64/ld-linux-x86-64.so.2", "", &glibc),
+        (
+            "/lib64/ld-linux-x86-64.so.2",
+            "--argv0 server --library-path /nonexistent",
+            &glibc,
+        ),
+        ("/lib/ld-musl-x86_64.so.1", "", &musl),
+    ] {
+        let command = format!("{loader} {options} '{}'", program.display());
+        let mut started = Started::start(&["-c", &command]);
+        started.expect("traced 0 0, continued 0, user 0");
+        started.send_line("");
+        let outcome = started.finish();
+        assert_eq!(outcome.status, Some(7), "{:#?}", outcome.messages);
+        if *program == glibc {
+            check_allocations(outcome.report());
+        } else {
+            check_amounts(outcome.report());
+        }
+    }
+    // What only asks the loader is not held for ever.
+    let outcome = Started::start(&["-c", "/lib64/ld-linux-x86-64.so.2 --version"]).finish();
+    assert_eq!(outcome.status, Some(0), "{:#?}", outcome.messages);
+}
+
 /// musl's loader has another hook and no record; its program is traced from its constructors on too.
 #[test]
 fn musl() {
-    let program = directory("start-musl").join("started");
-    let status = Command::new("musl-gcc")
-        .args(RELEASE)
-        .args(["tests/programs/processes/started.c", "-o"])
-        .arg(&program)
-        .status();
-    assert!(status.expect("musl-gcc (apt-get install musl-tools)").success());
+    let program = musl_program(&directory("start-musl"));
     let mut started = Started::start(&["-c", &program.display().to_string()]);
     started.expect("traced 0 0, continued 0, user 0");
     started.send_line("");
     let outcome = started.finish();
     assert_eq!(outcome.status, Some(7), "{:#?}", outcome.messages);
-    for (symbol, bytes) in [("allocate_early", 123), ("allocate", 456)] {
-        assert_eq!(
-            outcome.report().only_through(symbol).outstanding,
-            one(bytes),
-            "{}",
-            outcome.report()
-        );
-    }
+    check_amounts(outcome.report());
 }
 
 /// A script is run by its interpreter, which is the program that is traced.

@@ -6,7 +6,7 @@ use unwind_tables::addr::Avma;
 use unwind_tables::walk::FoundBy;
 
 use super::{Dictionary, Frame, FrameId, Module, ModuleId, NamesId, Path, PathId, TextId};
-use crate::model::{Gap, InlinedFrame, Location, Place, Symbol, Symbolized};
+use crate::model::{Gap, InlinedFrame, Location, MAX_FOLDED, Place, Symbol, Symbolized};
 
 /// Name of a Python function whose name is not known.
 const NAMELESS_PYTHON: &str = "<python function>";
@@ -207,6 +207,22 @@ impl<'a> FrameRef<'a> {
     /// Name of [`FrameRef::symbol`].
     pub fn function(self) -> Option<&'a str> {
         Some(self.symbol()?.name)
+    }
+
+    /// Names of other functions that have the same code, of which any may be meant instead.
+    pub fn folded(self) -> impl ExactSizeIterator<Item = &'a str> {
+        let folded = self.names().folded.iter();
+        folded.map(move |&text| self.dictionary.text(text))
+    }
+
+    /// That there are such functions, in words after a name; `None` if there are none.
+    pub fn folded_mark(self) -> Option<String> {
+        match self.names().folded.len() {
+            0 => None,
+            1 => Some(" (or 1 other)".to_owned()),
+            MAX_FOLDED.. => Some(format!(" (or {MAX_FOLDED} others or more)")),
+            others => Some(format!(" (or {others} others)")),
+        }
     }
 
     /// Source file of the call in [`FrameRef::symbol`].

@@ -119,6 +119,11 @@ impl<'a> Tables<'a> {
             true => frame.function().map(|name| with_file(name, frame.file())),
             false => frame.function().map(Cow::Borrowed),
         };
+        let mark = frame.folded_mark();
+        let name = name.map(|name| match &mark {
+            Some(mark) => Cow::Owned(format!("{name}{mark}")),
+            None => name,
+        });
         let row = FrameRow(
             module,
             format!("{address:x}"),

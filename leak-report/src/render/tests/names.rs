@@ -1,7 +1,7 @@
 //! Names of functions: abbreviated for people unless they request full ones, and exact for programs.
 
 use super::*;
-use crate::model::{Amount, NameStyle};
+use crate::model::{Amount, NameStyle, Symbolized};
 use crate::samples;
 use crate::samples::{inlined, report, stack};
 
@@ -81,6 +81,55 @@ fn json_has_exact_and_abbreviated_names() {
     assert_eq!([&inlined["symbol"], &inlined["symbol_short"]], [NEW, NEW_SHORT]);
     assert_eq!(frames[1]["symbol"], "main");
     assert!(frames[1].get("symbol_short").is_none());
+}
+
+/// A frame that may be of another function with the same code says so where people read it; JSON has the names, and formats for other
+/// programs are as without.
+#[test]
+fn folded_functions() {
+    let bytes = |report: &Report, format| {
+        let mut out = Vec::new();
+        render(report, format, &mut out).unwrap();
+        out
+    };
+    let report = of_style(NameStyle::Abbreviated);
+    let folded = |names: &[&str]| {
+        let mut report = report.clone();
+        let mut frames = crate::samples::frames(&report.stacks[0]);
+        let symbolized = Symbolized {
+            folded: names.iter().map(|&name| name.into()).collect(),
+            ..crate::samples::full::named("make<User>(int)", 4)
+        };
+        frames[1] = crate::samples::renamed(frames[1], &symbolized);
+        report.stacks[0] = samples::with_frames(report.stacks[0].clone(), frames);
+        samples::renew(&mut report);
+        report
+    };
+    let many: Vec<_> = (0..64).map(|number| format!("make<{number}>(int)")).collect();
+    let many: Vec<_> = many.iter().map(String::as_str).collect();
+    for (names, mark) in [
+        (&[][..], ""),
+        (&["make<Order>(int)"], " (or 1 other)"),
+        (&["make<A>(int)", "make<B>(int)"], " (or 2 others)"),
+        (&many, " (or 64 others or more)"),
+    ] {
+        let report = folded(names);
+        let text = rendered(&report, Format::Text);
+        assert!(text.contains(&format!("make<User>(int)+0x4{mark} [")), "{text}");
+        assert_eq!(text.contains("(or "), !names.is_empty(), "{text}");
+        let page = rendered(&report, Format::Html);
+        assert!(page.contains(&format!("(int){mark}\"")), "{mark}");
+        let json: Value = serde_json::from_str(&rendered(&report, Format::Json)).unwrap();
+        let frame = &json["stacks"][0]["frames"][1];
+        assert_eq!(frame["symbol"], "make<User>(int)");
+        match names {
+            [] => assert!(frame.get("folded_with").is_none()),
+            names => assert_eq!(frame["folded_with"], serde_json::json!(names)),
+        }
+        for format in [Format::Folded, Format::Pprof, Format::Bcc, Format::Gperftools] {
+            assert_eq!(bytes(&report, format), bytes(&folded(&[]), format), "{format:?}");
+        }
+    }
 }
 
 /// Frames that differ only in what is abbreviated are one frame of a flame graph, unless full names are requested.

@@ -225,6 +225,7 @@ fn frame(at: Location<ModuleId>, name: Option<&str>, gap: Option<Gap>) -> FrameI
             file: None,
             line: None,
         }],
+        folded: vec!["another".into()],
         gap,
     };
     samples::frame_of(Frame {

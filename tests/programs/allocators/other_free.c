@@ -1,0 +1,12 @@
+/* A function of one file that has the name of C's, and another meaning. */
+static int free_calls;
+
+__attribute__((noinline, used)) static int free(int number)
+{
+	return free_calls += number;
+}
+
+__attribute__((constructor)) static void use(void)
+{
+	free(1);
+}
