@@ -1,11 +1,50 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The cookie of the probe that was hit: its function and the meaning of its arguments, see enum cookie_shift. */
+/* The cookie of the probe that was hit: its function and the meaning of its arguments; bpf/shared.h has the roles. */
 #pragma once
 
 #include "calls/regs.h"
 #include "config.h"
 #include "kernel.h"
 #include "maps.h"
+
+/*
+ * The attach cookie of a probe describes its function's arguments. Argument numbers are 1-based, 0 for none.
+ *
+ *    bit 0..7       8..11   12..15      16..19        20..23         24..27        28                       29
+ *    function       role    size arg    count arg     pointer arg    result arg    returns seen by `ret`    leaf
+ *
+ *    bit 30         31         32..63
+ *    at a `ret`     can move   module
+ *
+ * The size is the product of size and count; the pointer is the block to free or resize; the result argument points to
+ * where the block's address is stored on success (status 0), if it is not returned. A leaf calls no other probed function
+ * of its module: calls within it can be distinguished from later ones without a probe at its return. A call that can move can end
+ * on another thread. A probe at a `ret` has only that bit. A USDT probe has the binary logarithm of its distance, 0 if that is
+ * not known, in bits 12..16.
+ */
+enum cookie_shift {
+	COOKIE_FUNCTION = 0,
+	COOKIE_ROLE = 8,
+	COOKIE_SIZE = 12,
+	COOKIE_COUNT = 16,
+	COOKIE_POINTER = 20,
+	COOKIE_RESULT = 24,
+	COOKIE_BY_RET = 28,
+	COOKIE_LEAF = 29,
+	COOKIE_AT_RET = 30,
+	COOKIE_MOVES = 31,
+	COOKIE_DISTANCE = 12,
+	COOKIE_MODULE = 32,
+};
+
+/*
+ * An event that several probes share has a cookie with this in place of a role, and the number of the event in place of a module. What a
+ * probe would have as its cookie is found by that number, and by its place in its page, which no two probes of an event have in common.
+ */
+enum shared_events {
+	ROLE_OF_PROBE = 15,
+	PROBE_PLACE_BITS = 12,
+};
 
 static __always_inline u32 cookie_field(u64 cookie, enum cookie_shift shift)
 {

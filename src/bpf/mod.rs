@@ -23,6 +23,7 @@ mod frees;
 mod hold;
 mod kernel_trace;
 mod layout;
+mod links;
 mod load;
 mod memory;
 pub mod nop10;
@@ -31,6 +32,7 @@ mod parts;
 mod perf_event;
 mod placement;
 pub mod preflight;
+mod probe;
 mod processes;
 mod publish;
 pub(crate) mod python;
@@ -86,9 +88,7 @@ use std::sync::{Arc, Mutex};
 use leak_report::model::Source;
 use libbpf_rs::{Link, MapCore as _, MapHandle, OpenObject, ProgramInput};
 
-pub use attach::{
-    AttachError, Attached, AttachedHook, CallEnd, Cookie, Hook, HookKind, Probe, ProbeRole, ProbedIn,
-};
+pub use attach::{Attached, AttachedHook, Hook, HookKind};
 pub use attach_helper::Refusal;
 pub(crate) use batch::{Batch, HashTable};
 use block_facts::BlockFacts;
@@ -107,6 +107,7 @@ pub use kernel_trace::{KernelMisses, KernelSettings, KernelTrace, Tracing};
 pub use load::{AttachPath, Capacity, FastPaths, FaultSettings, LoadError, Settings, SizeFilter, Walk};
 pub use memory::SharedWords;
 pub use parts::Tolerance;
+pub use probe::{AttachError, CallEnd, Cookie, Probe, ProbeRole, ProbedIn};
 pub(crate) use processes::Endings;
 pub use processes::{Instance, Origin, Processes, SlotState};
 pub use publish::{Published, Publisher, Reading};

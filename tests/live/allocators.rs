@@ -11,8 +11,8 @@ use crate::common::program::{
 };
 use crate::common::report::{Amount, Report, Stack};
 
-const RELEASE: [&str; 3] = ["-O2", "-fno-optimize-sibling-calls", "-pthread"];
-const NOTHING: Amount = Amount { bytes: 0, blocks: 0 };
+pub(crate) const RELEASE: [&str; 3] = ["-O2", "-fno-optimize-sibling-calls", "-pthread"];
+pub(crate) const NOTHING: Amount = Amount { bytes: 0, blocks: 0 };
 
 /// The allocators that can take the C library's place, and their packages.
 fn preloaded() -> [(&'static str, &'static str); 4] {
@@ -25,7 +25,7 @@ fn preloaded() -> [(&'static str, &'static str); 4] {
 }
 
 /// A function of the program and the size it asks for; its name says what is left: `…_kept` all, otherwise nothing.
-type Row = (&'static str, u64);
+pub(crate) type Row = (&'static str, u64);
 
 const C: &[Row] = &[
     ("malloc_kept", 1001),
@@ -92,7 +92,7 @@ fn start(path: &Path, arguments: &[&str], preloaded: Option<&str>) -> Program {
 
 /// Traces a program from its "ready" to its "done".
 #[track_caller]
-fn trace(path: &Path, preloaded: Option<&str>, flags: &[&str]) -> Report {
+pub(crate) fn trace(path: &Path, preloaded: Option<&str>, flags: &[&str]) -> Report {
     let mut program = start(path, &[], preloaded);
     let memleak = Memleak::attach(program.pid(), flags);
     program.step("done");
@@ -108,7 +108,7 @@ fn trace(path: &Path, preloaded: Option<&str>, flags: &[&str]) -> Report {
 
 /// Checks that each row is one stack with one block of just that size, and that there is nothing else.
 #[track_caller]
-fn check_rows(case: &str, report: &Report, rows: &[Row]) {
+pub(crate) fn check_rows(case: &str, report: &Report, rows: &[Row]) {
     for &(row, bytes) in rows {
         let site = row
             .strip_suffix("_old_kept")
@@ -144,7 +144,7 @@ fn check_rows(case: &str, report: &Report, rows: &[Row]) {
 }
 
 /// Returns whether a frame's name is the function's, as C, C++ and Rust write it.
-fn is_function(name: &str, function: &str) -> bool {
+pub(crate) fn is_function(name: &str, function: &str) -> bool {
     let name = name.split('(').next().unwrap_or(name);
     name.rsplit("::").next() == Some(function)
 }
@@ -492,86 +492,6 @@ fn functions_of_rust() {
             (report.lost.blocks, report.events.unknown_frees),
             (0, 0),
             "{own}:\n{report}"
-        );
-    }
-}
-
-/// Functions that nobody knows, described by the user, in the one object that is to be looked at.
-#[test]
-fn functions_that_are_given() {
-    let path = compile(&directory("allocators-given"), "allocators/pool.c", &RELEASE);
-    let given = [
-        "--alloc",
-        "pool_get:alloc(size=0)",
-        "--alloc",
-        "pool_get_many:alloc(size=1*2,result=*0)",
-        "--alloc",
-        "pool_resize:realloc(block=0,size=1)",
-        "--alloc",
-        "pool_put:free(block=0)",
-    ];
-    let pool: &[Row] = &[
-        ("get_kept", 1001),
-        ("get_freed", 1002),
-        ("many_kept", 110),
-        ("resize_old", 100),
-        ("resize_kept", 200),
-    ];
-    let both: Vec<Row> = pool.iter().copied().chain([("malloc_kept", 33)]).collect();
-    check_rows("with the C library", &trace(&path, None, &given), &both);
-    let only: Vec<_> = given.iter().copied().chain(["-O", "pool"]).collect();
-    check_rows("by itself", &trace(&path, None, &only), pool);
-}
-
-/// A described function in which fibers wait and go on in another thread: no process dies of that, each call is counted once, with
-/// what is allocated within it, and what other fibers allocate meanwhile is not taken for a part of it.
-#[test]
-fn functions_that_change_threads() {
-    const FIBERS: u64 = 8;
-    const ROUNDS: u64 = 25;
-    let flags = [&RELEASE[..], &["-pthread"]].concat();
-    let path = compile(&directory("allocators-fibers"), "allocators/fibers.c", &flags);
-    let given = [
-        "--alloc",
-        "pool_get:alloc(size=0)",
-        "--alloc",
-        "pool_put:free(block=0)",
-    ];
-    for attach in ["session", "multi", "perf"] {
-        let report = trace(&path, None, &[&given[..], &["--attach", attach]].concat());
-        for (site, bytes, stays) in [
-            ("get_kept", 64, true),
-            ("get_freed", 32, false),
-            ("malloc_kept", 16, true),
-        ] {
-            let through: Vec<_> = report
-                .stacks
-                .iter()
-                .filter(|stack| stack.names().iter().any(|name| is_function(name, site)))
-                .collect();
-            let sum = |of: fn(&Stack) -> Amount| through.iter().map(|stack| of(stack)).sum::<Amount>();
-            let blocks = FIBERS * ROUNDS;
-            let all = Amount {
-                bytes: bytes * blocks,
-                blocks,
-            };
-            let left = if stays { all } else { NOTHING };
-            assert_eq!(
-                (sum(|stack| stack.allocated), sum(|stack| stack.outstanding)),
-                (all, left),
-                "{attach}, {site}:\n{report}"
-            );
-        }
-        let events = &report.events;
-        assert_eq!(
-            (report.lost.blocks, events.abandoned, events.missed_frees),
-            (0, 0, 0),
-            "{attach}:\n{report}"
-        );
-        // A thread that ends gives back what it has kept of freed blocks.
-        assert_eq!(
-            events.unknown_frees, events.own_unknown_frees,
-            "{attach}:\n{report}"
         );
     }
 }

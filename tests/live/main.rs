@@ -17,6 +17,7 @@ mod containers;
 mod doctor;
 mod faults;
 mod freed;
+mod given;
 mod holders;
 mod kept;
 mod kernel;

@@ -1,0 +1,149 @@
+//! Probes: an instruction, what its hit means, in which processes it is, and why it could not be attached.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+use unwind_tables::addr::FileOffset;
+
+use super::attach_helper::Refusal;
+use super::dynamic_events::DynamicEvents;
+use super::load::AttachPath;
+use super::skeleton::types::{cookie_shift, role};
+
+/// Position and meaning of a probe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// File to probe, as the kernel can open it.
+    pub path: PathBuf,
+    /// File name for messages.
+    pub file: String,
+    /// Position of the instruction.
+    pub offset: FileOffset,
+    /// Function and meaning of its arguments.
+    pub cookie: Cookie,
+    /// How the end of a call is noticed.
+    pub end: CallEnd,
+    /// Function name for messages.
+    pub name: String,
+}
+
+/// How the end of a call is noticed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CallEnd {
+    /// Not at all: a function that frees has done so when it is entered.
+    Unseen,
+    /// By a return probe.
+    ReturnProbe,
+    /// By a probe on each of these instructions, all `ret`, for a function that can throw: an exception that meets a return
+    /// probe ends the program.
+    Rets(Vec<FileOffset>),
+}
+
+/// Effect of a probed function on blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ProbeRole {
+    /// Allocates a block.
+    Allocate = role::ROLE_ALLOCATE.0,
+    /// Reallocates a block, which stays if that fails.
+    Resize = role::ROLE_RESIZE.0,
+    /// Reallocates a block, which is freed even if that fails.
+    ResizeOrFree = role::ROLE_RESIZE_OR_FREE.0,
+    /// Changes the size of a block in place; returns the new size.
+    ResizeInPlace = role::ROLE_RESIZE_IN_PLACE.0,
+    /// Frees a block.
+    Free = role::ROLE_FREE.0,
+}
+
+/// Function and argument positions, counted from 0, that a probe passes to its program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cookie {
+    /// Index into the caller's function table.
+    pub function: u8,
+    /// Number of the function's module.
+    pub module: u32,
+    pub role: ProbeRole,
+    /// Argument with the requested size, or one factor of it.
+    pub size: Option<u8>,
+    /// Argument with the other factor.
+    pub count: Option<u8>,
+    /// Argument with the block to resize or free.
+    pub block: Option<u8>,
+    /// Argument with the address to store the new block's address at, if it is not returned.
+    pub result: Option<u8>,
+    /// True if the function calls no other probed function of its module.
+    pub leaf: bool,
+    /// True if a call can end on another thread than it began on.
+    pub moves: bool,
+}
+
+impl Cookie {
+    /// Packs the fields as `enum cookie_shift` of `bpf/calls/cookie.h` defines; arguments are counted from 1 there.
+    pub(super) fn bits(self) -> u64 {
+        let argument = |index: Option<u8>| index.map_or(0, |index| u64::from(index) + 1);
+        [
+            (cookie_shift::COOKIE_FUNCTION, self.function.into()),
+            (cookie_shift::COOKIE_ROLE, u64::from(self.role as u32)),
+            (cookie_shift::COOKIE_SIZE, argument(self.size)),
+            (cookie_shift::COOKIE_COUNT, argument(self.count)),
+            (cookie_shift::COOKIE_POINTER, argument(self.block)),
+            (cookie_shift::COOKIE_RESULT, argument(self.result)),
+            (cookie_shift::COOKIE_LEAF, self.leaf.into()),
+            (cookie_shift::COOKIE_MOVES, self.moves.into()),
+            (cookie_shift::COOKIE_MODULE, self.module.into()),
+        ]
+        .into_iter()
+        .fold(0, |bits, (shift, value)| bits | value << shift.0)
+    }
+}
+
+#[derive(Debug, Error)]
+#[error("cannot probe {names} in {file}{hint}")]
+pub struct AttachError {
+    pub names: String,
+    pub file: String,
+    /// Missing privilege and remedy, if known.
+    pub hint: &'static str,
+    pub source: Refusal,
+}
+
+impl AttachError {
+    pub(super) fn new(path: AttachPath, names: &str, file: &str, source: Refusal) -> Self {
+        Self {
+            names: names.to_owned(),
+            file: file.to_owned(),
+            hint: hint(path, &source),
+            source,
+        }
+    }
+}
+
+/// Missing privilege and remedy if `path` needs one that was denied, else empty.
+fn hint(path: AttachPath, refusal: &Refusal) -> &'static str {
+    // `perf_uprobe_event_init` of the kernel's kernel/events/core.c asks for it.
+    if path == AttachPath::Perf && refusal.denied {
+        " by perf events, which need CAP_SYS_ADMIN: run as root (sudo memleak …), or use Linux 6.6 or newer, which has other ways"
+    } else {
+        ""
+    }
+}
+
+/// Processes that have a probe.
+#[derive(Clone, Copy, Debug)]
+pub enum ProbedIn<'a> {
+    Process(u32),
+    /// These, and those that they start from then on, by events that children inherit. Only by [`AttachPath::Perf`].
+    Families(&'a DynamicEvents, &'a [u32]),
+    /// All that have mapped the file.
+    All,
+}
+
+impl ProbedIn<'_> {
+    /// As the kernel expects it: -1 for all processes. No process id exceeds `i32::MAX`.
+    pub(super) fn pid(self) -> i32 {
+        match self {
+            Self::Process(pid) => i32::try_from(pid).unwrap_or(i32::MAX),
+            Self::Families(..) | Self::All => -1,
+        }
+    }
+}
