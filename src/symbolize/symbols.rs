@@ -201,7 +201,7 @@ mod tests {
     #[track_caller]
     fn check_beside(symbols: &[RawSymbol<'_>], functions: &[u64], cases: &[(u64, Option<&str>)]) {
         let table = SymbolTable::new(symbols.iter().copied(), |address| {
-            functions.iter().copied().find(|&start| start > address)
+            functions.iter().copied().filter(|&start| start > address).min()
         });
         for &(address, expected) in cases {
             let found = table
