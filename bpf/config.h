@@ -24,6 +24,8 @@ const volatile bool follow_fork = false;
 const volatile bool calls_move = false;
 /* Probes can share an event, and with it a cookie, see calls/cookie.h. */
 const volatile bool events_are_shared = false;
+/* Stop a traced process that executes a program that translates code (process/translated.h). */
+const volatile bool stops_translated = false;
 /* Trace page faults (--faults): mapping calls only tell what becomes of pages. */
 const volatile bool traces_faults = false;
 /* Note which memory blocks are freed from (--verdict), see process/freed.h: every block is recorded. */

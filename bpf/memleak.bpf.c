@@ -8,6 +8,7 @@
 #include "calls/usdt.h"
 #include "process/faults.h"
 #include "process/lifecycle.h"
+#include "process/translated.h"
 #include "process/regions.h"
 #include "running.h"
 
@@ -204,8 +205,6 @@ int loader_hook(struct pt_regs *ctx)
 	return 0;
 }
 
-/* SIGSTOP, of x86-64 and AArch64 (the kernel's include/uapi/asm-generic/signal.h). */
-#define SIGNAL_STOP 19
 
 /* Attached to the function by which the program that memleak has started ends: stops it, for a verdict on what it has not freed. */
 SEC("uprobe")
@@ -233,6 +232,7 @@ int process_exec(u64 *ctx)
 	u32 old_pid = ctx[1];
 
 	process_executes(old_pid != (u32)task->pid);
+	stop_if_translated();
 	return 0;
 }
 

@@ -151,6 +151,7 @@ impl Load {
             sampling: self.sampling,
             announced: self.sampling == PROVIDED,
             calls_move: self.calls_move,
+            stops_translated: true,
             shares_events: self.calls_move,
             calls: self.calls,
             capacity: Capacity {

@@ -30,7 +30,7 @@ impl Hold {
         let helper = helper::start(|| {
             close_gaps(&gaps);
             wait_for_end(read_end.as_raw_fd());
-            continue_stopped(program);
+            go_on(program);
         })?;
         Some(Self {
             program,
@@ -42,15 +42,22 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        continue_stopped(self.program);
+        go_on(self.program);
         drop(self.write_end.take());
         // The pid cannot have been reused before this call.
         _ = waitpid(self.helper, None);
     }
 }
 
+/// Lets a process go on that was stopped as it executed a program that may translate code.
+pub fn continue_stopped(pid: u32) {
+    if let Ok(pid) = i32::try_from(pid) {
+        go_on(Pid::from_raw(pid));
+    }
+}
+
 /// Lets a process go on if it is stopped. A signal that it does not need would run its handler.
-fn continue_stopped(program: Pid) {
+fn go_on(program: Pid) {
     let stat = fs::read(format!("/proc/{program}/stat")).ok();
     let is_stopped = stat
         .and_then(|stat| Stat::parse(&stat))

@@ -141,6 +141,8 @@ pub struct Settings {
     pub announced: bool,
     /// Some calls can end on another thread than they began on.
     pub calls_move: bool,
+    /// A process that executes a program that may translate code is stopped there; [`continue_stopped`](super::continue_stopped).
+    pub stops_translated: bool,
     /// Probes can share events.
     pub shares_events: bool,
     /// Reads the frames of Python, where there are some.
@@ -468,6 +470,7 @@ fn set_knobs(object: &mut OpenMemleakSkel<'_>, settings: &Settings, sizes: &Size
     knobs.notes_frees = settings.frees.is_some();
     knobs.page_shift = pages::bytes().trailing_zeros();
     knobs.calls_move = settings.calls_move;
+    knobs.stops_translated = settings.stops_translated;
     knobs.events_are_shared = settings.shares_events;
     knobs.reads_python = sizes.python != PythonSizes::NONE;
     knobs.python_code_mask = sizes.python.codes - 1;

@@ -102,7 +102,7 @@ pub use dynamic_events::DynamicEvents;
 pub use faults::FaultWatch;
 pub use finished::FinishedStack;
 pub use frees::FreeNotes;
-pub use hold::Hold;
+pub use hold::{Hold, continue_stopped};
 pub use kernel_trace::{KernelMisses, KernelSettings, KernelTrace, Tracing};
 pub use load::{AttachPath, Capacity, FastPaths, FaultSettings, LoadError, Settings, SizeFilter, Walk};
 pub use memory::SharedWords;

@@ -51,6 +51,12 @@ const OTHERS_OF_QEMU: [&str; 9] = [
     "system", "img", "nbd", "io", "ga", "pr", "storage", "bridge", "edid",
 ];
 
+/// Returns whether a program with the command name `comm` may be one that translates code, or starts one: `bpf/process/translated.h` stops
+/// a traced process that executes it.
+pub fn may_translate(comm: &str) -> bool {
+    comm.starts_with("valgrind") || comm.starts_with("qemu-") || ["drrun", "rr"].contains(&comm)
+}
+
 /// The program of a command, and the name of what it starts others under; `None` if it is none that does so.
 pub fn of_command(words: &[OsString]) -> Option<(String, &'static str)> {
     let path = Path::new(words.first()?);

@@ -18,7 +18,7 @@ use super::process::Process;
 use super::reload::Reloads;
 use super::tables::Files;
 use crate::bpf::collect::Event;
-use crate::bpf::{Instance, Origin};
+use crate::bpf::{Instance, Origin, continue_stopped};
 use crate::process::{History, MappedCode, Mappings, ModuleId, Target, TargetError, translator};
 use leak_report::model::InstanceEnd;
 
@@ -178,9 +178,6 @@ impl Live<'_> {
             _ => {}
         }
         tracing::debug!("instance {number}: {:?}", process.instance);
-        if let Some(error) = failed {
-            self.not_opened(number, error);
-        }
         if origin == Origin::Execed {
             process.reloads = Reloads::settling(Instant::now());
         }
@@ -192,7 +189,25 @@ impl Live<'_> {
         if lacks_probes && let Err(error) = self.sharing.carry(&mut self.attached, process.facts.pid) {
             tracing::warn!("{error:#}: what {} allocates is not seen", process.facts.pid);
         }
+        let (pid, may_be_stopped) = (process.facts.pid, translator::may_translate(&process.facts.comm));
         self.processes.insert(number, process);
+        if let Some(error) = failed {
+            self.not_opened(number, error);
+        }
+        // By now it has no probes, if it translates code.
+        if origin == Origin::Execed && may_be_stopped {
+            continue_stopped(pid);
+        }
+    }
+
+    /// Lets those go on that were stopped because of probes, which are no more.
+    pub(super) fn let_go_on(&self) {
+        for pid in self.live_pids() {
+            let comm = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+            if comm.is_ok_and(|comm| translator::may_translate(comm.trim_end())) {
+                continue_stopped(pid);
+            }
+        }
     }
 
     /// Takes its probes out of a new instance that cannot be looked at as it is translated: they came with the exec, and would end it.
@@ -202,8 +217,10 @@ impl Live<'_> {
             return;
         };
         if self.sharing.is_shared() {
-            let ends = !self.lifecycle.ignores_translators;
-            self.lifecycle.translated = ends.then(|| anyhow::Error::from(error).context("the trace ends"));
+            if !self.lifecycle.ignores_translators {
+                self.detach();
+                self.lifecycle.translated = Some(anyhow::Error::from(error).context("the trace ends"));
+            }
             return;
         }
         self.leave(number);

@@ -408,6 +408,7 @@ impl<'obj> Live<'obj> {
         let own = self.processes.values_mut();
         let own = own.map(|process| std::mem::take(&mut process.attached));
         Attachments::detach(own.chain([std::mem::take(&mut self.attached)]));
+        self.let_go_on();
         tracing::debug!("detached in {:.1?}", began.elapsed());
     }
 
@@ -559,6 +560,7 @@ fn kernel_settings(way: Way, config: &TraceConfig, prepared: &Prepared) -> Setti
         sizes: config.sizes,
         sampling: prepared.sampling,
         announced: prepared.probes.are_announced(),
+        stops_translated: !config.ignores_translators,
         shares_events: way.path == AttachPath::Perf
             && share_probes(config.follow_fork, prepared.targets.len()),
         calls_move: prepared.probes.catalog().has_calls_that_move(),

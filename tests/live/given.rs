@@ -1,6 +1,7 @@
 //! Functions that the user describes (`--alloc`), whatever else they do.
 
 use crate::allocators::{NOTHING, RELEASE, Row, check_rows, is_function, trace};
+use crate::common::attach_paths::attach_paths;
 use crate::common::program::{compile, directory};
 use crate::common::report::{Amount, Stack};
 
@@ -45,7 +46,7 @@ fn functions_that_change_threads() {
         "--alloc",
         "pool_put:free(block=0)",
     ];
-    for attach in ["session", "multi", "perf"] {
+    for attach in attach_paths() {
         let report = trace(&path, None, &[&given[..], &["--attach", attach]].concat());
         for (site, bytes, stays) in [
             ("get_kept", 64, true),

@@ -158,6 +158,7 @@ pub(super) fn settings(path: AttachPath, regions: Option<CallHooks>) -> Settings
         sampling: Sampling::All,
         announced: false,
         calls_move: true,
+        stops_translated: true,
         shares_events: true,
         // No process of ours.
         held: Some(1),

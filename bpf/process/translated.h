@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Programs that execute translated copies of code, and would end by the copy of a breakpoint: a traced process that executes one is
+ * stopped before its first instruction, until user space has taken the probes from it.
+ */
+#pragma once
+
+#include "config.h"
+#include "kernel.h"
+#include "process/pids.h"
+#include "process/processes.h"
+#include "shared.h"
+
+/* SIGSTOP, of x86-64 and AArch64 (the kernel's include/uapi/asm-generic/signal.h). */
+#define SIGNAL_STOP 19
+
+/* The first bytes of names of programs, as a little-endian number. */
+#define NAME_VALGRIND 0x646e6972676c6176
+#define NAME_DRRUN 0x6e75727264
+#define NAME_RR 0x7272
+#define NAME_QEMU 0x2d756d6571
+#define NAME_QEMU_MASK 0xffffffffff
+
+/* Returns whether the current program may be such a one: `process::translator` looks closer. */
+static __always_inline bool may_translate(void)
+{
+	struct thread_name name = {};
+	u64 first;
+
+	bpf_get_current_comm(name.text, sizeof(name.text));
+	__builtin_memcpy(&first, name.text, sizeof(first));
+	return first == NAME_VALGRIND || first == NAME_DRRUN || first == NAME_RR || (first & NAME_QEMU_MASK) == NAME_QEMU;
+}
+
+/* Handles the exec of the current process, after its instance has begun. */
+static __always_inline void stop_if_translated(void)
+{
+	if (stops_translated && may_translate() && owner_of_process(current_tgid()))
+		bpf_send_signal(SIGNAL_STOP);
+}
