@@ -85,8 +85,9 @@ const MAX_PROGRAM_HEADERS: usize = 1 << 16;
 /// probe, is some ten kilobytes; what a file claims beyond that can be a hole of any size.
 const MAX_NOTES: usize = 64;
 const MAX_NOTE_BYTES: usize = 1 << 20;
-/// Sections of relocations that are read; linkers make two.
-const MAX_RELOCATION_SECTIONS: usize = 4;
+/// Sections of relocations that are read; linkers make two. And relocations of one; the largest browsers have a million.
+const MAX_RELOCATION_SECTIONS: usize = 2;
+const MAX_RELOCATIONS: usize = 1 << 21;
 /// Bytes of code that are searched: the largest browsers have hardly more.
 const MAX_CODE_BYTES: u64 = 256 << 20;
 
@@ -233,7 +234,8 @@ impl<'a> ElfView<'a> {
         let is_loaded = |section: &&SectionHeader| section.sh_flags(ENDIAN).contains(elf::SHF_ALLOC);
         let sections = self.sections.headers.iter().filter(is_loaded);
         let relocations = sections.filter_map(|section| Some(section.rela(ENDIAN, self.bytes.0).ok()??.0));
-        let mut relocations = relocations.take(MAX_RELOCATION_SECTIONS).flatten();
+        let sections = relocations.take(MAX_RELOCATION_SECTIONS);
+        let mut relocations = sections.flat_map(|section| section.iter().take(MAX_RELOCATIONS));
         let applies = |relocation: &&elf::Rela64<LittleEndian>| {
             relocation.r_offset.get(ENDIAN) == svma.get() && relocation.r_type(ENDIAN, false) == relative
         };

@@ -24,9 +24,12 @@ const MODULE_SECTION: &[u8] = b".go.module";
 const TEXT_IN_MODULE: u64 = 176;
 const TEXT_IN_HEADER: u64 = 24;
 /// Places that look like a table's header and are looked at; there is one.
-const MAX_CANDIDATES: usize = 16;
+const MAX_CANDIDATES: usize = 4;
+/// Bytes of a shared section that are searched for the table, which lies behind descriptions of types; a file with a hole in it
+/// can claim any size.
+const MAX_SEARCHED_BYTES: usize = 64 << 20;
 /// MAX functions of a table. The largest programs have some hundred thousand.
-const MAX_FUNCTIONS: u64 = 1 << 22;
+const MAX_FUNCTIONS: u64 = 1 << 20;
 /// `funcFlag_TOPFRAME`: nobody called the function, and its CFI says so.
 const TOP_FRAME: u8 = 1;
 /// `funcFlag_SPWRITE`.
@@ -68,6 +71,7 @@ fn candidates<'a>(view: &'a ElfView<'a>) -> impl Iterator<Item = Table<'a>> {
     let shared = view.section_range(SHARED_SECTION).into_iter();
     let shared = shared.flat_map(move |section| {
         let bytes = bytes_of(view, &section).map_or(&[][..], |bytes| bytes.0);
+        let bytes = &bytes[..bytes.len().min(MAX_SEARCHED_BYTES)];
         let found = headers.into_iter().flat_map(move |(header, flags_at)| {
             let places: Vec<_> = memmem::find_iter(bytes, &header).take(MAX_CANDIDATES).collect();
             places.into_iter().map(move |at| (at as u64, flags_at))

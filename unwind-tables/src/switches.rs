@@ -191,24 +191,25 @@ mod tests {
             row(30, PackedRule::GAP),
         ];
         for switched in [
-            &[15..16][..],
-            &[10..20],
-            &[19..20],
-            &[18..31],
-            &[5..12, 29..30],
-            &[15..16, 17..18, 25..26],
-            &[2..5],
-            &[35..38],
+            &[(15, 16)][..],
+            &[(10, 20)],
+            &[(19, 20)],
+            &[(18, 31)],
+            &[(5, 12), (29, 30)],
+            &[(15, 16), (17, 18), (25, 26)],
+            &[(2, 5)],
+            &[(35, 38)],
             &[],
         ] {
             let mut marked = rows.to_vec();
             let ranges = switched
                 .iter()
-                .map(|range| Svma::new(range.start)..Svma::new(range.end));
+                .map(|&(start, end)| Svma::new(start)..Svma::new(end));
             mark(&mut marked, &ranges.collect::<Vec<_>>());
             assert!(marked.windows(2).all(|pair| pair[0].start < pair[1].start));
             for address in 0..40 {
-                let expected = if switched.iter().any(|range| range.contains(&address)) {
+                let is_in = |&(start, end): &(u64, u64)| (start..end).contains(&address);
+                let expected = if switched.iter().any(is_in) {
                     PackedRule::unsupported(Reason::StackSwitch)
                 } else {
                     rule_at(&rows, address)
