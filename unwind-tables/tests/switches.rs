@@ -194,3 +194,23 @@ fn false_tables_are_not_followed() {
         assert_eq!(marked(&bad, &[]), Vec::<u64>::new(), "{to}");
     }
 }
+
+/// Each byte of the table, and of the section headers, changed: nothing is read or counted beyond what is there.
+#[test]
+fn damaged_tables_are_survived() {
+    let table = table(".data.rel.ro", 0xffff_fff1, "text", 41);
+    let source = [FUNCTIONS, &table].concat();
+    let elf = cc("table.s", &source, &["-shared", "-nostdlib"]);
+    let header = 0xffff_fff1_u32.to_le_bytes();
+    let at = elf.windows(4).position(|bytes| bytes == header).expect("a table");
+    let headers = usize::try_from(u64::from_le_bytes(elf[40..48].try_into().expect("8 bytes")));
+    let places = (at..at + 256).chain(headers.expect("an offset")..elf.len());
+    for place in places {
+        for value in [0, 1, 0x7f, 0x80, 0xff] {
+            let mut damaged = elf.clone();
+            damaged[place] = value;
+            // Either outcome will do.
+            let _ = compile(&damaged);
+        }
+    }
+}
