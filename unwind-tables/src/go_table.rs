@@ -30,16 +30,13 @@ const MAX_CANDIDATES: usize = 4;
 const MAX_SEARCHED_BYTES: usize = 64 << 20;
 /// MAX functions of a table. The largest programs have some hundred thousand.
 const MAX_FUNCTIONS: u64 = 1 << 20;
-/// `funcFlag_TOPFRAME`: nobody called the function, and its CFI says so.
-const TOP_FRAME: u8 = 1;
 /// `funcFlag_SPWRITE`.
 const WRITES_SP: u8 = 2;
 
 /// Layouts of a function's record: the magic number, and where the flags are.
 const LAYOUTS: [(u32, u64); 2] = [(0xffff_fff0, 37), (0xffff_fff1, 41)];
 
-/// Returns the functions that write the stack pointer, ascending and not overlapping; without those at which stacks
-/// end. `None` if there is no table that can be read.
+/// Returns the functions that write the stack pointer, ascending and not overlapping. `None` if there is no table that can be read.
 pub(crate) fn sp_writers(view: &ElfView<'_>) -> Option<Vec<Range<Svma>>> {
     candidates(view).find_map(|table| table.sp_writers(view))
 }
@@ -114,7 +111,7 @@ impl Table<'_> {
                 return None;
             }
             let flags = table.u8(u64::from(record?) + self.flags_at)?;
-            if flags & (TOP_FRAME | WRITES_SP) == WRITES_SP {
+            if flags & WRITES_SP != 0 {
                 let at = |offset| text.wrapping_add(u64::from(offset));
                 found.push(at(start)..at(end));
             }

@@ -139,11 +139,15 @@ fn calls(view: &ElfView<'_>, code: &[Range<Svma>]) -> Vec<Range<Svma>> {
     found
 }
 
-/// Marks merged ranges as unsupported in `rows`, which ascend.
+/// Marks merged ranges as unsupported in `rows`, which ascend. Where nobody called, that stays true on any stack.
 pub(crate) fn mark(rows: &mut Vec<Row<PackedRule>>, switched: &[Range<Svma>]) {
     if switched.is_empty() {
         return;
     }
+    let marked_rule = |rule| match rule {
+        PackedRule::END_OF_STACK => rule,
+        _ => PackedRule::unsupported(Reason::StackSwitch),
+    };
     let mut marked = Vec::with_capacity(rows.len() + 2 * switched.len());
     let mut rest = rows.iter().copied().peekable();
     let mut rule = PackedRule::GAP;
@@ -152,11 +156,20 @@ pub(crate) fn mark(rows: &mut Vec<Row<PackedRule>>, switched: &[Range<Svma>]) {
             rule = row.rule;
             marked.push(row);
         }
-        while let Some(row) = rest.next_if(|row| row.start <= end) {
+        let mut row = Row { start, rule };
+        while let Some(next) = rest.next_if(|row| row.start < end) {
+            if next.start > start && marked_rule(next.rule) != marked_rule(rule) {
+                let rule = marked_rule(rule);
+                marked.push(Row { rule, ..row });
+                row.start = next.start;
+            }
+            rule = next.rule;
+        }
+        let inside = marked_rule(rule);
+        marked.push(Row { rule: inside, ..row });
+        if let Some(row) = rest.next_if(|row| row.start == end) {
             rule = row.rule;
         }
-        let switch = PackedRule::unsupported(Reason::StackSwitch);
-        marked.push(Row { start, rule: switch });
         marked.push(Row { start: end, rule });
     }
     marked.extend(rest);
@@ -182,7 +195,7 @@ mod tests {
             .map_or(PackedRule::GAP, |last| rows[last].rule)
     }
 
-    /// Marked rows ascend, and have unchanged rules except in marked ranges.
+    /// Marked rows ascend, and have unchanged rules except in marked ranges, and there too if nobody called.
     #[test]
     fn marks_change_rules_only_in_ranges() {
         let rows = [
@@ -209,10 +222,9 @@ mod tests {
             assert!(marked.windows(2).all(|pair| pair[0].start < pair[1].start));
             for address in 0..40 {
                 let is_in = |&(start, end): &(u64, u64)| (start..end).contains(&address);
-                let expected = if switched.iter().any(is_in) {
-                    PackedRule::unsupported(Reason::StackSwitch)
-                } else {
-                    rule_at(&rows, address)
+                let expected = match rule_at(&rows, address) {
+                    rule if rule == PackedRule::END_OF_STACK || !switched.iter().any(is_in) => rule,
+                    _ => PackedRule::unsupported(Reason::StackSwitch),
                 };
                 assert_eq!(rule_at(&marked, address), expected, "{address} of {switched:?}");
             }

@@ -96,6 +96,7 @@ const FUNCTIONS: &str = "
     ret
     .cfi_endproc
     entry: .cfi_startproc
+    .cfi_undefined rip
     and $-16, %rsp
     call *%rax
     .cfi_endproc
