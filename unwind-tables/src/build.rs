@@ -2,7 +2,7 @@
 //!
 //! Overlap: the function with the greatest start at or below an address applies, or none if that function has ended:
 //! the program's own unwinder finds the same through the search table of `.eh_frame_hdr`. Of several functions with the
-//! same start, the first in the section applies. Code without CFI can be a signal trampoline (`trampoline`); some calls
+//! same start, the first in the section applies. Code without CFI can be a signal trampoline (`trampoline`); some functions
 //! leave the stack that their CFI describes (`switches`).
 
 use std::ops::Range;
@@ -37,6 +37,7 @@ pub fn build(view: &ElfView<'_>) -> Result<(UnwindTable, Coverage), TableError> 
     let (sections, mut rows) = rows(view, &mut programs, trampoline::rule)?;
     let code = ranges::merge(view.code_ranges());
     switches::mark(&mut rows, &switches::find(view, &code));
+    check_span(&rows, view)?;
     let [eh_frame, debug_frame] = &sections;
     let table = UnwindTable::from_packed(rows, programs);
     let table = table.ok_or(TableError::Malformed("rows out of order"))?;

@@ -85,6 +85,9 @@ const MAX_PROGRAM_HEADERS: usize = 1 << 16;
 /// probe, is some ten kilobytes; what a file claims beyond that can be a hole of any size.
 const MAX_NOTES: usize = 64;
 const MAX_NOTE_BYTES: usize = 1 << 20;
+/// Sections of relocations that are read; linkers make two. And relocations of one; the largest browsers have a million.
+const MAX_RELOCATION_SECTIONS: usize = 2;
+const MAX_RELOCATIONS: usize = 1 << 21;
 /// Bytes of code that are searched: the largest browsers have hardly more.
 const MAX_CODE_BYTES: u64 = 256 << 20;
 
@@ -219,6 +222,32 @@ impl<'a> ElfView<'a> {
         let segment = self.segments.iter().find(holds)?;
         let offset = addr::segment_offset(svma, segment.svma.start, segment.offset.start)?;
         self.bytes.u64(offset.get())
+    }
+
+    /// The address that the loader leaves at an address, less the bias: by a relocation of the object to itself, else as it
+    /// is in the file.
+    pub(crate) fn pointer(&self, svma: Svma) -> Option<Svma> {
+        let relative = match self.architecture {
+            Architecture::X86_64 => elf::R_X86_64_RELATIVE,
+            Architecture::Aarch64 => elf::R_AARCH64_RELATIVE,
+        };
+        let is_loaded = |section: &&SectionHeader| section.sh_flags(ENDIAN).contains(elf::SHF_ALLOC);
+        let sections = self.sections.headers.iter().filter(is_loaded);
+        let relocations = sections.filter_map(|section| Some(section.rela(ENDIAN, self.bytes.0).ok()??.0));
+        let sections = relocations.take(MAX_RELOCATION_SECTIONS);
+        let mut relocations = sections.flat_map(|section| section.iter().take(MAX_RELOCATIONS));
+        let applies = |relocation: &&elf::Rela64<LittleEndian>| {
+            relocation.r_offset.get(ENDIAN) == svma.get() && relocation.r_type(ENDIAN, false) == relative
+        };
+        match relocations.find(applies) {
+            Some(relocation) => Some(Svma::new(relocation.r_addend.get(ENDIAN).cast_unsigned())),
+            None => self.loaded_from(svma)?.u64(0).map(Svma::new),
+        }
+    }
+
+    /// The whole file.
+    pub(crate) fn bytes(&self) -> Bytes<'a> {
+        self.bytes
     }
 
     /// Returns whether the file has usable section headers.

@@ -49,6 +49,7 @@ pub mod encode;
 pub mod error;
 mod expression;
 pub mod fingerprint;
+mod go_table;
 pub mod image;
 pub mod mapping;
 pub mod packed;

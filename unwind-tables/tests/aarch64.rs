@@ -377,3 +377,33 @@ fn switches_of_the_stack_are_found() {
         assert!(matches!(object.rule(name, 4), UnwindRule::Frame(_)), "{name}");
     }
 }
+
+/// A function that Go's table says to move the stack pointer is known from there on; the loader sets the text's start.
+#[test]
+fn switches_of_the_stack_are_found_by_the_table() {
+    let source = "
+        .text
+        text:
+        .globl switches, behind
+        switches: .cfi_startproc
+        sub sp, sp, #32
+        mov sp, x0
+        behind: blr x1
+        ret
+        .cfi_endproc
+        end: ret
+        .section .go.buildinfo, \"aw\", @progbits
+        .quad 0
+        .section .data.rel.ro, \"aw\", @progbits
+        header: .long 0xfffffff1
+        .byte 0, 0, 4, 8
+        .quad 1, 1, text, 0, 0, 0, 0, table - header
+        table: .long 0, 12, end - text
+        .skip 41
+        .byte 2, 0, 0
+        ";
+    let object = Assembled::new(source);
+    let switch = UnwindRule::Unsupported(Reason::StackSwitch);
+    let rules = [0, 4, 8, 11, 12, 15].map(|offset| object.rule("switches", offset) == switch);
+    assert_eq!(rules, [false, false, true, true, true, true]);
+}

@@ -1,5 +1,5 @@
-//! Claim: a call for which Go's runtime leaves the stack is known by its code, in Go's programs, and nothing else is
-//! taken for one.
+//! Claim: code that runs when Go's runtime has left the stack is known, in Go's programs, by Go's table of functions, else a call
+//! by its code; and nothing else is taken for it. What Go's own linker makes is in `go.rs`.
 
 mod common;
 
@@ -9,6 +9,8 @@ use unwind_tables::addr::Svma;
 use unwind_tables::compile;
 use unwind_tables::image::Image;
 use unwind_tables::rule::{Reason, UnwindRule};
+
+const SWITCH: UnwindRule = UnwindRule::Unsupported(Reason::StackSwitch);
 
 /// Both calls of Go's `asmcgocall`, and one whose code goes on otherwise. Their CFI says that nothing is on the stack.
 const SOURCE: &str = "
@@ -45,11 +47,7 @@ fn changed(source: &str) -> [Vec<u64>; 3] {
         let offsets = (0..10).filter(|&offset| !matches!(rule_at(offset), UnwindRule::Frame(_)));
         let offsets: Vec<_> = offsets.collect();
         for &offset in &offsets {
-            assert_eq!(
-                rule_at(offset),
-                UnwindRule::Unsupported(Reason::StackSwitch),
-                "{name}"
-            );
+            assert_eq!(rule_at(offset), SWITCH, "{name}");
         }
         offsets
     })
@@ -65,4 +63,155 @@ fn switches_are_found_by_their_code() {
 #[test]
 fn only_programs_of_go_are_marked() {
     assert_eq!(changed(SOURCE), [vec![], vec![], vec![]]);
+}
+
+/// As position-independent code, by a load of either kind between call and restoring.
+#[test]
+fn switches_are_found_behind_loads() {
+    for load in ["mov $-8, %rcx", "mov -8(%rip), %rcx"] {
+        let source = SOURCE.replacen("call *%rax", &format!("call *%rax\n{load}"), 1);
+        assert_eq!(
+            changed(&[&source, GO].concat()),
+            [vec![1], vec![1], vec![]],
+            "{load}"
+        );
+    }
+}
+
+/// Three functions, of which the table says that the second and the last move the stack pointer; nobody calls the last.
+const FUNCTIONS: &str = "
+    .text
+    .skip 64
+    text:
+    .globl ordinary, switching, entry
+    ordinary: .cfi_startproc
+    mov 0x38(%rsi), %rsp
+    ret
+    .cfi_endproc
+    switching: .cfi_startproc
+    sub $0x18, %rsp
+    mov 0x38(%rsi), %rsp
+    call *%rax
+    mov %rbx, %rsp
+    ret
+    .cfi_endproc
+    entry: .cfi_startproc
+    .cfi_undefined rip
+    and $-16, %rsp
+    call *%rax
+    .cfi_endproc
+    end: ret
+    .section .go.buildinfo, \"aw\", @progbits
+    .quad 0
+    ";
+
+/// Go's table of [`FUNCTIONS`] in a section: its format's magic number, what it says of the text's start, and where records
+/// have their flags.
+fn table(section: &str, magic: u32, text: &str, flags_at: u32) -> String {
+    let record = |flags: u8| format!(".skip {flags_at}\n.byte {flags}, 0, 0\n.balign 4\n");
+    format!(
+        ".section {section}, \"aw\", @progbits
+        .quad 0x1234
+        .balign 32
+        header: .long {magic}
+        .byte 0, 0, 1, 8
+        .quad 3, 1, {text}, 0, 0, 0, 0, table - header
+        table:
+        .long ordinary - text, first - table, switching - text, second - table
+        .long entry - text, third - table, end - text
+        first: {}second: {}third: {}",
+        record(4),
+        record(6),
+        record(7)
+    )
+}
+
+/// Offsets in `switching` that are marked; checks that the other functions have none.
+fn marked(tables: &str, flags: &[&str]) -> Vec<u64> {
+    let source = [FUNCTIONS, tables].concat();
+    let elf = cc("table.s", &source, &[&["-shared", "-nostdlib"], flags].concat());
+    let image: Image = compile(&elf).expect("an ELF file").image.expect("CFI");
+    let file = object::File::parse(&*elf).expect("an ELF file");
+    let marked = |name, size| {
+        let symbol = file.symbols().find(|symbol| symbol.name() == Ok(name));
+        let start = Svma::new(symbol.expect("a function").address());
+        let is_marked = |offset: &u64| image.rule_at(start.wrapping_add(*offset)) == SWITCH;
+        (0..size).filter(is_marked).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        [marked("ordinary", 5), marked("entry", 6)],
+        [const { Vec::new() }; 2]
+    );
+    marked("switching", 14)
+}
+
+/// The table says which function, and its code from where on. Linkers that leave the text's start to the loader (lld) make no
+/// difference, nor does the place of the table, nor that of the text's start since Go 1.26.
+#[test]
+fn switches_are_found_by_the_table() {
+    let from_switch: Vec<u64> = (5..14).collect();
+    let module = ".section .go.module, \"aw\", @progbits\n.skip 176\n.quad text\n";
+    let formats = [
+        (0xffff_fff0, "text", 37, ""),
+        (0xffff_fff1, "text", 41, ""),
+        (0xffff_fff1, "0", 41, module),
+    ];
+    for (magic, text, flags_at, module) in formats {
+        for linker in ["-fuse-ld=bfd", "-fuse-ld=lld"] {
+            let table = table(".data.rel.ro", magic, text, flags_at);
+            assert_eq!(
+                marked(&[&table, module].concat(), &[linker]),
+                from_switch,
+                "{magic:x} {linker}"
+            );
+        }
+    }
+    // As Go's linker has it: in a section of its own.
+    let table = table(".data.rel.ro.gopclntab", 0xffff_fff1, "text", 41).replacen(".quad 0x1234", "", 1);
+    assert_eq!(
+        marked(&table, &["-Wl,--unique=.data.rel.ro.gopclntab"]),
+        from_switch
+    );
+}
+
+/// A table that cannot be true is none: of the text's start, or starts that do not ascend.
+#[test]
+fn false_tables_are_not_followed() {
+    let good = table(".data.rel.ro", 0xffff_fff1, "text", 41);
+    assert_ne!(marked(&good, &[]), Vec::<u64>::new());
+    for (from, to) in [
+        ("3, 1, text", "3, 1, 0"),
+        ("3, 1, text", "3, 1, header"),
+        ("3, 1, text", "3, 1, text + 0x10000000"),
+        ("3, 1, text", "4, 1, text"),
+        ("3, 1, text", "0, 1, text"),
+        ("3, 1, text", "0x2000000000000001, 1, text"),
+        ("table - header", "-8"),
+        ("end - text", "entry - text - 1"),
+        ("second - table", "-1"),
+    ] {
+        let bad = good.replacen(from, to, 1);
+        assert_ne!(bad, good, "{from}");
+        assert_eq!(marked(&bad, &[]), Vec::<u64>::new(), "{to}");
+    }
+}
+
+/// Each byte of the table, and of the section headers, changed: nothing is read or counted beyond what is there.
+#[test]
+fn damaged_tables_are_survived() {
+    let table = table(".data.rel.ro", 0xffff_fff1, "text", 41);
+    let source = [FUNCTIONS, &table].concat();
+    let elf = cc("table.s", &source, &["-shared", "-nostdlib"]);
+    let header = 0xffff_fff1_u32.to_le_bytes();
+    let at = elf.windows(4).position(|bytes| bytes == header).expect("a table");
+    let headers = usize::try_from(u64::from_le_bytes(elf[40..48].try_into().expect("8 bytes")));
+    let places = (at..at + 256).chain(headers.expect("an offset")..elf.len());
+    for place in places {
+        for value in [0, 1, 0x7f, 0x80, 0xff] {
+            let mut damaged = elf.clone();
+            damaged[place] = value;
+            // Either outcome will do.
+            let _ = compile(&damaged);
+        }
+    }
 }

@@ -2,11 +2,12 @@
 //! with CFI that is not true, to their end. The truth is in the blocks: their size says how deep the calls were.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::common::memleak::Memleak;
-use crate::common::program::{Program, directory, run_tool, source, stock};
-use crate::common::report::{Report, Stack};
+use crate::common::program::{Program, directory, directory_path, run_tool, source, stock};
+use crate::common::report::{Frame, Report, Stack};
 
 /// Traces a program from its "ready" to its "done".
 #[track_caller]
@@ -102,7 +103,7 @@ fn check_node(test: &str, names: &str) {
 ///
 /// Its name is `JS:*recurse /path/frames.js:8:17`; up to node 18 `LazyCompile:*recurse …`, or `Function:^work …` if it
 /// was not compiled lazily.
-fn is_function(frame: &crate::common::report::Frame, function: &str) -> bool {
+fn is_function(frame: &Frame, function: &str) -> bool {
     let name = frame.symbol.as_deref().unwrap_or_default();
     let Some((called, place)) = name.split_once(' ') else {
         return false;
@@ -115,44 +116,114 @@ fn is_function(frame: &crate::common::report::Frame, function: &str) -> bool {
 }
 
 /// Returns whether a frame is of code that was made at run time.
-fn is_compiled(frame: &crate::common::report::Frame) -> bool {
+fn is_compiled(frame: &Frame) -> bool {
     frame.module.is_none() && frame.found_by == "fp"
 }
 
 /// Functions of C that a goroutine calls have their frames to where Go's runtime changed stacks, and say that the walk
-/// ended there. Frames that older calls left on C's stack are not taken for callers.
+/// ended there. Frames that older calls left on C's stack are not taken for callers. Position-independent code does it by
+/// other instructions.
 #[test]
 fn cgo() {
     let directory = directory("torture-runtimes-cgo");
-    let path = directory.join("cgo");
+    for (name, flags) in [
+        ("plain", &[][..]),
+        ("pie", &["-buildmode=pie"]),
+        ("stripped", &["-buildmode=pie", "-ldflags=-s -w"]),
+    ] {
+        let path = build_go(&directory, "torture/cgo.go", name, flags);
+        let mut program = Program::start(&path, &[]);
+        program.expect("ready");
+        let report = trace_go(&mut program);
+        check_cgo(&report, 50 * 20, name == "stripped");
+    }
+}
+
+/// Functions of C that a library in Go calls end so too: in programs in C and Python, to whose stack Go's runtime goes back.
+#[test]
+fn cgo_library() {
+    let directory = directory("torture-runtimes-cgo-library");
+    let library = build_go(
+        &directory,
+        "torture/cgo_library.go",
+        "libgo.so",
+        &["-buildmode=c-shared"],
+    );
+    let in_c = directory.join("user");
+    run_tool(
+        Command::new("cc")
+            .args(["-O2", "-o"])
+            .args([&in_c, &source("torture/cgo_user.c"), &library]),
+    );
+    let script = format!(
+        "import ctypes, sys
+go = ctypes.CDLL({library:?})
+print('ready', flush=True)
+sys.stdin.readline()
+for depth in range(100): go.Enter(depth % 7)
+print('done', flush=True)
+sys.stdin.readline()
+"
+    );
+    let mut in_python = Command::new(stock("/usr/bin/python3", "python3"));
+    in_python.args(["-c", &script]);
+    for mut command in [Command::new(in_c), in_python] {
+        let mut program = Program::spawn(&mut command);
+        program.expect("ready");
+        check_cgo(&trace_go(&mut program), 100, false);
+    }
+}
+
+/// Builds a program or library in Go with C in it.
+#[track_caller]
+fn build_go(directory: &Path, program: &str, name: &str, flags: &[&str]) -> PathBuf {
+    let path = directory.join(name);
     run_tool(
         Command::new(stock("/usr/bin/go", "golang-go"))
-            .args(["build", "-o"])
-            .arg(&path)
-            .arg(source("torture/cgo.go"))
-            .env("GOCACHE", directory.join("cache"))
+            .arg("build")
+            .args(flags)
+            .arg("-o")
+            .args([&path, &source(program)])
+            // Of both tests: what is position-independent is compiled once.
+            .env("GOCACHE", directory_path("torture-runtimes-go-cache"))
             .env("GO111MODULE", "off")
             .env("CGO_CFLAGS", "-O2 -fno-optimize-sibling-calls"),
     );
-    let mut program = Program::start(&path, &[]);
-    program.expect("ready");
+    path
+}
+
+/// Traces a program from its "ready" to its "done"; threads of Go's runtime are never all reading.
+#[track_caller]
+fn trace_go(program: &mut Program) -> Report {
     let memleak = Memleak::attach(program.pid(), &[]);
     program.step("done");
     let report = memleak.finish();
     report.check_sums();
-    let stack = report.only_through("in_c");
-    stack.check_names(&["in_c", "leak", "leak", "leak", "*", "runtime.asmcgocall*"]);
-    // For the function that changes stacks, Go 1.19 has a rule that nothing can follow; what Go 1.24 has leads to the goroutine
-    // itself, which is on Go's heap and no code.
-    match (&*stack.end, &stack.end_at) {
-        ("unsupported_rule", _) => {}
-        ("no_mapping", Some(at)) => assert!(at.address.starts_with("0xc0"), "{stack}"),
-        _ => panic!("{stack}"),
+    report
+}
+
+/// Checks the stack of `in_c`, which allocates 1001 bytes each time, three calls of `leak` deep; and that no other one goes
+/// through the change of stacks either. Functions may have no names.
+#[track_caller]
+fn check_cgo(report: &Report, blocks: u64, is_stripped: bool) {
+    let is_ours = |stack: &&Stack| stack.allocated.bytes == 1001 * stack.allocated.blocks;
+    let ours: Vec<&Stack> = report.stacks.iter().filter(is_ours).collect();
+    let [stack] = ours[..] else { panic!("{report}") };
+    assert_eq!(stack.allocated.blocks, blocks, "{stack}");
+    assert_eq!(stack.end, "unsupported_rule", "{stack}");
+    // What Python does is told by itself, not by the walk.
+    let frames = stack.frames.iter().filter(|frame| frame.found_by != "python");
+    let names: Vec<_> = frames.map(|frame| frame.name()).collect();
+    // Go 1.27 has one function more between the change and C.
+    assert!((6..=7).contains(&names.len()), "{stack}");
+    if is_stripped {
+        return;
     }
-    assert_eq!(stack.allocated.blocks, 50 * 20, "{stack}");
-    // Threads that the runtime starts meanwhile.
+    assert_eq!(names[..4], ["in_c", "leak", "leak", "leak"], "{stack}");
+    // Others are of threads that the runtime starts meanwhile, and Python's own.
     for stack in &report.stacks {
-        let last = stack.frames.last().map_or("", |frame| frame.name());
+        let native = |frame: &&Frame| frame.found_by != "python";
+        let last = stack.frames.iter().rfind(native).map_or("", |frame| frame.name());
         assert!(
             stack.end == "complete" || last.starts_with("runtime.asmcgocall"),
             "{stack}"
