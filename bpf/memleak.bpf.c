@@ -205,7 +205,6 @@ int loader_hook(struct pt_regs *ctx)
 	return 0;
 }
 
-
 /* Attached to the function by which the program that memleak has started ends: stops it, for a verdict on what it has not freed. */
 SEC("uprobe")
 int exit_hook(struct pt_regs *ctx)

@@ -126,7 +126,7 @@ static __noinline struct thread *take_up_call(struct thread *thread, struct pt_r
 		return NULL;
 	kept = bpf_map_lookup_elem(&moving_calls, &key);
 	if (!kept) {
-		/* One that is not kept any more has ended. */
+		/* The thread remembers a call that has ended elsewhere. */
 		if (thread->call.moves)
 			thread->call.return_slot = 0;
 		return thread;

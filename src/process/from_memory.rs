@@ -1,4 +1,4 @@
-//! An ELF file as far as a process has it in its memory: for files that nobody but that process's user may open.
+//! Reads an ELF file from the memory of a process that has loaded it: for files that only the user of that process may open.
 //!
 //! A FUSE mount without `allow_root` or `allow_other` denies its files to root, too; an AppImage mounts itself so. What is
 //! loaded is what unwinding needs: headers, `.eh_frame`, the dynamic segment and its symbols. Sections and what is not

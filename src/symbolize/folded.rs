@@ -1,5 +1,5 @@
-//! Functions that have one code, as a linker (`--icf`) or a compiler found that theirs is the same: nobody can tell which of them a
-//! frame is in. Pure.
+//! Functions that share their code, because a linker (`--icf`) or a compiler found it to be the same: nobody can tell which of them
+//! a frame is in. Pure.
 //!
 //! Several names of one function are far more frequent, and no table of symbols says which is which. C's names are taken for
 //! those: libraries give each function two or three (`write`, `__write`, `__GI_write`). A mangled name says what function it is. So

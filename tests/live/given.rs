@@ -5,7 +5,7 @@ use crate::common::attach_paths::attach_paths;
 use crate::common::program::{compile, directory};
 use crate::common::report::{Amount, Stack};
 
-/// Functions that nobody knows, described by the user, in the one object that is to be looked at.
+/// Functions that the user describes are traced beside the known ones, and alone where only their object is looked at.
 #[test]
 fn functions_that_are_given() {
     let path = compile(&directory("allocators-given"), "allocators/pool.c", &RELEASE);

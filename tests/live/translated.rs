@@ -114,7 +114,7 @@ fn started_under_valgrind() {
     );
 }
 
-/// One that becomes such a program later ends the trace, which says why; the program has no probe any more, and goes on to its end.
+/// A traced program that executes valgrind loses its probes and goes on to its end; the trace ends, and says why.
 #[test]
 fn executes_valgrind() {
     let _alone = alone();

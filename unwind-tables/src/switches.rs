@@ -139,7 +139,7 @@ fn calls(view: &ElfView<'_>, code: &[Range<Svma>]) -> Vec<Range<Svma>> {
     found
 }
 
-/// Marks merged ranges as unsupported in `rows`, which ascend. Where nobody called, that stays true on any stack.
+/// Marks merged ranges as unsupported in `rows`, which ascend. Rows that end the stack stay: they are right on any stack.
 pub(crate) fn mark(rows: &mut Vec<Row<PackedRule>>, switched: &[Range<Svma>]) {
     if switched.is_empty() {
         return;
@@ -195,7 +195,7 @@ mod tests {
             .map_or(PackedRule::GAP, |last| rows[last].rule)
     }
 
-    /// Marked rows ascend, and have unchanged rules except in marked ranges, and there too if nobody called.
+    /// Marked rows ascend. Rules change in marked ranges only, and not those that end the stack.
     #[test]
     fn marks_change_rules_only_in_ranges() {
         let rows = [
