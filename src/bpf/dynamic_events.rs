@@ -17,6 +17,7 @@ use libbpf_sys::perf_event_attr;
 use unwind_tables::addr::FileOffset;
 
 use super::perf_event::{self, Scope};
+use crate::process::stat::Stat;
 
 /// Where tracefs is mounted.
 const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
@@ -162,12 +163,8 @@ fn names_in(group: &Path) -> Vec<String> {
 
 /// Time at which a process began, in the kernel's unit; `None` if there is no such process.
 fn start_time(pid: u32) -> Option<u64> {
-    /// Its place among the fields behind the name, which is in brackets and may have any bytes: proc_pid_stat(5).
-    const START_TIME: usize = 19;
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    let text = String::from_utf8_lossy(&stat).into_owned();
-    let (_, fields) = text.rsplit_once(')')?;
-    fields.split_ascii_whitespace().nth(START_TIME)?.parse().ok()
+    Some(Stat::parse(&stat)?.start_time)
 }
 
 /// Has all threads of some processes carry an event, which what they start from then on inherits.
