@@ -12,6 +12,8 @@ pub struct Memleak {
     messages: Lines,
     /// Messages up to the one that says that all is attached.
     seen_messages: Vec<String>,
+    /// Whether `child` stays as memleak's parent, as one must that starts it in another pid namespace.
+    is_parent: bool,
 }
 
 /// Starts it without input. Returns the lines of its reports, and of its messages.
@@ -51,7 +53,9 @@ impl Memleak {
         let host_pid = host_pid.to_string();
         command.args(["--target", &host_pid, "--pid", "--mount"]);
         command.arg(env!("CARGO_BIN_EXE_memleak"));
-        Self::attach_reporting_by(command, pid, flags, &[NO_INTERVAL])
+        let mut memleak = Self::attach_reporting_by(command, pid, flags, &[NO_INTERVAL]);
+        memleak.is_parent = true;
+        memleak
     }
 
     /// Attaches as [`Memleak::attach`] does, by a command that becomes memleak.
@@ -114,6 +118,7 @@ impl Memleak {
             reports,
             messages,
             seen_messages: Vec::new(),
+            is_parent: false,
         };
         memleak.await_attached();
         memleak
@@ -188,7 +193,7 @@ impl Memleak {
     /// Asks for an end and returns the last report as text, for flags with a `--format`.
     #[track_caller]
     pub fn finish_text(self) -> String {
-        signal(self.child.id(), "INT");
+        self.interrupt();
         self.wait_for_text()
     }
 
@@ -232,14 +237,18 @@ impl Memleak {
     /// Asks for an end and returns the last report.
     #[track_caller]
     pub fn finish(self) -> Report {
-        // Into another pid namespace it is started by a process that stays.
-        signal(child_of(self.child.id()).unwrap_or(self.child.id()), "INT");
+        self.interrupt();
         self.last_report()
     }
 
     /// Asks for an end and does not wait for it.
     pub fn interrupt(&self) {
-        signal(self.child.id(), "INT");
+        // Not by whether `child` has a child: memleak adds and removes probes in children of its own.
+        let pid = match self.is_parent {
+            true => child_of(self.child.id()).expect("it has started memleak"),
+            false => self.child.id(),
+        };
+        signal(pid, "INT");
     }
 
     /// Asks for an end and returns all reports in their order, the last of which was asked for.
