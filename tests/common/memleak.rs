@@ -12,7 +12,7 @@ pub struct Memleak {
     messages: Lines,
     /// Messages up to the one that says that all is attached.
     seen_messages: Vec<String>,
-    /// Whether `child` stays as memleak's parent, as one must that starts it in another pid namespace.
+    /// Whether the child is memleak's parent, which starts it in another pid namespace and stays.
     is_parent: bool,
 }
 
@@ -243,7 +243,7 @@ impl Memleak {
 
     /// Asks for an end and does not wait for it.
     pub fn interrupt(&self) {
-        // Not by whether `child` has a child: memleak adds and removes probes in children of its own.
+        // Not by whether it has a child: memleak adds and removes probes in children of its own.
         let pid = match self.is_parent {
             true => child_of(self.child.id()).expect("it has started memleak"),
             false => self.child.id(),
