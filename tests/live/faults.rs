@@ -209,7 +209,7 @@ fn children_have_their_own() {
     }
 }
 
-/// A heap of which no allocator function is known.
+/// A heap of which no allocator function is known. Stacks of goroutines end where Go's runtime says that nobody called.
 #[test]
 fn heap_of_go() {
     if lacks(Feature::Tracefs) {
@@ -236,4 +236,22 @@ fn heap_of_go() {
         growth.bytes,
         growth.report
     );
+    let stacks = growth.report.through("main.grow");
+    // Functions without a name are numbered, those of `rendezvous` too in some versions of Go.
+    let is_goroutine = |name: &str| name.starts_with("main.main.func");
+    let whole = stacks.iter().filter(|stack| stack.end == "complete");
+    let (mut in_whole, mut in_goroutine) = (0, 0);
+    for stack in whole {
+        let names: Vec<_> = stack.frames.iter().map(|frame| frame.name()).collect();
+        let [.., first, outermost] = names[..] else {
+            panic!("{stack}")
+        };
+        assert!(outermost.starts_with("runtime.goexit"), "{stack}");
+        assert!(first == "runtime.main" || is_goroutine(first), "{stack}");
+        in_whole += stack.outstanding.bytes;
+        in_goroutine += u64::from(is_goroutine(first)) * stack.outstanding.bytes;
+    }
+    // The rest is of the runtime's work on another stack, and of garbage collections.
+    assert!(in_whole * 100 >= at_its_stack * 99, "{}", growth.report);
+    assert!(in_goroutine * 10 >= at_its_stack * 4, "{}", growth.report);
 }

@@ -36,7 +36,7 @@ pub fn build(view: &ElfView<'_>) -> Result<(UnwindTable, Coverage), TableError> 
     let mut programs = Programs::new(view.architecture());
     let (sections, mut rows) = rows(view, &mut programs, trampoline::rule)?;
     let code = ranges::merge(view.code_ranges());
-    switches::mark(&mut rows, &switches::find(view, &code));
+    switches::find(view, &code).mark(&mut rows);
     check_span(&rows, view)?;
     let [eh_frame, debug_frame] = &sections;
     let table = UnwindTable::from_packed(rows, programs);

@@ -1,9 +1,9 @@
 //! Go's own table of functions (`pclntab`), which its runtime walks stacks by. Stripping leaves it.
 //!
-//! Only one thing is read of it: which functions write the stack pointer otherwise than by steps of a known size. The
-//! assembler notes that of each (`SPWRITE`), and the runtime ends its own walks there. Format: `pcHeader` and `functab` in
-//! Go's `runtime/symtab.go`, `_func` in `runtime/runtime2.go`; those of Go 1.18 and 1.20, which 1.27 still has. Older tables
-//! do not have the note, or have absolute addresses.
+//! Two things are read of it: which functions write the stack pointer otherwise than by steps of a known size (`SPWRITE`),
+//! and which ones the runtime takes for the first of a stack (`TOPFRAME`). It ends its own walks at both. Format: `pcHeader`
+//! and `functab` in Go's `runtime/symtab.go`, `_func` in `runtime/runtime2.go`; those of Go 1.18 and 1.20, which 1.27 still
+//! has. Older tables do not have these flags, or have absolute addresses.
 
 use std::ops::Range;
 
@@ -23,6 +23,9 @@ const MODULE_SECTION: &[u8] = b".go.module";
 /// Offset of the text's start in the module's description (`moduledata.text`), and in the table's header before.
 const TEXT_IN_MODULE: u64 = 176;
 const TEXT_IN_HEADER: u64 = 24;
+/// Offset in the header of where the names of functions are, and in a function's record of where its name is among them.
+const NAMES_IN_HEADER: u64 = 32;
+const NAME_IN_RECORD: u64 = 4;
 /// Places that look like a table's header and are looked at; there is one.
 const MAX_CANDIDATES: usize = 4;
 /// Bytes of a shared section that are searched for the table, which lies behind descriptions of types; a file with a hole in it
@@ -30,15 +33,33 @@ const MAX_CANDIDATES: usize = 4;
 const MAX_SEARCHED_BYTES: usize = 64 << 20;
 /// MAX functions of a table. The largest programs have some hundred thousand.
 const MAX_FUNCTIONS: u64 = 1 << 20;
+/// `funcFlag_TOPFRAME`.
+const IS_TOP_FRAME: u8 = 1;
 /// `funcFlag_SPWRITE`.
 const WRITES_SP: u8 = 2;
+/// The function to which the first one of each goroutine returns. Nobody called it: the runtime puts its address there.
+const GOEXIT: &[u8] = b"runtime.goexit";
+/// The function that begins the process; a program with C in it has C's `main` and `_start` before it.
+const RT0_GO: &[u8] = b"runtime.rt0_go";
+/// The function that C calls Go by: it is in each program with C.
+const CROSSCALL2: &[u8] = b"crosscall2";
 
 /// Layouts of a function's record: the magic number, and where the flags are.
 const LAYOUTS: [(u32, u64); 2] = [(0xffff_fff0, 37), (0xffff_fff1, 41)];
 
-/// Returns the functions that write the stack pointer, ascending and not overlapping. `None` if there is no table that can be read.
-pub(crate) fn sp_writers(view: &ElfView<'_>) -> Option<Vec<Range<Svma>>> {
-    candidates(view).find_map(|table| table.sp_writers(view))
+/// Functions at which the runtime ends its walks: ascending and not overlapping.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ends {
+    /// Those that write the stack pointer.
+    pub(crate) sp_writers: Vec<Range<Svma>>,
+    /// Those that nobody called. The runtime takes two more for that, of which it is not true: `sigtramp` runs above the code
+    /// that a signal interrupted, and `mstart` is called by C's first function of a thread, or by `clone`.
+    pub(crate) outermost: Vec<Range<Svma>>,
+}
+
+/// Reads the table of a file. `None` if there is no table that can be read.
+pub(crate) fn ends(view: &ElfView<'_>) -> Option<Ends> {
+    candidates(view).find_map(|table| table.ends(view))
 }
 
 /// A table, from its header to the end of its section.
@@ -94,29 +115,49 @@ fn table<'a>(view: &ElfView<'a>, section: &Range<FileOffset>, at: u64, flags_at:
 }
 
 impl Table<'_> {
-    /// As [`sp_writers`]; `None` also if starts do not ascend, or functions lie outside the code.
-    fn sp_writers(&self, view: &ElfView<'_>) -> Option<Vec<Range<Svma>>> {
+    /// As [`ends`]; `None` also if starts do not ascend, or functions lie outside the code.
+    fn ends(&self, view: &ElfView<'_>) -> Option<Ends> {
         let functions = self.bytes.u64(8)?;
-        let table_at = self.bytes.u64(64)?;
-        let table = self.bytes.at(table_at, self.bytes.len().checked_sub(table_at)?)?;
+        let table = self.behind(self.bytes.u64(64)?)?;
         if functions == 0 || functions > MAX_FUNCTIONS {
             return None;
         }
         let text = self.text(view, table.u32(8 * functions)?)?;
-        let mut found = Vec::new();
+        let names = self.bytes.u64(NAMES_IN_HEADER).and_then(|at| self.behind(at));
+        let names = names.unwrap_or(Bytes(&[]));
+        let (mut ends, mut first, mut has_c) = (Ends::default(), None, false);
         for function in 0..functions {
             let [start, record, end] = [0, 4, 8].map(|field| table.u32(8 * function + field));
-            let (start, end) = (start?, end?);
+            let (start, record, end) = (start?, u64::from(record?), end?);
             if start > end {
                 return None;
             }
-            let flags = table.u8(u64::from(record?) + self.flags_at)?;
+            let at = |offset| text.wrapping_add(u64::from(offset));
+            let range = at(start)..at(end);
+            let flags = table.u8(record + self.flags_at)?;
+            let has_name = |name| {
+                table
+                    .u32(record + NAME_IN_RECORD)
+                    .is_some_and(|at| is_at(names, at, name))
+            };
+            has_c = has_c || has_name(CROSSCALL2);
             if flags & WRITES_SP != 0 {
-                let at = |offset| text.wrapping_add(u64::from(offset));
-                found.push(at(start)..at(end));
+                ends.sp_writers.push(range.clone());
+            }
+            if flags & IS_TOP_FRAME != 0 && has_name(GOEXIT) {
+                ends.outermost.push(range);
+            } else if flags & IS_TOP_FRAME != 0 && has_name(RT0_GO) {
+                first = Some(range);
             }
         }
-        Some(found)
+        ends.outermost.extend(first.filter(|_| !has_c));
+        ends.outermost.sort_by_key(|range| range.start);
+        Some(ends)
+    }
+
+    /// The part of the table from an offset on.
+    fn behind(&self, offset: u64) -> Option<Bytes<'_>> {
+        self.bytes.at(offset, self.bytes.len().checked_sub(offset)?)
     }
 
     /// Where the code starts that the table counts from, and which has `length` bytes in one executable segment.
@@ -137,4 +178,11 @@ impl Table<'_> {
         });
         texts.next()
     }
+}
+
+/// Returns whether a name is what is at an offset, to its end.
+fn is_at(names: Bytes<'_>, offset: u32, name: &[u8]) -> bool {
+    let length = name.len() as u64;
+    let found = names.at(offset.into(), length + 1);
+    found.is_some_and(|found| found.0.strip_prefix(name) == Some(&[0]))
 }

@@ -1,10 +1,13 @@
-//! Code on another stack that the CFI does not describe: in Go's runtime.
+//! Code of Go's runtime at which walks end, whatever its CFI says: it is on another stack, or nobody called it.
 //!
 //! Go calls C on another stack, by the function `asmcgocall` of its runtime, whose CFI describes the stack that it left.
 //! Applied during the call, it would read data of earlier calls on the other stack. Others do the same (`systemstack`,
 //! `mcall`, `cgocallback`, `nanotime1`). Go's table of functions says which (`go_table`). In those, what comes behind the
 //! first instruction that moves the stack pointer elsewhere is marked, to the function's end: it may be on the other stack.
 //! Without such a table, calls are known by the instructions that restore the stack.
+//!
+//! A goroutine's first function returns to `goexit`, above which the CFI leads to what happens to be there. The table says
+//! of it that it is the first one of its stack.
 
 use std::ops::Range;
 
@@ -54,15 +57,28 @@ const AARCH64: [&[u8]; 2] = [
     ],
 ];
 
-/// Returns the addresses at which the CFI may describe another stack than the one in use: merged ranges.
-pub(crate) fn find(view: &ElfView<'_>, code: &[Range<Svma>]) -> Vec<Range<Svma>> {
+/// Addresses at which the CFI does not apply: merged ranges.
+#[derive(Debug, Default)]
+pub(crate) struct Ends {
+    /// Code that may be on another stack than the one that the CFI describes.
+    switched: Vec<Range<Svma>>,
+    /// Code that nobody called.
+    outermost: Vec<Range<Svma>>,
+}
+
+/// Finds them in the code of an object, which has none if it is not Go's.
+pub(crate) fn find(view: &ElfView<'_>, code: &[Range<Svma>]) -> Ends {
     if !GO.iter().any(|name| view.has_section(name)) {
-        return Vec::new();
+        return Ends::default();
     }
-    ranges::merge(match go_table::sp_writers(view) {
-        Some(functions) => behind_switches(view, functions),
-        None => calls(view, code),
-    })
+    let (switched, outermost) = match go_table::ends(view) {
+        Some(ends) => (behind_switches(view, ends.sp_writers), ends.outermost),
+        None => (calls(view, code), Vec::new()),
+    };
+    Ends {
+        switched: ranges::merge(switched),
+        outermost: ranges::merge(outermost),
+    }
 }
 
 /// The parts of functions behind the first instruction that moves the stack pointer; all of one in which none is known.
@@ -139,19 +155,27 @@ fn calls(view: &ElfView<'_>, code: &[Range<Svma>]) -> Vec<Range<Svma>> {
     found
 }
 
-/// Marks merged ranges as unsupported in `rows`, which ascend. Rows that end the stack stay: they are right on any stack.
-pub(crate) fn mark(rows: &mut Vec<Row<PackedRule>>, switched: &[Range<Svma>]) {
-    if switched.is_empty() {
+impl Ends {
+    /// Marks them in `rows`, which ascend. Rows that end the stack stay: they are right on any stack.
+    pub(crate) fn mark(&self, rows: &mut Vec<Row<PackedRule>>) {
+        mark(rows, &self.switched, PackedRule::unsupported(Reason::StackSwitch));
+        mark(rows, &self.outermost, PackedRule::END_OF_STACK);
+    }
+}
+
+/// Gives merged ranges a rule in `rows`, which ascend, except where they end the stack.
+fn mark(rows: &mut Vec<Row<PackedRule>>, places: &[Range<Svma>], mark: PackedRule) {
+    if places.is_empty() {
         return;
     }
     let marked_rule = |rule| match rule {
         PackedRule::END_OF_STACK => rule,
-        _ => PackedRule::unsupported(Reason::StackSwitch),
+        _ => mark,
     };
-    let mut marked = Vec::with_capacity(rows.len() + 2 * switched.len());
+    let mut marked = Vec::with_capacity(rows.len() + 2 * places.len());
     let mut rest = rows.iter().copied().peekable();
     let mut rule = PackedRule::GAP;
-    for Range { start, end } in switched.iter().cloned() {
+    for Range { start, end } in places.iter().cloned() {
         while let Some(row) = rest.next_if(|row| row.start < start) {
             rule = row.rule;
             marked.push(row);
@@ -195,7 +219,7 @@ mod tests {
             .map_or(PackedRule::GAP, |last| rows[last].rule)
     }
 
-    /// Marked rows ascend. Rules change in marked ranges only, and not those that end the stack.
+    /// Marked rows ascend. Rules change in marked ranges only, and not those that end the stack; to the rule of the mark.
     #[test]
     fn marks_change_rules_only_in_ranges() {
         let rows = [
@@ -214,19 +238,25 @@ mod tests {
             &[(35, 38)],
             &[],
         ] {
-            let mut marked = rows.to_vec();
             let ranges = switched
                 .iter()
                 .map(|&(start, end)| Svma::new(start)..Svma::new(end));
-            mark(&mut marked, &ranges.collect::<Vec<_>>());
-            assert!(marked.windows(2).all(|pair| pair[0].start < pair[1].start));
-            for address in 0..40 {
-                let is_in = |&(start, end): &(u64, u64)| (start..end).contains(&address);
-                let expected = match rule_at(&rows, address) {
-                    rule if rule == PackedRule::END_OF_STACK || !switched.iter().any(is_in) => rule,
-                    _ => PackedRule::unsupported(Reason::StackSwitch),
-                };
-                assert_eq!(rule_at(&marked, address), expected, "{address} of {switched:?}");
+            let ranges: Vec<_> = ranges.collect();
+            for given in [
+                PackedRule::unsupported(Reason::StackSwitch),
+                PackedRule::END_OF_STACK,
+            ] {
+                let mut marked = rows.to_vec();
+                mark(&mut marked, &ranges, given);
+                assert!(marked.windows(2).all(|pair| pair[0].start < pair[1].start));
+                for address in 0..40 {
+                    let is_in = |&(start, end): &(u64, u64)| (start..end).contains(&address);
+                    let expected = match rule_at(&rows, address) {
+                        rule if rule == PackedRule::END_OF_STACK || !switched.iter().any(is_in) => rule,
+                        _ => given,
+                    };
+                    assert_eq!(rule_at(&marked, address), expected, "{address} of {switched:?}");
+                }
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Claim: the functions for which Go's runtime leaves a stack are known in what Go's own linker makes, by Go's table of functions:
-//! for both architectures, position-independent, stripped.
+//! Claim: the functions for which Go's runtime leaves a stack, and those that nobody called, are known in what Go's own linker
+//! makes, by Go's table of functions: for both architectures, position-independent, stripped.
 
 mod common;
 
@@ -11,6 +11,7 @@ use unwind_tables::addr::Svma;
 use unwind_tables::compile;
 use unwind_tables::image::Image;
 use unwind_tables::rule::{Reason, UnwindRule};
+use unwind_tables::verify::verify;
 
 const SWITCH: UnwindRule = UnwindRule::Unsupported(Reason::StackSwitch);
 /// Functions that leave the stack somewhere, to go on elsewhere.
@@ -20,6 +21,10 @@ const SWITCHING: [&str; 4] = [
     "runtime.mcall",
     "runtime.morestack.abi0",
 ];
+/// Functions that nobody called.
+const OUTERMOST: [&str; 2] = ["runtime.goexit.abi0", "runtime.rt0_go.abi0"];
+/// Functions that the runtime takes for that as well, which are called.
+const CALLED: [&str; 2] = ["runtime.mstart.abi0", "runtime.sigtramp.abi0"];
 /// Functions that do not.
 const OTHERS: [&str; 3] = ["runtime.mallocgc", "runtime.schedule", "main.main"];
 
@@ -54,16 +59,20 @@ fn check(architecture: &str) {
         .each_ref()
         .map(|elf| compile(elf).expect("an ELF file").image.expect("rows"));
     let file = object::File::parse(&*programs[0]).expect("an ELF file");
-    let marked = |name: &str| {
+    let symbol_of = |name: &str| {
         let symbol = file.symbols().find(|symbol| symbol.name() == Ok(name));
-        let symbol = symbol.unwrap_or_else(|| panic!("no symbol {name}"));
+        symbol.unwrap_or_else(|| panic!("no symbol {name}"))
+    };
+    let marked_with = |wanted: UnwindRule, name: &str| {
+        let symbol = symbol_of(name);
         let is_marked = images.each_ref().map(|image| {
             let rules = (0..symbol.size()).map(|offset| image.rule_at(Svma::new(symbol.address() + offset)));
-            rules.map(|rule| rule == SWITCH).collect::<Vec<_>>()
+            rules.map(|rule| rule == wanted).collect::<Vec<_>>()
         });
         assert_eq!(is_marked[0], is_marked[1], "{name}, as it is and stripped");
         is_marked[0].clone()
     };
+    let marked = |name: &str| marked_with(SWITCH, name);
     for name in SWITCHING {
         let is_marked = marked(name);
         let before = is_marked.iter().take_while(|is_marked| !**is_marked).count();
@@ -79,14 +88,29 @@ fn check(architecture: &str) {
     for name in OTHERS {
         assert!(!marked(name).contains(&true), "{name}");
     }
+    for name in OUTERMOST {
+        let is_end = marked_with(UnwindRule::EndOfStack, name);
+        assert!(is_end.iter().all(|is_end| *is_end), "{name}: {is_end:?}");
+    }
+    // Without CFI, which says it of these as well in newer versions of Go.
+    let [_, stripped] = &images;
+    for name in CALLED {
+        let start = Svma::new(symbol_of(name).address());
+        assert_eq!(stripped.rule_at(start), UnwindRule::Gap, "{name}");
+    }
+    for elf in &programs {
+        let image = compile(elf).expect("an ELF file").image;
+        let verified = verify(elf, image.as_ref()).expect("an ELF file");
+        assert_eq!(verified.wrong, 0, "{verified:?}");
+    }
 }
 
 #[test]
-fn switches_of_x86_64() {
+fn ends_in_x86_64() {
     check("amd64");
 }
 
 #[test]
-fn switches_of_aarch64() {
+fn ends_in_aarch64() {
     check("arm64");
 }

@@ -1,5 +1,6 @@
 //! Claim: code that runs when Go's runtime has left the stack is known, in Go's programs, by Go's table of functions, else a call
-//! by its code; and nothing else is taken for it. What Go's own linker makes is in `go.rs`.
+//! by its code; so is code that nobody called, by the table; and nothing else is taken for it. What Go's own linker makes is in
+//! `go.rs`.
 
 mod common;
 
@@ -108,21 +109,29 @@ const FUNCTIONS: &str = "
 /// Go's table of [`FUNCTIONS`] in a section: its format's magic number, what it says of the text's start, and where records
 /// have their flags.
 fn table(section: &str, magic: u32, text: &str, flags_at: u32) -> String {
-    let record = |flags: u8| format!(".skip {flags_at}\n.byte {flags}, 0, 0\n.balign 4\n");
+    let record = |flags: u8, name: &str| {
+        let between = flags_at - 8;
+        format!(".long 0, {name} - names\n.skip {between}\n.byte {flags}, 0, 0\n.balign 4\n")
+    };
     format!(
         ".section {section}, \"aw\", @progbits
         .quad 0x1234
         .balign 32
         header: .long {magic}
         .byte 0, 0, 1, 8
-        .quad 3, 1, {text}, 0, 0, 0, 0, table - header
+        .quad 3, 1, {text}, names - header, 0, 0, 0, table - header
+        names: .byte 0
+        name1: .asciz \"main.ordinary\"
+        name2: .asciz \"main.switching\"
+        name3: .asciz \"main.entry\"
+        .balign 4
         table:
         .long ordinary - text, first - table, switching - text, second - table
         .long entry - text, third - table, end - text
         first: {}second: {}third: {}",
-        record(4),
-        record(6),
-        record(7)
+        record(4, "name1"),
+        record(6, "name2"),
+        record(7, "name3")
     )
 }
 
@@ -172,6 +181,40 @@ fn switches_are_found_by_the_table() {
         marked(&table, &["-Wl,--unique=.data.rel.ro.gopclntab"]),
         from_switch
     );
+}
+
+/// A function that Go takes for the first of a stack is that if nobody calls it, whatever its CFI says: what goroutines return to,
+/// and the program's first function where it is not C's.
+#[test]
+fn first_functions_are_known_by_the_table() {
+    for (magic, flags_at) in [(0xffff_fff0, 37), (0xffff_fff1, 41)] {
+        let table = table(".data.rel.ro", magic, "text", flags_at);
+        for (flags, name, other, is_first) in [
+            (5, "runtime.goexit", "crosscall2", true),
+            (4, "runtime.goexit", "main.main", false),
+            (5, "runtime.goexit1", "main.main", false),
+            (5, "runtime.goexi", "main.main", false),
+            (5, "runtime.mstart", "main.main", false),
+            (5, "runtime.sigtramp", "main.main", false),
+            (5, "runtime.rt0_go", "main.main", true),
+            (5, "runtime.rt0_go", "crosscall2", false),
+        ] {
+            let table = table.replacen(".byte 4, 0, 0", &format!(".byte {flags}, 0, 0"), 1);
+            let table = table
+                .replacen("main.ordinary", name, 1)
+                .replacen("main.entry", other, 1);
+            let source = [FUNCTIONS, &table].concat();
+            let elf = cc("table.s", &source, &["-shared", "-nostdlib"]);
+            let image: Image = compile(&elf).expect("an ELF file").image.expect("CFI");
+            let file = object::File::parse(&*elf).expect("an ELF file");
+            let symbol = file.symbols().find(|symbol| symbol.name() == Ok("ordinary"));
+            let start = Svma::new(symbol.expect("a function").address());
+            for offset in 0..5 {
+                let is_end = image.rule_at(start.wrapping_add(offset)) == UnwindRule::EndOfStack;
+                assert_eq!(is_end, is_first, "{name} with {other}, byte {offset}");
+            }
+        }
+    }
 }
 
 /// A table that cannot be true is none: of the text's start, or starts that do not ascend.

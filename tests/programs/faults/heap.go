@@ -1,4 +1,4 @@
-// Grows Go's heap, by an allocator of its own, from one function, and lets garbage go besides.
+// Grows Go's heap, by an allocator of its own, from one function in two goroutines, and lets garbage go besides.
 package main
 
 import (
@@ -27,7 +27,13 @@ func main() {
 		input.ReadString('\n')
 	}
 	rendezvous("ready")
-	grow(128 << 20)
+	grow(64 << 20)
+	grown := make(chan bool)
+	go func() {
+		grow(64 << 20)
+		grown <- true
+	}()
+	<-grown
 	rendezvous("done")
 	fmt.Println(len(kept))
 }

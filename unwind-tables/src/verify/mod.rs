@@ -15,10 +15,11 @@ use std::ops::Range;
 use gimli::{BaseAddresses, DebugFrame, EhFrame, EndianSlice, LittleEndian};
 use gimli::{UnwindContext, UnwindSection};
 
-use crate::addr::Svma;
+use crate::addr::{self, Svma};
 use crate::architecture::Architecture;
 use crate::elf::{CfiSection, ElfView, Segment};
 use crate::error::TableError;
+use crate::go_table;
 use crate::image::Image;
 use crate::mapping::Mapping;
 use crate::ranges;
@@ -136,6 +137,7 @@ pub fn verify(elf: &[u8], image: Option<&Image>) -> Result<Verified, TableError>
     let mut comparison = Comparison {
         image,
         architecture,
+        outermost: go_table::ends(&view).map_or_else(Vec::new, |ends| ends.outermost),
         found: Verified::default(),
     };
     if let Some(section) = view.eh_frame() {
@@ -181,6 +183,8 @@ fn length_at(section: &[u8], offset: usize) -> u64 {
 struct Comparison<'a> {
     image: Option<&'a Image>,
     architecture: Architecture,
+    /// Functions of Go that nobody called, whatever their CFI says: taken as `build` finds them.
+    outermost: Vec<Range<Svma>>,
     found: Verified,
 }
 
@@ -372,7 +376,7 @@ impl Comparison<'_> {
             }
             if let UnwindRule::Unsupported(reason) = rule {
                 self.count_unsupported(reason, at);
-            } else {
+            } else if rule != UnwindRule::EndOfStack || !self.is_outermost(at) {
                 self.compare_address(evaluator, row, rule, at);
             }
             evaluated = Some(rule);
@@ -395,7 +399,8 @@ impl Comparison<'_> {
         }
     }
 
-    /// Checks that the image has gaps where no function is, except signal trampolines.
+    /// Checks that the image has gaps where no function is, except signal trampolines and what is known of Go's functions
+    /// by its own table.
     fn compare_gaps(&mut self, code: &[Range<Svma>]) {
         if self.found.malformed > 0 {
             return;
@@ -406,7 +411,8 @@ impl Comparison<'_> {
             for at in gap_probes(&gap, code) {
                 let rule = self.rule_at(at);
                 match rule {
-                    UnwindRule::Gap => {}
+                    UnwindRule::Gap | UnwindRule::Unsupported(Reason::StackSwitch) => {}
+                    UnwindRule::EndOfStack if self.is_outermost(at) => {}
                     UnwindRule::Program(_) => self.found.trampolines += 1,
                     UnwindRule::Frame(_) | UnwindRule::EndOfStack | UnwindRule::Unsupported(_) => {
                         let found = self.outcome(rule, self.state(SEEDS[0], at));
@@ -415,6 +421,10 @@ impl Comparison<'_> {
                 }
             }
         }
+    }
+
+    fn is_outermost(&self, at: Svma) -> bool {
+        self.outermost.iter().any(|range| addr::contains(range, at))
     }
 
     fn state(&self, seed: u64, at: Svma) -> State {
