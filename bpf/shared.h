@@ -211,10 +211,12 @@ struct process {
 enum reload_request {
 	/* A walk has requested a reload of the mappings, or saves. */
 	RELOAD_REQUESTED = 1,
-	/* The last one requested has found nothing new. */
+	/* The last reload requested has found nothing new. */
 	RELOAD_IN_VAIN = 2,
 	/* A JVM begins: what is to be known of its code will be there before it runs. Set and reset by user space. */
 	RELOAD_JVM_BEGINS = 4,
+	/* The saves requested last are not to be had. */
+	RELOAD_SAVES_IN_VAIN = 8,
 };
 
 /* How an instance began. */

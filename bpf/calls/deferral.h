@@ -46,19 +46,23 @@ static __always_inline bool may_be_code(u64 address)
 
 /*
  * Returns whether user space may know more than the kernel about the code where a walk has ended that lacks something. Not of an
- * object whose table waits for something else; nor, until something changes, after a walk has asked for what was not there. If that was before
- * code was mapped where this one has ended, it has changed.
+ * object whose table waits for something else; nor, until something changes, after a walk has asked for the same, mappings or saves, which
+ * were not there. If that was before code was mapped where this one has ended, it has changed.
  */
 static __always_inline bool may_be_finished(struct walk *walk, struct process *process)
 {
 	struct mapping *mapping;
+	u64 requested;
 
 	if (walk->end == END_ANONYMOUS_CODE || walk->list == NO_LIST || walk->list_state.changing)
 		return true;
 	mapping = find_mapping(walk->list, walk->pc - walk->pc_adjust);
 	if (mapping && mapping->kind == MAPPING_PENDING)
 		return false;
-	if (!(*(volatile u64 *)&process->reload_requested & RELOAD_IN_VAIN))
+	requested = *(volatile u64 *)&process->reload_requested;
+	if (walk->saves_wanted)
+		return !(requested & RELOAD_SAVES_IN_VAIN);
+	if (!(requested & RELOAD_IN_VAIN))
 		return true;
 	return walk->end == END_NO_MAPPING && may_be_code(walk->pc - walk->pc_adjust);
 }
@@ -280,8 +284,14 @@ __noinline u32 defer_walk(u32 key)
 	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &key);
 	u32 stand_in;
 
-	if (!scratch || !may_be_finished(&scratch->fast.walk, process_at(slot_of(scratch->wanted.owner))))
+	if (!scratch)
 		return NO_STACK;
+	if (!may_be_finished(&scratch->fast.walk, process_at(slot_of(scratch->wanted.owner)))) {
+		/* Saves that it lacks are known to be there, unlike a mapping at an address that may be garbage. */
+		if (scratch->fast.walk.saves_wanted)
+			count(COUNTER_LOST_DEFERRAL);
+		return NO_STACK;
+	}
 	if (bpf_map_pop_elem(&stand_ins, &stand_in)) {
 		count(COUNTER_LOST_DEFERRAL);
 		return NO_STACK;

@@ -161,15 +161,27 @@ impl Publisher {
         })
     }
 
-    /// Lets walks request a reload again, after one that found nothing new. `in_vain`: until something changes, walks that lack the
-    /// same are not worth finishing.
-    pub fn accept_requests(&self, slot: u32, in_vain: bool) {
+    /// Lets walks request a reload again, after one that found nothing new: until something changes, walks that lack the same are not
+    /// worth finishing.
+    pub fn answer_reload_in_vain(&self, slot: u32) {
+        let in_vain = u64::from(types::reload_request::RELOAD_IN_VAIN.0);
+        self.answer(slot, |state| state | in_vain);
+    }
+
+    /// Lets walks request saves again, after some were provided, or are not to be had: then walks that lack some are not worth finishing,
+    /// until something changes. What was said of reloads stays.
+    pub fn answer_saves(&self, slot: u32, provided: bool) {
+        let in_vain = u64::from(types::reload_request::RELOAD_SAVES_IN_VAIN.0);
+        self.answer(slot, |state| match provided {
+            true => state & !in_vain,
+            false => state | in_vain,
+        });
+    }
+
+    fn answer(&self, slot: u32, answered: impl Fn(u64) -> u64) {
+        let requested = u64::from(types::reload_request::RELOAD_REQUESTED.0);
         if let [_, _, _, _, reload_requested, ..] = self.process(slot) {
-            let answer = match in_vain {
-                true => u64::from(types::reload_request::RELOAD_IN_VAIN.0),
-                false => 0,
-            };
-            let answered = |state| Some(state & JVM_BEGINS | answer);
+            let answered = |state| Some(answered(state & !requested));
             _ = reload_requested.fetch_update(Ordering::SeqCst, Ordering::SeqCst, answered);
         }
     }

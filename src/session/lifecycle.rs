@@ -306,7 +306,7 @@ impl Live<'_> {
             self.provide_saves_of(module, None)?;
             has_saves = self.tables.has_saves(module, &self.kernel);
         }
-        self.kernel.publisher.accept_requests(slot, !has_saves);
+        self.kernel.publisher.answer_saves(slot, has_saves);
         Ok(())
     }
 
@@ -375,7 +375,7 @@ impl Live<'_> {
             if let Some(process) = self.processes.get_mut(&number) {
                 process.reloads.done(began, Instant::now(), changed);
                 if !changed {
-                    self.kernel.publisher.accept_requests(process.instance.slot, true);
+                    self.kernel.publisher.answer_reload_in_vain(process.instance.slot);
                 }
             }
         }

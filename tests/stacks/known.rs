@@ -495,11 +495,10 @@ fn walks_at_once() {
     );
 }
 
-/// A frame whose CFA is in `rbx`, which a library saved that has no such frame itself: where it saves registers is loaded when a walk first
-/// needs it, and that walk is finished in user space.
-#[test]
-fn register_saved_by_a_library() {
-    let directory = directory("known-aligned");
+/// Starts `aligned_caller.c`.
+#[track_caller]
+fn aligned_caller(test: &str) -> Program {
+    let directory = directory(test);
     let library = directory.join("libaligned.so");
     compile_as(
         &library,
@@ -509,8 +508,16 @@ fn register_saved_by_a_library() {
     let rpath = format!("-Wl,-rpath,{}", directory.display());
     let library = library.to_str().expect("UTF-8");
     let path = compile(&directory, "stacks/aligned_caller.c", &flags(&[&rpath, library]));
-    let mut program = Program::start(&path, &[]);
+    let program = Program::start(&path, &[]);
     program.expect("ready");
+    program
+}
+
+/// A frame whose CFA is in `rbx`, which a library saved that has no such frame itself: where it saves registers is loaded when a walk first
+/// needs it, and that walk is finished in user space.
+#[test]
+fn register_saved_by_a_library() {
+    let mut program = aligned_caller("known-aligned");
     let memleak = Memleak::attach_reporting(program.pid(), &[], &["0.2"]);
     let mut steps = 0;
     loop {
@@ -540,4 +547,42 @@ fn register_saved_by_a_library() {
     let rest: u64 = rest.iter().map(|stack| stack.allocated.blocks).sum();
     assert!(rest <= report.unwinding.not_finished, "{report}");
     assert_eq!(report.allocated().blocks, 2 * steps);
+}
+
+/// Such a walk is finished as well when others have asked in vain before, for mappings at addresses that are garbage.
+#[test]
+fn register_saved_by_a_library_after_requests_in_vain() {
+    let mut program = aligned_caller("known-aligned-astray");
+    let memleak = Memleak::attach_reporting(program.pid(), &[], &["0.2"]);
+    let (mut walks, mut finished) = (0, 0);
+    // Until such a walk is not sent any more.
+    let before = loop {
+        program.send_line("astray");
+        program.expect("ready");
+        walks += 1;
+        let astray = |report: &Report| -> u64 {
+            let stacks = report.through("astray");
+            stacks.iter().map(|stack| stack.allocated.blocks).sum()
+        };
+        let report = loop {
+            let report = memleak.report();
+            if astray(&report) == walks {
+                break report;
+            }
+        };
+        let known = std::mem::replace(&mut finished, report.unwinding.finished_in_user_space);
+        if known == finished {
+            break finished;
+        }
+        assert!(walks < 100, "{report}");
+    };
+    program.step("ready");
+    let report = memleak.finish();
+    let stacks = report.through("leak_in_library");
+    assert_eq!(stacks.len(), 2, "{report}");
+    for stack in stacks {
+        assert_eq!(stack.end, "complete", "{stack}");
+        stack.check(&from_main(&["leak_in_library", "by_rbx", "main"]));
+    }
+    assert!(report.unwinding.finished_in_user_space > before, "{report}");
 }

@@ -1,12 +1,14 @@
 /*
  * Calls a library through a hand-written frame whose CFA is in rbx, once per line of input. What saved rbx is the
- * library's frame, and the library has no such frame itself.
+ * library's frame, and the library has no such frame itself. For a line that is not empty, it allocates in a frame
+ * whose CFI leads to an address in no mapping.
  */
 #include <stdio.h>
 #include "../handshake.h"
 
 long leak_in_library(long a, long b);
 long by_rbx(long a, long b);
+void astray(void);
 
 __asm__(".text\n"
 	".globl by_rbx\n"
@@ -26,14 +28,38 @@ __asm__(".text\n"
 	"	.cfi_restore rbx\n"
 	"	ret\n"
 	".cfi_endproc\n"
-	".size by_rbx, . - by_rbx\n");
+	".size by_rbx, . - by_rbx\n"
+	".globl astray\n"
+	".type astray, @function\n"
+	"astray: .cfi_startproc\n"
+	"	push $0x1234\n"
+	"	mov $555, %edi\n"
+	"	call malloc@PLT\n"
+	"	pop %rdi\n"
+	"	ret\n"
+	".cfi_endproc\n"
+	".size astray, . - astray\n");
+
+static int next_is_empty(void)
+{
+	char byte;
+
+	if (read(STDIN_FILENO, &byte, 1) != 1)
+		_exit(0);
+	if (byte != '\n')
+		await_line();
+	return byte == '\n';
+}
 
 int main(void)
 {
 	volatile long sum = 0;
 
 	for (;;) {
-		rendezvous("ready");
-		sum += by_rbx(sum, 7);
+		say("ready");
+		if (next_is_empty())
+			sum += by_rbx(sum, 7);
+		else
+			astray();
 	}
 }
