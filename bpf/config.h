@@ -26,6 +26,9 @@ const volatile bool calls_move = false;
 const volatile bool events_are_shared = false;
 /* Stop a traced process that executes a program that translates code (process/translated.h). */
 const volatile bool stops_translated = false;
+/* How command names of such programs begin, as numbers, and which bytes of a name are compared with that. */
+const volatile u64 translator_names[TRANSLATORS] = {};
+const volatile u64 translator_masks[TRANSLATORS] = {};
 /* Trace page faults (--faults): mapping calls only tell what becomes of pages. */
 const volatile bool traces_faults = false;
 /* Note which memory blocks are freed from (--verdict), see process/freed.h: every block is recorded. */

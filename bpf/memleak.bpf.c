@@ -66,6 +66,7 @@ struct compared {
 	struct taken_range taken_range;
 	enum doubt doubt;
 	enum reload_request reload_request;
+	enum translator_shape translator_shape;
 	enum deferral deferral;
 	struct deferred_walk deferred_walk;
 	enum python_limits python_limits;

@@ -219,6 +219,11 @@ enum reload_request {
 	RELOAD_SAVES_IN_VAIN = 8,
 };
 
+/* Beginnings of names of programs that may translate code (`process::translator`). */
+enum translator_shape {
+	TRANSLATORS = 4,
+};
+
 /* How an instance began. */
 enum instance_origin {
 	ORIGIN_ATTACHED = 0,

@@ -14,13 +14,6 @@
 /* SIGSTOP, of x86-64 and AArch64 (the kernel's include/uapi/asm-generic/signal.h). */
 #define SIGNAL_STOP 19
 
-/* The first bytes of names of programs, as a little-endian number. */
-#define NAME_VALGRIND 0x646e6972676c6176
-#define NAME_DRRUN 0x6e75727264
-#define NAME_RR 0x7272
-#define NAME_QEMU 0x2d756d6571
-#define NAME_QEMU_MASK 0xffffffffff
-
 /* Returns whether the current program may be such a one: `process::translator` looks closer. */
 static __always_inline bool may_translate(void)
 {
@@ -29,7 +22,10 @@ static __always_inline bool may_translate(void)
 
 	bpf_get_current_comm(name.text, sizeof(name.text));
 	__builtin_memcpy(&first, name.text, sizeof(first));
-	return first == NAME_VALGRIND || first == NAME_DRRUN || first == NAME_RR || (first & NAME_QEMU_MASK) == NAME_QEMU;
+	for (u32 number = 0; number < TRANSLATORS; number++)
+		if ((first & translator_masks[number]) == translator_names[number])
+			return true;
+	return false;
 }
 
 /* Handles the exec of the current process, after its instance has begun. */

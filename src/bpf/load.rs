@@ -12,10 +12,11 @@ use thiserror::Error;
 use super::exceptions::Exceptions;
 use super::refused::{RefusedProgram, explained, release};
 use super::regions::{CallHooks, choose_region_programs};
-use super::skeleton::types::limits;
+use super::skeleton::types::{limits, translator_shape};
 use super::skeleton::{MemleakSkel, MemleakSkelBuilder, OpenMemleakSkel, types};
 use super::store::{set_array_size, set_store_knobs, store_maps};
 use crate::base::pages;
+use crate::process::translator;
 
 /// How stacks are walked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -442,6 +443,14 @@ fn choose_programs(object: &mut OpenMemleakSkel<'_>, settings: &Settings) {
     }
 }
 
+/// The beginning of a name as a number, as the kernel side reads it, and a mask of its bytes.
+fn first_bytes(name: &[u8]) -> (u64, u64) {
+    let (mut bytes, mut mask) = ([0; 8], [0; 8]);
+    bytes.iter_mut().zip(name).for_each(|(to, byte)| *to = *byte);
+    mask.iter_mut().zip(name).for_each(|(to, _)| *to = u8::MAX);
+    (u64::from_ne_bytes(bytes), u64::from_ne_bytes(mask))
+}
+
 /// Inode of this process's pid namespace; 0 for the initial one, in which the kernel needs no translation.
 pub(super) fn pid_namespace() -> u32 {
     /// `PROC_PID_INIT_INO` of the kernel's `include/linux/proc_ns.h`.
@@ -471,6 +480,10 @@ fn set_knobs(object: &mut OpenMemleakSkel<'_>, settings: &Settings, sizes: &Size
     knobs.page_shift = pages::bytes().trailing_zeros();
     knobs.calls_move = settings.calls_move;
     knobs.stops_translated = settings.stops_translated;
+    let translators: [_; translator_shape::TRANSLATORS.0 as usize] =
+        translator::COMMAND_NAMES.map(first_bytes);
+    knobs.translator_names = translators.map(|(name, _)| name);
+    knobs.translator_masks = translators.map(|(_, mask)| mask);
     knobs.events_are_shared = settings.shares_events;
     knobs.reads_python = sizes.python != PythonSizes::NONE;
     knobs.python_code_mask = sizes.python.codes - 1;

@@ -51,10 +51,14 @@ const OTHERS_OF_QEMU: [&str; 9] = [
     "system", "img", "nbd", "io", "ga", "pr", "storage", "bridge", "edid",
 ];
 
+/// How the command names begin of programs that may translate code, or start one: at most 8 bytes. A whole name ends in a zero.
+pub const COMMAND_NAMES: [&[u8]; 4] = [b"valgrind", b"qemu-", b"drrun\0", b"rr\0"];
+
 /// Returns whether a program with the command name `comm` may be one that translates code, or starts one: `bpf/process/translated.h` stops
 /// a traced process that executes it.
 pub fn may_translate(comm: &str) -> bool {
-    comm.starts_with("valgrind") || comm.starts_with("qemu-") || ["drrun", "rr"].contains(&comm)
+    let name = [comm.as_bytes(), b"\0"].concat();
+    COMMAND_NAMES.iter().any(|known| name.starts_with(known))
 }
 
 /// The program of a command, and the name of what it starts others under; `None` if it is none that does so.
@@ -139,6 +143,26 @@ pub fn running() -> Vec<Translated> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Names are compared by their beginnings, of which the kernel side reads 8 bytes, or as a whole.
+    #[test]
+    fn command_names_of_translators() {
+        assert!(COMMAND_NAMES.iter().all(|name| name.len() <= 8));
+        for (comm, expected) in [
+            ("valgrind", true),
+            ("valgrind.bin", true),
+            ("qemu-x86_64", true),
+            ("drrun", true),
+            ("rr", true),
+            ("rrd", false),
+            ("drrunner", false),
+            ("qemu", false),
+            ("valgrin", false),
+            ("", false),
+        ] {
+            assert_eq!(may_translate(comm), expected, "{comm}");
+        }
+    }
 
     /// Each is known by its executable or a library of its own; what only has such a name within another is not one.
     #[test]
