@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use libbpf_rs::MapHandle;
 use unwind_tables::addr::FileOffset;
 
-use super::attach_helper;
+use super::attach_helper::{self, as_libbpf_says};
 use super::dynamic_events::{self, DynamicEvents};
 use super::links::{Moment, Place, Request, make_links, requests, sharing_events};
 use super::load::AttachPath;
@@ -91,8 +91,7 @@ fn carry(events: &DynamicEvents, processes: &[u32]) -> io::Result<Vec<OwnedFd>> 
     let numbers = events.numbers()?;
     let carry = |number: usize| {
         let carriers = dynamic_events::carry(numbers[number], processes);
-        carriers
-            .map_err(|error| libbpf_rs::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO)))
+        carriers.map_err(|error| as_libbpf_says(&error))
     };
     let carriers = attach_helper::make_links(numbers.len(), carry);
     let carriers = carriers.map_err(|(_, refusal)| io::Error::other(refusal.to_string()))?;

@@ -6,7 +6,7 @@
 //! because nothing else knows them; they have their own process group so that killing memleak's group spares them.
 #![allow(unsafe_code, reason = "descriptors that another process sends")]
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use libbpf_rs::{ErrorKind, Link};
@@ -57,7 +57,12 @@ const MORE: u8 = 3;
 /// The descriptor of a link.
 pub(super) fn descriptor(link: &Link) -> Result<OwnedFd, libbpf_rs::Error> {
     let descriptor = link.as_fd().try_clone_to_owned();
-    descriptor.map_err(|error| libbpf_rs::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO)))
+    descriptor.map_err(|error| as_libbpf_says(&error))
+}
+
+/// An error as libbpf would return it.
+pub(super) fn as_libbpf_says(error: &io::Error) -> libbpf_rs::Error {
+    libbpf_rs::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
 /// Makes `count` links, numbered from 0, each with what else holds its probes; fails with the number of the first that is refused.

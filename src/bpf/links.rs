@@ -1,6 +1,5 @@
 //! Links to be made: a program, the instructions that it is attached to, and in which processes.
 
-use std::io;
 use std::os::fd::{IntoRawFd as _, OwnedFd};
 use std::path::Path;
 
@@ -9,7 +8,7 @@ use libbpf_rs::{
 };
 use unwind_tables::addr::FileOffset;
 
-use super::attach_helper::{self, Refusal};
+use super::attach_helper::{self, Refusal, as_libbpf_says};
 use super::dynamic_events::{self, Definition, DynamicEvents, Event};
 use super::load::AttachPath;
 use super::nop10;
@@ -149,9 +148,8 @@ impl Request<'_> {
         cookie: u64,
         processes: &[u32],
     ) -> Result<Vec<OwnedFd>, libbpf_rs::Error> {
-        let error =
-            |error: io::Error| libbpf_rs::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO));
-        let own = dynamic_events::open_for_program(event.number, processes).map_err(error)?;
+        let own = dynamic_events::open_for_program(event.number, processes);
+        let own = own.map_err(|error| as_libbpf_says(&error))?;
         let options = PerfEventOpts {
             cookie,
             ..Default::default()
@@ -160,7 +158,8 @@ impl Request<'_> {
         let link = self
             .program
             .attach_perf_event_with_opts(own.into_raw_fd(), options)?;
-        let mut held = dynamic_events::carry(event.number, processes).map_err(error)?;
+        let held = dynamic_events::carry(event.number, processes);
+        let mut held = held.map_err(|error| as_libbpf_says(&error))?;
         held.push(attach_helper::descriptor(&link)?);
         Ok(held)
     }
