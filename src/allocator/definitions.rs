@@ -5,7 +5,7 @@
 //! static program, which has no other allocator: `malloc` of glibc's `libc.a` is hidden. A function that only forwards its
 //! call to another probed one is left out: it would cost a probe and add no information.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use unwind_tables::addr::Svma;
 use unwind_tables::elf::ElfView;
@@ -73,9 +73,47 @@ pub(super) fn definitions(
     Ok((found, problems))
 }
 
+/// Addresses of symbols of one name, of which it only matters whether there is another than a given one.
+#[derive(Clone, Copy, Default)]
+enum Places {
+    #[default]
+    None,
+    One(Svma),
+    Several,
+}
+
+impl Places {
+    fn add(&mut self, svma: Svma) {
+        *self = match *self {
+            Self::None => Self::One(svma),
+            Self::One(known) if known == svma => Self::One(known),
+            Self::One(_) | Self::Several => Self::Several,
+        };
+    }
+
+    fn has_other_than(self, svma: Svma) -> bool {
+        match self {
+            Self::None => false,
+            Self::One(known) => known != svma,
+            Self::Several => true,
+        }
+    }
+}
+
+/// Symbols of one name.
+#[derive(Clone, Copy, Default)]
+struct Namesakes {
+    all: Places,
+    /// Those that are not local.
+    exported: Places,
+}
+
 /// Local symbols with names of C's functions.
-struct LocalFunctions<'a> {
-    known: &'a [FunctionSymbol],
+struct LocalFunctions {
+    /// By the function's number. A file can have any number of symbols with one of the names.
+    of_name: HashMap<usize, Namesakes>,
+    /// Symbols that are not local, by the function's number and address.
+    exported: HashSet<(usize, Svma)>,
     /// Addresses that glibc names `__libc_malloc` and so on, by the function's number: only of a static program, in which several
     /// functions have one of its names.
     of_glibc: HashSet<(usize, Svma)>,
@@ -83,15 +121,15 @@ struct LocalFunctions<'a> {
     is_loader: bool,
 }
 
-impl<'a> LocalFunctions<'a> {
-    fn of(module: &Module, known: &'a [FunctionSymbol], catalog: &Catalog) -> Result<Self, Reason> {
+impl LocalFunctions {
+    fn of(module: &Module, known: &[FunctionSymbol], catalog: &Catalog) -> Result<Self, Reason> {
         let mut locals = Self {
-            known,
-            of_glibc: HashSet::new(),
             is_static_program: module.is_static_program(),
             is_loader: is_loader(module),
+            ..Self::among(known)
         };
-        if locals.is_static_program && known.iter().any(|symbol| locals.others_of(*symbol).count() > 0) {
+        let mut namesakes = locals.of_name.values();
+        if locals.is_static_program && namesakes.any(|of_name| matches!(of_name.all, Places::Several)) {
             let number = |name: &[u8]| catalog.number(name.strip_prefix(b"__libc_")?);
             let aliases = symbols::scan(module.bytes(), number)?;
             let places = aliases.iter().map(|alias| (alias.name, alias.svma));
@@ -100,29 +138,46 @@ impl<'a> LocalFunctions<'a> {
         Ok(locals)
     }
 
-    /// Symbols of the same name at other addresses.
-    fn others_of(&self, symbol: FunctionSymbol) -> impl Iterator<Item = &FunctionSymbol> {
-        let of_name = self.known.iter().filter(move |other| other.name == symbol.name);
-        of_name.filter(move |other| other.svma != symbol.svma)
+    /// Among these symbols, of a file that is neither a static program nor the loader.
+    fn among(known: &[FunctionSymbol]) -> Self {
+        let mut of_name: HashMap<usize, Namesakes> = HashMap::new();
+        for symbol in known {
+            let namesakes = of_name.entry(symbol.name).or_default();
+            namesakes.all.add(symbol.svma);
+            if !symbol.local {
+                namesakes.exported.add(symbol.svma);
+            }
+        }
+        let exported = known.iter().filter(|symbol| !symbol.local);
+        Self {
+            of_name,
+            exported: exported.map(|symbol| (symbol.name, symbol.svma)).collect(),
+            of_glibc: HashSet::new(),
+            is_static_program: false,
+            is_loader: false,
+        }
+    }
+
+    fn namesakes(&self, symbol: FunctionSymbol) -> Namesakes {
+        self.of_name.get(&symbol.name).copied().unwrap_or_default()
     }
 
     /// True if a static program, which is all of its process, can only mean this function by that name: `malloc` of glibc's
     /// `libc.a` is hidden, and most linkers make hidden symbols local.
     fn are_of_program(&self, symbol: FunctionSymbol) -> bool {
         let is_named_so_by_glibc = self.of_glibc.contains(&(symbol.name, symbol.svma));
+        let Namesakes { all, exported } = self.namesakes(symbol);
         self.is_static_program
-            && (self.others_of(symbol).next().is_none()
-                || is_named_so_by_glibc && self.others_of(symbol).all(|other| other.local))
+            && (!all.has_other_than(symbol.svma)
+                || is_named_so_by_glibc && !exported.has_other_than(symbol.svma))
     }
 
     /// True if code of the module that allocates may call this function by the name of C's, and not C's.
     fn may_allocate(&self, function: &AllocFunction, symbol: FunctionSymbol) -> bool {
-        let is_exported_too =
-            |other: &FunctionSymbol| !other.local && (other.name, other.svma) == (symbol.name, symbol.svma);
         function.family == Family::Libc
             && function.role == Role::Allocate
             && !self.is_loader
-            && !self.known.iter().any(is_exported_too)
+            && !self.exported.contains(&(symbol.name, symbol.svma))
     }
 }
 
@@ -282,4 +337,61 @@ pub(super) fn without_forwarders(
     };
     let left = definitions.iter().zip(&kept).filter(is_kept);
     left.map(|(definition, _)| definition.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::symbols::SymbolKind;
+    use super::*;
+
+    fn symbol(name: usize, svma: u64, local: bool) -> FunctionSymbol {
+        FunctionSymbol {
+            name,
+            svma: Svma::new(svma),
+            size: 16,
+            kind: SymbolKind::Function,
+            local,
+        }
+    }
+
+    fn in_static_program(known: &[FunctionSymbol]) -> LocalFunctions {
+        LocalFunctions {
+            is_static_program: true,
+            ..LocalFunctions::among(known)
+        }
+    }
+
+    /// A name means a local function if it is the only one, or the one that glibc names so and no other is exported.
+    #[test]
+    fn of_several_functions_glibc_says_which_it_is() {
+        let [local, again, other] = [(1, true), (1, true), (2, true)].map(|(at, local)| symbol(0, at, local));
+        let exported = symbol(0, 2, false);
+        for (known, of_glibc, expected) in [
+            (&[local][..], &[][..], true),
+            (&[local, again], &[], true),
+            (&[local, symbol(1, 2, true)], &[], true),
+            (&[local, other], &[], false),
+            (&[local, other], &[(0, Svma::new(2))], false),
+            (&[local, other], &[(0, Svma::new(1))], true),
+            (&[local, exported], &[(0, Svma::new(1))], false),
+            (&[local, symbol(0, 1, false), other], &[(0, Svma::new(1))], true),
+        ] {
+            let locals = LocalFunctions {
+                of_glibc: of_glibc.iter().copied().collect(),
+                ..in_static_program(known)
+            };
+            assert_eq!(locals.are_of_program(local), expected, "{known:?} {of_glibc:?}");
+        }
+    }
+
+    /// A file can have as many symbols of a name as it likes: to look at each pair of so many would take hours.
+    #[test]
+    fn many_symbols_of_a_name_take_no_time() {
+        let known: Vec<_> = (0..1_000_000).map(|svma| symbol(0, svma, true)).collect();
+        let locals = LocalFunctions {
+            of_glibc: known.iter().map(|symbol| (0, symbol.svma)).collect(),
+            ..in_static_program(&known)
+        };
+        assert!(known.iter().all(|&symbol| locals.are_of_program(symbol)));
+    }
 }
