@@ -54,7 +54,7 @@ impl Attached {
 pub(super) fn attach(
     programs: &MemleakProgs<'_>,
     path: AttachPath,
-    probed_in: ProbedIn<'_>,
+    probed_in: &ProbedIn<'_>,
     cookies: &MapHandle,
     probes: &[Probe],
     usdt: &[UsdtProbe],
@@ -192,7 +192,7 @@ pub struct AttachedHook {
 pub(super) fn attach_hook(
     programs: &MemleakProgs<'_>,
     path: AttachPath,
-    probed_in: ProbedIn<'_>,
+    probed_in: &ProbedIn<'_>,
     cookies: &MapHandle,
     hook: &Hook,
 ) -> Result<AttachedHook, AttachError> {

@@ -20,7 +20,7 @@ use super::usdt::UsdtProbe;
 pub(super) fn make_links(
     requests: &[Request<'_>],
     path: AttachPath,
-    probed_in: ProbedIn<'_>,
+    probed_in: &ProbedIn<'_>,
     cookies: &MapHandle,
 ) -> Result<Vec<Vec<OwnedFd>>, AttachError> {
     let refused = |(number, refusal): (usize, Refusal)| {

@@ -312,7 +312,7 @@ impl<'obj> Kernel<'obj> {
     /// The first probe that could not be attached.
     pub fn attach(
         &self,
-        probed_in: ProbedIn<'_>,
+        probed_in: &ProbedIn<'_>,
         probes: &[Probe],
         usdt: &[UsdtProbe],
     ) -> Result<Attached, AttachError> {
@@ -368,7 +368,7 @@ impl<'obj> Kernel<'obj> {
     }
 
     /// Attaches to a hook.
-    pub fn attach_hook(&self, probed_in: ProbedIn<'_>, hook: &Hook) -> Result<AttachedHook, AttachError> {
+    pub fn attach_hook(&self, probed_in: &ProbedIn<'_>, hook: &Hook) -> Result<AttachedHook, AttachError> {
         attach::attach_hook(
             &self.skeleton.progs,
             self.attach,

@@ -129,19 +129,19 @@ fn hint(path: AttachPath, refusal: &Refusal) -> &'static str {
 }
 
 /// Processes that have a probe.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum ProbedIn<'a> {
     Process(u32),
     /// These, and those that they start from then on, by events that children inherit. Only by [`AttachPath::Perf`].
-    Families(&'a DynamicEvents, &'a [u32]),
+    Families(&'a DynamicEvents, Vec<u32>),
     /// All that have mapped the file.
     All,
 }
 
 impl ProbedIn<'_> {
     /// As the kernel expects it: -1 for all processes. No process id exceeds `i32::MAX`.
-    pub(super) fn pid(self) -> i32 {
-        match self {
+    pub(super) fn pid(&self) -> i32 {
+        match *self {
             Self::Process(pid) => i32::try_from(pid).unwrap_or(i32::MAX),
             Self::Families(..) | Self::All => -1,
         }

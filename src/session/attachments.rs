@@ -39,7 +39,7 @@ impl Attachments {
     pub(super) fn add(
         &mut self,
         kernel: &Kernel<'_>,
-        probed_in: ProbedIn<'_>,
+        probed_in: &ProbedIn<'_>,
         mappings: &Mappings,
         modules: &Modules,
         allocators: &mut AllocatorProbes,
@@ -70,7 +70,7 @@ impl Attachments {
     pub(super) fn change_distance(
         &mut self,
         kernel: &Kernel<'_>,
-        probed_in: ProbedIn<'_>,
+        probed_in: &ProbedIn<'_>,
         modules: &Modules,
         allocators: &mut AllocatorProbes,
     ) -> Result<Attached, AttachError> {
@@ -103,7 +103,7 @@ impl Attachments {
     pub(super) fn add_hook(
         &mut self,
         kernel: &Kernel<'_>,
-        probed_in: ProbedIn<'_>,
+        probed_in: &ProbedIn<'_>,
         mappings: &Mappings,
         modules: &Modules,
     ) {
@@ -122,7 +122,7 @@ impl Attachments {
     pub(super) fn add_exit_hooks(
         &mut self,
         kernel: &Kernel<'_>,
-        probed_in: ProbedIn<'_>,
+        probed_in: &ProbedIn<'_>,
         mappings: &Mappings,
         modules: &Modules,
     ) {
@@ -147,7 +147,7 @@ impl Attachments {
     pub(super) fn add_python_hook(
         &mut self,
         kernel: &Kernel<'_>,
-        probed_in: ProbedIn<'_>,
+        probed_in: &ProbedIn<'_>,
         module: ModuleId,
         hook: impl FnOnce() -> Option<Hook>,
     ) -> anyhow::Result<()> {

@@ -28,17 +28,22 @@ pub(super) enum Sharing {
 }
 
 impl Sharing {
-    /// Chooses for a way to attach.
+    /// Chooses for a way to attach. `events`: those of [`events_for`], unless a way that was tried before has taken them.
     ///
     /// # Errors
     ///
     /// Probes would be in all processes, and end some.
-    pub(super) fn choose(config: &TraceConfig, processes: usize, path: AttachPath) -> anyhow::Result<Self> {
+    pub(super) fn choose(
+        config: &TraceConfig,
+        processes: usize,
+        path: AttachPath,
+        events: &mut Option<DynamicEvents>,
+    ) -> anyhow::Result<Self> {
         if !share_probes(config.follow_fork, processes) {
             return Ok(Self::Apart);
         }
         if path == AttachPath::Perf
-            && let Some(events) = events_for(processes)
+            && let Some(events) = events.take().or_else(|| events_for(config, processes))
         {
             return Ok(Self::Families(events));
         }
@@ -62,19 +67,19 @@ impl Sharing {
         attached.carry(events, pid).context("cannot add its probes")
     }
 
-    /// Where probes are attached for process `pid`, given all that are traced.
-    pub(super) fn probed_in<'a>(&'a self, pid: u32, all: &'a [u32]) -> ProbedIn<'a> {
+    /// Where probes are attached for process `pid`, given all that are traced, which only families ask for.
+    pub(super) fn probed_in(&self, pid: u32, all: impl Iterator<Item = u32>) -> ProbedIn<'_> {
         match self {
             Self::Apart => ProbedIn::Process(pid),
-            Self::Families(events) => ProbedIn::Families(events, all),
+            Self::Families(events) => ProbedIn::Families(events, all.collect()),
             Self::All => ProbedIn::All,
         }
     }
 }
 
-/// The events that so many processes can carry; `None` if there are none, or they would take too long.
-pub(super) fn events_for(processes: usize) -> Option<DynamicEvents> {
-    (processes <= MAX_FAMILIES)
+/// Events that so many processes can carry, if they share probes; `None` if there are none, or they would take too long.
+pub(super) fn events_for(config: &TraceConfig, processes: usize) -> Option<DynamicEvents> {
+    (share_probes(config.follow_fork, processes) && processes <= MAX_FAMILIES)
         .then(DynamicEvents::available)
         .flatten()
 }

@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 
 use super::attachments::Attachments;
 use super::attempts::Attempts;
-use super::bystanders::{Sharing, share_probes};
+use super::bystanders::{Sharing, events_for, share_probes};
 use super::capacity;
 use super::deferred::CodeOverTime;
 use super::faults::PageLedger;
@@ -29,8 +29,8 @@ use crate::allocator::{Catalog, PAGE_FAULT};
 use crate::bpf::collect::{EventQueue, WalkQueue};
 use crate::bpf::monotonic_nanoseconds;
 use crate::bpf::{
-    AttachPath, FaultSettings, Hold, Kernel, ProbedIn, Published, Reading, RegionWatch, Settings, Storage,
-    Tolerance, Walk, Watch, detach_at_once,
+    AttachPath, DynamicEvents, FaultSettings, Hold, Kernel, ProbedIn, Published, Reading, RegionWatch,
+    Settings, Storage, Tolerance, Walk, Watch, detach_at_once,
 };
 use crate::process::touched::Choice;
 use crate::process::{History, Mappings, Modules, Target};
@@ -116,7 +116,8 @@ impl<'obj> Live<'obj> {
         // A program that has not begun to run, and children, can execute one with Python.
         let may_come = config.follow_fork || config.members.is_some() || !config.program.is_empty();
         let python = PythonTracing::start(config.python, may_come, &prepared);
-        let ways = ways(config, &prepared, python.reads_frames());
+        let mut events = events_for(config, prepared.targets.len());
+        let ways = ways(config, &prepared, python.reads_frames(), events.is_some());
         let mut attempts = Attempts::new(ways, config);
         let mut storages = storages.iter_mut();
         while let Some(way) = attempts.next() {
@@ -124,6 +125,7 @@ impl<'obj> Live<'obj> {
                 way,
                 tolerance: &mut attempts.tolerance,
                 python: &python,
+                events: &mut events,
             };
             match Self::attempt(&mut storages, trial, config, &mut prepared) {
                 Ok(live) => {
@@ -150,6 +152,7 @@ impl<'obj> Live<'obj> {
             way,
             tolerance,
             python,
+            events,
         } = trial;
         let started = prepared
             .targets
@@ -174,7 +177,7 @@ impl<'obj> Live<'obj> {
         // Before the first probe: then no mapping is older than a block that was freed and newer than that.
         let given = kernel.free_notes.as_ref().map(|_| kernel.watch_regions());
         let follow_fork = config.follow_fork && !tolerance.lacks(TracePart::Children);
-        let sharing = Sharing::choose(config, prepared.targets.len(), way.path)?;
+        let sharing = Sharing::choose(config, prepared.targets.len(), way.path, events)?;
         let mut live = Self {
             attached: Attachments::default(),
             hold: hold.filter(|_| !tolerance.lacks(TracePart::ProgramEnd)),
@@ -366,24 +369,24 @@ impl<'obj> Live<'obj> {
     pub(super) fn change_distance(&mut self, distance: u64) -> anyhow::Result<()> {
         let before = self.probes.distance();
         self.probes.use_distance(distance);
-        let pids = self.live_pids();
+        let shared = match self.sharing.is_shared() {
+            true => Some(self.sharing.probed_in(0, self.live_pids())),
+            false => None,
+        };
         let Self {
             kernel,
             modules,
             probes,
             attached,
             processes,
-            sharing,
             ..
         } = self;
         let own = processes.values_mut().filter(|process| process.is_live());
         let own = own.map(|process| (ProbedIn::Process(process.facts.pid), &mut process.attached));
-        let shared = sharing
-            .is_shared()
-            .then(|| (sharing.probed_in(0, &pids), attached));
+        let shared = shared.map(|probed_in| (probed_in, attached));
         let mut replaced = Vec::new();
         for (probed_in, attached) in shared.into_iter().chain(own) {
-            match attached.change_distance(kernel, probed_in, modules, probes) {
+            match attached.change_distance(kernel, &probed_in, modules, probes) {
                 Ok(old) => replaced.push((attached, old)),
                 Err(error) => {
                     probes.use_distance(before);
@@ -510,11 +513,13 @@ impl<'obj> Live<'obj> {
     /// Attaches to those mapped files of an instance that have nothing attached for it yet.
     pub(super) fn attach_new(&mut self, number: u32) -> anyhow::Result<()> {
         let is_of_blocks = self.is_of_blocks();
-        let pids = self.live_pids();
+        let Some(process) = self.processes.get(&number) else {
+            return Ok(());
+        };
+        let probed_in = &self.sharing.probed_in(process.facts.pid, self.live_pids());
         let Some(process) = self.processes.get_mut(&number) else {
             return Ok(());
         };
-        let probed_in = self.sharing.probed_in(process.facts.pid, &pids);
         let attached = match self.sharing.is_shared() {
             true => &mut self.attached,
             false => &mut process.attached,
@@ -533,9 +538,9 @@ impl<'obj> Live<'obj> {
     }
 
     /// Process ids of the instances that run.
-    pub(super) fn live_pids(&self) -> Vec<u32> {
+    pub(super) fn live_pids(&self) -> impl Iterator<Item = u32> {
         let live = self.processes.values().filter(|process| process.is_live());
-        live.map(|process| process.facts.pid).collect()
+        live.map(|process| process.facts.pid)
     }
 }
 
@@ -544,6 +549,7 @@ struct Trial<'a> {
     way: Way,
     tolerance: &'a mut Tolerance,
     python: &'a PythonTracing,
+    events: &'a mut Option<DynamicEvents>,
 }
 
 /// Settings of the kernel side by one way, for programs that are not held.

@@ -148,7 +148,6 @@ fn hook(build: &PythonBuild, module: &Module) -> Option<Hook> {
 impl Live<'_> {
     /// Lets the stacks of an instance have Python frames, if it has an interpreter that is known, and have not yet.
     pub(super) fn attach_python(&mut self, number: u32, mappings: &Mappings) {
-        let pids = self.live_pids();
         let Some(process) = self.processes.get_mut(&number) else {
             return;
         };
@@ -186,7 +185,10 @@ impl Live<'_> {
             }
             return;
         }
-        let probed_in = self.sharing.probed_in(process.facts.pid, &pids);
+        let probed_in = &self.sharing.probed_in(process.facts.pid, self.live_pids());
+        let Some(process) = self.processes.get_mut(&number) else {
+            return;
+        };
         let attached = match self.sharing.is_shared() {
             true => &mut self.attached,
             false => &mut process.attached,

@@ -5,7 +5,6 @@ use std::fmt;
 use leak_report::model::Sampling;
 
 use super::TraceConfig;
-use super::bystanders::{events_for, share_probes};
 use super::live::Prepared;
 use crate::allocator::Selection;
 use crate::bpf::{AttachPath, CallHooks};
@@ -48,8 +47,13 @@ impl fmt::Display for Way {
     }
 }
 
-/// Ways to attach, the best first: those without Python's functions last, if `reads_python`.
-pub(super) fn ways(config: &TraceConfig, prepared: &Prepared, reads_python: bool) -> Vec<Way> {
+/// Ways to attach, the best first: those without Python's functions last, if `reads_python`. `has_events`: families can carry events.
+pub(super) fn ways(
+    config: &TraceConfig,
+    prepared: &Prepared,
+    reads_python: bool,
+    has_events: bool,
+) -> Vec<Way> {
     let hooks = || CallHooks::supported().into_iter().map(Some);
     let (regions, frees) = match (config.is_of_blocks(), notes_frees(config, prepared)) {
         (false, _) => (hooks().collect(), vec![None]),
@@ -57,7 +61,7 @@ pub(super) fn ways(config: &TraceConfig, prepared: &Prepared, reads_python: bool
         (true, true) => (vec![None], hooks().chain([None]).collect()),
         (true, false) => (vec![None], vec![None]),
     };
-    let paths = paths(config, prepared.targets.len());
+    let paths = paths(config, has_events);
     let mut ways = Vec::new();
     // A kernel can lack one path or one kind of hooks: of the hooks there is less to choose from that is worth having.
     for python in [true, false]
@@ -80,9 +84,9 @@ pub(super) fn ways(config: &TraceConfig, prepared: &Prepared, reads_python: bool
 }
 
 /// Paths to attach by: where processes share probes, first the one by which no other process has them.
-fn paths(config: &TraceConfig, processes: usize) -> Vec<AttachPath> {
+fn paths(config: &TraceConfig, has_events: bool) -> Vec<AttachPath> {
     let mut paths = config.attach.clone();
-    if share_probes(config.follow_fork, processes) && events_for(processes).is_some() {
+    if has_events {
         paths.sort_by_key(|&path| path != AttachPath::Perf);
     }
     paths

@@ -199,7 +199,7 @@ fn attempt_by(path: AttachPath, tolerance: &mut Tolerance) -> anyhow::Result<()>
     let offset = entry_point()?;
     let probes = [Role::Allocate, Role::Free].map(|role| probe(role, offset));
     let _watch = kernel.watch(false).context("cannot follow processes")?;
-    kernel.attach(ProbedIn::Process(std::process::id()), &probes, &[])?;
+    kernel.attach(&ProbedIn::Process(std::process::id()), &probes, &[])?;
     Ok(())
 }
 
