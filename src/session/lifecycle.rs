@@ -5,6 +5,7 @@
 //! only say that there is something to read.
 
 use std::collections::HashSet;
+use std::os::unix::fs::MetadataExt as _;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -12,11 +13,13 @@ use unwind_tables::addr::Avma;
 
 use super::attachments::Attachments;
 use super::debug_roots;
+use super::debuggers::Debuggers;
 use super::lack::LackWatch;
 use super::live::Live;
 use super::process::Process;
 use super::reload::Reloads;
 use super::tables::Files;
+use crate::base::proc_fields::ProcFields;
 use crate::bpf::collect::Event;
 use crate::bpf::{Instance, Origin, continue_stopped};
 use crate::process::{History, MappedCode, Mappings, ModuleId, Target, TargetError, translator};
@@ -43,6 +46,8 @@ pub(super) struct Lifecycle {
     /// Time at which to look again for ends that the kernel side has missed.
     next_look: Option<Instant>,
     pub(super) lack: LackWatch,
+    /// Those that were warned of.
+    pub(super) debuggers: Debuggers,
     /// True if it is the user's wish that probes end translated processes.
     ignores_translators: bool,
     /// Why the trace has to end: probes would end a process.
@@ -182,12 +187,19 @@ impl Live<'_> {
             process.reloads = Reloads::settling(Instant::now());
         }
         let lacks_probes = match origin {
-            Origin::Execed => self.sharing.are_families() && has_other_rights(process.facts.pid),
+            Origin::Execed => self.sharing.are_families() && loses_events(process.facts.pid),
             Origin::Forked => number < self.probed_since,
             Origin::Attached => false,
         };
-        if lacks_probes && let Err(error) = self.sharing.carry(&mut self.attached, process.facts.pid) {
-            tracing::warn!("{error:#}: what {} allocates is not seen", process.facts.pid);
+        if lacks_probes {
+            let (pid, comm) = (process.facts.pid, &process.facts.comm);
+            match self.sharing.carry(&mut self.attached, pid) {
+                Ok(()) if origin == Origin::Execed => tracing::info!(
+                    "{comm} ({pid}) runs with other rights: what it allocated before it had its probes again is not seen"
+                ),
+                Ok(()) => {}
+                Err(error) => tracing::warn!("{error:#}: what {comm} ({pid}) allocates is not seen"),
+            }
         }
         let (pid, may_be_stopped) = (process.facts.pid, translator::may_translate(&process.facts.comm));
         self.processes.insert(number, process);
@@ -436,14 +448,18 @@ impl Live<'_> {
         Ok(())
     }
 }
-/// Returns whether a process executes a program by other rights than those of its user: then it may not be dumped, and the kernel takes all
-/// perf events from it (`begin_new_exec`).
-fn has_other_rights(pid: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let ids = status.lines().filter_map(|line| {
-        let ids = line.strip_prefix("Uid:").or_else(|| line.strip_prefix("Gid:"))?;
-        let mut ids = ids.split_ascii_whitespace();
+/// Returns whether the kernel has taken all perf events from a process when that executed its program (`begin_new_exec`): it does so with one that
+/// may not be dumped. That is one with other rights than its user's (setuid, setgid), or more than it had (capabilities of the
+/// file), or which its user may not read; the files of such a process in `/proc` belong to root (`task_dump_owner`).
+fn loses_events(pid: u32) -> bool {
+    let status = ProcFields::status(pid).unwrap_or_default();
+    let ids = |name| {
+        let mut ids = status.words(name).filter_map(|id| id.parse::<u32>().ok());
         Some((ids.next()?, ids.next()?))
-    });
-    ids.into_iter().any(|(real, effective)| real != effective)
+    };
+    let (user, group) = (ids("Uid"), ids("Gid"));
+    let is_different = |ids: Option<(u32, u32)>| ids.is_some_and(|(real, effective)| real != effective);
+    let owner = std::fs::metadata(format!("/proc/{pid}/status")).map(|file| file.uid());
+    let is_owned = |owner: u32| user.is_some_and(|(_, effective)| owner == effective);
+    is_different(user) || is_different(group) || owner.is_ok_and(|owner| !is_owned(owner))
 }

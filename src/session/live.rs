@@ -220,6 +220,7 @@ impl<'obj> Live<'obj> {
             prepared.probes = std::mem::take(&mut live.probes);
         }
         added?;
+        live.warn_of_debuggers();
         live.started = Instant::now();
         tracing::debug!("attached in steps: {}", live.phases);
         live.log_started(way, !config.program.is_empty());
@@ -405,6 +406,7 @@ impl<'obj> Live<'obj> {
     /// Removes all probes from all processes. What was recorded stays.
     pub(super) fn detach(&mut self) {
         let began = Instant::now();
+        self.warn_of_debuggers();
         if let Some(pages) = &mut self.pages {
             pages.detach();
         }

@@ -13,6 +13,7 @@ mod capacity;
 mod classes;
 mod config;
 mod copies;
+mod debuggers;
 mod deferred;
 mod describe;
 mod faults;

@@ -46,6 +46,7 @@ mod targets;
 mod top;
 mod translated;
 mod triggers;
+mod unusual;
 mod verdict;
 mod view;
 

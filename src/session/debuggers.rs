@@ -1,0 +1,39 @@
+//! Debuggers of traced processes: a breakpoint of theirs and a probe of ours cannot be on the same instruction.
+
+use std::collections::BTreeMap;
+
+use super::live::Live;
+use crate::base::proc_fields::ProcFields;
+
+/// Tracers by ptrace(2) that set no breakpoints: memleak itself, while it copies memory.
+const OTHERS: [&str; 2] = ["strace", "memleak"];
+
+/// Debuggers by the process that they debug.
+pub(super) type Debuggers = BTreeMap<u32, u32>;
+
+impl Live<'_> {
+    /// Warns of debuggers that were not there before. Who sets a breakpoint where a probe is takes the probe's for the program's own
+    /// instruction, and puts it back when memleak has left: the process then ends by SIGTRAP there.
+    pub(super) fn warn_of_debuggers(&mut self) {
+        for pid in self.live_pids() {
+            let Some((debugger, comm)) = debugger_of(pid) else {
+                continue;
+            };
+            if self.lifecycle.debuggers.insert(pid, debugger) != Some(debugger) {
+                tracing::warn!(
+                    "{pid} is debugged by {comm} ({debugger}): a breakpoint that this sets on an instruction with a probe does not stop it, \
+                     and ends it if it is removed after memleak has left; remove it before"
+                );
+            }
+        }
+    }
+}
+
+/// The process that debugs another, and its name.
+fn debugger_of(pid: u32) -> Option<(u32, String)> {
+    let debugger = ProcFields::status(pid).ok()?.number("TracerPid")?;
+    let debugger = u32::try_from(debugger).ok().filter(|&debugger| debugger != 0)?;
+    let comm = std::fs::read(format!("/proc/{debugger}/comm")).ok()?;
+    let comm = String::from_utf8_lossy(comm.trim_ascii_end()).into_owned();
+    (!OTHERS.contains(&comm.as_str())).then_some((debugger, comm))
+}
