@@ -9,11 +9,12 @@ use std::path::PathBuf;
 use libbpf_rs::MapHandle;
 use unwind_tables::addr::FileOffset;
 
-use super::attach_helper::{self, as_libbpf_says};
+use super::attach_helper::{self, Refusal, as_libbpf_says};
 use super::dynamic_events::{self, DynamicEvents};
 use super::links::{Moment, Place, Request, make_links, requests, sharing_events};
 use super::load::AttachPath;
 use super::probe::{AttachError, CallEnd, Probe, ProbedIn};
+use super::return_probes;
 use super::skeleton::MemleakProgs;
 use super::skeleton::types::cookie_shift;
 use super::usdt::UsdtProbe;
@@ -78,6 +79,11 @@ pub(super) fn attach(
         ProbedIn::Process(_) | ProbedIn::All => requests,
     });
     let requests: Vec<_> = [frees.as_slice(), &allocations].concat();
+    if let Some(harm) = return_probes::harm(probed_in, probes)
+        && let Some(request) = allocations.first()
+    {
+        return Err(request.error(path, Refusal::other(harm)));
+    }
     let mut links = make_links(&requests, path, probed_in, cookies)?;
     let allocations = links.split_off(frees.len());
     Ok(Attached {

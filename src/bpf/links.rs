@@ -171,7 +171,7 @@ impl Request<'_> {
         if any { all.collect() } else { Vec::new() }
     }
 
-    fn error(&self, path: AttachPath, refusal: Refusal) -> AttachError {
+    pub(super) fn error(&self, path: AttachPath, refusal: Refusal) -> AttachError {
         let name = |place: &Place<'_>| match place.name.contains(' ') {
             true => place.name.to_owned(),
             false => format!("`{}`", place.name),

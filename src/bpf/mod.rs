@@ -39,6 +39,7 @@ pub(crate) mod python;
 mod refused;
 mod regions;
 mod registers;
+mod return_probes;
 mod source;
 #[cfg(test)]
 mod stack_depth;

@@ -1,0 +1,206 @@
+//! Return probes that end a process on some kernels: of one that is confined by seccomp, or has a shadow stack.
+//!
+//! Since Linux 6.11, on x86-64, a call with a return probe comes back to code of the kernel's that makes a system call, `uretprobe`. At first
+//! seccomp took that for one of the process's own: strict mode ends the process, and a filter that has not heard of the call ends it or
+//! fails the call, after which the code returns to anywhere. Linux 6.14 and corrected ones of 6.12 and 6.13 let it pass ("seccomp:
+//! passthrough uretprobe systemcall without filtering"). A version does not tell which is which. It is tried instead, without a probe.
+//!
+//! Linux 6.6 to 6.10 give processes shadow stacks (CET), and do not put there what a return probe puts on the stack: the process ends at the
+//! `ret`. Those kernels have not got the system call, which came with what mends that ("x86/shstk: Make return uprobe work with shadow
+//! stack"). A probe at the `ret` itself changes no address.
+#![allow(unsafe_code, reason = "system calls in a process that is there for them")]
+
+use std::fs;
+use std::sync::{Once, OnceLock};
+
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitStatus, waitpid};
+
+use super::probe::{CallEnd, Probe, ProbedIn};
+use crate::base::helper;
+use crate::base::proc_fields::ProcFields;
+
+/// What seccomp does about the system call of return probes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// The kernel has no such call.
+    Absent,
+    /// It lets it pass.
+    Passes,
+    /// It ends the process, or fails the call.
+    Filtered,
+}
+
+/// Number of the system call; `None` on machines that have none.
+const URETPROBE: Option<libc::c_long> = if cfg!(target_arch = "x86_64") {
+    Some(335)
+} else {
+    None
+};
+
+/// Tried once.
+fn outcome() -> Outcome {
+    static OUTCOME: OnceLock<Outcome> = OnceLock::new();
+    *OUTCOME.get_or_init(|| URETPROBE.map_or(Outcome::Absent, of))
+}
+
+/// Tries system call `number`. That of return probes is for the kernel's own code only, and ends all else by SIGILL once it was let pass.
+fn of(number: libc::c_long) -> Outcome {
+    if end_of(number, true) == End::ByTheCall {
+        return Outcome::Passes;
+    }
+    match end_of(number, false) {
+        End::Unknown => Outcome::Absent,
+        _ => Outcome::Filtered,
+    }
+}
+
+/// End of a process that makes the call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// The call was made, and is not for such a process.
+    ByTheCall,
+    /// The kernel does not know it.
+    Unknown,
+    Other,
+}
+
+fn end_of(number: libc::c_long, is_confined: bool) -> End {
+    let process = helper::start(|| {
+        // The kernel may kill it here: no core dump, then.
+        _ = prctl::set_dumpable(false);
+        // SAFETY: the process is there for this, and uses nothing after it.
+        unsafe {
+            if is_confined {
+                libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_STRICT);
+            }
+            let failed = libc::syscall(number) < 0;
+            let status = i32::from(failed && *libc::__errno_location() == libc::ENOSYS);
+            libc::syscall(libc::SYS_exit, status);
+        }
+    });
+    match process.map(|process| waitpid(process, None)) {
+        Some(Ok(WaitStatus::Signaled(_, Signal::SIGILL, _))) => End::ByTheCall,
+        Some(Ok(WaitStatus::Exited(_, 1))) => End::Unknown,
+        _ => End::Other,
+    }
+}
+
+/// Why these probes would end a process that has them, and what to do; `None` if they would not. Warns if they may, later.
+pub(super) fn harm(probed_in: ProbedIn<'_>, probes: &[Probe]) -> Option<String> {
+    static WARNED: Once = Once::new();
+    if probes.iter().all(|probe| probe.end != CallEnd::ReturnProbe) {
+        return None;
+    }
+    match outcome() {
+        Outcome::Passes => None,
+        Outcome::Absent => first(probed_in, has_shadow_stack).map(|pid| {
+            format!(
+                "process {pid} has a shadow stack, and would end: this kernel does not put a return probe's address there; use \
+                 Linux 6.11 or newer, or {PRELOAD}"
+            )
+        }),
+        Outcome::Filtered => {
+            let confined = first(probed_in, is_confined);
+            if confined.is_none() {
+                WARNED.call_once(|| {
+                    tracing::warn!(
+                        "{BY_SECCOMP}: a traced process, or a child, that confines itself by seccomp meanwhile ends at its \
+                         next allocation"
+                    );
+                });
+            }
+            confined.map(|pid| {
+                format!(
+                    "process {pid} is confined by seccomp, and would end: {BY_SECCOMP}; use one that does not (6.14 or newer, corrected \
+                     ones of 6.12), or {PRELOAD}"
+                )
+            })
+        }
+    }
+}
+
+const BY_SECCOMP: &str = "on this kernel, a return probe counts as a system call of the process's own";
+const PRELOAD: &str = "start the program with --preload, which needs no return probe";
+
+/// The first process with these probes of which this is true.
+fn first(probed_in: ProbedIn<'_>, is_it: impl Fn(&ProcFields) -> bool) -> Option<u32> {
+    let is_it = |pid: &u32| is_it(&ProcFields::status(*pid).unwrap_or_default());
+    match probed_in {
+        ProbedIn::Process(pid) => Some(pid).filter(is_it),
+        ProbedIn::Families(_, pids) => pids.iter().copied().find(is_it),
+        ProbedIn::All => all_processes().find(is_it),
+    }
+}
+
+/// Modes of `proc_pid_status(5)`: 1 is strict, 2 a filter.
+fn is_confined(status: &ProcFields) -> bool {
+    status.number("Seccomp").is_some_and(|mode| mode != 0)
+}
+
+/// As `arch/x86/kernel/cpu/proc.c` of the kernel writes it since 6.6.
+fn has_shadow_stack(status: &ProcFields) -> bool {
+    status
+        .words("x86_Thread_features")
+        .any(|feature| feature == "shstk")
+}
+
+fn all_processes() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernels that tests run on are corrected, or older than the call. A call that seccomp does not let pass is told from one that
+    /// it does, and from one that is not there.
+    #[test]
+    fn calls_that_seccomp_refuses_are_told() {
+        assert_ne!(outcome(), Outcome::Filtered);
+        assert_eq!(of(libc::SYS_getpid), Outcome::Filtered);
+        assert_eq!(of(4000), Outcome::Absent);
+    }
+
+    /// The same as for the kernel's list of its functions.
+    #[test]
+    fn the_call_is_found_where_the_kernel_has_it() {
+        let symbols = fs::read_to_string("/proc/kallsyms").expect("symbols");
+        let has_call = symbols.lines().any(|line| line.ends_with(" __x64_sys_uretprobe"));
+        assert_eq!(outcome() == Outcome::Passes, has_call);
+    }
+
+    #[test]
+    fn shadow_stacks() {
+        for (text, expected) in [
+            (
+                "x86_Thread_features:\t\nx86_Thread_features_locked:\tshstk \n",
+                false,
+            ),
+            ("x86_Thread_features:\tshstk \n", true),
+            ("x86_Thread_features:\twrss shstk \n", true),
+            ("Name:\ta\n", false),
+        ] {
+            let status = ProcFields::from(text.as_bytes());
+            assert_eq!(has_shadow_stack(&status), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn modes() {
+        for (text, expected) in [
+            ("Name:\ta\nSeccomp:\t0\nSeccomp_filters:\t0\n", false),
+            ("Seccomp:\t1\n", true),
+            ("Seccomp:\t2\nSeccomp_filters:\t3\n", true),
+            ("Name:\ta\n", false),
+        ] {
+            assert_eq!(
+                is_confined(&ProcFields::from(text.as_bytes())),
+                expected,
+                "{text}"
+            );
+        }
+    }
+}
