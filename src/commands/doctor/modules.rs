@@ -48,12 +48,15 @@ pub(super) fn examine(modules: &[&Module], roots: &[PathBuf]) -> Vec<ModuleFindi
     found.into_iter().map(|(_, finding)| finding).collect()
 }
 
+/// Examines a module, and releases the pages of its file, which are not needed again soon.
 fn examine_one(module: &Module, roots: &[PathBuf]) -> ModuleFinding {
+    let table = table(module, roots).map_err(|error| error.to_string());
+    module.release();
     ModuleFinding {
         id: module.id,
         path: module.path.clone(),
         build_id: module.build_id.as_ref().map(ToString::to_string),
-        table: table(module, roots).map_err(|error| error.to_string()),
+        table,
     }
 }
 

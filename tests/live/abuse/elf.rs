@@ -176,6 +176,7 @@ fn allocator(file: Crafted) -> Crafted {
 const HOLES: [u64; 3] = [16 * GIB, 900 << 20, 250 << 20];
 
 fn holes(hole: u64) -> Vec<(&'static str, Crafted)> {
+    const ENTRIES: u64 = 200_000;
     let all = |kind, flags| [kind, flags, CONTENTS_AT, hole];
     let new = || Crafted::new(CONTENTS_AT + hole);
     let mut notes = new();
@@ -195,6 +196,11 @@ fn holes(hole: u64) -> Vec<(&'static str, Crafted)> {
         [2, hole - (81 << 20)],
         [0, 0],
     ];
+    // Each pointer of the data has a relocation that says what it is.
+    let relative = [[7, 17 << 20], [8, 24 * ENTRIES], [9, 24], [0, 0]];
+    let entries = (0..ENTRIES).flat_map(|at| [HEADERS_AT + (1 << 20) + 8 * at, 8, CODE_AT]);
+    let entries = words(&entries.collect::<Vec<_>>(), 8);
+    let data = [SHT_PROGBITS, 3, HEADERS_AT + (1 << 20), hole - HEADERS_AT, 0];
     vec![
         ("notes", notes),
         ("sections of notes", note_sections),
@@ -239,6 +245,12 @@ fn holes(hole: u64) -> Vec<(&'static str, Crafted)> {
             new().segment([PT_LOAD, 4, 0, hole]).segment(all(PT_DYNAMIC, 6)),
         ),
         ("relocations", allocator(new().dynamic(&relocations))),
+        (
+            "relocated data",
+            allocator(new().dynamic(&relative))
+                .section(".data.rel.ro", data)
+                .content(17 << 20, entries),
+        ),
         (
             "debug information",
             new()
