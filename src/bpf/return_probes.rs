@@ -21,7 +21,7 @@ use super::probe::{CallEnd, Probe, ProbedIn};
 use crate::base::helper;
 use crate::base::proc_fields::ProcFields;
 
-/// What seccomp does about the system call of return probes.
+/// Effect of seccomp on the system call of return probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     /// The kernel has no such call.
@@ -88,7 +88,7 @@ fn end_of(number: libc::c_long, is_confined: bool) -> End {
 }
 
 /// Why these probes would end a process that has them, and what to do; `None` if they would not. Warns if they may, later.
-pub(super) fn harm(probed_in: ProbedIn<'_>, probes: &[Probe]) -> Option<String> {
+pub(super) fn harm(probed_in: &ProbedIn<'_>, probes: &[Probe]) -> Option<String> {
     static WARNED: Once = Once::new();
     if probes.iter().all(|probe| probe.end != CallEnd::ReturnProbe) {
         return None;
@@ -125,10 +125,10 @@ const BY_SECCOMP: &str = "on this kernel, a return probe counts as a system call
 const PRELOAD: &str = "start the program with --preload, which needs no return probe";
 
 /// The first process with these probes of which this is true.
-fn first(probed_in: ProbedIn<'_>, is_it: impl Fn(&ProcFields) -> bool) -> Option<u32> {
+fn first(probed_in: &ProbedIn<'_>, is_it: impl Fn(&ProcFields) -> bool) -> Option<u32> {
     let is_it = |pid: &u32| is_it(&ProcFields::status(*pid).unwrap_or_default());
     match probed_in {
-        ProbedIn::Process(pid) => Some(pid).filter(is_it),
+        ProbedIn::Process(pid) => Some(*pid).filter(is_it),
         ProbedIn::Families(_, pids) => pids.iter().copied().find(is_it),
         ProbedIn::All => all_processes().find(is_it),
     }
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(of(4000), Outcome::Absent);
     }
 
-    /// The same as for the kernel's list of its functions.
+    /// A kernel that has the function of this call in its list has the call.
     #[test]
     fn the_call_is_found_where_the_kernel_has_it() {
         let symbols = fs::read_to_string("/proc/kallsyms").expect("symbols");

@@ -15,7 +15,8 @@ impl Live<'_> {
     /// Warns of debuggers that were not there before. Who sets a breakpoint where a probe is takes the probe's for the program's own
     /// instruction, and puts it back when memleak has left: the process then ends by SIGTRAP there.
     pub(super) fn warn_of_debuggers(&mut self) {
-        for pid in self.live_pids() {
+        let debugged: Vec<_> = self.live_pids().collect();
+        for pid in debugged {
             let Some((debugger, comm)) = debugger_of(pid) else {
                 continue;
             };

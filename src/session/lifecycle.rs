@@ -77,6 +77,12 @@ impl Lifecycle {
 }
 
 impl Live<'_> {
+    /// Process ids of the instances that run.
+    pub(super) fn live_pids(&self) -> impl Iterator<Item = u32> {
+        let live = self.processes.values().filter(|process| process.is_live());
+        live.map(|process| process.facts.pid)
+    }
+
     /// Catches up with the record: begins new instances, and ends those that have ended.
     ///
     /// # Errors

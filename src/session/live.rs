@@ -538,12 +538,6 @@ impl<'obj> Live<'obj> {
         self.probed_since = self.kernel.processes.next();
         Ok(())
     }
-
-    /// Process ids of the instances that run.
-    pub(super) fn live_pids(&self) -> impl Iterator<Item = u32> {
-        let live = self.processes.values().filter(|process| process.is_live());
-        live.map(|process| process.facts.pid)
-    }
 }
 
 /// A way that is tried.

@@ -12,7 +12,7 @@ pub struct Memleak {
     messages: Lines,
     /// Messages up to the one that says that all is attached.
     seen_messages: Vec<String>,
-    /// Whether the child is memleak's parent, which starts it in another pid namespace and stays.
+    /// Set if the child is memleak's parent, which starts it in another pid namespace and stays.
     is_parent: bool,
 }
 

@@ -105,7 +105,7 @@ fn debuggers_are_named() {
     }
 }
 
-/// What CRIU stumbles over, the kernel's mapping for probes, comes with the first hit of a return probe and stays when memleak has left;
+/// The kernel's mapping for probes, over which CRIU stumbles, comes with the first hit of a return probe and stays when memleak has left;
 /// a process that is not hit has none. Its code is that of its files again, which is all else that CRIU would keep of a trace.
 #[test]
 fn mapping_of_probes_stays() {

@@ -181,8 +181,9 @@ fn flags(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Flags of other programs that pages name.
-const FLAGS_OF_OTHERS: [&str; 20] = [
+const FLAGS_OF_OTHERS: [&str; 21] = [
     "all-targets",
+    "allow-uprobes",
     "call-graph",
     "features",
     "image",

@@ -62,7 +62,7 @@ int main(int argc, char **argv)
 {
 	if (argc < 2)
 		return 1;
-	/* What the allocator asks of the kernel, it asks now. */
+	/* The allocator asks the kernel for its memory now, and not once the process is confined. */
 	free(malloc(64 << 10));
 	leak();
 	rendezvous("ready");

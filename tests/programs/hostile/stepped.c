@@ -18,7 +18,7 @@ enum { ROUNDS = 10 };
 
 enum outcome { FINE, FAILED = 10, STRAY_SIGNAL, STRAY_TRAP, TOO_FEW };
 
-/* What both processes see. */
+/* Shared by the two processes. */
 static struct shared {
 	volatile int attached, done;
 } *shared;
