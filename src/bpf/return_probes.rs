@@ -52,7 +52,7 @@ fn of(number: libc::c_long) -> Outcome {
     }
     match end_of(number, false) {
         End::Unknown => Outcome::Absent,
-        _ => Outcome::Filtered,
+        End::ByTheCall | End::Other => Outcome::Filtered,
     }
 }
 
