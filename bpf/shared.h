@@ -26,12 +26,8 @@ enum limits {
 	OUTERMOST_FRAMES = 256,
 	/* MAX distance from the stack pointer to a frame pointer that a frame-pointer step accepts. */
 	MAX_FP_DISTANCE = 1 << 20,
-	/* MAX slots of a frame of code without CFI that are searched for a skipped frame. */
-	MAX_FRAME_SLOTS = 2048,
-	/* Bytes of a function in which a jump to another one is looked for. */
-	JUMPS_LOOKED_FOR = 120,
-	/* Times that a walk goes down to another stack, which lies lower. */
-	MAX_STACK_SWITCHES = 8,
+	/* MAX slots of a frame of generated code that are searched for a skipped frame. */
+	MAX_GENERATED_SLOTS = 2048,
 	/* Frames that one walk inspects, in total, to find saved registers (END_LOOK_LIMIT). */
 	MAX_LOOKS = 4096,
 	/* Process slots; slot 0 belongs to none, see struct process. */
@@ -83,7 +79,6 @@ enum end_cause {
 	END_LOOK_LIMIT = 14,
 	END_BEYOND_COPY = 15,
 	END_NO_TABLE = 16,
-	END_CALLERS_UNCERTAIN = 17,
 	END_CAUSES,
 	/* Not a cause: the walk continues. */
 	END_NONE = 255,
@@ -98,8 +93,6 @@ enum found_by {
 	FOUND_BY_FP_GENERATED = 4,
 	/* By no walk: user space places the functions of Python between the frames of their interpreter. */
 	FOUND_BY_PYTHON = 5,
-	/* By a frame pointer that may be that of another frame: callers may be missing before this one. */
-	FOUND_BY_FP_UNCERTAIN = 6,
 };
 
 /*

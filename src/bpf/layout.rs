@@ -28,9 +28,7 @@ equal! {
     c::limits::INNERMOST_FRAMES => walk::INNERMOST_FRAMES,
     c::limits::OUTERMOST_FRAMES => walk::OUTERMOST_FRAMES,
     c::limits::MAX_FP_DISTANCE => walk::MAX_FP_DISTANCE,
-    c::limits::MAX_FRAME_SLOTS => walk::MAX_FRAME_SLOTS,
-    c::limits::JUMPS_LOOKED_FOR => walk::JUMPS_LOOKED_FOR,
-    c::limits::MAX_STACK_SWITCHES => walk::MAX_STACK_SWITCHES,
+    c::limits::MAX_GENERATED_SLOTS => walk::MAX_GENERATED_SLOTS,
     c::limits::MAX_LOOKS => walk::MAX_LOOKS,
     c::machine::ADDRESS_BITS => mapping::ADDRESS_BITS,
     c::limits::MAPPING_CHECKS => mapping::CHECKS,
@@ -54,7 +52,6 @@ equal! {
     c::end_cause::END_LOOK_LIMIT => End::LookLimit,
     c::end_cause::END_BEYOND_COPY => End::BeyondCopy,
     c::end_cause::END_NO_TABLE => End::NoTable,
-    c::end_cause::END_CALLERS_UNCERTAIN => End::CallersUncertain,
     c::end_cause::END_CAUSES => End::ALL.len(),
 }
 
@@ -64,7 +61,6 @@ equal! {
     c::found_by::FOUND_BY_FP => FoundBy::Fp,
     c::found_by::FOUND_BY_KERNEL => FoundBy::Kernel,
     c::found_by::FOUND_BY_FP_GENERATED => FoundBy::FpGenerated,
-    c::found_by::FOUND_BY_FP_UNCERTAIN => FoundBy::FpUncertain,
     c::found_by::FOUND_BY_PYTHON => FoundBy::Python,
     c::mapping_kind::MAPPING_TABLE => MappingKind::Table,
     c::mapping_kind::MAPPING_PENDING => MappingKind::Pending,

@@ -200,36 +200,19 @@ impl ImageView<'_> {
         PackedRule::wide(self.section(header::WIDE_AT).wrapping_add(at)).unwrap_or(PackedRule::GAP)
     }
 
-    /// Returns the number of the row for one address: two addresses of a gap have the same, if all between them is in it too.
-    pub fn row_at(&self, svma: Svma) -> u32 {
-        match self.place_of(svma) {
-            Ok((block, pc_low)) => self.find_row(block, pc_low),
-            Err(outside) => outside,
-        }
-    }
-
     /// Returns the packed rule for one address as stored: a wide rule's operand is the number of an op; a gap outside of the
     /// blocks.
     pub fn relative_rule_at(&self, svma: Svma) -> PackedRule {
-        match self.place_of(svma) {
-            Ok((block, pc_low)) => self.rule_of_row(self.find_row(block, pc_low)),
-            Err(_) => PackedRule::GAP,
-        }
-    }
-
-    /// The block of an address, and its low byte; outside of the blocks a number of no row, of the same side.
-    fn place_of(&self, svma: Svma) -> Result<(u32, u32), u32> {
-        let first = u64::from(self.header(header::FIRST_BLOCK));
-        let block = (svma.get() >> BLOCK_SHIFT).wrapping_sub(first);
+        let block = (svma.get() >> BLOCK_SHIFT).wrapping_sub(self.header(header::FIRST_BLOCK).into());
         if block >= self.header(header::BLOCK_COUNT).into() {
-            let is_before = svma.get() >> BLOCK_SHIFT < first;
-            return Err(if is_before { u32::MAX } else { u32::MAX - 1 });
+            return PackedRule::GAP;
         }
         #[allow(
             clippy::cast_possible_truncation,
             reason = "the block's number is below BLOCK_COUNT, the masked address below 256"
         )]
-        Ok((block as u32, (svma.get() & 0xff) as u32))
+        let (block, pc_low) = (block as u32, (svma.get() & 0xff) as u32);
+        self.rule_of_row(self.find_row(block, pc_low))
     }
 
     /// Returns the image of saves, if included.

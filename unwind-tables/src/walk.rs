@@ -7,7 +7,6 @@ mod call;
 mod generated;
 mod kept;
 mod mapping_stop;
-mod own_frame;
 mod program;
 mod registers;
 mod steps;
@@ -21,8 +20,8 @@ use crate::program::{FP, LR, Opcode, REGISTERS, SP};
 
 pub use crate::mapping::{ADDRESS_BITS, Mapping, MappingKind};
 pub use call::is_branch_with_link;
+pub use generated::MAX_GENERATED_SLOTS;
 pub use kept::{INNERMOST_FRAMES, LeftOut, MAX_DEPTH, MAX_FRAMES, OUTERMOST_FRAMES, in_order};
-pub use own_frame::{JUMPS_LOOKED_FOR, MAX_FRAME_SLOTS};
 
 use call::Returns;
 use generated::Trial;
@@ -34,9 +33,6 @@ pub const MAX_FP_DISTANCE: u64 = 1 << 20;
 /// programs took none, code that was written to need them takes 6, and a stack of [`MAX_DEPTH`] frames that each find a
 /// register in the next takes one less than these.
 pub const MAX_LOOKS: u32 = 4096;
-/// Times that a walk goes down to another stack, which lies lower, as CFI by another register than the stack pointer says. Not after a step by the
-/// frame pointer, from which on such CFI is no better than that.
-pub const MAX_STACK_SWITCHES: u32 = 8;
 
 /// Cause of a walk's end. Exactly one per walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -81,13 +77,11 @@ pub enum End {
     BeyondCopy = 15,
     /// Code of an object for which no table can be made.
     NoTable = 16,
-    /// The outermost frame was reached, but callers may be missing: a frame pointer that was followed may have been another frame's.
-    CallersUncertain = 17,
 }
 
 impl End {
     /// Every cause, in the order of their numbers.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 17] = [
         Self::Complete,
         Self::NoMapping,
         Self::AnonymousCode,
@@ -105,7 +99,6 @@ impl End {
         Self::LookLimit,
         Self::BeyondCopy,
         Self::NoTable,
-        Self::CallersUncertain,
     ];
 
     /// Returns the cause with this number.
@@ -133,7 +126,6 @@ impl End {
             Self::LookLimit => "look_limit",
             Self::BeyondCopy => "beyond_copy",
             Self::NoTable => "no_table",
-            Self::CallersUncertain => "callers_uncertain",
         }
     }
 }
@@ -160,16 +152,9 @@ pub enum FoundBy {
     FpGenerated = 4,
     /// By no walk: a function of Python, placed between the frames of its interpreter.
     Python = 5,
-    /// By a frame pointer that may be that of another frame than the one below it, which has no CFI: callers may be missing before this one.
-    FpUncertain = 6,
 }
 
 impl FoundBy {
-    /// Returns whether a frame pointer led to the frame.
-    pub fn is_by_fp(self) -> bool {
-        matches!(self, Self::Fp | Self::FpGenerated | Self::FpUncertain)
-    }
-
     /// Returns the way with this number.
     pub fn from_number(number: u32) -> Option<Self> {
         let all = [
@@ -179,7 +164,6 @@ impl FoundBy {
             Self::Kernel,
             Self::FpGenerated,
             Self::Python,
-            Self::FpUncertain,
         ];
         all.get(number as usize).copied()
     }
@@ -193,7 +177,6 @@ impl FoundBy {
             Self::Kernel => "kernel",
             Self::FpGenerated => "fp_generated",
             Self::Python => "python",
-            Self::FpUncertain => "fp_uncertain",
         }
     }
 }
@@ -378,12 +361,6 @@ struct Walk<'a, R> {
     lr: Option<u64>,
     /// Set while frames are on trial.
     trial: Option<Trial>,
-    /// Whether the frame pointer of the current frame may be another frame's.
-    is_doubtful: bool,
-    /// Whether that of an earlier frame may have been.
-    may_lack_callers: bool,
-    /// Steps that may still go to a stack that lies lower.
-    switches_left: u32,
 }
 
 /// Result of a step, which either gets to the caller or ends the walk.
@@ -406,9 +383,6 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
             looks_left: MAX_LOOKS,
             lr: None,
             trial: None,
-            is_doubtful: false,
-            may_lack_callers: false,
-            switches_left: MAX_STACK_SWITCHES,
         }
     }
 
@@ -535,10 +509,7 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
         let base = if rule.kind() == kind::SP { self.sp } else { self.fp };
         let cfa = base.wrapping_add(8 * u64::from(rule.a()));
         let fp_slot = (rule.b() != 0).then(|| cfa.wrapping_sub(8 * u64::from(rule.b())));
-        match rule.kind() {
-            kind::SP => self.go_to_caller(cfa, cfa.wrapping_sub(8), fp_slot),
-            _ => self.go_to_caller_by_fp(cfa, cfa.wrapping_sub(8), fp_slot),
-        }
+        self.go_to_caller(cfa, cfa.wrapping_sub(8), fp_slot)
     }
 
     fn apply_plt(&mut self, rule: PackedRule) -> Step {
@@ -551,17 +522,13 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
         let cfa = self.read_slot(add_signed(self.fp, 8 * rule.signed_a()))?;
         let cfa = Avma::new(cfa);
         let fp_slot = add_signed(self.fp, 8 * rule.signed_b());
-        self.go_to_caller_by_fp(cfa, cfa.wrapping_sub(8), Some(fp_slot))
+        self.go_to_caller(cfa, cfa.wrapping_sub(8), Some(fp_slot))
     }
 
     fn apply_stop(&mut self, rule: PackedRule) -> Step {
         match rule.a() {
-            stop::END if self.may_lack_callers => Err(End::CallersUncertain),
             stop::END => Err(End::Complete),
-            stop::GAP => {
-                self.judge_frame_pointer();
-                self.apply_fp(End::NoCfi)
-            }
+            stop::GAP => self.apply_fp(End::NoCfi),
             known @ (mapping_stop::ANONYMOUS
             | mapping_stop::ANONYMOUS_LINKED
             | mapping_stop::ANONYMOUS_METHODS
@@ -593,9 +560,6 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
         self.pc = ra;
         self.pc_adjust = 1;
         self.found_by = self.found_by_fp();
-        self.may_lack_callers |= self.is_doubtful;
-        self.is_doubtful = false;
-        self.switches_left = 0;
         self.lr = None;
         Ok(())
     }

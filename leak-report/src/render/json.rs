@@ -235,8 +235,6 @@ struct FramesJson {
     #[serde(skip_serializing_if = "Option::is_none")]
     fp_generated: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    fp_uncertain: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     python: Option<u64>,
 }
 
@@ -406,7 +404,6 @@ impl<'a> ReportJson<'a> {
                     cfi: completeness.frames_by(FoundBy::Cfi),
                     fp: completeness.frames_by(FoundBy::Fp),
                     fp_generated: Some(completeness.frames_by(FoundBy::FpGenerated)),
-                    fp_uncertain: Some(completeness.frames_by(FoundBy::FpUncertain)),
                     python: Some(completeness.frames_by(FoundBy::Python)).filter(|&frames| frames > 0),
                 },
                 python: Some(completeness.python).filter(|python| python.all() > 0),
@@ -474,7 +471,6 @@ impl<'a> ModuleJson<'a> {
                 cfi: steps.cfi,
                 fp: steps.fp,
                 fp_generated: None,
-                fp_uncertain: None,
                 python: None,
             },
             code_bytes: table.map(|table| table.code_bytes),

@@ -8,7 +8,6 @@ mod any_walk;
 mod framehop;
 mod generated;
 mod limits;
-mod own_frame;
 mod recorded;
 
 use std::collections::HashSet;
@@ -302,7 +301,6 @@ impl Seen {
             End::NoProgress,
             End::TableNotLoaded,
             End::NoTable,
-            End::CallersUncertain,
             End::UretprobeTrampoline,
             End::FpChainEnd,
         ] {
@@ -542,7 +540,6 @@ fn walks_are_defined() {
         "walk::limits::depth_limit_is_equal",
         "walk::limits::frames_left_out_are_not_looked_at",
         "walk::limits::look_limit_is_equal",
-        "walk::own_frame::callers_that_call_the_function",
         "walk::random_walks_are_equal",
         "walk::trails_are_whole",
     ]);
