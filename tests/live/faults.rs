@@ -209,7 +209,7 @@ fn children_have_their_own() {
     }
 }
 
-/// A heap of which no allocator function is known. Stacks of goroutines end where Go's runtime says that nobody called.
+/// A heap of which no allocator function is known. Stacks of goroutines are complete: they end in the function that Go's runtime marks as their first.
 #[test]
 fn heap_of_go() {
     if lacks(Feature::Tracefs) {

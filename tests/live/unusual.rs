@@ -136,7 +136,7 @@ enum Raised {
     Capabilities,
 }
 
-/// Any user who is not root: nobody.
+/// Id of the user `nobody`, who is not root.
 const USER: u32 = 65534;
 
 /// Makes the file that the child executes. Returns the users that it runs by, real and effective.

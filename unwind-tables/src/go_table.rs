@@ -52,7 +52,7 @@ const LAYOUTS: [(u32, u64); 2] = [(0xffff_fff0, 37), (0xffff_fff1, 41)];
 pub(crate) struct Ends {
     /// Those that write the stack pointer.
     pub(crate) sp_writers: Vec<Range<Svma>>,
-    /// Those that nobody called. The runtime takes two more for that, of which it is not true: `sigtramp` runs above the code
+    /// Functions that have no caller. The runtime takes two more for that, of which it is not true: `sigtramp` runs above the code
     /// that a signal interrupted, and `mstart` is called by C's first function of a thread, or by `clone`.
     pub(crate) outermost: Vec<Range<Svma>>,
 }

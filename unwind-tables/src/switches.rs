@@ -1,4 +1,4 @@
-//! Code of Go's runtime at which walks end, whatever its CFI says: it is on another stack, or nobody called it.
+//! Code of Go's runtime at which walks end, whatever its CFI says: it is on another stack, or has no caller.
 //!
 //! Go calls C on another stack, by the function `asmcgocall` of its runtime, whose CFI describes the stack that it left.
 //! Applied during the call, it would read data of earlier calls on the other stack. Others do the same (`systemstack`,
@@ -62,7 +62,7 @@ const AARCH64: [&[u8]; 2] = [
 pub(crate) struct Ends {
     /// Code that may be on another stack than the one that the CFI describes.
     switched: Vec<Range<Svma>>,
-    /// Code that nobody called.
+    /// Code that has no caller.
     outermost: Vec<Range<Svma>>,
 }
 

@@ -93,7 +93,7 @@ static enum outcome debug(pid_t target, const char *how)
 			return FAILED;
 		/*
 		 * The kernel says in several ways that a step has ended: over a probe, as if a process had sent the signal; over a system
-		 * call, as that of a return probe, by TRAP_BRKPT. A breakpoint that is nobody's has SI_KERNEL.
+		 * call, as that of a return probe, by TRAP_BRKPT. A breakpoint of the CPU that no debugger and no tracer knows has SI_KERNEL.
 		 */
 		if (steps ? why.si_code == SI_KERNEL : why.si_code != TRAP_HWBKPT)
 			return STRAY_TRAP;
