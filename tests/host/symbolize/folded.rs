@@ -60,7 +60,7 @@ fn several_names_of_one_function() {
         ),
         (
             "libstdc++.so.6",
-            &["_Znwm", "_Znam", "_ZdlPv", "_ZNSt8ios_base4InitC1Ev", "_ZNSsC1Ev"],
+            &["_Znwm", "_Znam", "_ZdlPv", "_ZNSt6localeC1Ev", "_ZNSsC1Ev"],
         ),
         ("libjemalloc.so.2", &["malloc", "_Znwm", "_ZdlPvm"]),
     ] {
