@@ -26,8 +26,14 @@ enum limits {
 	OUTERMOST_FRAMES = 256,
 	/* MAX distance from the stack pointer to a frame pointer that a frame-pointer step accepts. */
 	MAX_FP_DISTANCE = 1 << 20,
-	/* MAX slots of a frame of generated code that are searched for a skipped frame. */
-	MAX_GENERATED_SLOTS = 2048,
+	/* MAX slots of a frame of code without CFI that are searched for a skipped frame. */
+	MAX_FRAME_SLOTS = 2048,
+	/* Bytes of a function in which a jump to another one is looked for. */
+	JUMPS_LOOKED_FOR = 120,
+	/* Bytes of code in which a function's return is looked for. */
+	RETURN_LOOKED_FOR = 8 * JUMPS_LOOKED_FOR,
+	/* Times that a walk goes down to another stack, which lies lower. */
+	MAX_STACK_SWITCHES = 8,
 	/* Frames that one walk inspects, in total, to find saved registers (END_LOOK_LIMIT). */
 	MAX_LOOKS = 4096,
 	/* Process slots; slot 0 belongs to none, see struct process. */
@@ -79,6 +85,7 @@ enum end_cause {
 	END_LOOK_LIMIT = 14,
 	END_BEYOND_COPY = 15,
 	END_NO_TABLE = 16,
+	END_CALLERS_UNCERTAIN = 17,
 	END_CAUSES,
 	/* Not a cause: the walk continues. */
 	END_NONE = 255,
@@ -93,6 +100,8 @@ enum found_by {
 	FOUND_BY_FP_GENERATED = 4,
 	/* By no walk: user space places the functions of Python between the frames of their interpreter. */
 	FOUND_BY_PYTHON = 5,
+	/* By a frame pointer that may be that of another frame: callers may be missing before this one. */
+	FOUND_BY_FP_UNCERTAIN = 6,
 };
 
 /*
@@ -118,6 +127,8 @@ enum mapping_kind {
 	/* Anonymous: a stub that calls native code with the frame pointer pushed, and not set: it is where the stack pointer is. */
 	MAPPING_ANONYMOUS_STUB = 7,
 	MAPPING_NO_TABLE = 8,
+	/* Anonymous, of a program whose generated functions are known to begin by pushing the frame pointer. */
+	MAPPING_ANONYMOUS_PUSHED = 9,
 };
 
 /* Bits: checks that a walk must pass before it uses an entry of the mapping list. */

@@ -154,7 +154,7 @@ static __always_inline void walk_stack(struct fast_walk *fast)
 		if (!take_steps(fast))
 			break;
 	forget_left_out(walk);
-	if (walk->end == END_COMPLETE)
+	if (walk->end == END_COMPLETE || walk->end == END_CALLERS_UNCERTAIN)
 		fast->stack_end = walk->sp;
 }
 

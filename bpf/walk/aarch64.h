@@ -84,7 +84,7 @@ static __always_inline bool set_link(struct link *link, u32 code, u64 value)
  * anywhere in its frame. */
 static __always_inline bool sp_is_known(struct walk *walk)
 {
-	return walk->found_by != FOUND_BY_FP && walk->found_by != FOUND_BY_FP_GENERATED;
+	return !is_found_by_fp(walk->found_by);
 }
 
 /* Returns whether plain rules can be used for the frame: their equations may need its stack pointer. */
@@ -140,6 +140,76 @@ static __always_inline bool ends_in_call(u64 code)
 
 	return (instruction & 0xfc000000) == 0x94000000 || (instruction & 0xfffffc1f) == 0xd63f0000 ||
 	       (instruction & 0xfefff800) == 0xd63f0800;
+}
+
+/* Returns what the direct call before `ra`, in which these 8 code bytes end, calls; 0 if the call is another. */
+static __always_inline u64 called_directly(u64 ra, u64 code)
+{
+	u32 instruction = code >> 32;
+
+	/* bl, of 26 bits: a number of instructions, and has a sign. */
+	if ((instruction & 0xfc000000) != 0x94000000)
+		return 0;
+	return ra - 4 + ((s64)((u64)instruction << 38) >> 36);
+}
+
+/* Returns whether the instruction at `address` is a jump of a register's value, or one to a place from `start` to `end`. */
+static __always_inline bool may_be_jump(u64 code, u64 address, u64 start, u64 end)
+{
+	u32 instruction = code;
+	u64 target = address + ((s64)((u64)instruction << 38) >> 36);
+
+	if (address % 4)
+		return false;
+	if ((instruction & 0xfffffc1f) == 0xd61f0000 || (instruction & 0xfefff800) == 0xd61f0800)
+		return true;
+	return (instruction & 0xfc000000) == 0x14000000 && target >= start && target <= end;
+}
+
+/* Returns how a function returns whose code has these 8 bytes, of which the last is the one before `end`: after it has restored the frame pointer
+ * and the link register, as a pair, or otherwise. */
+static __always_inline enum how_it_returns how_it_returns(u64 code, u64 end)
+{
+	u32 instruction = code >> 32;
+
+	if (end % 4)
+		return RETURNS_LATER;
+	/* ldp x29, x30, [sp], N; ldp x29, x30, [sp, N] */
+	if ((instruction & 0xffc07fff) == 0xa8c07bfd || (instruction & 0xffc07fff) == 0xa9407bfd)
+		return RETURNS_WITH_FP;
+	/* ret, retaa, retab; 0 is no instruction. */
+	if (instruction == 0xd65f03c0 || (instruction & 0xfffffbff) == 0xd65f0bff || !instruction)
+		return RETURNS_OTHERWISE;
+	return RETURNS_LATER;
+}
+
+/* Returns where the code at `address` jumps, if it does nothing else: entries of a PLT, and calls of other functions as the last. */
+static __always_inline u64 behind_jump(u64 address)
+{
+	u64 code, next;
+
+	if (bpf_probe_read_user(&code, 8, (void *)address))
+		return address;
+	/* bti c */
+	if ((u32)code == 0xd503245f) {
+		address += 4;
+		if (bpf_probe_read_user(&code, 8, (void *)address))
+			return address;
+	}
+
+	u32 first = code, second = code >> 32;
+
+	/* b N */
+	if ((first & 0xfc000000) == 0x14000000)
+		return address + ((s64)((u64)first << 38) >> 36);
+	/* adrp x16, N; ldr x17, [x16, #M] */
+	if ((first & 0x9f00001f) != 0x90000010 || (second & 0xffc003ff) != 0xf9400211)
+		return address;
+
+	u64 pages = (u64)(first >> 5 & 0x7ffff) << 2 | (first >> 29 & 3);
+	u64 page = (address & ~4095ULL) + ((s64)(pages << 43) >> 31);
+
+	return bpf_probe_read_user(&next, 8, (void *)(page + 8 * (second >> 10 & 0xfff))) ? address : next;
 }
 
 /* Returns false: generated code has frame records. */
@@ -214,7 +284,7 @@ static __always_inline enum end_cause apply_record(struct walk *walk, u32 rule)
 		depend_on_fp(walk);
 	if (!record_slot(rule))
 		return return_by_link(walk, rule, cfa);
-	if (cfa <= walk->sp)
+	if (cfa <= walk->sp && !(from_fp && may_switch_stack(walk)))
 		return END_NO_PROGRESS;
 	if (rule_kind(rule) != RULE_LONE) {
 		if (!read_fp_slot(walk, slot, &fp))

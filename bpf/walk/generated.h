@@ -9,59 +9,8 @@
 #include "walk/arch.h"
 #include "walk/kept_frames.h"
 #include "walk/mappings.h"
+#include "walk/own_frame.h"
 #include "walk/returns.h"
-
-/*
- * Returns whether a slot holds the return address of a frame, or may hold one: any address of code, also of code that is newer than the
- * mappings, but for that of a call within a frame.
- */
-static __always_inline bool may_hold_return_address(struct walk *walk, u64 slot)
-{
-	u64 ra, code;
-
-	if (!peek_slot(walk, slot, &ra))
-		return true;
-	ra = without_code(ra);
-	if (bpf_probe_read_user(&code, 8, (void *)(ra - 8)))
-		return find_mapping(walk->list, ra - 1);
-	if (ends_in_local_call(code))
-		return false;
-	return find_mapping(walk->list, ra - 1) || (is_aligned(ra) && ends_in_call(code));
-}
-
-/*
- * Looks at one slot of the frame. Returns whether the search goes on: not at its end, nor where the frame ends before its frame pointer. Not
- * static: verified once, by itself.
- */
-__noinline bool look_for_end(struct fast_walk *fast)
-{
-	if (!fast)
-		return false;
-
-	struct walk *walk = walk_of(fast);
-	u64 slot = walk->looked_at;
-	u64 value;
-
-	if (slot >= walk->look_until)
-		return false;
-	if (!peek_slot(walk, slot, &value) || (value == walk->fp && may_hold_return_address(walk, slot + 8))) {
-		walk->looked_at = 0;
-		return false;
-	}
-	walk->looked_at = slot + 8;
-	return true;
-}
-
-/* Looks at up to LOOP_PART slots. Returns whether the search goes on. */
-__noinline bool look_at_slots(struct fast_walk *fast)
-{
-	if (!fast)
-		return false;
-	for (u32 number = 0; number < LOOP_PART; number++)
-		if (!look_for_end(fast))
-			return false;
-	return true;
-}
 
 /* Returns whether the frame called native code: the stack pointer is where it was at the call. */
 static __always_inline bool calls_native(struct walk *walk)
@@ -86,16 +35,11 @@ static __always_inline bool frame_is_linked(struct walk *walk, u32 known)
 	depend_on_more(walk);
 	if (!walk->pc_adjust || fp < sp || fp % 8)
 		return false;
-	if (known != STOP_ANONYMOUS)
+	if (known != STOP_ANONYMOUS && known != STOP_ANONYMOUS_PUSHED)
 		end = known == STOP_ANONYMOUS_LINKED && calls_native(walk) && fp > sp ? sp + 8 : sp;
-	if ((end - sp) / 8 > MAX_GENERATED_SLOTS)
+	if ((end - sp) / 8 > MAX_FRAME_SLOTS)
 		return false;
-	walk->looked_at = sp;
-	walk->look_until = end;
-	for (u32 number = 0; number < LOOP_PARTS(MAX_GENERATED_SLOTS); number++)
-		if (!look_at_slots(fast_of(walk)))
-			break;
-	return walk->looked_at >= end;
+	return look_at_frame(walk, sp, end, LOOK_FOR_PAIR | (known == STOP_ANONYMOUS ? LOOK_FOR_CALLER : 0));
 }
 
 /* Goes to the caller of a function that returns as soon as its callee has: by what it does then. Returns whether it is one. */
@@ -171,5 +115,7 @@ static __always_inline enum end_cause end_of_trial(struct walk *walk, enum end_c
 /* Returns the way in which a step by the frame pointer finds a frame. */
 static __always_inline enum found_by found_by_fp(struct walk *walk)
 {
+	if (walk->is_doubtful)
+		return FOUND_BY_FP_UNCERTAIN;
 	return walk->trial_frames ? FOUND_BY_FP_GENERATED : FOUND_BY_FP;
 }

@@ -194,7 +194,7 @@ static __always_inline enum end_cause apply_program(struct walk *walk, u32 at)
 	 * Equal stack pointers are progress: a callee whose return address is in a register need not use the stack. The
 	 * frame that a signal interrupted can be on another stack, so its stack pointer can have any value.
 	 */
-	if (sp < walk->sp && !program->is_signal_frame)
+	if (sp < walk->sp && !program->is_signal_frame && !may_switch_stack(walk))
 		return END_NO_PROGRESS;
 	go_to(walk, program->ra, sp, program->fp);
 	walk->pc_adjust = !program->is_signal_frame;

@@ -89,9 +89,7 @@ __noinline bool look_in_frame(struct fast_walk *fast, u32 step)
 	u64 frame = walk->frames[place_of_frame(callee)];
 	u64 caller = walk->frames[place_of_frame(callee + 1)];
 
-	u32 found_by = caller >> FRAME_FOUND_BY_SHIFT & 0x7f;
-
-	if (found_by == FOUND_BY_FP || found_by == FOUND_BY_FP_GENERATED)
+	if (is_found_by_fp(caller >> FRAME_FOUND_BY_SHIFT & 0x7f))
 		return false;
 
 	u32 saved = saved_word(walk, (frame << 8 >> 8) - !(frame >> FRAME_EXACT_SHIFT));

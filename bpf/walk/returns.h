@@ -26,7 +26,7 @@ __noinline bool is_after_call(u64 ra)
 
 static __always_inline bool is_generated(struct mapping *mapping)
 {
-	return mapping->kind == MAPPING_ANONYMOUS ||
+	return mapping->kind == MAPPING_ANONYMOUS || mapping->kind == MAPPING_ANONYMOUS_PUSHED ||
 	       (mapping->kind >= MAPPING_ANONYMOUS_LINKED && mapping->kind <= MAPPING_ANONYMOUS_STUB);
 }
 

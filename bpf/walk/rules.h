@@ -47,6 +47,8 @@ enum rule_shape {
 	RULE_B_BITS = 11,
 	/* AArch64, in the second operand: the return address has a pointer authentication code (PAC). */
 	RECORD_SIGNED = 1 << 10,
+	/* In the second operand of a gap's stop rule: the frame pointer is the function's own. */
+	GAP_FRAMED = 1,
 };
 
 /* First operand of a stop rule. Values from STOP_ANONYMOUS on come from the mapping, not from a table. */
@@ -64,6 +66,7 @@ enum stop_operand {
 	STOP_ANONYMOUS_METHODS = 39,
 	STOP_ANONYMOUS_STUB = 40,
 	STOP_NO_TABLE = 41,
+	STOP_ANONYMOUS_PUSHED = 42,
 };
 
 /* Ops of a rule program; the operand is in the bits above the opcode, the immediate in the next word. */

@@ -42,6 +42,24 @@ struct program {
 	u64 operands[MAX_OPERANDS];
 };
 
+/* Objects of a search in a frame of code without CFI, until its frame pointer. */
+enum look_for {
+	/* A pair of this frame pointer and a return address: the frame ends there. */
+	LOOK_FOR_PAIR = 1,
+	/* A return address of the frame: the frame pointer may be another frame's. */
+	LOOK_FOR_CALLER = 2,
+};
+
+/* How a function returns, by the code that its frame goes on with. */
+enum how_it_returns {
+	/* Nothing so far. */
+	RETURNS_LATER,
+	/* It restores the frame pointer as the last. */
+	RETURNS_WITH_FP,
+	/* In another way, or it cannot be seen. */
+	RETURNS_OTHERWISE,
+};
+
 /* A walk in progress. Not on the BPF stack, where the verifier would track its values and treat each frame as a new state. */
 struct walk {
 	u64 pc;
@@ -69,9 +87,20 @@ struct walk {
 	u32 trial_frames;
 	u64 trial_pc;
 	u64 trial_hash;
-	/* During a search for the end of a frame of generated code: its next slot; 0 if the frame ends before its frame pointer. */
+	/* During a search in a frame of code without CFI: its next slot; 0 if the frame ends before its frame pointer. */
 	u64 looked_at;
 	u64 look_until;
+	/* enum look_for. */
+	u32 look_for;
+	/* Code of a function that may jump to the frame's, or of the frame's own (own_frame.h). */
+	u8 code[JUMPS_LOOKED_FOR + 8];
+	/* AVMA of the function that the frame's code is in, if the frame pointer is its own (own_frame.h); 0 if that is not known. */
+	u64 entry;
+	/* The frame pointer of the current frame may be another frame's; that of an earlier one may have been. */
+	bool is_doubtful;
+	bool may_lack_callers;
+	/* Steps that may still go to a stack that lies lower. */
+	u32 switches_left;
 	struct program program;
 	/* General registers at the start of the walk, by DWARF number. */
 	u64 at_probe[REGISTERS];
@@ -87,6 +116,11 @@ struct walk {
  * not static) takes a pointer to this, as it may use no more memory than the type of its argument has.
  */
 struct fast_walk;
+
+static __always_inline bool is_found_by_fp(u32 found_by)
+{
+	return found_by == FOUND_BY_FP || found_by == FOUND_BY_FP_GENERATED || found_by == FOUND_BY_FP_UNCERTAIN;
+}
 
 static __always_inline struct fast_walk *fast_of(struct walk *walk)
 {
@@ -122,6 +156,10 @@ static __always_inline void depend_on_more(struct walk *walk);
 static __always_inline void go_to(struct walk *walk, u64 pc, u64 sp, u64 fp);
 /* Goes to the caller whose stack pointer is the CFA, reading its return address and frame pointer (slot 0: unchanged). */
 static __always_inline enum end_cause go_to_caller(struct walk *walk, u64 cfa, u64 ra_slot, u64 fp_slot);
+/* Goes to the caller by a rule that takes the CFA from the frame pointer: it can be on a stack that lies lower. */
+static __always_inline enum end_cause go_to_caller_by_fp(struct walk *walk, u64 cfa, u64 ra_slot, u64 fp_slot);
+/* Returns whether the walk may go down to another stack, as CFI by another register than the stack pointer says. */
+static __always_inline bool may_switch_stack(struct walk *walk);
 /* Goes to the caller by the frame pointer, or ends with `implausible` if its value cannot be a frame pointer. */
 static __always_inline enum end_cause apply_fp(struct walk *walk, enum end_cause implausible);
 /* Returns the end that a stop rule stands for, or tries the frame pointer for code without CFI. */

@@ -77,6 +77,18 @@ static __always_inline u32 rule_of_row(u32 image, u32 row)
 	return word(section(image, IMAGE_RULES_AT) + number);
 }
 
+/* Returns the number of the row for one address: two addresses of a gap have the same, if all between them is in it too. Not static: verified
+ * once, by itself. */
+__noinline u32 row_in_image(u32 image, u64 svma)
+{
+	u64 first = word(image + IMAGE_FIRST_BLOCK);
+	u64 block = (svma >> BLOCK_SHIFT) - first;
+
+	if (block >= word(image + IMAGE_BLOCK_COUNT))
+		return svma >> BLOCK_SHIFT < first ? ~0U : ~0U - 1;
+	return find_row(image, block, svma & 0xff);
+}
+
 /*
  * Returns the packed rule for one address. The number of a wide rule is replaced by the index in `tables` of its program. Not static:
  * verified once, by itself.

@@ -15,6 +15,7 @@
 #include "walk/kept_frames.h"
 #include "walk/generated.h"
 #include "walk/mappings.h"
+#include "walk/own_frame.h"
 #include "walk/program.h"
 #include "walk/registers.h"
 #include "walk/return_probes.h"
@@ -46,6 +47,8 @@ static __always_inline u32 rule_in_mapping(struct walk *walk, struct mapping *ma
 		return RULE(RULE_STOP, STOP_ANONYMOUS_METHODS);
 	case MAPPING_ANONYMOUS_STUB:
 		return RULE(RULE_STOP, STOP_ANONYMOUS_STUB);
+	case MAPPING_ANONYMOUS_PUSHED:
+		return RULE(RULE_STOP, STOP_ANONYMOUS_PUSHED);
 	case MAPPING_NO_TABLE:
 		return RULE(RULE_STOP, STOP_NO_TABLE);
 	default:
@@ -132,12 +135,18 @@ static __always_inline void go_to(struct walk *walk, u64 pc, u64 sp, u64 fp)
 	forget_link(&walk->link);
 }
 
-static __always_inline enum end_cause go_to_caller(struct walk *walk, u64 cfa, u64 ra_slot, u64 fp_slot)
+static __always_inline bool may_switch_stack(struct walk *walk)
+{
+	if (!walk->switches_left)
+		return false;
+	walk->switches_left--;
+	return true;
+}
+
+static __always_inline enum end_cause read_caller(struct walk *walk, u64 cfa, u64 ra_slot, u64 fp_slot)
 {
 	u64 ra, fp = walk->fp;
 
-	if (cfa <= walk->sp)
-		return END_NO_PROGRESS;
 	if (fp_slot && !read_fp_slot(walk, fp_slot, &fp))
 		return END_READ_FAULT;
 	/* A trail entry for the return address proves only the words below it readable, not an fp slot above it. */
@@ -147,6 +156,16 @@ static __always_inline enum end_cause go_to_caller(struct walk *walk, u64 cfa, u
 		return END_READ_FAULT;
 	go_to(walk, ra, cfa, fp);
 	return END_NONE;
+}
+
+static __always_inline enum end_cause go_to_caller(struct walk *walk, u64 cfa, u64 ra_slot, u64 fp_slot)
+{
+	return cfa > walk->sp ? read_caller(walk, cfa, ra_slot, fp_slot) : END_NO_PROGRESS;
+}
+
+static __always_inline enum end_cause go_to_caller_by_fp(struct walk *walk, u64 cfa, u64 ra_slot, u64 fp_slot)
+{
+	return cfa > walk->sp || may_switch_stack(walk) ? read_caller(walk, cfa, ra_slot, fp_slot) : END_NO_PROGRESS;
 }
 
 static __always_inline enum end_cause apply_fp(struct walk *walk, enum end_cause implausible)
@@ -173,6 +192,10 @@ static __always_inline enum end_cause apply_fp(struct walk *walk, enum end_cause
 	walk->pc = ra;
 	walk->pc_adjust = 1;
 	walk->found_by = found_by_fp(walk);
+	walk->may_lack_callers |= walk->is_doubtful;
+	walk->is_doubtful = false;
+	/* From here on, CFI by the frame pointer is no better than this one. */
+	walk->switches_left = 0;
 	forget_link(&walk->link);
 	return END_NONE;
 }
@@ -181,13 +204,16 @@ static __always_inline enum end_cause apply_stop(struct walk *walk, u32 rule)
 {
 	switch (rule_a(rule)) {
 	case STOP_END:
-		return END_COMPLETE;
+		return walk->may_lack_callers ? END_CALLERS_UNCERTAIN : END_COMPLETE;
 	case STOP_GAP:
+		if (rule_b(rule) != GAP_FRAMED)
+			judge_frame_pointer(walk);
 		return apply_fp(walk, END_NO_CFI);
 	case STOP_ANONYMOUS:
 	case STOP_ANONYMOUS_LINKED:
 	case STOP_ANONYMOUS_METHODS:
 	case STOP_ANONYMOUS_STUB:
+	case STOP_ANONYMOUS_PUSHED:
 		return apply_generated(walk, rule_a(rule));
 	case STOP_PENDING:
 		return END_TABLE_NOT_LOADED;
@@ -268,5 +294,8 @@ static __always_inline void begin_walk(struct walk *walk, u32 list, u64 changing
 	walk->saves_wanted = 0;
 	walk->looks_left = MAX_LOOKS;
 	walk->trial_frames = 0;
+	walk->is_doubtful = false;
+	walk->may_lack_callers = false;
+	walk->switches_left = MAX_STACK_SWITCHES;
 	walk->end = END_DEPTH_LIMIT;
 }

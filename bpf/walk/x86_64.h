@@ -155,17 +155,90 @@ static __always_inline bool is_call(u64 code, u32 length)
 	return expected == length;
 }
 
-/*
- * Returns whether the 8 code bytes before a return address end in a `call`. Mirrors unwind-tables/src/walk/call.rs.
- *
- * Direct: e8 and four bytes. Indirect: ff /2, with each length that its ModRM and SIB bytes can require.
- */
-static __always_inline bool ends_in_call(u64 code)
+/* Returns whether the 8 code bytes before a return address can end in an indirect `call`: ff /2, with each length that its ModRM and SIB
+ * bytes can require. */
+static __always_inline bool ends_in_indirect_call(u64 code)
 {
-	if ((code >> 24 & 0xff) == 0xe8)
-		return true;
 	return is_call(code, 2) || is_call(code, 3) || is_call(code, 4) || is_call(code, 5) ||
 	       is_call(code, 6) || is_call(code, 7);
+}
+
+/* Returns whether the 8 code bytes before a return address end in a `call`. Direct: e8 and four bytes. Mirrors
+ * unwind-tables/src/walk/call.rs. */
+static __always_inline bool ends_in_call(u64 code)
+{
+	return (code >> 24 & 0xff) == 0xe8 || ends_in_indirect_call(code);
+}
+
+/* Returns what the direct call before `ra`, in which these 8 code bytes end, calls; 0 if the call is another, or may be. */
+static __always_inline u64 called_directly(u64 ra, u64 code)
+{
+	if ((code >> 24 & 0xff) != 0xe8 || ends_in_indirect_call(code))
+		return 0;
+	return ra + (s64)(s32)(code >> 32);
+}
+
+/* Returns whether the bytes at `address` are, or may be, a jump of a register's or of memory's value, or one to a place from `start` to `end`. */
+static __always_inline bool may_be_jump(u64 code, u64 address, u64 start, u64 end)
+{
+	u64 target = address + 5 + (s64)(s32)(code >> 8);
+
+	if ((code & 0x38ff) == 0x20ff)
+		return true;
+	return (code & 0xff) == 0xe9 && target >= start && target <= end;
+}
+
+/*
+ * Returns how a function returns whose code has these 8 bytes, of which the last is the one before `end`: by a `ret` behind `pop %rbp` or `leave`, by
+ * `mov %rbp, %rsp; pop %rbp`, or otherwise. Instructions are not told apart: a c3 that may be an operand is none. Two int3 are between functions.
+ */
+static __always_inline enum how_it_returns how_it_returns(u64 code, u64 end)
+{
+	u32 last = code >> 56, before = code >> 48 & 0xff, earlier = code >> 40 & 0xff;
+
+	if (last == 0xcc && before == 0xcc)
+		return RETURNS_OTHERWISE;
+	if (code >> 32 == 0x5de58b48 || code >> 32 == 0x5dec8948)
+		return RETURNS_WITH_FP;
+	if ((last == 0xc3 || last == 0xc2) && (before == 0xc9 || (before == 0x5d && earlier != 0x41)))
+		return RETURNS_WITH_FP;
+	if (last != 0xc3)
+		return RETURNS_LATER;
+	/* mov, test, arithmetic and others, whose operands are %rbx and another register. */
+	if (before == 0x89 || before == 0x8b || before == 0x85 || before == 0x83 || before == 0x81 || before == 0xc7)
+		return RETURNS_LATER;
+	/* With a prefix for registers of 64 bits. */
+	if ((earlier & 0xf0) == 0x40 && ((before & 0xc4) == 0 || before == 0x63 || before == 0xff || before == 0xf7))
+		return RETURNS_LATER;
+	return earlier == 0x0f ? RETURNS_LATER : RETURNS_OTHERWISE;
+}
+
+/* Returns where the code at `address` jumps, if it does nothing else: entries of a PLT, and calls of other functions as the last. */
+static __always_inline u64 behind_jump(u64 address)
+{
+	u64 code, next, from;
+
+	if (bpf_probe_read_user(&code, 8, (void *)address))
+		return address;
+	/* endbr64 */
+	if ((u32)code == 0xfa1e0ff3) {
+		address += 4;
+		if (bpf_probe_read_user(&code, 8, (void *)address))
+			return address;
+	}
+	from = address;
+	/* bnd */
+	if ((code & 0xff) == 0xf2) {
+		from += 1;
+		code >>= 8;
+	}
+	/* jmp *N(%rip) */
+	if ((code & 0xffff) == 0x25ff)
+		return bpf_probe_read_user(&next, 8, (void *)(from + 6 + (s64)(s32)(code >> 16))) ? address : next;
+	/* jmp N */
+	if ((code & 0xff) == 0xe9)
+		return from + 5 + (s64)(s32)(code >> 8);
+	return address;
 }
 
 /*
@@ -215,9 +288,10 @@ static __always_inline enum end_cause apply_offset(struct walk *walk, u32 rule)
 	u64 cfa = base + 8 * rule_a(rule);
 	u64 fp_slot = rule_b(rule) ? cfa - 8 * rule_b(rule) : 0;
 
-	if (rule_kind(rule) != RULE_SP)
-		depend_on_fp(walk);
-	return go_to_caller(walk, cfa, cfa - 8, fp_slot);
+	if (rule_kind(rule) == RULE_SP)
+		return go_to_caller(walk, cfa, cfa - 8, fp_slot);
+	depend_on_fp(walk);
+	return go_to_caller_by_fp(walk, cfa, cfa - 8, fp_slot);
 }
 
 static __always_inline enum end_cause apply_plt(struct walk *walk, u32 rule)
@@ -235,7 +309,7 @@ static __always_inline enum end_cause apply_drap(struct walk *walk, u32 rule)
 	depend_on_fp(walk);
 	if (!read_slot(walk, walk->fp + signed_slots(rule_a(rule), RULE_A_BITS), &cfa))
 		return END_READ_FAULT;
-	return go_to_caller(walk, cfa, cfa - 8, walk->fp + signed_slots(rule_b(rule), RULE_B_BITS));
+	return go_to_caller_by_fp(walk, cfa, cfa - 8, walk->fp + signed_slots(rule_b(rule), RULE_B_BITS));
 }
 
 /* Goes to the caller by a plain rule. */

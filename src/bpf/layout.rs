@@ -28,7 +28,10 @@ equal! {
     c::limits::INNERMOST_FRAMES => walk::INNERMOST_FRAMES,
     c::limits::OUTERMOST_FRAMES => walk::OUTERMOST_FRAMES,
     c::limits::MAX_FP_DISTANCE => walk::MAX_FP_DISTANCE,
-    c::limits::MAX_GENERATED_SLOTS => walk::MAX_GENERATED_SLOTS,
+    c::limits::MAX_FRAME_SLOTS => walk::MAX_FRAME_SLOTS,
+    c::limits::JUMPS_LOOKED_FOR => walk::JUMPS_LOOKED_FOR,
+    c::limits::RETURN_LOOKED_FOR => walk::RETURN_LOOKED_FOR,
+    c::limits::MAX_STACK_SWITCHES => walk::MAX_STACK_SWITCHES,
     c::limits::MAX_LOOKS => walk::MAX_LOOKS,
     c::machine::ADDRESS_BITS => mapping::ADDRESS_BITS,
     c::limits::MAPPING_CHECKS => mapping::CHECKS,
@@ -52,6 +55,7 @@ equal! {
     c::end_cause::END_LOOK_LIMIT => End::LookLimit,
     c::end_cause::END_BEYOND_COPY => End::BeyondCopy,
     c::end_cause::END_NO_TABLE => End::NoTable,
+    c::end_cause::END_CALLERS_UNCERTAIN => End::CallersUncertain,
     c::end_cause::END_CAUSES => End::ALL.len(),
 }
 
@@ -61,6 +65,7 @@ equal! {
     c::found_by::FOUND_BY_FP => FoundBy::Fp,
     c::found_by::FOUND_BY_KERNEL => FoundBy::Kernel,
     c::found_by::FOUND_BY_FP_GENERATED => FoundBy::FpGenerated,
+    c::found_by::FOUND_BY_FP_UNCERTAIN => FoundBy::FpUncertain,
     c::found_by::FOUND_BY_PYTHON => FoundBy::Python,
     c::mapping_kind::MAPPING_TABLE => MappingKind::Table,
     c::mapping_kind::MAPPING_PENDING => MappingKind::Pending,
@@ -70,6 +75,7 @@ equal! {
     c::mapping_kind::MAPPING_ANONYMOUS_LINKED => MappingKind::AnonymousLinked,
     c::mapping_kind::MAPPING_ANONYMOUS_METHODS => MappingKind::AnonymousMethods,
     c::mapping_kind::MAPPING_ANONYMOUS_STUB => MappingKind::AnonymousStub,
+    c::mapping_kind::MAPPING_ANONYMOUS_PUSHED => MappingKind::AnonymousPushed,
     c::mapping_kind::MAPPING_NO_TABLE => MappingKind::NoTable,
     c::mapping_trust::TRUST_SETTLED => Trust::Settled,
     c::mapping_trust::TRUST_CHECKED => Trust::Checked,
@@ -114,6 +120,7 @@ equal! {
     c::rule_shape::RECORD_SIGNED => packed::aarch64::SIGNED,
     c::stop_operand::STOP_END => stop::END,
     c::stop_operand::STOP_GAP => stop::GAP,
+    c::rule_shape::GAP_FRAMED => packed::FRAMED,
     c::stop_operand::STOP_UNSUPPORTED => stop::UNSUPPORTED,
 }
 

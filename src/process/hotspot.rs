@@ -75,6 +75,8 @@ const TYPE_BYTES: u64 = 40;
 pub struct JvmCode {
     /// Set if there is a JVM that has not made all the code that it makes as it begins, as far as can be seen.
     pub begins: bool,
+    /// Set if there is a JVM: what it generates are functions that begin by pushing the frame pointer.
+    pub pushes_frame_pointers: bool,
     /// Set if it is known to keep frame pointers.
     pub keeps_frame_pointers: bool,
     /// Code that is known to keep them, and code that is known not to; ascending, without overlap.
@@ -115,6 +117,7 @@ pub(super) fn libraries(mappings: &Mappings, modules: &Modules) -> Vec<(Arc<Modu
 pub(super) fn jvm_code(libraries: &[(Arc<Module>, Bias)], memory: &ProcessMemory) -> JvmCode {
     let begins = JvmCode {
         begins: true,
+        pushes_frame_pointers: true,
         ..JvmCode::default()
     };
     let found = libraries.iter().map(|&(ref module, bias)| {
@@ -202,6 +205,7 @@ impl Jvm<'_> {
         let begins = keeps_frame_pointers && stubs.count() < STUBS.len();
         Some(JvmCode {
             begins,
+            pushes_frame_pointers: true,
             keeps_frame_pointers,
             known: ascending(known),
         })

@@ -286,8 +286,8 @@ impl ModuleTables {
             .iter()
             .filter(|entry| entry.range.end.get() >> ADDRESS_BITS == 0);
         let all = user.flat_map(|entry| self.placed(kernel_mapping(entry), &entry.code));
-        match jvm.keeps_frame_pointers {
-            true => all.flat_map(|mapping| of_jvm(&mapping, &jvm.known)).collect(),
+        match jvm.pushes_frame_pointers {
+            true => all.flat_map(|mapping| of_jvm(mapping, jvm)).collect(),
             false => all.collect(),
         }
     }
@@ -315,20 +315,23 @@ impl ModuleTables {
     }
 }
 
-/// Pieces of a mapping of a JVM that keeps frame pointers: its generated code is told apart by what is known of it.
-fn of_jvm(mapping: &Mapping, known: &[KnownCode]) -> Vec<Mapping> {
-    if mapping.kind != MappingKind::Anonymous {
-        return vec![*mapping];
-    }
+/// Pieces of a mapping of a process with a JVM: generated code of one that keeps frame pointers is told apart by what is known of it.
+fn of_jvm(mapping: Mapping, jvm: &JvmCode) -> Vec<Mapping> {
     let piece = |start: Avma, end: Avma, kind| Mapping {
         start,
         end,
         kind,
-        ..*mapping
+        ..mapping
     };
+    if mapping.kind != MappingKind::Anonymous {
+        return vec![mapping];
+    }
+    if !jvm.keeps_frame_pointers {
+        return vec![piece(mapping.start, mapping.end, MappingKind::AnonymousPushed)];
+    }
     let mut pieces = Vec::new();
     let mut at = mapping.start;
-    for KnownCode { range, kind } in known {
+    for KnownCode { range, kind } in &jvm.known {
         let (start, end) = (range.start.max(mapping.start), range.end.min(mapping.end));
         if start < end {
             pieces.push(piece(at, start, MappingKind::AnonymousLinked));
@@ -427,7 +430,14 @@ mod tests {
             range: Avma::new(start)..Avma::new(end),
             kind,
         });
-        let pieces = of_jvm(&mapping(10, 40, MappingKind::Anonymous), &known);
+        let mut jvm = JvmCode {
+            pushes_frame_pointers: true,
+            keeps_frame_pointers: true,
+            known: known.to_vec(),
+            ..JvmCode::default()
+        };
+        let anonymous = mapping(10, 40, MappingKind::Anonymous);
+        let pieces = of_jvm(anonymous, &jvm);
         let expected = [
             (10, 15, MappingKind::AnonymousMethods),
             (15, 20, MappingKind::AnonymousLinked),
@@ -441,6 +451,12 @@ mod tests {
             expected.map(|(start, end, kind)| mapping(start, end, kind))
         );
         let table = mapping(10, 40, MappingKind::Table);
-        assert_eq!(of_jvm(&table, &known), [table]);
+        assert_eq!(of_jvm(table, &jvm), [table]);
+        jvm.keeps_frame_pointers = false;
+        assert_eq!(of_jvm(table, &jvm), [table]);
+        assert_eq!(
+            of_jvm(anonymous, &jvm),
+            [mapping(10, 40, MappingKind::AnonymousPushed)]
+        );
     }
 }

@@ -255,6 +255,7 @@ impl Choices<'_> {
                     MappingKind::AnonymousLinked,
                     MappingKind::AnonymousMethods,
                     MappingKind::AnonymousStub,
+                    MappingKind::AnonymousPushed,
                     MappingKind::Trampoline,
                 ]),
                 identity: self.identity(),

@@ -193,6 +193,8 @@ pub struct Frames {
     /// In modules, `fp` has these.
     #[serde(default)]
     pub fp_generated: u64,
+    #[serde(default)]
+    pub fp_uncertain: u64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -431,7 +433,8 @@ impl Report {
             of_modules(|module| module.frames.cfi),
             of_modules(|module| module.frames.fp),
         );
-        assert_eq!((cfi, fp), (frames.cfi, frames.fp + frames.fp_generated), "{self}");
+        let all_by_fp = frames.fp + frames.fp_generated + frames.fp_uncertain;
+        assert_eq!((cfi, fp), (frames.cfi, all_by_fp), "{self}");
     }
 
     /// Finds the counts of the module whose path ends so.

@@ -3,7 +3,7 @@
 //! Overlap: the function with the greatest start at or below an address applies, or none if that function has ended:
 //! the program's own unwinder finds the same through the search table of `.eh_frame_hdr`. Of several functions with the
 //! same start, the first in the section applies. Code without CFI can be a signal trampoline (`trampoline`); some functions
-//! leave the stack that their CFI describes (`switches`).
+//! leave the stack that their CFI describes (`switches`). Where code without CFI has a frame pointer of its own is noted (`framed`).
 
 use std::ops::Range;
 
@@ -13,13 +13,14 @@ use crate::compact;
 use crate::coverage::{CfiSource, Coverage};
 use crate::elf::{ElfView, Segment};
 use crate::error::{ImageError, TableError};
+use crate::framed;
 use crate::packed::PackedRule;
 use crate::places::Places;
 use crate::program::Programs;
 use crate::ranges;
 use crate::saves::{LongSaves, SavesRule};
 use crate::switches;
-use crate::table::{Row, RowRule, Rows, UnwindTable};
+use crate::table::{self, Row, RowRule, Rows, UnwindTable};
 use crate::trampoline;
 
 /// MAX span of code per byte of the file: the index grows with the span, and a file of one page must not make it take
@@ -36,6 +37,8 @@ pub fn build(view: &ElfView<'_>) -> Result<(UnwindTable, Coverage), TableError> 
     let mut programs = Programs::new(view.architecture());
     let (sections, mut rows) = rows(view, &mut programs, trampoline::rule)?;
     let code = ranges::merge(view.code_ranges());
+    let framed = framed::find(view, &framed::gaps(&rows, &code));
+    table::mark(&mut rows, &framed, PackedRule::FRAMED_GAP);
     switches::find(view, &code).mark(&mut rows);
     check_span(&rows, view)?;
     let [eh_frame, debug_frame] = &sections;

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use object::elf::{self, FileHeader64, ProgramHeader64, SectionHeader64};
+use object::elf::{self, FileHeader64, ProgramHeader64, SectionHeader64, Sym64};
 use object::read::elf::{FileHeader as _, NoteIterator, ProgramHeader as _, SectionHeader as _};
 use object::{LittleEndian, ReadRef};
 
@@ -79,6 +79,8 @@ pub struct ElfView<'a> {
 /// MAX section headers. Chromium's debug build has 50; linkers that do not join sections of functions make as many as there are
 /// functions.
 const MAX_SECTIONS: usize = 1 << 20;
+/// Symbols that are looked at; the largest browsers have some million.
+const MAX_SYMBOLS: usize = 1 << 22;
 /// Program headers that are looked at; the kernel runs nothing with more than 1170.
 const MAX_PROGRAM_HEADERS: usize = 1 << 16;
 /// Notes that are looked through, and bytes of each. Objects have half a dozen, and the largest, libc's list of places to
@@ -322,6 +324,24 @@ impl<'a> ElfView<'a> {
         }
         let segments = self.segments.iter().filter(|segment| segment.executable);
         segments.map(Segment::file_backed).collect()
+    }
+
+    /// Where functions are, by the file's symbols; those for programs that are linked to it, if it has no others. None where a symbol has no size.
+    pub(crate) fn function_symbols(&self) -> impl Iterator<Item = Range<Svma>> {
+        let of_kind = |kind| {
+            let mut sections = self.sections.headers.iter();
+            let section = sections.find(|section| section.sh_type(ENDIAN) == kind)?;
+            section
+                .data_as_array::<Sym64<LittleEndian>, _>(ENDIAN, self.bytes.0)
+                .ok()
+        };
+        let symbols = of_kind(elf::SHT_SYMTAB).or_else(|| of_kind(elf::SHT_DYNSYM));
+        let symbols = symbols.unwrap_or_default().iter().take(MAX_SYMBOLS);
+        let functions = symbols.filter(|symbol| symbol.st_type() == elf::STT_FUNC);
+        functions.filter_map(|symbol| {
+            let start = Svma::new(symbol.st_value.get(ENDIAN));
+            Some(start..start.checked_add(symbol.st_size.get(ENDIAN))?)
+        })
     }
 
     /// `.eh_frame`, from the section headers or else through `PT_GNU_EH_FRAME`; `None` also when it is damaged or

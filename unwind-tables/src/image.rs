@@ -125,15 +125,22 @@ impl Image {
 
     /// Returns the rule for one address of the object; a gap outside of the blocks.
     pub fn rule_at(&self, svma: Svma) -> UnwindRule {
-        let Some(svma) = self.places.in_image(svma) else {
-            return UnwindRule::Gap;
-        };
+        let rule = self.packed_rule_at(svma);
+        rule.unpack(self.architecture()).unwrap_or(UnwindRule::Gap)
+    }
+
+    /// Returns whether code without CFI at an address has a frame pointer of its own.
+    pub fn has_own_frame_pointer(&self, svma: Svma) -> bool {
+        self.packed_rule_at(svma) == PackedRule::FRAMED_GAP
+    }
+
+    fn packed_rule_at(&self, svma: Svma) -> PackedRule {
         let view = ImageView {
             words: &self.words,
             at: 0,
         };
-        let rule = view.relative_rule_at(svma);
-        rule.unpack(self.architecture()).unwrap_or(UnwindRule::Gap)
+        let place = self.places.in_image(svma);
+        place.map_or(PackedRule::GAP, |svma| view.relative_rule_at(svma))
     }
 
     /// Returns the ops of a program that a rule of this image refers to, without the final `End`.
@@ -200,19 +207,36 @@ impl ImageView<'_> {
         PackedRule::wide(self.section(header::WIDE_AT).wrapping_add(at)).unwrap_or(PackedRule::GAP)
     }
 
+    /// Returns the number of the row for one address: two addresses of a gap have the same, if all between them is in it too.
+    pub fn row_at(&self, svma: Svma) -> u32 {
+        match self.place_of(svma) {
+            Ok((block, pc_low)) => self.find_row(block, pc_low),
+            Err(outside) => outside,
+        }
+    }
+
     /// Returns the packed rule for one address as stored: a wide rule's operand is the number of an op; a gap outside of the
     /// blocks.
     pub fn relative_rule_at(&self, svma: Svma) -> PackedRule {
-        let block = (svma.get() >> BLOCK_SHIFT).wrapping_sub(self.header(header::FIRST_BLOCK).into());
+        match self.place_of(svma) {
+            Ok((block, pc_low)) => self.rule_of_row(self.find_row(block, pc_low)),
+            Err(_) => PackedRule::GAP,
+        }
+    }
+
+    /// The block of an address, and its low byte; outside of the blocks a number of no row, of the same side.
+    fn place_of(&self, svma: Svma) -> Result<(u32, u32), u32> {
+        let first = u64::from(self.header(header::FIRST_BLOCK));
+        let block = (svma.get() >> BLOCK_SHIFT).wrapping_sub(first);
         if block >= self.header(header::BLOCK_COUNT).into() {
-            return PackedRule::GAP;
+            let is_before = svma.get() >> BLOCK_SHIFT < first;
+            return Err(if is_before { u32::MAX } else { u32::MAX - 1 });
         }
         #[allow(
             clippy::cast_possible_truncation,
             reason = "the block's number is below BLOCK_COUNT, the masked address below 256"
         )]
-        let (block, pc_low) = (block as u32, (svma.get() & 0xff) as u32);
-        self.rule_of_row(self.find_row(block, pc_low))
+        Ok((block as u32, (svma.get() & 0xff) as u32))
     }
 
     /// Returns the image of saves, if included.

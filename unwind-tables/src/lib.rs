@@ -15,7 +15,8 @@
 //!
 //! `verify` compares an image with gimli's own evaluation of the same CFI, at every address.
 //!
-//! Deliberately absent: opening files, `/proc`, BPF, and guesses about code that the CFI does not cover. A row that no rule
+//! Deliberately absent: opening files, `/proc`, BPF, and guesses about code that the CFI does not cover, but for whether its functions set up
+//! frame pointers. A row that no rule
 //! expresses exactly is [`rule::UnwindRule::Unsupported`] with a reason, and code without CFI is
 //! [`rule::UnwindRule::Gap`]; both are counted in [`Coverage`], and a walk that meets them reports it as its end.
 //!
@@ -49,6 +50,7 @@ pub mod encode;
 pub mod error;
 mod expression;
 pub mod fingerprint;
+mod framed;
 mod go_table;
 pub mod image;
 pub mod mapping;

@@ -33,6 +33,8 @@ pub enum MappingKind {
     AnonymousStub = 7,
     /// An object for which no table can be made.
     NoTable = 8,
+    /// Anonymous, of a program whose generated functions are known to begin by pushing the frame pointer.
+    AnonymousPushed = 9,
 }
 
 /// Checks that an entry of the list must pass before a walk uses it.

@@ -15,7 +15,7 @@
 //! | 3 | plt  | `cfa = sp + 8 + (pc & 15 >= a ? 8 : 0)`, `ra = *(cfa - 8)`, `fp` same |
 //! | 4 | drap | `cfa = *(fp + 8a)`, `ra = *(cfa - 8)`, `fp = *(fp + 8b)`; a and b signed |
 //! | 5 | wide | the program that starts at op `a + (b << 17)` of the object's programs |
-//! | 6 | stop | a = 0 end of stack, 1 gap, 2 + reason unsupported |
+//! | 6 | stop | a = 0 end of stack, 1 gap (b = 1: with a frame pointer of its own), 2 + reason unsupported |
 //! | 7 | chain | never stored; in the rule cache, a return address that a frame-pointer walk has checked |
 //!
 //! Kinds 1 to 4 are those of x86-64; for AArch64 see [`aarch64`].
@@ -58,6 +58,9 @@ pub mod stop {
     pub const UNSUPPORTED: u32 = 2;
 }
 
+/// Value of `b` in the stop rule of a gap: the frame pointer is the function's own.
+pub const FRAMED: u32 = 1;
+
 /// Number of bits of a packed rule's kind.
 pub const KIND_BITS: u32 = 3;
 /// Number of bits of a packed rule's first operand.
@@ -75,6 +78,8 @@ pub struct PackedRule(u32);
 impl PackedRule {
     /// No CFI.
     pub const GAP: Self = Self::new(kind::STOP, stop::GAP, 0);
+    /// No CFI, and the function that the code is in has set up a frame pointer of its own.
+    pub const FRAMED_GAP: Self = Self::new(kind::STOP, stop::GAP, FRAMED);
     /// The outermost frame.
     pub const END_OF_STACK: Self = Self::new(kind::STOP, stop::END, 0);
 

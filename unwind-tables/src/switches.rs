@@ -18,7 +18,7 @@ use crate::go_table;
 use crate::packed::PackedRule;
 use crate::ranges;
 use crate::rule::Reason;
-use crate::table::Row;
+use crate::table::{Row, mark};
 
 /// Sections that Go's linker makes: in every program; in every object, also if another linker has put it into a program and
 /// removed what nothing refers to.
@@ -161,43 +161,6 @@ impl Ends {
         mark(rows, &self.switched, PackedRule::unsupported(Reason::StackSwitch));
         mark(rows, &self.outermost, PackedRule::END_OF_STACK);
     }
-}
-
-/// Gives merged ranges a rule in `rows`, which ascend, except where they end the stack.
-fn mark(rows: &mut Vec<Row<PackedRule>>, places: &[Range<Svma>], mark: PackedRule) {
-    if places.is_empty() {
-        return;
-    }
-    let marked_rule = |rule| match rule {
-        PackedRule::END_OF_STACK => rule,
-        _ => mark,
-    };
-    let mut marked = Vec::with_capacity(rows.len() + 2 * places.len());
-    let mut rest = rows.iter().copied().peekable();
-    let mut rule = PackedRule::GAP;
-    for Range { start, end } in places.iter().cloned() {
-        while let Some(row) = rest.next_if(|row| row.start < start) {
-            rule = row.rule;
-            marked.push(row);
-        }
-        let mut row = Row { start, rule };
-        while let Some(next) = rest.next_if(|row| row.start < end) {
-            if next.start > start && marked_rule(next.rule) != marked_rule(rule) {
-                let rule = marked_rule(rule);
-                marked.push(Row { rule, ..row });
-                row.start = next.start;
-            }
-            rule = next.rule;
-        }
-        let inside = marked_rule(rule);
-        marked.push(Row { rule: inside, ..row });
-        if let Some(row) = rest.next_if(|row| row.start == end) {
-            rule = row.rule;
-        }
-        marked.push(Row { start: end, rule });
-    }
-    marked.extend(rest);
-    *rows = marked;
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! An object's unwind information as sorted rows with explicit gaps, which `encode` lays out as an image.
 
+use std::ops::Range;
+
 use crate::addr::Svma;
 use crate::architecture::Architecture;
 use crate::packed::PackedRule;
@@ -146,4 +148,41 @@ impl UnwindTable {
     pub(crate) fn packed_rows(&self) -> &Rows<PackedRule> {
         &self.rows
     }
+}
+
+/// Gives merged ranges a rule in `rows`, which ascend, except where they end the stack.
+pub(crate) fn mark(rows: &mut Vec<Row<PackedRule>>, places: &[Range<Svma>], mark: PackedRule) {
+    if places.is_empty() {
+        return;
+    }
+    let marked_rule = |rule| match rule {
+        PackedRule::END_OF_STACK => rule,
+        _ => mark,
+    };
+    let mut marked = Vec::with_capacity(rows.len() + 2 * places.len());
+    let mut rest = rows.iter().copied().peekable();
+    let mut rule = PackedRule::GAP;
+    for Range { start, end } in places.iter().cloned() {
+        while let Some(row) = rest.next_if(|row| row.start < start) {
+            rule = row.rule;
+            marked.push(row);
+        }
+        let mut row = Row { start, rule };
+        while let Some(next) = rest.next_if(|row| row.start < end) {
+            if next.start > start && marked_rule(next.rule) != marked_rule(rule) {
+                let rule = marked_rule(rule);
+                marked.push(Row { rule, ..row });
+                row.start = next.start;
+            }
+            rule = next.rule;
+        }
+        let inside = marked_rule(rule);
+        marked.push(Row { rule: inside, ..row });
+        if let Some(row) = rest.next_if(|row| row.start == end) {
+            rule = row.rule;
+        }
+        marked.push(Row { start: end, rule });
+    }
+    marked.extend(rest);
+    *rows = marked;
 }

@@ -7,6 +7,8 @@ mod call;
 mod generated;
 mod kept;
 mod mapping_stop;
+mod outcome;
+mod own_frame;
 mod program;
 mod registers;
 mod steps;
@@ -15,13 +17,14 @@ use crate::addr::Avma;
 use crate::architecture::Architecture;
 use crate::image::ImageView;
 use crate::mapping;
-use crate::packed::{PackedRule, kind, stop};
+use crate::packed::{FRAMED, PackedRule, kind, stop};
 use crate::program::{FP, LR, Opcode, REGISTERS, SP};
 
 pub use crate::mapping::{ADDRESS_BITS, Mapping, MappingKind};
 pub use call::is_branch_with_link;
-pub use generated::MAX_GENERATED_SLOTS;
 pub use kept::{INNERMOST_FRAMES, LeftOut, MAX_DEPTH, MAX_FRAMES, OUTERMOST_FRAMES, in_order};
+pub use outcome::{End, FoundBy};
+pub use own_frame::{JUMPS_LOOKED_FOR, MAX_FRAME_SLOTS, RETURN_LOOKED_FOR};
 
 use call::Returns;
 use generated::Trial;
@@ -33,153 +36,9 @@ pub const MAX_FP_DISTANCE: u64 = 1 << 20;
 /// programs took none, code that was written to need them takes 6, and a stack of [`MAX_DEPTH`] frames that each find a
 /// register in the next takes one less than these.
 pub const MAX_LOOKS: u32 = 4096;
-
-/// Cause of a walk's end. Exactly one per walk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(rename_all = "snake_case")
-)]
-#[repr(u32)]
-pub enum End {
-    /// The outermost frame was reached: its return address is undefined.
-    Complete = 0,
-    /// The address is in no executable mapping.
-    NoMapping = 1,
-    /// Code in anonymous memory (JIT), and the frame pointer is not plausible.
-    AnonymousCode = 2,
-    /// Code without CFI, and the frame pointer is not plausible.
-    NoCfi = 3,
-    /// CFI that the table cannot express.
-    UnsupportedRule = 4,
-    /// Stack memory could not be read.
-    ReadFault = 5,
-    /// The caller's stack pointer is not above this frame's.
-    NoProgress = 6,
-    /// The stack has more than [`MAX_DEPTH`] frames.
-    DepthLimit = 7,
-    /// Code in a mapping whose table is not loaded, or whose entry in the mapping list is stale.
-    TableNotLoaded = 8,
-    /// The return address was replaced by a return probe, and the original is not known.
-    UretprobeTrampoline = 9,
-    /// A frame-pointer walk met a frame pointer or return address that is not plausible.
-    FpChainEnd = 10,
-    /// Not walked: too many walks were preempted on this CPU.
-    ScratchBusy = 11,
-    /// Walked, but the stack could not be stored.
-    StackTableFull = 12,
-    /// A kernel stack: the kernel's own unwinder ended.
-    KernelUnwinder = 13,
-    /// The walk has inspected [`MAX_LOOKS`] frames for saved registers.
-    LookLimit = 14,
-    /// Finished from a copy of the stack, which is deeper than what was copied.
-    BeyondCopy = 15,
-    /// Code of an object for which no table can be made.
-    NoTable = 16,
-}
-
-impl End {
-    /// Every cause, in the order of their numbers.
-    pub const ALL: [Self; 17] = [
-        Self::Complete,
-        Self::NoMapping,
-        Self::AnonymousCode,
-        Self::NoCfi,
-        Self::UnsupportedRule,
-        Self::ReadFault,
-        Self::NoProgress,
-        Self::DepthLimit,
-        Self::TableNotLoaded,
-        Self::UretprobeTrampoline,
-        Self::FpChainEnd,
-        Self::ScratchBusy,
-        Self::StackTableFull,
-        Self::KernelUnwinder,
-        Self::LookLimit,
-        Self::BeyondCopy,
-        Self::NoTable,
-    ];
-
-    /// Returns the cause with this number.
-    pub fn from_number(number: u32) -> Option<Self> {
-        Self::ALL.get(number as usize).copied()
-    }
-
-    /// The stable name used in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Complete => "complete",
-            Self::NoMapping => "no_mapping",
-            Self::AnonymousCode => "anonymous_code",
-            Self::NoCfi => "no_cfi",
-            Self::UnsupportedRule => "unsupported_rule",
-            Self::ReadFault => "read_fault",
-            Self::NoProgress => "no_progress",
-            Self::DepthLimit => "depth_limit",
-            Self::TableNotLoaded => "table_not_loaded",
-            Self::UretprobeTrampoline => "uretprobe_trampoline",
-            Self::FpChainEnd => "fp_chain_end",
-            Self::ScratchBusy => "scratch_busy",
-            Self::StackTableFull => "stack_table_full",
-            Self::KernelUnwinder => "kernel_unwinder",
-            Self::LookLimit => "look_limit",
-            Self::BeyondCopy => "beyond_copy",
-            Self::NoTable => "no_table",
-        }
-    }
-}
-
-/// Ways in which a frame was found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(rename_all = "snake_case")
-)]
-#[repr(u32)]
-pub enum FoundBy {
-    /// By the registers at the probe.
-    Probe = 0,
-    /// By the CFI of the frame below it.
-    Cfi = 1,
-    /// By the frame pointer of the frame below it.
-    Fp = 2,
-    /// By the kernel, on its own stack.
-    Kernel = 3,
-    /// By the frame pointer through generated code, by return addresses that need not be behind a call, as the walk arrived at native
-    /// code.
-    FpGenerated = 4,
-    /// By no walk: a function of Python, placed between the frames of its interpreter.
-    Python = 5,
-}
-
-impl FoundBy {
-    /// Returns the way with this number.
-    pub fn from_number(number: u32) -> Option<Self> {
-        let all = [
-            Self::Probe,
-            Self::Cfi,
-            Self::Fp,
-            Self::Kernel,
-            Self::FpGenerated,
-            Self::Python,
-        ];
-        all.get(number as usize).copied()
-    }
-
-    /// The stable name used in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Probe => "probe",
-            Self::Cfi => "cfi",
-            Self::Fp => "fp",
-            Self::Kernel => "kernel",
-            Self::FpGenerated => "fp_generated",
-            Self::Python => "python",
-        }
-    }
-}
+/// Times that a walk goes down to another stack, which lies lower, as CFI by another register than the stack pointer says. Not after a step by the
+/// frame pointer, from which on such CFI is no better than that.
+pub const MAX_STACK_SWITCHES: u32 = 8;
 
 /// Methods of unwinding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -361,6 +220,12 @@ struct Walk<'a, R> {
     lr: Option<u64>,
     /// Set while frames are on trial.
     trial: Option<Trial>,
+    /// The frame pointer of the current frame may be another frame's.
+    is_doubtful: bool,
+    /// The frame pointer of an earlier frame may have been another's.
+    may_lack_callers: bool,
+    /// Steps that may still go to a stack that lies lower.
+    switches_left: u32,
 }
 
 /// Result of a step, which either gets to the caller or ends the walk.
@@ -383,6 +248,9 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
             looks_left: MAX_LOOKS,
             lr: None,
             trial: None,
+            is_doubtful: false,
+            may_lack_callers: false,
+            switches_left: MAX_STACK_SWITCHES,
         }
     }
 
@@ -472,6 +340,7 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
             MappingKind::AnonymousLinked => stop_rule(mapping_stop::ANONYMOUS_LINKED),
             MappingKind::AnonymousMethods => stop_rule(mapping_stop::ANONYMOUS_METHODS),
             MappingKind::AnonymousStub => stop_rule(mapping_stop::ANONYMOUS_STUB),
+            MappingKind::AnonymousPushed => stop_rule(mapping_stop::ANONYMOUS_PUSHED),
             MappingKind::NoTable => stop_rule(mapping_stop::NO_TABLE),
             MappingKind::NoCfi | MappingKind::Trampoline => PackedRule::GAP,
         }
@@ -509,7 +378,10 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
         let base = if rule.kind() == kind::SP { self.sp } else { self.fp };
         let cfa = base.wrapping_add(8 * u64::from(rule.a()));
         let fp_slot = (rule.b() != 0).then(|| cfa.wrapping_sub(8 * u64::from(rule.b())));
-        self.go_to_caller(cfa, cfa.wrapping_sub(8), fp_slot)
+        match rule.kind() {
+            kind::SP => self.go_to_caller(cfa, cfa.wrapping_sub(8), fp_slot),
+            _ => self.go_to_caller_by_fp(cfa, cfa.wrapping_sub(8), fp_slot),
+        }
     }
 
     fn apply_plt(&mut self, rule: PackedRule) -> Step {
@@ -522,16 +394,23 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
         let cfa = self.read_slot(add_signed(self.fp, 8 * rule.signed_a()))?;
         let cfa = Avma::new(cfa);
         let fp_slot = add_signed(self.fp, 8 * rule.signed_b());
-        self.go_to_caller(cfa, cfa.wrapping_sub(8), Some(fp_slot))
+        self.go_to_caller_by_fp(cfa, cfa.wrapping_sub(8), Some(fp_slot))
     }
 
     fn apply_stop(&mut self, rule: PackedRule) -> Step {
         match rule.a() {
+            stop::END if self.may_lack_callers => Err(End::CallersUncertain),
             stop::END => Err(End::Complete),
-            stop::GAP => self.apply_fp(End::NoCfi),
+            stop::GAP => {
+                if rule.b() != FRAMED {
+                    self.judge_frame_pointer();
+                }
+                self.apply_fp(End::NoCfi)
+            }
             known @ (mapping_stop::ANONYMOUS
             | mapping_stop::ANONYMOUS_LINKED
             | mapping_stop::ANONYMOUS_METHODS
+            | mapping_stop::ANONYMOUS_PUSHED
             | mapping_stop::ANONYMOUS_STUB) => self.apply_generated(known),
             mapping_stop::PENDING => Err(End::TableNotLoaded),
             mapping_stop::NO_TABLE => Err(End::NoTable),
@@ -560,6 +439,9 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
         self.pc = ra;
         self.pc_adjust = 1;
         self.found_by = self.found_by_fp();
+        self.may_lack_callers |= self.is_doubtful;
+        self.is_doubtful = false;
+        self.switches_left = 0;
         self.lr = None;
         Ok(())
     }

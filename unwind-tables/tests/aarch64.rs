@@ -329,7 +329,7 @@ fn an_unknown_stack_pointer_is_not_used() {
         (0x7310, 0),
         (0x7318, in_last),
     ];
-    let walked = object.walk(hidden, 0x7000, 0x7100, &stack);
+    let walked = object.walk(hidden, 0x7100, 0x7100, &stack);
     let in_by_fp = symbol("after_hidden");
     assert_eq!(
         addresses(&walked),
@@ -341,13 +341,13 @@ fn an_unknown_stack_pointer_is_not_used() {
     assert_eq!(found, [Probe, Fp, Fp, Cfi, Cfi]);
 
     let in_lone = symbol("after_hidden_in_lone");
-    let walked = object.walk(hidden, 0x7000, 0x7100, &[(0x7100, 0x7200), (0x7108, in_lone)]);
+    let walked = object.walk(hidden, 0x7100, 0x7100, &[(0x7100, 0x7200), (0x7108, in_lone)]);
     assert_eq!(
         (addresses(&walked), walked.end),
         (vec![hidden, in_lone], End::UnsupportedRule)
     );
     // The frame pointer leads to no return address.
-    let walked = object.walk(hidden, 0x7000, 0x7100, &[(0x7100, 0x7200), (0x7108, hidden + 4)]);
+    let walked = object.walk(hidden, 0x7100, 0x7100, &[(0x7100, 0x7200), (0x7108, hidden + 4)]);
     assert_eq!((addresses(&walked), walked.end), (vec![hidden], End::NoCfi));
 }
 

@@ -99,6 +99,10 @@ pub fn explain(end: End) -> Explained {
             "code of an object for which there is no unwind table",
             "A warning at the start of the trace says why; `memleak doctor -p PID` does, too.",
         ),
+        End::CallersUncertain => (
+            "the outermost frame was reached, but callers may be missing before a frame that is marked",
+            "Code without CFI may have left the frame pointer of its caller alone; build it with unwind tables, or with frame pointers.",
+        ),
     };
     Explained { meaning, advice }
 }

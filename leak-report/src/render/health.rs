@@ -238,12 +238,18 @@ pub(super) fn incomplete_lines(report: &Report) -> Vec<String> {
 fn render_frames(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let by = |found_by| report.completeness.frames_by(found_by);
     let (probe, cfi, fp) = (by(FoundBy::Probe), by(FoundBy::Cfi), by(FoundBy::Fp));
-    let generated = by(FoundBy::FpGenerated);
-    let all = [cfi, fp, generated].into_iter().fold(probe, u64::saturating_add);
+    let (generated, uncertain) = (by(FoundBy::FpGenerated), by(FoundBy::FpUncertain));
+    let all = [cfi, fp, generated, uncertain]
+        .into_iter()
+        .fold(probe, u64::saturating_add);
     let mut found = format!("{cfi} by CFI, {fp} by frame pointer ({})", percent(fp, all));
     if generated > 0 {
         let share = percent(generated, all);
         found += &format!(", {generated} by frame pointer of generated code ({share})");
+    }
+    if uncertain > 0 {
+        let share = percent(uncertain, all);
+        found += &format!(", {uncertain} by frame pointer with callers that may be missing ({share})");
     }
     line(out, "Frames", found)
 }

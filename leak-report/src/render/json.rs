@@ -5,6 +5,7 @@
 
 mod amount;
 mod bounded;
+mod frames;
 mod holders;
 mod lack;
 mod makeup;
@@ -28,6 +29,7 @@ use unwind_tables::walk::{End, FoundBy, LeftOut, Unwind};
 
 use amount::{AmountJson, SamplingJson};
 use bounded::OthersJson;
+use frames::FramesJson;
 use holders::HeldJson;
 use lack::LackJson;
 use makeup::MakeupJson;
@@ -229,16 +231,6 @@ struct ModuleJson<'a> {
 }
 
 #[derive(Serialize)]
-struct FramesJson {
-    cfi: u64,
-    fp: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    fp_generated: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    python: Option<u64>,
-}
-
-#[derive(Serialize)]
 struct StackJson<'a> {
     pid: u32,
     instance: u32,
@@ -404,6 +396,7 @@ impl<'a> ReportJson<'a> {
                     cfi: completeness.frames_by(FoundBy::Cfi),
                     fp: completeness.frames_by(FoundBy::Fp),
                     fp_generated: Some(completeness.frames_by(FoundBy::FpGenerated)),
+                    fp_uncertain: Some(completeness.frames_by(FoundBy::FpUncertain)),
                     python: Some(completeness.frames_by(FoundBy::Python)).filter(|&frames| frames > 0),
                 },
                 python: Some(completeness.python).filter(|python| python.all() > 0),
@@ -470,8 +463,7 @@ impl<'a> ModuleJson<'a> {
             frames: FramesJson {
                 cfi: steps.cfi,
                 fp: steps.fp,
-                fp_generated: None,
-                python: None,
+                ..FramesJson::default()
             },
             code_bytes: table.map(|table| table.code_bytes),
             covered_bytes: table.map(|table| table.covered_bytes),

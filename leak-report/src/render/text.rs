@@ -133,6 +133,7 @@ impl FrameStyle {
         let found_by = match (frame.found_by, self.unwind) {
             (FoundBy::Fp, Unwind::Dwarf) => " (by frame pointer)",
             (FoundBy::FpGenerated, _) => " (by frame pointer of generated code)",
+            (FoundBy::FpUncertain, _) => " (by frame pointer, callers may be missing before)",
             (FoundBy::Fp, Unwind::Fp)
             | (FoundBy::Probe | FoundBy::Cfi | FoundBy::Kernel | FoundBy::Python, _) => "",
         };

@@ -106,6 +106,7 @@ fn frame_line(frame: FrameRef<'_>, unwind: Unwind, names: NameStyle) -> String {
     let mark = match (frame.found_by, unwind) {
         (FoundBy::Fp, Unwind::Dwarf) => " (by frame pointer)",
         (FoundBy::FpGenerated, _) => " (by frame pointer of generated code)",
+        (FoundBy::FpUncertain, _) => " (by frame pointer, callers may be missing before)",
         (FoundBy::Fp, Unwind::Fp)
         | (FoundBy::Probe | FoundBy::Cfi | FoundBy::Kernel | FoundBy::Python, _) => "",
     };

@@ -10,7 +10,7 @@ use unwind_tables::rule::UnwindRule;
 use unwind_tables::table::{Row, UnwindTable};
 use unwind_tables::walk::FoundBy::{Cfi, Fp, FpGenerated, Probe};
 use unwind_tables::walk::{
-    End, FoundBy, MAX_GENERATED_SLOTS, Mapping, MappingKind, Registers, ReturnProbes, Stack, Tables, Unwind,
+    End, FoundBy, MAX_FRAME_SLOTS, Mapping, MappingKind, Registers, ReturnProbes, Stack, Tables, Unwind,
 };
 
 use super::{CODE, STACK, check};
@@ -318,7 +318,7 @@ fn new_memory_is_told() {
 /// A frame is searched up to a limit; if it is larger, the walk ends, unless there is nothing to search for.
 #[test]
 fn large_frames_end_walks() {
-    let slots = MAX_GENERATED_SLOTS;
+    let slots = MAX_FRAME_SLOTS;
     for (more, end, found) in [
         (0, End::Complete, &[Probe, Fp][..]),
         (1, End::AnonymousCode, &[Probe]),

@@ -8,6 +8,7 @@ mod any_walk;
 mod framehop;
 mod generated;
 mod limits;
+mod own_frame;
 mod recorded;
 
 use std::collections::HashSet;
@@ -301,6 +302,7 @@ impl Seen {
             End::NoProgress,
             End::TableNotLoaded,
             End::NoTable,
+            End::CallersUncertain,
             End::UretprobeTrampoline,
             End::FpChainEnd,
         ] {
@@ -342,7 +344,8 @@ fn random_mappings(random: &mut Random, code_bytes: u64) -> [Mapping; 3] {
                 MappingKind::AnonymousLinked,
                 MappingKind::AnonymousMethods,
                 MappingKind::AnonymousStub,
-            ][random.index(7)],
+                MappingKind::AnonymousPushed,
+            ][random.index(8)],
             identity: random_identity(random),
         },
         Mapping {
@@ -540,6 +543,7 @@ fn walks_are_defined() {
         "walk::limits::depth_limit_is_equal",
         "walk::limits::frames_left_out_are_not_looked_at",
         "walk::limits::look_limit_is_equal",
+        "walk::own_frame::callers_that_call_the_function",
         "walk::random_walks_are_equal",
         "walk::trails_are_whole",
     ]);

@@ -5,6 +5,7 @@
 //! what memleak says instead, with its cause. Objects that were taken apart after linking have their own file,
 //! `objects.rs`, and code that is not all compiled ahead has `runtimes.rs`.
 
+mod left_alone;
 mod objects;
 mod runtimes;
 

@@ -22,7 +22,7 @@ const REALIGNED: [&str; 4] = ["-O2", "-fomit-frame-pointer", "-mavx2", "-g"];
 const MIN_STACKS: usize = 6;
 
 #[track_caller]
-fn check_accounts(accounts: Accounts, least_stacks: usize) -> Report {
+pub(super) fn check_accounts(accounts: Accounts, least_stacks: usize) -> Report {
     accounts.check_equal();
     accounts.check_complete();
     let stacks = accounts.witnessed.len();
@@ -77,13 +77,13 @@ fn static_threads() {
 
 /// The program under memleak and the witness, in a directory below that of `test`.
 #[track_caller]
-fn watch(directory: &Path, path: &Path) -> Accounts {
+pub(super) fn watch(directory: &Path, path: &Path) -> Accounts {
     Witness::preloaded(directory).watch(&mut Command::new(path), &READY_TO_DONE, &[])
 }
 
 /// Accounts of memleak, of the program at `changed`, and of the witness, of the program at `whole`.
 #[track_caller]
-fn watch_both(directory: &Path, whole: &Path, changed: &Path) -> Accounts {
+pub(super) fn watch_both(directory: &Path, whole: &Path, changed: &Path) -> Accounts {
     let witnessed = watch(directory, whole).witnessed;
     Accounts {
         witnessed,
@@ -186,7 +186,7 @@ fn neither_cfi_nor_frame_pointers() {
 }
 
 /// Returns whether the frames of `part` are frames of `whole`, in the same order and from the same first one.
-fn is_part(part: &Call, whole: &Call) -> bool {
+pub(super) fn is_part(part: &Call, whole: &Call) -> bool {
     let mut rest = whole.frames.iter();
     part.frames.first() == whole.frames.first()
         && part.frames.iter().all(|frame| rest.any(|other| other == frame))

@@ -1,6 +1,6 @@
 //! AArch64 steps: frame records, and the link register. Mirrors `bpf/walk/aarch64.h`.
 
-use super::{End, FoundBy, Step, Walk};
+use super::{End, Step, Walk};
 use crate::addr::Avma;
 use crate::architecture::Architecture;
 use crate::packed::aarch64::SIGNED;
@@ -10,8 +10,7 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
     /// Returns whether the frame's `sp` is exact. After a frame-pointer step on AArch64 it is only a lower bound: a frame
     /// record can be anywhere in its frame.
     pub(super) fn sp_is_known(&self) -> bool {
-        self.tables.architecture == Architecture::X86_64
-            || !matches!(self.found_by, FoundBy::Fp | FoundBy::FpGenerated)
+        self.tables.architecture == Architecture::X86_64 || !self.found_by.is_by_fp()
     }
 
     /// Goes to the caller by the rules of `packed::aarch64`.
@@ -26,7 +25,7 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         if slot == 0 {
             return self.return_by_link_register(rule, cfa);
         }
-        if cfa <= self.sp {
+        if cfa <= self.sp && !(from_fp && self.may_switch_stack()) {
             return Err(End::NoProgress);
         }
         let first = base.wrapping_add(8 * (slot - 1));

@@ -1,6 +1,8 @@
 //! Recognizes calls in the code before a return address. Mirrors `bpf/walk/returns.h`,
 //! `bpf/walk/x86_64.h` and `bpf/walk/aarch64.h`.
 
+use std::ops::RangeInclusive;
+
 use super::Walk;
 use crate::addr::Avma;
 use crate::architecture::Architecture;
@@ -51,7 +53,8 @@ fn without_call(mapping: Option<MappingKind>) -> Returns {
             MappingKind::Anonymous
             | MappingKind::AnonymousLinked
             | MappingKind::AnonymousMethods
-            | MappingKind::AnonymousStub,
+            | MappingKind::AnonymousStub
+            | MappingKind::AnonymousPushed,
         ) => Returns::OnTrial,
         Some(
             MappingKind::Table
@@ -104,6 +107,160 @@ pub(super) fn is_local(architecture: Architecture, code: u64) -> bool {
     architecture == Architecture::X86_64 && code >> 24 & 0xff == 0xe8 && code >> 32 <= MAX_LOCAL_CALL
 }
 
+/// Returns whether `address` is aligned for an instruction.
+pub(super) fn is_aligned(architecture: Architecture, address: Avma) -> bool {
+    match architecture {
+        Architecture::X86_64 => true,
+        Architecture::Aarch64 => address.get().is_multiple_of(4),
+    }
+}
+
+/// Returns what the direct call before `ra`, in which these 8 code bytes end, calls; `None` if the call is another, or may be.
+pub(super) fn called_directly(architecture: Architecture, ra: Avma, code: u64) -> Option<Avma> {
+    let [_, _, _, opcode, bytes @ ..] = code.to_le_bytes();
+    match architecture {
+        Architecture::X86_64 => {
+            let is_direct = opcode == 0xe8 && !ends_in_indirect_call(code);
+            is_direct.then(|| ra.wrapping_add(i64::from(i32::from_le_bytes(bytes)).cast_unsigned()))
+        }
+        Architecture::Aarch64 => {
+            let instruction = u32::from_le_bytes(bytes);
+            let is_direct = instruction & 0xfc00_0000 == 0x9400_0000;
+            is_direct.then(|| branched_to(ra.wrapping_sub(4), instruction))
+        }
+    }
+}
+
+/// The target of AArch64's `b` or `bl` at `address`: 26 bits, a number of instructions that has a sign.
+fn branched_to(address: Avma, instruction: u32) -> Avma {
+    address.wrapping_add(((i64::from(instruction) << 38) >> 36).cast_unsigned())
+}
+
+/// Returns whether the code at `address` is, or may be, a jump of a register's or of memory's value, or one to one of these places.
+pub(super) fn may_be_jump(
+    architecture: Architecture,
+    code: u64,
+    address: Avma,
+    places: RangeInclusive<Avma>,
+) -> bool {
+    let [a, b, c, d, e, ..] = code.to_le_bytes();
+    match architecture {
+        Architecture::X86_64 => {
+            let offset = i64::from(i32::from_le_bytes([b, c, d, e])).cast_unsigned();
+            let target = address.wrapping_add(5).wrapping_add(offset);
+            (a == 0xff && b & 0x38 == 0x20) || (a == 0xe9 && places.contains(&target))
+        }
+        Architecture::Aarch64 => {
+            let instruction = u32::from_le_bytes([a, b, c, d]);
+            let by_register =
+                instruction & 0xffff_fc1f == 0xd61f_0000 || instruction & 0xfeff_f800 == 0xd61f_0800;
+            let is_direct = instruction & 0xfc00_0000 == 0x1400_0000;
+            let target = branched_to(address, instruction);
+            address.get().is_multiple_of(4) && (by_register || (is_direct && places.contains(&target)))
+        }
+    }
+}
+
+/// How a function returns, by the code that its frame goes on with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HowItReturns {
+    /// It restores the frame pointer as the last.
+    WithFp,
+    /// In another way, or it cannot be seen.
+    Otherwise,
+}
+
+/// Returns how a function returns whose code has these 8 bytes, of which the last is the one before `end`; `None` if these do not show it.
+///
+/// On x86-64: by a `ret` behind `pop %rbp` or `leave`, by `mov %rbp, %rsp; pop %rbp`, or otherwise. Instructions are not told apart: a c3 that may be an operand is none. Two int3 are
+/// between functions. On AArch64: after it has restored the frame pointer and the link register, as a pair, or otherwise.
+pub(super) fn how_it_returns(architecture: Architecture, code: u64, end: Avma) -> Option<HowItReturns> {
+    let [.., earlier, before, last] = code.to_le_bytes();
+    let instruction = (code >> 32) as u32;
+    match architecture {
+        Architecture::X86_64 => match (earlier, before, last) {
+            _ if matches!(instruction, 0x5de5_8b48 | 0x5dec_8948) => Some(HowItReturns::WithFp),
+            (_, 0xcc, 0xcc) | (0x41, 0x5d, 0xc3) => Some(HowItReturns::Otherwise),
+            (0x41, 0x5d, 0xc2) => None,
+            (_, 0x5d | 0xc9, 0xc2 | 0xc3) => Some(HowItReturns::WithFp),
+            // mov, test, arithmetic and others, whose operands are %rbx and another register.
+            (_, 0x81 | 0x83 | 0x85 | 0x89 | 0x8b | 0xc7, 0xc3) | (0x0f, _, 0xc3) => None,
+            // With a prefix for registers of 64 bits.
+            (0x40..=0x4f, before, 0xc3) if before & 0xc4 == 0 || matches!(before, 0x63 | 0xf7 | 0xff) => None,
+            (_, _, 0xc3) => Some(HowItReturns::Otherwise),
+            _ => None,
+        },
+        Architecture::Aarch64 if !end.get().is_multiple_of(4) => None,
+        // ldp x29, x30, [sp], N; ldp x29, x30, [sp, N]
+        Architecture::Aarch64 if matches!(instruction & 0xffc0_7fff, 0xa8c0_7bfd | 0xa940_7bfd) => {
+            Some(HowItReturns::WithFp)
+        }
+        // ret, retaa, retab; 0 is no instruction.
+        Architecture::Aarch64 => {
+            let returns = matches!(instruction, 0 | 0xd65f_03c0 | 0xd65f_0bff | 0xd65f_0fff);
+            returns.then_some(HowItReturns::Otherwise)
+        }
+    }
+}
+
+/// Returns where the code at `address` jumps, if it does nothing else: entries of a PLT, and calls of other functions as the last.
+pub(super) fn behind_jump(
+    architecture: Architecture,
+    address: Avma,
+    mut read: impl FnMut(Avma) -> Option<u64>,
+) -> Avma {
+    let Some(code) = read(address) else {
+        return address;
+    };
+    // endbr64; bti c
+    let landing = match architecture {
+        Architecture::X86_64 => 0xfa1e_0ff3,
+        Architecture::Aarch64 => 0xd503_245f,
+    };
+    let (address, code) = match code & u64::from(u32::MAX) == landing {
+        true => (address.wrapping_add(4), read(address.wrapping_add(4))),
+        false => (address, Some(code)),
+    };
+    let target = code.and_then(|code| match architecture {
+        Architecture::X86_64 => jumps_to(address, code, read),
+        Architecture::Aarch64 => branches_to(address, code, read),
+    });
+    target.unwrap_or(address)
+}
+
+/// Target of an x86-64 `jmp N` or `jmp *N(%rip)`, which may have the prefix `bnd`.
+fn jumps_to(address: Avma, code: u64, mut read: impl FnMut(Avma) -> Option<u64>) -> Option<Avma> {
+    let (address, code) = match code & 0xff == 0xf2 {
+        true => (address.wrapping_add(1), code >> 8),
+        false => (address, code),
+    };
+    let behind = |length: u64, opcode: u32| {
+        let [a, b, c, d, ..] = (code >> opcode).to_le_bytes();
+        let offset = i64::from(i32::from_le_bytes([a, b, c, d])).cast_unsigned();
+        address.wrapping_add(length).wrapping_add(offset)
+    };
+    match code.to_le_bytes() {
+        [0xff, 0x25, ..] => read(behind(6, 16)).map(Avma::new),
+        [0xe9, ..] => Some(behind(5, 8)),
+        _ => None,
+    }
+}
+
+/// Target of AArch64's `b N`, or of `adrp x16, N; ldr x17, [x16, #M]`, with which an entry of a PLT begins.
+fn branches_to(address: Avma, code: u64, mut read: impl FnMut(Avma) -> Option<u64>) -> Option<Avma> {
+    let [a, b, c, d, e, f, g, h] = code.to_le_bytes();
+    let (first, second) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
+    if first & 0xfc00_0000 == 0x1400_0000 {
+        return Some(branched_to(address, first));
+    }
+    if first & 0x9f00_001f != 0x9000_0010 || second & 0xffc0_03ff != 0xf940_0211 {
+        return None;
+    }
+    let pages = i64::from((first >> 5 & 0x7_ffff) << 2 | (first >> 29 & 3));
+    let page = Avma::new(address.get() & !0xfff).wrapping_add(((pages << 43) >> 31).cast_unsigned());
+    read(page.wrapping_add(8 * u64::from(second >> 10 & 0xfff))).map(Avma::new)
+}
+
 /// Returns whether an instruction is AArch64's `bl` or `blr`, the latter also with authentication of its address (`blraa`,
 /// `blrab`, `blraaz`, `blrabz`).
 pub fn is_branch_with_link(instruction: u32) -> bool {
@@ -116,13 +273,17 @@ pub fn is_branch_with_link(instruction: u32) -> bool {
 ///
 /// Direct: `e8` and four bytes. Indirect: `ff /2` with each length that its ModRM and SIB bytes can require.
 fn ends_in_call(code: u64) -> bool {
+    code >> 24 & 0xff == 0xe8 || ends_in_indirect_call(code)
+}
+
+fn ends_in_indirect_call(code: u64) -> bool {
     // byte(n) is the byte n before the return address.
     let byte = |n: u32| (code >> (64 - 8 * n) & 0xff) as u8;
     let indirect = |length: u32| {
         let (opcode, modrm) = (byte(length), byte(length - 1));
         opcode == 0xff && modrm & 0x38 == 0x10 && indirect_call_length(modrm, byte(length - 2)) == length
     };
-    byte(5) == 0xe8 || is_register_call(byte(2), byte(1)) || (3..=7).any(indirect)
+    is_register_call(byte(2), byte(1)) || (3..=7).any(indirect)
 }
 
 /// Recognizes `ff /2` of two bytes: a register, or memory without SIB and displacement.

@@ -5,14 +5,10 @@
 //! HotSpot's interpreter, which jumps. Such frames are on trial until the walk arrives at native code; if it does not, they are dropped.
 
 use super::call::Returns;
+use super::own_frame::{LookFor, MAX_FRAME_SLOTS};
 use super::{End, FoundBy, INNERMOST_FRAMES, Step, Walk, call, kept, mapping_stop};
 use crate::addr::Avma;
-use crate::mapping;
 use crate::packed::{PackedRule, kind, stop};
-
-/// MAX slots of a frame of generated code, from its stack pointer to its frame pointer, that are searched for a skipped frame. A larger
-/// frame ends the walk.
-pub const MAX_GENERATED_SLOTS: u64 = 2048;
 
 /// Result of a walk before it followed frame pointers on trial.
 #[derive(Clone, Copy, Debug)]
@@ -71,42 +67,20 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
     /// A JVM that keeps frame pointers has a few stubs that do not, and call native code: their pair is where the stack pointer is. They
     /// are not among its methods. Here are those that are not known as such.
     fn frame_is_linked(&mut self, known: u32) -> bool {
-        let (sp, fp) = (self.sp.get().wrapping_add(7) & !7, self.fp.get());
+        let (sp, fp) = (self.aligned_sp(), self.fp.get());
         if self.pc_adjust == 0 || fp < sp || !fp.is_multiple_of(8) {
             return false;
         }
         let end = match known {
-            mapping_stop::ANONYMOUS => fp,
+            mapping_stop::ANONYMOUS | mapping_stop::ANONYMOUS_PUSHED => fp,
             mapping_stop::ANONYMOUS_LINKED if self.calls_native() && fp > sp => sp + 8,
             _ => sp,
         };
-        if (end - sp) / 8 > MAX_GENERATED_SLOTS {
-            return false;
-        }
-        (sp..end)
-            .step_by(8)
-            .map(Avma::new)
-            .all(|slot| match (self.read)(slot) {
-                Some(word) if word == fp => !self.may_hold_return_address(slot.wrapping_add(8)),
-                Some(_) => true,
-                None => false,
-            })
-    }
-
-    /// Returns whether a slot holds the return address of a frame, or may hold one: any address of code, also of code that is newer than
-    /// the mappings, but for that of a call within a frame.
-    fn may_hold_return_address(&mut self, slot: Avma) -> bool {
-        let Some(word) = (self.read)(slot) else {
-            return true;
+        let look_for = LookFor {
+            pair: true,
+            caller: known == mapping_stop::ANONYMOUS,
         };
-        let architecture = self.tables.architecture;
-        let ra = Avma::new(architecture.strip(word));
-        let is_mapped = mapping::find(self.tables.mappings, ra.wrapping_sub(1)).is_some();
-        match (self.read)(ra.wrapping_sub(8)) {
-            Some(code) if call::is_local(architecture, code) => false,
-            Some(code) => is_mapped || call::precedes(architecture, ra, code),
-            None => is_mapped,
-        }
+        (end - sp) / 8 <= MAX_FRAME_SLOTS && self.look_at_frame(sp, end, look_for)
     }
 
     /// Notes that the frames from here on are on trial.
@@ -147,6 +121,7 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
     /// The way in which a step by the frame pointer finds a frame.
     pub(super) fn found_by_fp(&self) -> FoundBy {
         match self.trial {
+            _ if self.is_doubtful => FoundBy::FpUncertain,
             Some(_) => FoundBy::FpGenerated,
             None => FoundBy::Fp,
         }

@@ -10,3 +10,4 @@ pub(super) const ANONYMOUS_LINKED: u32 = 38;
 pub(super) const ANONYMOUS_METHODS: u32 = 39;
 pub(super) const ANONYMOUS_STUB: u32 = 40;
 pub(super) const NO_TABLE: u32 = 41;
+pub(super) const ANONYMOUS_PUSHED: u32 = 42;

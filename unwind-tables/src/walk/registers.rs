@@ -3,7 +3,7 @@
 //! From the current frame back towards the probe, the nearest frame that saved the register has its value; if none did, it
 //! is unchanged since the probe. A walk inspects at most `MAX_LOOKS` frames in total, and none that is not kept; there, it ends.
 
-use super::{End, FoundBy, MAX_FRAMES, MappingKind, OUTERMOST_FRAMES, Walk};
+use super::{End, MAX_FRAMES, MappingKind, OUTERMOST_FRAMES, Walk};
 use crate::addr::Avma;
 use crate::mapping;
 use crate::saves::{self, Saved, long};
@@ -39,7 +39,7 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         let [frame, caller] = self.frames.get(callee..callee + 2).ok_or(unknown)? else {
             return Err(unknown);
         };
-        if matches!(caller.found_by, FoundBy::Fp | FoundBy::FpGenerated) {
+        if caller.found_by.is_by_fp() {
             return Err(unknown);
         }
         let address = frame.pc.wrapping_sub(u64::from(!frame.exact));

@@ -6,9 +6,28 @@ use crate::addr::Avma;
 impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
     /// Goes to the caller whose stack pointer is the CFA, reading its return address and frame pointer (no slot: unchanged).
     pub(super) fn go_to_caller(&mut self, cfa: Avma, ra_slot: Avma, fp_slot: Option<Avma>) -> Step {
-        if cfa <= self.sp {
-            return Err(End::NoProgress);
+        match cfa > self.sp {
+            true => self.read_caller(cfa, ra_slot, fp_slot),
+            false => Err(End::NoProgress),
         }
+    }
+
+    /// Goes to the caller by a rule that takes the CFA from the frame pointer: it can be on a stack that lies lower.
+    pub(super) fn go_to_caller_by_fp(&mut self, cfa: Avma, ra_slot: Avma, fp_slot: Option<Avma>) -> Step {
+        match cfa > self.sp || self.may_switch_stack() {
+            true => self.read_caller(cfa, ra_slot, fp_slot),
+            false => Err(End::NoProgress),
+        }
+    }
+
+    /// Returns whether the walk may go down to another stack, as CFI by another register than the stack pointer says.
+    pub(super) fn may_switch_stack(&mut self) -> bool {
+        let left = self.switches_left.checked_sub(1);
+        self.switches_left = left.unwrap_or(0);
+        left.is_some()
+    }
+
+    fn read_caller(&mut self, cfa: Avma, ra_slot: Avma, fp_slot: Option<Avma>) -> Step {
         let caller_fp = match fp_slot {
             Some(slot) => Avma::new(self.read_slot(slot)?),
             None => self.fp,

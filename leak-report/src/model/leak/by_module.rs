@@ -110,7 +110,9 @@ pub fn steps<M: Copy + Ord + Hash>(sites: &[Site<M>]) -> Vec<ModuleSteps<M>> {
             let (cfi, fp) = modules.entry(module).or_default();
             match caller {
                 Some(FoundBy::Cfi) => *cfi = cfi.saturating_add(walks),
-                Some(FoundBy::Fp | FoundBy::FpGenerated) => *fp = fp.saturating_add(walks),
+                Some(FoundBy::Fp | FoundBy::FpGenerated | FoundBy::FpUncertain) => {
+                    *fp = fp.saturating_add(walks)
+                }
                 Some(FoundBy::Probe | FoundBy::Kernel | FoundBy::Python) | None => {}
             }
         }

@@ -206,11 +206,7 @@ fn groups(frames: &[PythonFrame]) -> Vec<Range<usize>> {
 /// Number of innermost native frames between which none is missing. A step by frame pointer skips the callers of functions
 /// that do not keep one.
 fn known_frames(stack: &StackTotals) -> usize {
-    let by_fp = |frame: &Frame| match frame.found_by {
-        FoundBy::Fp | FoundBy::FpGenerated => true,
-        FoundBy::Probe | FoundBy::Cfi | FoundBy::Kernel | FoundBy::Python => false,
-    };
-    let before_fp = stack.frames.iter().position(by_fp);
+    let before_fp = stack.frames.iter().position(|frame| frame.found_by.is_by_fp());
     let before_gap = stack.left_out.map(|left_out| left_out.after as usize);
     let ends = [before_fp, before_gap].into_iter().flatten();
     ends.fold(stack.frames.len(), usize::min)

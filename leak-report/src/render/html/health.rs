@@ -68,6 +68,7 @@ struct FramesFound {
     cfi: u64,
     fp: u64,
     fp_generated: u64,
+    fp_uncertain: u64,
     kernel: u64,
 }
 
@@ -136,6 +137,7 @@ impl Health {
                 cfi: by(FoundBy::Cfi),
                 fp: by(FoundBy::Fp),
                 fp_generated: by(FoundBy::FpGenerated),
+                fp_uncertain: by(FoundBy::FpUncertain),
                 kernel: by(FoundBy::Kernel),
             },
             python: shown(python_line(report).into_iter().collect()),

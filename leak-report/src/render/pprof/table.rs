@@ -63,10 +63,12 @@ impl LocationKind {
         match frame.found_by {
             FoundBy::Kernel => Self::Kernel,
             FoundBy::Python => Self::Python,
-            FoundBy::Probe | FoundBy::Cfi | FoundBy::Fp | FoundBy::FpGenerated => match frame.place() {
-                Some(_) => Self::Native,
-                None => Self::Generated,
-            },
+            FoundBy::Probe | FoundBy::Cfi | FoundBy::Fp | FoundBy::FpGenerated | FoundBy::FpUncertain => {
+                match frame.place() {
+                    Some(_) => Self::Native,
+                    None => Self::Generated,
+                }
+            }
         }
     }
 }

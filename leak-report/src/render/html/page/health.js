@@ -102,8 +102,8 @@ class HealthView {
   }
 
   #frames() {
-    const { probe, cfi, fp, fp_generated: generated, kernel } = this.trace.health.frames;
-    const all = probe + cfi + fp + generated + kernel;
+    const { probe, cfi, fp, fp_generated: generated, fp_uncertain: uncertain, kernel } = this.trace.health.frames;
+    const all = probe + cfi + fp + generated + uncertain + kernel;
     if (all === 0) return null;
     if (kernel > 0) return this.#card("Frames", element("p", {}, "Walked by the kernel's own unwinder."));
     const parts = [
@@ -111,6 +111,7 @@ class HealthView {
       [cfi, "cfi", WAYS.cfi],
       [fp, "fp", WAYS.fp],
       [generated, "fp_generated", WAYS.fp_generated],
+      [uncertain, "fp_uncertain", WAYS.fp_uncertain],
     ];
     const legend = parts.map(([number, key, name]) => {
       return element("span", {}, element("span", { class: `swatch ${key}` }), `${name} ${percent(number, all)} `);

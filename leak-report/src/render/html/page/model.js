@@ -12,7 +12,7 @@ const EXACT_COLUMNS = 6;
 const ALL_COLUMNS = 10;
 
 /** How a frame was found, by number. */
-const FOUND_BY = ["probe", "cfi", "fp", "kernel", "fp_generated", "python"];
+const FOUND_BY = ["probe", "cfi", "fp", "kernel", "fp_generated", "python", "fp_uncertain"];
 
 /** Replays of moments that are kept. */
 const MAX_REPLAYED = 6;

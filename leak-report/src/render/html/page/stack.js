@@ -104,7 +104,7 @@ function stackList(trace, site) {
 function frameItem(trace, frame, at) {
   const module = trace.modules[frame.module];
   const way = FOUND_BY[frame.foundBy];
-  const isException = (way === "fp" || way === "fp_generated") && trace.data.unwind === "dwarf";
+  const isException = way.startsWith("fp") && trace.data.unwind === "dwarf";
   const lines = [...frame.levels].reverse().flatMap(({ box, file, line }) => {
     const excerpt = sourceLines(trace, file, line);
     const { kind, name } = trace.boxes[box];

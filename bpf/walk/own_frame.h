@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Finds out if the frame pointer of code without CFI is that code's own, or that of a caller. Mirrors unwind-tables/src/walk/own_frame.rs, which says
+ * how that is known.
+ */
+#pragma once
+
+#include "kernel.h"
+#include "walk/arch.h"
+#include "walk/mappings.h"
+#include "walk/return_probes.h"
+#include "walk/returns.h"
+#include "walk/tables.h"
+
+/* Returns the function that a call of `address` comes to, by up to two jumps. */
+static __always_inline u64 behind_jumps(u64 address)
+{
+	return behind_jump(behind_jump(address));
+}
+
+/* Returns whether `mapping` holds all from `address` to `at` as one piece of code without CFI. */
+static __always_inline bool is_one_piece(struct mapping *mapping, u64 address, u64 at)
+{
+	if (address < mapping->start || address > at)
+		return false;
+	return mapping->kind != MAPPING_TABLE ||
+	       row_in_image(mapping->image_at, address - mapping->bias) == row_in_image(mapping->image_at, at - mapping->bias);
+}
+
+/*
+ * Returns the AVMA of the function that is called before the return address that the frame pointer leads to: the frame's own, if the frame pointer is;
+ * 0 if the frame's code cannot be in that function, or if it is not known. Not static: verified once, by itself.
+ */
+__noinline u64 entry_by_frame_pointer(struct fast_walk *fast)
+{
+	if (!fast)
+		return 0;
+
+	struct walk *walk = walk_of(fast);
+	u64 at = walk->pc - walk->pc_adjust;
+	struct mapping *here = find_mapping(walk->list, at);
+	u64 ra, code, target;
+
+	if (!here || !peek_slot(walk, walk->fp + 8, &ra))
+		return 0;
+	ra = without_code(ra);
+	if (bpf_probe_read_user(&code, 8, (void *)(ra - 8)))
+		return 0;
+	target = called_directly(ra, code);
+	if (!target)
+		return 0;
+	target = behind_jumps(target);
+	return is_one_piece(here, target, at) ? target : 0;
+}
+
+/*
+ * Returns whether the function that has called before `ra` can have a frame below that of the frame pointer, or the one that it leads to: by its CFI,
+ * if that finds its caller by the stack pointer, which was behind `slot`.
+ */
+static __always_inline bool fits_below_frame_pointer(struct walk *walk, u64 slot, u64 ra)
+{
+	struct mapping *mapping = find_mapping(walk->list, ra - 1);
+	u64 cfa, caller;
+	u32 rule;
+
+	if (!mapping || mapping->kind != MAPPING_TABLE)
+		return true;
+	rule = rule_in_image(mapping->image_at, ra - 1 - mapping->bias);
+	if (RETURN_SLOT_BYTES == 0 || rule_kind(rule) != RULE_SP)
+		return true;
+	cfa = slot + 8 + 8 * rule_a(rule);
+	if (cfa > walk->fp)
+		return cfa == walk->fp + 16;
+	return !peek_slot(walk, cfa - 8, &caller) || is_trampoline(caller) || is_after_call(caller);
+}
+
+/*
+ * Returns whether the function at `entry`, which is not the frame's, may go on in that by a jump as its last call: if there may be such a jump at its
+ * beginning. Not static: verified once, by itself.
+ */
+__noinline bool may_jump_here(struct fast_walk *fast, u64 entry)
+{
+	if (!fast)
+		return false;
+
+	struct walk *walk = walk_of(fast);
+	u64 at = walk->pc - walk->pc_adjust;
+	struct mapping *here = find_mapping(walk->list, at);
+	u64 code = 0;
+
+	if (!here || bpf_probe_read_user(walk->code, sizeof(walk->code), (void *)entry))
+		return true;
+	for (u32 byte = 0; byte < sizeof(code); byte++)
+		code |= (u64)walk->code[byte] << (8 * byte);
+	for (u32 byte = 0; byte < JUMPS_LOOKED_FOR; byte++) {
+		if (may_be_jump(code, entry + byte, here->start, at))
+			return true;
+		code = code >> 8 | (u64)walk->code[byte + sizeof(code)] << 56;
+	}
+	return false;
+}
+
+/* Returns whether the frame may return to `ra`, which is in one of its slots: behind a call, of the function that the frame's code is in. */
+static __always_inline bool may_return_to(struct walk *walk, u64 slot, u64 ra)
+{
+	u64 at = walk->pc - walk->pc_adjust;
+	struct mapping *here;
+	u64 code, target;
+
+	if (is_trampoline(ra))
+		return true;
+	if (!find_mapping(walk->list, ra - 1) && !walk->list_state.changing)
+		return false;
+	if (!is_aligned(ra) || bpf_probe_read_user(&code, 8, (void *)(ra - 8)) || !ends_in_call(code) || ends_in_local_call(code))
+		return false;
+	if (!fits_below_frame_pointer(walk, slot, ra))
+		return false;
+	target = called_directly(ra, code);
+	if (!target)
+		return true;
+	target = behind_jumps(target);
+	if (walk->entry)
+		return target > walk->entry && target <= at;
+	here = find_mapping(walk->list, at);
+	if (!here)
+		return true;
+	return is_one_piece(here, target, at) || may_jump_here(fast_of(walk), target);
+}
+
+/*
+ * Returns whether a slot holds the return address of a frame, or may hold one: any address of code, also of code that is newer than the
+ * mappings, but for that of a call within a frame.
+ */
+static __always_inline bool may_hold_return_address(struct walk *walk, u64 slot)
+{
+	u64 ra, code;
+
+	if (!peek_slot(walk, slot, &ra))
+		return true;
+	ra = without_code(ra);
+	if (bpf_probe_read_user(&code, 8, (void *)(ra - 8)))
+		return find_mapping(walk->list, ra - 1);
+	if (ends_in_local_call(code))
+		return false;
+	return find_mapping(walk->list, ra - 1) || (is_aligned(ra) && ends_in_call(code));
+}
+
+/*
+ * Looks at one slot of the frame. Returns whether the search goes on: not at its end, nor where the frame ends before its frame pointer. Not
+ * static: verified once, by itself.
+ */
+__noinline bool look_at_slot_of_frame(struct fast_walk *fast)
+{
+	if (!fast)
+		return false;
+
+	struct walk *walk = walk_of(fast);
+	u64 slot = walk->looked_at;
+	u64 value;
+
+	if (slot >= walk->look_until)
+		return false;
+	if (!peek_slot(walk, slot, &value) ||
+	    (walk->look_for & LOOK_FOR_PAIR && value == walk->fp && may_hold_return_address(walk, slot + 8))) {
+		walk->looked_at = 0;
+		return false;
+	}
+	if (walk->look_for & LOOK_FOR_CALLER && !walk->is_doubtful)
+		walk->is_doubtful = may_return_to(walk, slot, without_code(value));
+	walk->looked_at = slot + 8;
+	return true;
+}
+
+/* Looks at up to LOOP_PART slots. Returns whether the search goes on. */
+__noinline bool look_at_slots(struct fast_walk *fast)
+{
+	if (!fast)
+		return false;
+	for (u32 number = 0; number < LOOP_PART; number++)
+		if (!look_at_slot_of_frame(fast))
+			return false;
+	return true;
+}
+
+/* Looks at a part of the code that the frame goes on with, which begins `bytes` behind. Not static: verified once, by itself. */
+__noinline u32 returns_in_part(struct fast_walk *fast, u32 bytes)
+{
+	if (!fast)
+		return RETURNS_OTHERWISE;
+
+	struct walk *walk = walk_of(fast);
+	u64 start = walk->pc + bytes;
+	u64 code = 0;
+
+	if (bpf_probe_read_user(walk->code, sizeof(walk->code), (void *)start))
+		return RETURNS_OTHERWISE;
+	for (u32 byte = 0; byte < sizeof(walk->code); byte++) {
+		code = code >> 8 | (u64)walk->code[byte] << 56;
+		/* These were in the part before, with what is before them. */
+		if (bytes && byte < sizeof(code))
+			continue;
+
+		u32 how = how_it_returns(code, start + byte + 1);
+
+		if (how != RETURNS_LATER)
+			return how;
+	}
+	return RETURNS_LATER;
+}
+
+/*
+ * Returns whether the frame's function takes the frame pointer from the stack as the last before it returns: it has pushed it first, next to the
+ * return address. Parts overlap by what a return takes.
+ */
+static __always_inline bool restores_frame_pointer(struct walk *walk)
+{
+	u32 how = RETURNS_LATER;
+
+	for (u32 part = 0; part < RETURN_LOOKED_FOR / JUMPS_LOOKED_FOR && how == RETURNS_LATER; part++)
+		how = returns_in_part(fast_of(walk), part * JUMPS_LOOKED_FOR);
+	return how == RETURNS_WITH_FP;
+}
+
+/*
+ * Looks at the slots of the frame from `sp` to `end`, at most MAX_FRAME_SLOTS. Returns whether the frame does not end before.
+ *
+ * An address of a skipped frame can be left over from an earlier call: a function that restores the frame pointer from where its own leads has one.
+ */
+static __always_inline bool look_at_frame(struct walk *walk, u64 sp, u64 end, u32 look_for)
+{
+	walk->looked_at = sp;
+	walk->look_until = end;
+	walk->look_for = look_for;
+	if (look_for & LOOK_FOR_CALLER)
+		walk->entry = entry_by_frame_pointer(fast_of(walk));
+	for (u32 number = 0; number < LOOP_PARTS(MAX_FRAME_SLOTS); number++)
+		if (!look_at_slots(fast_of(walk)))
+			break;
+	if (walk->looked_at < end)
+		return false;
+	if (walk->is_doubtful && walk->pc_adjust)
+		walk->is_doubtful = !restores_frame_pointer(walk);
+	return true;
+}
+
+/* Sets whether the frame pointer of native code without CFI may be another frame's. */
+static __always_inline void judge_frame_pointer(struct walk *walk)
+{
+	u64 sp = (walk->sp + 7) & ~7ULL;
+	u64 fp = walk->fp;
+
+	depend_on_more(walk);
+	/* Such a frame pointer is not followed. */
+	if (fp < sp || fp % 8)
+		return;
+	/* Interrupted code can have its return address in the link register, where there is one. */
+	if ((RETURN_SLOT_BYTES == 0 && !walk->pc_adjust) || (fp - sp) / 8 > MAX_FRAME_SLOTS)
+		walk->is_doubtful = true;
+	else if (!look_at_frame(walk, sp, fp, LOOK_FOR_PAIR | LOOK_FOR_CALLER))
+		walk->is_doubtful = true;
+}

@@ -1,0 +1,245 @@
+//! Finds out if the frame pointer of code without CFI is that code's own, or that of a caller. Mirrors `bpf/walk/own_frame.h`.
+//!
+//! A function F that keeps frame pointers can call a function G, without CFI, that leaves the register alone. In G's frame, it still leads
+//! to the frame of F, and a step by it goes to the caller of F: F is left out. Four things tell:
+//!
+//! * The return address of G is then in a slot between G's stack pointer and what the frame pointer leads to. If no slot there holds
+//!   an address behind a call that can have been of G, the frame pointer is G's own.
+//! * If G's code goes on to a return behind an instruction that restores the frame pointer, G has pushed it first, next to its return address. If no two
+//!   slots there hold such a pair, the frame pointer is G's own, and an address in a slot is left over from an earlier call.
+//! * CFI of the function that called says where its own caller is: if that is no return address, or beyond the frame that the frame pointer leads to, the
+//!   address in the slot is a stale one.
+//! * A direct call says what it calls. If the one that the frame pointer leads to is of code that reaches to where G's frame is, without a
+//!   gap, that is the function that G's frame is in, unless one of the slots holds an address behind a call of a function in between.
+//!
+//! Where this does not prove that the frame pointer is G's own, the step is taken all the same, as what it leads to is on the stack; but the frame
+//! is marked ([`FoundBy::FpUncertain`](super::FoundBy::FpUncertain)), and the stack is not complete.
+
+use super::call::HowItReturns;
+use super::{MappingKind, Walk, call};
+use crate::addr::Avma;
+use crate::architecture::Architecture;
+use crate::mapping::{self, Mapping};
+use crate::packed::kind;
+
+/// MAX slots of a frame of code without CFI, from its stack pointer to its frame pointer, that are searched for a skipped frame. A larger
+/// frame of generated code ends the walk; that of native code is doubtful.
+pub const MAX_FRAME_SLOTS: u64 = 2048;
+
+/// Bytes of a function in which a jump to another one is looked for.
+pub const JUMPS_LOOKED_FOR: u64 = 120;
+
+/// Bytes of code in which a function's return is looked for, in parts.
+pub const RETURN_LOOKED_FOR: u64 = 8 * JUMPS_LOOKED_FOR;
+
+/// Objects of a search in a frame of code without CFI.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LookFor {
+    /// A pair of this frame pointer and a return address: the frame ends there.
+    pub(super) pair: bool,
+    /// A return address of the frame: the frame pointer may be another frame's.
+    pub(super) caller: bool,
+}
+
+impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
+    /// Sets whether the frame pointer of native code without CFI may be another frame's.
+    pub(super) fn judge_frame_pointer(&mut self) {
+        let (sp, fp) = (self.aligned_sp(), self.fp.get());
+        // Such a frame pointer is not followed.
+        if fp < sp || !fp.is_multiple_of(8) {
+            return;
+        }
+        // Interrupted code can have its return address in the link register, where there is one.
+        let has_link = self.tables.architecture == Architecture::Aarch64 && self.pc_adjust == 0;
+        let look_for = LookFor {
+            pair: true,
+            caller: true,
+        };
+        if has_link || (fp - sp) / 8 > MAX_FRAME_SLOTS || !self.look_at_frame(sp, fp, look_for) {
+            self.is_doubtful = true;
+        }
+    }
+
+    /// The frame's stack pointer, or the slot above it.
+    pub(super) fn aligned_sp(&self) -> u64 {
+        self.sp.get().wrapping_add(7) & !7
+    }
+
+    /// Looks at the slots of the frame from `sp` to `end`, at most [`MAX_FRAME_SLOTS`]. Returns whether the frame does not end before.
+    pub(super) fn look_at_frame(&mut self, sp: u64, end: u64, look_for: LookFor) -> bool {
+        let entry = look_for.caller.then(|| self.entry_by_frame_pointer()).flatten();
+        for slot in (sp..end).step_by(8).map(Avma::new) {
+            let Some(word) = (self.read)(slot) else {
+                return false;
+            };
+            if look_for.pair && word == self.fp.get() && self.may_hold_return_address(slot.wrapping_add(8)) {
+                return false;
+            }
+            if look_for.caller && !self.is_doubtful {
+                let ra = Avma::new(self.tables.architecture.strip(word));
+                self.is_doubtful = self.may_return_to(slot, ra, entry);
+            }
+        }
+        if self.is_doubtful && self.pc_adjust != 0 {
+            self.is_doubtful = !self.restores_frame_pointer();
+        }
+        true
+    }
+
+    /// Returns whether the frame's function takes the frame pointer from the stack as the last before it returns: it has pushed it first, next to
+    /// the return address.
+    fn restores_frame_pointer(&mut self) -> bool {
+        let mut how = None;
+        for part in 0..RETURN_LOOKED_FOR / JUMPS_LOOKED_FOR {
+            let start = self.pc.wrapping_add(part * JUMPS_LOOKED_FOR);
+            let Some(part) = self.part_of_code(start) else {
+                return false;
+            };
+            // The first ones of another part than the first were in the one before, with what is before them.
+            let seen = if start == self.pc { 0 } else { 8 };
+            let mut code = 0;
+            for (number, byte) in (0..).zip(part) {
+                code = code >> 8 | u64::from(byte) << 56;
+                let end = start.wrapping_add(number + 1);
+                if number >= seen {
+                    how = how.or_else(|| call::how_it_returns(self.tables.architecture, code, end));
+                }
+            }
+            if how.is_some() {
+                break;
+            }
+        }
+        how == Some(HowItReturns::WithFp)
+    }
+
+    /// [`JUMPS_LOOKED_FOR`] bytes of code, and 8 more.
+    fn part_of_code(&mut self, start: Avma) -> Option<Vec<u8>> {
+        let words = (0..JUMPS_LOOKED_FOR / 8 + 1).map(|word| (self.read)(start.wrapping_add(8 * word)));
+        let words: Vec<u64> = words.collect::<Option<_>>()?;
+        Some(words.into_iter().flat_map(u64::to_le_bytes).collect())
+    }
+
+    /// Returns the function that is called before the return address that the frame pointer leads to: the frame's own, if the frame pointer is; `None`
+    /// if the frame's code cannot be in that function, or if it is not known.
+    fn entry_by_frame_pointer(&mut self) -> Option<Avma> {
+        let at = self.pc.wrapping_sub(self.pc_adjust);
+        let &here = mapping::find(self.tables.mappings, at)?;
+        let called = self.called_by_caller()?;
+        self.is_one_piece(here, called, at).then_some(called)
+    }
+
+    /// Returns what the call before the return address that the frame pointer leads to calls, if it is a direct one.
+    fn called_by_caller(&mut self) -> Option<Avma> {
+        let ra = (self.read)(self.fp.wrapping_add(8))?;
+        let ra = Avma::new(self.tables.architecture.strip(ra));
+        let code = (self.read)(ra.wrapping_sub(8))?;
+        let called = call::called_directly(self.tables.architecture, ra, code)?;
+        Some(self.behind_jumps(called))
+    }
+
+    /// Returns whether `mapping` holds all from `address` to `at` as one piece of code without CFI.
+    fn is_one_piece(&self, mapping: Mapping, address: Avma, at: Avma) -> bool {
+        if address < mapping.start || address > at {
+            return false;
+        }
+        let image = self.image(mapping.image_at);
+        let row = |address| image.row_at(mapping.bias.to_svma(address));
+        mapping.kind != MappingKind::Table || row(address) == row(at)
+    }
+
+    /// Returns the function that a call of `address` comes to, by up to two jumps.
+    fn behind_jumps(&mut self, address: Avma) -> Avma {
+        let architecture = self.tables.architecture;
+        let address = call::behind_jump(architecture, address, &mut self.read);
+        call::behind_jump(architecture, address, &mut self.read)
+    }
+
+    /// Returns whether the function that has called before `ra` can have a frame below that of the frame pointer, or the one that it leads to: by its
+    /// CFI, if that finds its caller by the stack pointer, which was behind `slot` (x86-64).
+    fn fits_below_frame_pointer(&mut self, slot: Avma, ra: Avma) -> bool {
+        let mapping = mapping::find(self.tables.mappings, ra.wrapping_sub(1));
+        let Some(mapping) = mapping.filter(|mapping| mapping.kind == MappingKind::Table) else {
+            return true;
+        };
+        let image = self.image(mapping.image_at);
+        let rule = image.rule_at(mapping.bias.to_svma(ra.wrapping_sub(1)));
+        if self.tables.architecture != Architecture::X86_64 || rule.kind() != kind::SP {
+            return true;
+        }
+        let cfa = slot.wrapping_add(8 + 8 * u64::from(rule.a()));
+        if cfa > self.fp {
+            return cfa == self.fp.wrapping_add(16);
+        }
+        let caller = (self.read)(cfa.wrapping_sub(8)).map(Avma::new);
+        caller.is_none_or(|caller| self.is_trampoline(caller) || self.is_after_call(caller))
+    }
+
+    /// Returns whether the frame may return to `ra`, which is in one of its slots: behind a call, of the function that the frame's code is in.
+    fn may_return_to(&mut self, slot: Avma, ra: Avma, entry: Option<Avma>) -> bool {
+        let architecture = self.tables.architecture;
+        let at = self.pc.wrapping_sub(self.pc_adjust);
+        if self.is_trampoline(ra) {
+            return true;
+        }
+        let is_mapped = mapping::find(self.tables.mappings, ra.wrapping_sub(1)).is_some();
+        if (!is_mapped && !self.tables.changing) || !call::is_aligned(architecture, ra) {
+            return false;
+        }
+        let code = (self.read)(ra.wrapping_sub(8));
+        let Some(code) = code
+            .filter(|&code| call::precedes(architecture, ra, code) && !call::is_local(architecture, code))
+        else {
+            return false;
+        };
+        if !self.fits_below_frame_pointer(slot, ra) {
+            return false;
+        }
+        let Some(called) = call::called_directly(architecture, ra, code) else {
+            return true;
+        };
+        let called = self.behind_jumps(called);
+        match entry {
+            Some(entry) => called > entry && called <= at,
+            None => match mapping::find(self.tables.mappings, at) {
+                None => true,
+                Some(&here) => {
+                    self.is_one_piece(here, called, at) || self.may_jump_to(called, here.start, at)
+                }
+            },
+        }
+    }
+
+    /// Returns whether the function at `entry` may go on at a place from `start` to `end` by a jump as its last call: if there may be such a jump at
+    /// its beginning.
+    fn may_jump_to(&mut self, entry: Avma, start: Avma, end: Avma) -> bool {
+        let Some(code) = self.part_of_code(entry) else {
+            return true;
+        };
+        let mut places = code.windows(8).zip(0..JUMPS_LOOKED_FOR);
+        places.any(|(bytes, offset)| {
+            let code = u64::from_le_bytes(bytes.try_into().unwrap_or_default());
+            call::may_be_jump(
+                self.tables.architecture,
+                code,
+                entry.wrapping_add(offset),
+                start..=end,
+            )
+        })
+    }
+
+    /// Returns whether a slot holds the return address of a frame, or may hold one: any address of code, also of code that is newer than
+    /// the mappings, but for that of a call within a frame.
+    fn may_hold_return_address(&mut self, slot: Avma) -> bool {
+        let Some(word) = (self.read)(slot) else {
+            return true;
+        };
+        let architecture = self.tables.architecture;
+        let ra = Avma::new(architecture.strip(word));
+        let is_mapped = mapping::find(self.tables.mappings, ra.wrapping_sub(1)).is_some();
+        match (self.read)(ra.wrapping_sub(8)) {
+            Some(code) if call::is_local(architecture, code) => false,
+            Some(code) => is_mapped || call::precedes(architecture, ra, code),
+            None => is_mapped,
+        }
+    }
+}

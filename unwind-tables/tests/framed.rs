@@ -1,0 +1,118 @@
+//! Claim: where functions without CFI have set up a frame pointer of their own is known, by their symbols, on both architectures; of nothing
+//! else.
+
+mod common;
+
+use common::build::{aarch64, cc, transform};
+use object::{Object, ObjectSymbol};
+use unwind_tables::addr::Svma;
+use unwind_tables::compile;
+use unwind_tables::image::Image;
+
+/// Two functions without CFI that set up a frame, one that does so later, and one that has CFI.
+const X86_64: &str = "
+    .text
+    .macro function name
+    .globl \\name
+    .type \\name, %function
+    \\name:
+    .endm
+    function framed
+    push %rbp
+    mov %rsp, %rbp
+    .skip 40, 0x90
+    .size framed, . - framed
+    .skip 24, 0x90
+    function landed
+    endbr64
+    push %rbp
+    mov %rsp, %rbp
+    .skip 40, 0x90
+    .size landed, . - landed
+    function later
+    nop
+    push %rbp
+    mov %rsp, %rbp
+    .skip 40, 0x90
+    .size later, . - later
+    function described
+    .cfi_startproc
+    push %rbp
+    mov %rsp, %rbp
+    .skip 40, 0x90
+    .cfi_endproc
+    .size described, . - described
+    ";
+const AARCH64: &str = "
+    .text
+    .macro function name
+    .globl \\name
+    .type \\name, %function
+    \\name:
+    .endm
+    function framed
+    stp x29, x30, [sp, #-16]!
+    mov x29, sp
+    .skip 40, 0
+    .size framed, . - framed
+    .skip 24, 0
+    function landed
+    bti c
+    stp x29, x30, [sp, #-32]!
+    mov x29, sp
+    .skip 40, 0
+    .size landed, . - landed
+    function later
+    nop
+    stp x29, x30, [sp, #-16]!
+    mov x29, sp
+    .skip 40, 0
+    .size later, . - later
+    function described
+    .cfi_startproc
+    stp x29, x30, [sp, #-16]!
+    mov x29, sp
+    .skip 40, 0
+    .cfi_endproc
+    .size described, . - described
+    ";
+
+/// Offsets, in each function and behind it, at which the frame pointer is known to be its own.
+fn framed(elf: &[u8], entries: &[u64]) -> Vec<Vec<u64>> {
+    let image: Image = compile(elf).expect("an ELF file").image.expect("CFI");
+    let is_framed = |at| image.has_own_frame_pointer(Svma::new(at));
+    let offsets = |&entry: &u64| (0..64).filter(|offset| is_framed(entry + offset)).collect();
+    entries.iter().map(offsets).collect()
+}
+
+#[test]
+fn functions_that_set_up_a_frame() {
+    let x86_64 = cc("framed.s", X86_64, &["-shared", "-nostdlib"]);
+    for (elf, set) in [(x86_64, [4, 8]), (aarch64(AARCH64), [8, 12])] {
+        let file = object::File::parse(&*elf).expect("an ELF file");
+        let entries = ["framed", "landed", "later", "described"].map(|name| {
+            let symbol = file.symbols().find(|symbol| symbol.name() == Ok(name));
+            symbol.expect("a function").address()
+        });
+        let [in_framed, in_landed] = set.map(|set| (set..set + 40).collect::<Vec<u64>>());
+        let expected = [in_framed, in_landed, Vec::new(), Vec::new()];
+        assert_eq!(framed(&elf, &entries), expected);
+    }
+}
+
+/// A library that was stripped still has the symbols for programs that are linked to it; a static program has none.
+#[test]
+fn stripped_files() {
+    for (flags, is_known) in [
+        (["-shared", "-nostdlib"], true),
+        (["-static", "-nostdlib"], false),
+    ] {
+        let elf = cc("framed.s", X86_64, &flags);
+        let file = object::File::parse(&*elf).expect("an ELF file");
+        let framed_at = file.symbols().find(|symbol| symbol.name() == Ok("framed"));
+        let entry = framed_at.expect("a function").address();
+        let stripped = transform(&elf, "strip", &["{in}", "-o", "{out}"]);
+        assert!(!framed(&elf, &[entry])[0].is_empty(), "{flags:?}");
+        assert_eq!(!framed(&stripped, &[entry])[0].is_empty(), is_known, "{flags:?}");
+    }
+}
