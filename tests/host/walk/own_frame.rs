@@ -142,9 +142,9 @@ fn mappings(piece: MappingKind) -> Vec<Mapping> {
         kind,
         identity: Identity::SETTLED,
     };
-    match piece {
-        MappingKind::Table => vec![mapping(CODE, CODE + 0x1000, piece)],
-        _ => vec![
+    match piece == MappingKind::Table {
+        true => vec![mapping(CODE, CODE + 0x1000, piece)],
+        false => vec![
             mapping(CODE, PIECE, MappingKind::Table),
             mapping(PIECE, PIECE_END, piece),
             mapping(PIECE_END, CODE + 0x1000, MappingKind::Table),
@@ -306,9 +306,9 @@ fn functions_that_restore_the_frame_pointer() {
             check_ways(&walk(&[1, IN_SLOT, 2]), is_certain, &about);
             // The pair that the function has pushed: its frame ends there.
             let pair = walk(&[STACK + 0x18, IN_SLOT, 2]);
-            match piece {
-                MappingKind::Anonymous => assert_eq!(pair.end, End::AnonymousCode, "{about}: {pair:x?}"),
-                _ => check_ways(&pair, false, &about),
+            match piece == MappingKind::Anonymous {
+                true => assert_eq!(pair.end, End::AnonymousCode, "{about}: {pair:x?}"),
+                false => check_ways(&pair, false, &about),
             }
         }
     }
