@@ -154,7 +154,7 @@ static __always_inline u64 called_directly(u64 ra, u64 code)
 }
 
 /* Returns whether the instruction at `address` is a jump of a register's value, or one to a place from `start` to `end`. */
-static __always_inline bool may_be_jump(u64 code, u64 address, u64 start, u64 end)
+static __always_inline bool may_be_jump(u64 code, u64 address, u64 entry, u64 start, u64 end)
 {
 	u32 instruction = code;
 	u64 target = address + ((s64)((u64)instruction << 38) >> 36);

@@ -93,7 +93,7 @@ __noinline bool may_jump_here(struct fast_walk *fast, u64 entry)
 	for (u32 byte = 0; byte < sizeof(code); byte++)
 		code |= (u64)walk->code[byte] << (8 * byte);
 	for (u32 byte = 0; byte < JUMPS_LOOKED_FOR; byte++) {
-		if (may_be_jump(code, entry + byte, here->start, at))
+		if (may_be_jump(code, entry + byte, entry, here->start, at))
 			return true;
 		code = code >> 8 | (u64)walk->code[byte + sizeof(code)] << 56;
 	}

@@ -178,14 +178,27 @@ static __always_inline u64 called_directly(u64 ra, u64 code)
 	return ra + (s64)(s32)(code >> 32);
 }
 
-/* Returns whether the bytes at `address` are, or may be, a jump of a register's or of memory's value, or one to a place from `start` to `end`. */
-static __always_inline bool may_be_jump(u64 code, u64 address, u64 start, u64 end)
+/*
+ * Returns whether the bytes at `address`, of the function at `entry`, are, or may be, a jump of a register's or of memory's value, or one to a
+ * place from `start` to `end`. Short jumps, and those with a condition, leave the function only if they go to before it.
+ */
+static __always_inline bool may_be_jump(u64 code, u64 address, u64 entry, u64 start, u64 end)
 {
-	u64 target = address + 5 + (s64)(s32)(code >> 8);
+	u64 target;
 
 	if ((code & 0x38ff) == 0x20ff)
 		return true;
-	return (code & 0xff) == 0xe9 && target >= start && target <= end;
+	if ((code & 0xff) == 0xe9) {
+		target = address + 5 + (s64)(s32)(code >> 8);
+		return target >= start && target <= end;
+	}
+	if ((code & 0xff) == 0xeb || (code & 0xf0) == 0x70)
+		target = address + 2 + (s64)(signed char)(code >> 8);
+	else if ((code & 0xf0ff) == 0x800f)
+		target = address + 6 + (s64)(s32)(code >> 16);
+	else
+		return false;
+	return target >= start && target <= end && target < entry;
 }
 
 /*
@@ -238,6 +251,8 @@ static __always_inline u64 behind_jump(u64 address)
 	/* jmp N */
 	if ((code & 0xff) == 0xe9)
 		return from + 5 + (s64)(s32)(code >> 8);
+	if ((code & 0xff) == 0xeb)
+		return from + 2 + (s64)(signed char)(code >> 8);
 	return address;
 }
 

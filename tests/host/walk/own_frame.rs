@@ -354,6 +354,41 @@ fn callers_that_call_the_function() {
     }
 }
 
+/// A function behind the frame's code may go on there by a short jump, or one with a condition, as its last call.
+#[test]
+fn functions_that_jump_back() {
+    let near = START + 0x40;
+    // jmp to START - 0x10; nop, je to START - 0x10; nop, je to START - 0x10 by 32 bits
+    let jump = [0xeb, 0xae];
+    let short = [0x90, 0x74, 0xad];
+    let long = [0x90, 0x0f, 0x84, 0xa9, 0xff, 0xff, 0xff];
+    // They stay behind the frame's code.
+    let forward = [0xeb, 0x10];
+    let inside = [0x90, 0x90, 0x74, 0xfd];
+    for (code_there, is_certain) in [
+        (&jump[..], false),
+        (&short, false),
+        (&long, false),
+        (&forward, true),
+        (&inside, true),
+        (&[0x90], true),
+    ] {
+        for piece in [MappingKind::Table, MappingKind::NoCfi, MappingKind::Anonymous] {
+            let mut bytes = code(Architecture::X86_64, Directly(WITH_CFI), Directly(near));
+            let at = usize::try_from(near - CODE).expect("it is small");
+            bytes[at..at + code_there.len()].copy_from_slice(code_there);
+            let stack = walk_in(
+                Architecture::X86_64,
+                piece,
+                bytes,
+                &stack_of(&[1, IN_SLOT, 2]),
+                false,
+            );
+            check_ways(&stack, is_certain, &format!("{code_there:x?}, {piece:?}"));
+        }
+    }
+}
+
 /// A return address that a return probe has replaced can be the frame's; so can one in memory that is newer than the mappings.
 #[test]
 fn addresses_that_are_not_known() {

@@ -136,19 +136,27 @@ fn branched_to(address: Avma, instruction: u32) -> Avma {
     address.wrapping_add(((i64::from(instruction) << 38) >> 36).cast_unsigned())
 }
 
-/// Returns whether the code at `address` is, or may be, a jump of a register's or of memory's value, or one to one of these places.
+/// Returns whether the code at `address`, of the function at `entry`, is, or may be, a jump of a register's or of memory's value, or one to one of
+/// these places. Short jumps, and those with a condition, leave the function only if they go to before it (x86-64).
 pub(super) fn may_be_jump(
     architecture: Architecture,
     code: u64,
     address: Avma,
+    entry: Avma,
     places: RangeInclusive<Avma>,
 ) -> bool {
-    let [a, b, c, d, e, ..] = code.to_le_bytes();
+    let [a, b, c, d, e, f, ..] = code.to_le_bytes();
+    let behind = |length: u64, offset: i64| address.wrapping_add(length).wrapping_add(offset.cast_unsigned());
     match architecture {
         Architecture::X86_64 => {
-            let offset = i64::from(i32::from_le_bytes([b, c, d, e])).cast_unsigned();
-            let target = address.wrapping_add(5).wrapping_add(offset);
-            (a == 0xff && b & 0x38 == 0x20) || (a == 0xe9 && places.contains(&target))
+            let (target, is_far) = match (a, b) {
+                (0xff, _) => return b & 0x38 == 0x20,
+                (0xe9, _) => (behind(5, i32::from_le_bytes([b, c, d, e]).into()), true),
+                (0xeb | 0x70..=0x7f, _) => (behind(2, i8::from_le_bytes([b]).into()), false),
+                (0x0f, 0x80..=0x8f) => (behind(6, i32::from_le_bytes([c, d, e, f]).into()), false),
+                _ => return false,
+            };
+            places.contains(&target) && (is_far || target < entry)
         }
         Architecture::Aarch64 => {
             let instruction = u32::from_le_bytes([a, b, c, d]);
@@ -228,7 +236,7 @@ pub(super) fn behind_jump(
     target.unwrap_or(address)
 }
 
-/// Target of an x86-64 `jmp N` or `jmp *N(%rip)`, which may have the prefix `bnd`.
+/// Target of an x86-64 `jmp N`, also a short one, or `jmp *N(%rip)`, which may have the prefix `bnd`.
 fn jumps_to(address: Avma, code: u64, mut read: impl FnMut(Avma) -> Option<u64>) -> Option<Avma> {
     let (address, code) = match code & 0xff == 0xf2 {
         true => (address.wrapping_add(1), code >> 8),
@@ -242,6 +250,10 @@ fn jumps_to(address: Avma, code: u64, mut read: impl FnMut(Avma) -> Option<u64>)
     match code.to_le_bytes() {
         [0xff, 0x25, ..] => read(behind(6, 16)).map(Avma::new),
         [0xe9, ..] => Some(behind(5, 8)),
+        [0xeb, offset, ..] => {
+            let offset = i64::from(i8::from_le_bytes([offset])).cast_unsigned();
+            Some(address.wrapping_add(2).wrapping_add(offset))
+        }
         _ => None,
     }
 }

@@ -222,6 +222,7 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
                 self.tables.architecture,
                 code,
                 entry.wrapping_add(offset),
+                entry,
                 start..=end,
             )
         })
