@@ -49,9 +49,9 @@ static __always_inline void drop_call(struct thread *thread)
 
 /*
  * Returns whether the stack that scratch `key` wants comes to the stack pointer `sp`; also if it lacks what user space will know
- * later. Not static: verified once, by itself.
+ * later.
  */
-__noinline bool leads_to(u32 key, u64 sp)
+static __always_inline bool leads_to(u32 key, u64 sp)
 {
 	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &key);
 

@@ -25,9 +25,15 @@ static __always_inline bool calls_native(struct walk *walk)
  *
  * A JVM that keeps frame pointers has a few stubs that do not, and call native code: their pair is where the stack pointer is. They are not
  * among its methods. Here are those that are not known as such.
+ *
+ * Not static: verified once, by itself. This begins to look.
  */
-static __always_inline bool frame_is_linked(struct walk *walk, u32 known)
+__noinline bool may_be_linked(struct fast_walk *fast, u32 known)
 {
+	if (!fast)
+		return false;
+
+	struct walk *walk = walk_of(fast);
 	u64 sp = (walk->sp + 7) & ~7ULL;
 	u64 fp = walk->fp;
 	u64 end = fp;
@@ -39,12 +45,18 @@ static __always_inline bool frame_is_linked(struct walk *walk, u32 known)
 		end = known == STOP_ANONYMOUS_LINKED && calls_native(walk) && fp > sp ? sp + 8 : sp;
 	if ((end - sp) / 8 > MAX_FRAME_SLOTS)
 		return false;
-	return look_at_frame(walk, sp, end, LOOK_FOR_PAIR | (known == STOP_ANONYMOUS ? LOOK_FOR_CALLER : 0));
+	begin_look(walk, sp, end, LOOK_FOR_PAIR | (known == STOP_ANONYMOUS ? LOOK_FOR_CALLER : 0));
+	return true;
 }
 
-/* Goes to the caller of a function that returns as soon as its callee has: by what it does then. Returns whether it is one. */
-static __always_inline bool go_by_return(struct walk *walk)
+/* Goes to the caller of a function that returns as soon as its callee has: by what it does then. Returns whether it is one. Not static: verified
+ * once, by itself. */
+__noinline bool go_by_return(struct fast_walk *fast)
 {
+	if (!fast)
+		return false;
+
+	struct walk *walk = walk_of(fast);
 	u64 code, freed, ra_slot, ra;
 	bool pops_fp;
 
@@ -61,11 +73,11 @@ static __always_inline bool go_by_return(struct walk *walk)
 /* Goes to the caller of generated code: by how it returns, if that can be seen, else by the frame pointer, if that is this frame's own. */
 static __always_inline enum end_cause apply_generated(struct walk *walk, u32 known)
 {
-	if (go_by_return(walk))
+	if (go_by_return(fast_of(walk)))
 		return END_NONE;
 	if (known == STOP_ANONYMOUS_STUB && calls_native(walk))
 		walk->fp = walk->sp;
-	if (!frame_is_linked(walk, known))
+	if (!may_be_linked(fast_of(walk), known) || !look_at_frame(walk))
 		return END_ANONYMOUS_CODE;
 	return apply_fp(walk, END_ANONYMOUS_CODE);
 }

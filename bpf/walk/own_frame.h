@@ -12,8 +12,16 @@
 #include "walk/returns.h"
 #include "walk/tables.h"
 
-/* Returns the function that a call of `address` comes to, by up to two jumps. */
-static __always_inline u64 behind_jumps(u64 address)
+/* Returns the 8 code bytes before a return address; 0, which is no call, if they cannot be read. Not static: verified once, by itself. */
+__noinline u64 code_before(u64 ra)
+{
+	u64 code;
+
+	return bpf_probe_read_user(&code, 8, (void *)(ra - 8)) ? 0 : code;
+}
+
+/* Returns the function that a call of `address` comes to, by up to two jumps. Not static: verified once, by itself. */
+__noinline u64 behind_jumps(u64 address)
 {
 	return behind_jump(behind_jump(address));
 }
@@ -39,14 +47,12 @@ __noinline u64 entry_by_frame_pointer(struct fast_walk *fast)
 	struct walk *walk = walk_of(fast);
 	u64 at = walk->pc - walk->pc_adjust;
 	struct mapping *here = find_mapping(walk->list, at);
-	u64 ra, code, target;
+	u64 ra, target;
 
 	if (!here || !peek_slot(walk, walk->fp + 8, &ra))
 		return 0;
 	ra = without_code(ra);
-	if (bpf_probe_read_user(&code, 8, (void *)(ra - 8)))
-		return 0;
-	target = called_directly(ra, code);
+	target = called_directly(ra, code_before(ra));
 	if (!target)
 		return 0;
 	target = behind_jumps(target);
@@ -100,31 +106,44 @@ __noinline bool may_jump_here(struct fast_walk *fast, u64 entry)
 	return false;
 }
 
-/* Returns whether the frame may return to `ra`, which is in one of its slots: behind a call, of the function that the frame's code is in. */
-static __always_inline bool may_return_to(struct walk *walk, u64 slot, u64 ra)
+/*
+ * Returns whether the direct call before `ra`, if it is one, is of the function that the frame's code is in, or may come to it. Not static: verified
+ * once, by itself.
+ */
+__noinline bool may_call_frame(struct fast_walk *fast, u64 ra)
 {
-	u64 at = walk->pc - walk->pc_adjust;
-	struct mapping *here;
-	u64 code, target;
-
-	if (is_trampoline(ra))
+	if (!fast)
 		return true;
-	if (!find_mapping(walk->list, ra - 1) && !walk->list_state.changing)
-		return false;
-	if (!is_aligned(ra) || bpf_probe_read_user(&code, 8, (void *)(ra - 8)) || !ends_in_call(code) || ends_in_local_call(code))
-		return false;
-	if (!fits_below_frame_pointer(walk, slot, ra))
-		return false;
-	target = called_directly(ra, code);
-	if (!target)
+
+	struct walk *walk = walk_of(fast);
+	u64 at = walk->pc - walk->pc_adjust;
+	u64 target = called_directly(ra, code_before(ra));
+	struct mapping *here;
+
+	if (!target || is_trampoline(ra))
 		return true;
 	target = behind_jumps(target);
 	if (walk->entry)
 		return target > walk->entry && target <= at;
 	here = find_mapping(walk->list, at);
-	if (!here)
+	return !here || is_one_piece(here, target, at) || may_jump_here(fast, target);
+}
+
+/* Returns whether `ra`, which is in `slot`, is behind a call whose function can have a frame there. Not static: verified once, by itself. */
+__noinline bool may_return_to(struct fast_walk *fast, u64 slot, u64 ra)
+{
+	if (!fast)
 		return true;
-	return is_one_piece(here, target, at) || may_jump_here(fast_of(walk), target);
+
+	struct walk *walk = walk_of(fast);
+	u64 code;
+
+	if (is_trampoline(ra))
+		return true;
+	if (!find_mapping(walk->list, ra - 1) && !walk->list_state.changing)
+		return false;
+	code = code_before(ra);
+	return is_aligned(ra) && ends_in_call(code) && !ends_in_local_call(code) && fits_below_frame_pointer(walk, slot, ra);
 }
 
 /*
@@ -138,16 +157,15 @@ static __always_inline bool may_hold_return_address(struct walk *walk, u64 slot)
 	if (!peek_slot(walk, slot, &ra))
 		return true;
 	ra = without_code(ra);
-	if (bpf_probe_read_user(&code, 8, (void *)(ra - 8)))
-		return find_mapping(walk->list, ra - 1);
+	code = code_before(ra);
 	if (ends_in_local_call(code))
 		return false;
 	return find_mapping(walk->list, ra - 1) || (is_aligned(ra) && ends_in_call(code));
 }
 
 /*
- * Looks at one slot of the frame. Returns whether the search goes on: not at its end, nor where the frame ends before its frame pointer. Not
- * static: verified once, by itself.
+ * Looks at one slot of the frame for a pair. Returns whether the search goes on: not at its end, nor where the frame ends before its frame pointer.
+ * Not static: verified once, by itself.
  */
 __noinline bool look_at_slot_of_frame(struct fast_walk *fast)
 {
@@ -156,19 +174,25 @@ __noinline bool look_at_slot_of_frame(struct fast_walk *fast)
 
 	struct walk *walk = walk_of(fast);
 	u64 slot = walk->looked_at;
-	u64 value;
 
 	if (slot >= walk->look_until)
 		return false;
-	if (!peek_slot(walk, slot, &value) ||
-	    (walk->look_for & LOOK_FOR_PAIR && value == walk->fp && may_hold_return_address(walk, slot + 8))) {
+	if (!peek_slot(walk, slot, &walk->in_slot) ||
+	    (walk->look_for & LOOK_FOR_PAIR && walk->in_slot == walk->fp && may_hold_return_address(walk, slot + 8))) {
 		walk->looked_at = 0;
 		return false;
 	}
-	if (walk->look_for & LOOK_FOR_CALLER && !walk->is_doubtful)
-		walk->is_doubtful = may_return_to(walk, slot, without_code(value));
 	walk->looked_at = slot + 8;
 	return true;
+}
+
+/* Looks at the slot that was looked at last for a return address of the frame. */
+static __always_inline void look_for_caller(struct walk *walk)
+{
+	u64 ra = without_code(walk->in_slot);
+
+	if (walk->look_for & LOOK_FOR_CALLER && !walk->is_doubtful)
+		walk->is_doubtful = may_return_to(fast_of(walk), walk->looked_at - 8, ra) && may_call_frame(fast_of(walk), ra);
 }
 
 /* Looks at up to LOOP_PART slots. Returns whether the search goes on. */
@@ -176,9 +200,11 @@ __noinline bool look_at_slots(struct fast_walk *fast)
 {
 	if (!fast)
 		return false;
-	for (u32 number = 0; number < LOOP_PART; number++)
+	for (u32 number = 0; number < LOOP_PART; number++) {
 		if (!look_at_slot_of_frame(fast))
 			return false;
+		look_for_caller(walk_of(fast));
+	}
 	return true;
 }
 
@@ -222,40 +248,70 @@ static __always_inline bool restores_frame_pointer(struct walk *walk)
 }
 
 /*
- * Looks at the slots of the frame from `sp` to `end`, at most MAX_FRAME_SLOTS. Returns whether the frame does not end before.
+ * Returns whether the frame's slots were seen up to its frame pointer. Not static: verified once, by itself.
  *
  * An address of a skipped frame can be left over from an earlier call: a function that restores the frame pointer from where its own leads has one.
  */
-static __always_inline bool look_at_frame(struct walk *walk, u64 sp, u64 end, u32 look_for)
+__noinline bool has_seen_frame(struct fast_walk *fast)
 {
-	walk->looked_at = sp;
-	walk->look_until = end;
-	walk->look_for = look_for;
-	if (look_for & LOOK_FOR_CALLER)
-		walk->entry = entry_by_frame_pointer(fast_of(walk));
-	for (u32 number = 0; number < LOOP_PARTS(MAX_FRAME_SLOTS); number++)
-		if (!look_at_slots(fast_of(walk)))
-			break;
-	if (walk->looked_at < end)
+	if (!fast)
+		return false;
+
+	struct walk *walk = walk_of(fast);
+
+	if (walk->looked_at < walk->look_until)
 		return false;
 	if (walk->is_doubtful && walk->pc_adjust)
 		walk->is_doubtful = !restores_frame_pointer(walk);
 	return true;
 }
 
-/* Sets whether the frame pointer of native code without CFI may be another frame's. */
-static __always_inline void judge_frame_pointer(struct walk *walk)
+/* Looks at the slots of the frame as begin_look says. Returns whether the frame does not end before. */
+static __always_inline bool look_at_frame(struct walk *walk)
 {
+	for (u32 number = 0; number < LOOP_PARTS(MAX_FRAME_SLOTS); number++)
+		if (!look_at_slots(fast_of(walk)))
+			break;
+	return has_seen_frame(fast_of(walk));
+}
+
+/* Sets what is looked for, from `sp` to `end`, at most MAX_FRAME_SLOTS. */
+static __always_inline void begin_look(struct walk *walk, u64 sp, u64 end, u32 look_for)
+{
+	walk->looked_at = sp;
+	walk->look_until = end;
+	walk->look_for = look_for;
+	if (look_for & LOOK_FOR_CALLER)
+		walk->entry = entry_by_frame_pointer(fast_of(walk));
+}
+
+/* Begins to look if the frame pointer of native code without CFI may be another frame's; returns false if that is known. Not static: verified
+ * once, by itself. */
+__noinline bool begin_judgement(struct fast_walk *fast)
+{
+	if (!fast)
+		return false;
+
+	struct walk *walk = walk_of(fast);
 	u64 sp = (walk->sp + 7) & ~7ULL;
 	u64 fp = walk->fp;
 
 	depend_on_more(walk);
 	/* Such a frame pointer is not followed. */
 	if (fp < sp || fp % 8)
-		return;
+		return false;
 	/* Interrupted code can have its return address in the link register, where there is one. */
-	if ((RETURN_SLOT_BYTES == 0 && !walk->pc_adjust) || (fp - sp) / 8 > MAX_FRAME_SLOTS)
+	if ((RETURN_SLOT_BYTES == 0 && !walk->pc_adjust) || (fp - sp) / 8 > MAX_FRAME_SLOTS) {
 		walk->is_doubtful = true;
-	else if (!look_at_frame(walk, sp, fp, LOOK_FOR_PAIR | LOOK_FOR_CALLER))
+		return false;
+	}
+	begin_look(walk, sp, fp, LOOK_FOR_PAIR | LOOK_FOR_CALLER);
+	return true;
+}
+
+/* Sets whether the frame pointer of native code without CFI may be another frame's. */
+static __always_inline void judge_frame_pointer(struct walk *walk)
+{
+	if (begin_judgement(fast_of(walk)) && !look_at_frame(walk))
 		walk->is_doubtful = true;
 }

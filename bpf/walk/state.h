@@ -90,6 +90,8 @@ struct walk {
 	/* During a search in a frame of code without CFI: its next slot; 0 if the frame ends before its frame pointer. */
 	u64 looked_at;
 	u64 look_until;
+	/* Content of the slot before. */
+	u64 in_slot;
 	/* enum look_for. */
 	u32 look_for;
 	/* Code of a function that may jump to the frame's, or of the frame's own (own_frame.h). */

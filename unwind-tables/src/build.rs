@@ -3,7 +3,8 @@
 //! Overlap: the function with the greatest start at or below an address applies, or none if that function has ended:
 //! the program's own unwinder finds the same through the search table of `.eh_frame_hdr`. Of several functions with the
 //! same start, the first in the section applies. Code without CFI can be a signal trampoline (`trampoline`); some functions
-//! leave the stack that their CFI describes (`switches`). Where code without CFI has a frame pointer of its own is noted (`framed`).
+//! leave the stack that their CFI describes (`switches`). Where code without CFI has a frame pointer of its own (`framed`), or is the
+//! first of a stack (`entry`), is noted.
 
 use std::ops::Range;
 
@@ -12,6 +13,7 @@ use crate::cfi::{self, Cfi, Function, Layout, Translate};
 use crate::compact;
 use crate::coverage::{CfiSource, Coverage};
 use crate::elf::{ElfView, Segment};
+use crate::entry;
 use crate::error::{ImageError, TableError};
 use crate::framed;
 use crate::packed::PackedRule;
@@ -37,8 +39,10 @@ pub fn build(view: &ElfView<'_>) -> Result<(UnwindTable, Coverage), TableError> 
     let mut programs = Programs::new(view.architecture());
     let (sections, mut rows) = rows(view, &mut programs, trampoline::rule)?;
     let code = ranges::merge(view.code_ranges());
-    let framed = framed::find(view, &framed::gaps(&rows, &code));
-    table::mark(&mut rows, &framed, PackedRule::FRAMED_GAP);
+    let gaps = framed::gaps(&rows, &code);
+    table::mark(&mut rows, &framed::find(view, &gaps), PackedRule::FRAMED_GAP);
+    let outermost = gaps.iter().find_map(|gap| entry::outermost(gap, view.entry()));
+    table::mark(&mut rows, outermost.as_slice(), PackedRule::END_OF_STACK);
     switches::find(view, &code).mark(&mut rows);
     check_span(&rows, view)?;
     let [eh_frame, debug_frame] = &sections;

@@ -68,6 +68,7 @@ pub struct ElfView<'a> {
     bytes: Bytes<'a>,
     architecture: Architecture,
     is_fixed: bool,
+    entry: Svma,
     segments: Vec<Segment>,
     build_id: Option<Range<FileOffset>>,
     eh_frame_hdr: Option<Svma>,
@@ -132,6 +133,7 @@ impl<'a> ElfView<'a> {
             bytes: Bytes(bytes),
             architecture,
             is_fixed: kind == elf::ET_EXEC,
+            entry: Svma::new(header.e_entry(ENDIAN)),
             segments: Vec::new(),
             build_id: None,
             eh_frame_hdr: None,
@@ -196,6 +198,11 @@ impl<'a> ElfView<'a> {
     /// True if it is loaded at the addresses that it states: an executable that is not position-independent.
     pub fn is_fixed(&self) -> bool {
         self.is_fixed
+    }
+
+    /// The entry point; 0 if there is none.
+    pub(crate) fn entry(&self) -> Svma {
+        self.entry
     }
 
     /// The loadable segments, in the order of the program headers.

@@ -47,6 +47,7 @@ pub mod compact;
 pub mod coverage;
 pub mod elf;
 pub mod encode;
+mod entry;
 pub mod error;
 mod expression;
 pub mod fingerprint;

@@ -1,13 +1,16 @@
 //! Claim: where functions without CFI have set up a frame pointer of their own is known, by their symbols, on both architectures; of nothing
-//! else.
+//! else. So is the code without CFI at which glibc's loader begins.
 
 mod common;
 
 use common::build::{aarch64, cc, transform};
+use common::read_first;
 use object::{Object, ObjectSymbol};
 use unwind_tables::addr::Svma;
 use unwind_tables::compile;
 use unwind_tables::image::Image;
+use unwind_tables::rule::UnwindRule;
+use unwind_tables::verify::verify;
 
 /// Two functions without CFI that set up a frame, one that does so later, and one that has CFI.
 const X86_64: &str = "
@@ -115,4 +118,20 @@ fn stripped_files() {
         assert!(!framed(&elf, &[entry])[0].is_empty(), "{flags:?}");
         assert_eq!(!framed(&stripped, &[entry])[0].is_empty(), is_known, "{flags:?}");
     }
+}
+
+/// glibc's loader begins by assembly without CFI, which nothing calls.
+#[test]
+fn the_loader_begins_a_stack() {
+    let elf = read_first(&["/lib64/ld-linux-x86-64.so.2"]);
+    let entry = u64::from_le_bytes(elf[24..32].try_into().expect("a header"));
+    let image = compile(&elf).expect("an ELF file").image.expect("CFI");
+    for offset in [0, 8, 48] {
+        assert_eq!(
+            image.rule_at(Svma::new(entry + offset)),
+            UnwindRule::EndOfStack,
+            "{offset}"
+        );
+    }
+    assert_eq!(verify(&elf, Some(&image)).expect("an ELF file").wrong, 0);
 }

@@ -195,7 +195,7 @@ fn json_of_a_full_report() {
         json!({
             "stacks": {"complete": 2, "no_cfi": 1},
             "allocations": {"complete": 28, "no_cfi": 2},
-            "frames": {"cfi": 28, "fp": 2, "fp_generated": 2},
+            "frames": {"cfi": 28, "fp": 2, "fp_generated": 2, "fp_uncertain": 0},
             "finished_in_user_space": 0,
             "not_finished": 0,
             "ends": [{"module": "/opt/libplugin.so", "build_id": "77", "cause": "no_cfi", "stacks": 1,
@@ -274,7 +274,7 @@ fn json_of_an_empty_report() {
         r#""filtered":0,"filtered_bytes":0},"#,
         r#""outstanding":{"bytes":0,"blocks":0},"allocated":{"bytes":0,"blocks":0},"#,
         r#""lost":{"blocks":0,"bytes":0,"frees":0,"processes":0,"events":0,"causes":{}},"#,
-        r#""unwinding":{"stacks":{"complete":0},"allocations":{"complete":0},"frames":{"cfi":0,"fp":0,"fp_generated":0},"finished_in_user_space":0,"not_finished":0,"ends":[],"modules":[]},"#,
+        r#""unwinding":{"stacks":{"complete":0},"allocations":{"complete":0},"frames":{"cfi":0,"fp":0,"fp_generated":0,"fp_uncertain":0},"finished_in_user_space":0,"not_finished":0,"ends":[],"modules":[]},"#,
         r#""older_than_ns":null,"since_last":{"duration_ns":0},"since_baseline":{"duration_ns":0,"marked":null},"ages":null,"#,
         r#""overhead":null,"#,
         r#""self":{"resident_bytes":47185920,"peak_bytes":67108864,"kernel_bytes":104857600},"#,

@@ -160,6 +160,31 @@ fn musl() {
     check_amounts(outcome.report());
 }
 
+/// Constructors of libraries are called by the loader, whose first code has no CFI, and is the outermost frame.
+#[test]
+fn constructors_of_libraries() {
+    let directory = directory("start-constructors");
+    let library = directory.join("libconstructed.so");
+    let source = "processes/constructed.c";
+    compile_as(
+        &library,
+        source,
+        &[&RELEASE[..], &["-shared", "-fPIC", "-DLIBRARY"]].concat(),
+    );
+    let rpath = format!("-Wl,-rpath,{}", directory.display());
+    let linked = ["-Wl,--no-as-needed", &rpath, library.to_str().expect("UTF-8")];
+    let program = compile(&directory, source, &[&RELEASE[..], &linked].concat());
+    let outcome = Started::start(&["-c", program.to_str().expect("UTF-8")]).finish();
+    let stack = outcome.report().only_through("allocate_in_library");
+    assert_eq!(
+        (&stack.names()[..2], &stack.end[..]),
+        (&["allocate_in_library", "constructor"][..], "complete"),
+        "{stack}"
+    );
+    let outermost = stack.frames.last().expect("a frame");
+    assert!(outermost.module_name().starts_with("ld-linux"), "{stack}");
+}
+
 /// A script is run by its interpreter, which is the program that is traced.
 #[test]
 fn script() {

@@ -18,6 +18,7 @@ use gimli::{UnwindContext, UnwindSection};
 use crate::addr::{self, Svma};
 use crate::architecture::Architecture;
 use crate::elf::{CfiSection, ElfView, Segment};
+use crate::entry;
 use crate::error::TableError;
 use crate::go_table;
 use crate::image::Image;
@@ -137,7 +138,7 @@ pub fn verify(elf: &[u8], image: Option<&Image>) -> Result<Verified, TableError>
     let mut comparison = Comparison {
         image,
         architecture,
-        outermost: go_table::ends(&view).map_or_else(Vec::new, |ends| ends.outermost),
+        outermost: outermost(&view),
         found: Verified::default(),
     };
     if let Some(section) = view.eh_frame() {
@@ -154,6 +155,13 @@ pub fn verify(elf: &[u8], image: Option<&Image>) -> Result<Verified, TableError>
     }
     comparison.compare_gaps(&code);
     Ok(comparison.found)
+}
+
+/// Code that may be the first of a stack: of Go's functions by its own table, and where the file begins.
+fn outermost(view: &ElfView<'_>) -> Vec<Range<Svma>> {
+    let of_go = go_table::ends(view).map_or_else(Vec::new, |ends| ends.outermost);
+    let entry = view.entry()..view.entry().wrapping_add(entry::MAX_BYTES);
+    of_go.into_iter().chain([entry]).collect()
 }
 
 /// Remaining budget of CIE bytes to process: each function repeats its CIE's instructions.
@@ -399,8 +407,8 @@ impl Comparison<'_> {
         }
     }
 
-    /// Checks that the image has gaps where no function is, except signal trampolines and what is known of Go's functions
-    /// by its own table.
+    /// Checks that the image has gaps where no function is, except signal trampolines, what is known of Go's functions by its own table, and where the
+    /// file begins.
     fn compare_gaps(&mut self, code: &[Range<Svma>]) {
         if self.found.malformed > 0 {
             return;

@@ -116,7 +116,7 @@ fn json_with_functions_of_python() {
     let unwinding = &value["unwinding"];
     assert_eq!(
         unwinding["frames"],
-        json!({"cfi": 104, "fp": 0, "fp_generated": 0, "python": 88})
+        json!({"cfi": 104, "fp": 0, "fp_generated": 0, "fp_uncertain": 0, "python": 88})
     );
     assert_eq!(
         unwinding["python"],
