@@ -14,7 +14,7 @@ pub(crate) const MAX_BYTES: u64 = 128;
 /// Returns the part of a gap, code without CFI, that begins at the entry point of its file; `None` if it may be more than that.
 pub(crate) fn outermost(gap: &Range<Svma>, entry: Svma) -> Option<Range<Svma>> {
     let begins = gap.start <= entry && entry < gap.end && entry.offset_from(gap.start) <= MAX_PADDING;
-    (begins && gap.end.offset_from(entry) <= MAX_BYTES).then(|| entry..gap.end)
+    (begins && gap.end.offset_from(entry) <= MAX_BYTES).then_some(entry..gap.end)
 }
 
 #[cfg(test)]
