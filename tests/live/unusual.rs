@@ -136,7 +136,7 @@ enum Raised {
     Capabilities,
 }
 
-/// Id of the user `nobody`, who is not root.
+/// User id of `nobody`, an unprivileged user.
 const USER: u32 = 65534;
 
 /// Makes the file that the child executes. Returns the users that it runs by, real and effective.

@@ -52,8 +52,8 @@ const LAYOUTS: [(u32, u64); 2] = [(0xffff_fff0, 37), (0xffff_fff1, 41)];
 pub(crate) struct Ends {
     /// Those that write the stack pointer.
     pub(crate) sp_writers: Vec<Range<Svma>>,
-    /// Functions that have no caller. The runtime takes two more for that, of which it is not true: `sigtramp` runs above the code
-    /// that a signal interrupted, and `mstart` is called by C's first function of a thread, or by `clone`.
+    /// Functions that have no caller. Go's runtime marks two more in this way, which do have one: `sigtramp`, above the code that a signal
+    /// interrupted, and `mstart`, which C's first function of a thread or `clone` calls. They are not among these.
     pub(crate) outermost: Vec<Range<Svma>>,
 }
 

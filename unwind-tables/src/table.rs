@@ -186,3 +186,66 @@ pub(crate) fn mark(rows: &mut Vec<Row<PackedRule>>, places: &[Range<Svma>], mark
     marked.extend(rest);
     *rows = marked;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rule::Reason;
+
+    fn row(start: u64, rule: PackedRule) -> Row<PackedRule> {
+        Row {
+            start: Svma::new(start),
+            rule,
+        }
+    }
+
+    /// Returns the rule of rows for an address.
+    fn rule_at(rows: &[Row<PackedRule>], address: u64) -> PackedRule {
+        let after = rows.partition_point(|row| row.start.get() <= address);
+        after
+            .checked_sub(1)
+            .map_or(PackedRule::GAP, |last| rows[last].rule)
+    }
+
+    /// Marked rows ascend. Rules change in marked ranges only, and not those that end the stack; to the rule of the mark.
+    #[test]
+    fn marks_change_rules_only_in_ranges() {
+        let rows = [
+            row(10, PackedRule::END_OF_STACK),
+            row(20, PackedRule::unsupported(Reason::Malformed)),
+            row(30, PackedRule::GAP),
+        ];
+        for switched in [
+            &[(15, 16)][..],
+            &[(10, 20)],
+            &[(19, 20)],
+            &[(18, 31)],
+            &[(5, 12), (29, 30)],
+            &[(15, 16), (17, 18), (25, 26)],
+            &[(2, 5)],
+            &[(35, 38)],
+            &[],
+        ] {
+            let ranges = switched
+                .iter()
+                .map(|&(start, end)| Svma::new(start)..Svma::new(end));
+            let ranges: Vec<_> = ranges.collect();
+            for given in [
+                PackedRule::unsupported(Reason::StackSwitch),
+                PackedRule::END_OF_STACK,
+            ] {
+                let mut marked = rows.to_vec();
+                mark(&mut marked, &ranges, given);
+                assert!(marked.windows(2).all(|pair| pair[0].start < pair[1].start));
+                for address in 0..40 {
+                    let is_in = |&(start, end): &(u64, u64)| (start..end).contains(&address);
+                    let expected = match rule_at(&rows, address) {
+                        rule if rule == PackedRule::END_OF_STACK || !switched.iter().any(is_in) => rule,
+                        _ => given,
+                    };
+                    assert_eq!(rule_at(&marked, address), expected, "{address} of {switched:?}");
+                }
+            }
+        }
+    }
+}

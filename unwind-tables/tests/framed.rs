@@ -12,14 +12,18 @@ use unwind_tables::image::Image;
 use unwind_tables::rule::UnwindRule;
 use unwind_tables::verify::verify;
 
-/// Two functions without CFI that set up a frame, one that does so later, and one that has CFI.
-const X86_64: &str = "
+/// Begins a function.
+const FUNCTION: &str = "
     .text
     .macro function name
     .globl \\name
     .type \\name, %function
     \\name:
     .endm
+    ";
+
+/// Two functions without CFI that set up a frame, one that does so later, and one that has CFI.
+const X86_64: &str = "
     function framed
     push %rbp
     mov %rsp, %rbp
@@ -47,12 +51,6 @@ const X86_64: &str = "
     .size described, . - described
     ";
 const AARCH64: &str = "
-    .text
-    .macro function name
-    .globl \\name
-    .type \\name, %function
-    \\name:
-    .endm
     function framed
     stp x29, x30, [sp, #-16]!
     mov x29, sp
@@ -90,8 +88,15 @@ fn framed(elf: &[u8], entries: &[u64]) -> Vec<Vec<u64>> {
 
 #[test]
 fn functions_that_set_up_a_frame() {
-    let x86_64 = cc("framed.s", X86_64, &["-shared", "-nostdlib"]);
-    for (elf, set) in [(x86_64, [4, 8]), (aarch64(AARCH64), [8, 12])] {
+    let x86_64 = cc(
+        "framed.s",
+        &[FUNCTION, X86_64].concat(),
+        &["-shared", "-nostdlib"],
+    );
+    for (elf, set) in [
+        (x86_64, [4, 8]),
+        (aarch64(&[FUNCTION, AARCH64].concat()), [8, 12]),
+    ] {
         let file = object::File::parse(&*elf).expect("an ELF file");
         let entries = ["framed", "landed", "later", "described"].map(|name| {
             let symbol = file.symbols().find(|symbol| symbol.name() == Ok(name));
@@ -110,7 +115,7 @@ fn stripped_files() {
         (["-shared", "-nostdlib"], true),
         (["-static", "-nostdlib"], false),
     ] {
-        let elf = cc("framed.s", X86_64, &flags);
+        let elf = cc("framed.s", &[FUNCTION, X86_64].concat(), &flags);
         let file = object::File::parse(&*elf).expect("an ELF file");
         let framed_at = file.symbols().find(|symbol| symbol.name() == Ok("framed"));
         let entry = framed_at.expect("a function").address();

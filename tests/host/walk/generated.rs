@@ -13,8 +13,7 @@ use unwind_tables::walk::{
     End, FoundBy, MAX_FRAME_SLOTS, Mapping, MappingKind, Registers, ReturnProbes, Stack, Tables, Unwind,
 };
 
-use super::{CODE, STACK, check};
-use crate::common::compile::{host_walk, plain_walk};
+use super::{CODE, STACK, check_both};
 use crate::common::host::Memory;
 
 /// Native code with CFI, in which stacks have their end.
@@ -134,12 +133,7 @@ fn walk_from_code(
     memory.add(Avma::new(CODE), code(architecture, goes_on));
     memory.add_words(Avma::new(STACK), &stack_words(words));
     let start = Registers::new(Avma::new(START), Avma::new(STACK), Avma::new(STACK + 8 * fp));
-    let stack = check(&mut host_walk(architecture), tables, start, &memory);
-    assert_eq!(
-        check(&mut plain_walk(architecture), tables, start, &memory),
-        stack
-    );
-    stack
+    check_both(architecture, tables, start, &memory)
 }
 
 /// Checks how the frames of such a stack are found, where generated code is of either kind, and why the walk ends.

@@ -208,6 +208,14 @@ fn check(host: &mut HostWalk, tables: Tables<'_>, start: Registers, memory: &Mem
     host.check(tables, start, memory, stack_ends)
 }
 
+/// As [`check`], by the walk with fast paths compiled in and by the one without; both find the same.
+#[track_caller]
+fn check_both(architecture: Architecture, tables: Tables<'_>, start: Registers, memory: &Memory) -> Stack {
+    let stack = check(&mut host_walk(architecture), tables, start, memory);
+    assert_eq!(check(&mut plain_walk(architecture), tables, start, memory), stack);
+    stack
+}
+
 /// Checks that the trail of the C walk is whole: with every other word of the stack changed, the Rust walk finds the
 /// same. Returns whether the trail is known.
 fn check_trail(

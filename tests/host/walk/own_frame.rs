@@ -15,8 +15,7 @@ use unwind_tables::walk::{
     ReturnProbes, Stack, Tables, Unwind,
 };
 
-use super::{CODE, STACK, check};
-use crate::common::compile::{host_walk, plain_walk};
+use super::{CODE, STACK, check_both};
 use crate::common::host::Memory;
 
 /// A function with CFI, which is the end of stacks, and one without before it and code with CFI.
@@ -182,12 +181,7 @@ fn walk_in(
     memory.add_words(Avma::new(STACK), words);
     let fp = STACK + 8 * (words.len() as u64 - 2);
     let start = Registers::new(Avma::new(START), Avma::new(STACK), Avma::new(fp));
-    let stack = check(&mut host_walk(architecture), tables, start, &memory);
-    assert_eq!(
-        check(&mut plain_walk(architecture), tables, start, &memory),
-        stack
-    );
-    stack
+    check_both(architecture, tables, start, &memory)
 }
 
 #[track_caller]
@@ -484,10 +478,5 @@ fn walk_down(architecture: Architecture, start: u64, sp: u64, count: u32) -> Sta
         memory.add_words(Avma::new(STACK + at(number)), &[next, ra]);
     }
     let start = Registers::new(Avma::new(start), Avma::new(STACK + sp), Avma::new(STACK + at(0)));
-    let stack = check(&mut host_walk(architecture), tables, start, &memory);
-    assert_eq!(
-        check(&mut plain_walk(architecture), tables, start, &memory),
-        stack
-    );
-    stack
+    check_both(architecture, tables, start, &memory)
 }

@@ -89,7 +89,6 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
     /// Returns whether the frame's function takes the frame pointer from the stack as the last before it returns: it has pushed it first, next to
     /// the return address.
     fn restores_frame_pointer(&mut self) -> bool {
-        let mut how = None;
         for part in 0..RETURN_LOOKED_FOR / JUMPS_LOOKED_FOR {
             let start = self.pc.wrapping_add(part * JUMPS_LOOKED_FOR);
             let Some(part) = self.part_of_code(start) else {
@@ -101,15 +100,13 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
             for (number, byte) in (0..).zip(part) {
                 code = code >> 8 | u64::from(byte) << 56;
                 let end = start.wrapping_add(number + 1);
-                if number >= seen {
-                    how = how.or_else(|| call::how_it_returns(self.tables.architecture, code, end));
+                let how = call::how_it_returns(self.tables.architecture, code, end);
+                if let Some(how) = how.filter(|_| number >= seen) {
+                    return how == HowItReturns::WithFp;
                 }
             }
-            if how.is_some() {
-                break;
-            }
         }
-        how == Some(HowItReturns::WithFp)
+        false
     }
 
     /// [`JUMPS_LOOKED_FOR`] bytes of code, and 8 more.
