@@ -6,14 +6,16 @@
 use std::ops::Range;
 
 use crate::addr::Svma;
-use crate::coverage::MAX_PADDING;
 
 /// MAX bytes of such code; glibc's has 61 on x86-64.
 pub(crate) const MAX_BYTES: u64 = 128;
 
+/// To what glibc aligns such code, and functions at most are aligned.
+const ALIGNMENT: u64 = 64;
+
 /// Returns the part of a gap, code without CFI, that begins at the entry point of its file; `None` if it may be more than that.
 pub(crate) fn outermost(gap: &Range<Svma>, entry: Svma) -> Option<Range<Svma>> {
-    let begins = gap.start <= entry && entry < gap.end && entry.offset_from(gap.start) <= MAX_PADDING;
+    let begins = gap.start <= entry && entry < gap.end && entry.offset_from(gap.start) < ALIGNMENT;
     (begins && gap.end.offset_from(entry) <= MAX_BYTES).then_some(entry..gap.end)
 }
 
@@ -29,8 +31,8 @@ mod tests {
             found.map(|range| (range.start.get(), range.end.get()))
         };
         assert_eq!(outermost(0x100, 0x140, 0x100), Some((0x100, 0x140)));
-        assert_eq!(outermost(0x100, 0x18f, 0x10f), Some((0x10f, 0x18f)));
-        assert_eq!(outermost(0x100, 0x140, 0x110), None);
+        assert_eq!(outermost(0x101, 0x1c0, 0x140), Some((0x140, 0x1c0)));
+        assert_eq!(outermost(0x100, 0x150, 0x140), None);
         assert_eq!(outermost(0x100, 0x181, 0x100), None);
         assert_eq!(outermost(0x100, 0x140, 0x140), None);
         assert_eq!(outermost(0x100, 0x140, 0xff), None);
