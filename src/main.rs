@@ -14,6 +14,8 @@ use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use clap::error::ErrorKind;
 use leak_report::render::printable;
+use memleak::base::characters::shown;
+use memleak::base::open_files;
 use memleak::cli::settings::{self, ParseError, Parsed};
 use memleak::cli::{self, Cli, Command, Config, McpSource, MessageArgs, TraceArgs};
 use memleak::commands::mcp::Kept;
@@ -23,10 +25,11 @@ use memleak::commands::{doctor, inspect, mcp, replay, targets, top, verdict};
 use memleak::process::launch::{LaunchError, PASSED_ON, Relay, Relayed, Sender};
 use memleak::session::Signals;
 use memleak::session::TraceConfig;
-use memleak::sinks::output;
+use memleak::sinks::output::{self, standard};
 use memleak::sinks::status::ClearingWriters;
 use memleak::sinks::{Diagnostics, Sinks};
 use memleak::{bpf, session};
+use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
@@ -47,6 +50,10 @@ const FAILED: u8 = 2;
 const KILLED: i32 = 128;
 
 fn main() -> ExitCode {
+    // A file that grows beyond its limit is an error of a write then, and not the end of memleak. The handler ends with an exec.
+    if !Relay::new().ignores(Signal::SIGXFSZ) {
+        _ = signal_hook::flag::register(Signal::SIGXFSZ as i32, Arc::default());
+    }
     let arguments: Vec<_> = env::args_os().collect();
     if let Some(color) = settings::wanted_color(&arguments) {
         color.choose();
@@ -73,22 +80,21 @@ fn main() -> ExitCode {
         Err(error) => {
             let launch: Option<&LaunchError> = error.downcast_ref();
             let status = launch.map_or(FAILED, |launch| launch.status(FAILED));
-            fail(&format!("{error:#}"), status)
+            fail(&format!("{error:#}{}", remedy(&error)), status)
         }
     }
 }
 
 fn run(cli: Cli, diagnostics: &Diagnostics) -> anyhow::Result<ExitCode> {
-    let mut out = io::stdout();
     let (is_verbose, has_line) = (cli.messages.verbose > 0, cli.messages.quiet == 0);
     match cli.command {
-        Some(Command::Table { files, verify: false }) => inspect::tables(&files, &mut out)?,
+        Some(Command::Table { files, verify: false }) => inspect::tables(&files, &mut standard::output()?)?,
         Some(Command::Table { files, verify: true }) => {
-            let right = inspect::verify(&files, &mut out)?;
+            let right = inspect::verify(&files, &mut standard::output()?)?;
             return Ok(ExitCode::from(if right { 0 } else { WRONG }));
         }
         Some(Command::Doctor(args)) => {
-            let can_trace = doctor::run(&args.try_into()?, &mut out)?;
+            let can_trace = doctor::run(&args.try_into()?, &mut standard::output()?)?;
             return Ok(ExitCode::from(if can_trace { 0 } else { FAILED }));
         }
         Some(Command::Report(args)) => {
@@ -102,13 +108,13 @@ fn run(cli: Cli, diagnostics: &Diagnostics) -> anyhow::Result<ExitCode> {
             return watch(&(*args).try_into()?, &cli.messages, diagnostics);
         }
         Some(Command::Verdict(args)) => {
-            return verdict::run(&args.try_into()?, &mut out).map(ExitCode::from);
+            return verdict::run(&args.try_into()?, &mut standard::output()?).map(ExitCode::from);
         }
         Some(Command::Mcp(args)) => return answer_questions(args.try_into()?).map(ExitCode::from),
         Some(Command::Library(args)) => session::write_library(&args.output)?,
-        Some(Command::Completions(args)) => cli::completions(&args, &mut out)?,
-        Some(Command::Man(args)) => cli::man(&args, &mut out)?,
-        None if cli.trace.dialects.ebpf => bpf::write_source(&mut out)?,
+        Some(Command::Completions(args)) => cli::completions(&args, &mut standard::output()?)?,
+        Some(Command::Man(args)) => cli::man(&args, &mut standard::output()?)?,
+        None if cli.trace.dialects.ebpf => bpf::write_source(&mut standard::output()?)?,
         Some(Command::Live(args)) => return trace_by(args.live(), is_verbose, has_line, diagnostics),
         None => return trace_by(cli.trace, is_verbose, has_line, diagnostics),
     }
@@ -334,7 +340,11 @@ where
         let mut message = String::new();
         let fields = context.field_format();
         fields.format_fields(Writer::new(&mut message), event)?;
-        writeln!(writer, "memleak: {style}{kind}{style:#}{}", printable(&message))
+        writeln!(
+            writer,
+            "memleak: {style}{kind}{style:#}{}",
+            shown(&printable(&message))
+        )
     }
 }
 
@@ -366,9 +376,9 @@ fn refuse(error: &ParseError) -> ExitCode {
     if let ParseError::CommandLine(help) = error
         && matches!(help.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion)
     {
-        return match help.print() {
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => ExitCode::from(FAILED),
-            _ => ExitCode::SUCCESS,
+        return match print(help) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => fail(&error.to_string(), FAILED),
+            Ok(()) | Err(_) => ExitCode::SUCCESS,
         };
     }
     let hint = match matches!(error, ParseError::CommandLine(_)) {
@@ -378,9 +388,30 @@ fn refuse(error: &ParseError) -> ExitCode {
     fail(&format!("{error}{hint}"), FAILED)
 }
 
+/// Remedy, to be appended, for what can end whatever memleak does.
+fn remedy(error: &anyhow::Error) -> String {
+    // Errors of libbpf-rs have the number in their text only.
+    let too_many = format!("(os error {})", Errno::EMFILE as i32);
+    match format!("{error:#}").contains(&too_many) {
+        true => open_files::remedy(),
+        false => String::new(),
+    }
+}
+
+/// Prints help with colours where they are wanted, and characters of the user's locale.
+fn print(help: &clap::Error) -> io::Result<()> {
+    let text = help.render().ansi().to_string();
+    let out = standard::output().map_err(io::Error::other)?;
+    AutoStream::auto(out).write_all(shown(&text).as_bytes())
+}
+
 fn fail(line: &str, status: u8) -> ExitCode {
     let style = painted(BAD);
     // Nothing can be reported if standard error is gone too.
-    _ = writeln!(io::stderr(), "{style}memleak:{style:#} {}", printable(line));
+    _ = writeln!(
+        io::stderr(),
+        "{style}memleak:{style:#} {}",
+        shown(&printable(line))
+    );
     ExitCode::from(status)
 }

@@ -10,12 +10,12 @@ use nix::errno::Errno;
 use thiserror::Error;
 
 use super::exceptions::Exceptions;
-use super::refused::{RefusedProgram, explained, release};
+use super::refused::{RefusedProgram, errno_of, explained, release};
 use super::regions::{CallHooks, choose_region_programs};
 use super::skeleton::types::{limits, translator_shape};
 use super::skeleton::{MemleakSkel, MemleakSkelBuilder, OpenMemleakSkel, types};
 use super::store::{set_array_size, set_store_knobs, store_maps};
-use crate::base::pages;
+use crate::base::{open_files, pages};
 use crate::process::translator;
 
 /// How stacks are walked.
@@ -174,8 +174,22 @@ pub enum LoadError {
         release = release()
     )]
     LargeArray { bytes: u32, errno: Errno },
+    #[error(
+        "BPF programs and maps are open files, of which there may be no more{}",
+        open_files::remedy()
+    )]
+    OpenFiles,
     #[error("the kernel refused the BPF programs")]
-    Refused(#[from] libbpf_rs::Error),
+    Refused(#[source] libbpf_rs::Error),
+}
+
+impl From<libbpf_rs::Error> for LoadError {
+    fn from(error: libbpf_rs::Error) -> Self {
+        match errno_of(&error) {
+            Some(Errno::EMFILE) => Self::OpenFiles,
+            Some(_) | None => Self::Refused(error),
+        }
+    }
 }
 
 /// Capacity of the frame store, per stack.

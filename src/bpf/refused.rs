@@ -52,6 +52,7 @@ impl RefusedProgram {
             LoadError::Capacity { .. }
             | LoadError::Map { .. }
             | LoadError::LargeArray { .. }
+            | LoadError::OpenFiles
             | LoadError::Refused(_) => None,
         }
     }
@@ -210,6 +211,7 @@ pub(super) fn explained<T>(load: impl FnOnce() -> Result<T, libbpf_rs::Error>) -
     loaded.map_err(|error| {
         let errno = errno_of(&error);
         match (heard.program, heard.map, errno) {
+            (_, _, Some(Errno::EMFILE)) => LoadError::OpenFiles,
             (Some(name), _, Some(errno)) => LoadError::Program(RefusedProgram {
                 name,
                 errno,
@@ -217,7 +219,7 @@ pub(super) fn explained<T>(load: impl FnOnce() -> Result<T, libbpf_rs::Error>) -
                 took: began.elapsed(),
             }),
             (None, Some(name), Some(errno)) => LoadError::Map { name, errno },
-            _ => LoadError::Refused(error),
+            _ => error.into(),
         }
     })
 }

@@ -17,7 +17,6 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use memchr::memmem;
-use nix::sys::resource::{Resource, getrlimit};
 use object::elf;
 use thiserror::Error;
 use unwind_tables::elf::{ElfView, Segment};
@@ -32,6 +31,7 @@ use super::mapped_file::MappedFile;
 use super::maps::{MapsEntry, MapsName};
 use super::past::Moment;
 use super::process_memory::ProcessMemory;
+use crate::base::open_files;
 
 /// Identifies a module within one [`Modules`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -286,8 +286,9 @@ const MAX_NAMES: usize = 1 << 16;
 
 /// Maximum number of files to keep open: half of the limit, as probes and everything else need some, too.
 fn most_files() -> usize {
-    let allowed = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
-    usize::try_from(allowed / 2).unwrap_or(usize::MAX).min(MAX_FILES)
+    usize::try_from(open_files::limit() / 2)
+        .unwrap_or(usize::MAX)
+        .min(MAX_FILES)
 }
 
 /// Maximum size of a vDSO, which has two pages of code on x86-64.

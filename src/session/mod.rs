@@ -62,10 +62,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use unwind_tables::addr::Avma;
 use unwind_tables::walk::Unwind;
 
+use crate::base::open_files;
 use crate::bpf::collect::{self, CallQueue, Moment};
 use crate::bpf::preflight;
 use crate::bpf::{Storage, Walk};
@@ -183,7 +183,7 @@ impl<'obj> Session<'obj> {
             on_stage(&Stage::Started { command, pid })?;
         }
         // Only after the program is started, which would inherit both.
-        allow_open_files();
+        open_files::raise_limit();
         lack::survive();
         let prepared = prepare(config, started)?;
         let symbolizer = Symbolizer::new(debug_roots(&prepared.targets)).with_servers(servers);
@@ -515,17 +515,6 @@ fn debug_roots<'a>(targets: impl IntoIterator<Item = &'a Target>) -> Vec<PathBuf
     }
     roots.push(PathBuf::from("/"));
     roots
-}
-
-/// Raises the limit on open files to its maximum: files that a process has mapped as code stay open, and probes are
-/// files.
-fn allow_open_files() {
-    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
-        && soft < hard
-    {
-        // If this fails, fewer files can be read, and that is logged.
-        _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
-    }
 }
 
 /// Returns whether an error means that the reader of our output is gone, which is not a failure.

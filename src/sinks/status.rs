@@ -12,6 +12,7 @@ use nix::unistd::{getpgrp, tcgetpgrp};
 use tracing::Metadata;
 use tracing_subscriber::fmt::MakeWriter;
 
+use crate::base::characters::is_ascii_wanted;
 use leak_report::model::Report;
 use leak_report::model::Vitals;
 use leak_report::render::{self, Call, ReportSink, Stage};
@@ -148,7 +149,6 @@ pub struct Progress {
     drawn: Option<Instant>,
     /// Time of the last reading, its numbers, and calls per second up to it.
     reading: Option<(Instant, Vitals, f64)>,
-    is_utf8: bool,
 }
 
 impl Progress {
@@ -158,13 +158,16 @@ impl Progress {
             pictures: 0,
             drawn: None,
             reading: None,
-            is_utf8: is_utf8(|name| std::env::var(name).ok()),
         }
     }
 
     fn draw(&mut self, text: &str) {
         self.pictures = self.pictures.wrapping_add(1);
-        let wheel = if self.is_utf8 { &WHEEL[..] } else { &ASCII_WHEEL };
+        let wheel = if is_ascii_wanted() {
+            &ASCII_WHEEL[..]
+        } else {
+            &WHEEL
+        };
         self.line
             .draw(&format!("{} {text}", wheel[self.pictures % wheel.len()]));
     }
@@ -258,14 +261,6 @@ fn per_second(count: u64, time: Duration) -> f64 {
     }
 }
 
-/// Returns whether the user's locale is UTF-8.
-fn is_utf8(variable: impl Fn(&str) -> Option<String>) -> bool {
-    let named = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(variable);
-    let mut named = named.filter(|value| !value.is_empty());
-    let locale = named.next().unwrap_or_default().to_ascii_lowercase();
-    locale.contains("utf-8") || locale.contains("utf8")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -294,17 +289,6 @@ mod tests {
         assert!(text(&vitals(61, 3), 1e6).starts_with("1 min 1 s | "));
         assert!(text(&vitals(7261, 3), 1e6).ends_with(" | LOST 3 blocks"));
         assert!(text(&vitals(7261, 3), 1e6).starts_with("2 h 1 min | "));
-    }
-
-    /// The first locale variable that is set and not empty decides.
-    #[test]
-    fn locales() {
-        let of = |pairs: &[(&str, &str)]| {
-            let find = |name: &str| pairs.iter().find(|(other, _)| *other == name);
-            is_utf8(|name| find(name).map(|(_, value)| (*value).to_owned()))
-        };
-        assert!(of(&[("LANG", "en_US.UTF-8")]) && of(&[("LC_ALL", ""), ("LC_CTYPE", "C.utf8")]));
-        assert!(!of(&[]) && !of(&[("LC_ALL", "C"), ("LANG", "en_US.UTF-8")]));
     }
 
     /// Numbers are read at most once per [`READING`] however often the session polls, and not at all without a line.

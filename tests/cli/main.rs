@@ -7,5 +7,6 @@ mod command_line;
 mod conventions;
 mod deployment;
 mod status_line;
+mod surroundings;
 
 const ROOT: common::program::Root = common::program::Root::Named;

@@ -62,10 +62,10 @@ fn text_of_a_full_report() {
     insta::assert_snapshot!(rendered(&full(), Format::Text), @r"
 [09:05:07] leaker (4242), 12.3 s: 520 B outstanding in 13 blocks at 2 sites
     ID SUSP       HELD BLOCKS        GROWTH FREED    AGE   SITE
- c188d    -      480 B     12             0 50.0%      ?   LeakLib::slowMemoryLeak leaklib.h:12
+ 1e698    -      480 B     12             0 50.0%      ?   LeakLib::slowMemoryLeak leaklib.h:12
  b60ee    -       40 B      1             0 50.0%      ? ! libplugin.so+0x1234
 
-c188d LeakLib::slowMemoryLeak(): 480 B in 12 blocks, 92.3% of all, via malloc
+1e698 LeakLib::slowMemoryLeak(): 480 B in 12 blocks, 92.3% of all, via malloc
    sizes: 8 B (8.3%), 40 B to 48 B (91.6%), by threads worker (98.3%), leaker (1.6%)
    12 blocks freed: 8.3% before the thread's next allocation, 91.6% within 1 s
       operator new(unsigned long)+0x1c [libstdc++.so.6.0.30]
@@ -201,7 +201,7 @@ fn json_of_a_full_report() {
             "ends": [{"module": "/opt/libplugin.so", "build_id": "77", "cause": "no_cfi", "stacks": 1,
                       "allocations": 2, "addresses": ["0x2000", "0x2040", "0x2080"]}],
             "modules": [
-                module_json(Some("/usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30"), Some("0a1b"), [28, 0], [None; 5]),
+                module_json(Some("/usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30"), Some("0a1b2c3d4e5f6071"), [28, 0], [None; 5]),
                 module_json(None, None, [0, 1], [None; 5]),
                 module_json(
                     Some("/opt/libplugin.so"), Some("77"), [0, 3],

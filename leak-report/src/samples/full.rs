@@ -122,7 +122,10 @@ fn makeup() -> Makeup {
 /// Report with a complete stack through inlined code, a truncated one with a frame without names, one that freed
 /// everything, and losses.
 pub fn full() -> Report {
-    let libstdcxx = module("/usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30", Some("0a1b"));
+    let libstdcxx = module(
+        "/usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30",
+        Some("0a1b2c3d4e5f6071"),
+    );
     let leaker = module("/opt/leaker", None);
     let plugin = super::module_of(&Module {
         path: "/opt/libplugin.so".into(),

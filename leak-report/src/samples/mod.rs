@@ -114,7 +114,7 @@ pub fn frame(module: &str, function: &str) -> FrameId {
 
 /// Frame of a function in a module, with functions inlined in it, innermost first.
 pub fn inlined(module: &str, function: &str, inlined: &[&str]) -> FrameId {
-    let module = plain_module(&format!("/usr/lib/{module}"), Some("0a1b"));
+    let module = plain_module(&format!("/usr/lib/{module}"), Some("0a1b2c3d4e5f6071"));
     // The address is a hash of the name, so that each name has its own.
     let svma = function
         .bytes()

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 
 use super::{Format, targets};
 use crate::process::select::Selectors;
-use crate::sinks::output;
+use crate::sinks::output::{self, Look};
 pub use modules::{ModuleFinding, TableFinding};
 pub use process::ProcessFindings;
 
@@ -197,7 +197,9 @@ pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<bool> {
     }
     let diagnosis = Diagnosis { system, process };
     match options.format {
-        Format::Text => output::paint(output::is_painted(), out, |out| text::render(&diagnosis, out))?,
+        Format::Text => output::paint(Look::of_standard_output(), out, |out| {
+            text::render(&diagnosis, out)
+        })?,
         Format::Json => json::render(&diagnosis, out)?,
     }
     out.flush()?;

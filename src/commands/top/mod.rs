@@ -16,7 +16,7 @@ mod text;
 mod view;
 mod watch;
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,6 +28,7 @@ use anstream::{AutoStream, ColorChoice};
 use super::Format;
 use crate::process::select::{Found, Selectors};
 use crate::sinks::live::Messages;
+use crate::sinks::output::{self, Look, standard};
 use sampler::Sampler;
 
 /// Samples between two tables.
@@ -117,8 +118,11 @@ pub fn run(options: &Options, stop: &Arc<AtomicBool>, messages: &Messages) -> an
 fn print_tables(options: &Options, stop: &AtomicBool) -> anyhow::Result<()> {
     let interval = options.table_interval();
     let mut sampler = Sampler::new(options, interval)?;
-    let mut out = io::stdout();
-    let is_painted = AutoStream::choice(&out) != ColorChoice::Never;
+    let mut out = standard::output()?;
+    let (look, is_painted) = (
+        Look::of_characters(),
+        AutoStream::choice(&out) != ColorChoice::Never,
+    );
     let began = Instant::now();
     let mut next = began + options.interval.unwrap_or(TABLES);
     let mut sampled = began;
@@ -129,7 +133,9 @@ fn print_tables(options: &Options, stop: &AtomicBool) -> anyhow::Result<()> {
         if is_last || Instant::now() >= next {
             let table = sampler.table();
             match options.format {
-                Format::Text => text::render(&table, options.rows.unwrap_or(ROWS), is_painted, &mut out)?,
+                Format::Text => output::paint(look, &mut out, |out| {
+                    text::render(&table, options.rows.unwrap_or(ROWS), is_painted, out)
+                })?,
                 Format::Json => json::render(&table, options.rows.unwrap_or(usize::MAX), &mut out)?,
             }
             out.flush()?;

@@ -128,7 +128,7 @@ fn has_ended(pid: Pid) -> bool {
 fn ignored(status: &ProcFields) -> Vec<Signal> {
     let mask = status.bits("SigIgn").unwrap_or_default();
     let is_ignored = |signal: &Signal| mask >> (*signal as i32 - 1) & 1 == 1;
-    let handled = PASSED_ON.into_iter().chain([Signal::SIGUSR1]);
+    let handled = PASSED_ON.into_iter().chain([Signal::SIGUSR1, Signal::SIGXFSZ]);
     handled.filter(is_ignored).collect()
 }
 
@@ -149,6 +149,7 @@ mod tests {
             ("0000000000000006", &[Signal::SIGINT, Signal::SIGQUIT]),
             ("0000000000001000", &[]),
             ("0000000000000a00", &[Signal::SIGUSR2, Signal::SIGUSR1]),
+            ("0000000001000000", &[Signal::SIGXFSZ]),
             ("nonsense", &[]),
         ] {
             let status = format!("Name:\tx\nSigBlk:\tffffffffffffffff\nSigIgn:\t{mask}\nSigCgt:\t0\n");

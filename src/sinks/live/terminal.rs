@@ -21,6 +21,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::termios::{SetArg, SpecialCharacterIndices, tcgetattr, tcsetattr};
 use ratatui::backend::CrosstermBackend;
+use ratatui::buffer::Buffer;
 use ratatui::layout::{Rect, Size};
 use ratatui::{Frame, Terminal};
 use thiserror::Error;
@@ -28,6 +29,7 @@ use thiserror::Error;
 use super::messages::{Message, Messages};
 use super::model::{Action, Key, Move};
 use super::paint::Theme;
+use crate::base::characters::{in_a_column, is_ascii_wanted};
 use crate::base::parallel::lock;
 use crate::session::Signals;
 
@@ -304,7 +306,10 @@ impl<C: Content> Shared<C> {
     fn draw(&self, terminal: &mut Terminal<CrosstermBackend<Stdout>>) -> io::Result<()> {
         let _drawing = lock(&self.drawing);
         if self.is_open() {
-            terminal.draw(|frame| lock(&self.content).draw(frame, self.theme))?;
+            terminal.draw(|frame| {
+                lock(&self.content).draw(frame, self.theme);
+                to_characters_of_locale(frame.buffer_mut());
+            })?;
         }
         Ok(())
     }
@@ -414,5 +419,16 @@ fn key_of(event: KeyEvent) -> Option<Key> {
         (KeyModifiers::CONTROL, 'l') => Some(Key::Redraw),
         (KeyModifiers::CONTROL, 'u') => Some(Key::Clear),
         _ => None,
+    }
+}
+/// Replaces what the user's locale cannot show, each character by one as wide.
+fn to_characters_of_locale(buffer: &mut Buffer) {
+    if !is_ascii_wanted() {
+        return;
+    }
+    for cell in &mut buffer.content {
+        if let Some(substitute) = in_a_column(cell.symbol()) {
+            cell.set_symbol(substitute);
+        }
     }
 }

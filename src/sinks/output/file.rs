@@ -173,6 +173,8 @@ pub(crate) fn remedy(error: &io::Error) -> &'static str {
         ": make room there, or give another place"
     } else if error.kind() == io::ErrorKind::NotFound {
         ": make its directory, or give another place"
+    } else if error.kind() == io::ErrorKind::FileTooLarge {
+        ": raise the limit on sizes of files (ulimit -f), or give another place"
     } else {
         ""
     }

@@ -6,6 +6,7 @@
 mod existing;
 mod file;
 mod reader;
+pub mod standard;
 
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use anstream::{AutoStream, ColorChoice};
 use thiserror::Error;
 
+use crate::base::characters::{Ascii, is_ascii_wanted};
 use crate::symbolize::sources::Sources;
 
 pub(crate) use file::{File, remedy};
@@ -56,6 +58,8 @@ pub enum OutputError {
     /// Binary formats would garble a terminal.
     #[error("refusing to write {} to a terminal: use --output FILE, or redirect standard output", .0.name())]
     Terminal(Format),
+    #[error("standard output is closed, and what memleak writes would be lost: give it one (such as > FILE)")]
+    Closed,
 }
 
 /// Document that has its name once it is complete.
@@ -134,27 +138,59 @@ enum AtEnd {
     All(Box<Page>),
 }
 
-/// Returns whether text for people has colours on standard output: on a terminal, unless the user chose otherwise.
-pub fn is_painted() -> bool {
-    !matches!(AutoStream::choice(&io::stdout()), ColorChoice::Never)
+/// How text for people is written.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Look {
+    is_painted: bool,
+    is_ascii: bool,
 }
 
-/// Writes text for people like [`write_document`], with colours where [`is_painted`].
+impl Look {
+    /// Returns that of standard output: colours on a terminal, unless the user chose otherwise, and characters of the user's
+    /// locale.
+    pub fn of_standard_output() -> Self {
+        Self {
+            is_painted: AutoStream::choice(&io::stdout()) != ColorChoice::Never,
+            ..Self::of_characters()
+        }
+    }
+
+    /// Returns that of text that has its colours already, or none.
+    pub fn of_characters() -> Self {
+        Self {
+            is_painted: false,
+            is_ascii: is_ascii_wanted(),
+        }
+    }
+}
+
+/// Writes text for people like [`write_document`], on standard output by its [`Look`].
 pub fn write_text(
     destination: &Destination,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> anyhow::Result<()> {
-    let is_painted = destination.file.is_none() && is_painted();
-    write_document(destination, |out| paint(is_painted, out, write))
+    let look = match destination.file {
+        Some(_) => Look::default(),
+        None => Look::of_standard_output(),
+    };
+    write_document(destination, |out| paint(look, out, write))
 }
 
-/// Writes with colours, or without.
+/// Writes with colours and characters of `look`.
 pub fn paint(
-    is_painted: bool,
+    look: Look,
     out: &mut dyn Write,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
-    if !is_painted {
+    let mut ascii;
+    let out = match look.is_ascii {
+        true => {
+            ascii = Ascii(out);
+            &mut ascii as &mut dyn Write
+        }
+        false => out,
+    };
+    if !look.is_painted {
         return write(out);
     }
     let mut painted = Painted::new(out);
@@ -166,12 +202,13 @@ pub fn paint(
 ///
 /// # Errors
 ///
-/// Fails if it cannot be written, or if its file exists already.
+/// Fails if it cannot be written, or if its file exists already, or standard output is closed.
 pub fn write_document(
     destination: &Destination,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> anyhow::Result<()> {
     let Some(path) = &destination.file else {
+        standard::check_open()?;
         let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
         let written = write(&mut out).and_then(|()| out.flush());
         return Ok(written.map_err(|error| file::explained(STANDARD, error))?);
@@ -195,7 +232,10 @@ impl Output {
             None if format.is_binary() && io::stdout().is_terminal() => {
                 return Err(OutputError::Terminal(format));
             }
-            None => Place::Standard,
+            None => {
+                standard::check_open()?;
+                Place::Standard
+            }
             Some(path) => Place::File(match format.span() {
                 Span::EachReport => File::open(path, destination.overwrite)?,
                 Span::LastReport | Span::AllReports => File::prepare(path, destination.overwrite)?,
@@ -237,16 +277,17 @@ impl Output {
 
     fn write(&mut self, report: &Report) -> io::Result<()> {
         let (format, is_last) = (self.format, self.is_last);
-        let is_painted = matches!(self.place, Place::Standard) && format.is_for_people() && is_painted();
+        let look = match self.place {
+            Place::Standard if format.is_for_people() => Look::of_standard_output(),
+            Place::Standard | Place::File(_) => Look::default(),
+        };
         let mut people = std::mem::take(&mut self.people);
         let most_stacks = self.most_stacks.filter(|_| format == Format::Json);
         self.with_place(|out| {
-            paint(is_painted, out, |out| {
-                match (format == Format::Text, most_stacks) {
-                    (true, _) => people.write(report, is_last, out),
-                    (false, Some(top)) => render::render_top_json(report, top, out),
-                    (false, None) => render::render(report, format, out),
-                }
+            paint(look, out, |out| match (format == Format::Text, most_stacks) {
+                (true, _) => people.write(report, is_last, out),
+                (false, Some(top)) => render::render_top_json(report, top, out),
+                (false, None) => render::render(report, format, out),
             })
         })?;
         self.people = people;

@@ -105,7 +105,7 @@ resource service.name=leaker
 resource team=7
 inuse_space/bytes from 1700000000000000000 for 0 period 0 id 1 pprof.profile.comment=3 texts
   [480] memleak.allocator=malloc memleak.end=complete
-    7f00000ae98b in "/usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30" process.executable.build_id.gnu=0a1b operator new(unsigned long):0 profile.frame.type=native
+    7f00000ae98b in "/usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30" process.executable.build_id.gnu=0a1b2c3d4e5f6071 operator new(unsigned long):0 profile.frame.type=native
     7f0000001130 in "/opt/leaker" LeakLib::slowMemoryLeak():12 main:30 profile.frame.type=native
   [40] memleak.allocator=malloc memleak.end=no_cfi
     7f0000001233 in "/opt/libplugin.so" process.executable.build_id.gnu=77 profile.frame.type=native
@@ -113,7 +113,7 @@ inuse_space/bytes from 1700000000000000000 for 0 period 0 id 1 pprof.profile.com
     7f00000011ff in "/opt/leaker" evil\u{1b}[2J\n:0 profile.frame.type=native
 inuse_objects/count from 1700000000000000000 for 0 period 0 id 2 pprof.profile.comment=3 texts
   [12] memleak.allocator=malloc memleak.end=complete
-    7f00000ae98b in "/usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30" process.executable.build_id.gnu=0a1b operator new(unsigned long):0 profile.frame.type=native
+    7f00000ae98b in "/usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30" process.executable.build_id.gnu=0a1b2c3d4e5f6071 operator new(unsigned long):0 profile.frame.type=native
     7f0000001130 in "/opt/leaker" LeakLib::slowMemoryLeak():12 main:30 profile.frame.type=native
   [1] memleak.allocator=malloc memleak.end=no_cfi
     7f0000001233 in "/opt/libplugin.so" process.executable.build_id.gnu=77 profile.frame.type=native
@@ -121,11 +121,11 @@ inuse_objects/count from 1700000000000000000 for 0 period 0 id 2 pprof.profile.c
     7f00000011ff in "/opt/leaker" evil\u{1b}[2J\n:0 profile.frame.type=native
 alloc_space/bytes from 1699999995000000000 for 5000000000 period 0 id 3 pprof.profile.comment=3 texts
   [90] memleak.allocator=malloc memleak.end=complete
-    7f00000ae98b in "/usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30" process.executable.build_id.gnu=0a1b operator new(unsigned long):0 profile.frame.type=native
+    7f00000ae98b in "/usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30" process.executable.build_id.gnu=0a1b2c3d4e5f6071 operator new(unsigned long):0 profile.frame.type=native
     7f0000001130 in "/opt/leaker" LeakLib::slowMemoryLeak():12 main:30 profile.frame.type=native
 alloc_objects/count from 1699999995000000000 for 5000000000 period 0 id 4 pprof.profile.comment=3 texts
   [3] memleak.allocator=malloc memleak.end=complete
-    7f00000ae98b in "/usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30" process.executable.build_id.gnu=0a1b operator new(unsigned long):0 profile.frame.type=native
+    7f00000ae98b in "/usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30" process.executable.build_id.gnu=0a1b2c3d4e5f6071 operator new(unsigned long):0 profile.frame.type=native
     7f0000001130 in "/opt/leaker" LeakLib::slowMemoryLeak():12 main:30 profile.frame.type=native
 "#);
 }

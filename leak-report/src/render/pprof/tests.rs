@@ -180,7 +180,7 @@ location 3 0x7f0000001233 in 3
 location 4 0x7e0000000fff in 0
 location 5 0x7f00000011ff in 1 "evil\\u{1b}[2J\\n" "":0
 mapping 1 0x7f0000001000-0x7f0000002000 at 0x0 /opt/leaker "" [true, true, true, true]
-mapping 2 0x7f00000ae000-0x7f00000af000 at 0x0 /usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30 "0a1b" [true, false, false, false]
+mapping 2 0x7f00000ae000-0x7f00000af000 at 0x0 /usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30 "0a1b2c3d4e5f6071" [true, false, false, false]
 mapping 3 0x7f0000001000-0x7f0000002000 at 0x0 /opt/libplugin.so "77" [false, false, false, false]
 comment memleak VERSION
 comment complete stacks: 93.3% of allocations

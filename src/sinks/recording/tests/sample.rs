@@ -37,7 +37,7 @@ pub(super) const NAMES: [&str; 11] = [
     "libstdc++",
     "secret_worker",
     "very_own_alloc",
-    "0a1b",
+    "0a1b2c3d4e5f6071",
     "6.18.5-secret",
     "main",
 ];
