@@ -11,7 +11,7 @@ use unwind_tables::addr::{Avma, contains};
 
 use crate::process::maps::MapsName;
 use crate::process::smaps::Resident;
-use leak_report::model::Parts;
+use leak_report::model::{Elsewhere, Parts};
 
 /// Size and alignment of glibc's arenas other than the first.
 const ARENA_BYTES: u64 = 64 << 20;
@@ -86,8 +86,8 @@ impl Sums {
         sums
     }
 
-    /// Computes the parts, given the bytes that were resident in the allocator's mappings at the attach.
-    pub fn parts(self, tracks: Tracks, live: Live, allocator_at_attach: u64) -> Parts {
+    /// Computes the parts, given those at the attach; `None` if all in the allocator's mappings may be from before it.
+    pub fn parts(self, tracks: Tracks, live: Live, at_attach: Option<&Self>) -> Parts {
         let (live, resident) = match (live, tracks) {
             (Live::ByMapping, _) => (self.live, self.covered),
             (Live::Total(live), Tracks::Blocks) => (live, live.min(self.allocator)),
@@ -102,7 +102,7 @@ impl Sums {
         };
         let pages = if tracks == Tracks::Pages { resident } else { 0 };
         let rest = self.allocator - in_allocator;
-        let before = allocator_at_attach.min(rest);
+        let before = at_attach.map_or(rest, |sums| sums.allocator.min(rest));
         let all = [
             self.allocator,
             self.thread_stacks,
@@ -121,6 +121,18 @@ impl Sums {
             shared: self.shared,
             unexplained: self.other - in_other,
             not_resident: live - resident,
+            growth_elsewhere: at_attach
+                .filter(|_| tracks == Tracks::Blocks)
+                .map(|sums| self.growth_elsewhere(sums)),
+        }
+    }
+
+    fn growth_elsewhere(&self, at_attach: &Self) -> Elsewhere {
+        Elsewhere {
+            thread_stacks: self.thread_stacks.saturating_sub(at_attach.thread_stacks),
+            files: self.files.saturating_sub(at_attach.files),
+            shared: self.shared.saturating_sub(at_attach.shared),
+            unexplained: self.other.saturating_sub(at_attach.other),
         }
     }
 }
@@ -218,10 +230,19 @@ VmFlags: rd ex mr mw me
         Sums::of(&smaps::parse(TEXT.as_bytes()), &[stack], tracks, live_in)
     }
 
+    /// So many bytes of the allocator's at the attach, and nothing else.
+    fn before(allocator: u64) -> Sums {
+        Sums {
+            allocator,
+            ..Sums::default()
+        }
+    }
+
     /// Each mapping is in exactly one part, and the parts add up.
     #[test]
     fn parts_add_up() {
-        let parts = sums(Tracks::Blocks, 900 * KB).parts(Tracks::Blocks, Live::ByMapping, 150 * KB);
+        let parts =
+            sums(Tracks::Blocks, 900 * KB).parts(Tracks::Blocks, Live::ByMapping, Some(&before(150 * KB)));
         let expected = Parts {
             rss: 1700 * KB,
             tracked: 900 * KB,
@@ -232,6 +253,12 @@ VmFlags: rd ex mr mw me
             shared: 4 * KB,
             unexplained: 516 * KB,
             not_resident: 0,
+            growth_elsewhere: Some(Elsewhere {
+                thread_stacks: 36 * KB,
+                files: 4 * KB,
+                shared: 4 * KB,
+                unexplained: 516 * KB,
+            }),
         };
         assert_eq!(parts, expected);
     }
@@ -240,23 +267,24 @@ VmFlags: rd ex mr mw me
     #[test]
     fn untouched_outstanding_memory_is_in_no_sum() {
         let sums = sums(Tracks::Blocks, u64::MAX);
-        let parts = sums.parts(Tracks::Blocks, Live::ByMapping, u64::MAX);
+        let parts = sums.parts(Tracks::Blocks, Live::ByMapping, None);
         // The mapping that holds it counts for no more than its resident bytes.
         assert_eq!(
             (parts.tracked, parts.before_attach_at_most),
             (1000 * KB, 140 * KB)
         );
         assert_eq!(parts.not_resident, u64::MAX - 1000 * KB);
-        let parts = sums.parts(Tracks::Blocks, Live::Total(u64::MAX), u64::MAX);
+        let parts = sums.parts(Tracks::Blocks, Live::Total(u64::MAX), None);
         assert_eq!((parts.tracked, parts.before_attach_at_most), (1140 * KB, 0));
-        let parts = sums.parts(Tracks::Blocks, Live::Total(0), u64::MAX);
+        let parts = sums.parts(Tracks::Blocks, Live::Total(0), None);
         assert_eq!(parts.before_attach_at_most, 1140 * KB);
     }
 
     /// With `--mmap`, traced mappings explain the memory that blocks do not.
     #[test]
     fn traced_mappings() {
-        let parts = sums(Tracks::Mappings, 500 * KB).parts(Tracks::Mappings, Live::ByMapping, 0);
+        let parts =
+            sums(Tracks::Mappings, 500 * KB).parts(Tracks::Mappings, Live::ByMapping, Some(&before(0)));
         assert_eq!((parts.tracked, parts.unexplained), (500 * KB, 1016 * KB));
         assert_eq!(parts.slack_at_least, 140 * KB);
     }
@@ -264,7 +292,8 @@ VmFlags: rd ex mr mw me
     /// With `--faults`, pages are taken out of whatever mappings they are in.
     #[test]
     fn traced_pages() {
-        let parts = sums(Tracks::Pages, 500 * KB).parts(Tracks::Pages, Live::ByMapping, 50 * KB);
+        let parts =
+            sums(Tracks::Pages, 500 * KB).parts(Tracks::Pages, Live::ByMapping, Some(&before(50 * KB)));
         assert_eq!(parts.rss, 1700 * KB);
         assert_eq!((parts.tracked, parts.unexplained), (500 * KB, 1016 * KB));
         assert_eq!(
@@ -272,7 +301,7 @@ VmFlags: rd ex mr mw me
             (50 * KB, 90 * KB)
         );
         // Some are swapped.
-        let parts = sums(Tracks::Pages, 600 * KB).parts(Tracks::Pages, Live::ByMapping, 0);
+        let parts = sums(Tracks::Pages, 600 * KB).parts(Tracks::Pages, Live::ByMapping, Some(&before(0)));
         assert_eq!((parts.tracked, parts.not_resident), (512 * KB, 88 * KB));
     }
 }

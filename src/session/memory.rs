@@ -16,19 +16,20 @@ use leak_report::model::Snapshot;
 /// Facts about a process's memory that are kept between readings.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memory {
-    /// Resident bytes of the allocator's mappings when the trace of the process began.
-    at_attach: u64,
+    /// Resident memory when the trace of the process began; `None` if that is not known: what a forked one inherited is older than
+    /// its trace.
+    at_attach: Option<Sums>,
     /// Stack pointers by thread, from when the thread was last seen waiting.
     stack_pointers: BTreeMap<u32, Avma>,
 }
 
 impl Memory {
-    /// Facts about a new instance. Memory that a forked one inherited is older than its trace.
+    /// Facts about a new instance.
     pub(super) fn of(origin: Origin) -> Self {
         let at_attach = match origin {
-            Origin::Forked => u64::MAX,
+            Origin::Forked => None,
             // `note_memory` sets that of an attached one when its probes are in place.
-            Origin::Attached | Origin::Execed => 0,
+            Origin::Attached | Origin::Execed => Some(Sums::default()),
         };
         Self {
             at_attach,
@@ -61,7 +62,7 @@ impl Live<'_> {
     pub(super) fn note_memory(&mut self, numbers: &[u32]) {
         for (number, sums, _) in self.read_resident(numbers) {
             if let Some(process) = self.processes.get_mut(&number) {
-                process.memory.at_attach = sums.allocator;
+                process.memory.at_attach = Some(sums);
             }
         }
     }
@@ -82,9 +83,16 @@ impl Live<'_> {
                     true => LiveBytes::ByMapping,
                     false => LiveBytes::Total(totals.get(&number).copied().unwrap_or(0)),
                 };
-                process.facts.memory = Some(sums.parts(tracks, live, process.memory.at_attach));
+                let at_attach = process.memory.at_attach.as_ref();
+                process.facts.memory = Some(sums.parts(tracks, live, at_attach));
             }
         }
+    }
+
+    /// Returns whether, by the last breakdown, a process grows by other memory than what was allocated.
+    pub(super) fn grows_elsewhere(&self) -> bool {
+        let parts = self.processes.values().filter_map(|process| process.facts.memory);
+        parts.filter_map(|parts| parts.grows_elsewhere()).next().is_some()
     }
 
     fn tracks(&self) -> Tracks {

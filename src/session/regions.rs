@@ -287,6 +287,9 @@ impl Live<'_> {
                  uprobe traces every call"
                     .to_owned()
             }
+            None if self.grows_elsewhere() => {
+                "no call of a probed function was seen: what grows is other memory, of which the report tells".to_owned()
+            }
             None => format!(
                 "no call of a probed function was seen, and probed were {}: the target is idle, or allocates by others; \
                  name those with --alloc SYMBOL:SHAPE or, if only their names have a prefix, -S PREFIX; memleak doctor \

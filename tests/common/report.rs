@@ -116,6 +116,16 @@ pub struct Memory {
     pub shared: u64,
     pub unexplained: u64,
     pub not_resident: u64,
+    pub growth_elsewhere: Option<Elsewhere>,
+}
+
+/// Growth since the attach of parts without allocations.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct Elsewhere {
+    pub thread_stacks: u64,
+    pub files: u64,
+    pub shared: u64,
+    pub unexplained: u64,
 }
 
 impl Memory {

@@ -58,6 +58,17 @@ fn memory_parts_equal_the_programs() {
     check("stacks", memory.thread_stacks, 8 * MIB, MIB / 2, &memory);
     // The program and its libraries too.
     check("files", memory.files, 16 * MIB, 3 * MIB, &memory);
+    let grown = memory.growth_elsewhere.expect("what is not allocated");
+    check(
+        "growth of own mappings",
+        grown.unexplained,
+        31 * MIB,
+        3 * MIB / 2,
+        &memory,
+    );
+    check("growth of shared memory", grown.shared, 8 * MIB, 0, &memory);
+    check("growth of stacks", grown.thread_stacks, 8 * MIB, MIB / 2, &memory);
+    check("growth of files", grown.files, 16 * MIB, 3 * MIB, &memory);
 }
 
 /// Traced mappings are what blocks leave unexplained.
@@ -67,4 +78,5 @@ fn traced_mappings_and_blocks_add_up() {
     // A mapping that malloc made for one large block is a mapping too.
     check("tracked", memory.tracked, (32 + 40) * MIB, MIB / 2, &memory);
     check("unexplained", memory.unexplained, 0, MIB / 2, &memory);
+    assert!(memory.growth_elsewhere.is_none(), "{memory:?}");
 }

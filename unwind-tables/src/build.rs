@@ -41,6 +41,15 @@ pub fn build(view: &ElfView<'_>) -> Result<(UnwindTable, Coverage), TableError> 
     let code = ranges::merge(view.code_ranges());
     let gaps = framed::gaps(&rows, &code);
     table::mark(&mut rows, &framed::find(view, &gaps), PackedRule::FRAMED_GAP);
+    let functions = sections
+        .iter()
+        .flat_map(|cfi| &cfi.functions)
+        .map(|function| &function.range);
+    table::mark(
+        &mut rows,
+        &entry::of_contexts(view, functions),
+        PackedRule::END_OF_STACK,
+    );
     let outermost = gaps.iter().find_map(|gap| entry::outermost(gap, view.entry()));
     table::mark(&mut rows, outermost.as_slice(), PackedRule::END_OF_STACK);
     switches::find(view, &code).mark(&mut rows);

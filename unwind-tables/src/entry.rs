@@ -1,11 +1,18 @@
-//! Code without CFI at which a program or its loader begins: nothing has called it.
+//! Places that nothing has called, though their own CFI does not say so.
 //!
 //! glibc's loader begins by assembly without CFI, which calls what calls the constructors of libraries: the outermost frame of all that
 //! these allocate. Such code is taken for that if it reaches from the entry point to the next function with CFI, and is short.
+//!
+//! A stack of makecontext returns to the first instruction of a function of glibc, to which its CFI ascribes a caller. Return addresses
+//! are looked up one byte lower, as those that calls have left are in the calling function only there: in padding.
 
 use std::ops::Range;
 
+use memchr::memmem;
+
 use crate::addr::Svma;
+use crate::architecture::Architecture;
+use crate::elf::ElfView;
 
 /// MAX bytes of such code; glibc's has 61 on x86-64.
 pub(crate) const MAX_BYTES: u64 = 128;
@@ -19,9 +26,70 @@ pub(crate) fn outermost(gap: &Range<Svma>, entry: Svma) -> Option<Range<Svma>> {
     (begins && gap.end.offset_from(entry) <= MAX_BYTES).then_some(entry..gap.end)
 }
 
+/// MAX bytes of the function that a stack of makecontext returns to; glibc's has 26.
+const MAX_CONTEXT_BYTES: u64 = 64;
+
+/// Returns the functions, of these, that a stack of makecontext returns to, each with the last byte of the padding in front of it. Such a
+/// function leaves the stack that it is on by its first instruction, and does not return.
+pub(crate) fn of_contexts<'f>(
+    view: &ElfView<'_>,
+    functions: impl Iterator<Item = &'f Range<Svma>>,
+) -> Vec<Range<Svma>> {
+    if view.architecture() != Architecture::X86_64 || !names_makecontext(view) {
+        return Vec::new();
+    }
+    let mut bytes_of = view.code_bytes();
+    let is_short = |function: &&Range<Svma>| function.end.offset_from(function.start) <= MAX_CONTEXT_BYTES;
+    let short = functions
+        .filter(is_short)
+        .filter(|function| function.start.get() > 0);
+    let mut found: Vec<_> = short
+        .map(|function| function.start.wrapping_sub(1)..function.end)
+        .filter(|range| bytes_of(range).is_some_and(begins_a_context))
+        .collect();
+    found.sort_by_key(|range| range.start);
+    found
+}
+
+/// Returns whether the file has names, and makecontext is one of them.
+fn names_makecontext(view: &ElfView<'_>) -> bool {
+    [&b".dynstr"[..], b".strtab"].into_iter().any(|section| {
+        let names = view.section_range(section);
+        let names = names.and_then(|range| {
+            view.bytes()
+                .at(range.start.get(), range.end.offset_from(range.start))
+        });
+        names.is_some_and(|names| memmem::find(names.0, b"makecontext").is_some())
+    })
+}
+
+/// Returns whether code is the end of padding, `mov %rbx, %rsp`, perhaps behind `endbr64`, and at its end `hlt`, behind a call that does not
+/// return.
+fn begins_a_context(code: &[u8]) -> bool {
+    let Some((padding, function)) = code.split_first() else {
+        return false;
+    };
+    let begun = function
+        .strip_prefix(&[0xf3, 0x0f, 0x1e, 0xfa])
+        .unwrap_or(function);
+    // The last byte of a nop of several bytes is 0 in what assemblers write.
+    [0x90, 0xcc, 0].contains(padding) && begun.starts_with(&[0x48, 0x89, 0xdc]) && begun.ends_with(&[0xf4])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// glibc 2.36's, and with a mark for indirect jumps; not what returns, nor what keeps its stack, nor what is called at its end.
+    #[test]
+    fn functions_that_contexts_return_to() {
+        let start = [0x48, 0x89, 0xdc, 0x48, 0x8b, 0x3c, 0x24];
+        let call = [0xe8, 1, 2, 3, 4, 0xf4];
+        let is = |parts: &[&[u8]]| begins_a_context(&parts.concat());
+        assert!(is(&[&[0], &start, &call]) && is(&[&[0x90], &[0xf3, 0x0f, 0x1e, 0xfa], &start, &call]));
+        assert!(!is(&[&[0], &start, &[0xc3]]) && !is(&[&[0], &call]));
+        assert!(!is(&[&[0xe8], &start, &call]) && !is(&[]));
+    }
 
     /// Only padding may be before the entry point, and the code be no longer than such code is.
     #[test]

@@ -1,13 +1,15 @@
 //! Claim: where functions without CFI have set up a frame pointer of their own is known, by their symbols, on both architectures; of nothing
-//! else. So is the code without CFI at which glibc's loader begins.
+//! else. So is code that nobody has called: that at which glibc's loader begins, and what a stack of makecontext returns to.
 
 mod common;
 
 use common::build::{aarch64, cc, transform};
 use common::read_first;
+use memchr::memmem;
 use object::{Object, ObjectSymbol};
-use unwind_tables::addr::Svma;
+use unwind_tables::addr::{FileOffset, Svma};
 use unwind_tables::compile;
+use unwind_tables::elf::ElfView;
 use unwind_tables::image::Image;
 use unwind_tables::rule::UnwindRule;
 use unwind_tables::verify::verify;
@@ -123,6 +125,22 @@ fn stripped_files() {
         assert!(!framed(&elf, &[entry])[0].is_empty(), "{flags:?}");
         assert_eq!(!framed(&stripped, &[entry])[0].is_empty(), is_known, "{flags:?}");
     }
+}
+
+/// A stack of makecontext returns to a function of glibc, which is looked up in the padding in front of it; other padding has no rule.
+#[test]
+fn contexts_begin_a_stack() {
+    let elf = read_first(&["/lib/x86_64-linux-gnu/libc.so.6"]);
+    let image = compile(&elf).expect("an ELF file").image.expect("CFI");
+    let start = memmem::find(&elf, &[0x48, 0x89, 0xdc, 0x48, 0x8b, 0x3c, 0x24]).expect("__start_context");
+    let view = ElfView::parse(&elf).expect("an ELF file");
+    let start = view.svma_of(FileOffset::new(start as u64)).expect("a segment");
+    let rule = |offset: i64| image.rule_at(Svma::new(start.get().wrapping_add_signed(offset)));
+    assert_eq!(
+        [rule(-2), rule(-1), rule(0)],
+        [UnwindRule::Gap, UnwindRule::EndOfStack, UnwindRule::EndOfStack]
+    );
+    assert_eq!(verify(&elf, Some(&image)).expect("an ELF file").wrong, 0);
 }
 
 /// glibc's loader begins by assembly without CFI, which nothing calls.

@@ -1,6 +1,7 @@
 //! A process's resident memory.
 
 use serde::{Deserialize, Serialize};
+
 /// Parts of a process's resident memory, in bytes. All but `not_resident` add up to `rss`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parts {
@@ -22,4 +23,47 @@ pub struct Parts {
     pub unexplained: u64,
     /// Outstanding memory of the trace that cannot be resident: never touched, or swapped out.
     pub not_resident: u64,
+    /// Growth since the attach of what the trace does not follow; `None` if it follows all, or has not seen the beginning.
+    #[serde(default)]
+    pub growth_elsewhere: Option<Elsewhere>,
+}
+
+/// Growth of parts of a process's resident memory that hold no allocations, in bytes; 0 for those that shrank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Elsewhere {
+    /// As in [`Parts`].
+    pub thread_stacks: u64,
+    /// As in [`Parts`].
+    pub files: u64,
+    /// As in [`Parts`].
+    pub shared: u64,
+    /// Mostly memory that the program mapped itself.
+    pub unexplained: u64,
+}
+
+impl Elsewhere {
+    /// Sum of all parts but files, whose pages the kernel takes back when it needs memory, and of which a program that runs
+    /// touches more and more.
+    pub fn bytes(&self) -> u64 {
+        let parts = [self.thread_stacks, self.shared, self.unexplained];
+        parts.into_iter().fold(0, u64::saturating_add)
+    }
+}
+
+impl Parts {
+    /// MIN bytes of such growth, and of free memory in the allocator, that is told of: less is the start of threads and libraries.
+    const MIN_TOLD: u64 = 1 << 20;
+
+    /// Returns the growth elsewhere if it is what makes the process grow, rather than what was allocated.
+    pub fn grows_elsewhere(&self) -> Option<Elsewhere> {
+        let elsewhere = self.growth_elsewhere?;
+        let bytes = elsewhere.bytes();
+        (bytes >= Self::MIN_TOLD && bytes > self.tracked).then_some(elsewhere)
+    }
+
+    /// Returns the bytes that are free in the allocator, or its own, if they are most of what is resident.
+    pub fn mostly_free(&self) -> Option<u64> {
+        let free = self.slack_at_least;
+        (free >= Self::MIN_TOLD && free > self.rss / 2).then_some(free)
+    }
 }

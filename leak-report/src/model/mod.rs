@@ -51,7 +51,7 @@ pub use lack::{MemoryLack, ReachedLimit};
 pub use leak::{Change, Completeness, EndGroup, ModuleSteps, Order, Suspicion};
 pub use location::{CodeSegment, Location, Module, Place, TableFacts};
 pub use makeup::{LifeSpans, Makeup, SizeClass, ThreadBlocks};
-pub use memory::Parts;
+pub use memory::{Elsewhere, Parts};
 pub use missing::{Missing, TracePart};
 pub use names::{NameStyle, abbreviated};
 pub use overhead::ratio;

@@ -104,6 +104,12 @@ impl Report {
         StackRef { report: self, stack }
     }
 
+    /// Returns whether a process grows by other memory than what was allocated.
+    pub fn grows_elsewhere(&self) -> bool {
+        let memory = self.targets.iter().filter_map(|target| target.memory.as_ref());
+        memory.flat_map(Parts::grows_elsewhere).next().is_some()
+    }
+
     /// Stacks shown to people: possible leaks that are not suppressed, without blocks that another stack counts.
     pub fn suspects(&self) -> impl Iterator<Item = StackRef<'_>> {
         self.stacks().filter(|stack| stack.is_suspect())

@@ -8,7 +8,7 @@ use unwind_tables::walk::{End, FoundBy};
 use super::ends::{advice, explain};
 use super::kernel::kind_lines;
 use super::modules::{end_lines, fp_lines};
-use super::{estimates, memory, missing, overhead, peak, recent, regions, suppressed, verdict};
+use super::{elsewhere, estimates, memory, missing, overhead, peak, recent, regions, suppressed, verdict};
 use crate::model::Report;
 use crate::model::leak::PythonStacks;
 use crate::model::printable::Printable;
@@ -114,7 +114,8 @@ fn render_memory(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     running.take(MAX_PROCESSES).try_for_each(|target| {
         let error = report.tracked_error(target.instance);
         lines(out, "Memory", memory::lines(target, several, error))
-    })
+    })?;
+    lines(out, "Growth", elsewhere::lines(report))
 }
 
 /// Counts of the calls, and of those that were exceptional.
@@ -128,7 +129,11 @@ pub(super) fn call_line(report: &Report) -> String {
     let events = &report.events;
     let seconds = report.elapsed.as_secs_f64();
     if is_idle(events) {
-        return format!("none in {seconds:.1} s: idle, or it allocates by functions that are not probed");
+        let why = match report.grows_elsewhere() {
+            true => "what grows is not allocated by functions",
+            false => "idle, or it allocates by functions that are not probed",
+        };
+        return format!("none in {seconds:.1} s: {why}");
     }
     let (allocations, frees) = (
         counted(events.allocations, "allocation"),

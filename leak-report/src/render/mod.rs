@@ -8,6 +8,7 @@ mod blocks;
 mod calls;
 pub mod cells;
 mod dialect;
+mod elsewhere;
 pub mod ends;
 mod estimates;
 pub mod flame;

@@ -137,6 +137,7 @@ pub fn verify(elf: &[u8], image: Option<&Image>) -> Result<Verified, TableError>
     let code = ranges::merge(executable.map(Segment::file_backed));
     let mut comparison = Comparison {
         image,
+        view: &view,
         architecture,
         outermost: outermost(&view),
         found: Verified::default(),
@@ -157,7 +158,8 @@ pub fn verify(elf: &[u8], image: Option<&Image>) -> Result<Verified, TableError>
     Ok(comparison.found)
 }
 
-/// Code that may be the first of a stack: of Go's functions by its own table, and where the file begins.
+/// Code that may be the first of a stack: of Go's functions by its own table, and where the file begins. Functions that stacks of makecontext
+/// return to are added when they are known.
 fn outermost(view: &ElfView<'_>) -> Vec<Range<Svma>> {
     let of_go = go_table::ends(view).map_or_else(Vec::new, |ends| ends.outermost);
     let entry = view.entry()..view.entry().wrapping_add(entry::MAX_BYTES);
@@ -190,8 +192,9 @@ fn length_at(section: &[u8], offset: usize) -> u64 {
 
 struct Comparison<'a> {
     image: Option<&'a Image>,
+    view: &'a ElfView<'a>,
     architecture: Architecture,
-    /// Functions of Go that nobody called, whatever their CFI says: taken as `build` finds them.
+    /// Code that nobody called, whatever their CFI says: taken as `build` finds them.
     outermost: Vec<Range<Svma>>,
     found: Verified,
 }
@@ -210,6 +213,8 @@ impl Comparison<'_> {
         let described = std::mem::take(&mut self.found.functions);
         let entries = self.entries(source);
         let functions = self.functions(&section, &entries, &bases, code, &mut budget);
+        let ranges = functions.iter().map(|(range, _)| range);
+        self.outermost.extend(entry::of_contexts(self.view, ranges));
         for (range, fde) in &functions {
             let overlapping = described.partition_point(|before| before.end <= range.start);
             let taken = described[overlapping..]

@@ -393,6 +393,7 @@ impl<'a> Builder<'a> {
             shared,
             unexplained,
             not_resident,
+            growth_elsewhere: _,
         } = resident.parts;
         let parts = [
             rss,

@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use crate::model::{OwnMemory, Parts};
+use crate::model::{Elsewhere, OwnMemory, Parts};
 
 /// Resident memory of a process, in bytes.
 #[derive(Serialize)]
@@ -20,6 +20,8 @@ pub(super) struct MemoryJson {
     shared: u64,
     unexplained: u64,
     not_resident: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    growth_elsewhere: Option<Elsewhere>,
 }
 
 impl MemoryJson {
@@ -35,6 +37,7 @@ impl MemoryJson {
             shared,
             unexplained,
             not_resident,
+            growth_elsewhere,
         } = parts;
         Self {
             rss,
@@ -47,6 +50,7 @@ impl MemoryJson {
             shared,
             unexplained,
             not_resident,
+            growth_elsewhere,
         }
     }
 }

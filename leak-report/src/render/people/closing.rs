@@ -4,7 +4,7 @@ use crate::model::Report;
 use crate::model::Sampling;
 use crate::render::health::{self, counted, percent};
 use crate::render::kernel::kind_lines;
-use crate::render::{estimates, missing, overhead, peak, recent, regions, suppressed, verdict};
+use crate::render::{elsewhere, estimates, missing, overhead, peak, recent, regions, suppressed, verdict};
 
 /// Lines of the block. `paths` explains the abbreviation of the paths above, if there is one.
 pub(super) fn lines(report: &Report, paths: Option<String>) -> Vec<String> {
@@ -23,6 +23,7 @@ pub(super) fn lines(report: &Report, paths: Option<String>) -> Vec<String> {
     if events.probe_hits == 0 && report.stacks.is_empty() {
         lines.push(health::call_line(report));
     }
+    lines.extend(elsewhere::lines(report));
     if events.missed_frees > 0 || events.abandoned_calls > 0 {
         lines.extend(health::exception_lines(events));
     }

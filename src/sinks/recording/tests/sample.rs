@@ -8,11 +8,11 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use leak_report::model::leak::{Change, Order, Suspicion};
 use leak_report::model::{
-    AGE_BOUNDS, Ages, Amount, BlockList, Compared, Estimate, Frame, FrameId, Gap, Governed, Hidden,
-    InlinedFrame, Inside, InstanceEnd, Judgement, KernelFacts, KindTotals, ListedBlock, Location, Losses,
-    Measure, Measured, MemoryLack, ModuleId, Overhead, Parts, Place, ProbeProgram, ProgramTime, Quantity,
-    Reached, ReachedLimit, Reason, RegionKind, Report, Sampling, Spent, Spread, StackRecent, Symbol,
-    Symbolized, TargetFacts, TextKind, TimeOfDay, Traps, Unheld, Unit, Unjudged, Weight,
+    AGE_BOUNDS, Ages, Amount, BlockList, Compared, Elsewhere, Estimate, Frame, FrameId, Gap, Governed,
+    Hidden, InlinedFrame, Inside, InstanceEnd, Judgement, KernelFacts, KindTotals, ListedBlock, Location,
+    Losses, Measure, Measured, MemoryLack, ModuleId, Overhead, Parts, Place, ProbeProgram, ProgramTime,
+    Quantity, Reached, ReachedLimit, Reason, RegionKind, Report, Sampling, Spent, Spread, StackRecent,
+    Symbol, Symbolized, TargetFacts, TextKind, TimeOfDay, Traps, Unheld, Unit, Unjudged, Weight,
 };
 use leak_report::samples;
 
@@ -129,6 +129,12 @@ fn targets(report: &mut Report) {
         shared: 7,
         unexplained: 8,
         not_resident: u64::MAX,
+        growth_elsewhere: Some(Elsewhere {
+            thread_stacks: 9,
+            files: 10,
+            shared: 11,
+            unexplained: 12,
+        }),
     };
     report.targets[0].memory = Some(memory);
     report.targets.push(TargetFacts {

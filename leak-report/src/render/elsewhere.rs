@@ -1,0 +1,123 @@
+//! Lines about memory that grows, or is held, though nobody has allocated it: what it is, and the flag that shows who.
+
+use super::short_size;
+use crate::model::{Elsewhere, Parts, Report, TargetFacts};
+
+/// Lines for all processes that have such memory, each named if there are several.
+pub(super) fn lines(report: &Report) -> Vec<String> {
+    let is_one = report.targets.len() == 1;
+    let of_target = |target: &TargetFacts| {
+        let parts = target.memory.as_ref();
+        let whose = match is_one {
+            true => String::new(),
+            false => format!(" of process {}", target.pid),
+        };
+        let lines = [
+            parts.and_then(|parts| grows(parts, &whose)),
+            parts.and_then(|parts| free(parts, &whose)),
+        ];
+        lines.into_iter().flatten()
+    };
+    report.targets.iter().flat_map(of_target).collect()
+}
+
+fn grows(parts: &Parts, whose: &str) -> Option<String> {
+    let elsewhere = parts.grows_elsewhere()?;
+    // What is less is not why the process grows.
+    let told = named(elsewhere)
+        .into_iter()
+        .filter(|&(bytes, _)| bytes > elsewhere.bytes() / 8);
+    let told: Vec<_> = told
+        .map(|(bytes, name)| format!("{} {name}", short_size(bytes)))
+        .collect();
+    Some(format!(
+        "memory{whose} that is not allocated has grown by {}: {}",
+        short_size(elsewhere.bytes()),
+        told.join(", ")
+    ))
+}
+
+fn named(elsewhere: Elsewhere) -> [(u64, &'static str); 3] {
+    let Elsewhere {
+        thread_stacks,
+        files: _,
+        shared,
+        unexplained,
+    } = elsewhere;
+    [
+        (shared, "of shared memory (--mmap shows who maps it)"),
+        (
+            unexplained,
+            "mapped by the program itself (--faults shows who touches it, --mmap who maps it)",
+        ),
+        (
+            thread_stacks,
+            "of stacks of threads (--mmap shows who starts them)",
+        ),
+    ]
+}
+
+fn free(parts: &Parts, whose: &str) -> Option<String> {
+    let free = parts.mostly_free()?;
+    Some(format!(
+        "{} of the {} that are resident{whose} are free in the allocator, or its own: it has not given them back (fragmentation, caches)",
+        short_size(free),
+        short_size(parts.rss)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples;
+
+    const MIB: u64 = 1 << 20;
+
+    fn lines_of(parts: Parts) -> Vec<String> {
+        let mut report = samples::report(Vec::new());
+        report.targets[0].memory = Some(parts);
+        lines(&report)
+    }
+
+    /// Only what makes the process grow is told, with the flag that shows who.
+    #[test]
+    fn what_grows() {
+        let growth_elsewhere = Some(Elsewhere {
+            shared: 20 * MIB,
+            files: 200 * MIB,
+            ..Elsewhere::default()
+        });
+        let parts = Parts {
+            rss: 60 * MIB,
+            tracked: 5 * MIB,
+            growth_elsewhere,
+            ..Parts::default()
+        };
+        let expected = "memory that is not allocated has grown by 20.0 MiB: 20.0 MiB of shared memory (--mmap shows who maps it)";
+        assert_eq!(lines_of(parts), [expected]);
+        let allocates = Parts {
+            tracked: 30 * MIB,
+            ..parts
+        };
+        assert_eq!(lines_of(allocates), [""; 0]);
+        let traces_all = Parts {
+            growth_elsewhere: None,
+            ..parts
+        };
+        assert_eq!(lines_of(traces_all), [""; 0]);
+    }
+
+    /// Free memory is told if it is most of what is resident.
+    #[test]
+    fn what_is_free() {
+        let parts = |slack_at_least| Parts {
+            rss: 63 * MIB,
+            slack_at_least,
+            ..Parts::default()
+        };
+        let expected = "60.0 MiB of the 63.0 MiB that are resident are free in the allocator, or its own: it has not given them \
+                        back (fragmentation, caches)";
+        assert_eq!(lines_of(parts(60 * MIB)), [expected]);
+        assert_eq!(lines_of(parts(30 * MIB)), [""; 0]);
+    }
+}
