@@ -71,6 +71,7 @@ struct compared {
 	struct deferred_walk deferred_walk;
 	enum python_limits python_limits;
 	enum python_entry python_entry;
+	enum python_noted python_noted;
 	enum python_string python_string;
 	enum python_end python_end;
 	enum python_frame_layout python_frame_layout;

@@ -53,25 +53,45 @@ static __always_inline bool read_thread_state(struct python_walk *walk, struct p
 	return python_word(walk->state, layout->thread_id, PYTHON_STATE_BYTES - 1) == thread;
 }
 
+/* Finds out what leads to the states of threads; returns 0 if that is not there yet. */
+static __always_inline u64 find_noted(struct python_layout *layout)
+{
+	struct {
+		u32 is_made;
+		u32 number;
+	} key;
+	u64 at;
+
+	if (layout->noted_by == PYTHON_NOTED_FIXED)
+		return layout->noted;
+	if (layout->noted_by != PYTHON_NOTED_KEY)
+		return bpf_probe_read_user(&at, sizeof(at), (void *)layout->noted) ? 0 : at;
+	if (bpf_probe_read_user(&key, sizeof(key), (void *)(layout->runtime + layout->key - 4)) || !key.is_made ||
+	    key.number >= layout->value_count)
+		return 0;
+	return layout->values_at + (u64)key.number * layout->value_bytes;
+}
+
 /* Returns the state that the thread itself has noted; 0 if there is none. */
 static __always_inline u64 noted_thread_state(struct python_layout *layout, u64 thread)
 {
 	u64 at = layout->value_at;
-	u64 state;
+	u64 from = thread, state;
 
 	if (!at) {
-		struct {
-			u32 is_made;
-			u32 number;
-		} key;
-
-		if (bpf_probe_read_user(&key, sizeof(key), (void *)(layout->runtime + layout->key - 4)) || !key.is_made ||
-		    key.number >= layout->value_count)
+		at = find_noted(layout);
+		if (!at)
 			return 0;
-		at = layout->values_at + (u64)key.number * layout->value_bytes;
 		layout->value_at = at;
 	}
-	return bpf_probe_read_user(&state, sizeof(state), (void *)(thread + at)) ? 0 : state;
+	if (layout->noted_by == PYTHON_NOTED_OBJECT) {
+		/* glibc's `dtv`: an entry for each object, which begins with where the thread has its variables. */
+		if (bpf_probe_read_user(&from, sizeof(from), (void *)(thread + layout->objects)) ||
+		    bpf_probe_read_user(&from, sizeof(from), (void *)(from + 16 * at)))
+			return 0;
+		at = layout->variable;
+	}
+	return bpf_probe_read_user(&state, sizeof(state), (void *)(from + at)) ? 0 : state;
 }
 
 /*
@@ -97,7 +117,7 @@ static __always_inline bool find_thread_state(struct python_walk *walk, struct p
 	noted = noted_thread_state(layout, thread);
 	if (!noted || read_thread_state(walk, layout, noted, thread))
 		return noted;
-	/* An interpreter that was ended and begun again has another key. */
+	/* An interpreter that was ended and begun again has another key; one that was loaded again, another place. */
 	layout->value_at = 0;
 	return false;
 }
@@ -184,6 +204,28 @@ static __always_inline void end_python_group(struct python_walk *walk)
 	add_python_frame(walk, PYTHON_IS_ENTRY, 0);
 }
 
+/*
+ * Returns where a frame is that runs a copy of its code's instructions, as if it ran the first copy, which is in the code object; 0 if that
+ * is not known. Without a lock, each thread but the first has copies of its own. Not static: verified once, by itself.
+ */
+__noinline u64 python_instruction_of_copy(struct python_layout *layout, u64 code, u64 instruction, u32 copy)
+{
+	struct {
+		u64 count;
+		u64 first;
+	} copies;
+	u64 at, start;
+
+	if (!layout || bpf_probe_read_user(&at, sizeof(at), (void *)(code + layout->copies)) ||
+	    bpf_probe_read_user(&copies, sizeof(copies), (void *)at))
+		return 0;
+	/* Another thread makes room for more, and the list that was read is then no more. */
+	if (copies.first != code + layout->bytecode || copy >= copies.count ||
+	    bpf_probe_read_user(&start, sizeof(start), (void *)(at + 8 + 8 * (u64)copy)))
+		return 0;
+	return instruction - start + code + layout->bytecode;
+}
+
 /* Reads the frame at `walk->at`, and goes to its caller. Returns whether there is one. Not static: verified once, by itself. */
 __noinline bool read_python_frame(struct python_walk *walk, struct python_layout *layout)
 {
@@ -192,6 +234,10 @@ __noinline bool read_python_frame(struct python_walk *walk, struct python_layout
 
 	if (!walk || !layout || !walk->at)
 		return false;
+	if (walk->at == walk->base) {
+		walk->at = 0;
+		return false;
+	}
 	frame = walk->frame;
 	if (walk->frame_count >= PYTHON_FRAMES) {
 		walk->end = PYTHON_DEPTH_LIMIT;
@@ -211,12 +257,18 @@ __noinline bool read_python_frame(struct python_walk *walk, struct python_layout
 	}
 	mark = python_byte(frame, layout->mark, PYTHON_FRAME_BYTES - 1);
 	walk->at = python_word(frame, layout->back, PYTHON_FRAME_BYTES - 1);
-	if (layout->entry == PYTHON_ENTRY_SHIM && mark == PYTHON_OWNED_BY_C) {
+	if (layout->entry == PYTHON_ENTRY_SHIM && mark >= PYTHON_OWNED_BY_C) {
 		end_python_group(walk);
 		return true;
 	}
-	code = python_word(frame, layout->code, PYTHON_FRAME_BYTES - 1) & ~PYTHON_IS_ENTRY;
+	code = python_word(frame, layout->code, PYTHON_FRAME_BYTES - 1) & ~(PYTHON_IS_ENTRY | PYTHON_TAG);
 	instruction = python_word(frame, layout->instruction, PYTHON_FRAME_BYTES - 1);
+	if (layout->copies) {
+		u32 copy = python_half(frame, layout->copy, PYTHON_FRAME_BYTES - 1);
+
+		if (copy)
+			instruction = python_instruction_of_copy(layout, code, instruction, copy);
+	}
 	if (layout->is_address)
 		instruction -= code;
 	else
@@ -262,6 +314,7 @@ __noinline u32 find_python_chain(u32 key)
 	walk->frame_count = 0;
 	walk->outside = 0;
 	walk->end = PYTHON_WHOLE;
+	walk->base = layout->base ? python_word(walk->state, layout->base, PYTHON_STATE_BYTES - 1) : 0;
 	walk->chunk = layout->chunk ? python_word(walk->state, layout->chunk, PYTHON_STATE_BYTES - 1) : 0;
 	walk->knows_previous = false;
 	walk->low = ~0ULL;

@@ -37,6 +37,12 @@ static __always_inline u64 python_word(u8 *from, u32 at, u32 mask)
 	return *(stack_slot *)(from + at);
 }
 
+/* As `python_word`, of 4 bytes. */
+static __always_inline u32 python_half(u8 *from, u32 at, u32 mask)
+{
+	return python_word(from, at, mask) >> 8 * (at & 4);
+}
+
 static __always_inline u8 python_byte(u8 *from, u32 at, u32 mask)
 {
 	OPAQUE(at);
@@ -75,6 +81,7 @@ static __always_inline bool read_python_text(struct python_layout *layout, u64 a
 	if (bpf_probe_read_user(kind, sizeof(*kind), (void *)(at + layout->kind)) ||
 	    bpf_probe_read_user(&count, sizeof(count), (void *)(at + layout->length)))
 		return false;
+	*kind >>= layout->kind_shift & 31;
 	*length = count;
 	from = at + (*kind & PYTHON_ASCII_BIT ? layout->ascii_data : layout->data);
 	bytes = (u64)*length * (*kind >> PYTHON_KIND_SHIFT & PYTHON_KIND_MASK);
@@ -223,7 +230,8 @@ static __always_inline u32 number_of_python_code(struct python_walk *walk, struc
 	struct python_code *made = &walk->made;
 	u32 *known, number;
 
-	if (!read_python(walk->code, layout->code_bytes, PYTHON_CODE_BYTES, code) || *(u64 *)(walk->code + 8) != layout->code_type)
+	if (!read_python(walk->code, layout->code_bytes, PYTHON_CODE_BYTES, code) ||
+	    python_word(walk->code, layout->object_type, PYTHON_CODE_BYTES - 1) != layout->code_type)
 		return PYTHON_UNKNOWN_CODE;
 	describe_python_code(walk, layout, instance, code);
 	known = bpf_map_lookup_elem(&python_code_numbers, &key);

@@ -34,12 +34,24 @@ enum python_entry {
 	PYTHON_ENTRY_EVERY = 0,
 	/* The outermost of them has a byte that is not 0. */
 	PYTHON_ENTRY_FLAG = 1,
-	/* Behind the outermost of them is a frame, of no function, whose owner is PYTHON_OWNED_BY_C. */
+	/* Behind the outermost of them is a frame, of no function, whose owner is PYTHON_OWNED_BY_C or one of greater number. */
 	PYTHON_ENTRY_SHIM = 2,
 };
 
 enum python_owner {
 	PYTHON_OWNED_BY_C = 3,
+};
+
+/* How a thread's own state is found: where `value_at` comes from, and what it says. */
+enum python_noted {
+	/* The value of a thread-specific key: its number is in _PyRuntime. From the thread pointer. */
+	PYTHON_NOTED_KEY = 0,
+	/* A variable of each thread, at `noted` from the thread pointer. */
+	PYTHON_NOTED_FIXED = 1,
+	/* As far from the thread pointer as the word at `noted` says, which the loader writes. */
+	PYTHON_NOTED_DISTANCE = 2,
+	/* In the thread's variables of the object whose number is in the word at `noted`: `variable` bytes behind their start. */
+	PYTHON_NOTED_OBJECT = 3,
 };
 
 /* Where an interpreter has its frames: offsets, in bytes, in its structures. By process slot. */
@@ -49,8 +61,15 @@ struct python_layout {
 	/* AVMA of _PyRuntime and of PyCode_Type. */
 	u64 runtime;
 	u64 code_type;
-	/* From the thread pointer to the value of the thread-specific key of the thread's state; 0 until the key is made. */
+	/* What leads to the thread's state (enum python_noted); 0 until it is known, and the key is made. */
 	u64 value_at;
+	u64 noted;
+	/* enum python_noted. From the thread pointer to the address of the table of objects' variables; in those of the object. */
+	u32 noted_by;
+	u32 objects;
+	u32 variable;
+	/* Where each object has its type. */
+	u32 object_type;
 	/* From the thread pointer to the value of key 0, and the bytes from one key's to the next one's. */
 	u32 values_at;
 	u32 value_bytes;
@@ -59,11 +78,13 @@ struct python_layout {
 	u32 key;
 	u32 next_interpreter;
 	u32 current;
-	/* In the thread's state: its size as far as needed, the thread's id, the frame, and the end of the newest block of frames. */
+	/* In the thread's state: its size as far as needed, the thread's id, the frame, the newest block of frames, and where the address is
+	 * of the frame that all others are called by, which is of no function; 0 if there is none. */
 	u32 state_bytes;
 	u32 thread_id;
 	u32 frame;
 	u32 chunk;
+	u32 base;
 	/* Set if `frame` points to what points to the frame, at this offset. */
 	u32 is_indirect;
 	u32 indirect;
@@ -77,15 +98,22 @@ struct python_layout {
 	/* enum python_entry, and where the byte is. */
 	u32 entry;
 	u32 mark;
+	/* Where the number is of the copy of the code's instructions that the frame runs; in a code object, where the address of the list of
+	 * copies is, and the first of them. `copies` is 0 if there are none. */
+	u32 copy;
+	u32 copies;
+	u32 bytecode;
 	/* In a code object: its size as far as needed, and its fields. */
 	u32 code_bytes;
 	u32 name;
 	u32 file;
 	u32 first_line;
 	u32 line_table;
-	/* In a string: its length in characters, the word that tells their size, and the characters if they are all ASCII, or else. */
+	/* In a string: its length in characters, the word that tells their size, by how many bits that is further left than enum python_string
+	 * says, and the characters if they are all ASCII, or else. */
 	u32 length;
 	u32 kind;
+	u32 kind_shift;
 	u32 ascii_data;
 	u32 data;
 	/* In an object of bytes: their number, and the bytes. */
@@ -183,7 +211,7 @@ struct python_usage {
 	u64 lines;
 };
 
-_Static_assert(sizeof(struct python_layout) == 152, "user space writes it as 19 words");
+_Static_assert(sizeof(struct python_layout) == 200, "user space writes it as 25 words");
 _Static_assert(sizeof(struct python_code) == 392, "user space reads it as 49 words");
 
 #endif

@@ -7,10 +7,14 @@
 
 /* Set in the address of a code object: the frame is the outermost that one frame of the main function runs. */
 #define PYTHON_IS_ENTRY (1ULL << 63)
+/* Bits of a reference to an object that tell, from 3.14 on, how it is counted. */
+#define PYTHON_TAG 3ULL
 
 struct python_walk {
 	/* AVMA of the frame to be read next; 0 after the last. */
 	u64 at;
+	/* AVMA of the frame that ends the chain, if such a frame does. */
+	u64 base;
 	/* AVMA of the block of frames that was reached, from the newest on; 0 if there is none. And the block before it, if that was read. */
 	u64 chunk;
 	u64 previous;

@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use leak_report::model::leak::{PythonChain, PythonFrame};
-use unwind_tables::addr::Avma;
+use unwind_tables::addr::Bias;
 
 use super::memory::SharedWords;
 use super::processes::nth_record;
 use super::skeleton::types::{
     python_chain, python_code, python_code_number, python_end, python_entry, python_frame_layout,
-    python_instruction, python_layout, python_limits, python_lines_at, python_usage,
+    python_instruction, python_layout, python_limits, python_lines_at, python_noted, python_usage,
 };
-use crate::process::python::{EntryMark, Layout};
+use crate::process::python::{EntryMark, Layout, Noted, PythonBuild};
 
 const WORD: usize = size_of::<u64>();
 const LAYOUT_WORDS: usize = size_of::<python_layout>() / WORD;
@@ -25,6 +25,8 @@ const CHAIN_WORDS: usize = size_of::<python_chain>() / WORD;
 /// of 16 bytes whose second half is the value. The same from 2.31 to 2.41 (x86-64).
 const GLIBC_VALUES: u32 = 0x310 + 8;
 const GLIBC_VALUE_BYTES: u32 = 16;
+/// Where glibc has the address of a thread's table of objects' variables, from the thread pointer on: `dtv` of `tcbhead_t` (x86-64).
+const GLIBC_OBJECTS: u32 = 8;
 /// Keys that are there; others are elsewhere. Python makes its first one as it starts.
 const GLIBC_KEYS: u32 = 32;
 
@@ -38,42 +40,37 @@ pub struct PythonLayout {
 }
 
 impl PythonLayout {
-    /// Describes an interpreter with this layout, whose variable and type are at these addresses.
-    pub(crate) fn of(layout: &Layout, at: Avma, code_type: Avma) -> Self {
-        let Layout {
-            runtime,
-            thread,
-            frame,
-            code,
-            text,
-            bytes,
-            ..
-        } = layout;
+    /// Describes an interpreter whose file is at this place.
+    pub(crate) fn of(build: &PythonBuild, bias: Bias) -> Self {
         let mut described = Self::default();
-        described.set_whole(offset_of!(python_layout, runtime), at.get());
+        let code_type = bias.to_avma(build.code_type);
+        described.set_whole(
+            offset_of!(python_layout, runtime),
+            bias.to_avma(build.runtime).get(),
+        );
         described.set_whole(offset_of!(python_layout, code_type), code_type.get());
-        let state_bytes = [thread.id, thread.frame, thread.chunk.unwrap_or(0)];
-        let code_bytes = [code.name, code.file, code.first_line, code.line_table];
-        let entry = match frame.entry {
-            EntryMark::Every => python_entry::PYTHON_ENTRY_EVERY,
-            EntryMark::IsEntry => python_entry::PYTHON_ENTRY_FLAG,
-            EntryMark::Shim => python_entry::PYTHON_ENTRY_SHIM,
-        };
-        let behind = |fields: &[u32]| fields.iter().copied().max().unwrap_or(0) + 8;
-        for (offset, value) in [
+        described.set_noted(build.noted, bias);
+        let Layout { runtime, thread, .. } = &build.layout;
+        let state = [Some(thread.id), Some(thread.frame), thread.chunk, thread.base];
+        described.set_all(&[
             (offset_of!(python_layout, values_at), GLIBC_VALUES),
             (offset_of!(python_layout, value_bytes), GLIBC_VALUE_BYTES),
             (offset_of!(python_layout, value_count), GLIBC_KEYS),
-            (offset_of!(python_layout, key), runtime.key),
+            (offset_of!(python_layout, objects), GLIBC_OBJECTS),
+            (offset_of!(python_layout, key), runtime.key.unwrap_or(0)),
             (offset_of!(python_layout, current), runtime.current.unwrap_or(0)),
             (
                 offset_of!(python_layout, next_interpreter),
                 runtime.next_interpreter.unwrap_or(0),
             ),
-            (offset_of!(python_layout, state_bytes), behind(&state_bytes)),
+            (
+                offset_of!(python_layout, state_bytes),
+                behind(state.into_iter().flatten()),
+            ),
             (offset_of!(python_layout, thread_id), thread.id),
             (offset_of!(python_layout, frame), thread.frame),
             (offset_of!(python_layout, chunk), thread.chunk.unwrap_or(0)),
+            (offset_of!(python_layout, base), thread.base.unwrap_or(0)),
             (
                 offset_of!(python_layout, is_indirect),
                 u32::from(thread.cframe_frame.is_some()),
@@ -82,7 +79,40 @@ impl PythonLayout {
                 offset_of!(python_layout, indirect),
                 thread.cframe_frame.unwrap_or(0),
             ),
-            (offset_of!(python_layout, frame_bytes), frame.frame_bytes),
+        ]);
+        described.set_frame(&build.layout);
+        described.set_objects(&build.layout);
+        described
+    }
+
+    fn set_noted(&mut self, noted: Noted, bias: Bias) {
+        let (by, word, variable) = match noted {
+            Noted::Key => (python_noted::PYTHON_NOTED_KEY, 0, 0),
+            Noted::Fixed { distance } => (python_noted::PYTHON_NOTED_FIXED, distance.cast_unsigned(), 0),
+            Noted::Distance { distance } => (
+                python_noted::PYTHON_NOTED_DISTANCE,
+                bias.to_avma(distance).get(),
+                0,
+            ),
+            Noted::Object { object, offset } => (
+                python_noted::PYTHON_NOTED_OBJECT,
+                bias.to_avma(object).get(),
+                offset,
+            ),
+        };
+        self.set_whole(offset_of!(python_layout, noted), word);
+        self.set(offset_of!(python_layout, noted_by), by.0);
+        self.set(offset_of!(python_layout, variable), variable);
+    }
+
+    fn set_frame(&mut self, Layout { frame, code, .. }: &Layout) {
+        let entry = match frame.entry {
+            EntryMark::Every => python_entry::PYTHON_ENTRY_EVERY,
+            EntryMark::IsEntry => python_entry::PYTHON_ENTRY_FLAG,
+            EntryMark::Shim => python_entry::PYTHON_ENTRY_SHIM,
+        };
+        self.set_all(&[
+            (offset_of!(python_layout, frame_bytes), frame.bytes()),
             (offset_of!(python_layout, code), frame.code),
             (offset_of!(python_layout, back), frame.back),
             (offset_of!(python_layout, instruction), frame.instruction),
@@ -92,21 +122,45 @@ impl PythonLayout {
             ),
             (offset_of!(python_layout, entry), entry.0),
             (offset_of!(python_layout, mark), frame.mark),
-            (offset_of!(python_layout, code_bytes), behind(&code_bytes)),
+            (offset_of!(python_layout, copy), frame.copy.unwrap_or(0)),
+            (offset_of!(python_layout, copies), code.copies.unwrap_or(0)),
+            (offset_of!(python_layout, bytecode), code.bytecode.unwrap_or(0)),
+        ]);
+    }
+
+    fn set_objects(&mut self, layout: &Layout) {
+        let Layout {
+            code, text, bytes, ..
+        } = layout;
+        let read = [
+            code.name,
+            code.file,
+            code.first_line,
+            code.line_table,
+            layout.object_type,
+        ];
+        self.set_all(&[
+            (offset_of!(python_layout, object_type), layout.object_type),
+            (offset_of!(python_layout, code_bytes), behind(read.into_iter())),
             (offset_of!(python_layout, name), code.name),
             (offset_of!(python_layout, file), code.file),
             (offset_of!(python_layout, first_line), code.first_line),
             (offset_of!(python_layout, line_table), code.line_table),
             (offset_of!(python_layout, length), text.length),
             (offset_of!(python_layout, kind), text.state),
+            (offset_of!(python_layout, kind_shift), text.state_shift),
             (offset_of!(python_layout, ascii_data), text.ascii_data),
             (offset_of!(python_layout, data), text.compact_data),
             (offset_of!(python_layout, bytes_length), bytes.length),
             (offset_of!(python_layout, bytes), bytes.data),
-        ] {
-            described.set(offset, value);
+        ]);
+    }
+
+    /// Sets fields of 4 bytes at offsets.
+    fn set_all(&mut self, fields: &[(usize, u32)]) {
+        for &(offset, value) in fields {
+            self.set(offset, value);
         }
-        described
     }
 
     /// Sets a field of 8 bytes at an offset.
@@ -123,6 +177,11 @@ impl PythonLayout {
             *word = *word & !(u64::from(u32::MAX) << shift) | u64::from(value) << shift;
         }
     }
+}
+
+/// Number of bytes that have words at all these offsets.
+fn behind(fields: impl Iterator<Item = u32>) -> u32 {
+    fields.max().unwrap_or(0) + 8
 }
 
 /// A code object of Python, as a probe has found it: bytes of the process, which are untrusted.

@@ -4,7 +4,9 @@
 //! file is untrusted. A version that is not known is refused, and so is a build whose types do not have the sizes that its version's have:
 //! offsets that are not certain would give wrong names.
 
+mod described;
 mod layout;
+mod noted;
 #[cfg(test)]
 mod tests;
 
@@ -20,8 +22,9 @@ use unwind_tables::Architecture;
 use unwind_tables::addr::{FileOffset, Svma, contains};
 use unwind_tables::elf::ElfView;
 
-use self::layout::described;
+use self::described::{DESCRIPTIONS, Description};
 pub(crate) use self::layout::{EntryMark, LAYOUTS, Layout, LineFormat, TextState};
+pub(crate) use self::noted::Noted;
 use super::Module;
 use super::dynamic::Dynamic;
 use crate::base::untrusted::Untrusted;
@@ -41,10 +44,10 @@ const TYPES: [(Name, &[u8]); 4] = [
     (Name::TextType, b"str\0"),
     (Name::BytesType, b"bytes\0"),
 ];
-/// Fields of a `PyTypeObject`, if objects have no more than type and reference count before their own.
-const TYPE_NAME: u64 = 24;
-const TYPE_BASIC_SIZE: u64 = 32;
-const TYPE_DEALLOC: u64 = 48;
+/// Fields of a `PyTypeObject`, from its own type on, which is the last field of every object.
+const TYPE_NAME: u64 = 16;
+const TYPE_BASIC_SIZE: u64 = 24;
+const TYPE_DEALLOC: u64 = 40;
 
 /// CPython in an ELF file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,13 +55,15 @@ pub(crate) struct PythonBuild {
     pub(crate) version: PythonVersion,
     /// `_PyRuntime`, whose fields are [`Layout::runtime`].
     pub(crate) runtime: Svma,
+    /// How threads note their states.
+    pub(crate) noted: Noted,
     /// `PyCode_Type`, the type of every code object.
     pub(crate) code_type: Svma,
     /// The function that ends every code object: `code_dealloc`.
     pub(crate) code_dealloc: Svma,
     /// `_PyEval_EvalFrameDefault`, without what the compiler has put elsewhere of it (`allocator::parts` finds that).
     pub(crate) evaluator: Range<Svma>,
-    pub(crate) layout: &'static Layout,
+    pub(crate) layout: Layout,
 }
 
 /// Version of CPython 3.
@@ -73,14 +78,12 @@ pub(crate) struct PythonVersion {
 /// Why a CPython's frames cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum Unsupported {
-    #[error("CPython {0} is not known to memleak, which reads frames of 3.9 to 3.13")]
+    #[error("CPython {0} is not known to this memleak, which reads frames of 3.9 to {last}", last = Newest)]
     Version(PythonVersion),
-    #[error("CPython before 3.9 is not known to memleak, which reads frames of 3.9 to 3.13")]
+    #[error("CPython before 3.9 is not known to memleak, which reads frames of 3.9 to {last}", last = Newest)]
     Older,
     #[error("CPython {0} is not a release")]
     Prerelease(PythonVersion),
-    #[error("CPython {0} is a build without a global interpreter lock, whose frames are not read")]
-    FreeThreaded(PythonVersion),
     #[error("CPython {version} has no usable `{name}`")]
     Missing {
         version: PythonVersion,
@@ -99,17 +102,42 @@ pub(crate) enum Unsupported {
 }
 
 impl Unsupported {
+    /// What can be done to have its functions all the same.
+    pub(crate) fn remedy(self) -> Option<&'static str> {
+        /// Since 3.12, functions then have code of their own, which has their names.
+        const PERF: &str = "start it with `-X perf` for its functions";
+        match self {
+            Self::Version(_) => {
+                Some("a newer memleak may know it; until then, start it with `-X perf` for its functions")
+            }
+            Self::Prerelease(version)
+            | Self::Missing { version, .. }
+            | Self::Offset { version, .. }
+            | Self::TypeSize { version, .. } => (version.minor >= 12).then_some(PERF),
+            Self::Older => None,
+        }
+    }
+
     /// The version, from 3.9 on.
     pub(crate) fn version(self) -> Option<PythonVersion> {
         match self {
             Self::Older => None,
             Self::Version(version)
             | Self::Prerelease(version)
-            | Self::FreeThreaded(version)
             | Self::Missing { version, .. }
             | Self::Offset { version, .. }
             | Self::TypeSize { version, .. } => Some(version),
         }
+    }
+}
+
+/// The newest version whose frames are read.
+struct Newest;
+
+impl fmt::Display for Newest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let newest = DESCRIPTIONS.iter().map(|description| description.minor).max();
+        write!(f, "3.{}", newest.unwrap_or_default())
     }
 }
 
@@ -136,9 +164,11 @@ enum Name {
     Since9,
     /// `Py_Is`, since 3.10.
     Since10,
+    /// `PyGILState_GetThisThreadState`.
+    Noted,
 }
 
-const NAMES: [(Name, &str); 10] = [
+const NAMES: [(Name, &str); 11] = [
     (Name::CodeType, "PyCode_Type"),
     (Name::FrameType, "PyFrame_Type"),
     (Name::TextType, "PyUnicode_Type"),
@@ -149,6 +179,7 @@ const NAMES: [(Name, &str); 10] = [
     (Name::OldEvaluator, "PyEval_EvalFrameEx"),
     (Name::Since9, "PyFrame_GetCode"),
     (Name::Since10, "Py_Is"),
+    (Name::Noted, "PyGILState_GetThisThreadState"),
 ];
 
 impl Name {
@@ -215,30 +246,34 @@ impl<'a> PythonFile<'a> {
 
     fn build(&self) -> Result<PythonBuild, Unsupported> {
         let version = self.version()?;
-        let known = LAYOUTS.iter().find(|layout| layout.minor == version.minor);
-        let layout = known
-            .filter(|_| version.major == 3)
-            .ok_or(Unsupported::Version(version))?;
         let missing = |name: Name| {
             let name = name.text();
             Unsupported::Missing { version, name }
         };
-        let runtime = self.runtime(layout).ok_or(missing(Name::Runtime))?;
-        if layout.minor >= 13 {
-            self.check_described(version, layout, runtime)?;
+        let runtime = self.runtime().ok_or(missing(Name::Runtime))?;
+        let layout = self.layout(version, runtime.svma)?;
+        let key = layout.runtime.key;
+        if key.is_some_and(|key| u64::from(key) + 4 > runtime.bytes) {
+            return Err(missing(Name::Runtime));
         }
         for ((name, python_name), size) in TYPES.into_iter().zip(layout.basic_sizes) {
             let kind = self.symbol(name).ok_or(missing(name))?;
-            if !self.is_type(kind.svma, python_name, size) {
+            let own_type = kind.svma.wrapping_add(layout.object_type.into());
+            if !self.is_type(own_type, python_name, size) {
                 let name = name.text();
                 return Err(Unsupported::TypeSize { version, name });
             }
         }
         let code_type = self.symbol(Name::CodeType).ok_or(missing(Name::CodeType))?.svma;
-        let dealloc = self.pointer(code_type.wrapping_add(TYPE_DEALLOC));
+        let own_type = code_type.wrapping_add(layout.object_type.into());
+        let dealloc = self.pointer(own_type.wrapping_add(TYPE_DEALLOC));
         Ok(PythonBuild {
             version,
-            runtime,
+            runtime: runtime.svma,
+            noted: match key {
+                Some(_) => Noted::Key,
+                None => self.noted().ok_or(missing(Name::Noted))?,
+            },
             code_type,
             code_dealloc: dealloc
                 .filter(|&dealloc| self.is_code(dealloc, 1))
@@ -246,6 +281,42 @@ impl<'a> PythonFile<'a> {
             evaluator: self.evaluator().ok_or(missing(Name::Evaluator))?,
             layout,
         })
+    }
+
+    /// By what CPython says of itself, or by the table of older versions.
+    fn layout(&self, version: PythonVersion, runtime: Svma) -> Result<Layout, Unsupported> {
+        let is_3 = version.major == 3;
+        let described = DESCRIPTIONS
+            .iter()
+            .find(|known| is_3 && known.minor == version.minor);
+        if let Some(description) = described {
+            return self
+                .described(version, description, runtime)
+                .map_err(|field| Unsupported::Offset { version, field });
+        }
+        let known = LAYOUTS.iter().find(|known| is_3 && known.minor == version.minor);
+        known.copied().ok_or(Unsupported::Version(version))
+    }
+
+    /// Else the name of what CPython says that is not usable.
+    fn described(
+        &self,
+        version: PythonVersion,
+        description: &Description,
+        runtime: Svma,
+    ) -> Result<Layout, &'static str> {
+        let said = self.at(runtime, description.bytes());
+        let said = said.filter(|said| said.starts_with(described::COOKIE));
+        let said = said.ok_or("_PyRuntime.debug_offsets")?;
+        let of = said.get(described::VERSION..).and_then(<[u8]>::first_chunk::<4>);
+        match of {
+            Some(&[_, micro, minor, major])
+                if (major, minor, Some(micro)) == (version.major, version.minor, version.micro) =>
+            {
+                description.layout(said)
+            }
+            Some(_) | None => Err("_Py_DebugOffsets.version"),
+        }
     }
 
     /// By the constant that has it, since 3.11; before, by functions that came with versions.
@@ -275,45 +346,30 @@ impl<'a> PythonFile<'a> {
         }
     }
 
-    /// The variable, if it is in memory that is written to, with the fields that are read.
-    fn runtime(&self, layout: &Layout) -> Option<Svma> {
-        let found = self.symbol(Name::Runtime)?;
+    /// The variable, if it is in memory that is written to.
+    fn runtime(&self) -> Option<Defined> {
+        let found = self.symbol(Name::Runtime).filter(|found| found.bytes > 0)?;
         let end = found.svma.checked_add(found.bytes)?;
         let mut segments = self.view.segments().iter();
         let holds = segments
             .any(|segment| segment.writable && segment.svma.start <= found.svma && end <= segment.svma.end);
-        (holds && u64::from(layout.runtime.key) + 4 <= found.bytes).then_some(found.svma)
+        holds.then_some(found)
     }
 
-    /// Compares the layout with what CPython says of itself.
-    fn check_described(
-        &self,
-        version: PythonVersion,
-        layout: &Layout,
-        runtime: Svma,
-    ) -> Result<(), Unsupported> {
-        let differs = |field| Unsupported::Offset { version, field };
-        let said = self.at(runtime, described::BYTES as u64);
-        let said = said.filter(|said| said.starts_with(described::COOKIE));
-        let said = said.ok_or(differs("_PyRuntime.debug_offsets"))?;
-        let word = |at: usize| {
-            let bytes = said.get(at..)?.first_chunk()?;
-            Some(u64::from_le_bytes(*bytes))
-        };
-        if word(described::FREE_THREADED) != Some(0) {
-            return Err(Unsupported::FreeThreaded(version));
-        }
-        let other = described::offsets(layout)
-            .into_iter()
-            .find(|&(at, _, known)| word(at) != known.map(u64::from));
-        other.map_or(Ok(()), |(_, field, _)| Err(differs(field)))
+    /// By the function that returns the state that a thread has noted.
+    fn noted(&self) -> Option<Noted> {
+        let function = self.symbol(Name::Noted)?;
+        let code = self.at(function.svma, function.bytes.min(noted::MAX_CODE))?;
+        noted::by_code(code, function.svma, |slot| self.word_in_place(slot))
+            .filter(|_| self.is_code(function.svma, 1))
     }
 
-    /// Returns whether the type at an address has this name and size.
-    fn is_type(&self, at: Svma, name: &[u8], size: u64) -> bool {
+    /// Returns whether the type whose own type is at an address has this name, and this size if it is known.
+    fn is_type(&self, at: Svma, name: &[u8], size: Option<u32>) -> bool {
         let named = self.pointer(at.wrapping_add(TYPE_NAME));
         let named = named.and_then(|named| self.at(named, name.len() as u64));
-        named == Some(name) && self.word(at.wrapping_add(TYPE_BASIC_SIZE)) == Some(size)
+        let has_size = |size: u32| self.word(at.wrapping_add(TYPE_BASIC_SIZE)) == Some(size.into());
+        named == Some(name) && size.is_none_or(has_size)
     }
 
     fn evaluator(&self) -> Option<Range<Svma>> {
@@ -353,6 +409,13 @@ impl<'a> PythonFile<'a> {
             // It is in place in a program at fixed addresses, and where relocations are packed (`DT_RELR`).
             None => self.word(at).map(Svma::new),
         }
+    }
+
+    /// A word that the loader leaves as it is; `None` if it does not.
+    fn word_in_place(&self, at: Svma) -> Option<u64> {
+        let mut relocations = self.relocations.iter().take(MAX_RELOCATIONS);
+        let is_changed = relocations.any(|relocation| relocation.r_offset(ENDIAN) == at.get());
+        self.word(at).filter(|_| !is_changed)
     }
 
     fn word(&self, at: Svma) -> Option<u64> {

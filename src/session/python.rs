@@ -88,7 +88,12 @@ impl PythonTracing {
         let interpreter = known.or_insert_with(|| {
             let found = PythonBuild::find(module.bytes());
             let found = found.inspect_err(|reason| {
-                tracing::warn!("{}: no functions of Python: {reason}", module.path.display());
+                let remedy = reason.remedy().map(|remedy| format!("; {remedy}"));
+                let remedy = remedy.unwrap_or_default();
+                tracing::warn!(
+                    "{}: no functions of Python: {reason}{remedy}",
+                    module.path.display()
+                );
             });
             let build = found.ok().flatten();
             let interpreter = build.map(|build| {
@@ -193,11 +198,7 @@ impl Live<'_> {
             true => &mut self.attached,
             false => &mut process.attached,
         };
-        let layout = PythonLayout::of(
-            build.layout,
-            bias.to_avma(build.runtime),
-            bias.to_avma(build.code_type),
-        );
+        let layout = PythonLayout::of(build, bias);
         // First the hook: a code object that ends before it would be taken for the next one at its address.
         let hook = || hook(build, module);
         match attached.add_python_hook(&self.kernel, probed_in, module.id, hook) {
@@ -271,6 +272,8 @@ struct Known {
     first: u32,
     address: Avma,
     code: PythonCode,
+    /// False for code between functions, which Python itself does not show, either.
+    is_function: bool,
 }
 
 impl PythonNames {
@@ -285,14 +288,16 @@ impl PythonNames {
         if let Some(known) = self.chains.get(&Arc::as_ptr(chain)) {
             return Arc::clone(known);
         }
-        let frames = chain.frames.iter().map(|frame| {
+        let frames = chain.frames.iter().filter_map(|frame| {
             let at = build.and_then(|build| self.place(frame, pythons, build));
             let (code, instruction) = at.unwrap_or((frame.code, 0));
-            PythonFrame {
+            let is_function = self.codes.get(&frame.code).is_none_or(|known| known.is_function);
+            // It never runs in a frame of the main function's own: the function that it is called by does.
+            (is_function || frame.is_entry).then_some(PythonFrame {
                 code,
                 instruction,
                 ..*frame
-            }
+            })
         });
         let with_lines = Arc::new(PythonChain {
             frames: frames.collect(),
@@ -338,6 +343,7 @@ impl PythonNames {
             first_line: code.first_line,
         };
         Known {
+            is_function: !named.is_between_functions(code.first_line),
             first: *self.functions.entry(function).or_insert(number),
             address: Avma::new(code.address),
             code: named,

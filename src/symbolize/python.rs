@@ -73,6 +73,13 @@ pub(crate) struct PythonCode {
 }
 
 impl PythonCode {
+    /// Whether it is the interpreter's own code that makes an object and calls its `__init__`, from 3.12 on (`_Py_InitCleanup` in
+    /// `specialize.c`): its name is that of its file, and it has no line. `sys._getframe` leaves it out.
+    pub(crate) fn is_between_functions(&self, first_line: u32) -> bool {
+        let is_init = |text: &Option<Arc<str>>| text.as_deref() == Some("__init__");
+        first_line == 0 && is_init(&self.name) && is_init(&self.file)
+    }
+
     /// Line of an instruction, counted in bytes of its bytecode ([`Layout::instruction`]). Without a table of lines there is none: the first
     /// one of a function is not where it is.
     ///

@@ -170,15 +170,15 @@ mod tests {
             ),
             (readable(12, glibc()), true, named),
             (
-                refused(Unsupported::Version(version(14))),
+                refused(Unsupported::Version(version(16))),
                 false,
-                (Level::Note, "which reads frames of 3.9 to 3.13"),
+                (Level::Note, "which reads frames of 3.9 to 3.15"),
             ),
-            (refused(Unsupported::Version(version(14))), true, named),
+            (refused(Unsupported::Version(version(16))), true, named),
             (
-                refused(Unsupported::FreeThreaded(version(13))),
+                refused(Unsupported::Prerelease(version(15))),
                 false,
-                (Level::Note, "whose frames are not read"),
+                (Level::Note, "is not a release"),
             ),
             (
                 refused(Unsupported::Older),

@@ -1,35 +1,39 @@
-//! Where CPython's structures have what is read of them: a table for each minor version.
+//! Where CPython's structures have what is read of them, and a table of it for each minor version up to 3.12. Later ones say it themselves
+//! ([`described`](super::described)).
 //!
 //! The structures are internal, but the same in all releases of a minor version (`pycore_runtime.h`, `pycore_pystate.h` or `pystate.h`,
 //! `pycore_frame.h` or `frameobject.h`, `code.h`, `unicodeobject.h`, `bytesobject.h`). The offsets are those of 64-bit builds, compared with
-//! the headers of 3.9.2, 3.9.18, 3.10.13, 3.11.2, 3.11.7, 3.12.1, 3.13.0 and 3.13.5. What of them can be seen in a file is compared
-//! with it ([`PythonBuild`](super::PythonBuild)).
+//! the headers of 3.9.2, 3.9.18, 3.10.13, 3.11.2, 3.11.7 and 3.12.1. What of them can be seen in a file is compared with it
+//! ([`PythonBuild`](super::PythonBuild)).
 
 use unwind_tables::addr::Avma;
 
-/// Offset of `ob_type` in every object; `ob_refcnt` is at 0.
-pub(crate) const OBJECT_TYPE: u32 = 8;
+/// Offset of `ob_type` in every object of a build with a lock; `ob_refcnt` is at 0.
+pub(super) const OBJECT_TYPE: u32 = 8;
 
 /// Offsets of one minor version, in bytes.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     /// Second part of the version: 11 of 3.11.
     pub(crate) minor: u8,
+    /// `ob_type`: where every object has its type.
+    pub(crate) object_type: u32,
     pub(crate) runtime: RuntimeFields,
     pub(crate) thread: ThreadFields,
     pub(crate) frame: FrameFields,
     pub(crate) code: CodeFields,
     pub(crate) text: TextFields,
     pub(crate) bytes: BytesFields,
-    /// `tp_basicsize` of the types of [`TYPES`](super::TYPES).
-    pub(super) basic_sizes: [u64; 4],
+    /// `tp_basicsize` of the types of [`TYPES`](super::TYPES); `None` for what is not known.
+    pub(super) basic_sizes: [Option<u32>; 4],
 }
 
 /// Fields of the variable `_PyRuntime`.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RuntimeFields {
     /// `autoTSSkey._key`, an `unsigned int`: the pthread key of each thread's own state. The `int` before it is nonzero once there is one.
-    pub(crate) key: u32,
+    /// From 3.15 on the state is in a variable of each thread.
+    pub(crate) key: Option<u32>,
     /// `gilstate.tstate_current`: state of the thread that has the GIL. It is no longer here in 3.12, where each interpreter has its own.
     pub(crate) current: Option<u32>,
     /// `interpreters.next_id`, 64 bits: how many interpreters there have been. Where `current` is.
@@ -37,7 +41,7 @@ pub(crate) struct RuntimeFields {
 }
 
 /// Fields of a `PyThreadState`.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ThreadFields {
     /// `thread_id`: `pthread_self()` of its thread.
     pub(crate) id: u32,
@@ -48,10 +52,12 @@ pub(crate) struct ThreadFields {
     /// `datastack_chunk`: pointer to the newest part of the stack of frames, which begins with a pointer to the part before it, and its size
     /// in bytes. Up to 3.10 each frame is an object of its own.
     pub(crate) chunk: Option<u32>,
+    /// `base_frame`: pointer to a frame of no function that calls all others. From 3.15 on.
+    pub(crate) base: Option<u32>,
 }
 
 /// Fields of a frame: `_PyInterpreterFrame`, or up to 3.10 `PyFrameObject`.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameFields {
     /// Pointer to its code; to another object in some shims.
     pub(crate) code: u32,
@@ -62,8 +68,18 @@ pub(crate) struct FrameFields {
     /// The byte that `entry` is about.
     pub(crate) mark: u32,
     pub(crate) entry: EntryMark,
-    /// Number of bytes from its start that have all these fields.
-    pub(crate) frame_bytes: u32,
+    /// `tlbc_index`, an `int32_t`: number of the copy of the code's bytecode that it runs. In builds without a lock, from 3.14 on.
+    pub(crate) copy: Option<u32>,
+}
+
+impl FrameFields {
+    /// Number of bytes from its start that have all these fields. A frame is a multiple of 8.
+    pub(crate) fn bytes(&self) -> u32 {
+        let words = [self.code, self.back, self.instruction].map(|at| at + 8);
+        let ends = words.into_iter().chain([self.mark + 1]);
+        let ends = ends.chain(self.copy.map(|at| at + 4));
+        ends.max().unwrap_or(0).next_multiple_of(8)
+    }
 }
 
 /// How frames tell where a call of the native function that runs them, `_PyEval_EvalFrameDefault`, begins.
@@ -73,12 +89,13 @@ pub(crate) enum EntryMark {
     Every,
     /// A frame with `is_entry` other than 0 is the first of its call. 3.11.
     IsEntry,
-    /// A shim of `owner` `FRAME_OWNED_BY_CSTACK` is before the first of a call. It is no frame of Python's. From 3.12 on.
+    /// A shim of `owner` `FRAME_OWNED_BY_CSTACK`, since 3.14 `FRAME_OWNED_BY_INTERPRETER`, is before the first of a call. It is no frame of
+    /// Python's. From 3.12 on.
     Shim,
 }
 
 /// Fields of a `PyCodeObject`.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CodeFields {
     /// Pointer to the name, a str: `co_qualname`, or up to 3.10 `co_name`.
     pub(crate) name: u32,
@@ -91,6 +108,9 @@ pub(crate) struct CodeFields {
     pub(crate) line_format: LineFormat,
     /// `co_code_adaptive`: the instructions, of which a frame's pointer is one. Up to 3.10 they are elsewhere, and not needed.
     pub(crate) bytecode: Option<u32>,
+    /// `co_tlbc`: pointer to the number of copies of the bytecode, 64 bits, and pointers to them, the first of which is `bytecode`. With
+    /// [`FrameFields::copy`].
+    pub(crate) copies: Option<u32>,
 }
 
 /// Form of a code object's table of lines.
@@ -105,12 +125,14 @@ pub(crate) enum LineFormat {
 }
 
 /// Fields of a str.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TextFields {
     /// Number of characters, 64 bits.
     pub(crate) length: u32,
     /// `state`, 32 bits, which [`TextState`] takes apart.
     pub(crate) state: u32,
+    /// By how many bits all that is read of `state` is further left than in other versions.
+    pub(crate) state_shift: u32,
     /// The characters of one that is compact and ASCII.
     pub(crate) ascii_data: u32,
     /// The characters of any other that is compact.
@@ -118,7 +140,7 @@ pub(crate) struct TextFields {
 }
 
 /// Fields of a bytes object.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BytesFields {
     /// `ob_size`: number of bytes, 64 bits.
     pub(crate) length: u32,
@@ -126,7 +148,7 @@ pub(crate) struct BytesFields {
     pub(crate) data: u32,
 }
 
-/// How the characters of a str are stored: its word `state`, the same in all known versions.
+/// How the characters of a str are stored: its word `state`, after [`TextFields::state_shift`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TextState(pub(crate) u32);
 
@@ -176,39 +198,26 @@ impl Layout {
     }
 }
 
-/// All versions that are known.
-pub(crate) const LAYOUTS: [Layout; 5] = [
+/// Versions that do not say it themselves.
+pub(crate) const LAYOUTS: [Layout; 4] = [
     Layout {
         minor: 9,
-        runtime: OLD_RUNTIME,
-        thread: OLD_THREAD,
         frame: FrameFields {
             instruction: 104,
-            frame_bytes: 112,
             ..OLD_FRAME
         },
         code: CodeFields {
             line_format: LineFormat::Starts,
             ..OLD_CODE
         },
-        text: OLD_TEXT,
-        bytes: BYTES,
-        basic_sizes: [176, 368, 80, 33],
+        basic_sizes: [Some(176), Some(368), Some(80), Some(33)],
+        ..OLD
     },
-    Layout {
-        minor: 10,
-        runtime: OLD_RUNTIME,
-        thread: OLD_THREAD,
-        frame: OLD_FRAME,
-        code: OLD_CODE,
-        text: OLD_TEXT,
-        bytes: BYTES,
-        basic_sizes: [176, 360, 80, 33],
-    },
+    OLD,
     Layout {
         minor: 11,
         runtime: RuntimeFields {
-            key: 596,
+            key: Some(596),
             current: Some(576),
             next_interpreter: Some(56),
         },
@@ -217,6 +226,7 @@ pub(crate) const LAYOUTS: [Layout; 5] = [
             frame: 56,
             cframe_frame: Some(8),
             chunk: Some(296),
+            base: None,
         },
         frame: FrameFields {
             code: 32,
@@ -224,72 +234,78 @@ pub(crate) const LAYOUTS: [Layout; 5] = [
             instruction: 56,
             mark: 68,
             entry: EntryMark::IsEntry,
-            frame_bytes: 72,
+            copy: None,
         },
         code: CodeFields {
             first_line: 72,
             bytecode: Some(184),
             ..CODE
         },
-        text: OLD_TEXT,
-        bytes: BYTES,
-        basic_sizes: [184, 120, 80, 33],
+        basic_sizes: [Some(184), Some(120), Some(80), Some(33)],
+        ..OLD
     },
     Layout {
         minor: 12,
-        runtime: RuntimeFields { key: 1548, ..RUNTIME },
+        object_type: OBJECT_TYPE,
+        runtime: RuntimeFields {
+            key: Some(1548),
+            current: None,
+            next_interpreter: None,
+        },
         thread: ThreadFields {
             id: 136,
             frame: 56,
             cframe_frame: Some(0),
             chunk: Some(232),
+            base: None,
         },
-        frame: FRAME,
-        code: CodeFields {
-            bytecode: Some(192),
-            ..CODE
+        frame: FrameFields {
+            code: 0,
+            back: 8,
+            instruction: 56,
+            mark: 70,
+            entry: EntryMark::Shim,
+            copy: None,
         },
-        text: TEXT,
-        bytes: BYTES,
-        basic_sizes: [192, 120, 64, 33],
-    },
-    Layout {
-        minor: 13,
-        runtime: RUNTIME,
-        thread: ThreadFields {
-            id: 152,
-            frame: 72,
-            cframe_frame: None,
-            chunk: Some(232),
-        },
-        frame: FRAME,
         code: CODE,
-        text: TEXT,
-        bytes: BYTES,
-        basic_sizes: [200, 136, 64, 33],
+        // Without `wchar_t *` of another form of the same text.
+        text: TextFields {
+            ascii_data: 40,
+            compact_data: 56,
+            ..OLD.text
+        },
+        bytes: OLD.bytes,
+        basic_sizes: [Some(192), Some(120), Some(64), Some(33)],
     },
 ];
 
-/// 3.9 and 3.10.
-const OLD_RUNTIME: RuntimeFields = RuntimeFields {
-    key: 588,
-    current: Some(568),
-    next_interpreter: Some(48),
-};
-
-/// 3.13.
-const RUNTIME: RuntimeFields = RuntimeFields {
-    key: 2164,
-    current: None,
-    next_interpreter: None,
-};
-
-/// 3.9 and 3.10.
-const OLD_THREAD: ThreadFields = ThreadFields {
-    id: 176,
-    frame: 24,
-    cframe_frame: None,
-    chunk: None,
+/// 3.10.
+const OLD: Layout = Layout {
+    minor: 10,
+    object_type: OBJECT_TYPE,
+    runtime: RuntimeFields {
+        key: Some(588),
+        current: Some(568),
+        next_interpreter: Some(48),
+    },
+    thread: ThreadFields {
+        id: 176,
+        frame: 24,
+        cframe_frame: None,
+        chunk: None,
+        base: None,
+    },
+    frame: OLD_FRAME,
+    code: OLD_CODE,
+    text: TextFields {
+        length: 16,
+        state: 32,
+        state_shift: 0,
+        ascii_data: 48,
+        compact_data: 72,
+    },
+    bytes: BytesFields { length: 16, data: 32 },
+    basic_sizes: [Some(176), Some(360), Some(80), Some(33)],
 };
 
 /// 3.10.
@@ -299,17 +315,7 @@ const OLD_FRAME: FrameFields = FrameFields {
     instruction: 96,
     mark: 0,
     entry: EntryMark::Every,
-    frame_bytes: 104,
-};
-
-/// Since 3.12.
-const FRAME: FrameFields = FrameFields {
-    code: 0,
-    back: 8,
-    instruction: 56,
-    mark: 70,
-    entry: EntryMark::Shim,
-    frame_bytes: 72,
+    copy: None,
 };
 
 /// 3.10.
@@ -320,76 +326,16 @@ const OLD_CODE: CodeFields = CodeFields {
     line_table: 120,
     line_format: LineFormat::Ranges,
     bytecode: None,
+    copies: None,
 };
 
-/// 3.13.
+/// 3.12.
 const CODE: CodeFields = CodeFields {
     name: 128,
     file: 112,
     first_line: 68,
     line_table: 136,
     line_format: LineFormat::Locations,
-    bytecode: Some(200),
+    bytecode: Some(192),
+    copies: None,
 };
-
-/// Up to 3.11: with `wchar_t *` of another form of the same text.
-const OLD_TEXT: TextFields = TextFields {
-    length: 16,
-    state: 32,
-    ascii_data: 48,
-    compact_data: 72,
-};
-
-/// Since 3.12.
-const TEXT: TextFields = TextFields {
-    length: 16,
-    state: 32,
-    ascii_data: 40,
-    compact_data: 56,
-};
-
-const BYTES: BytesFields = BytesFields { length: 16, data: 32 };
-
-/// `_Py_DebugOffsets`, at the start of `_PyRuntime` from 3.13 on: what CPython says of itself, in 64-bit words behind eight bytes
-/// (`pycore_runtime.h`).
-pub(super) mod described {
-    use super::{Layout, OBJECT_TYPE};
-
-    pub(in crate::process) const COOKIE: &[u8; 8] = b"xdebugpy";
-    pub(in crate::process) const FREE_THREADED: usize = 16;
-    /// Size of what is read of it, in 3.13.
-    pub(in crate::process) const BYTES: usize = 568;
-
-    /// Offsets as 3.13 describes them: where each is, its name, and what is known of it.
-    pub(in crate::process) fn offsets(layout: &Layout) -> [(usize, &'static str, Option<u32>); 18] {
-        let Layout {
-            thread,
-            frame,
-            code,
-            text,
-            bytes,
-            ..
-        } = layout;
-        [
-            (184, "PyThreadState.current_frame", Some(thread.frame)),
-            (192, "PyThreadState.thread_id", Some(thread.id)),
-            (208, "PyThreadState.datastack_chunk", thread.chunk),
-            (232, "_PyInterpreterFrame.previous", Some(frame.back)),
-            (240, "_PyInterpreterFrame.f_executable", Some(frame.code)),
-            (248, "_PyInterpreterFrame.instr_ptr", Some(frame.instruction)),
-            (264, "_PyInterpreterFrame.owner", Some(frame.mark)),
-            (280, "PyCodeObject.co_filename", Some(code.file)),
-            (296, "PyCodeObject.co_qualname", Some(code.name)),
-            (304, "PyCodeObject.co_linetable", Some(code.line_table)),
-            (312, "PyCodeObject.co_firstlineno", Some(code.first_line)),
-            (344, "PyCodeObject.co_code_adaptive", code.bytecode),
-            (360, "PyObject.ob_type", Some(OBJECT_TYPE)),
-            (520, "PyBytesObject.ob_size", Some(bytes.length)),
-            (528, "PyBytesObject.ob_sval", Some(bytes.data)),
-            (544, "PyUnicodeObject.state", Some(text.state)),
-            (552, "PyUnicodeObject.length", Some(text.length)),
-            // Behind it are the characters.
-            (560, "sizeof(PyASCIIObject)", Some(text.ascii_data)),
-        ]
-    }
-}

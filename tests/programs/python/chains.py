@@ -10,6 +10,12 @@ libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
 libc.free.argtypes = [ctypes.c_void_p]
 scenes = []
+# Bytes that a bytearray takes besides those that are asked for: a zero, and since 3.15 all of an object of bytes.
+MORE = 33 if sys.version_info >= (3, 15) else 1
+if "t" in sys.abiflags:
+    # Objects of a build without a lock are mimalloc's, by functions that are inlined: blocks of the C library's instead, which stay.
+    bytearray, MORE = libc["malloc"], 0
+    bytearray.argtypes, bytearray.restype = [ctypes.c_size_t], str
 
 
 def running(frame):
@@ -21,7 +27,7 @@ def running(frame):
     return tuple(chain)
 
 
-def size(more=1):
+def size(more=MORE):
     """The size of the caller's next block; `more` bytes are allocated than asked for."""
     chain, bytes = running(sys._getframe(1)), next(sizes)
     with lock:
@@ -106,6 +112,22 @@ def special_methods():
 
 
 @scene
+def often():
+    """Calls that the interpreter has made its own way for: from 3.12 on, frames of its own are between them."""
+    class Made:
+        def __init__(self): self.block = bytearray(size())
+        def __getitem__(self, at): return len(bytearray(size()))
+        @property
+        def read(self): return len(bytearray(size()))
+    def make(): return Made()
+    def numbers():
+        for at in range(3): bytearray(size()); yield at
+    for _ in range(40):
+        made = make(); made.read; made[0]
+        for _ in numbers(): pass
+
+
+@scene
 def ends_of_objects():
     class Last:
         def __del__(self): bytearray(size())
@@ -141,7 +163,7 @@ def exceptions():
 
 @scene
 def code_that_is_made():
-    names = {"size": size}
+    names = {"size": size, "bytearray": bytearray}
     exec("block = bytearray(size())\ndef made(): return bytearray(size())\nmade()", names)
     eval("bytearray(size())", names)
     # Each is gone before the next, which is at the same address.

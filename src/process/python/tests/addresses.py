@@ -15,6 +15,7 @@ with open("/proc/self/maps") as maps:
         start, end = (int(place, 16) for place in places.split("-"))
         if start <= code_type < end:
             print(path[0])
-dealloc = ctypes.c_uint64.from_address(code_type + 48).value
+# Each object of a build without a lock has 16 bytes more.
+dealloc = ctypes.c_uint64.from_address(code_type + (64 if "t" in sys.abiflags else 48)).value
 print(runtime, code_type, dealloc, address("_PyEval_EvalFrameDefault"))
 print("%d.%d.%d" % sys.version_info[:3])

@@ -20,6 +20,8 @@ def same(found, expected, what):
 def text_at(address):
     """Text of a str object."""
     length, state = at(address, "text.length"), at(address, "text.state", ctypes.c_uint32)
+    compared.add("text.state_shift")
+    state >>= OFFSET["text.state_shift"]
     width, is_compact, is_ascii = state >> 2 & 7, state >> 5 & 1, state >> 6 & 1
     assert is_compact and width in (1, 2, 4), f"state {state:#x}"
     name = "text.ascii_data" if is_ascii else "text.compact_data"
@@ -53,16 +55,17 @@ def check_code(code):
 
 
 def own_state():
-    """This thread's state, by the key as from outside, and as the interpreter says."""
+    """This thread's state, by the key as from outside, if there is one, and as the interpreter says."""
     runtime = ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
-    key = at(runtime, "runtime.key", ctypes.c_uint32)
-    assert ctypes.c_int.from_address(runtime + OFFSET["runtime.key"] - 4).value, "there is a key"
-    specific = ctypes.pythonapi.pthread_getspecific
-    specific.restype, specific.argtypes = ctypes.c_void_p, [ctypes.c_uint]
     get = ctypes.pythonapi.PyThreadState_Get
     get.restype = ctypes.c_void_p
     state = get()
-    same(specific(key), state, "state by the key")
+    if "runtime.key" in OFFSET:
+        key = at(runtime, "runtime.key", ctypes.c_uint32)
+        assert ctypes.c_int.from_address(runtime + OFFSET["runtime.key"] - 4).value, "there is a key"
+        specific = ctypes.pythonapi.pthread_getspecific
+        specific.restype, specific.argtypes = ctypes.c_void_p, [ctypes.c_uint]
+        same(specific(key), state, "state by the key")
     same(at(state, "thread.id"), threading.get_ident(), "thread")
     if "runtime.current" in OFFSET:
         same(at(runtime, "runtime.current"), state, "current state")
@@ -75,9 +78,18 @@ def frames(state):
     frame = at(state, "thread.frame")
     if "thread.cframe_frame" in OFFSET:
         frame = at(frame, "thread.cframe_frame")
-    while frame:
-        instruction = at(frame, "frame.instruction")
-        yield frame, at(frame, "frame.code"), instruction, at(frame, "frame.mark", ctypes.c_uint8)
+    base = at(state, "thread.base") if "thread.base" in OFFSET else 0
+    while frame != base:
+        # From 3.14 on, two bits of a reference tell how it is counted.
+        code = at(frame, "frame.code") & ~3
+        instruction, mark = at(frame, "frame.instruction"), at(frame, "frame.mark", ctypes.c_uint8)
+        if "frame.copy" in OFFSET and not ("shim" in OFFSET and mark == OFFSET["shim"]):
+            # The first of the copies of its instructions is in the code object; this thread runs that.
+            copies = at(code, "code.copies")
+            copy = at(frame, "frame.copy", ctypes.c_int32)
+            same(ctypes.c_uint64.from_address(copies + 8).value, code + OFFSET["code.bytecode"], "first copy")
+            same(copy, 0, "copy")
+        yield frame, code, instruction, mark
         frame = at(frame, "frame.back")
 
 

@@ -2,11 +2,13 @@
 
 use std::fmt::Write as _;
 
+use super::super::described::{self, DESCRIPTIONS};
+use super::super::layout::{BytesFields, CodeFields, FrameFields, RuntimeFields, TextFields, ThreadFields};
 use super::*;
 
 /// A file with what is looked for.
 struct Made {
-    layout: &'static Layout,
+    layout: Layout,
     /// `Py_Version`, from 3.11 on.
     version: Option<u32>,
     /// Functions that came with versions before.
@@ -16,26 +18,104 @@ struct Made {
     options: &'static [&'static str],
 }
 
+/// The layout of a version that describes itself, as its headers have it.
+fn in_headers(minor: u8, is_free_threaded: bool) -> Layout {
+    // Objects have 16 bytes more, with the thread that they are of and locks of their own.
+    let more = if is_free_threaded { 16 } else { 0 };
+    let of_3_12 = LAYOUTS[3];
+    let has_copies = is_free_threaded && minor > 13;
+    let bytecode = [192, 200, 208, 208][usize::from(minor) - 12] + more + if has_copies { 8 } else { 0 };
+    Layout {
+        minor,
+        object_type: of_3_12.object_type + more,
+        runtime: RuntimeFields {
+            key: [Some(2164), Some(2340), None][usize::from(minor) - 13],
+            ..of_3_12.runtime
+        },
+        thread: ThreadFields {
+            id: if minor > 14 { 176 } else { 152 },
+            frame: 72,
+            cframe_frame: None,
+            chunk: Some(if minor > 14 { 256 } else { 232 }),
+            base: (minor > 14).then_some(80),
+        },
+        frame: FrameFields {
+            mark: match (minor, is_free_threaded) {
+                (13, _) => 70,
+                (_, false) => 74,
+                (_, true) => 78,
+            },
+            copy: has_copies.then_some(72),
+            ..of_3_12.frame
+        },
+        code: CodeFields {
+            name: 128 + more,
+            file: 112 + more,
+            first_line: 68 + more,
+            line_table: 136 + more,
+            bytecode: Some(bytecode),
+            copies: has_copies.then_some(224),
+            ..of_3_12.code
+        },
+        text: TextFields {
+            length: 16 + more,
+            state: 32 + more,
+            state_shift: if has_copies { 6 } else { 0 },
+            ascii_data: 40 + more,
+            compact_data: 56 + more,
+        },
+        bytes: BytesFields {
+            length: 16 + more,
+            data: 32 + more,
+        },
+        basic_sizes: [Some(bytecode), None, Some(64 + more), Some(33 + more)],
+    }
+}
+
+/// Words of `_Py_DebugOffsets` that say where a version with this layout has everything.
+fn describing(layout: Layout, is_free_threaded: bool) -> Vec<(usize, u64)> {
+    let of = |known: &&Description| known.minor == layout.minor;
+    let Some(description) = DESCRIPTIONS.iter().find(of) else {
+        return Vec::new();
+    };
+    let words = description.words(is_free_threaded).map(|(at, described)| {
+        let mut layout = layout;
+        (at, u64::from(*(described.field)(&mut layout)))
+    });
+    let version = u64::from(version_of(layout.minor));
+    let head = [
+        (0, u64::from_le_bytes(*described::COOKIE)),
+        (described::VERSION, version),
+        (described::FREE_THREADED, is_free_threaded.into()),
+    ];
+    words.chain(head).collect()
+}
+
+fn version_of(minor: u8) -> u32 {
+    0x0300_01f0 | u32::from(minor) << 16
+}
+
 impl Made {
     fn of(minor: u8) -> Self {
-        let layout = LAYOUTS.iter().find(|layout| layout.minor == minor);
-        let layout = layout.expect("a known version");
-        let known = described::offsets(layout)
-            .into_iter()
-            .map(|(at, _, known)| (at, known.map_or(0, u64::from)));
-        let cookie = (0, u64::from_le_bytes(*described::COOKIE));
+        match LAYOUTS.iter().find(|layout| layout.minor == minor) {
+            Some(layout) => Self::with(*layout, false),
+            None => Self::with(in_headers(minor, false), false),
+        }
+    }
+
+    fn free_threaded(minor: u8) -> Self {
+        Self::with(in_headers(minor, true), true)
+    }
+
+    fn with(layout: Layout, is_free_threaded: bool) -> Self {
         Self {
             layout,
-            version: (minor >= 11).then_some(0x0300_01f0 | u32::from(minor) << 16),
-            since: match minor {
+            version: (layout.minor >= 11).then_some(version_of(layout.minor)),
+            since: match layout.minor {
                 9 => "void PyFrame_GetCode(void) {}",
                 _ => "void PyFrame_GetCode(void) {} void Py_Is(void) {}",
             },
-            described: if minor >= 13 {
-                known.chain([cookie]).collect()
-            } else {
-                Vec::new()
-            },
+            described: describing(layout, is_free_threaded),
             options: &["-shared", "-fPIC"],
         }
     }
@@ -47,21 +127,28 @@ impl Made {
     }
 
     fn source(&self) -> String {
-        let mut source = "
-            struct type { long head[3]; const char *name; long size, item; void (*dealloc)(void *); };
+        // Behind its type, each type has a length, its name, sizes, and its destructor.
+        let head = self.layout.object_type / 8;
+        let mut source = format!(
+            "struct type {{ long head[{head}], type, length; const char *name; long size, item; void (*dealloc)(void *); }};"
+        );
+        source += "
             static void dealloc(void *code) { *(void **)code = 0; }
             int _PyEval_EvalFrameDefault(int n) { return n; }
             int PyEval_EvalFrameEx(int n) { return n; }
             void _start(void) {}
-        "
-        .to_owned();
+            static __thread long noted;
+            long PyGILState_GetThisThreadState(void) { return noted; }
+            void note(long state) { noted = state; }
+        ";
         source += self.since;
         for ((name, python_name), size) in TYPES.into_iter().zip(self.layout.basic_sizes) {
             let python_name = String::from_utf8_lossy(python_name).replace('\0', "");
             let name = name.text();
+            let size = size.unwrap_or(1);
             _ = writeln!(
                 source,
-                "struct type {name} = {{{{1}}, \"{python_name}\", {size}, 0, dealloc}};"
+                "struct type {name} = {{{{1}}, 1, 1, \"{python_name}\", {size}, 0, dealloc}};"
             );
         }
         if let Some(version) = self.version {
@@ -100,17 +187,71 @@ impl Made {
 /// Each version is known, by its constant or by what came with it.
 #[test]
 fn every_version() {
-    for layout in &LAYOUTS {
-        let build = found(&Made::of(layout.minor).bytes());
-        assert_eq!((build.version.major, build.version.minor), (3, layout.minor));
-        assert_eq!(build.version.micro, (layout.minor >= 11).then_some(1));
-        assert_eq!(build.layout, layout);
+    for minor in 9..=15 {
+        let made = Made::of(minor);
+        let build = found(&made.bytes());
+        assert_eq!((build.version.major, build.version.minor), (3, minor));
+        assert_eq!(build.version.micro, (minor >= 11).then_some(1));
+        assert_eq!(build.layout, made.layout);
+        assert_eq!(build.noted == Noted::Key, minor < 15, "{:?}", build.noted);
     }
     let older = Made {
         since: "",
         ..Made::of(9)
     };
     assert_eq!(older.refusal(), Unsupported::Older);
+}
+
+/// A version without a lock has its own layout, by what it says.
+#[test]
+fn every_version_without_a_lock() {
+    for minor in 13..=15 {
+        let made = Made::free_threaded(minor);
+        assert_eq!(found(&made.bytes()).layout, made.layout);
+    }
+}
+
+/// The next version is refused, and so is one that says it is another, with what can be done.
+#[test]
+fn versions_to_come() {
+    let next = Made {
+        version: Some(version_of(16)),
+        ..Made::of(15)
+    };
+    assert_eq!(
+        next.refusal().to_string(),
+        "CPython 3.16.1 is not known to this memleak, which reads frames of 3.9 to 3.15"
+    );
+    let remedy = next.refusal().remedy();
+    assert!(remedy.is_some_and(|remedy| remedy.contains("newer memleak")));
+    let other = Made::of(15).with_described(described::VERSION, version_of(16).into());
+    let refusal = other.refusal().to_string();
+    assert!(refusal.contains("`_Py_DebugOffsets.version`"), "{refusal}");
+}
+
+/// The state that a thread has noted is found however the file is linked.
+#[test]
+fn every_way_to_the_state() {
+    let noted = |options| {
+        let made = Made {
+            options,
+            ..Made::of(15)
+        };
+        found(&made.bytes()).noted
+    };
+    let in_program = noted(&["-no-pie", "-fno-pic"]);
+    assert!(
+        matches!(in_program, Noted::Fixed { distance } if distance < 0),
+        "{in_program:?}"
+    );
+    let from_start = noted(&["-shared", "-fPIC", "-ftls-model=initial-exec"]);
+    assert!(matches!(from_start, Noted::Distance { .. }), "{from_start:?}");
+    const GLOBAL: &[&str] = &["-shared", "-fPIC", "-ftls-model=global-dynamic"];
+    const LOCAL: &[&str] = &["-shared", "-fPIC", "-ftls-model=local-dynamic"];
+    for options in [GLOBAL, LOCAL] {
+        let later = noted(options);
+        assert!(matches!(later, Noted::Object { offset: 0, .. }), "{later:?}");
+    }
 }
 
 /// The destructor is found however the file is linked: at fixed addresses, as a library, with packed relocations, without symbols that
@@ -141,20 +282,28 @@ fn every_linkage() {
     }
 }
 
-/// A build without a lock, and one that says that something is elsewhere, are refused.
+/// What a build says of itself is taken, if it can be: it is within what is read, and aligned.
 #[test]
 fn other_builds_by_their_own_description() {
-    let version = found(&Made::of(13).bytes()).version;
-    let free_threaded = Made::of(13).with_described(described::FREE_THREADED, 1);
-    assert_eq!(free_threaded.refusal(), Unsupported::FreeThreaded(version));
-    for (at, field, known) in described::offsets(Made::of(13).layout) {
-        let known = known.map_or(0, u64::from);
-        for other in [known + 8, known ^ 1 << 40] {
-            let moved = Made::of(13).with_described(at, other);
-            assert_eq!(moved.refusal(), Unsupported::Offset { version, field }, "{other}");
+    let made = || Made::free_threaded(14);
+    let version = found(&made().bytes()).version;
+    let moved = made().with_described(208, 80);
+    assert_eq!(found(&moved.bytes()).layout.thread.frame, 80);
+    let of_14 = DESCRIPTIONS.iter().find(|description| description.minor == 14);
+    let mut words = 0;
+    for (at, described) in of_14.expect("it is known").words(true) {
+        let field = described.name;
+        for other in [0x1000, 1 << 40, u64::MAX] {
+            let refusal = made().with_described(at, other).refusal();
+            assert_eq!(refusal, Unsupported::Offset { version, field }, "{other}");
         }
+        words += 1;
     }
-    let silent = Made::of(13).with_described(0, 0);
+    assert_eq!(words, 20);
+    let field = "_Py_DebugOffsets.free_threaded";
+    let unknown = made().with_described(described::FREE_THREADED, 2);
+    assert_eq!(unknown.refusal(), Unsupported::Offset { version, field });
+    let silent = made().with_described(0, 0);
     let field = "_PyRuntime.debug_offsets";
     assert_eq!(silent.refusal(), Unsupported::Offset { version, field });
 }
@@ -170,7 +319,6 @@ fn every_size_is_compared() {
         (9, 10, "PyFrame_Type"),
         (10, 9, "PyFrame_Type"),
         (11, 12, "PyCode_Type"),
-        (12, 13, "PyCode_Type"),
     ] {
         let refusal = made(minor, sizes_of).refusal().to_string();
         assert!(refusal.contains(differs), "3.{minor}: {refusal}");
