@@ -30,6 +30,12 @@ liblua5.4-0-dbg|libkrb5-dbg libmimalloc2.0|libmimalloc3 libtcmalloc-minimal4|lib
 musl-tools nodejs openjdk-17-jdk-headless|default-jdk-headless openssl php-cli procps prometheus python3 python3-cbor2 python3-jsonschema python3-pip python3-prometheus-client redis-server redis-tools
 ruby skopeo sqlite3 squashfs-tools squashfuse systemtap-sdt-dev umoci util-linux valgrind xz-utils'
 
+# CPython of Debian's next release, with headers of one, a library of the other, and all that they need: tests/stacks/python_versions.rs.
+next_release=forky
+next_packages='python3.14-minimal libpython3.14-minimal libpython3.14-stdlib libpython3.14-dev
+python3.15-minimal libpython3.15-minimal libpython3.15-stdlib libpython3.15
+libc6 libexpat1 libffi8 libgcc-s1 libzstd1 zlib1g'
+
 die() {
     echo "error: $*" >&2
     exit 1
@@ -134,6 +140,22 @@ install_python() {
     echo "$wanted" >"$installed"
 }
 
+# Of Debian's next release, for tests alone: unpacked, with the C library that they need, and not installed.
+install_interpreters() {
+    next=$(realpath -m target/interpreters)
+    [ "$(cat "$next/installed.txt" 2>/dev/null)" != "$next_packages" ] || return 0
+    echo "==> unpacking interpreters of $next_release in target/interpreters"
+    # shellcheck source=tests/debian.sh
+    . tests/debian.sh
+    rm -rf "$next"
+    debian_prepare "$next" amd64 "$next_release" || die "could not read the packages of $next_release"
+    # One package per word.
+    # shellcheck disable=SC2086
+    debian_unpack "$next" $next_packages || die "could not download: $next_packages"
+    debian_forget "$next"
+    echo "$next_packages" >"$next/installed.txt"
+}
+
 [ "$(uname -m)" = x86_64 ] || die "x86-64 only, and this is $(uname -m)"
 case ${1-} in
 build)
@@ -152,6 +174,7 @@ test)
     # Python's own tests are a package for each version.
     install_missing "$(/usr/bin/python3 -c 'import sys; print("libpython%d.%d-testsuite" % sys.version_info[:2])')"
     install_python
+    install_interpreters
     ;;
 dist)
     check_toolchain build

@@ -13,6 +13,7 @@ mod layouts;
 mod mappings;
 mod preemption;
 mod python;
+mod python_versions;
 mod real_load;
 mod return_probes;
 mod runtimes;

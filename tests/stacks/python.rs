@@ -14,7 +14,7 @@ use crate::common::started::Started;
 const LARGE: [&str; 2] = ["--min-size", "300000"];
 
 /// A function, its file without directories, and the line.
-type Function = (String, String, u32);
+pub(crate) type Function = (String, String, u32);
 
 fn interpreter() -> PathBuf {
     stock("/usr/bin/python3", "python3")
@@ -28,8 +28,14 @@ fn trace(program: &str, arguments: &[&Path], flags: &[&str]) -> Report {
 
 /// As [`trace`], by an interpreter with arguments of its own.
 #[track_caller]
-fn trace_by(command: &mut Command, program: &str, arguments: &[&Path], flags: &[&str]) -> Report {
+pub(crate) fn trace_by(command: &mut Command, program: &str, arguments: &[&Path], flags: &[&str]) -> Report {
     command.arg(source(&format!("python/{program}"))).args(arguments);
+    trace_program(command, flags)
+}
+
+/// Traces a program from its "ready" to its "done".
+#[track_caller]
+pub(crate) fn trace_program(command: &mut Command, flags: &[&str]) -> Report {
     let mut python = Program::spawn(command);
     python.expect("ready");
     let memleak = Memleak::attach(python.pid(), &[&LARGE[..], flags].concat());
@@ -51,7 +57,7 @@ fn trace_started(command: &[&str]) -> Report {
 }
 
 /// Functions of Python in a stack, from the innermost.
-fn functions(stack: &Stack) -> Vec<Function> {
+pub(crate) fn functions(stack: &Stack) -> Vec<Function> {
     let frames = stack.frames.iter().filter(|frame| frame.found_by == "python");
     frames
         .map(|frame| {
@@ -106,7 +112,7 @@ fn functions_are_those_that_python_sees_with_trampolines() {
 }
 
 #[track_caller]
-fn check_chains(test: &str, command: &mut Command) {
+pub(crate) fn check_chains(test: &str, command: &mut Command) {
     let written = directory(test).join("chains");
     let report = trace_by(command, "chains.py", &[&written], &[]);
     let pid = report.targets[0].pid;

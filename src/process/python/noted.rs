@@ -64,27 +64,32 @@ fn returned(instruction: &Instruction, loaded: Loaded, word: impl Fn(Svma) -> Op
     }
     let is_of_thread = instruction.segment_prefix() == Register::FS;
     let displacement = instruction.memory_displacement64();
-    match (instruction.memory_base(), loaded) {
-        (Register::None, Loaded::Nothing) if is_of_thread => {
+    let base = instruction.memory_base();
+    match loaded {
+        Loaded::Nothing => {
             // The variables of a program end at the thread pointer (variant II). At 0 is the pointer itself.
             let distance = displacement.cast_signed();
-            (distance < 0).then_some(Noted::Fixed { distance })
+            let is_variable = is_of_thread && base == Register::None && distance < 0;
+            is_variable.then_some(Noted::Fixed { distance })
         }
-        (base, Loaded::Word(register, distance)) if is_of_thread && base == register && displacement == 0 => {
-            Some(Noted::Distance { distance })
+        Loaded::Word(register, distance) => {
+            let is_variable = is_of_thread && base == register && displacement == 0;
+            is_variable.then_some(Noted::Distance { distance })
         }
-        (Register::RAX, Loaded::Variables(object)) if !is_of_thread => {
+        Loaded::Variables(object) if !is_of_thread && base == Register::RAX => {
             // An offset is in the code if other variables of the object are found by the same words.
             let more = word(object.wrapping_add(8))?;
             let offset = u32::try_from(displacement.checked_add(more)?).ok()?;
             Some(Noted::Object { object, offset })
         }
-        _ => None,
+        Loaded::Variables(_) | Loaded::Argument(_) => None,
     }
 }
 
 /// What is loaded after an instruction; `None` if it is not known what it does, or where it goes on.
 fn after(instruction: &Instruction, loaded: Loaded) -> Option<Loaded> {
+    /// What any function begins and ends with.
+    const FRAME: [Mnemonic; 4] = [Mnemonic::Endbr64, Mnemonic::Push, Mnemonic::Pop, Mnemonic::Nop];
     let flow = instruction.flow_control();
     if matches!(flow, FlowControl::Call | FlowControl::IndirectCall) {
         let Loaded::Argument(object) = loaded else {
@@ -95,20 +100,17 @@ fn after(instruction: &Instruction, loaded: Loaded) -> Option<Loaded> {
     if flow != FlowControl::Next || instruction.is_invalid() {
         return None;
     }
-    let at = || Svma::new(instruction.ip_rel_memory_address());
-    match instruction.mnemonic() {
-        Mnemonic::Lea if instruction.is_ip_rel_memory_operand() => {
-            (instruction.op0_register() == Register::RDI).then(|| Loaded::Argument(at()))
-        }
-        Mnemonic::Mov if instruction.is_ip_rel_memory_operand() => {
-            Some(Loaded::Word(instruction.op0_register(), at()))
-        }
-        // What any function begins and ends with.
-        Mnemonic::Endbr64 | Mnemonic::Push | Mnemonic::Pop | Mnemonic::Nop => Some(loaded),
-        Mnemonic::Mov if instruction.op1_register() == Register::RSP => Some(loaded),
-        Mnemonic::Sub | Mnemonic::Add if instruction.op0_register() == Register::RSP => Some(loaded),
-        _ => None,
+    let mnemonic = instruction.mnemonic();
+    if instruction.is_ip_rel_memory_operand() {
+        let at = Svma::new(instruction.ip_rel_memory_address());
+        let to = instruction.op0_register();
+        let is_argument = mnemonic == Mnemonic::Lea && to == Register::RDI;
+        let word = (mnemonic == Mnemonic::Mov).then_some(Loaded::Word(to, at));
+        return word.or(is_argument.then_some(Loaded::Argument(at)));
     }
+    let is_pointer = [instruction.op0_register(), instruction.op1_register()].contains(&Register::RSP);
+    let moves = is_pointer && [Mnemonic::Mov, Mnemonic::Sub, Mnemonic::Add].contains(&mnemonic);
+    (FRAME.contains(&mnemonic) || moves).then_some(loaded)
 }
 
 #[cfg(test)]

@@ -9,13 +9,15 @@ use crate::process::python::{LAYOUTS, LineFormat};
 
 /// Environment variable that names another interpreter than Debian's.
 const OTHER: &str = "MEMLEAK_TEST_PYTHON";
-/// Output of `lines.py` for `awkward.py`, by interpreters from 3.9 to 3.13.
-const AWKWARD: [(u8, &str); 5] = [
+/// Output of `lines.py` for `awkward.py`, by interpreters from 3.9 to 3.15.
+const AWKWARD: [(u8, &str); 7] = [
     (9, include_str!("tests/lines-3.9.txt")),
     (10, include_str!("tests/lines-3.10.txt")),
     (11, include_str!("tests/lines-3.11.txt")),
     (12, include_str!("tests/lines-3.12.txt")),
     (13, include_str!("tests/lines-3.13.txt")),
+    (14, include_str!("tests/lines-3.14.txt")),
+    (15, include_str!("tests/lines-3.15.txt")),
 ];
 const LIBRARY: [&str; 16] = [
     "_pydecimal",

@@ -57,7 +57,7 @@ fn node() {
 fn python() {
     let python = stock("/usr/bin/python3", "python3");
     let directory = directory("doctor-python");
-    let other = directory.join("python3.14");
+    let other = directory.join("python3.16");
     run_tool(
         Command::new(&python)
             .arg(source("python/claim_version.py"))
@@ -78,10 +78,10 @@ fn python() {
         minor_version(&real)
     );
     check(&mut start(&python, &[]), "ok", &known, None);
-    let nameless = "Python 3.14: stacks pass its code; its functions have no names: \
-                    CPython 3.14.0 is not known to memleak, which reads frames of 3.9 to 3.13";
+    let nameless = "Python 3.16: stacks pass its code; its functions have no names: \
+                    CPython 3.16.0 is not known to this memleak, which reads frames of 3.9 to 3.15";
     check(&mut start(&other, &[]), "note", nameless, Some("-X perf"));
-    let named = "Python 3.14: stacks pass its code; its functions have names";
+    let named = "Python 3.16: stacks pass its code; its functions have names";
     check(&mut start(&other, &["-X", "perf"]), "ok", named, None);
 }
 

@@ -1,4 +1,4 @@
-"""Writes a copy of the interpreter that runs this, which says that it is CPython 3.14.0."""
+"""Writes a copy of the interpreter that runs this, which says that it is CPython 3.16.0."""
 
 import ctypes
 import os
@@ -14,7 +14,7 @@ with open("/proc/self/maps") as maps:
 with open("/proc/self/exe", "rb") as file:
     program = bytearray(file.read())
 assert program[at + 3] == 3 and program[at + 2] == sys.version_info.minor
-program[at + 1 : at + 3] = bytes([0, 14])
+program[at + 1 : at + 3] = bytes([0, 16])
 with open(sys.argv[1], "wb") as file:
     file.write(program)
 os.chmod(sys.argv[1], 0o755)
