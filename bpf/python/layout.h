@@ -61,7 +61,7 @@ struct python_layout {
 	/* AVMA of _PyRuntime and of PyCode_Type. */
 	u64 runtime;
 	u64 code_type;
-	/* What leads to the thread's state (enum python_noted); 0 until it is known, and the key is made. */
+	/* The way to the thread's state (enum python_noted); 0 until it is known, and the key is made. */
 	u64 value_at;
 	u64 noted;
 	/* enum python_noted. From the thread pointer to the address of the table of objects' variables; in those of the object. */

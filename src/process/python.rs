@@ -102,7 +102,7 @@ pub(crate) enum Unsupported {
 }
 
 impl Unsupported {
-    /// What can be done to have its functions all the same.
+    /// A way to have its functions all the same.
     pub(crate) fn remedy(self) -> Option<&'static str> {
         /// Since 3.12, functions then have code of their own, which has their names.
         const PERF: &str = "start it with `-X perf` for its functions";

@@ -73,7 +73,7 @@ pub(crate) struct PythonCode {
 }
 
 impl PythonCode {
-    /// Whether it is the interpreter's own code that makes an object and calls its `__init__`, from 3.12 on (`_Py_InitCleanup` in
+    /// True for the interpreter's own code that makes an object and calls its `__init__`, from 3.12 on (`_Py_InitCleanup` in
     /// `specialize.c`): its name is that of its file, and it has no line. `sys._getframe` leaves it out.
     pub(crate) fn is_between_functions(&self, first_line: u32) -> bool {
         let is_init = |text: &Option<Arc<str>>| text.as_deref() == Some("__init__");

@@ -20,7 +20,7 @@ fn interpreter() -> PathBuf {
     stock("/usr/bin/python3", "python3")
 }
 
-/// Runs a program of `tests/programs/python`, traced from its "ready" to its "done".
+/// Runs a program of `tests/programs`, traced from its "ready" to its "done".
 #[track_caller]
 fn trace(program: &str, arguments: &[&Path], flags: &[&str]) -> Report {
     trace_by(&mut Command::new(interpreter()), program, arguments, flags)
@@ -29,7 +29,7 @@ fn trace(program: &str, arguments: &[&Path], flags: &[&str]) -> Report {
 /// As [`trace`], by an interpreter with arguments of its own.
 #[track_caller]
 pub(crate) fn trace_by(command: &mut Command, program: &str, arguments: &[&Path], flags: &[&str]) -> Report {
-    command.arg(source(&format!("python/{program}"))).args(arguments);
+    command.arg(source(program)).args(arguments);
     trace_program(command, flags)
 }
 
@@ -114,7 +114,7 @@ fn functions_are_those_that_python_sees_with_trampolines() {
 #[track_caller]
 pub(crate) fn check_chains(test: &str, command: &mut Command) {
     let written = directory(test).join("chains");
-    let report = trace_by(command, "chains.py", &[&written], &[]);
+    let report = trace_by(command, "python/chains.py", &[&written], &[]);
     let pid = report.targets[0].pid;
     let _ = std::fs::remove_file(format!("/tmp/perf-{pid}.map"));
     let mut expected: BTreeMap<Vec<Function>, Amount> = BTreeMap::new();
@@ -162,7 +162,11 @@ fn shortened(name: String) -> String {
 #[test]
 fn remembered_walks_have_the_functions_of_now() {
     let directory = directory("python-checked");
-    let report = trace("chains.py", &[&directory.join("chains")], &["--check-walks"]);
+    let report = trace(
+        "python/chains.py",
+        &[&directory.join("chains")],
+        &["--check-walks"],
+    );
     assert!(report.stacks.len() > 400, "{report}");
 }
 
@@ -199,7 +203,7 @@ fn children_have_their_own_functions() {
 /// Where a stack runs through several interpreters, it is not known which functions are where, and none is put anywhere.
 #[test]
 fn functions_of_a_second_interpreter_are_not_placed() {
-    let report = trace("interpreters.py", &[], &[]);
+    let report = trace("python/interpreters.py", &[], &[]);
     let of_first = report
         .stacks
         .iter()
@@ -226,7 +230,7 @@ fn functions_of_a_second_interpreter_are_not_placed() {
 /// Damaged frames end a chain, and are never functions.
 #[test]
 fn damaged_frames_end_chains() {
-    let report = trace("damaged.py", &[], &[]);
+    let report = trace("python/damaged.py", &[], &[]);
     let names = |bytes| -> Vec<String> {
         let mut stacks = report
             .stacks
@@ -291,7 +295,7 @@ fn library() -> String {
 /// Nothing is read of Python where that is not wanted.
 #[test]
 fn functions_can_be_left_out() {
-    let report = trace("interpreters.py", &[], &["--python", "off"]);
+    let report = trace("python/interpreters.py", &[], &["--python", "off"]);
     assert!(
         report.stacks.iter().all(|stack| functions(stack).is_empty()),
         "{report}"

@@ -61,7 +61,12 @@ fn leaks_of_extensions_have_their_callers() {
         "python/extension.c",
         &["-g", "-O1", "-shared", "-fPIC", &own, &machine],
     );
-    let report = trace_by(&mut interpreter("3.14"), "extension.py", &[&directory], &[]);
+    let report = trace_by(
+        &mut interpreter("3.14"),
+        "python/extension.py",
+        &[&directory],
+        &[],
+    );
     let expected = [("Service.answer", 12), ("handle", 18), ("<module>", 23)];
     let expected = expected.map(|(name, line)| (name.to_owned(), "extension.py".to_owned(), line));
     // The interpreter has its own way for what it has called before.

@@ -27,7 +27,7 @@ struct Room {
 const IN_STATE: Room = Room { max: 504, align: 8 };
 const IN_FRAME: Room = Room { max: 120, align: 8 };
 const IN_CODE: Room = Room { max: 248, align: 8 };
-/// Of other objects, which are not read as a whole; and the characters behind them, or the bytes.
+/// Room of other objects, which are not read as a whole.
 const ELSEWHERE: Room = Room { max: 248, align: 8 };
 
 /// Where one minor version describes what, in bytes from its start, and what it does not describe.
@@ -189,7 +189,7 @@ pub(super) struct Described {
 }
 
 impl Described {
-    /// Of a word that is there in each version.
+    /// A word that is there in each version.
     const fn new(at: usize, name: &'static str, room: Room, field: fn(&mut Layout) -> &mut u32) -> Self {
         Self {
             at: Some(at),
@@ -342,7 +342,7 @@ impl Description {
         ]
     }
 
-    /// What only builds without a lock have.
+    /// Words that only builds without a lock have.
     fn words_of_copies(&self) -> [Described; 2] {
         [
             Described {
@@ -360,7 +360,7 @@ impl Description {
         ]
     }
 
-    /// What the description does not say, and room for what it says.
+    /// A layout of all that the description does not say, with room for the rest.
     fn undescribed(&self, is_free_threaded: bool) -> Layout {
         Layout {
             minor: self.minor,

@@ -24,7 +24,7 @@ pub(crate) enum Noted {
     Object { object: Svma, offset: u32 },
 }
 
-/// What a function has loaded so far.
+/// The state of a function that is read: the last that it has loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Loaded {
     Nothing,
@@ -86,9 +86,9 @@ fn returned(instruction: &Instruction, loaded: Loaded, word: impl Fn(Svma) -> Op
     }
 }
 
-/// What is loaded after an instruction; `None` if it is not known what it does, or where it goes on.
+/// The state after an instruction; `None` if it is not known what it does, or where it goes on.
 fn after(instruction: &Instruction, loaded: Loaded) -> Option<Loaded> {
-    /// What any function begins and ends with.
+    /// Instructions with which any function begins and ends.
     const FRAME: [Mnemonic; 4] = [Mnemonic::Endbr64, Mnemonic::Push, Mnemonic::Pop, Mnemonic::Nop];
     let flow = instruction.flow_control();
     if matches!(flow, FlowControl::Call | FlowControl::IndirectCall) {
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     const START: u64 = 0x1000;
-    /// What the word behind the object's number says in the tests' files.
+    /// The word behind the object's number, in the tests' files.
     const MORE: u64 = 16;
 
     fn found(code: &[u8]) -> Option<Noted> {
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(found(&without), None);
     }
 
-    /// What goes elsewhere on the way is not known, nor is what ends before: 3.14's function, which asks for a pthread key.
+    /// A function that goes elsewhere on the way is not known, nor is one that ends before: 3.14's asks for a pthread key.
     #[test]
     fn others_are_not_known() {
         let old = [

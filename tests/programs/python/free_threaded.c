@@ -99,7 +99,7 @@ struct state {
 _Static_assert(offsetof(struct code, first_line) == 84 && offsetof(struct code, copies) == 224, "as in 3.15");
 _Static_assert(offsetof(struct frame, owner) == 78 && offsetof(struct state, id) == 176, "as in 3.15");
 
-/* What the program says of itself: _Py_DebugOffsets of 3.15. */
+/* _Py_DebugOffsets of 3.15, by which a build says where it has what. */
 uint64_t _PyRuntime[200] = {
 	0x7970677562656478, 0x030f01f0, 1,
 	[208 / 8] = 72, [216 / 8] = 80, [240 / 8] = 176, [256 / 8] = 256,

@@ -282,7 +282,7 @@ fn every_linkage() {
     }
 }
 
-/// What a build says of itself is taken, if it can be: it is within what is read, and aligned.
+/// A build is taken at its word, if that can be: it is within what is read, and aligned.
 #[test]
 fn other_builds_by_their_own_description() {
     let made = || Made::free_threaded(14);
