@@ -4,13 +4,22 @@
 //! Almost every C++ stack begins with `operator new`, many continue in containers, and C programs often wrap `malloc` to
 //! check for failure. None of these frames identifies the code that wanted the memory. Nor does Python's interpreter between
 //! the functions of Python that it runs, nor Python's own library; an extension in C does.
+//!
+//! Such a function is known by its name ([`names`]), by its source file ([`sources`]), or by what calls it ([`served`]).
+
+mod names;
+mod served;
+mod sources;
 
 use std::borrow::Cow;
 
 use super::{FrameRef, InlinedFrame, ModuleId, Place, StackRef};
+pub use names::is_plumbing;
+pub(super) use served::served;
+use sources::is_standard;
 
 /// File name prefixes of libraries that allocate for others.
-const LIBRARIES: [&str; 15] = [
+const LIBRARIES: [&str; 16] = [
     "libstdc++.so",
     "libc++.so",
     "libc++abi.so",
@@ -26,57 +35,7 @@ const LIBRARIES: [&str; 15] = [
     "libmimalloc",
     "libgc.so",
     "libasan",
-];
-
-/// Prefixes of functions that allocate for others: inlined or instantiated where they are used, or statically linked.
-const NAMESPACES: [&str; 13] = [
-    // Mangled names, if demangling fails.
-    "_ZSt",
-    "_ZNSt",
-    "_ZNKSt",
-    "std::",
-    "__gnu_cxx::",
-    "alloc::",
-    "core::",
-    "hashbrown::",
-    "operator new",
-    "__rust",
-    "__rdl_alloc",
-    "asprintf",
-    "vasprintf",
-];
-
-/// Endings of the names of C functions that return a block to their caller: `xmalloc`, `g_realloc_n`, `sqlite3DbStrDup`.
-const ALLOCATOR_ENDINGS: [&str; 13] = [
-    "malloc",
-    "calloc",
-    "realloc",
-    "zalloc",
-    "valloc",
-    "palloc",
-    "memalign",
-    "strdup",
-    "strndup",
-    "memdup",
-    "reallocarray",
-    "g_slice_alloc",
-    "ngx_alloc",
-];
-
-/// Suffixes that can follow one of [`ALLOCATOR_ENDINGS`].
-const ENDING_SUFFIXES: [&str; 12] = [
-    "_internal",
-    "_usable",
-    "_array",
-    "_impl",
-    "_raw",
-    "_ex",
-    "raw",
-    "zero",
-    "_n",
-    "n",
-    "0",
-    "64",
+    "libtalloc.so",
 ];
 
 /// Responsible function of a stack.
@@ -104,11 +63,12 @@ impl Owner<'_> {
 /// innermost, of Python if there is one; `None` for a stack without frames.
 pub fn owner(stack: StackRef<'_>) -> Option<Owner<'_>> {
     let interpreters = Interpreters::of(stack);
+    let served = served(stack);
     let own = |(number, frame)| {
         if interpreters.contain(frame) {
             return None;
         }
-        let (function, inlined) = own_function(frame)?;
+        let (function, inlined) = own_function(frame, served[number])?;
         Some(Owner {
             function,
             frame,
@@ -215,22 +175,31 @@ pub fn with_file<'a>(name: &'a str, file: Option<&str>) -> Cow<'a, str> {
 }
 
 /// True for each function of a frame that belongs to an allocator, a runtime or a standard library: the inlined ones, then
-/// the frame's own.
-pub fn plumbing(frame: FrameRef<'_>) -> Vec<bool> {
+/// the frame's own, which does if it is [`served`].
+pub(super) fn plumbing(frame: FrameRef<'_>, is_served: bool) -> Vec<bool> {
     let is_library = is_in_library(frame);
-    let inlined = frame.inlined().map(is_inlined_plumbing);
-    let own = is_own_plumbing(frame);
+    let inlined = inlined_plumbing(frame);
     inlined
-        .chain([own])
+        .chain([is_served || is_own_plumbing(frame)])
         .map(|is_plumbing| is_plumbing || is_library)
         .collect()
+}
+
+/// True for each inlined function of a frame that is plumbing, innermost first.
+fn inlined_plumbing(frame: FrameRef<'_>) -> impl Iterator<Item = bool> {
+    let callers = frame.inlined().map(|inlined| inlined.symbol).skip(1);
+    let with_callers = frame.inlined().zip(callers.chain([frame.function()]));
+    with_callers.map(|(inlined, caller)| {
+        let is_implementation = || names::is_implementation(inlined.symbol?, caller?).then_some(());
+        is_inlined_plumbing(inlined) || is_implementation().is_some()
+    })
 }
 
 fn is_own_plumbing(frame: FrameRef<'_>) -> bool {
     match frame.is_python() {
         // What a function of C is called says nothing about one of Python.
         true => frame.file().is_some_and(is_python_library),
-        false => is_plumbing(&function(frame)) || is_standard_source(frame.file()),
+        false => is_plumbing(&function(frame)) || frame.file().is_some_and(is_standard),
     }
 }
 
@@ -240,16 +209,18 @@ fn is_python_library(file: &str) -> bool {
     file.starts_with("<frozen ") || file.contains("/lib/python3") && !is_installed
 }
 
-fn own_function(frame: FrameRef<'_>) -> Option<(Cow<'_, str>, usize)> {
+fn own_function(frame: FrameRef<'_>, is_served: bool) -> Option<(Cow<'_, str>, usize)> {
     if is_in_library(frame) {
         return None;
     }
-    let is_own = |(function, _): &(InlinedFrame<&str>, _)| {
-        function.symbol.is_some() && !is_inlined_plumbing(*function)
-    };
-    match frame.inlined().zip(0..).find(is_own) {
-        Some((function, number)) => Some((function.symbol?.into(), number)),
-        None if is_own_plumbing(frame) => None,
+    let named = frame.inlined().map(|inlined| inlined.symbol);
+    let own = named
+        .zip(inlined_plumbing(frame))
+        .zip(0..)
+        .find_map(|((name, is_plumbing), number)| Some((name.filter(|_| !is_plumbing)?, number)));
+    match own {
+        Some((name, number)) => Some((name.into(), number)),
+        None if is_served || is_own_plumbing(frame) => None,
         None => Some((function(frame), frame.inlined().len())),
     }
 }
@@ -257,113 +228,8 @@ fn own_function(frame: FrameRef<'_>) -> Option<(Cow<'_, str>, usize)> {
 /// True for an inlined function that allocates for others. Debug information can omit the namespace of such a function; its
 /// source file then identifies it.
 pub fn is_inlined_plumbing(function: InlinedFrame<&str>) -> bool {
-    function.symbol.is_some_and(is_plumbing) || is_standard_source(function.file)
-}
-
-/// True for a source file of a standard library: GNU's or LLVM's for C++, or Rust's.
-fn is_standard_source(file: Option<&str>) -> bool {
-    let is_standard = |file: &str| {
-        file.contains("/include/c++/") || file.starts_with("/rustc/") && file.contains("/library/")
-    };
-    file.is_some_and(is_standard)
-}
-
-/// True for the name of a function that allocates for others, and so does not identify who wanted the memory.
-pub fn is_plumbing(name: &str) -> bool {
-    let begins = |path: &str| NAMESPACES.iter().any(|space| path.starts_with(space));
-    match name.strip_prefix('<') {
-        // In Rust's `<alloc::vec::Vec<T> as Trait>::method`, the type comes first and owns the method.
-        Some(type_first) => begins(type_first),
-        None => begins(name) || begins(&path_of(name)) || is_allocator(name),
-    }
-}
-
-/// True for the name of a C function that returns a block to its caller.
-fn is_allocator(name: &str) -> bool {
-    let is_identifier = |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '.');
-    if name.len() > 64 || !name.chars().all(is_identifier) {
-        return false;
-    }
-    // Without the compiler's suffix (`.part.0`).
-    let base = name.split('.').next().unwrap_or(name).to_ascii_lowercase();
-    let mut base = base.as_str();
-    loop {
-        if ALLOCATOR_ENDINGS.iter().any(|ending| base.ends_with(ending)) {
-            return true;
-        }
-        let shorter = ENDING_SUFFIXES
-            .iter()
-            .find_map(|suffix| base.strip_suffix(suffix));
-        match shorter {
-            Some(shorter) if !shorter.is_empty() => base = shorter,
-            _ => return false,
-        }
-    }
-}
-
-/// Path of a demangled function, without template arguments, parameters, and the return type that precedes the names of
-/// template functions.
-fn path_of(name: &str) -> String {
-    let mut path = String::new();
-    let mut depth = 0_usize;
-    for character in name.chars() {
-        match character {
-            '<' => depth += 1,
-            '>' => depth = depth.saturating_sub(1),
-            _ if depth > 0 => {}
-            '(' => break,
-            ' ' => path.clear(),
-            other => path.push(other),
-        }
-    }
-    path
+    function.symbol.is_some_and(is_plumbing) || function.file.is_some_and(is_standard)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Functions of the language itself are plumbing; functions that only use its types are not.
-    #[test]
-    fn plumbing() {
-        for name in [
-            "operator new(unsigned long)",
-            "operator new[](unsigned long, std::nothrow_t const&)",
-            "std::vector<int, std::allocator<int> >::push_back(int const&)",
-            "void std::vector<A<B>, std::allocator<A<B> > >::_M_realloc_insert<A<B> >(__gnu_cxx::__normal_iterator<A<B>*>)",
-            "__gnu_cxx::new_allocator<int>::allocate(unsigned long, void const*)",
-            "alloc::raw_vec::finish_grow",
-            "<alloc::vec::Vec<T> as core::clone::Clone>::clone",
-            "hashbrown::raw::RawTable<T,A>::reserve_rehash",
-            "__rust_alloc",
-            "xmalloc",
-            "zmalloc_usable",
-            "ztrymalloc_usable_internal",
-            "g_malloc0_n",
-            "CRYPTO_zalloc",
-            "sqlite3DbStrDup",
-            "PyObject_Malloc",
-            "xstrdup.part.0",
-            "ngx_pcalloc",
-            "_ZSt11make_sharedI4NodeJEESt10shared_ptrINSt9enable_ifIXntsrSt8is_arrayIT_E5valueES4_E4typeEEDpOT0_",
-        ] {
-            assert!(is_plumbing(name), "{name}");
-        }
-        for name in [
-            "main",
-            "Cache::insert(std::string const&)",
-            "void app::store<std::string>(std::string)",
-            "std_like::grow()",
-            "<app::Cache as core::ops::Drop>::drop",
-            "app::main::{{closure}}",
-            "main::{lambda()#1}::operator()() const",
-            "allocate_everything",
-            "malloc_trim_loop",
-            "pool_alloc",
-            "strdup_all(char const*)",
-            "connection",
-        ] {
-            assert!(!is_plumbing(name), "{name}");
-        }
-    }
-}
+mod tests;

@@ -1,0 +1,188 @@
+//! Names of functions that allocate for others.
+//!
+//! What such a function is decides, not the word in its name: one of a standard library, one that implements an interface of
+//! allocators, or a function of C that returns a block to its caller by the custom of its name. A function that is merely called
+//! `alloc` is the program's own.
+
+mod path;
+
+use path::{Path, arguments, is_of_type, trait_of};
+
+/// Prefixes of functions that allocate for others: inlined or instantiated where they are used, or statically linked.
+const NAMESPACES: [&str; 24] = [
+    // Mangled names, if demangling fails.
+    "_ZSt",
+    "_ZNSt",
+    "_ZNKSt",
+    "std::",
+    "__gnu_cxx::",
+    "alloc::",
+    "core::",
+    "hashbrown::",
+    "operator new",
+    // Rust's functions between `alloc::alloc` and the global allocator: the compiler's own, the default's, the program's.
+    "__rust",
+    "__rdl_",
+    "__rg_",
+    "asprintf",
+    "vasprintf",
+    // What talloc's macros become.
+    "_talloc_",
+    // Zig's interface of allocators, and those of its library; names of Zig's library begin without `std`.
+    "mem.Allocator.",
+    "heap.CAllocator.",
+    "heap.PageAllocator.",
+    "heap.FixedBufferAllocator.",
+    "heap.SmpAllocator.",
+    "heap.arena_allocator.",
+    "heap.debug_allocator.",
+    "heap.general_purpose_allocator.",
+    "heap.memory_pool.",
+];
+
+/// Endings of the names of C functions that return a block to their caller: `xmalloc`, `g_realloc_n`, `sqlite3DbStrDup`.
+const ALLOCATOR_ENDINGS: [&str; 20] = [
+    "malloc",
+    "calloc",
+    "realloc",
+    "zalloc",
+    "valloc",
+    "palloc",
+    "memalign",
+    "aligned_alloc",
+    "strdup",
+    "strndup",
+    "strdup_printf",
+    "strdup_vprintf",
+    "memdup",
+    "reallocarray",
+    "asprintf",
+    "g_slice_alloc",
+    "ngx_alloc",
+    "_talloc_array",
+    "talloc_named",
+    "talloc_named_const",
+];
+
+/// Suffixes that can follow one of [`ALLOCATOR_ENDINGS`].
+const ENDING_SUFFIXES: [&str; 13] = [
+    "_internal",
+    "_usable",
+    "_array",
+    "_impl",
+    "_raw",
+    "_ex",
+    "raw",
+    "zero",
+    "_n",
+    "n",
+    "0",
+    "2",
+    "64",
+];
+
+/// Traits that Rust's allocators implement; the last is what `alloc::alloc::Allocator` is called until it is stable.
+const RUST_TRAITS: [&str; 3] = [
+    "core::alloc::global::GlobalAlloc",
+    "core::alloc::Allocator",
+    "allocator_api2::stable::alloc::Allocator",
+];
+
+/// The virtual function by which C++'s memory resources allocate; its parameters are the number of bytes and their alignment.
+const OF_RESOURCE: &str = "::do_allocate(unsigned long, unsigned long)";
+
+/// True for the name of a function that allocates for others, and so does not identify who wanted the memory.
+pub fn is_plumbing(name: &str) -> bool {
+    let begins = |path: &str| NAMESPACES.iter().any(|space| path.starts_with(space));
+    match name.strip_prefix('<') {
+        // In Rust's `<alloc::vec::Vec<T> as Trait>::method`, the type comes first and owns the method.
+        Some(type_first) => begins(type_first) || is_of_trait(name),
+        None => begins(name) || begins(&Path::of(name).without_arguments()) || is_allocation(name),
+    }
+}
+
+/// True for the name of a function that returns a block to its caller, whatever language it is written in.
+pub(super) fn is_allocation(name: &str) -> bool {
+    is_allocator(name) || is_operator_new(name) || is_of_trait(name) || is_of_resource(name)
+}
+
+/// True for a function that implements an interface of allocators, if `caller`, which calls it, is the interface.
+///
+/// Its own name does not show that: in C++, an allocator of a container is any class with a member `allocate`; in Zig, a table of
+/// functions by any names.
+pub(super) fn is_implementation(name: &str, caller: &str) -> bool {
+    caller.starts_with("mem.Allocator.") || is_of_container(name, caller)
+}
+
+/// True for `allocate` of the class that C++'s containers, or what is between them and it, have as an argument.
+fn is_of_container(name: &str, caller: &str) -> bool {
+    if !name.contains("::allocate") {
+        return false;
+    }
+    let (path, caller) = (Path::of(name), Path::of(caller));
+    let (Some((allocator, "allocate" | "allocate_at_least")), Some((container, _))) =
+        (path.split(), caller.split())
+    else {
+        return false;
+    };
+    let is_of_library = container.starts_with("std::") || container.starts_with("__gnu_cxx::");
+    // The argument can be for another type: a list has nodes allocated.
+    is_of_library
+        && arguments(container).any(|argument| is_of_type(argument, allocator) || is_traits(container))
+}
+
+/// True for what C++'s containers call all allocators by; an allocator can inherit the member.
+fn is_traits(container: &str) -> bool {
+    let (template, _) = container.split_once('<').unwrap_or((container, ""));
+    template.ends_with("::allocator_traits") || template.ends_with("::__alloc_traits")
+}
+
+/// True for a method of a type's implementation of one of [`RUST_TRAITS`].
+fn is_of_trait(name: &str) -> bool {
+    trait_of(name).is_some_and(|name| RUST_TRAITS.contains(&name))
+}
+
+/// True for C++'s `operator new` and `operator new[]`, also of a class.
+fn is_operator_new(name: &str) -> bool {
+    const OPERATOR: &str = "operator new";
+    let is_here = |(at, _): (usize, &str)| {
+        let (before, rest) = (&name[..at], &name[at + OPERATOR.len()..]);
+        // `operator new_type` converts.
+        let is_whole = rest.is_empty() || rest.starts_with(['(', '[', ' ', '<']);
+        // In parameters or arguments, it belongs to another function.
+        let is_own = before.is_empty() || before.ends_with("::") && path::is_closed(before);
+        is_whole && is_own
+    };
+    name.match_indices(OPERATOR).any(is_here)
+}
+
+fn is_of_resource(name: &str) -> bool {
+    let (name, _) = name.split_once(" [clone ").unwrap_or((name, ""));
+    name.ends_with(OF_RESOURCE)
+}
+
+/// True for the name of a C function that returns a block to its caller.
+fn is_allocator(name: &str) -> bool {
+    let is_identifier = |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '.');
+    if name.len() > 64 || !name.chars().all(is_identifier) {
+        return false;
+    }
+    // Without the compiler's suffix (`.part.0`).
+    let base = name.split('.').next().unwrap_or(name).to_ascii_lowercase();
+    let mut base = base.as_str();
+    loop {
+        if ALLOCATOR_ENDINGS.iter().any(|ending| base.ends_with(ending)) {
+            return true;
+        }
+        let shorter = ENDING_SUFFIXES
+            .iter()
+            .find_map(|suffix| base.strip_suffix(suffix));
+        match shorter {
+            Some(shorter) if !shorter.is_empty() => base = shorter,
+            _ => return false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
