@@ -2,7 +2,8 @@
 //!
 //! An allocator is a module that defines functions of one family that allocate and functions that free. Names that are
 //! unique to an allocator count when they are local symbols too: linkers make hidden symbols local. C's names do in a
-//! static program, which has no other allocator: `malloc` of glibc's `libc.a` is hidden. A function that only forwards its
+//! static program, which has no other allocator: `malloc` of glibc's `libc.a` is hidden. In other modules they do if the linker made
+//! them local, and there is `free` beside `malloc`; functions of one file do not. A function that only forwards its
 //! call to another probed one is left out: it would cost a probe and add no information.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -49,7 +50,8 @@ pub(super) fn definitions(
         let Some(function) = catalog.get(symbol.name) else {
             continue;
         };
-        if !symbol.local || function.family.may_be_local() || locals.are_of_program(symbol) {
+        let is_meant = !symbol.local || function.family.may_be_local();
+        if is_meant || locals.are_of_program(symbol) || locals.are_of_module(function, symbol) {
             found.push(Definition {
                 function: function.clone(),
                 symbol,
@@ -119,6 +121,8 @@ struct LocalFunctions {
     of_glibc: HashSet<(usize, Svma)>,
     is_static_program: bool,
     is_loader: bool,
+    /// Set if the linker has hidden `malloc`, and code of the module that calls it calls the module's own `free`, too.
+    hides_allocator: bool,
 }
 
 impl LocalFunctions {
@@ -128,6 +132,7 @@ impl LocalFunctions {
             is_loader: is_loader(module),
             ..Self::among(known)
         };
+        locals.hides_allocator = locals.hides_allocator(known, catalog);
         let mut namesakes = locals.of_name.values();
         if locals.is_static_program && namesakes.any(|of_name| matches!(of_name.all, Places::Several)) {
             let number = |name: &[u8]| catalog.number(name.strip_prefix(b"__libc_")?);
@@ -155,7 +160,21 @@ impl LocalFunctions {
             of_glibc: HashSet::new(),
             is_static_program: false,
             is_loader: false,
+            hides_allocator: false,
         }
+    }
+
+    /// Without `free`, blocks of the hidden `malloc` would never be seen to end. One that is local to a file says nothing of what other
+    /// files call, and calls of it in its file are often inlined.
+    fn hides_allocator(&self, known: &[FunctionSymbol], catalog: &Catalog) -> bool {
+        let the_only = |name: &str| {
+            let number = catalog.number(name.as_bytes())?;
+            let symbol = known.iter().find(|symbol| symbol.name == number)?;
+            let is_only = !self.namesakes(*symbol).all.has_other_than(symbol.svma);
+            is_only.then_some(symbol)
+        };
+        the_only("malloc").is_some_and(|malloc| malloc.hidden)
+            && the_only("free").is_some_and(|free| free.hidden || !free.local)
     }
 
     fn namesakes(&self, symbol: FunctionSymbol) -> Namesakes {
@@ -170,6 +189,15 @@ impl LocalFunctions {
         self.is_static_program
             && (!all.has_other_than(symbol.svma)
                 || is_named_so_by_glibc && !exported.has_other_than(symbol.svma))
+    }
+
+    /// True if all code of the module that calls a function of C by this name calls this one, which belongs to its hidden allocator.
+    fn are_of_module(&self, function: &AllocFunction, symbol: FunctionSymbol) -> bool {
+        function.family == Family::Libc
+            && symbol.hidden
+            && self.hides_allocator
+            && !self.is_loader
+            && !self.namesakes(symbol).all.has_other_than(symbol.svma)
     }
 
     /// True if code of the module that allocates may call this function by the name of C's, and not C's.
@@ -351,6 +379,7 @@ mod tests {
             size: 16,
             kind: SymbolKind::Function,
             local,
+            hidden: false,
         }
     }
 

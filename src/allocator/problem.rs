@@ -39,7 +39,7 @@ pub enum Reason {
     /// A hidden function, or another one that happens to have the name.
     #[error(
         "defines `{0}` as a local symbol, which its own code may call instead of the C library's: not probed; if it allocates, give \
-         --alloc '{0}:{how}'", how = given::described(*.1)
+         --alloc '{0}:{how}', and its own free by --alloc 'free:free(block=0)'", how = given::described(*.1)
     )]
     LocalFunction(Name, Shape),
     /// A file on another user's FUSE mount.

@@ -39,6 +39,9 @@ pub struct FunctionSymbol {
     pub kind: SymbolKind,
     /// Set for a local symbol: another file's function may have the same name.
     pub local: bool,
+    /// Set for a local symbol that was one of the whole program until the linker hid it: all files of the program that use the name
+    /// mean this function.
+    pub hidden: bool,
 }
 
 /// Kind of code at a symbol's address.
@@ -107,10 +110,17 @@ fn collect(
     found: &mut Vec<FunctionSymbol>,
 ) {
     let endian = LittleEndian;
+    // GNU ld puts the symbols that it makes local behind those of all files, after the name of a file that is empty. gold and lld
+    // leave them their visibility.
+    let mut is_behind_files = false;
     for symbol in symbols.iter().take(MAX_SYMBOLS) {
         let kind = match symbol.st_type() {
             elf::STT_FUNC => SymbolKind::Function,
             elf::STT_GNU_IFUNC => SymbolKind::Indirect,
+            elf::STT_FILE => {
+                is_behind_files = symbol.name(endian, strings).is_ok_and(<[u8]>::is_empty);
+                continue;
+            }
             _ => continue,
         };
         let exported = matches!(
@@ -136,9 +146,14 @@ fn collect(
                 size: symbol.st_size(endian),
                 kind,
                 local: !exported,
+                hidden: !exported && (is_behind_files || is_hidden(symbol)),
             });
         }
     }
+}
+
+fn is_hidden(symbol: &Symbol) -> bool {
+    matches!(symbol.st_visibility(), elf::STV_HIDDEN | elf::STV_INTERNAL)
 }
 
 /// The dynamic symbols, located through `PT_DYNAMIC` as the loader does.

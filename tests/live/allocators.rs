@@ -200,33 +200,65 @@ fn functions_of_c_in_other_linkage() {
     }
 }
 
-/// A function of C that a program hides from others is not known to be its allocator: it is named, with what to do, and traced with that.
+/// A hidden allocator that is whole is traced without a flag, by any linker, and whether its `free` is hidden or not.
+#[test]
+fn hidden_allocators() {
+    let directory = directory("allocators-hidden-whole");
+    let hidden = "-DOWN_FREE=__attribute__((visibility(\"hidden\")))";
+    for (name, free, linker) in [
+        ("exported-free", "-DOWN_FREE=", "-fuse-ld=bfd"),
+        ("whole", hidden, "-fuse-ld=lld"),
+    ] {
+        let flags = ["-O2", "-fno-builtin", free, linker];
+        let path = compile_as(&directory.join(name), "allocators/hidden.c", &flags);
+        let report = trace(&path, None, &[]);
+        for (function, bytes, left) in [("leaky", 100, 5), ("passing", 50, 0)] {
+            let amount = |blocks| Amount {
+                bytes: bytes * blocks,
+                blocks,
+            };
+            let stack = report.only_through(function);
+            let found = (stack.allocated, stack.outstanding);
+            assert_eq!(found, (amount(5), amount(left)), "{name}: {function}:\n{report}");
+        }
+    }
+}
+
+/// A hidden function of C without the other half of an allocator, or with one that only its own file means, is not known to be the
+/// program's allocator: it is named, with what to do, and traced with that.
 #[test]
 fn hidden_functions() {
-    let path = compile(
-        &directory("allocators-hidden"),
-        "allocators/hidden.c",
-        &["-O2", "-fno-builtin"],
-    );
-    let mut program = start(&path, &[], None);
-    let memleak = Memleak::attach(program.pid(), &[]);
-    program.step("done");
-    let (_, messages) = memleak.finish_with_messages();
-    program.send_line("");
-    let advice = "--alloc 'malloc:alloc(size=0)'";
-    let is_named =
-        |line: &String| line.contains("defines `malloc` as a local symbol") && line.contains(advice);
-    assert!(messages.iter().any(is_named), "{messages:#?}");
-    let report = trace(&path, None, &["--alloc", "malloc:alloc(size=0)"]);
-    let leaky = report.only_through("leaky");
-    assert_eq!(
-        leaky.allocated,
-        Amount {
+    let directory = directory("allocators-hidden");
+    let given = ["--alloc", "malloc:alloc(size=0)", "--alloc", "free:free(block=0)"];
+    for (name, free, given) in [
+        ("alone", "-UOWN_FREE", &given[..2]),
+        ("static-free", "-DOWN_FREE=static", &given),
+    ] {
+        let flags = ["-O2", "-fno-builtin", free];
+        let path = compile_as(&directory.join(name), "allocators/hidden.c", &flags);
+        let mut program = start(&path, &[], None);
+        let memleak = Memleak::attach(program.pid(), &[]);
+        program.step("done");
+        let (_, messages) = memleak.finish_with_messages();
+        program.send_line("");
+        let is_named = |line: &String| {
+            let mut advice = given.iter().skip(1).step_by(2);
+            line.contains("defines `malloc` as a local symbol")
+                && advice.all(|shape| line.contains(&format!("--alloc '{shape}'")))
+        };
+        assert!(messages.iter().any(is_named), "{name}: {messages:#?}");
+        let report = trace(&path, None, given);
+        let leaky = report.only_through("leaky");
+        let all = Amount {
             bytes: 5 * 100,
-            blocks: 5
-        },
-        "{report}"
-    );
+            blocks: 5,
+        };
+        assert_eq!(
+            (leaky.allocated, leaky.outstanding),
+            (all, all),
+            "{name}: {report}"
+        );
+    }
 }
 
 /// A static program in which the linker found no use for `free` is traced, and said to be one.
@@ -466,6 +498,8 @@ fn functions_of_rust() {
         );
         for &(site, bytes) in rows {
             let stack = report.only_through(&format!("allocator::{site}"));
+            let responsible = stack.responsible.as_ref().map(|found| &*found.symbol);
+            assert_eq!(responsible, Some(&*format!("allocator::{site}")), "{report}");
             let one = Amount { bytes, blocks: 1 };
             let left = if site.ends_with("_kept") { one } else { NOTHING };
             assert_eq!(

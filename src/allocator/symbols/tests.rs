@@ -107,6 +107,31 @@ fn not_definitions() {
     assert_eq!(found(&elf, NAMES), []);
 }
 
+/// A function that the linker has hidden is told from one of a file, by any linker, though both are local.
+#[test]
+fn hidden_definitions() {
+    let source = "
+        __attribute__((visibility(\"hidden\"))) char *malloc(unsigned long n) { static char pool[64]; return pool + n; }
+        __attribute__((noinline, used)) static void free(void *p) { __asm__(\"\" :: \"r\"(p)); }
+        char *aligned_alloc(unsigned long a, unsigned long n) { return malloc(a + n); }
+        int main(void) { free(malloc(1)); return 0; }";
+    for linker in ["bfd", "lld"] {
+        let flags = ["-fno-builtin", "-w", &format!("-fuse-ld={linker}")];
+        let elf = compile(&format!("hidden-{linker}"), source, &flags);
+        let number = |name: &[u8]| NAMES.iter().position(|wanted| wanted.as_bytes() == name);
+        let symbols = scan(&elf, number).expect("readable symbols");
+        for (name, local, hidden) in [
+            ("malloc", true, true),
+            ("free", true, false),
+            ("aligned_alloc", false, false),
+        ] {
+            let symbol = symbols.iter().find(|symbol| NAMES[symbol.name] == name);
+            let found = symbol.map(|symbol| (symbol.local, symbol.hidden));
+            assert_eq!(found, Some((local, hidden)), "{name}, {linker}");
+        }
+    }
+}
+
 /// Damaged files give errors or fewer symbols, never a panic: truncated at many places, and with headers and tables
 /// overwritten.
 #[test]

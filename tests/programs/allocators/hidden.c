@@ -1,4 +1,4 @@
-/* Has a malloc of its own that it hides from the C library, which uses its own. */
+/* Has a malloc of its own that it hides from the C library, which uses its own; and with OWN_FREE, how it is declared, a free. */
 #include <string.h>
 #include "../handshake.h"
 #include "../keep.h"
@@ -19,12 +19,37 @@ NOINLINE static void leaky(void)
 	kept = malloc(100);
 }
 
+#ifdef OWN_FREE
+/* A name of its own in C, since stdlib.h declares the other. */
+OWN_FREE NOINLINE void own_free(void *block) __asm__("free");
+
+OWN_FREE NOINLINE void own_free(void *block)
+{
+	if (block)
+		*(volatile char *)block = 0;
+}
+
+NOINLINE static void passing(void)
+{
+	void *block = malloc(50);
+
+	kept = block;
+	own_free(block);
+}
+#else
+static void passing(void)
+{
+}
+#endif
+
 int main(void)
 {
 	say("ready");
 	await_line();
-	for (volatile int i = 0; i < 5; i++)
+	for (volatile int i = 0; i < 5; i++) {
 		leaky();
+		passing();
+	}
 	kept = strdup("from the C library's");
 	say("done");
 	await_line();
