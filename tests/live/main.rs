@@ -38,6 +38,7 @@ mod registers;
 mod resident_memory;
 mod sampling;
 mod services;
+mod sites;
 mod snapshots;
 mod sources;
 mod start;

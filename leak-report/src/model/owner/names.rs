@@ -1,6 +1,6 @@
 //! Names of functions that allocate for others.
 //!
-//! What such a function is decides, not the word in its name: one of a standard library, one that implements an interface of
+//! They are known by what they are, not by a word in their names: one of a standard library, one that implements an interface of
 //! allocators, or a function of C that returns a block to its caller by the custom of its name. A function that is merely called
 //! `alloc` is the program's own.
 
