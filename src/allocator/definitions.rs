@@ -37,8 +37,7 @@ pub(super) fn definitions(
     let mut problems = Vec::new();
     let mut prefixes: BTreeSet<String> = catalog.selection.prefixes.iter().cloned().collect();
     let number = |name: &[u8]| {
-        let prefix = || std::str::from_utf8(name).ok()?.strip_suffix("dallocx");
-        if let Some(prefix) = prefix().filter(|prefix| !prefix.is_empty() && prefixes.len() < MAX_PREFIXES) {
+        if let Some(prefix) = jemalloc_prefix(name).filter(|_| prefixes.len() < MAX_PREFIXES) {
             prefixes.insert(prefix.to_owned());
         }
         catalog.number(name)
@@ -73,6 +72,18 @@ pub(super) fn definitions(
     found.sort_by_key(|definition| (definition.symbol.name, definition.symbol.svma));
     found.dedup_by_key(|definition| (definition.symbol.name, definition.symbol.svma));
     Ok((found, problems))
+}
+
+/// Functions that jemalloc alone has, the longer of two with one ending first. Linkers leave out those that a program does not call:
+/// Rust's `tikv-jemallocator` frees by `sdallocx` alone.
+const OF_JEMALLOC: [&str; 5] = ["sdallocx", "dallocx", "mallocx", "rallocx", "sallocx"];
+
+/// Returns what is before the name of a function of jemalloc's; `None` if that is nothing.
+fn jemalloc_prefix(name: &[u8]) -> Option<&str> {
+    // Most names end otherwise.
+    let name = name.strip_suffix(b"allocx").and(std::str::from_utf8(name).ok())?;
+    let prefix = OF_JEMALLOC.iter().find_map(|function| name.strip_suffix(function))?;
+    (!prefix.is_empty()).then_some(prefix)
 }
 
 /// Addresses of symbols of one name, of which it only matters whether there is another than a given one.
@@ -265,15 +276,13 @@ fn is_loader(module: &Module) -> bool {
         .is_some_and(|name| name.to_string_lossy().starts_with("ld-linux"))
 }
 
-/// The functions of C and of jemalloc under a prefix; empty unless both `malloc` and `free` have it.
+/// The functions of C and of jemalloc under a prefix; empty unless those that allocate and those that free have it.
 fn prefixed(module: &Module, catalog: &mut Catalog, prefix: &str) -> Result<Vec<Definition>, Reason> {
     let base = |name: &[u8]| catalog.base_of_prefixed(name.strip_prefix(prefix.as_bytes())?);
     let symbols = symbols::scan(module.bytes(), base)?;
-    let has = |catalog: &Catalog, name: &[u8]| {
-        let number = catalog.base_of_prefixed(name);
-        symbols.iter().any(|symbol| Some(symbol.name) == number)
-    };
-    if !has(catalog, b"malloc") || !has(catalog, b"free") {
+    let functions = symbols.iter().filter_map(|symbol| catalog.get(symbol.name));
+    let (frees, allocates): (Vec<_>, Vec<_>) = functions.partition(|function| function.role == Role::Free);
+    if frees.is_empty() || allocates.is_empty() {
         return Ok(Vec::new());
     }
     symbols

@@ -370,7 +370,7 @@ fn operators_that_throw_under_load() {
 }
 
 /// jemalloc's own functions: linked, and static in the executable under a prefix, with symbols that are global and
-/// with symbols that the linker made local.
+/// with symbols that the linker made local, or that are not there as the program does not call them.
 #[test]
 fn functions_of_jemalloc() {
     packaged("libjemalloc.so", "libjemalloc-dev");
@@ -398,6 +398,16 @@ fn functions_of_jemalloc() {
         .args([&global, &local]);
     run_tool(&mut localize);
     check_rows("local", &trace(&local, None, &[]), JEMALLOC);
+
+    let flags = ["-O2", archive, "-lstdc++", "-lm", "-pthread"];
+    let sized = compile(&directory.join("sized"), "allocators/jemalloc_sized.c", &flags);
+    let mut leave_out = Command::new("objcopy");
+    leave_out
+        .args(["--strip-symbol=je_free", "--strip-symbol=je_dallocx"])
+        .arg(&sized);
+    run_tool(&mut leave_out);
+    let rows = &[("plain_kept", 1000), ("plain_freed", 1001), ("mallocx_kept", 1002)];
+    check_rows("sized", &trace(&sized, None, &[]), rows);
 
     let stripped = directory.join("stripped");
     run_tool(Command::new("strip").args(["-o"]).args([&stripped, &global]));
