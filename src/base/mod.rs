@@ -1,11 +1,12 @@
-//! Helpers without a subject of their own: processes and threads for one task, pages, characters, open files, host names, programs of the system, conditions, bytes that others
-//! wrote, lines of `/proc`.
+//! Helpers without a subject of their own: processes and threads for one task, pages, characters, open files, host names, programs of the
+//! system, conditions, bytes that others wrote, lines of `/proc`, the kernel's clocks.
 
 pub mod characters;
 pub mod condition;
 pub(crate) mod helper;
 #[cfg(feature = "net")]
 pub(crate) mod hosts;
+pub(crate) mod kernel_clock;
 pub mod open_files;
 pub(crate) mod pages;
 pub mod parallel;

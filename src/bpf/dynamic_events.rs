@@ -17,12 +17,15 @@ use libbpf_sys::perf_event_attr;
 use unwind_tables::addr::FileOffset;
 
 use super::perf_event::{self, Scope};
+use crate::base::kernel_clock::ticks_after_boot;
 use crate::process::stat::Stat;
 
 /// Where tracefs is mounted.
 const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 /// Beginning of the names of memleak's groups of events; then come its process id and the time at which that began.
 const GROUP: &str = "memleak_";
+/// Ticks by which the time at which a process began can differ between time namespaces.
+const ROUNDING: u64 = 1;
 
 /// Dynamic events of this process. Dropping it removes them; nothing may be attached to them then.
 #[derive(Debug)]
@@ -131,7 +134,11 @@ impl DynamicEvents {
             let Some((Ok(pid), began)) = of.map(|(pid, began)| (pid.parse(), began)) else {
                 continue;
             };
-            if start_time(pid).is_none_or(|time| time.to_string() != began) {
+            if start_time(pid).is_none_or(|time| {
+                !began
+                    .parse()
+                    .is_ok_and(|began: u64| began.abs_diff(time) <= ROUNDING)
+            }) {
                 self.remove(&name, names_in(&group.path()));
             }
         }
@@ -161,10 +168,10 @@ fn names_in(group: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Time at which a process began, in the kernel's unit; `None` if there is no such process.
+/// Time at which a process began, in the kernel's unit, whatever time namespace asks; `None` if there is no such process.
 fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    Some(Stat::parse(&stat)?.start_time)
+    Some(ticks_after_boot(Stat::parse(&stat)?.start_time))
 }
 
 /// Has all threads of some processes carry an event, which what they start from then on inherits.

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 use std::{fs, io};
 
 use nix::fcntl::OFlag;
-use nix::time::{ClockId, clock_getres, clock_gettime};
+use nix::time::{ClockId, clock_getres};
 
 use super::foreign::{LastLink, open_exactly, open_in_root, open_path};
 use super::mappings::{CodeMapping, Found, MappedCode, SeenFiles, find_of, is_ambiguous, place};
@@ -22,6 +22,7 @@ use super::maps::{MapsEntry, MapsName};
 use super::maps_of;
 use super::modules::{ModuleId, Modules, Opened, Unreadable, cannot_open, without_deleted};
 use super::placement::Others;
+use crate::base::kernel_clock::monotonic_nanoseconds;
 
 /// When something was mapped, by the clock that the times of files are of.
 ///
@@ -30,11 +31,10 @@ use super::placement::Others;
 pub(super) struct Moment(SystemTime);
 
 impl Moment {
-    /// Nanoseconds of `CLOCK_MONOTONIC`. The beginning of time, if it cannot be told: no file is older.
+    /// Nanoseconds of the kernel's `CLOCK_MONOTONIC`. The beginning of time, if it cannot be told: no file is older.
     fn from_monotonic(nanoseconds: u64) -> Self {
         let now = SystemTime::now();
-        let clock = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::MAX, Duration::from);
-        let age = clock.saturating_sub(Duration::from_nanos(nanoseconds));
+        let age = Duration::from_nanos(monotonic_nanoseconds().saturating_sub(nanoseconds));
         // Times of files are those of the last tick before.
         let tick = clock_getres(ClockId::CLOCK_REALTIME_COARSE);
         let tick = tick.map_or(Duration::from_millis(10), Duration::from);
@@ -79,7 +79,7 @@ impl ProcessRoot {
 }
 
 impl Modules {
-    /// Finds what process `pid` mapped as code when it made the mapping `entry`, at `mapped`: nanoseconds of `CLOCK_MONOTONIC`.
+    /// Finds what process `pid` mapped as code when it made the mapping `entry`, at `mapped`: nanoseconds of the kernel's `CLOCK_MONOTONIC`.
     ///
     /// A file that was seen before is not opened again. Others are opened if they are still mapped there, or have their path in the
     /// process's root, or in `root`, which it had once, where the process has ended; [`Unreadable::Gone`] if neither is so, and
@@ -211,11 +211,6 @@ mod tests {
         library: Option<libloading::Library>,
     }
 
-    fn monotonic() -> u64 {
-        let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from);
-        u64::try_from(now.expect("it exists").as_nanos()).expect("not for 584 years")
-    }
-
     /// Longer than a tick of the clock of files.
     fn wait() {
         std::thread::sleep(Duration::from_millis(30));
@@ -285,7 +280,7 @@ mod tests {
         let pid = std::process::id();
         let target = super::super::Target::open(pid).expect("we run");
         let own = Own::load();
-        let now = monotonic();
+        let now = monotonic_nanoseconds();
         let mut first = Modules::new();
         let maps = maps_of(pid).expect("our own");
         let code: Vec<_> = maps.into_iter().filter(|entry| entry.executable).collect();
@@ -312,7 +307,7 @@ mod tests {
     fn unmapped() {
         let pid = std::process::id();
         let mut own = Own::load();
-        let (entry, mapped) = (own.entry(), monotonic());
+        let (entry, mapped) = (own.entry(), monotonic_nanoseconds());
         own.library = None;
         assert_eq!(own.find_entry(), None);
         let mut seen = Modules::new();
@@ -334,7 +329,7 @@ mod tests {
     fn made_or_written_later() {
         let pid = std::process::id();
         let mut own = Own::load();
-        let (entry, mapped) = (own.entry(), monotonic());
+        let (entry, mapped) = (own.entry(), monotonic_nanoseconds());
         let mut modules = Modules::new();
         assert!(module(modules.of_past(pid, None, &entry, mapped)).is_ok());
         // As if it had been mapped before the file was made.
@@ -357,7 +352,7 @@ mod tests {
         }
         wait();
         own.load_again();
-        let again = (own.entry(), monotonic());
+        let again = (own.entry(), monotonic_nanoseconds());
         // Bytes of the module are those of its opening, or not.
         assert_eq!(
             module(modules.of_past(pid, None, &again.0, again.1)),
@@ -370,7 +365,7 @@ mod tests {
     #[test]
     fn ended_process() {
         let own = Own::load();
-        let (entry, mapped) = (own.entry(), monotonic());
+        let (entry, mapped) = (own.entry(), monotonic_nanoseconds());
         let vdso = MapsEntry {
             name: MapsName::Special("[vdso]".to_owned()),
             ..entry.clone()

@@ -12,6 +12,7 @@ mod announced;
 mod assistant;
 mod capacity;
 mod classes;
+mod clocks;
 mod collector;
 mod containers;
 mod doctor;

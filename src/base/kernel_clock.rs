@@ -1,0 +1,152 @@
+//! The kernel's clocks, as its probes and logs tell the time. A process in a time namespace is told another time: the kernel adds the
+//! namespace's offsets to what `clock_gettime` and the start times in `/proc/PID/stat` give it (`kernel/time/namespace.c`), but not to what
+//! BPF programs and perf events get.
+
+use std::fs;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+
+const SECOND: i64 = 1_000_000_000;
+
+/// Nanoseconds by which the clocks of this process's time namespace are ahead of the kernel's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Offsets {
+    monotonic: i64,
+    boottime: i64,
+}
+
+impl Offsets {
+    /// Those of this process. A process stays in its namespace, so that they are read once.
+    fn own() -> Self {
+        static OWN: OnceLock<Offsets> = OnceLock::new();
+        *OWN.get_or_init(|| Self::read().unwrap_or_default())
+    }
+
+    /// `None` in the initial namespace of a kernel without others.
+    fn read() -> Option<Self> {
+        let own = namespace_of("self", "time")?;
+        // `timens_offsets` has what applies to children, which is the process's own unless it has unshared.
+        let has_them = |process: &str| namespace_of(process, "time_for_children").as_ref() == Some(&own);
+        if has_them("self") {
+            return Self::of("self");
+        }
+        // Before Linux 6.3, a process that has unshared and executed another program stays where it was. So did its parent.
+        let processes = fs::read_dir("/proc").ok()?.flatten();
+        let mut names = processes.filter_map(|entry| entry.file_name().into_string().ok());
+        let found = names.find(|name| name.parse::<u32>().is_ok() && has_them(name));
+        if found.is_none() {
+            tracing::warn!("this time namespace's offsets are not known: ages may be wrong");
+        }
+        Self::of(&found?)
+    }
+
+    fn of(process: &str) -> Option<Self> {
+        let text = fs::read_to_string(format!("/proc/{process}/timens_offsets")).ok()?;
+        Some(Self::parse(&text))
+    }
+
+    /// Parses lines of a clock's name, seconds and nanoseconds: `time_namespaces(7)`. A clock that is not there is the kernel's.
+    fn parse(text: &str) -> Self {
+        let of = |clock: &str| {
+            let lines = text.lines().map(|line| line.split_ascii_whitespace());
+            let mut fields = lines
+                .clone()
+                .find_map(|mut fields| (fields.next() == Some(clock)).then_some(fields))?;
+            let mut number = || fields.next()?.parse::<i64>().ok();
+            let (seconds, nanoseconds) = (number()?, number()?);
+            seconds.checked_mul(SECOND)?.checked_add(nanoseconds)
+        };
+        Self {
+            monotonic: of("monotonic").unwrap_or_default(),
+            boottime: of("boottime").unwrap_or_default(),
+        }
+    }
+}
+
+/// Which time namespace a process, or what it starts, is in.
+fn namespace_of(process: &str, which: &str) -> Option<std::path::PathBuf> {
+    fs::read_link(format!("/proc/{process}/ns/{which}")).ok()
+}
+
+/// Nanoseconds of the kernel's `CLOCK_MONOTONIC`: `bpf_ktime_get_ns()`.
+pub(crate) fn monotonic_nanoseconds() -> u64 {
+    // Cannot fail: this clock always exists.
+    let time = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from);
+    without(time, Offsets::own().monotonic)
+}
+
+/// Clock ticks after boot at which a process began, of a start time in its `/proc/PID/stat`: the same number in all time namespaces,
+/// but for one tick, since both are rounded down.
+pub(crate) fn ticks_after_boot(start_time: u64) -> u64 {
+    let per_second = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK);
+    // Of all architectures that Linux has now (`USER_HZ`).
+    let per_second = per_second
+        .ok()
+        .flatten()
+        .filter(|&ticks| ticks > 0)
+        .unwrap_or(100);
+    let offset = Offsets::own().boottime.div_euclid(SECOND / per_second);
+    start_time.saturating_add_signed(offset.saturating_neg())
+}
+
+fn without(time: Duration, offset: i64) -> u64 {
+    let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    nanoseconds.saturating_add_signed(offset.saturating_neg())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Offsets of either sign, in any order; what is not a number is none.
+    #[test]
+    fn offsets() {
+        let parsed = Offsets::parse("monotonic           0         0\nboottime            0         0\n");
+        assert_eq!(parsed, Offsets::default());
+        for (text, monotonic, boottime) in [
+            (
+                "monotonic  -3000  0\nboottime  500000  7\n",
+                -3000 * SECOND,
+                500_000 * SECOND + 7,
+            ),
+            // The kernel's form of -0.5 s.
+            ("boottime -1 500000000\nmonotonic 0 1\n", 1, -SECOND / 2),
+            ("monotonic 9223372036854775807 0\nboottime x 0\n", 0, 0),
+            ("monotonic 5\n", 0, 0),
+            ("", 0, 0),
+        ] {
+            assert_eq!(Offsets::parse(text), Offsets { monotonic, boottime }, "{text:?}");
+        }
+    }
+
+    /// The kernel's time is the namespace's without the offset; it does not begin before boot.
+    #[test]
+    fn time_without_offset() {
+        let time = Duration::from_nanos(1000);
+        for (offset, kernel) in [
+            (0, 1000),
+            (300, 700),
+            (-300, 1300),
+            (2000, 0),
+            (i64::MIN, i64::MAX.unsigned_abs() + 1000),
+        ] {
+            assert_eq!(without(time, offset), kernel, "{offset}");
+        }
+    }
+
+    /// Where this process has no namespace of its own, its clock is the kernel's.
+    #[test]
+    fn own() {
+        let offsets = Offsets::read().unwrap_or_default();
+        let before = clock_gettime(ClockId::CLOCK_MONOTONIC)
+            .map(Duration::from)
+            .expect("it exists");
+        let kernel = monotonic_nanoseconds();
+        let after = clock_gettime(ClockId::CLOCK_MONOTONIC)
+            .map(Duration::from)
+            .expect("it exists");
+        assert!((without(before, offsets.monotonic)..=without(after, offsets.monotonic)).contains(&kernel));
+    }
+}
