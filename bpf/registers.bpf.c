@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * An iterator over tasks that writes, for each thread of one process, its registers and the pointers that the kernel keeps for
- * it: an object of its own. It stops nothing and writes nothing but that. The registers of a thread that is not on a CPU are
+ * Iterators that write, for each thread of one process, its registers and the pointers that the kernel keeps for
+ * it, and what it keeps for the process (process/kept.h): an object of its own. They stop nothing and write nothing but that. The registers of a thread that is not on a CPU are
  * those with which it will go on; those of one that is are as old as its last entry into the kernel.
  *
- * It is asked for all tasks and takes those of the process: the kernel's own limit to a process ends early when a thread that it
+ * They are asked for all tasks and take those of the process: the kernel's own limit to a process ends early when a thread that it
  * stands at exits.
  */
 #include "kernel.h"
@@ -24,6 +24,8 @@ struct bpf_iter__task {
 	struct bpf_iter_meta *meta;
 	struct task_struct *task;
 } __attribute__((preserve_access_index));
+
+#include "process/kept.h"
 
 /* From the kernel's include/linux/sched.h: the fields needed here. There is no `on_cpu` without SMP. */
 struct task_struct___registers {
@@ -172,5 +174,39 @@ int thread_registers(struct bpf_iter__task *ctx)
 	state.is_running = on_cpu_before || is_on_cpu(task) || switches(task) != switches_before;
 	/* If it does not fit, the kernel reads what there is and comes back to this task. */
 	bpf_seq_write(ctx->meta->seq, &state, sizeof(state));
+	return 0;
+}
+
+/* Writes what the kernel keeps for the process by task: pending signals, and by its first task asynchronous I/O. */
+SEC("iter/task")
+int kept_by_tasks(struct bpf_iter__task *ctx)
+{
+	struct task_struct___kept *task = (void *)ctx->task;
+	u32 tgid;
+
+	if (!task)
+		return 0;
+	tgid = BPF_CORE_READ(task, tgid);
+	if (visible_tgid(task, tgid) != wanted_process)
+		return 0;
+	write_signals(ctx->meta->seq, (void *)task + bpf_core_field_offset(task->pending));
+	if ((u32)BPF_CORE_READ(task, pid) != tgid)
+		return 0;
+	write_signals(ctx->meta->seq, (void *)BPF_CORE_READ(task, signal) + bpf_core_field_offset(struct signal_struct___kept, shared_pending));
+	write_contexts(ctx->meta->seq, BPF_CORE_READ(task, mm));
+	return 0;
+}
+
+/* Writes what the kernel keeps for the process by descriptor. */
+SEC("iter/task_file")
+int kept_by_files(struct bpf_iter__task_file *ctx)
+{
+	struct task_struct___kept *task = (void *)ctx->task;
+	struct file___kept *file = ctx->file;
+
+	if (!task || !file || visible_tgid(task, BPF_CORE_READ(task, tgid)) != wanted_process)
+		return 0;
+	if (see_file(file))
+		write_place(ctx->meta->seq);
 	return 0;
 }

@@ -531,6 +531,8 @@ enum event_kind {
 	EVENT_HELD = 4,
 	/* A process may belong to the selected ones now, or no longer. */
 	EVENT_MEMBERS = 5,
+	/* A process was started that shares the memory of an instance: its process id instead of an address. */
+	EVENT_SHARED = 6,
 };
 
 struct event {

@@ -3,7 +3,7 @@
  * Begin and end of instances: the effects of fork, exec and exit on slots. Exec and exit are handled in their process, when
  * no probe of the old instance can run: at exec all other threads are gone, at exit the last one is.
  *
- * A process that shares another's memory (vfork, posix_spawn) has the owner of that process until it execs: their blocks
+ * A process that shares another's memory (vfork, posix_spawn, clone) has the owner of that process until it execs: their blocks
  * are the same.
  */
 #pragma once
@@ -297,22 +297,25 @@ static __always_inline void borrow_lists(struct beginning *beginning, u64 owner)
 /* Handles fork and clone: the current process has created a process or a thread. */
 static __always_inline void process_forks(struct task_struct___read *parent, struct task_struct___read *child)
 {
+	/* Its blocks are the same, whether children are followed or not. */
+	bool shares = child->mm == parent->mm;
 	u64 owner;
 	u32 tgid;
 
 	if (child->tgid == parent->tgid)
 		return;
 	members_change();
-	/* Where every block must be known, so must those of a process that shares the memory. */
-	if (!(follow_fork || (notes_frees && child->mm == parent->mm)))
+	if (!follow_fork && !shares)
 		return;
 	owner = owner_of_process(visible_tgid(parent, parent->tgid));
 	if (!owner)
 		return;
 	tgid = visible_tgid(child, child->tgid);
-	if (child->mm == parent->mm) {
+	if (shares) {
 		if (bpf_map_update_elem(&owners, &tgid, &owner, BPF_ANY))
 			count(COUNTER_LOST_PROCESS);
+		else
+			send_event(EVENT_SHARED, instance_of(owner), tgid);
 		return;
 	}
 

@@ -18,7 +18,7 @@ struct Offsets {
 }
 
 impl Offsets {
-    /// Those of this process. A process stays in its namespace, so that they are read once.
+    /// Offsets of this process. A process stays in its namespace, so that they are read once.
     fn own() -> Self {
         static OWN: OnceLock<Offsets> = OnceLock::new();
         *OWN.get_or_init(|| Self::read().unwrap_or_default())

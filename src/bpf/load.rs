@@ -433,8 +433,6 @@ fn choose_programs(object: &mut OpenMemleakSkel<'_>, settings: &Settings) {
     programs.exit_hook.set_autoload(settings.held.is_some());
     programs.python_code_end.set_autoload(settings.python);
     programs.cgroup_attach.set_autoload(settings.follow_members);
-    let follows_fork = settings.follow_fork || settings.follow_members || settings.frees.is_some();
-    programs.process_fork.set_autoload(follows_fork);
     programs.allocation_entry.set_autoload(probed);
     programs.free_entry.set_autoload(probed);
     programs.calibration_session.set_autoload(session);

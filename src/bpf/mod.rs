@@ -21,6 +21,7 @@ mod fdinfo;
 mod finished;
 mod frees;
 mod hold;
+mod kept;
 mod kernel_trace;
 mod layout;
 mod links;
@@ -331,6 +332,14 @@ impl<'obj> Kernel<'obj> {
             notes.begin_again();
         }
         attached
+    }
+
+    /// Returns whether a probe in one process is not hit by another that shares its memory.
+    ///
+    /// The kernel compares processes for links of many probes (`uprobe_prog_run` in kernel/trace/bpf_trace.c) since Linux 6.12, and
+    /// compared memory before; the program of a perf event runs for all that hit its breakpoint.
+    pub fn tells_processes_apart(&self) -> bool {
+        self.attach != AttachPath::Perf && refused::version() >= (6, 12)
     }
 
     /// Records whether all probed functions are in one module. Runs before any of `probes` can be hit.

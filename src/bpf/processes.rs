@@ -169,6 +169,17 @@ impl Processes {
         }))
     }
 
+    /// Has calls of process `pid` count as those of an instance, whose memory it shares.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be entered into `owners`.
+    pub fn lend(&self, pid: u32, instance: &Instance) -> Result<(), libbpf_rs::Error> {
+        let owner = u64::from(instance.number) << 32 | u64::from(instance.slot);
+        self.owners
+            .update(&pid.to_ne_bytes(), &owner.to_ne_bytes(), MapFlags::ANY)
+    }
+
     /// Returns whether a slot and an instance number are left.
     pub fn has_room(&self) -> bool {
         let is_free = |slot| self.state(slot) == SlotState::FREE;

@@ -130,6 +130,15 @@ pub fn release() -> String {
     }
 }
 
+/// Version of the running kernel: two numbers, 0 where they cannot be read.
+pub(super) fn version() -> (u32, u32) {
+    let release = release();
+    let mut numbers = release
+        .split(['.', '-', '+'])
+        .map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
 /// Messages of libbpf while it loaded an object.
 #[derive(Debug, Default)]
 struct Heard {

@@ -1,4 +1,5 @@
-//! Registers of all threads of a process, read by a BPF task iterator: nothing is stopped, and nothing is attached to the process.
+//! Registers of all threads of a process, read by a BPF task iterator: nothing is stopped, and nothing is attached to the process. The
+//! object also has the iterators of `kept.rs`.
 
 use std::io::{self, Read};
 use std::mem::offset_of;
@@ -58,6 +59,8 @@ pub enum RegistersError {
 pub struct Registers<'obj> {
     skeleton: RegistersSkel<'obj>,
     link: Link,
+    /// Iterators over what the kernel keeps for a process.
+    kept: [Link; 2],
 }
 
 impl<'obj> Registers<'obj> {
@@ -78,8 +81,21 @@ impl<'obj> Registers<'obj> {
         knobs.pid_namespace = pid_namespace();
         exceptions.apply(object.open_object_mut())?;
         let skeleton = explained(|| object.load())?;
-        let link = skeleton.progs.thread_registers.attach()?;
-        Ok(Self { skeleton, link })
+        let progs = &skeleton.progs;
+        let link = progs.thread_registers.attach()?;
+        let kept = [progs.kept_by_tasks.attach()?, progs.kept_by_files.attach()?];
+        Ok(Self { skeleton, link, kept })
+    }
+
+    pub(super) fn kept_links(&self) -> &[Link] {
+        &self.kept
+    }
+
+    /// Has iterators that are read from now on be about process `pid`.
+    pub(super) fn ask_for(&mut self, pid: u32) -> io::Result<()> {
+        let room = self.skeleton.maps.bss_data.as_deref_mut();
+        room.ok_or(io::ErrorKind::NotFound)?.wanted_process = pid;
+        Ok(())
     }
 
     /// The loaded object.
@@ -95,11 +111,9 @@ impl<'obj> Registers<'obj> {
     /// The kernel's, or that there are too many threads.
     pub fn read(&mut self, pid: u32) -> Result<Vec<ThreadState>, RegistersError> {
         let failed = |error| RegistersError::Read { pid, error };
-        let room = self.skeleton.maps.bss_data.as_deref_mut();
-        room.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?
-            .wanted_process = pid;
+        self.ask_for(pid).map_err(failed)?;
         let iterator = Iter::new(&self.link).map_err(|error| failed(io::Error::other(error)))?;
-        let bytes = read_records(iterator).map_err(failed)?;
+        let bytes = read_up_to(iterator, MAX_THREADS * RECORD).map_err(failed)?;
         if bytes.len() > MAX_THREADS * RECORD {
             return Err(RegistersError::TooManyThreads { pid });
         }
@@ -107,11 +121,11 @@ impl<'obj> Registers<'obj> {
     }
 }
 
-/// Reads to the end, or until it is more than [`MAX_THREADS`].
-fn read_records(mut iterator: impl Read) -> io::Result<Vec<u8>> {
+/// Reads to the end, or until it is more than `most` bytes.
+pub(super) fn read_up_to(mut iterator: impl Read, most: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut piece = vec![0; 1 << 16];
-    while bytes.len() <= MAX_THREADS * RECORD {
+    while bytes.len() <= most {
         match iterator.read(&mut piece) {
             Ok(0) => break,
             Ok(length) => bytes.extend(piece.iter().take(length)),

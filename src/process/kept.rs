@@ -1,9 +1,12 @@
-//! Words that the kernel keeps for a process and gives back to it, as far as `/proc` shows them: data of epoll, values of timers,
-//! entries of io_uring. A block whose only pointer is there is not lost.
+//! Words that the kernel keeps for a process and gives back to it, as far as it shows them: data of epoll, values of timers,
+//! entries of io_uring in `/proc`, and values of signals by an iterator ([`InKernel`]). A block whose only pointer is there is not lost.
 //!
-//! Places that can hold pointers and are not shown are counted by kind. Reads `/proc` only: nothing of the process is opened, since who has
-//! a pipe's end open keeps the other end from noticing that it is closed. Descriptors are those of the process's first thread.
-//! Bounded in files, bytes and words, since the process decides how much there is.
+//! Places that can hold pointers, and whose content is not shown, are counted by kind, with the words that are in them: requests under way,
+//! unread bytes. What is empty holds nothing, and so does what only others can write to: a pipe or a socket of which the process has
+//! one end. Without an iterator, all that there are count.
+//!
+//! Nothing of the process is opened, since who has a pipe's end open keeps the other end from noticing that it is closed. Descriptors are
+//! those of the process's first thread. Bounded in files, bytes and words, since the process decides how much there is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -25,6 +28,56 @@ pub struct Kept {
     pub words: Vec<u64>,
     /// Places that may hold further words, with the number of each kind; only kinds that there are.
     pub hidden: BTreeMap<Hidden, u64>,
+    /// Words in these places; `u64::MAX` if that is not known.
+    pub hidden_words: u64,
+}
+
+/// Part of what the kernel's structures keep for a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InKernel {
+    /// Words themselves: values of a signal.
+    Words(Vec<u64>),
+    Place(Place),
+}
+
+/// A place whose content is not shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub kind: Hidden,
+    /// Same for all descriptors of it.
+    pub id: u64,
+    /// Id of the socket that a socket is connected to; 0 if none is.
+    pub peer: u64,
+    pub is_readable: bool,
+    pub is_writable: bool,
+    /// Words that are in it.
+    pub words: u64,
+}
+
+/// Places that hold words which the process itself can have put there, each once.
+fn own_places(all: &[InKernel]) -> Vec<Place> {
+    let places = all.iter().filter_map(|found| match found {
+        InKernel::Place(place) => Some(place),
+        InKernel::Words(_) => None,
+    });
+    // By id: what its descriptors can do together.
+    let mut by_id: BTreeMap<u64, Place> = BTreeMap::new();
+    for &place in places {
+        let known = by_id.entry(place.id).or_insert(place);
+        known.is_readable |= place.is_readable;
+        known.is_writable |= place.is_writable;
+        known.words = known.words.max(place.words);
+    }
+    let has_both_ends = |place: &&Place| match place.kind {
+        Hidden::Pipes => place.is_readable && place.is_writable,
+        Hidden::Sockets => by_id.contains_key(&place.peer),
+        Hidden::Queues | Hidden::Signals | Hidden::AioContexts | Hidden::IoUrings | Hidden::Unread => true,
+    };
+    let own = by_id
+        .values()
+        .filter(has_both_ends)
+        .filter(|place| place.words > 0);
+    own.copied().collect()
 }
 
 /// A descriptor's kind, by the link in `/proc/PID/fd`.
@@ -115,12 +168,12 @@ fn aio_contexts(maps: &str) -> u64 {
     maps.lines().filter(is_context).count() as u64
 }
 
-/// Reads what the kernel keeps for process `pid`.
+/// Reads what the kernel keeps for process `pid`, of whose structures an iterator has read `in_kernel`, if there is one.
 ///
 /// # Errors
 ///
 /// The kernel's error if the process's descriptors cannot be listed: it is gone, or rights are missing.
-pub fn read(pid: u32) -> io::Result<Kept> {
+pub fn read(pid: u32, in_kernel: Option<&[InKernel]>) -> io::Result<Kept> {
     let directory = format!("/proc/{pid}");
     let mut reader = Reader {
         directory: Path::new(&directory),
@@ -128,18 +181,36 @@ pub fn read(pid: u32) -> io::Result<Kept> {
         words: BTreeSet::new(),
         hidden: BTreeMap::new(),
         counted: BTreeSet::new(),
+        counts_all: in_kernel.is_none(),
     };
     reader.read_descriptors()?;
     if let Some(text) = reader.text("timers") {
         reader.words.extend(timer_values(&text));
     }
-    if let Some(text) = reader.text("maps") {
-        reader.count(Hidden::AioContexts, aio_contexts(&text));
+    let own = in_kernel.map(own_places);
+    match &own {
+        None => {
+            if let Some(text) = reader.text("maps") {
+                reader.count(Hidden::AioContexts, aio_contexts(&text));
+            }
+            reader.count_signals();
+        }
+        Some(own) => own.iter().for_each(|place| reader.count(place.kind, 1)),
     }
-    reader.count_signals();
+    for found in in_kernel.unwrap_or_default() {
+        if let InKernel::Words(words) = found {
+            reader.words.extend(words);
+        }
+    }
     reader.words.remove(&0);
+    let words = own.iter().flatten().map(|place| place.words);
+    let is_known = own.is_some() && !reader.hidden.contains_key(&Hidden::Unread);
     Ok(Kept {
         words: reader.words.into_iter().collect(),
+        hidden_words: match is_known || reader.hidden.is_empty() {
+            true => words.fold(0, u64::saturating_add),
+            false => u64::MAX,
+        },
         hidden: reader.hidden,
     })
 }
@@ -153,6 +224,8 @@ struct Reader<'a> {
     hidden: BTreeMap<Hidden, u64>,
     /// Inode numbers of pipes and sockets that were counted.
     counted: BTreeSet<u64>,
+    /// Set if it is not known what is in places.
+    counts_all: bool,
 }
 
 impl Reader<'_> {
@@ -210,8 +283,9 @@ impl Reader<'_> {
             Descriptor::IoUring => {
                 let text = self.text(info).unwrap_or_default();
                 self.words.extend(io_uring_words(&text));
-                self.count(Hidden::IoUrings, 1);
+                self.count(Hidden::IoUrings, u64::from(self.counts_all));
             }
+            Descriptor::Pipe(_) | Descriptor::Socket(_) if !self.counts_all => {}
             Descriptor::Pipe(inode) => {
                 let text = self.text(info).unwrap_or_default();
                 if can_be_read(&ProcFields::from(text.as_bytes())) && self.counted.insert(inode) {
@@ -313,17 +387,59 @@ mod tests {
         assert_eq!(aio_contexts(maps), 1);
     }
 
+    /// A place counts if the process has both ends and something is in it, however many descriptors it has.
+    #[test]
+    fn places() {
+        let place = |kind, id, peer, mode: u32, words| {
+            InKernel::Place(Place {
+                kind,
+                id,
+                peer,
+                is_readable: mode & 1 != 0,
+                is_writable: mode & 2 != 0,
+                words,
+            })
+        };
+        let counted = |all: &[InKernel]| {
+            own_places(all)
+                .iter()
+                .map(|place| (place.id, place.words))
+                .collect::<Vec<_>>()
+        };
+        let pipes = [
+            place(Hidden::Pipes, 1, 0, 1, 4),
+            place(Hidden::Pipes, 2, 0, 1, 5),
+            place(Hidden::Pipes, 2, 0, 2, 5),
+            place(Hidden::Pipes, 3, 0, 3, 0),
+        ];
+        assert_eq!(counted(&pipes), [(2, 5)]);
+        let sockets = [
+            place(Hidden::Sockets, 7, 8, 3, 2),
+            place(Hidden::Sockets, 8, 7, 3, 0),
+            place(Hidden::Sockets, 9, 10, 3, 6),
+            InKernel::Words(vec![1]),
+            place(Hidden::Sockets, 11, 0, 3, 6),
+        ];
+        assert_eq!(counted(&sockets), [(7, 2)]);
+        let others = [
+            place(Hidden::IoUrings, 20, 0, 3, 64),
+            place(Hidden::AioContexts, 21, 0, 0, 0),
+            place(Hidden::Queues, 22, 0, 1, 3),
+        ];
+        assert_eq!(counted(&others), [(20, 64), (22, 3)]);
+    }
+
     /// This process has what it has; one that is gone is an error.
     #[test]
     fn own() {
-        let kept = read(std::process::id()).expect("it runs");
+        let kept = read(std::process::id(), None).expect("it runs");
         assert!(
             kept.hidden
                 .iter()
                 .all(|(&kind, &count)| kind != Hidden::Unread && count > 0),
             "{kept:?}"
         );
-        let gone = read(1 << 30).expect_err("beyond PID_MAX_LIMIT");
+        let gone = read(1 << 30, None).expect_err("beyond PID_MAX_LIMIT");
         assert_eq!(gone.kind(), io::ErrorKind::NotFound);
     }
 }

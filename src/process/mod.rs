@@ -31,6 +31,7 @@ pub(crate) mod python;
 pub mod regions;
 pub mod select;
 mod settled;
+pub mod shared;
 mod shortened;
 pub mod smaps;
 pub(crate) mod stat;

@@ -33,6 +33,8 @@ pub struct Sight<'a> {
 pub struct LostBlocks {
     pub definitely: Vec<Block>,
     pub indirectly: Vec<Block>,
+    /// Neither, if words that could not be read lead to them: [`take_out`](super::elsewhere::take_out).
+    pub perhaps: Vec<Block>,
 }
 
 /// Verdict on one process, pass by pass.
@@ -116,6 +118,7 @@ impl Judge {
         LostBlocks {
             definitely: blocks(&lost.definitely),
             indirectly: blocks(&lost.indirectly),
+            perhaps: Vec::new(),
         }
     }
 }

@@ -11,6 +11,7 @@ pub mod bits;
 pub mod chains;
 pub mod copy;
 pub mod dominators;
+pub mod elsewhere;
 pub mod ended;
 pub mod free;
 pub mod heap;

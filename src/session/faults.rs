@@ -2,22 +2,25 @@
 //! compares with what is resident, and replaces an allocator's totals by those of pages.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use unwind_tables::addr::Avma;
 
+use super::TraceConfig;
 use super::live::Live;
 use super::process::Process;
 use super::regions::{count_events, maps_of};
+use crate::allocator::{Catalog, PAGE_FAULT};
 use crate::base::pages;
 use crate::bpf::collect::{Counter, Counters, MemoryEvent, RangeBytes, not_walked, record_of, stack_of};
-use crate::bpf::{FaultWatch, Kernel, Origin, RegionWatch};
+use crate::bpf::{FaultSettings, FaultWatch, Kernel, Origin, RegionWatch};
 use crate::process::touched::{
     Choice, HugePages, PageTotals, Pages, ResidentPages, Scan, ToRead, Unexplained,
 };
-use leak_report::model::{Amount, Estimate, Snapshot, Source, Spread, StackTotals};
+use leak_report::model::{Amount, Estimate, Sampling, Snapshot, Source, Spread, StackTotals};
 
 /// Minimum pause between two comparisons with what is resident.
 const MIN_PAUSE: Duration = Duration::from_secs(1);
@@ -27,6 +30,9 @@ const PAUSE_PER_WORK: u32 = 50;
 const MAX_COMPARISONS: usize = 2;
 /// Maximum number of events that are kept for instances that are not known yet. Pages of others are found as lost.
 const MAX_EARLY: usize = 1 << 20;
+
+/// Maximum pages per process that stacks have touched: 256 GiB of pages of 4 KiB, in 256 MB.
+const MAX_PAGES: u32 = 1 << 26;
 
 /// The pages of all instances.
 pub(super) struct PageLedger {
@@ -401,4 +407,27 @@ fn estimate(pages: u64, squares: u128, interval: u64) -> Estimate {
             blocks: variance.saturating_mul(UNITS_PER_BLOCK),
         },
     }
+}
+
+/// How page faults are traced, if they are.
+pub(super) fn fault_settings(config: &TraceConfig, catalog: &Catalog) -> Option<FaultSettings> {
+    let function = catalog.number(PAGE_FAULT.as_bytes());
+    let function = function.and_then(|number| u8::try_from(number).ok());
+    function.filter(|_| config.faults).map(|function| FaultSettings {
+        function,
+        seed: RandomState::new().hash_one(function),
+    })
+}
+
+/// The account of pages of a trace.
+pub(super) fn page_ledger(config: &TraceConfig, faults: FaultSettings) -> PageLedger {
+    let interval = match config.sampling {
+        Sampling::Calls(calls) => calls,
+        Sampling::All | Sampling::Bytes(_) | Sampling::Governed(_) | Sampling::Provider(_) => 1,
+    };
+    let choice = Choice {
+        interval,
+        seed: faults.seed,
+    };
+    PageLedger::new(choice, faults.function, config.max_blocks.unwrap_or(MAX_PAGES))
 }

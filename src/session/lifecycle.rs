@@ -277,7 +277,8 @@ impl Live<'_> {
             return;
         };
         let attached = std::mem::take(&mut process.attached);
-        Attachments::detach([attached]);
+        let sharers = std::mem::take(&mut process.sharers);
+        Attachments::detach(sharers.into_values().chain([attached]));
         self.kernel.processes.leave(&process.instance);
     }
 
@@ -289,6 +290,10 @@ impl Live<'_> {
                 Event::UnknownMapping { instance, .. } => (instance, false),
                 Event::SavesWanted { instance, address } => {
                     self.provide_saves(instance, address)?;
+                    continue;
+                }
+                Event::Shared { instance, pid } => {
+                    self.awaited.add(instance, pid);
                     continue;
                 }
                 Event::Held => {

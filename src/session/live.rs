@@ -4,7 +4,6 @@
 
 use leak_report::model::{CallTrace, Missing, Sampling, TracePart};
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher, RandomState};
 use std::slice;
 use std::time::Instant;
 
@@ -15,32 +14,29 @@ use super::attempts::Attempts;
 use super::bystanders::{Sharing, events_for, share_probes};
 use super::capacity;
 use super::deferred::CodeOverTime;
-use super::faults::PageLedger;
+use super::faults::{PageLedger, fault_settings, page_ledger};
 use super::phases::Phases;
 use super::probes::AllocatorProbes;
 use super::process::Process;
 use super::python::PythonTracing;
 use super::regions::Ledger;
+use super::sharers::Awaited;
 use super::tables::{BuiltTables, Files, ModuleTables};
 use super::unreadable::UnreadableLog;
 use super::ways::{Way, ways};
 use super::{TraceConfig, debug_roots};
-use crate::allocator::{Catalog, PAGE_FAULT};
 use crate::bpf::collect::{EventQueue, WalkQueue};
 use crate::bpf::monotonic_nanoseconds;
 use crate::bpf::{
-    AttachPath, DynamicEvents, FaultSettings, Hold, Kernel, ProbedIn, Published, Reading, RegionWatch,
-    Settings, Storage, Tolerance, Walk, Watch, detach_at_once,
+    AttachPath, DynamicEvents, Hold, Kernel, ProbedIn, Published, Reading, RegionWatch, Settings, Storage,
+    Tolerance, Walk, Watch, detach_at_once,
 };
-use crate::process::touched::Choice;
 use crate::process::{History, Mappings, Modules, Target};
 use leak_report::render::counted;
 
 /// Maximum pieces of mappings per process: by default the kernel allows 65,530 (vm.max_map_count), but merges
 /// neighbours that are alike. Some 100 MB.
 const MAX_REGIONS: u32 = 1 << 20;
-/// Maximum pages per process that stacks have touched: 256 GiB of pages of 4 KiB, in 256 MB.
-const MAX_PAGES: u32 = 1 << 26;
 
 /// Everything that a trace needs before it is attached, whichever way that is done.
 pub(super) struct Prepared {
@@ -100,6 +96,8 @@ pub(super) struct Live<'obj> {
     pub(super) traces_calls: bool,
     unreadable: UnreadableLog,
     pub(super) lifecycle: super::lifecycle::Lifecycle,
+    /// Processes that may share the memory of a traced one.
+    pub(super) awaited: Awaited,
     /// Time at which the last probe was attached.
     pub(super) started: Instant,
     /// Durations of the steps of the attach.
@@ -210,6 +208,7 @@ impl<'obj> Live<'obj> {
             traces_calls: config.calls.is_some(),
             unreadable: UnreadableLog::default(),
             lifecycle: super::lifecycle::Lifecycle::new(config.ignores_translators),
+            awaited: Awaited::default(),
             started: Instant::now(),
             phases: prepared.phases.clone(),
         };
@@ -242,11 +241,15 @@ impl<'obj> Live<'obj> {
                 tracing::warn!("left out: process {pid} has exited");
                 continue;
             }
+            if self.owner_of_memory(pid).is_some() {
+                continue;
+            }
             self.begin_target(target)
                 .with_context(|| format!("cannot trace process {pid}"))?;
         }
         self.phases.end("publish mappings");
         for number in self.processes.keys().copied().collect::<Vec<_>>() {
+            self.find_sharers(number);
             self.attach_new(number).with_context(|| {
                 let pid = self.processes.get(&number).map_or(0, |process| process.facts.pid);
                 format!("cannot trace process {pid}")
@@ -300,6 +303,7 @@ impl<'obj> Live<'obj> {
         let carried = self.sharing.carry(&mut self.attached, pid);
         let attached = carried
             .and_then(|()| self.reload(number))
+            .inspect(|_| self.find_sharers(number))
             .and_then(|_| self.attach_new(number));
         if let Err(error) = attached {
             self.leave(number);
@@ -383,7 +387,11 @@ impl<'obj> Live<'obj> {
             ..
         } = self;
         let own = processes.values_mut().filter(|process| process.is_live());
-        let own = own.map(|process| (ProbedIn::Process(process.facts.pid), &mut process.attached));
+        let own = own.flat_map(|process| {
+            let sharers = process.sharers.iter_mut();
+            let sharers = sharers.map(|(&pid, attached)| (ProbedIn::Process(pid), attached));
+            sharers.chain([(ProbedIn::Process(process.facts.pid), &mut process.attached)])
+        });
         let shared = shared.map(|probed_in| (probed_in, attached));
         let mut replaced = Vec::new();
         for (probed_in, attached) in shared.into_iter().chain(own) {
@@ -411,7 +419,10 @@ impl<'obj> Live<'obj> {
             pages.detach();
         }
         let own = self.processes.values_mut();
-        let own = own.map(|process| std::mem::take(&mut process.attached));
+        let own = own.flat_map(|process| {
+            let sharers = std::mem::take(&mut process.sharers).into_values();
+            sharers.chain([std::mem::take(&mut process.attached)])
+        });
         Attachments::detach(own.chain([std::mem::take(&mut self.attached)]));
         self.let_go_on();
         tracing::debug!("detached in {:.1?}", began.elapsed());
@@ -536,7 +547,7 @@ impl<'obj> Live<'obj> {
             attached.add_exit_hooks(&self.kernel, probed_in, mappings, modules);
         }
         self.probed_since = self.kernel.processes.next();
-        Ok(())
+        self.attach_sharers(number)
     }
 }
 
@@ -571,26 +582,4 @@ fn kernel_settings(way: Way, config: &TraceConfig, prepared: &Prepared) -> Setti
         python: way.python,
         capacity: capacity::of(config, prepared),
     }
-}
-
-/// How page faults are traced, if they are.
-fn fault_settings(config: &TraceConfig, catalog: &Catalog) -> Option<FaultSettings> {
-    let function = catalog.number(PAGE_FAULT.as_bytes());
-    let function = function.and_then(|number| u8::try_from(number).ok());
-    function.filter(|_| config.faults).map(|function| FaultSettings {
-        function,
-        seed: RandomState::new().hash_one(function),
-    })
-}
-
-fn page_ledger(config: &TraceConfig, faults: FaultSettings) -> PageLedger {
-    let interval = match config.sampling {
-        Sampling::Calls(calls) => calls,
-        Sampling::All | Sampling::Bytes(_) | Sampling::Governed(_) | Sampling::Provider(_) => 1,
-    };
-    let choice = Choice {
-        interval,
-        seed: faults.seed,
-    };
-    PageLedger::new(choice, faults.function, config.max_blocks.unwrap_or(MAX_PAGES))
 }

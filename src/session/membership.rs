@@ -127,6 +127,9 @@ impl Membership {
             let Some(target) = open(found) else {
                 continue;
             };
+            if live.owner_of_memory(found.pid).is_some() {
+                continue;
+            }
             if !live.kernel.processes.has_room() {
                 if self.left_out.is_empty() {
                     tracing::warn!(

@@ -41,6 +41,7 @@ mod regions;
 mod reload;
 mod reports;
 mod schedule;
+mod sharers;
 mod signals;
 mod since;
 mod tables;
@@ -238,6 +239,7 @@ impl<'obj> Session<'obj> {
             }
             live.observe()?;
             live.react(&events)?;
+            live.follow_sharers()?;
             live.follow_regions()?;
             live.follow_faults()?;
             if let Some(meter) = &self.meter {

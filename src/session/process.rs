@@ -8,6 +8,7 @@ use super::memory::Memory;
 use super::provider::NotAnnounced;
 use super::python::Interpreter;
 use super::reload::Reloads;
+use super::sharers::Sharers;
 use crate::bpf::{Instance, Origin};
 use crate::process::{History, JvmCode, LONGEST_JVM_BEGINNING, Mappings, Target};
 use leak_report::model::InstanceEnd;
@@ -17,6 +18,8 @@ use leak_report::model::TargetFacts;
 pub(super) struct Process {
     /// Attachments of this process alone; empty if probes are attached for all processes.
     pub(super) attached: Attachments,
+    /// Processes that share its memory.
+    pub(super) sharers: Sharers,
     pub(super) instance: Instance,
     /// `None` if it has ended, or could not be opened.
     pub(super) target: Option<Target>,
@@ -50,6 +53,7 @@ impl Process {
         let (memory, not_announced) = (Memory::of(instance.origin), NotAnnounced::of(instance.origin));
         Self {
             attached: Attachments::default(),
+            sharers: Sharers::default(),
             instance,
             target,
             facts,
@@ -88,6 +92,7 @@ impl Process {
         self.target = None;
         self.mappings = Mappings::default();
         self.attached = Attachments::default();
+        self.sharers = Sharers::default();
     }
 }
 

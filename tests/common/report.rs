@@ -70,6 +70,7 @@ pub struct Judgement {
     pub freed_later: Amount,
     pub unreadable_bytes: u64,
     pub not_seen: BTreeMap<String, u64>,
+    pub not_seen_words: Option<u64>,
     pub only_inside: BTreeMap<String, Amount>,
 }
 

@@ -27,6 +27,7 @@ mod makeup;
 mod members;
 mod mmap;
 mod musl;
+mod one_memory;
 mod out_of_memory;
 mod overhead;
 mod own_memory;

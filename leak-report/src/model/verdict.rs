@@ -133,11 +133,19 @@ pub enum Unjudged {
     NotSettled,
     /// The memory of its process could not be read.
     Unreadable,
+    /// The only pointer to it may be in the kernel: in a request under way, or unread in a pipe, for instance.
+    InKernel,
 }
 
 impl Unjudged {
     /// Every reason.
-    pub const ALL: [Self; 4] = [Self::Young, Self::Ended, Self::NotSettled, Self::Unreadable];
+    pub const ALL: [Self; 5] = [
+        Self::Young,
+        Self::Ended,
+        Self::NotSettled,
+        Self::Unreadable,
+        Self::InKernel,
+    ];
 
     /// Name in JSON.
     pub const fn name(self) -> &'static str {
@@ -146,6 +154,7 @@ impl Unjudged {
             Self::Ended => "ended",
             Self::NotSettled => "not_settled",
             Self::Unreadable => "unreadable",
+            Self::InKernel => "in_kernel",
         }
     }
 
@@ -156,6 +165,7 @@ impl Unjudged {
             Self::Ended => "of processes that have ended",
             Self::NotSettled => "for want of time",
             Self::Unreadable => "in memory that could not be read",
+            Self::InKernel => "that the kernel may hold",
         }
     }
 }
@@ -204,15 +214,17 @@ impl Inside {
     }
 }
 
-/// Place outside of a process's memory that can hold pointers, and that cannot be looked into.
+/// Place outside of a process's memory that holds something, which can be pointers, and that cannot be looked into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hidden {
-    /// Pipes that the process can read from: unread bytes.
+    /// Pipes of which the process has both ends: unread bytes.
     Pipes,
-    /// Sockets: unread bytes.
+    /// Local sockets of which the process has both ends: unread bytes.
     Sockets,
-    /// Pending signals: their values.
+    /// POSIX message queues: unread messages.
+    Queues,
+    /// Pending signals, more than are read: their values.
     Signals,
     /// Contexts of asynchronous I/O (`io_setup`): operations under way.
     AioContexts,
@@ -224,9 +236,10 @@ pub enum Hidden {
 
 impl Hidden {
     /// Every place.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Pipes,
         Self::Sockets,
+        Self::Queues,
         Self::Signals,
         Self::AioContexts,
         Self::IoUrings,
@@ -238,6 +251,7 @@ impl Hidden {
         match self {
             Self::Pipes => "pipes",
             Self::Sockets => "sockets",
+            Self::Queues => "queues",
             Self::Signals => "signals",
             Self::AioContexts => "aio_contexts",
             Self::IoUrings => "io_urings",
@@ -250,6 +264,7 @@ impl Hidden {
         match self {
             Self::Pipes => ["pipe", "pipes"],
             Self::Sockets => ["socket", "sockets"],
+            Self::Queues => ["message queue", "message queues"],
             Self::Signals => ["pending signal", "pending signals"],
             Self::AioContexts => ["context of asynchronous I/O", "contexts of asynchronous I/O"],
             Self::IoUrings => ["io_uring", "io_urings"],
@@ -310,6 +325,8 @@ pub struct Judgement {
     /// Places that may hold pointers and could not be looked into, with the number of each kind; kinds that there are not are
     /// absent.
     pub hidden: BTreeMap<Hidden, u64>,
+    /// Words that were in these places at most, each of which can hold a block; `u64::MAX` if that is not known.
+    pub hidden_words: u64,
     /// Reachable blocks that only pointers into them lead to, by what these are; forms that did not occur are absent.
     pub inside: BTreeMap<Inside, Amount>,
     /// Number of processes for which it was not found out who holds blocks, by reason; reasons that did not occur are absent.

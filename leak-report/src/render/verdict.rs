@@ -129,10 +129,18 @@ fn not_seen(judgement: &Judgement) -> Option<String> {
     let places: Vec<_> = some.collect();
     (!places.is_empty()).then(|| {
         format!(
-            "not looked into: {}; a block that only pointers in there lead to is called lost",
-            places.join(", ")
+            "not looked into: {}{}; lost blocks that may be held there are unknown",
+            places.join(", "),
+            words(judgement.hidden_words)
         )
     })
+}
+
+fn words(hidden: u64) -> String {
+    match hidden {
+        0 | u64::MAX => String::new(),
+        some => format!(" with {}", counted(some, "word")),
+    }
 }
 
 /// Reasons why blocks that are called lost may not be.

@@ -341,6 +341,7 @@ pub fn judged() -> Report {
         freed_later: Amount::default(),
         unreadable: 0,
         hidden: BTreeMap::from([(Hidden::Pipes, 2)]),
+        hidden_words: 9,
         inside: BTreeMap::from([(Inside::LengthPrefix, amount(1))]),
         unheld: BTreeMap::new(),
     });

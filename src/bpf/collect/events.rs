@@ -33,6 +33,8 @@ pub enum Event {
         instance: u32,
         address: Avma,
     },
+    /// A process was started that shares the memory of an instance.
+    Shared { instance: u32, pid: u32 },
     /// The program that memleak has started is stopped where it is about to end.
     Held,
     /// A process may belong to the selected ones now, or no longer.
@@ -55,6 +57,10 @@ impl Event {
             event_kind::EVENT_MAPPINGS_CHANGED => Self::MappingsChanged { instance },
             event_kind::EVENT_SAVES_WANTED => Self::SavesWanted { instance, address },
             event_kind::EVENT_HELD => Self::Held,
+            event_kind::EVENT_SHARED => Self::Shared {
+                instance,
+                pid: u32::try_from(address.get()).unwrap_or_default(),
+            },
             event_kind::EVENT_MEMBERS => Self::Members,
             event_kind::EVENT_LIFECYCLE => Self::Lifecycle,
             _ => Self::Unknown,

@@ -32,6 +32,8 @@ enum OfInstance {
     Settled {
         definitely: HashMap<Identity, u64>,
         indirectly: HashMap<Identity, u64>,
+        /// Those that the kernel may hold.
+        perhaps: HashSet<Identity>,
     },
     /// Blocks that no pass has reached, of too few.
     NotSettled(HashSet<Identity>),
@@ -64,6 +66,7 @@ impl Finding {
                 End::Settled(lost) => OfInstance::Settled {
                     definitely: sizes(lost.definitely),
                     indirectly: sizes(lost.indirectly),
+                    perhaps: lost.perhaps.iter().map(|block| block.identity()).collect(),
                 },
                 End::NotSettled(missed) => {
                     *facts.unheld.entry(Unheld::Time).or_default() += 1;
@@ -99,11 +102,14 @@ impl Finding {
             Some(OfInstance::Settled {
                 definitely,
                 indirectly,
+                perhaps,
             }) => {
                 if definitely.contains_key(&identity) {
                     Judged::DefinitelyLost
                 } else if indirectly.contains_key(&identity) {
                     Judged::IndirectlyLost
+                } else if perhaps.contains(&identity) {
+                    Judged::Unknown(Unjudged::InKernel)
                 } else {
                     Judged::Reachable
                 }
@@ -118,6 +124,7 @@ impl Finding {
                 OfInstance::Settled {
                     definitely,
                     indirectly,
+                    perhaps: _,
                 } => (Some(definitely), Some(indirectly)),
                 OfInstance::NotSettled(_) | OfInstance::Unreadable => (None, None),
             };

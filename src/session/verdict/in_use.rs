@@ -15,6 +15,7 @@ use crate::process::touched::ResidentPages;
 use crate::process::{Target, TargetError, maps_of};
 use crate::reach::free::{self, Allocator, Listing};
 use crate::reach::heap::Block;
+use crate::reach::judge::LostBlocks;
 use crate::reach::pages::Pages;
 use crate::reach::passes::Identity;
 use crate::reach::reader::Reader;
@@ -122,17 +123,23 @@ pub fn judge_in_use(pid: u32, settings: VerdictSettings) -> Result<InUse, InUseE
             break;
         }
     }
-    let (definitely, indirectly, missed) = match subject.end() {
-        End::Settled(lost) => (lost.definitely, lost.indirectly, Vec::new()),
-        End::NotSettled(missed) => (Vec::new(), Vec::new(), missed),
+    let (found, reason, unjudged) = match subject.end() {
+        End::Settled(found) => {
+            let perhaps = found.perhaps.iter().map(Block::identity).collect();
+            (found, Unjudged::InKernel, perhaps)
+        }
+        End::NotSettled(missed) => {
+            let missed = missed.into_iter().collect();
+            (LostBlocks::default(), Unjudged::NotSettled, missed)
+        }
         End::Failed => {
             return Err(unreadable(io::Error::other(
                 "it ended, or executed another program",
             )));
         }
     };
-    let mut lost: Vec<_> = definitely.into_iter().map(|block| (block, true)).collect();
-    lost.extend(indirectly.into_iter().map(|block| (block, false)));
+    let mut lost: Vec<_> = found.definitely.into_iter().map(|block| (block, true)).collect();
+    lost.extend(found.indirectly.into_iter().map(|block| (block, false)));
     lost.sort_by_key(|(block, _)| block.address);
     let lost = with_classes(pid, lost).map_err(unreadable)?;
     let mut in_use = InUse {
@@ -145,7 +152,7 @@ pub fn judge_in_use(pid: u32, settings: VerdictSettings) -> Result<InUse, InUseE
     };
     let before = first.blocks.iter().map(Block::identity).collect();
     let judged = if is_of_copy { &first.blocks } else { &last };
-    in_use.sum(judged, &here, &before, &missed.into_iter().collect());
+    in_use.sum(judged, &here, &before, (reason, &unjudged));
     Ok(in_use)
 }
 
@@ -170,14 +177,14 @@ fn with_classes(pid: u32, lost: Vec<(Block, bool)>) -> io::Result<Vec<LostBlock>
 }
 
 impl InUse {
-    /// Sums `blocks` by verdict: those of the copy by which it was made, or those in use at the end. What was not there at `first`, or no
-    /// pass has reached of too few, is unknown. What is lost and not `here` any more was freed.
+    /// Sums `blocks` by verdict: those of the copy by which it was made, or those in use at the end. What was not there at `first`, or is
+    /// `unjudged` for a reason, is unknown. What is lost and not `here` any more was freed.
     fn sum(
         &mut self,
         blocks: &[Block],
         here: &HashSet<Identity>,
         first: &HashSet<Identity>,
-        missed: &HashSet<Identity>,
+        (reason, unjudged): (Unjudged, &HashSet<Identity>),
     ) {
         let is_gone = |lost: &mut LostBlock| !here.contains(&lost.block.identity());
         for freed in self.lost.extract_if(.., is_gone) {
@@ -194,7 +201,7 @@ impl InUse {
         }
         for block in blocks.iter().filter(|block| !judged.contains(&block.identity())) {
             let unknown = match block.identity() {
-                identity if missed.contains(&identity) => Some(Unjudged::NotSettled),
+                identity if unjudged.contains(&identity) => Some(reason),
                 identity if !first.contains(&identity) => Some(Unjudged::Young),
                 _ => None,
             };

@@ -23,7 +23,7 @@ use crate::reach::passes::Identity;
 use crate::reach::reader::Reader;
 use crate::reach::roots::{Thread, dead_stacks};
 use crate::reach::tags::Tags;
-use crate::reach::{Memory, ended, free};
+use crate::reach::{Memory, elsewhere, ended, free};
 use leak_report::model::{Hidden, Judgement};
 
 /// An instance, and what the passes so far have found.
@@ -50,6 +50,8 @@ pub(super) struct Subject {
     stopped: Option<Duration>,
     /// Places that the last pass could not look into.
     hidden: BTreeMap<Hidden, u64>,
+    /// Most words that were in such places at a pass.
+    hidden_words: u64,
 }
 
 /// Facts about a process from before it is looked at.
@@ -99,6 +101,7 @@ impl Subject {
             unreadable: 0,
             stopped: None,
             hidden: BTreeMap::new(),
+            hidden_words: 0,
         }
     }
 
@@ -130,6 +133,7 @@ impl Subject {
             let sum = facts.hidden.entry(place).or_default();
             *sum = sum.saturating_add(count);
         }
+        facts.hidden_words = facts.hidden_words.saturating_add(self.hidden_words);
     }
 
     /// Holders of the blocks; `None` if that was not asked for yet.
@@ -198,6 +202,7 @@ impl Subject {
             ref freed,
         } = seen;
         self.hidden.clone_from(&outside.hidden);
+        self.hidden_words = self.hidden_words.max(outside.hidden_words);
         let mut heap = Heap::new(blocks);
         heap.set_tags(self.known.tags);
         let mut unused = free::find(memory, mappings, &heap);
@@ -233,7 +238,9 @@ impl Subject {
             self.judge.take_out(&heap, &reached);
             holding
         });
-        self.lost = Some(self.judge.lost(&heap, memory));
+        let mut lost = self.judge.lost(&heap, memory);
+        elsewhere::take_out(&mut lost, &heap, memory, self.hidden_words);
+        self.lost = Some(lost);
         self.holding = Some(holding);
     }
 
@@ -265,6 +272,7 @@ impl Subject {
         if let Some(lost) = &mut self.lost {
             lost.definitely.retain(&is_outstanding);
             lost.indirectly.retain(&is_outstanding);
+            lost.perhaps.retain(&is_outstanding);
         }
     }
 
@@ -326,17 +334,25 @@ pub(super) struct Outside {
     /// Words that the kernel keeps.
     kept: Vec<u64>,
     hidden: BTreeMap<Hidden, u64>,
+    hidden_words: u64,
 }
 
 impl Outside {
-    pub(super) fn read(pid: u32, registers: Option<&mut Registers<'_>>) -> io::Result<Self> {
-        let states = registers.map(|registers| registers.read(pid)).transpose();
-        let kept = kept::read(pid)?;
+    pub(super) fn read(pid: u32, mut registers: Option<&mut Registers<'_>>) -> io::Result<Self> {
+        let states = registers
+            .as_mut()
+            .map(|registers| registers.read(pid))
+            .transpose();
+        let in_kernel = registers.map(|registers| registers.kept(pid)).transpose();
+        let in_kernel =
+            in_kernel.inspect_err(|error| tracing::debug!("what the kernel keeps for {pid}: {error}"));
+        let kept = kept::read(pid, in_kernel.ok().flatten().as_deref())?;
         Ok(Self {
             states: states.map_err(io::Error::other)?.unwrap_or_default(),
             vectors: Vec::new(),
             kept: kept.words,
             hidden: kept.hidden,
+            hidden_words: kept.hidden_words,
         })
     }
 

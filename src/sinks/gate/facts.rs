@@ -63,7 +63,7 @@ impl VerdictFacts {
 
     /// Data of a verdict on processes that run.
     pub(super) fn judged(judgement: &Judgement) -> Self {
-        let reasons = [Unjudged::NotSettled, Unjudged::Unreadable].into_iter();
+        let reasons = [Unjudged::NotSettled, Unjudged::Unreadable, Unjudged::InKernel].into_iter();
         let unjudged = reasons.filter_map(|reason| judgement.unjudged.get(&reason));
         Self {
             freed_later: judgement.freed_later,

@@ -2,9 +2,10 @@
  * Blocks that are held, and blocks that are lost, of as many kinds as there are: those that tools that look for pointers can tell apart,
  * and those that they cannot. Each is allocated below a function with the kind's name.
  *
- * usage: kinds [attached] [exit] [BLOCKS]
+ * usage: kinds [attached] [exit] [shown] [BLOCKS]
  *
- * `attached` waits for a line before the first of them. Then there is a line for each kind, `NAME BLOCKS TRUTH`, with two more numbers
+ * `attached` waits for a line before the first of them. `shown` leaves out those that make others unknown, as the kernel holds pointers
+ * that it does not show. Then there is a line for each kind, `NAME BLOCKS TRUTH`, with two more numbers
  * for what is lost: blocks that are so definitely, and indirectly. After `ready` everything stays as it is until a line comes, or with
  * `exit` until LeakSanitizer and memcheck, if this runs with one of them, have looked at it.
  *
@@ -166,6 +167,11 @@ static void find_library()
 	library_path = path;
 }
 
+static bool makes_others_unknown(const Kind &kind)
+{
+	return strcmp(kind.name, "kernel_pipe") == 0 || strcmp(kind.name, "kernel_socket") == 0;
+}
+
 static void block_signals()
 {
 	sigset_t blocked;
@@ -179,7 +185,7 @@ int main(int argc, char **argv)
 {
 	static Count counts[sizeof(kinds) / sizeof(*kinds)];
 	void *volatile table[MOST] = {};
-	bool ends = false;
+	bool ends = false, only_shown = false;
 	size_t at = 0;
 
 	for (int argument = 1; argument < argc; argument++) {
@@ -187,6 +193,8 @@ int main(int argc, char **argv)
 			await_line();
 		else if (strcmp(argv[argument], "exit") == 0)
 			ends = true;
+		else if (strcmp(argv[argument], "shown") == 0)
+			only_shown = true;
 		else
 			wanted = strtoul(argv[argument], nullptr, 10);
 	}
@@ -197,12 +205,17 @@ int main(int argc, char **argv)
 	find_library();
 	block_signals();
 	for (const Kind &kind : kinds) {
-		counts[at++] = set_up(kind);
+		if (!only_shown || !makes_others_unknown(kind))
+			counts[at] = set_up(kind);
+		at++;
 		scrub(SCRUBBED_MAIN);
 	}
 	at = 0;
-	for (const Kind &kind : kinds)
-		print(kind, counts[at++]);
+	for (const Kind &kind : kinds) {
+		if (!only_shown || !makes_others_unknown(kind))
+			print(kind, counts[at]);
+		at++;
+	}
 	say("ready");
 	scrub(SCRUBBED_MAIN);
 	if (ends) {

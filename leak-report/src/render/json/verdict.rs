@@ -34,6 +34,8 @@ pub struct JudgementJson {
     unreadable_bytes: u64,
     /// Kinds that there are not are absent.
     not_seen: BTreeMap<&'static str, u64>,
+    /// Null if it is not known.
+    not_seen_words: Option<u64>,
     /// Forms that did not occur are absent.
     only_inside: BTreeMap<&'static str, AmountJson>,
     /// Reasons that did not occur are absent.
@@ -61,6 +63,7 @@ impl JudgementJson {
             freed_later,
             unreadable,
             hidden,
+            hidden_words,
             inside,
             unheld,
         } = judgement;
@@ -81,6 +84,7 @@ impl JudgementJson {
                 .iter()
                 .map(|(place, &count)| (place.name(), count))
                 .collect(),
+            not_seen_words: Some(*hidden_words).filter(|&words| words != u64::MAX),
             only_inside: inside
                 .iter()
                 .map(|(form, &amount)| (form.name(), amount.into()))

@@ -41,7 +41,7 @@ fn text_of_a_verdict() {
             "verdict: made in 5 passes over its memory in 3.2 s (3.0 GiB read); nothing was stopped",
             "verdict: unknown: 1 block for want of time",
             "verdict: reachable by pointers into blocks only: 1 behind a length",
-            "verdict: not looked into: 2 pipes; a block that only pointers in there lead to is called lost",
+            "verdict: not looked into: 2 pipes with 9 words; lost blocks that may be held there are unknown",
         ]
     );
     let verbose = verbose(&judged());
@@ -87,7 +87,7 @@ fn text_of_doubts() {
          may be\n",
         "verdict: 4.0 KiB of memory could not be read: ",
         "; threads were stopped for at most 28.4 ms\n",
-        "verdict: not looked into: 1 pipe, 12 sockets; a block that only pointers in there lead to is called lost\n",
+        "verdict: not looked into: 1 pipe, 12 sockets with 9 words; lost blocks that may be held there are unknown\n",
     ] {
         assert!(text.contains(expected), "no {expected:?} in {text}");
     }
@@ -157,6 +157,7 @@ fn json_of_a_verdict() {
             "unknown_because": {Unjudged::NotSettled.name(): part(1)},
             "freed_later": part(0), "unreadable_bytes": 0,
             "not_seen": {Hidden::Pipes.name(): 2},
+            "not_seen_words": 9,
             "only_inside": {Inside::LengthPrefix.name(): part(1)},
             "holders_missing_because": {},
         })

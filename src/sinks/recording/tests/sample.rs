@@ -91,6 +91,7 @@ pub(super) fn rich() -> Report {
         freed_later: estimate(9).amount,
         unreadable: 1,
         hidden: [(Hidden::Pipes, 1)].into(),
+        hidden_words: 3,
         inside: Inside::ALL.map(|form| (form, estimate(3).amount)).into(),
         unheld: [(Unheld::Time, 2)].into(),
     });

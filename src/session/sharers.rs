@@ -1,0 +1,163 @@
+//! Processes that share the memory of a traced one: what they allocate and free is that one's, as if a thread of it did it.
+//!
+//! The kernel side knows those that are started during the trace before they run. Those of before are found by comparing memory. Where a
+//! probe tells processes apart, each has links of its own: until they are attached, its calls are not seen.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::attachments::Attachments;
+use super::bystanders::Sharing;
+use super::live::Live;
+use crate::bpf::ProbedIn;
+use crate::process::shared::{share_memory, sharing_with};
+
+/// Time after which a process that still shares memory was not started by `vfork`, to execute another program.
+const PASSING: Duration = Duration::from_millis(20);
+/// Pause between two looks for those that have ended.
+const LOOK_PAUSE: Duration = Duration::from_millis(500);
+
+/// Sharers of one instance, by pid, each with its links: none where probes do not tell processes apart.
+pub(super) type Sharers = BTreeMap<u32, Attachments>;
+
+/// Processes that have just begun to share the memory of an instance.
+#[derive(Debug, Default)]
+pub(super) struct Awaited {
+    begun: Vec<Begun>,
+    next_look: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    instance: u32,
+    pid: u32,
+    at: Instant,
+}
+
+impl Awaited {
+    pub(super) fn add(&mut self, instance: u32, pid: u32) {
+        let at = Instant::now();
+        self.begun.push(Begun { instance, pid, at });
+    }
+}
+
+impl Live<'_> {
+    /// The running instance whose memory a process shares, if it is not that one's own.
+    pub(super) fn owner_of_memory(&self, pid: u32) -> Option<u32> {
+        let mut live = self.processes.iter().filter(|(_, process)| process.is_live());
+        live.find(|(_, process)| process.facts.pid != pid && share_memory(process.facts.pid, pid) == Ok(true))
+            .map(|(&number, _)| number)
+    }
+
+    /// Finds the processes that share the memory of an instance that has just begun.
+    pub(super) fn find_sharers(&mut self, number: u32) {
+        let Some(process) = self.processes.get(&number) else {
+            return;
+        };
+        match sharing_with(process.facts.pid) {
+            Ok(sharing) => {
+                let of = process.facts.pid;
+                for pid in sharing {
+                    tracing::info!("{pid} shares the memory of {of}: both count as {of}");
+                    self.add_sharer(number, pid);
+                }
+            }
+            Err(error) => tracing::debug!(
+                "processes that share the memory of {} are not counted as it: {error} (kcmp)",
+                process.facts.pid
+            ),
+        }
+    }
+
+    /// Has calls of process `pid` count as those of an instance, whose memory it shares. [`Live::attach_new`] attaches its probes.
+    fn add_sharer(&mut self, number: u32, pid: u32) {
+        let Some(process) = self.processes.get_mut(&number) else {
+            return;
+        };
+        if process.sharers.contains_key(&pid) {
+            return;
+        }
+        if let Err(error) = self.kernel.processes.lend(pid, &process.instance) {
+            tracing::warn!(
+                "what process {pid} allocates in the memory of {} is not seen: {error}",
+                process.facts.pid
+            );
+            return;
+        }
+        process.sharers.insert(pid, Attachments::default());
+    }
+
+    /// Looks at those that have begun to share memory a while ago, and for those that have ceased to.
+    ///
+    /// # Errors
+    ///
+    /// Probes cannot be attached.
+    pub(super) fn follow_sharers(&mut self) -> anyhow::Result<()> {
+        let due: Vec<_> = self
+            .awaited
+            .begun
+            .extract_if(.., |begun| begun.at.elapsed() >= PASSING)
+            .collect();
+        for Begun { instance, pid, at } in due {
+            let process = self.processes.get(&instance).filter(|process| process.is_live());
+            let of = process.map(|process| process.facts.pid);
+            let Some(of) = of.filter(|&of| share_memory(of, pid) == Ok(true)) else {
+                continue;
+            };
+            self.add_sharer(instance, pid);
+            self.attach_new(instance)?;
+            let but = match self.tells_apart() {
+                true => format!("; what it did in its first {:.1?} is not seen", at.elapsed()),
+                false => String::new(),
+            };
+            tracing::warn!("{pid} shares the memory of {of}: both count as {of}{but}");
+        }
+        if self.awaited.next_look.is_none_or(|next| Instant::now() >= next) {
+            self.awaited.next_look = Some(Instant::now() + LOOK_PAUSE);
+            self.forget_sharers();
+        }
+        Ok(())
+    }
+
+    /// Detaches from those that have ended, or execute another program.
+    fn forget_sharers(&mut self) {
+        let mut ceased = Vec::new();
+        for process in self.processes.values_mut().filter(|process| process.is_live()) {
+            let of = process.facts.pid;
+            let gone = process.sharers.keys().copied();
+            let gone: Vec<_> = gone.filter(|&pid| share_memory(of, pid) != Ok(true)).collect();
+            ceased.extend(gone.iter().filter_map(|pid| process.sharers.remove(pid)));
+        }
+        Attachments::detach(ceased);
+    }
+
+    /// Returns whether probes of one process are not hit by another with its memory.
+    fn tells_apart(&self) -> bool {
+        matches!(self.sharing, Sharing::Apart) && self.kernel.tells_processes_apart()
+    }
+
+    /// Attaches to the mapped files of an instance for those that share its memory.
+    pub(super) fn attach_sharers(&mut self, number: u32) -> anyhow::Result<()> {
+        if !self.tells_apart() {
+            return Ok(());
+        }
+        let Some(process) = self.processes.get_mut(&number) else {
+            return Ok(());
+        };
+        for (&pid, attached) in &mut process.sharers {
+            let probed_in = ProbedIn::Process(pid);
+            let added = attached.add(
+                &self.kernel,
+                &probed_in,
+                &process.mappings,
+                &self.modules,
+                &mut self.probes,
+            );
+            // It may have ended; its calls alone are not seen.
+            if let Err(error) = added {
+                tracing::debug!("process {pid}: {error}");
+            }
+        }
+        Ok(())
+    }
+}
