@@ -370,21 +370,28 @@ static __always_inline void write_place(struct seq_file *seq)
 	bpf_seq_write(seq, &kept_place, sizeof(kept_place));
 }
 
+/* Fills in a queued signal. Not static: verified once, by itself. */
+__noinline int read_signal(u64 address)
+{
+	struct sigqueue___kept *entry = (void *)address;
+	/* Behind `si_code` and 4 bytes that align what follows. */
+	u64 data = (address + bpf_core_field_offset(entry->info.si_code) + sizeof(int) + 7) & ~7ull;
+
+	kept_place.kind = KEPT_SIGNAL;
+	kept_place.id = address;
+	kept_place.words = KEPT_DATA;
+	bpf_probe_read_kernel(kept_place.data, sizeof(kept_place.data), (void *)data);
+	return 0;
+}
+
 static long write_signal(u64 number, struct kept_task *task)
 {
 	struct sigqueue___kept *entry = task->walk.at;
-	u64 data = (u64)entry + bpf_core_field_offset(entry->info.si_code);
 
-	if (!entry || (void *)entry == task->walk.end) {
-		task->walk.is_done = true;
+	task->walk.is_done = !entry || (void *)entry == task->walk.end;
+	if (task->walk.is_done)
 		return 1;
-	}
-	/* Behind `si_code` and 4 bytes that align what follows. */
-	data = (data + sizeof(int) + 7) & ~7ull;
-	kept_place.kind = KEPT_SIGNAL;
-	kept_place.id = (u64)entry;
-	kept_place.words = KEPT_DATA;
-	bpf_probe_read_kernel(kept_place.data, sizeof(kept_place.data), (void *)data);
+	read_signal((u64)entry);
 	write_place(task->seq);
 	task->walk.at = BPF_CORE_READ(entry, list.next);
 	return 0;
@@ -404,19 +411,25 @@ static __always_inline void write_signals(struct seq_file *seq, struct sigpendin
 	write_place(seq);
 }
 
-/* Writes one context, if there is one at this place of the table. */
-static long write_context(u64 number, struct kept_task *task)
+/* Fills in a context of a table; returns whether there is one at this place. Not static: verified once, by itself. */
+__noinline int read_context(u64 table, u64 number)
 {
-	u64 tables = (u64)task->walk.at + bpf_core_field_offset(struct kioctx_table___kept, table);
+	u64 places = table + bpf_core_field_offset(struct kioctx_table___kept, table);
 	struct kioctx___kept *context = NULL;
 
-	bpf_probe_read_kernel(&context, sizeof(context), (void *)(tables + number * sizeof(context)));
+	bpf_probe_read_kernel(&context, sizeof(context), (void *)(places + number * sizeof(context)));
 	if (!context)
 		return 0;
 	kept_place.kind = KEPT_AIO;
 	kept_place.id = (u64)context;
 	kept_place.words = operations_of(context);
-	write_place(task->seq);
+	return 1;
+}
+
+static long write_context(u64 number, struct kept_task *task)
+{
+	if (read_context((u64)task->walk.at, number))
+		write_place(task->seq);
 	return 0;
 }
 
