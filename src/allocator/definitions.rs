@@ -82,7 +82,9 @@ const OF_JEMALLOC: [&str; 5] = ["sdallocx", "dallocx", "mallocx", "rallocx", "sa
 fn jemalloc_prefix(name: &[u8]) -> Option<&str> {
     // Most names end otherwise.
     let name = name.strip_suffix(b"allocx").and(std::str::from_utf8(name).ok())?;
-    let prefix = OF_JEMALLOC.iter().find_map(|function| name.strip_suffix(function))?;
+    let prefix = OF_JEMALLOC
+        .iter()
+        .find_map(|function| name.strip_suffix(function))?;
     (!prefix.is_empty()).then_some(prefix)
 }
 

@@ -406,7 +406,11 @@ fn functions_of_jemalloc() {
         .args(["--strip-symbol=je_free", "--strip-symbol=je_dallocx"])
         .arg(&sized);
     run_tool(&mut leave_out);
-    let rows = &[("plain_kept", 1000), ("plain_freed", 1001), ("mallocx_kept", 1002)];
+    let rows = &[
+        ("plain_kept", 1000),
+        ("plain_freed", 1001),
+        ("mallocx_kept", 1002),
+    ];
     check_rows("sized", &trace(&sized, None, &[]), rows);
 
     let stripped = directory.join("stripped");
