@@ -400,7 +400,7 @@ fn functions_of_jemalloc() {
     check_rows("local", &trace(&local, None, &[]), JEMALLOC);
 
     let flags = ["-O2", archive, "-lstdc++", "-lm", "-pthread"];
-    let sized = compile(&directory.join("sized"), "allocators/jemalloc_sized.c", &flags);
+    let sized = compile(&directory, "allocators/jemalloc_sized.c", &flags);
     let mut leave_out = Command::new("objcopy");
     leave_out
         .args(["--strip-symbol=je_free", "--strip-symbol=je_dallocx"])

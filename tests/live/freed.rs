@@ -95,7 +95,7 @@ fn kinds_with_other_allocators() {
     let path = compile_kinds(&directory);
     let path = path.to_str().expect("a plain name");
     for library in allocators() {
-        let (report, said) = judged_at_end(&library, &[path, "exit", "20"], &directory);
+        let (report, said) = judged_at_end(&library, &[path, "exit", "shown", "20"], &directory);
         let lines: Vec<String> = said.lines().map(str::to_owned).collect();
         check_kinds(&library, &lines, &report);
     }
@@ -107,7 +107,11 @@ fn kinds_attached_to_later_with_jemalloc() {
     let path = compile_kinds(&directory("freed-attached"));
     let [jemalloc, ..] = allocators();
     let mut command = Command::new(path);
-    let mut program = Program::spawn(command.args(["attached", "20"]).env("LD_PRELOAD", &jemalloc));
+    let mut program = Program::spawn(
+        command
+            .args(["attached", "shown", "20"])
+            .env("LD_PRELOAD", &jemalloc),
+    );
     let memleak = Memleak::attach(program.pid(), &["--verdict"]);
     program.send_line("");
     let mut lines = Vec::new();

@@ -569,7 +569,8 @@ fn vfork_followed() {
     }
 }
 
-/// Without --follow-fork, children are not traced and leave their parent's amounts alone.
+/// Without --follow-fork, children are not traced and leave their parent's amounts alone. Where a probe does not tell processes apart, what a
+/// child of vfork allocates and frees in its parent's memory counts as the parent's.
 #[test]
 fn vfork_not_followed() {
     for attach in attach_paths() {
@@ -580,7 +581,9 @@ fn vfork_not_followed() {
         let report = memleak.finish();
         report.check_sums();
         assert_eq!(report.targets.len(), 1, "{attach}: {report}");
-        assert!(report.through("in_vfork_child").is_empty(), "{attach}: {report}");
+        let (in_child, left) = by(&report, "in_vfork_child", |_| true);
+        let shared = if attach == "perf" { 40 } else { 0 };
+        assert_eq!((in_child.blocks, left.blocks), (shared, 0), "{attach}: {report}");
         let (allocated, outstanding) = by(&report, "thread_main", |_| true);
         assert_eq!(
             (allocated.blocks, outstanding.blocks),

@@ -259,13 +259,7 @@ fn freed_later(report: &Report) -> u64 {
 /// and no condition is taken to hold then.
 #[test]
 fn false_verdicts() {
-    const WAYS: [&str; 5] = [
-        "in_file",
-        "in_pipe",
-        "in_socket",
-        "masked_by_key",
-        "at_odd_address",
-    ];
+    const WAYS: [&str; 3] = ["in_file", "masked_by_key", "at_odd_address"];
     let path = compile(
         &directory("verdict-hideaways"),
         "verdicts/hideaways.c",
@@ -290,7 +284,7 @@ fn false_verdicts() {
     let mut reports = (0..10).map(|_| memleak.report());
     let noticed = reports.find(|report| freed_later(report) > 0);
     let noticed = freed_later(&noticed.expect("a report about what was freed"));
-    assert!((lost..=500).contains(&noticed), "{noticed} of {lost}");
+    assert!((lost..=300).contains(&noticed), "{noticed} of {lost}");
     memleak.interrupt();
     let (last, status) = memleak.wait();
     assert_eq!(freed_later(&last), noticed);

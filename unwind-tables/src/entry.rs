@@ -51,13 +51,17 @@ pub(crate) fn of_contexts<'f>(
     found
 }
 
+/// MAX bytes of names that are searched; of glibc's there are some 30 thousand, of large static programs some millions.
+const MAX_NAMES_BYTES: u64 = 16 << 20;
+
 /// Returns whether the file has names, and makecontext is one of them.
 fn names_makecontext(view: &ElfView<'_>) -> bool {
     [&b".dynstr"[..], b".strtab"].into_iter().any(|section| {
-        let names = view.section_range(section);
-        let names = names.and_then(|range| {
-            view.bytes()
-                .at(range.start.get(), range.end.offset_from(range.start))
+        let range = view.section_range(section);
+        let names = range.and_then(|range| {
+            let length = range.end.offset_from(range.start);
+            let is_searched = length <= MAX_NAMES_BYTES;
+            view.bytes().at(range.start.get(), length).filter(|_| is_searched)
         });
         names.is_some_and(|names| memmem::find(names.0, b"makecontext").is_some())
     })

@@ -9,7 +9,6 @@
  */
 #include <stdint.h>
 #include <stdio.h>
-#include <sys/socket.h>
 #include "../handshake.h"
 #include "../keep.h"
 
@@ -17,7 +16,7 @@
 #define SIZE 48
 
 static unsigned long wanted;
-static int file, pipe_ends[2], socket_ends[2];
+static int file;
 static volatile uintptr_t masked[MOST];
 /* Pointers that are nowhere aligned. */
 static struct {
@@ -37,22 +36,6 @@ NOINLINE static uintptr_t in_file(unsigned long at)
 	uintptr_t block = (uintptr_t)malloc(SIZE);
 
 	return pwrite(file, &block, sizeof(block), at * sizeof(block)) == sizeof(block) ? 0 : block;
-}
-
-NOINLINE static uintptr_t in_pipe(unsigned long at)
-{
-	uintptr_t block = (uintptr_t)malloc(SIZE);
-
-	(void)at;
-	return write(pipe_ends[1], &block, sizeof(block)) == sizeof(block) ? 0 : block;
-}
-
-NOINLINE static uintptr_t in_socket(unsigned long at)
-{
-	uintptr_t block = (uintptr_t)malloc(SIZE);
-
-	(void)at;
-	return write(socket_ends[1], &block, sizeof(block)) == sizeof(block) ? 0 : block;
 }
 
 NOINLINE static uintptr_t masked_by_key(unsigned long at)
@@ -101,20 +84,16 @@ int main(int argc, char **argv)
 	wanted = argc > 1 ? strtoul(argv[1], NULL, 10) : 0;
 	if (!wanted || wanted > MOST)
 		return 2;
-	if (!stream || pipe(pipe_ends) != 0 || socketpair(AF_UNIX, SOCK_STREAM, 0, socket_ends) != 0)
+	if (!stream)
 		fail("setup");
 	file = fileno(stream);
 	rendezvous("started");
 	hide(in_file);
-	hide(in_pipe);
-	hide(in_socket);
 	hide(masked_by_key);
 	hide(at_odd_address);
 	forget();
 	rendezvous("ready");
 	take_back(file);
-	take_back(pipe_ends[0]);
-	take_back(socket_ends[0]);
 	for (unsigned long at = 0; at < wanted; at++) {
 		free((void *)(masked[at] ^ 0x5a5a5a5a5a5a5a5a));
 		free((void *)odd[at].pointer);
