@@ -5,7 +5,7 @@
 //! check for failure. None of these frames identifies the code that wanted the memory. Nor does Python's interpreter between
 //! the functions of Python that it runs, nor Python's own library; an extension in C does.
 //!
-//! Such a function is known by its name ([`names`]), by its source file ([`sources`]), or by what calls it ([`served`]).
+//! Such a function is known by its name (`names`), by its source file (`sources`), or by what calls it (`served`).
 
 mod names;
 mod served;
