@@ -173,6 +173,10 @@ fn compare(elf: &[u8]) -> (u64, u64) {
             }
             different += 1;
             let rule = image.rule_at(return_address.wrapping_sub(1));
+            // What a stack of makecontext returns to: its CFI ascribes a caller to it.
+            if rule == UnwindRule::EndOfStack && ours == Ok(None) {
+                continue;
+            }
             let text = format!("at {return_address:#x}: {rule:?}: {ours:x?}, framehop {theirs:x?}");
             assert!(matches!(rule, UnwindRule::Program(_)), "{text}");
             assert_eq!(theirs, Ok(Some(by_frame_pointer(frame))), "{text}");
@@ -185,7 +189,8 @@ fn compare(elf: &[u8]) -> (u64, u64) {
 #[test]
 fn callers_at_every_call() {
     for (path, package, calls, most_different) in [
-        ("/usr/lib/x86_64-linux-gnu/libc.so.6", "libc6", 10_000, 0),
+        // `__start_context` calls two functions.
+        ("/usr/lib/x86_64-linux-gnu/libc.so.6", "libc6", 10_000, 2),
         (
             "/usr/lib/x86_64-linux-gnu/libstdc++.so.6",
             "libstdc++6",
