@@ -1,6 +1,6 @@
 //! Characters beyond ASCII that memleak itself prints, and what stands for them where the locale has ASCII only.
 //!
-//! Names that come from programs and files are not changed: nobody could find them again.
+//! Names that come from programs and files stay as they are, so that they can be found there.
 
 use std::borrow::Cow;
 use std::env;
@@ -44,10 +44,8 @@ pub fn is_ascii_wanted() -> bool {
 fn names_another(variable: impl Fn(&str) -> Option<String>) -> bool {
     // The order of locale(7).
     let named = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(variable);
-    let locale = named
-        .filter(|value| !value.is_empty())
-        .map(|value| value.to_ascii_lowercase())
-        .next();
+    let mut named = named.filter(|value| !value.is_empty());
+    let locale = named.next().map(|value| value.to_ascii_lowercase());
     locale.is_some_and(|locale| !locale.contains("utf-8") && !locale.contains("utf8"))
 }
 

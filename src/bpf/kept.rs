@@ -5,7 +5,7 @@ use std::mem::offset_of;
 
 use libbpf_rs::{Iter, Link};
 
-use super::registers::Registers;
+use super::registers::{Registers, half_at, read_up_to, word_at};
 use super::registers_skeleton::types::{kept_kind, kept_place};
 use crate::process::kept::{InKernel, Place};
 use leak_report::model::Hidden;
@@ -33,7 +33,7 @@ impl Registers<'_> {
 
 fn records(link: &Link) -> io::Result<Vec<u8>> {
     let iterator = Iter::new(link).map_err(io::Error::other)?;
-    let bytes = super::registers::read_up_to(iterator, MAX_PLACES * RECORD)?;
+    let bytes = read_up_to(iterator, MAX_PLACES * RECORD)?;
     match bytes.len() > MAX_PLACES * RECORD {
         true => Err(io::Error::other("it has too many descriptors")),
         false => Ok(bytes),
@@ -42,14 +42,8 @@ fn records(link: &Link) -> io::Result<Vec<u8>> {
 
 /// Parses a `struct kept_place`.
 fn parse(record: &[u8]) -> Option<InKernel> {
-    let word = |offset: usize| {
-        let bytes = record.get(offset..).and_then(|rest| rest.first_chunk());
-        u64::from_ne_bytes(bytes.copied().unwrap_or_default())
-    };
-    let half = |offset: usize| {
-        let bytes = record.get(offset..).and_then(|rest| rest.first_chunk());
-        u32::from_ne_bytes(bytes.copied().unwrap_or_default())
-    };
+    let word = |offset| word_at(record, offset);
+    let half = |offset| half_at(record, offset);
     let found = half(offset_of!(kept_place, kind));
     if found == kept_kind::KEPT_SIGNAL.0 {
         let data = offset_of!(kept_place, data);

@@ -138,16 +138,22 @@ pub(super) fn read_up_to(mut iterator: impl Read, most: usize) -> io::Result<Vec
     Ok(bytes)
 }
 
+/// The word at an offset of a record; 0 if that is outside.
+pub(super) fn word_at(record: &[u8], offset: usize) -> u64 {
+    let bytes = record.get(offset..).and_then(|rest| rest.first_chunk());
+    u64::from_ne_bytes(bytes.copied().unwrap_or_default())
+}
+
+/// The half word at an offset of a record; 0 if that is outside.
+pub(super) fn half_at(record: &[u8], offset: usize) -> u32 {
+    let bytes = record.get(offset..).and_then(|rest| rest.first_chunk());
+    u32::from_ne_bytes(bytes.copied().unwrap_or_default())
+}
+
 /// Parses a `struct thread_state`.
 fn parse(record: &[u8]) -> ThreadState {
-    let word = |offset: usize| {
-        let bytes = record.get(offset..).and_then(|rest| rest.first_chunk());
-        u64::from_ne_bytes(bytes.copied().unwrap_or_default())
-    };
-    let half = |offset: usize| {
-        let bytes = record.get(offset..).and_then(|rest| rest.first_chunk());
-        u32::from_ne_bytes(bytes.copied().unwrap_or_default())
-    };
+    let word = |offset| word_at(record, offset);
+    let half = |offset| half_at(record, offset);
     let stack = word(offset_of!(thread_state, alternate_stack));
     let stack_end = stack.saturating_add(word(offset_of!(thread_state, alternate_stack_bytes)));
     let registers = (offset_of!(thread_state, registers)..RECORD).step_by(8).map(word);

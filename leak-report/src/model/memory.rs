@@ -51,7 +51,7 @@ impl Elsewhere {
 }
 
 impl Parts {
-    /// MIN bytes of such growth, and of free memory in the allocator, that is told of: less is the start of threads and libraries.
+    /// MIN bytes that are reported, of growth elsewhere and of free memory. The start of threads and libraries takes less.
     const MIN_TOLD: u64 = 1 << 20;
 
     /// Returns the growth elsewhere if it is what makes the process grow, rather than what was allocated.

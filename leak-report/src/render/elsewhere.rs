@@ -1,4 +1,4 @@
-//! Lines about memory that grows, or is held, though nobody has allocated it: what it is, and the flag that shows who.
+//! Lines about resident memory that holds no allocations: what grows there, the flag that shows its origin, and free memory.
 
 use super::short_size;
 use crate::model::{Elsewhere, Parts, Report, TargetFacts};

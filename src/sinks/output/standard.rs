@@ -1,7 +1,7 @@
 //! Standard output, and that memleak may be started without it.
 //!
-//! Before `main`, Rust opens /dev/null in place of a standard stream that is closed: all that is written would be lost, and
-//! nobody be told.
+//! Before `main`, Rust opens /dev/null in place of a standard stream that is closed: all that is written
+//! would be lost without an error.
 #![allow(unsafe_code, reason = "a function that is called before `main`")]
 
 use std::io::{self, Stdout};
