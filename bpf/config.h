@@ -64,7 +64,10 @@ const volatile u32 cache_mask = 0;
 const volatile u32 memo_mask = 0;
 /* Inode number of the pid namespace of user space; 0 for the initial one. */
 const volatile u32 pid_namespace = 0;
-/* Process that is stopped where it is about to end, by its id there; 0 for none. */
-const volatile u32 held_process = 0;
+/*
+ * Process that memleak has started, by its id there; 0 for none. It is stopped when it executes another program and, where that is wanted,
+ * when it is about to end.
+ */
+const volatile u32 started_process = 0;
 
 #endif

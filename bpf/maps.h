@@ -75,6 +75,14 @@ SEC(".bss.numbers") struct numbers {
 	u64 members_changed;
 } numbers;
 
+/* The program that memleak has started, when it executes others, see process/started.h. */
+SEC(".bss.started") struct started {
+	/* Calls of its loader's hook at which it is still stopped. Written by probes. */
+	u64 hook_stops;
+	/* Not 0 once it is not stopped any more. Written by user space. */
+	u64 is_over;
+} started;
+
 /* Process id (tgid) to owner, see process/processes.h. Written when instances begin and end; read by probes.
  * Size: MAX_PROCESSES, plus MAX_SHARERS that share a traced process's memory until they exec. */
 struct {

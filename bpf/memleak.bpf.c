@@ -8,6 +8,7 @@
 #include "calls/usdt.h"
 #include "process/faults.h"
 #include "process/lifecycle.h"
+#include "process/started.h"
 #include "process/translated.h"
 #include "process/regions.h"
 #include "running.h"
@@ -202,8 +203,10 @@ int loader_hook(struct pt_regs *ctx)
 	u64 owner = current_owner(known_thread());
 
 	use_thread_stack(ctx);
-	if (owner)
+	if (owner) {
 		announce_change(owner);
+		started_maps(owner);
+	}
 	return 0;
 }
 
@@ -212,7 +215,7 @@ SEC("uprobe")
 int exit_hook(struct pt_regs *ctx)
 {
 	use_thread_stack(ctx);
-	if (current_tgid() == held_process && !bpf_send_signal(SIGNAL_STOP))
+	if (is_started() && !bpf_send_signal(SIGNAL_STOP))
 		send_event(EVENT_HELD, 0, 0);
 	return 0;
 }
@@ -234,6 +237,7 @@ int process_exec(u64 *ctx)
 
 	process_executes(old_pid != (u32)task->pid);
 	stop_if_translated();
+	started_executes();
 	return 0;
 }
 

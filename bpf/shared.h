@@ -268,8 +268,9 @@ struct instance {
 	u8 end;
 	/* Set if a thread other than the first called exec: probes attached to this process only do not follow it. */
 	u8 by_other_thread;
-	u8 unused;
-	u32 unused_too;
+	/* Set if exec executed a program without a loader. */
+	u8 without_loader;
+	u32 unused;
 	/* Thread name (comm) when it began. */
 	char comm[16];
 };
@@ -533,6 +534,8 @@ enum event_kind {
 	EVENT_MEMBERS = 5,
 	/* A process was started that shares the memory of an instance: its process id instead of an address. */
 	EVENT_SHARED = 6,
+	/* The program that memleak has started is stopped after an exec, until user space has attached to it. */
+	EVENT_STOPPED = 7,
 };
 
 struct event {

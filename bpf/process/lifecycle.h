@@ -9,6 +9,7 @@
 #pragma once
 
 #include "calls/calls.h"
+#include "calls/regs.h"
 #include "config.h"
 #include "counters.h"
 #include "kernel.h"
@@ -24,6 +25,8 @@
 /* Fields read of the kernel's structures; relocated to those of the running kernel. */
 struct mm_struct___read {
 	int map_count;
+	unsigned long start_code;
+	unsigned long end_code;
 } __attribute__((preserve_access_index));
 
 struct signal_struct___read {
@@ -55,6 +58,7 @@ struct beginning {
 	/* Set if a change was announced that the borrowed list does not contain. */
 	bool changing;
 	bool by_other_thread;
+	bool without_loader;
 };
 
 static __always_inline struct instance *record_of(u32 instance)
@@ -87,6 +91,7 @@ static __always_inline void record_instance(u32 instance, u32 slot, struct begin
 	record->parent_epoch = beginning->parent_epoch;
 	record->origin = beginning->origin;
 	record->by_other_thread = beginning->by_other_thread;
+	record->without_loader = beginning->without_loader;
 	bpf_get_current_comm(record->comm, sizeof(record->comm));
 	/* A full barrier: a reader that sees the process id sees the other fields. */
 	__sync_lock_test_and_set(&record->tgid, beginning->tgid);
@@ -207,6 +212,15 @@ static __always_inline void task_renamed(struct task_struct___read *task)
 				 (u64)instance_of(owner) << 32 | GENERATION_ENDING);
 }
 
+/* Returns whether the program that the current process has just executed has no loader: it begins in its own code. */
+static __always_inline bool begins_without_loader(void)
+{
+	struct task_struct___read *task = (void *)bpf_get_current_task_btf();
+	u64 entry = program_counter((void *)bpf_task_pt_regs((void *)task));
+
+	return task->mm && task->mm->start_code <= entry && entry < task->mm->end_code;
+}
+
 /* Handles exec: the current process runs another program from now on. */
 static __always_inline void process_executes(bool by_other_thread)
 {
@@ -218,6 +232,7 @@ static __always_inline void process_executes(bool by_other_thread)
 		.origin = ORIGIN_EXECED,
 		.parent = instance_of(owner),
 		.by_other_thread = by_other_thread,
+		.without_loader = begins_without_loader(),
 	};
 
 	abandon_call();

@@ -63,11 +63,11 @@ pub(crate) fn close_gaps(gaps: &[(c_uint, c_uint)]) {
     }
 }
 
-/// Waits, in a helper process, until a pipe has no writer left: no byte is written, and signals are blocked.
-pub(crate) fn wait_for_end(read_end: RawFd) {
+/// Waits, in a helper process where signals are blocked, until a pipe has no writer left. Returns whether a byte was written before.
+pub(crate) fn wait_for_end(read_end: RawFd) -> bool {
     let mut byte = 0_u8;
     // SAFETY: the buffer is one byte.
-    unsafe { libc::read(read_end, (&raw mut byte).cast(), 1) };
+    unsafe { libc::read(read_end, (&raw mut byte).cast(), 1) == 1 }
 }
 
 #[cfg(test)]

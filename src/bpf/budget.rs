@@ -144,7 +144,8 @@ impl Load {
             follow_members: true,
             regions: self.regions,
             frees: self.frees,
-            held: Some(1),
+            started: Some(1),
+            holds_end: true,
             // Mapping calls are sent differently with and without.
             faults: self.faults.then_some(FaultSettings { function: 0, seed: 0 }),
             sizes: None,

@@ -1,17 +1,26 @@
-//! Holds a started program where it is about to end. Its probe stops it; what is here lets it go on, whatever becomes of memleak.
+//! Holds a started program where it has executed another, until that has its probes, and where it is about to end. A BPF program stops it;
+//! what is here lets it go on, whatever becomes of memleak.
 
-use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
-use nix::unistd::{Pid, pipe2};
+use nix::unistd::{Pid, pipe2, write};
 
+use super::memory::SharedWords;
 use crate::base::helper::{self, close_gaps, gaps_between, wait_for_end};
-use crate::process::stat::Stat;
+use crate::base::proc_fields::ProcFields;
 
-/// A program that may be stopped by its probe. When this is dropped, or memleak ends, it runs on.
+/// Time after the end of memleak in which BPF programs may stop the started one: their links close meanwhile.
+const AFTERMATH: Duration = Duration::from_secs(5);
+/// Pause between two looks at it in that time.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// A program that BPF programs may stop. When this is dropped, or memleak ends, it runs on.
 #[derive(Debug)]
 pub struct Hold {
     program: Pid,
@@ -29,8 +38,12 @@ impl Hold {
         let gaps = gaps_between(vec![read_end.as_raw_fd()]);
         let helper = helper::start(|| {
             close_gaps(&gaps);
-            wait_for_end(read_end.as_raw_fd());
-            go_on(program);
+            let is_dropped = wait_for_end(read_end.as_raw_fd());
+            let ended = Instant::now();
+            while !is_dropped && ended.elapsed() < AFTERMATH {
+                go_on(program);
+                sleep(PAUSE);
+            }
         })?;
         Some(Self {
             program,
@@ -38,14 +51,43 @@ impl Hold {
             write_end: Some(write_end),
         })
     }
+
+    /// Process id.
+    pub fn pid(&self) -> u32 {
+        u32::try_from(self.program.as_raw()).unwrap_or_default()
+    }
+
+    /// Lets the program go on that has been stopped. If that was after its exec, it has not yet set a handler for the signal.
+    pub fn go_on(&self) {
+        go_on(self.program);
+    }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        go_on(self.program);
-        drop(self.write_end.take());
+        self.go_on();
+        if let Some(write_end) = self.write_end.take() {
+            _ = write(&write_end, &[1]);
+        }
         // The pid cannot have been reused before this call.
         _ = waitpid(self.helper, None);
+    }
+}
+
+/// `struct started` in shared memory: stops of the started program when it executes others.
+#[derive(Debug)]
+pub struct ExecStops(SharedWords<AtomicU64>);
+
+impl ExecStops {
+    pub(super) fn new(words: SharedWords<AtomicU64>) -> Self {
+        Self(words)
+    }
+
+    /// Has it stopped no more.
+    pub fn end(&self) {
+        if let [_, is_over, ..] = self.0.words() {
+            is_over.store(1, Ordering::SeqCst);
+        }
     }
 }
 
@@ -56,16 +98,18 @@ pub fn continue_stopped(pid: u32) {
     }
 }
 
-/// Lets a process go on if it is stopped. A signal that it does not need would run its handler.
+/// Lets a process go on if it is stopped, or about to stop. A signal that it does not need would run its handler.
 fn go_on(program: Pid) {
-    let stat = fs::read(format!("/proc/{program}/stat")).ok();
-    let is_stopped = stat
-        .and_then(|stat| Stat::parse(&stat))
-        .is_some_and(|stat| stat.state == b'T');
-    if is_stopped {
+    let status = || ProcFields::read(format!("/proc/{program}/status")).unwrap_or_default();
+    let is_sent = || status().bits("ShdPnd").is_some_and(|pending| pending & STOP != 0);
+    // In this order: the signal is pending until the state has changed.
+    if is_sent() || status().words("State").next() == Some("T") {
         _ = kill(program, Signal::SIGCONT);
     }
 }
+
+/// SIGSTOP in a set of signals.
+const STOP: u64 = 1 << (Signal::SIGSTOP as u64 - 1);
 
 #[cfg(test)]
 mod tests {
@@ -85,6 +129,19 @@ mod tests {
         sleep(Duration::from_millis(400));
         assert!(child.try_wait().expect("ours").is_none(), "it is stopped");
         drop(hold);
+        assert!(child.wait().expect("ours").success());
+    }
+
+    /// A process that was sent the signal to stop, and that to go on before it stopped, never stops.
+    #[test]
+    fn a_process_that_is_about_to_stop_goes_on() {
+        let mut child = Command::new("sleep").arg("0.2").spawn().expect("coreutils");
+        let hold = Hold::of(child.id()).expect("a process");
+        let pid = Pid::from_raw(i32::try_from(child.id()).expect("small"));
+        for _ in 0..1000 {
+            kill(pid, Signal::SIGSTOP).expect("ours");
+            hold.go_on();
+        }
         assert!(child.wait().expect("ours").success());
     }
 }

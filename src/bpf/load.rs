@@ -150,8 +150,10 @@ pub struct Settings {
     pub python: bool,
     /// Calls that are reported one by one.
     pub calls: CallTrace,
-    /// Process that is stopped where it is about to end.
-    pub held: Option<u32>,
+    /// Process that memleak has started: it is stopped when it executes another program.
+    pub started: Option<u32>,
+    /// It is also stopped where it is about to end.
+    pub holds_end: bool,
     pub capacity: Capacity,
 }
 
@@ -430,7 +432,7 @@ fn choose_programs(object: &mut OpenMemleakSkel<'_>, settings: &Settings) {
     programs.usdt_free.set_autoload(announced);
     programs.allocation_session.set_autoload(session && probed);
     programs.allocation_return.set_autoload(!session && probed);
-    programs.exit_hook.set_autoload(settings.held.is_some());
+    programs.exit_hook.set_autoload(settings.holds_end);
     programs.python_code_end.set_autoload(settings.python);
     programs.cgroup_attach.set_autoload(settings.follow_members);
     programs.allocation_entry.set_autoload(probed);
@@ -487,7 +489,7 @@ fn set_knobs(object: &mut OpenMemleakSkel<'_>, settings: &Settings, sizes: &Size
     knobs.follow_fork = settings.follow_fork;
     knobs.follow_members = settings.follow_members;
     knobs.pid_namespace = pid_namespace();
-    knobs.held_process = settings.held.unwrap_or(0);
+    knobs.started_process = settings.started.unwrap_or(0);
     knobs.notes_frees = settings.frees.is_some();
     knobs.page_shift = pages::bytes().trailing_zeros();
     knobs.calls_move = settings.calls_move;

@@ -104,7 +104,7 @@ pub use dynamic_events::DynamicEvents;
 pub use faults::FaultWatch;
 pub use finished::FinishedStack;
 pub use frees::FreeNotes;
-pub use hold::{Hold, continue_stopped};
+pub use hold::{ExecStops, Hold, continue_stopped};
 pub use kernel_trace::{KernelMisses, KernelSettings, KernelTrace, Tracing};
 pub use load::{AttachPath, Capacity, FastPaths, FaultSettings, LoadError, Settings, SizeFilter, Walk};
 pub use memory::SharedWords;
@@ -147,6 +147,7 @@ pub struct Kernel<'obj> {
     pub tables: TableStore,
     pub publisher: Publisher,
     pub processes: Processes,
+    pub exec_stops: ExecStops,
     /// Queue of `types::event`.
     pub(crate) events: MapHandle,
     /// Queue of `types::region_event` and `types::fault_event`; `None` where mapping calls are not followed.
@@ -244,6 +245,7 @@ impl<'obj> Kernel<'obj> {
             tables,
             publisher,
             processes,
+            exec_stops: ExecStops::new(map_words(&maps.bss_started)?),
             events,
             region_events: region_events.transpose()?,
             deferred_walks,

@@ -153,7 +153,7 @@ impl Tolerance {
         Settings {
             python: settings.python && of(TracePart::Python),
             follow_fork: settings.follow_fork && of(TracePart::Children),
-            held: settings.held.filter(|_| of(TracePart::ProgramEnd)),
+            holds_end: settings.holds_end && of(TracePart::ProgramEnd),
             // A child that shares the memory frees there, too.
             frees: settings
                 .frees

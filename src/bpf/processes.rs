@@ -77,6 +77,8 @@ pub struct Instance {
     pub origin: Origin,
     /// True if a thread other than the first called `exec`: probes attached to this process did not follow it.
     pub by_other_thread: bool,
+    /// True if it began by `exec` of a program without a loader, which has its allocator in its own file.
+    pub without_loader: bool,
     /// Name of its first thread when it began.
     pub comm: String,
 }
@@ -165,6 +167,7 @@ impl Processes {
             parent_epoch: 0,
             origin: Origin::Attached,
             by_other_thread: false,
+            without_loader: false,
             comm: String::new(),
         }))
     }
@@ -262,7 +265,7 @@ impl Processes {
         let halves =
             |word: u64| [word & 0xffff_ffff, word >> 32].map(|half| u32::try_from(half).unwrap_or_default());
         let ([pid, slot], [parent, parent_epoch]) = (halves(words[0]), halves(words[1]));
-        let [origin, _, by_other_thread, ..] = words[2].to_le_bytes();
+        let [origin, _, by_other_thread, without_loader, ..] = words[2].to_le_bytes();
         let [a, b] = [words[3], words[4]].map(u64::to_le_bytes);
         (pid != 0).then(|| Instance {
             number,
@@ -272,6 +275,7 @@ impl Processes {
             parent_epoch,
             origin: origin_of(origin.into()),
             by_other_thread: by_other_thread != 0,
+            without_loader: without_loader != 0,
             comm: text(&[a, b].concat()),
         })
     }

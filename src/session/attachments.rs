@@ -31,7 +31,7 @@ pub(super) struct Attachments {
 }
 
 impl Attachments {
-    /// Attaches to the mapped files not handled yet.
+    /// Attaches to the mapped files not handled yet. Returns whether any has an allocator, whose blocks were not seen until now.
     ///
     /// # Errors
     ///
@@ -43,7 +43,7 @@ impl Attachments {
         mappings: &Mappings,
         modules: &Modules,
         allocators: &mut AllocatorProbes,
-    ) -> Result<(), AttachError> {
+    ) -> Result<bool, AttachError> {
         self.add_hook(kernel, probed_in, mappings, modules);
         let new: Vec<_> = mappings
             .module_ids()
@@ -52,13 +52,14 @@ impl Attachments {
         let Probes { functions, usdt } = allocators.of(&new, modules);
         let (of_distance, usdt): (Vec<_>, Vec<_>) =
             usdt.into_iter().partition(|probe| probe.distance.is_some());
+        let is_seen_now = allocators.allocate(&functions) || !usdt.is_empty() || !of_distance.is_empty();
         if !functions.is_empty() || !usdt.is_empty() {
             self.probes.add(kernel.attach(probed_in, &functions, &usdt)?);
         }
         if !of_distance.is_empty() {
             self.of_distance.add(kernel.attach(probed_in, &[], &of_distance)?);
         }
-        Ok(())
+        Ok(is_seen_now)
     }
 
     /// Attaches to the USDT probes of the distance that is used now, in the files that are probed already. Returns those of the

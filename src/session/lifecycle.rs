@@ -200,7 +200,7 @@ impl Live<'_> {
         if lacks_probes {
             let (pid, comm) = (process.facts.pid, &process.facts.comm);
             match self.sharing.carry(&mut self.attached, pid) {
-                Ok(()) if origin == Origin::Execed => tracing::info!(
+                Ok(()) if origin == Origin::Execed && !self.is_held_at_exec(pid) => tracing::info!(
                     "{comm} ({pid}) runs with other rights: what it allocated before it had its probes again is not seen"
                 ),
                 Ok(()) => {}
@@ -213,7 +213,7 @@ impl Live<'_> {
             self.not_opened(number, error);
         }
         // By now it has no probes, if it translates code.
-        if origin == Origin::Execed && may_be_stopped {
+        if origin == Origin::Execed && may_be_stopped && !self.is_held_at_exec(pid) {
             continue_stopped(pid);
         }
     }
@@ -292,6 +292,10 @@ impl Live<'_> {
                     self.provide_saves(instance, address)?;
                     continue;
                 }
+                Event::Stopped { instance } => {
+                    self.attach_stopped(instance)?;
+                    continue;
+                }
                 Event::Shared { instance, pid } => {
                     self.awaited.add(instance, pid);
                     continue;
@@ -313,6 +317,17 @@ impl Live<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Attaches to what the started program has mapped since its exec, and lets it go on.
+    fn attach_stopped(&mut self, number: u32) -> anyhow::Result<()> {
+        let began = Instant::now();
+        let attached = self.reload_and_attach(number);
+        if let Some(hold) = &self.hold {
+            hold.go_on();
+            tracing::debug!("held for {:.1?} after its exec", began.elapsed());
+        }
+        attached.map(drop)
     }
 
     /// Provides the saves that walks of an instance requested at `address`.
@@ -352,12 +367,15 @@ impl Live<'_> {
         provided.context("cannot store unwind tables")
     }
 
-    /// Lets the started program go on, after probes are detached.
+    /// Lets the started program go on, after probes are detached, and stops it no more.
     pub(super) fn let_go(&mut self) -> anyhow::Result<()> {
-        if self.hold.is_some() {
+        if let Some(hold) = &self.hold {
+            self.kernel.exec_stops.end();
             let events = self.events.wait(Duration::ZERO).context("cannot read events")?;
-            self.react(&events)?;
-            self.hold = None;
+            self.is_held |= events.contains(&Event::Held);
+            if self.is_held || events.iter().any(|event| matches!(event, Event::Stopped { .. })) {
+                hold.go_on();
+            }
         }
         Ok(())
     }

@@ -58,13 +58,16 @@ pub(super) struct Live<'obj> {
     // First, so dropped first: probes must be detached before what they use is dropped.
     /// Attachments for all processes; none if each has its own.
     pub(super) attached: Attachments,
-    /// Lets the started program go on if it is stopped at its end: after probes are detached. `None` if it is not to be stopped.
-    pub(super) hold: Option<Hold>,
-    /// True once it was stopped there.
+    /// True once the started program was stopped where it is about to end.
     pub(super) is_held: bool,
     /// Instances by number, including ended ones.
     pub(super) processes: BTreeMap<u32, Process>,
     _watch: Watch,
+    /// Lets the started program go on if it is stopped: once nothing stops it any more. `None` if none was started, or it is not to
+    /// be stopped.
+    pub(super) hold: Option<Hold>,
+    /// True if it is to be stopped where it is about to end.
+    holds_end: bool,
     /// Notes what mapping calls give to processes, if it is noted which memory blocks were freed from.
     _given: Option<RegionWatch>,
     /// Mappings that are accounted instead of blocks (`--mmap`).
@@ -98,6 +101,8 @@ pub(super) struct Live<'obj> {
     pub(super) lifecycle: super::lifecycle::Lifecycle,
     /// Processes that may share the memory of a traced one.
     pub(super) awaited: Awaited,
+    /// Programs whose first allocations were not seen.
+    pub(super) missed_beginnings: u64,
     /// Time at which the last probe was attached.
     pub(super) started: Instant,
     /// Durations of the steps of the attach.
@@ -157,11 +162,11 @@ impl<'obj> Live<'obj> {
             .last()
             .map(Target::pid)
             .filter(|_| !config.program.is_empty());
-        let hold = started
-            .filter(|_| config.view.verdict.is_some())
-            .and_then(Hold::of);
+        let hold = started.and_then(Hold::of);
+        let holds_end = hold.is_some() && config.view.verdict.is_some();
         let settings = Settings {
-            held: hold.as_ref().and(started),
+            started: hold.as_ref().and(started),
+            holds_end,
             ..kernel_settings(way, config, prepared)
         };
         let faults = settings.faults;
@@ -178,12 +183,13 @@ impl<'obj> Live<'obj> {
         let sharing = Sharing::choose(config, prepared.targets.len(), way.path, events)?;
         let mut live = Self {
             attached: Attachments::default(),
-            hold: hold.filter(|_| !tolerance.lacks(TracePart::ProgramEnd)),
             is_held: false,
             processes: BTreeMap::new(),
             _watch: kernel
                 .watch(config.members.is_some())
                 .context("cannot follow processes")?,
+            hold,
+            holds_end: holds_end && !tolerance.lacks(TracePart::ProgramEnd),
             _given: given.transpose().context("cannot follow mapping calls")?,
             regions: config
                 .mmap
@@ -209,6 +215,7 @@ impl<'obj> Live<'obj> {
             unreadable: UnreadableLog::default(),
             lifecycle: super::lifecycle::Lifecycle::new(config.ignores_translators),
             awaited: Awaited::default(),
+            missed_beginnings: 0,
             started: Instant::now(),
             phases: prepared.phases.clone(),
         };
@@ -445,6 +452,7 @@ impl<'obj> Live<'obj> {
         if reading.instance() != number || mappings.entries().is_empty() {
             return Ok(false);
         }
+        process.beginning.read();
         let changed = mappings != process.mappings;
         self.code.note_reading(pid, began, &mappings);
         if let Some(target) = &process.target {
@@ -542,9 +550,12 @@ impl<'obj> Live<'obj> {
             attached.add_hook(&self.kernel, probed_in, mappings, modules);
             return Ok(());
         }
-        attached.add(&self.kernel, probed_in, mappings, modules, &mut self.probes)?;
-        if self.hold.is_some() {
+        let is_seen_now = attached.add(&self.kernel, probed_in, mappings, modules, &mut self.probes)?;
+        if self.holds_end {
             attached.add_exit_hooks(&self.kernel, probed_in, mappings, modules);
+        }
+        if is_seen_now {
+            self.note_beginning(number);
         }
         self.probed_since = self.kernel.processes.next();
         self.attach_sharers(number)
@@ -559,7 +570,7 @@ struct Trial<'a> {
     events: &'a mut Option<DynamicEvents>,
 }
 
-/// Settings of the kernel side by one way, for programs that are not held.
+/// Settings of the kernel side by one way, for programs that memleak has not started.
 fn kernel_settings(way: Way, config: &TraceConfig, prepared: &Prepared) -> Settings {
     Settings {
         walk: config.walk,
@@ -578,7 +589,8 @@ fn kernel_settings(way: Way, config: &TraceConfig, prepared: &Prepared) -> Setti
             && share_probes(config.follow_fork, prepared.targets.len()),
         calls_move: prepared.probes.catalog().has_calls_that_move(),
         calls: config.calls.map_or(CallTrace::Off, |calls| calls.trace),
-        held: None,
+        started: None,
+        holds_end: false,
         python: way.python,
         capacity: capacity::of(config, prepared),
     }

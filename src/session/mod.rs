@@ -7,6 +7,7 @@ mod ages;
 mod attachments;
 mod attempts;
 mod background;
+mod beginnings;
 mod bystanders;
 mod calls;
 mod capacity;
@@ -376,6 +377,9 @@ impl<'obj> Session<'obj> {
         self.live.add_not_announced(&mut snapshot);
         if let Some(membership) = &self.membership {
             snapshot.losses.processes += membership.left_out();
+        }
+        if self.live.is_of_blocks() {
+            snapshot.losses.beginnings = self.live.missed_beginnings(&snapshot);
         }
         // Only now that `read_blocks` has listed the blocks of ended instances.
         self.live.forget_ended()?;

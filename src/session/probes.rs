@@ -253,6 +253,14 @@ impl AllocatorProbes {
         number
     }
 
+    /// Returns whether any of `probes` is in a function that allocates by itself, not by one of another file.
+    pub(super) fn allocate(&self, probes: &[Probe]) -> bool {
+        let mut functions = probes
+            .iter()
+            .filter_map(|probe| self.catalog.get(probe.cookie.function.into()));
+        functions.any(|function| function.role.allocates() && !function.family.often_forwards())
+    }
+
     /// Returns whether any of `modules` has something to probe.
     pub(super) fn any(&self, modules: impl Iterator<Item = ModuleId>) -> bool {
         modules

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::attachments::Attachments;
+use super::beginnings::Beginning;
 use super::memory::Memory;
 use super::provider::NotAnnounced;
 use super::python::Interpreter;
@@ -28,6 +29,7 @@ pub(super) struct Process {
     /// Mappings published last; empty after its end.
     pub(super) mappings: Mappings,
     pub(super) reloads: Reloads,
+    pub(super) beginning: Beginning,
     /// Time when it was first seen to begin a JVM.
     jvm_seen: Option<Instant>,
     /// True while it begins one.
@@ -60,6 +62,7 @@ impl Process {
             history,
             mappings: Mappings::default(),
             reloads: Reloads::demanded(),
+            beginning: Beginning::now(),
             jvm_seen: None,
             begins_jvm: false,
             is_given,

@@ -177,6 +177,8 @@ pub struct Lost {
     pub bytes: u64,
     pub frees: u64,
     pub processes: u64,
+    #[serde(default)]
+    pub beginnings: u64,
     pub events: u64,
     pub causes: BTreeMap<String, u64>,
 }

@@ -95,6 +95,12 @@ impl Started {
         self.memleak.wait().expect("a child of ours").code()
     }
 
+    /// Kills memleak, which gets no chance to clean up; the program's input stays open meanwhile.
+    pub fn kill(mut self) {
+        _ = self.memleak.kill();
+        _ = self.memleak.wait();
+    }
+
     /// Closes the program's input and waits until both have ended.
     #[track_caller]
     pub fn finish(mut self) -> Outcome {

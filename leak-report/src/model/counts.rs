@@ -44,6 +44,8 @@ pub struct Losses {
     pub frees: u64,
     /// Processes that should have been traced and were not.
     pub processes: u64,
+    /// Programs executed by traced processes whose first allocations were not seen.
+    pub beginnings: u64,
     /// Calls missing from the call trace (`-t`): they arrived faster than they could be written.
     pub calls: u64,
     /// Events that did not reach user space: mappings may have been out of date until the next report.
@@ -179,7 +181,7 @@ pub const CALLS: [Count<Events>; 9] = [
 ];
 
 /// Losses other than blocks and their bytes, which are broken down by cause.
-pub const LOSSES: [Count<Losses>; 4] = [
+pub const LOSSES: [Count<Losses>; 5] = [
     Count {
         field: "frees",
         of: |losses| losses.frees,
@@ -204,6 +206,19 @@ pub const LOSSES: [Count<Losses>; 4] = [
             |losses| losses.processes,
             "process",
             "not traced: too many at once; what they allocated is not in this report",
+        ),
+    },
+    Count {
+        field: "beginnings",
+        of: |losses| losses.beginnings,
+        metric: metric(
+            "memleak_lost_beginnings_total",
+            "Programs executed by traced processes whose first allocations were not seen.",
+        ),
+        line: line(
+            |losses| losses.beginnings,
+            "program",
+            "executed by a traced process: what it allocated before its allocator had probes is not seen",
         ),
     },
     Count {

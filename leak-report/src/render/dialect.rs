@@ -151,6 +151,10 @@ fn lost(report: &Report) -> Option<String> {
             1 => "1 process not traced".to_owned(),
             more => format!("{more} processes not traced"),
         }),
+        (losses.beginnings > 0).then(|| {
+            let programs = counted(losses.beginnings, "program");
+            format!("{programs} not seen from the start on")
+        }),
     ];
     let parts: Vec<_> = parts.into_iter().flatten().collect();
     (!parts.is_empty()).then(|| parts.join(", "))

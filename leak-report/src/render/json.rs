@@ -178,7 +178,7 @@ impl Serialize for LostJson<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let blocks = [("blocks", self.0.blocks), ("bytes", self.0.bytes)];
         let others = LOSSES.iter().map(|count| (count.field, (count.of)(self.0)));
-        let is_shown = |&(field, count): &(&str, u64)| field != "calls" || count > 0;
+        let is_shown = |&(field, count): &(&str, u64)| !matches!(field, "calls" | "beginnings") || count > 0;
         serializer.collect_map(blocks.into_iter().chain(others).filter(is_shown))
     }
 }

@@ -194,6 +194,7 @@ pub fn full() -> Report {
     report.losses = Losses {
         frees: 0,
         processes: 0,
+        beginnings: 0,
         events: 0,
         calls: 0,
         blocks: 9,

@@ -37,6 +37,8 @@ pub enum Event {
     Shared { instance: u32, pid: u32 },
     /// The program that memleak has started is stopped where it is about to end.
     Held,
+    /// The program that memleak has started is stopped after an exec, until probes are attached.
+    Stopped { instance: u32 },
     /// A process may belong to the selected ones now, or no longer.
     Members,
     /// An instance began or ended; its record on the kernel side has the details.
@@ -57,6 +59,7 @@ impl Event {
             event_kind::EVENT_MAPPINGS_CHANGED => Self::MappingsChanged { instance },
             event_kind::EVENT_SAVES_WANTED => Self::SavesWanted { instance, address },
             event_kind::EVENT_HELD => Self::Held,
+            event_kind::EVENT_STOPPED => Self::Stopped { instance },
             event_kind::EVENT_SHARED => Self::Shared {
                 instance,
                 pid: u32::try_from(address.get()).unwrap_or_default(),

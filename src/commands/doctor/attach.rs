@@ -161,7 +161,8 @@ pub(super) fn settings(path: AttachPath, regions: Option<CallHooks>) -> Settings
         stops_translated: true,
         shares_events: true,
         // No process of ours.
-        held: Some(1),
+        started: Some(1),
+        holds_end: true,
         calls: CallTrace::Off,
         capacity: SMALL,
     }

@@ -374,6 +374,11 @@ impl Evidence<'_> {
                 let reason = format!("{} processes too many were not traced", losses.processes);
                 doubt(DoubtKind::TooLittle, reason)
             }),
+            (losses.beginnings > 0).then(|| {
+                let programs = render::counted(losses.beginnings, "program");
+                let reason = format!("what {programs} allocated at first, executed by a traced process, was not seen");
+                doubt(DoubtKind::TooLittle, reason)
+            }),
             misses_frees.then(|| {
                 let reason = format!(
                     "{} of frees were not seen, more than --max-lost {}: what they freed counts as outstanding",

@@ -235,6 +235,10 @@ fn losses_are_shown_with_causes() {
             ..Losses::default()
         },
         Losses {
+            beginnings: 1,
+            ..Losses::default()
+        },
+        Losses {
             bytes: 1,
             ..Losses::default()
         },

@@ -1,5 +1,6 @@
 //! Programs that memleak starts are traced from their first allocation on, with complete stacks, and do not notice.
 
+mod exec;
 mod gates;
 
 use std::fs;

@@ -146,6 +146,9 @@ memleak_lost_frees_total 0
 # HELP memleak_lost_processes_total Processes that were not traced though they should have been.
 # TYPE memleak_lost_processes_total counter
 memleak_lost_processes_total 0
+# HELP memleak_lost_beginnings_total Programs executed by traced processes whose first allocations were not seen.
+# TYPE memleak_lost_beginnings_total counter
+memleak_lost_beginnings_total 0
 # HELP memleak_lost_events_total Notices of mapping changes that came too late or not at all.
 # TYPE memleak_lost_events_total counter
 memleak_lost_events_total 0

@@ -107,6 +107,7 @@ pub(super) fn rich() -> Report {
         bytes: 2,
         frees: 3,
         processes: 4,
+        beginnings: 7,
         calls: 6,
         events: 5,
         causes: BTreeMap::from([

@@ -1,0 +1,86 @@
+//! Programs that traced processes execute, and whose first allocations are not seen: those of an allocator in a file that no process had
+//! mapped before. The program that memleak has started is held meanwhile.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use leak_report::model::Snapshot;
+
+use super::live::Live;
+use crate::bpf::Origin;
+
+/// Time after an exec in which probes that are added are those that the program lacked from its start on.
+const BEGINNING: Duration = Duration::from_secs(1);
+
+/// Beginning of one instance.
+#[derive(Debug)]
+pub(super) struct Beginning {
+    at: Instant,
+    /// True once its mappings were read.
+    is_read: bool,
+    is_missed: bool,
+}
+
+impl Beginning {
+    /// Beginning of an instance that begins now.
+    pub(super) fn now() -> Self {
+        Self {
+            at: Instant::now(),
+            is_read: false,
+            is_missed: false,
+        }
+    }
+
+    /// Notes that its mappings were read, so that its allocator has probes from now on.
+    pub(super) fn read(&mut self) {
+        self.is_read = true;
+    }
+
+    /// Notes that allocations until now were not seen. Returns the time for which that was so, unless it is known already, or is no longer
+    /// the beginning.
+    fn miss(&mut self) -> Option<Duration> {
+        let lasted = self.at.elapsed();
+        let is_new = !self.is_missed && lasted < BEGINNING;
+        self.is_missed |= is_new;
+        is_new.then_some(lasted)
+    }
+}
+
+impl Live<'_> {
+    /// Number of programs whose first allocations were not seen. Those that have ended before anything was read of them count if their
+    /// allocator is in their own file, and no block of theirs was seen.
+    pub(super) fn missed_beginnings(&self, snapshot: &Snapshot) -> u64 {
+        let seen: HashSet<u32> = snapshot.stacks.iter().map(|stack| stack.instance).collect();
+        let unseen = self.processes.iter().filter(|(number, process)| {
+            let is_unread = !process.is_live() && !process.beginning.is_read;
+            is_unread && process.instance.without_loader && !seen.contains(number)
+        });
+        self.missed_beginnings + unseen.count() as u64
+    }
+
+    /// Returns whether process `pid` is held after an exec until it has its probes.
+    pub(super) fn is_held_at_exec(&self, pid: u32) -> bool {
+        self.hold.as_ref().is_some_and(|hold| hold.pid() == pid)
+    }
+
+    /// Handles that an instance has probes which it lacked until now.
+    pub(super) fn note_beginning(&mut self, number: u32) {
+        let Some(process) = self.processes.get(&number) else {
+            return;
+        };
+        if process.instance.origin != Origin::Execed || self.is_held_at_exec(process.facts.pid) {
+            return;
+        }
+        let Some(process) = self.processes.get_mut(&number) else {
+            return;
+        };
+        if let Some(lasted) = process.beginning.miss() {
+            self.missed_beginnings += 1;
+            tracing::info!(
+                "what {} ({}) allocated in its first {lasted:.1?} is not seen: its allocator had no probes before",
+                process.facts.comm,
+                process.facts.pid
+            );
+        }
+    }
+}
