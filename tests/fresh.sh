@@ -9,6 +9,7 @@
 #   setup      tests/setup.sh test
 #   compile    everything that tests compile, by tests that were built here (tests/fresh/compile.sh)
 #   demo test  make demo, make test
+#   dist       make dist, and the package that it made, installed
 #   all        demo test
 # KEEP: if set, what a run that passed has left is kept, too
 # FRESH_CACHE: where downloaded packages are kept, ~/.cache/memleak if it is not set
@@ -110,7 +111,8 @@ run_step() {
         ;;
     demo) set -- make demo ;;
     test) set -- env MEMLEAK_TEST_REQUIRE=1 make test ;;
-    *) die "no step $step: setup, compile, demo, test or all" ;;
+    dist) set -- sh -c 'make dist && apt-get install --quiet --yes ./target/dist/memleak_*_amd64.deb && memleak --version' ;;
+    *) die "no step $step: setup, compile, demo, test, dist or all" ;;
     esac
     echo "==> $release: $step"
     began=$(date +%s)
