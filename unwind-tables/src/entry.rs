@@ -29,23 +29,27 @@ pub(crate) fn outermost(gap: &Range<Svma>, entry: Svma) -> Option<Range<Svma>> {
 /// MAX bytes of the function that a stack of makecontext returns to; glibc's has 26.
 const MAX_CONTEXT_BYTES: u64 = 64;
 
-/// Returns the functions, of these, that a stack of makecontext returns to, each with the last byte of the padding in front of it. Such a
-/// function leaves the stack that it is on by its first instruction, and does not return.
+/// Returns the functions, of these, that a stack of makecontext returns to, each with the end of the padding in front of it. Such a
+/// function leaves the stack that it is on by its first instructions, and does not return.
 pub(crate) fn of_contexts<'f>(
     view: &ElfView<'_>,
     functions: impl Iterator<Item = &'f Range<Svma>>,
 ) -> Vec<Range<Svma>> {
-    if view.architecture() != Architecture::X86_64 || !names_makecontext(view) {
+    let (begins, padding): (fn(&[u8]) -> bool, u64) = match view.architecture() {
+        Architecture::X86_64 => (begins_a_context, 1),
+        Architecture::Aarch64 => (begins_a_context_of_aarch64, 4),
+    };
+    if !names_makecontext(view) {
         return Vec::new();
     }
     let mut bytes_of = view.code_bytes();
     let is_short = |function: &&Range<Svma>| function.end.offset_from(function.start) <= MAX_CONTEXT_BYTES;
     let short = functions
         .filter(is_short)
-        .filter(|function| function.start.get() > 0);
+        .filter(|function| function.start.get() >= padding);
     let mut found: Vec<_> = short
-        .map(|function| function.start.wrapping_sub(1)..function.end)
-        .filter(|range| bytes_of(range).is_some_and(begins_a_context))
+        .map(|function| function.start.wrapping_sub(padding)..function.end)
+        .filter(|range| bytes_of(range).is_some_and(begins))
         .collect();
     found.sort_by_key(|range| range.start);
     found
@@ -80,6 +84,29 @@ fn begins_a_context(code: &[u8]) -> bool {
     [0x90, 0xcc, 0].contains(padding) && begun.starts_with(&[0x48, 0x89, 0xdc]) && begun.ends_with(&[0xf4])
 }
 
+/// Returns whether code of AArch64 is the end of padding, `mov x0, x19; cbnz x0, …; b …`, perhaps behind `bti` or a `nop` for
+/// unwinders: it goes on with the next context, or ends the thread.
+fn begins_a_context_of_aarch64(code: &[u8]) -> bool {
+    const NOP: u32 = 0xd503_201f;
+    /// `bti` without, with one of, and with all of its marks.
+    const BTI: [u32; 4] = [0xd503_241f, 0xd503_245f, 0xd503_249f, 0xd503_24df];
+    let (words, rest) = code.as_chunks::<4>();
+    let words: Vec<_> = words.iter().map(|&word| u32::from_le_bytes(word)).collect();
+    let Some((&padding, function)) = words.split_first() else {
+        return false;
+    };
+    let begun = match function {
+        [first, begun @ ..] if *first == NOP || BTI.contains(first) => begun,
+        _ => function,
+    };
+    let &[next, goes_on, ends] = begun else {
+        return false;
+    };
+    let is_padding = padding == NOP || padding == 0;
+    let (goes_on, ends) = (goes_on & 0xff00_001f, ends & 0xfc00_0000);
+    rest.is_empty() && is_padding && (next, goes_on, ends) == (0xaa13_03e0, 0xb500_0000, 0x1400_0000)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,6 +120,22 @@ mod tests {
         assert!(is(&[&[0], &start, &call]) && is(&[&[0x90], &[0xf3, 0x0f, 0x1e, 0xfa], &start, &call]));
         assert!(!is(&[&[0], &start, &[0xc3]]) && !is(&[&[0], &call]));
         assert!(!is(&[&[0xe8], &start, &call]) && !is(&[]));
+    }
+
+    /// glibc 2.36's of AArch64, and with a mark for indirect jumps; not behind a call, nor what is longer.
+    #[test]
+    fn functions_that_contexts_of_aarch64_return_to() {
+        const START: [u32; 3] = [0xaa13_03e0, 0xb5ff_f9c0, 0x17ff_f579];
+        let is = |parts: &[&[u32]]| {
+            let bytes = parts.concat().into_iter().flat_map(u32::to_le_bytes);
+            begins_a_context_of_aarch64(&bytes.collect::<Vec<_>>())
+        };
+        assert!(
+            is(&[&[0xd503_201f; 2], &START])
+                && is(&[&[0xd503_201f], &START])
+                && is(&[&[0], &[0xd503_245f], &START])
+        );
+        assert!(!is(&[&[0x9400_0001], &START]) && !is(&[&[0], &START, &[0]]) && !is(&[&[0], &START[..2]]));
     }
 
     /// Only padding may be before the entry point, and the code be no longer than such code is.
