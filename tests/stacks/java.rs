@@ -282,7 +282,7 @@ fn check_from_start(arguments: &[&str], at_least: u64) {
     let walks = &unwinding.allocations;
     let [all, whole] = [walks.values().sum::<u64>(), walks["complete"]];
     assert!(all > at_least, "{arguments:?}: {walks:?}");
-    assert!((all - whole) * 1000 <= all, "{arguments:?}: {walks:?}");
+    assert!((all - whole) * 1000 <= all, "{arguments:?}: {unwinding:?}");
     assert!(
         unwinding.finished_in_user_space > 50,
         "{arguments:?}: {unwinding:?}"

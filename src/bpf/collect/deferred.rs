@@ -117,8 +117,8 @@ pub(super) struct Receiver {
 
 /// No part.
 const ABSENT: u32 = u32::MAX;
-/// Maximum number of walks, and of parts that are not shared, which are 64 MiB.
-const MAX_WALKS: usize = 1 << 14;
+/// Maximum number of walks, which are as many as a JVM makes in a second, and of parts that are not shared, which are 64 MiB.
+const MAX_WALKS: usize = 1 << 16;
 const MAX_PARTS: usize = 1 << 17;
 
 impl Receiver {
