@@ -7,6 +7,7 @@ pub(crate) mod helper;
 #[cfg(feature = "net")]
 pub(crate) mod hosts;
 pub(crate) mod kernel_clock;
+pub(crate) mod memory_limit;
 pub mod open_files;
 pub(crate) mod pages;
 pub mod parallel;

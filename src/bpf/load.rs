@@ -15,7 +15,7 @@ use super::regions::{CallHooks, choose_region_programs};
 use super::skeleton::types::{limits, translator_shape};
 use super::skeleton::{MemleakSkel, MemleakSkelBuilder, OpenMemleakSkel, types};
 use super::store::{set_array_size, set_store_knobs, store_maps};
-use crate::base::{open_files, pages};
+use crate::base::{memory_limit, open_files, pages};
 use crate::process::translator;
 
 /// How stacks are walked.
@@ -181,6 +181,8 @@ pub enum LoadError {
         open_files::remedy()
     )]
     OpenFiles,
+    #[error("there is not enough memory for BPF programs and maps{}", memory_limit::remedy())]
+    Memory,
     #[error("the kernel refused the BPF programs")]
     Refused(#[source] libbpf_rs::Error),
 }
@@ -189,6 +191,7 @@ impl From<libbpf_rs::Error> for LoadError {
     fn from(error: libbpf_rs::Error) -> Self {
         match errno_of(&error) {
             Some(Errno::EMFILE) => Self::OpenFiles,
+            Some(Errno::ENOMEM) => Self::Memory,
             Some(_) | None => Self::Refused(error),
         }
     }

@@ -53,6 +53,7 @@ impl RefusedProgram {
             | LoadError::Map { .. }
             | LoadError::LargeArray { .. }
             | LoadError::OpenFiles
+            | LoadError::Memory
             | LoadError::Refused(_) => None,
         }
     }
@@ -221,6 +222,7 @@ pub(super) fn explained<T>(load: impl FnOnce() -> Result<T, libbpf_rs::Error>) -
         let errno = errno_of(&error);
         match (heard.program, heard.map, errno) {
             (_, _, Some(Errno::EMFILE)) => LoadError::OpenFiles,
+            (_, _, Some(Errno::ENOMEM)) => LoadError::Memory,
             (Some(name), _, Some(errno)) => LoadError::Program(RefusedProgram {
                 name,
                 errno,

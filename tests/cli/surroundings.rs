@@ -41,7 +41,7 @@ fn closed_standard_output_as_root() {
     assert!(output.status.success() && page.exists(), "{output:?}");
 }
 
-/// Limits on open files and on their size are named in the refusal; of a file that grew too large nothing is left.
+/// Limits on open files, on their size and on memory are named in the refusal; of a file that grew too large nothing is left.
 #[test]
 fn limits_as_root() {
     let target = target("surroundings-limits");
@@ -53,6 +53,8 @@ fn limits_as_root() {
             &["open files", &format!("may have {files} files"), "ulimit -n"],
         );
     }
+    let output = shell(&format!("ulimit -v 200000; {trace}"));
+    check_refused(&output, &["not enough memory", "may map 195 MiB", "ulimit -v"]);
     let doctor = shell("ulimit -n 20; exec \"$M\" doctor");
     let findings = String::from_utf8_lossy(&doctor.stdout);
     assert_eq!(doctor.status.code(), Some(2), "{findings}");

@@ -1,0 +1,16 @@
+//! The limit on the address space of a process, in which memleak maps what the kernel side writes.
+
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+
+/// Remedy, to be appended, for an error for want of memory.
+pub(crate) fn remedy() -> String {
+    match getrlimit(Resource::RLIMIT_AS) {
+        Ok((limit, _)) if limit < RLIM_INFINITY => format!(
+            ": memleak may map {} MiB; raise the limit (ulimit -v unlimited) and try again",
+            limit >> 20
+        ),
+        Ok(_) | Err(_) => {
+            ": make room, raise the limit of memleak's cgroup, or give --max-blocks and --stack-storage-size less".to_owned()
+        }
+    }
+}
