@@ -101,10 +101,12 @@ fn is_about_function(line: &str) -> bool {
 
 /// Returns whether a line is of the verifier's statistics (`print_verification_stats`), a state, an instruction or a line of source.
 fn is_detail(line: &str) -> bool {
-    const BEGINNINGS: [&str; 7] = [
+    const BEGINNINGS: [&str; 8] = [
         "processed ",
         "verification time ",
         "stack depth ",
+        // Of each function.
+        "subprog ",
         "cur state:",
         "old state:",
         "from ",
