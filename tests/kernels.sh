@@ -64,7 +64,7 @@ run_here() {
     results=$work/own.results
     echo "@booted $(uname -r) 0" >"$results"
     checks core | while read -r what binary name way; do
-        is_wanted "$way" "${KERNEL_WAYS-}" || continue
+        is_wanted "$way" "$own_kinds" || continue
         began=$(cut -d ' ' -f 1 /proc/uptime)
         result=failed
         if PATH=$work/compilers:$PATH RECORD_WITH=$compiler KEPT_PROGRAMS=$work/programs CROSS_TMP=$cross \
@@ -159,6 +159,8 @@ esac
 for kernel in "$@"; do
     case $kernel in *-arm64*) ;; *) for_amd64=yes ;; esac
 done
+# Programs of checks for arm64 are compiled here, too.
+own_kinds=${KERNEL_WAYS:-session,multi,perf},amd64${for_arm64:+,arm64}
 [ -z "$for_amd64" ] || build amd64 cargo
 [ -z "$for_arm64" ] || build arm64 tests/arm64.sh
 root=$work/root.$$ of_root=
@@ -169,7 +171,7 @@ for kernel in "$@"; do
     case $kernel in
     own)
         run_here
-        summarize own "$(uname -r | cut -d . -f 1-2)" "$(expected_checks core "${KERNEL_WAYS-}")" || status=1
+        summarize own "$(uname -r | cut -d . -f 1-2)" "$(expected_checks core "$own_kinds")" || status=1
         ;;
     *)
         run_there "$kernel" "$kernel" core '' ''

@@ -140,15 +140,15 @@ install_python() {
     echo "$wanted" >"$installed"
 }
 
-# Of Debian's next release, for tests alone: unpacked, with the C library that they need, and not installed.
+# Of Debian's next release, for ARCHITECTURE, in DIRECTORY, for tests alone: unpacked, with the C library that they need, and not installed.
 install_interpreters() {
-    next=$(realpath -m target/interpreters)
+    architecture=$1 next=$(realpath -m "$2")
     [ "$(cat "$next/installed.txt" 2>/dev/null)" != "$next_packages" ] || return 0
-    echo "==> unpacking interpreters of $next_release in target/interpreters"
+    echo "==> unpacking interpreters of $next_release in $2"
     # shellcheck source=tests/debian.sh
     . tests/debian.sh
     rm -rf "$next"
-    debian_prepare "$next" amd64 "$next_release" || die "could not read the packages of $next_release"
+    debian_prepare "$next" "$architecture" "$next_release" || die "could not read the packages of $next_release"
     # One package per word.
     # shellcheck disable=SC2086
     debian_unpack "$next" $next_packages || die "could not download: $next_packages"
@@ -174,7 +174,7 @@ test)
     # Python's own tests are a package for each version.
     install_missing "$(/usr/bin/python3 -c 'import sys; print("libpython%d.%d-testsuite" % sys.version_info[:2])')"
     install_python
-    install_interpreters
+    install_interpreters amd64 target/interpreters
     ;;
 dist)
     check_toolchain build
@@ -201,6 +201,11 @@ kernels)
     check_toolchain "$machine"
     # shellcheck disable=SC2086
     install_missing $packages
+    # What is compiled for arm64 is traced here first.
+    if [ "$machine" = arm64 ]; then
+        install_interpreters amd64 target/interpreters
+        install_interpreters arm64 target/interpreters-arm64
+    fi
     ;;
 fresh)
     check_toolchain build

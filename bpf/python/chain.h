@@ -37,7 +37,10 @@ struct task_struct___pointer {
 	struct thread_struct___pointer thread;
 } __attribute__((preserve_access_index));
 
-/* Returns the address by which the current thread finds its own variables, which is its id for pthreads (x86-64). */
+/*
+ * Returns the address by which the current thread finds its own variables. On arm64, where a program sets it by itself, the kernel knows it
+ * from when the thread was made, or first stopped running.
+ */
 static __always_inline u64 thread_pointer(void)
 {
 	struct task_struct___pointer *task = (void *)bpf_get_current_task_btf();
@@ -45,12 +48,12 @@ static __always_inline u64 thread_pointer(void)
 	return task->thread.THREAD_POINTER;
 }
 
-/* Reads a thread state into `walk->state`. Returns false if it is not that of the current thread. */
+/* Reads a thread state into `walk->state`. Returns false if it is not that of the current thread, whose thread pointer is `thread`. */
 static __always_inline bool read_thread_state(struct python_walk *walk, struct python_layout *layout, u64 state, u64 thread)
 {
 	if (!state || !read_python(walk->state, layout->state_bytes, PYTHON_STATE_BYTES, state))
 		return false;
-	return python_word(walk->state, layout->thread_id, PYTHON_STATE_BYTES - 1) == thread;
+	return python_word(walk->state, layout->thread_id, PYTHON_STATE_BYTES - 1) == thread - layout->id_below;
 }
 
 /* Finds out what leads to the states of threads; returns 0 if that is not there yet. */
@@ -69,12 +72,17 @@ static __always_inline u64 find_noted(struct python_layout *layout)
 	if (bpf_probe_read_user(&key, sizeof(key), (void *)(layout->runtime + layout->key - 4)) || !key.is_made ||
 	    key.number >= layout->value_count)
 		return 0;
-	return layout->values_at + (u64)key.number * layout->value_bytes;
+	return layout->values_at + (u64)key.number * layout->value_bytes - layout->id_below;
 }
 
-/* Returns the state that the thread itself has noted; 0 if there is none. */
-static __always_inline u64 noted_thread_state(struct python_layout *layout, u64 thread)
+/* Returns the state that the thread itself has noted; 0 if there is none. The room for a state is used on the way. */
+static __always_inline u64 noted_thread_state(struct python_walk *walk, struct python_layout *layout, u64 thread)
 {
+	/* As in glibc's `struct tlsdesc_dynamic_arg`. */
+	struct {
+		u64 object;
+		u64 at;
+	} *variable = (void *)walk->state;
 	u64 at = layout->value_at;
 	u64 from = thread, state;
 
@@ -84,12 +92,20 @@ static __always_inline u64 noted_thread_state(struct python_layout *layout, u64 
 			return 0;
 		layout->value_at = at;
 	}
+	variable->object = 0;
 	if (layout->noted_by == PYTHON_NOTED_OBJECT) {
+		variable->object = at;
+		at = layout->variable;
+	} else if (layout->noted_by == PYTHON_NOTED_DESCRIPTOR && at >= PYTHON_STATIC_BYTES) {
+		if (bpf_probe_read_user(variable, sizeof(*variable), (void *)at))
+			return 0;
+		at = variable->at;
+	}
+	if (variable->object) {
 		/* glibc's `dtv`: an entry for each object, which begins with where the thread has its variables. */
 		if (bpf_probe_read_user(&from, sizeof(from), (void *)(thread + layout->objects)) ||
-		    bpf_probe_read_user(&from, sizeof(from), (void *)(from + 16 * at)))
+		    bpf_probe_read_user(&from, sizeof(from), (void *)(from + 16 * variable->object)))
 			return 0;
-		at = layout->variable;
 	}
 	return bpf_probe_read_user(&state, sizeof(state), (void *)(from + at)) ? 0 : state;
 }
@@ -114,7 +130,7 @@ static __always_inline bool find_thread_state(struct python_walk *walk, struct p
 		if (next > 1)
 			return false;
 	}
-	noted = noted_thread_state(layout, thread);
+	noted = noted_thread_state(walk, layout, thread);
 	if (!noted || read_thread_state(walk, layout, noted, thread))
 		return noted;
 	/* An interpreter that was ended and begun again has another key; one that was loaded again, another place. */

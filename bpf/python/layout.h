@@ -52,6 +52,14 @@ enum python_noted {
 	PYTHON_NOTED_DISTANCE = 2,
 	/* In the thread's variables of the object whose number is in the word at `noted`: `variable` bytes behind their start. */
 	PYTHON_NOTED_OBJECT = 3,
+	/* As the word at `noted` says, which the loader writes: that far from the thread pointer, if it is less than PYTHON_STATIC_BYTES. Else
+	 * it is an address, of the object's number and of where the variable is in the thread's variables of that. AArch64. */
+	PYTHON_NOTED_DESCRIPTOR = 4,
+};
+
+enum python_static {
+	/* MAX distance of variables that threads have at their thread pointer. Nothing is at an address that is less, in programs of Linux. */
+	PYTHON_STATIC_BYTES = 1 << 20,
 };
 
 /* Where an interpreter has its frames: offsets, in bytes, in its structures. By process slot. */
@@ -70,7 +78,7 @@ struct python_layout {
 	u32 variable;
 	/* Where each object has its type. */
 	u32 object_type;
-	/* From the thread pointer to the value of key 0, and the bytes from one key's to the next one's. */
+	/* From the thread's id to the value of key 0, and the bytes from one key's to the next one's. */
 	u32 values_at;
 	u32 value_bytes;
 	/* In _PyRuntime: the key, and before it whether it is made; before 3.12, the number of the next interpreter, and behind it the state
@@ -121,6 +129,9 @@ struct python_layout {
 	u32 bytes;
 	/* Number of keys whose values are at `values_at`. */
 	u32 value_count;
+	/* How far below the thread pointer the address is that is the thread's id for pthreads: 0 on x86-64. */
+	u32 id_below;
+	u32 unused;
 };
 
 /* Bits of the word of a string that tells the size of its characters, in bytes, and that they are all ASCII. */
@@ -211,7 +222,7 @@ struct python_usage {
 	u64 lines;
 };
 
-_Static_assert(sizeof(struct python_layout) == 200, "user space writes it as 25 words");
+_Static_assert(sizeof(struct python_layout) == 208, "user space writes it as 26 words");
 _Static_assert(sizeof(struct python_code) == 392, "user space reads it as 49 words");
 
 #endif

@@ -14,19 +14,15 @@ use super::skeleton::types::{
     python_chain, python_code, python_code_number, python_end, python_entry, python_frame_layout,
     python_instruction, python_layout, python_limits, python_lines_at, python_noted, python_usage,
 };
-use crate::process::python::{EntryMark, Layout, Noted, PythonBuild};
+use crate::process::python::{EntryMark, Layout, Noted, PythonBuild, ThreadPlaces};
 
 const WORD: usize = size_of::<u64>();
 const LAYOUT_WORDS: usize = size_of::<python_layout>() / WORD;
 const CODE_WORDS: usize = size_of::<python_code>() / WORD;
 const CHAIN_WORDS: usize = size_of::<python_chain>() / WORD;
 
-/// Where glibc has the values of thread-specific keys, from the thread pointer on: `specific_1stblock` of `struct pthread`, of keys
-/// of 16 bytes whose second half is the value. The same from 2.31 to 2.41 (x86-64).
-const GLIBC_VALUES: u32 = 0x310 + 8;
+/// Bytes from one thread-specific key's value to the next one's: `struct pthread_key_data`.
 const GLIBC_VALUE_BYTES: u32 = 16;
-/// Where glibc has the address of a thread's table of objects' variables, from the thread pointer on: `dtv` of `tcbhead_t` (x86-64).
-const GLIBC_OBJECTS: u32 = 8;
 /// Keys that are there; others are elsewhere. Python makes its first one as it starts.
 const GLIBC_KEYS: u32 = 32;
 
@@ -40,8 +36,8 @@ pub struct PythonLayout {
 }
 
 impl PythonLayout {
-    /// Describes an interpreter whose file is at this place.
-    pub(crate) fn of(build: &PythonBuild, bias: Bias) -> Self {
+    /// Describes an interpreter whose file is at this place, in a process with this C library.
+    pub(crate) fn of(build: &PythonBuild, bias: Bias, threads: ThreadPlaces) -> Self {
         let mut described = Self::default();
         let code_type = bias.to_avma(build.code_type);
         described.set_whole(
@@ -53,10 +49,11 @@ impl PythonLayout {
         let Layout { runtime, thread, .. } = &build.layout;
         let state = [Some(thread.id), Some(thread.frame), thread.chunk, thread.base];
         described.set_all(&[
-            (offset_of!(python_layout, values_at), GLIBC_VALUES),
+            (offset_of!(python_layout, id_below), threads.id_below),
+            (offset_of!(python_layout, values_at), threads.values),
             (offset_of!(python_layout, value_bytes), GLIBC_VALUE_BYTES),
             (offset_of!(python_layout, value_count), GLIBC_KEYS),
-            (offset_of!(python_layout, objects), GLIBC_OBJECTS),
+            (offset_of!(python_layout, objects), threads.objects),
             (offset_of!(python_layout, key), runtime.key.unwrap_or(0)),
             (offset_of!(python_layout, current), runtime.current.unwrap_or(0)),
             (
@@ -98,6 +95,12 @@ impl PythonLayout {
                 python_noted::PYTHON_NOTED_OBJECT,
                 bias.to_avma(object).get(),
                 offset,
+            ),
+            // Behind the function.
+            Noted::Descriptor { descriptor } => (
+                python_noted::PYTHON_NOTED_DESCRIPTOR,
+                bias.to_avma(descriptor.wrapping_add(8)).get(),
+                0,
             ),
         };
         self.set_whole(offset_of!(python_layout, noted), word);

@@ -254,7 +254,7 @@ pub struct TraceArgs {
     pub unwind: Walk,
     /// Put the functions of Python between the native frames of its interpreter.
     ///
-    /// Of CPython 3.9 to 3.15 on x86-64 with glibc, as distributions ship it: nothing is switched on in the process. It takes some 0.5 µs
+    /// Of CPython 3.9 to 3.15 with glibc, as distributions ship it: nothing is switched on in the process. It takes some 0.5 µs
     /// for each allocation of a process that runs Python, and more the deeper its calls are.
     #[arg(long, value_enum, default_value = "on", value_name = "WHETHER")]
     pub python: Switch,

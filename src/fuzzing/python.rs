@@ -14,7 +14,7 @@ pub(super) fn builds(bytes: &[u8]) {
     let found = PythonBuild::find(bytes);
     assert_eq!(found, PythonBuild::find(bytes));
     let Ok(Some(build)) = found else { return };
-    let view = ElfView::parse(bytes).expect("it was read");
+    let view = ElfView::parse_any(bytes).expect("it was read");
     let ends = [build.evaluator.end.wrapping_sub(1), build.evaluator.start];
     for address in ends.into_iter().chain([build.code_dealloc]) {
         let mut code = view.segments().iter().filter(|segment| segment.executable);

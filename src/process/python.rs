@@ -5,33 +5,31 @@
 //! offsets that are not certain would give wrong names.
 
 mod described;
+mod exports;
 mod layout;
 mod noted;
 #[cfg(test)]
 mod tests;
+mod threads;
 
 use std::fmt;
 use std::ops::Range;
 
-use object::elf::{self, FileHeader64, Rela64, Sym64};
-use object::read::StringTable;
-use object::read::elf::{FileHeader, Rela, Sym};
-use object::{LittleEndian, ReadRef};
+use object::LittleEndian;
+use object::elf::{self, Rela64};
+use object::read::elf::Rela;
 use thiserror::Error;
-use unwind_tables::Architecture;
-use unwind_tables::addr::{FileOffset, Svma, contains};
+use unwind_tables::addr::{Svma, contains};
 use unwind_tables::elf::ElfView;
 
 use self::described::{DESCRIPTIONS, Description};
+use self::exports::{Defined, bytes_at, exported};
 pub(crate) use self::layout::{EntryMark, LAYOUTS, Layout, LineFormat, TextState};
 pub(crate) use self::noted::Noted;
-use super::Module;
+pub(crate) use self::threads::ThreadPlaces;
 use super::dynamic::Dynamic;
-use crate::base::untrusted::Untrusted;
 
 const ENDIAN: LittleEndian = LittleEndian;
-/// MAX symbols that are read of a table; libpython has three thousand.
-const MAX_SYMBOLS: usize = 1 << 18;
 /// MAX relocations that are read; libpython has 20 thousand.
 const MAX_RELOCATIONS: usize = 1 << 22;
 /// MAX bytes of the function that runs frames. It has 32 to 64 KiB, and some more if it is not optimized.
@@ -104,8 +102,6 @@ pub(crate) enum Unsupported {
 impl Unsupported {
     /// A way to have its functions all the same.
     pub(crate) fn remedy(self) -> Option<&'static str> {
-        /// Since 3.12, functions then have code of their own, which has their names.
-        const PERF: &str = "start it with `-X perf` for its functions";
         match self {
             Self::Version(_) => {
                 Some("a newer memleak may know it; until then, start it with `-X perf` for its functions")
@@ -113,7 +109,7 @@ impl Unsupported {
             Self::Prerelease(version)
             | Self::Missing { version, .. }
             | Self::Offset { version, .. }
-            | Self::TypeSize { version, .. } => (version.minor >= 12).then_some(PERF),
+            | Self::TypeSize { version, .. } => version.remedy(),
             Self::Older => None,
         }
     }
@@ -138,6 +134,13 @@ impl fmt::Display for Newest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let newest = DESCRIPTIONS.iter().map(|description| description.minor).max();
         write!(f, "3.{}", newest.unwrap_or_default())
+    }
+}
+
+impl PythonVersion {
+    /// A way to have its functions where its frames are not read: from 3.12 on, they can have code of their own, which has their names.
+    pub(crate) fn remedy(self) -> Option<&'static str> {
+        (self.minor >= 12).then_some("start it with `-X perf` for its functions")
     }
 }
 
@@ -199,16 +202,6 @@ impl PythonBuild {
     }
 }
 
-/// Why the frames of an interpreter that is known cannot be read in a process with this loader.
-pub(crate) fn obstacle(loader: Option<&Module>) -> Option<&'static str> {
-    if Architecture::HOST != Architecture::X86_64 {
-        return Some("its frames are read on x86-64 only");
-    }
-    // The library itself is not there yet when a program begins.
-    let has_glibc = loader.is_some_and(Module::is_glibc_loader);
-    (!has_glibc).then_some("its frames are read where the C library is glibc")
-}
-
 /// An ELF file with a CPython in it.
 struct PythonFile<'a> {
     bytes: &'a [u8],
@@ -220,17 +213,11 @@ struct PythonFile<'a> {
 /// The symbols of [`NAMES`], where the file defines them.
 type Symbols = [Option<Defined>; NAMES.len()];
 
-#[derive(Clone, Copy, Debug)]
-struct Defined {
-    svma: Svma,
-    bytes: u64,
-}
-
 impl<'a> PythonFile<'a> {
     /// `None` if it does not define the function that runs Python's frames.
     fn open(bytes: &'a [u8]) -> Option<Self> {
-        let view = ElfView::parse(bytes).ok()?;
-        let symbols = exported(bytes)?;
+        let view = ElfView::parse_any(bytes).ok()?;
+        let symbols = exported(bytes, NAMES.map(|(_, name)| name))?;
         let file = Self {
             bytes,
             view,
@@ -295,7 +282,8 @@ impl<'a> PythonFile<'a> {
                 .map_err(|field| Unsupported::Offset { version, field });
         }
         let known = LAYOUTS.iter().find(|known| is_3 && known.minor == version.minor);
-        known.copied().ok_or(Unsupported::Version(version))
+        let known = known.ok_or(Unsupported::Version(version))?;
+        Ok(known.for_machine(self.view.architecture()))
     }
 
     /// Else the name of what CPython says that is not usable.
@@ -360,8 +348,10 @@ impl<'a> PythonFile<'a> {
     fn noted(&self) -> Option<Noted> {
         let function = self.symbol(Name::Noted)?;
         let code = self.at(function.svma, function.bytes.min(noted::MAX_CODE))?;
-        noted::by_code(code, function.svma, |slot| self.word_in_place(slot))
-            .filter(|_| self.is_code(function.svma, 1))
+        noted::by_code(self.view.architecture(), code, function.svma, |slot| {
+            self.word_in_place(slot)
+        })
+        .filter(|_| self.is_code(function.svma, 1))
     }
 
     /// Returns whether the type whose own type is at an address has this name, and this size if it is known.
@@ -425,44 +415,8 @@ impl<'a> PythonFile<'a> {
 
     /// Bytes that are loaded at an address from the file.
     fn at(&self, at: Svma, bytes: u64) -> Option<&'a [u8]> {
-        let last = self.view.offset_of(at.checked_add(bytes.checked_sub(1)?)?)?;
-        let first = self.view.offset_of(at)?;
-        let is_one_piece = FileOffset::wrapping_add(first, bytes - 1) == last;
-        let found = self.bytes.read_bytes_at(first.get(), bytes);
-        found.ok().filter(|_| is_one_piece)
+        bytes_at(self.bytes, &self.view, at, bytes)
     }
-}
-
-/// The symbols of [`NAMES`] that other objects see; `None` if the file has none of them.
-fn exported(bytes: &[u8]) -> Option<Symbols> {
-    let bytes = Untrusted::mapped(bytes);
-    let header = FileHeader64::<LittleEndian>::parse(bytes).ok()?;
-    let sections = header.sections(ENDIAN, bytes).ok()?;
-    [elf::SHT_DYNSYM, elf::SHT_SYMTAB].into_iter().find_map(|kind| {
-        let table = sections.symbols(ENDIAN, bytes, kind).ok()?;
-        let found = named(table.symbols(), table.strings());
-        found.iter().any(Option::is_some).then_some(found)
-    })
-}
-
-fn named<'a>(symbols: &[Sym64<LittleEndian>], strings: StringTable<'a, Untrusted<&'a [u8]>>) -> Symbols {
-    let mut found = [None; NAMES.len()];
-    for symbol in symbols.iter().take(MAX_SYMBOLS) {
-        let is_exported = [elf::STB_GLOBAL, elf::STB_WEAK].contains(&symbol.st_bind());
-        if !is_exported || symbol.st_shndx(ENDIAN) == elf::SHN_UNDEF {
-            continue;
-        }
-        let Ok(name) = symbol.name(ENDIAN, strings) else {
-            continue;
-        };
-        if let Some(at) = NAMES.iter().position(|(_, wanted)| wanted.as_bytes() == name) {
-            found[at].get_or_insert(Defined {
-                svma: Svma::new(symbol.st_value(ENDIAN)),
-                bytes: symbol.st_size(ENDIAN),
-            });
-        }
-    }
-    found
 }
 
 fn relocations<'a>(dynamic: &Dynamic<'a>) -> Option<&'a [Rela64<LittleEndian>]> {

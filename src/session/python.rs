@@ -13,7 +13,7 @@ use super::live::{Live, Prepared};
 use crate::allocator::parts::parts_elsewhere;
 use crate::bpf::python::NOT_BEGUN;
 use crate::bpf::{Hook, HookKind, PythonLayout, Pythons, RawPythonCode, RawPythonText};
-use crate::process::python::{PythonBuild, TextState, obstacle};
+use crate::process::python::{PythonBuild, TextState, ThreadPlaces};
 use crate::process::{MappedCode, Mappings, Module, ModuleId, Modules};
 use crate::symbolize::python::{Kept, LineTable, PythonCode, decode_text};
 use leak_report::model::leak::{PythonChain, PythonFrame, place_python_frames};
@@ -184,12 +184,20 @@ impl Live<'_> {
             return;
         }
         let loader = mappings.loader().and_then(|id| self.modules.get(id));
-        if let Some(reason) = obstacle(loader) {
-            if process.is_given {
-                tracing::warn!("{}: no functions of Python: {reason}", process.facts.pid);
+        let modules = mappings.module_ids().filter_map(|id| self.modules.get(id));
+        let threads = match ThreadPlaces::of(loader, modules) {
+            Ok(Some(threads)) => threads,
+            // The C library comes yet.
+            Ok(None) => return,
+            Err(reason) => {
+                if process.is_given {
+                    let remedy = build.version.remedy().map(|remedy| format!("; {remedy}"));
+                    let remedy = remedy.unwrap_or_default();
+                    tracing::warn!("{}: no functions of Python: {reason}{remedy}", process.facts.pid);
+                }
+                return;
             }
-            return;
-        }
+        };
         let probed_in = &self.sharing.probed_in(process.facts.pid, self.live_pids());
         let Some(process) = self.processes.get_mut(&number) else {
             return;
@@ -198,7 +206,7 @@ impl Live<'_> {
             true => &mut self.attached,
             false => &mut process.attached,
         };
-        let layout = PythonLayout::of(build, bias);
+        let layout = PythonLayout::of(build, bias, threads);
         // First the hook: a code object that ends before it would be taken for the next one at its address.
         let hook = || hook(build, module);
         match attached.add_python_hook(&self.kernel, probed_in, module.id, hook) {

@@ -41,11 +41,20 @@ add_tool() {
 
 # Python, and what the tests' programs load of its library.
 add_python() {
-    modules=$(sed -n 's/^import \([^;]*\)$/\1/p' tests/programs/python/chains.py)
     mkdir -p "$root/usr/bin" "$root$PWD/tests/programs"
     cp -r tests/programs/python "$root$PWD/tests/programs"
-    cp -L /usr/bin/python3 "$root/usr/bin/python3"
-    add_libraries /usr/bin/python3
+    cp -L "$system/usr/bin/python3" "$root/usr/bin/python3"
+    add_libraries "$system/usr/bin/python3"
+    if [ -n "$system" ]; then
+        library=$(find "$system/usr/lib" -maxdepth 1 -name 'python3.*')
+        add_whole_python "$library" "/usr/lib/${library##*/}"
+        for module in "$library"/lib-dynload/_ctypes.*; do add_libraries "$module"; done
+        # Those of the next release, with libraries of their own.
+        [ ! -e "target/interpreters-$machine/root" ] ||
+            add_whole_python "target/interpreters-$machine/root" "$PWD/target/interpreters/root"
+        return
+    fi
+    modules=$(sed -n 's/^import \([^;]*\)$/\1/p' tests/programs/python/chains.py)
     /usr/bin/python3 -c "
 import $modules, sys
 for module in list(sys.modules.values()):
@@ -55,6 +64,13 @@ for module in list(sys.modules.values()):
         cp "$file" "$root$file"
         case $file in *.so) add_libraries "$file" ;; esac
     done
+}
+
+# Files below DIRECTORY, as DIRECTORY: all of a Python that this machine cannot ask what it loads, but for large parts that no test needs.
+add_whole_python() {
+    mkdir -p "$root$2"
+    (cd "$1" && find . \( -name test -o -name 'config-*' -o -name ensurepip -o -name idlelib -o -name include -o -name pydoc_data \) -prune -o \
+        ! -type d -print | cpio --quiet -p -d "$root$2")
 }
 
 # A file that was built, without debug information of types, as PATH.
@@ -89,7 +105,7 @@ make_root() {
     for link in "$work/tests/$machine"/*; do
         add_built "$(readlink "$link")" "/tests/${link##*/}"
     done
-    [ "$machine" != amd64 ] || add_python
+    add_python
     cp "$work"/compilers/* "$root/compilers"
     for program in "$work/programs/$programs"/*; do
         # None, if no check that is wanted compiles one.

@@ -84,13 +84,35 @@ choose_version() {
     [ -z "$tried" ] || echo "==> $1: Debian has $tried no more; $version instead"
 }
 
-# What a guest for another machine has of its own release. Names of functions within libc are debug symbols.
-guest_packages='busybox-static libc6 libc6-dbg libcap-ng0 libgcc-s1 libstdc++6 procps util-linux'
+# What a guest for another machine has of its own release. Names of functions within libc are debug symbols. Python is that release's, by
+# the package that depends on it, with the libraries that its own need; `_` stands for its version.
+guest_packages='busybox-static libc6 libc6-dbg libcap-ng0 libexpat1 libffi8 libgcc-s1 libpython_-minimal libpython_-stdlib libstdc++6 procps
+python3-minimal python_-minimal util-linux zlib1g'
 
 # $work/KERNEL/vmlinuz and what else a guest needs, fetched once; the newest is looked for each time. Exits with 4 if packages cannot be read.
 fetch_kernel() {
     describe "$1"
     directory=$work/$1
+    fetch_image "$1"
+    [ -z "$system" ] || [ "$(cat "$directory/system" 2>/dev/null)" = "$guest_packages" ] || fetch_system "$1"
+}
+
+# Files of the guest's release, for another machine, of a kernel that was described.
+fetch_system() {
+    echo "==> fetching files of ${release%-backports} for $machine"
+    rm -rf "$directory/root" "$directory/system"
+    debian_prepare "$directory" "$machine" "${release%-backports}"
+    python=$(debian_apt "$directory" apt-cache depends python3-minimal | sed -n 's/.*Depends: python\(3\.[0-9]*\)-minimal$/\1/p')
+    [ -n "$python" ] || die "python3-minimal of ${release%-backports} depends on no Python"
+    # One package per word.
+    # shellcheck disable=SC2046
+    debian_unpack "$directory" $(echo "$guest_packages" | sed "s/_/$python/g")
+    debian_forget "$directory"
+    echo "$guest_packages" >"$directory/system"
+}
+
+# The image of a kernel, which was described.
+fetch_image() {
     kept=$(cat "$directory/complete" 2>/dev/null) || kept=
     [ -z "$kept" ] || [ -z "$series" ] || return 0
     mkdir -p "$directory"
@@ -103,7 +125,7 @@ fetch_kernel() {
         debian_forget "$directory"
         return
     fi
-    rm -rf "$directory/root" "$directory/complete"
+    rm -rf "$directory/root" "$directory/complete" "$directory/system"
     package=$(package_of "$directory" "$version")
     echo "==> fetching $package"
     debian_unpack "$directory" "$package"
@@ -112,11 +134,6 @@ fetch_kernel() {
         while read -r image; do mv "$image" "$directory/vmlinuz"; done
     [ -e "$directory/vmlinuz" ] || die "$package has no image of a kernel where there was one in others"
     rm -r "$directory/root"
-    if [ -n "$system" ]; then
-        debian_prepare "$directory" "$machine" "${release%-backports}"
-        # shellcheck disable=SC2086
-        debian_unpack "$directory" $guest_packages
-    fi
     debian_forget "$directory"
     echo "$version" >"$directory/complete"
 }

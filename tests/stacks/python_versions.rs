@@ -11,14 +11,29 @@ use crate::python::{check_chains, functions, trace_by, trace_program};
 /// Where `tests/setup.sh` has put them.
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/interpreters/root/usr");
 
+/// The loader there, and the directory of libraries.
+const LOADER: &str = if cfg!(target_arch = "aarch64") {
+    "lib/ld-linux-aarch64.so.1"
+} else {
+    "lib64/ld-linux-x86-64.so.2"
+};
+const LIBRARIES: &str = if cfg!(target_arch = "aarch64") {
+    "lib/aarch64-linux-gnu"
+} else {
+    "lib/x86_64-linux-gnu"
+};
+
 /// A program of that release, or one that needs its C library.
 #[track_caller]
 fn of_next_release(program: &Path) -> Command {
     let root = Path::new(ROOT);
-    assert!(root.exists(), "{ROOT} is missing: tests/setup.sh test");
-    let mut command = Command::new(root.join("lib64/ld-linux-x86-64.so.2"));
+    assert!(
+        root.exists(),
+        "{ROOT} is missing: tests/setup.sh test, or kernels for arm64"
+    );
+    let mut command = Command::new(root.join(LOADER));
     command.env("PYTHONHOME", root).arg("--library-path");
-    command.arg(root.join("lib/x86_64-linux-gnu")).arg(program);
+    command.arg(root.join(LIBRARIES)).arg(program);
     command
 }
 
@@ -44,7 +59,7 @@ fn functions_are_those_that_python_3_15_sees() {
 fn variables_of_threads_are_found_in_libraries() {
     let directory = directory("python-versions-library");
     let host = compile(&directory, "python/embedding.c", &["-O1", "-ldl"]);
-    let library = Path::new(ROOT).join("lib/x86_64-linux-gnu/libpython3.15.so.1.0");
+    let library = Path::new(ROOT).join(LIBRARIES).join("libpython3.15.so.1.0");
     let report = trace_program(of_next_release(&host).arg(library), &["--follow-fork"]);
     check_functions(&report, 5_000_033, &[("plug_in", 4), ("<module>", 5)]);
 }

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::Finding;
-use crate::process::python::{PythonBuild, PythonVersion, Unsupported, obstacle};
+use crate::process::python::{PythonBuild, PythonVersion, ThreadPlaces, Unsupported};
 use crate::process::{Mappings, Module, Target};
 use crate::symbolize::PerfMap;
 use leak_report::render::runtimes::{Runtime, Switch, runtime};
@@ -19,7 +19,8 @@ pub(super) fn finding(target: &Target, modules: &[&Module], mappings: &Mappings)
     let mut pythons = modules.iter().map(|module| PythonBuild::find(module.bytes()));
     if let Some(found) = pythons.find_map(Result::transpose) {
         let loader = modules.iter().find(|module| Some(module.id) == mappings.loader());
-        let found = Python::of(found, obstacle(loader.copied()).map(str::to_owned));
+        let threads = ThreadPlaces::of(loader.copied(), modules.iter().copied());
+        let found = Python::of(found, threads.err().map(str::to_owned));
         let off = found.switch().filter(|switch| !switch.is_on(&words));
         let advice = off.filter(|_| !writes_names(target));
         return Some(found.finding(advice.map(|switch| switch.advice(target.pid()))));

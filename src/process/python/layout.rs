@@ -6,6 +6,7 @@
 //! the headers of 3.9.2, 3.9.18, 3.10.13, 3.11.2, 3.11.7 and 3.12.1. What of them can be seen in a file is compared with it
 //! ([`PythonBuild`](super::PythonBuild)).
 
+use unwind_tables::Architecture;
 use unwind_tables::addr::Avma;
 
 /// Offset of `ob_type` in every object of a build with a lock; `ob_refcnt` is at 0.
@@ -181,6 +182,21 @@ impl TextState {
 }
 
 impl Layout {
+    /// The layout on a machine, of that on x86-64. In `_PyRuntime` are two mutexes of the C library's up to 3.11 (`ceval.gil`), of 40 bytes each
+    /// there, and of 48 on AArch64; the rest is before them, or has the same sizes.
+    pub(super) fn for_machine(mut self, machine: Architecture) -> Self {
+        let more = match machine {
+            Architecture::X86_64 => 0,
+            Architecture::Aarch64 => 2 * (48 - 40),
+        };
+        let RuntimeFields { key, current, .. } = &mut self.runtime;
+        if let (Some(key), Some(current)) = (key, current) {
+            *key += more;
+            *current += more;
+        }
+        self
+    }
+
     /// Where a frame of this code is, in bytes of its bytecode, by the word at [`FrameFields::instruction`]; `None` if it has not begun, or
     /// the word is of no instruction.
     pub(crate) fn instruction(&self, code: Avma, word: u64) -> Option<u32> {
