@@ -5,8 +5,11 @@
 //! check for failure. None of these frames identifies the code that wanted the memory. Nor does Python's interpreter between
 //! the functions of Python that it runs, nor Python's own library; an extension in C does.
 //!
-//! Such a function is known by its name (`names`), by its source file (`sources`), or by what calls it (`served`).
+//! Such a function is known by its name (`names`), by its source file (`sources`), or by what calls it (`served`): an interface of
+//! allocators, a named function of a stripped library (`helpers`), or a caller that wants an array (`arrays`).
 
+mod arrays;
+mod helpers;
 mod names;
 mod served;
 mod sources;
@@ -15,7 +18,7 @@ use std::borrow::Cow;
 
 use super::{FrameRef, InlinedFrame, ModuleId, Place, StackRef};
 pub use names::is_plumbing;
-pub(super) use served::served;
+pub(super) use served::{Served, served};
 use sources::is_standard;
 
 /// File name prefixes of libraries that allocate for others.
@@ -91,24 +94,28 @@ pub fn owner(stack: StackRef<'_>) -> Option<Owner<'_>> {
 /// Modules of the interpreters that run the Python functions of a stack.
 ///
 /// They are known by the frame that runs a function, the next one outwards: a program can contain the interpreter or load it
-/// as a library, and many of its functions have no name.
+/// as a library, and many of its functions have no name. Where a walk ended before that, they are known by their files.
 pub(super) struct Interpreters(Vec<ModuleId>);
 
 impl Interpreters {
     /// Interpreters of a stack; none if no function of Python is in it.
     pub(super) fn of(stack: StackRef<'_>) -> Self {
         let mut modules = Vec::new();
+        let mut add = |frame: FrameRef<'_>| {
+            let module = frame.at.place.map(|place| place.module);
+            modules.extend(module.filter(|module| !modules.contains(module)));
+        };
         let callers = stack.frames().skip(1);
         for (frame, caller) in stack.frames().zip(callers) {
-            let place = caller
-                .at
-                .place
-                .filter(|_| frame.is_python() && !caller.is_python());
-            modules.extend(
-                place
-                    .map(|place| place.module)
-                    .filter(|module| !modules.contains(module)),
-            );
+            if frame.is_python() && !caller.is_python() {
+                add(caller);
+            }
+        }
+        if stack.frames().any(FrameRef::is_python) {
+            stack
+                .frames()
+                .filter(|&frame| is_of_interpreter(frame))
+                .for_each(add);
         }
         Self(modules)
     }
@@ -118,6 +125,12 @@ impl Interpreters {
         let place = frame.at.place.filter(|_| !frame.is_python());
         place.is_some_and(|place| self.0.contains(&place.module))
     }
+}
+
+/// True for a frame in a file that is called as an interpreter of Python is, or its library.
+fn is_of_interpreter(frame: FrameRef<'_>) -> bool {
+    let name = frame.module().map(|module| module.basename());
+    name.is_some_and(|name| name.starts_with("python3") || name.starts_with("libpython3"))
 }
 
 /// Functions of a stack from the responsible one outwards, including inlined ones, without those of a Python interpreter; not
@@ -176,12 +189,12 @@ pub fn with_file<'a>(name: &'a str, file: Option<&str>) -> Cow<'a, str> {
 
 /// True for each function of a frame that belongs to an allocator, a runtime or a standard library: the inlined ones, then
 /// the frame's own, which does if it is [`served`].
-pub(super) fn plumbing(frame: FrameRef<'_>, is_served: bool) -> Vec<bool> {
-    let is_library = is_in_library(frame);
+pub(super) fn plumbing(frame: FrameRef<'_>, served: Served) -> Vec<bool> {
+    let is_all = served == Served::All || is_in_library(frame);
     let inlined = inlined_plumbing(frame);
     inlined
-        .chain([is_served || is_own_plumbing(frame)])
-        .map(|is_plumbing| is_plumbing || is_library)
+        .chain([served == Served::Own || is_own_plumbing(frame)])
+        .map(|is_plumbing| is_plumbing || is_all)
         .collect()
 }
 
@@ -209,8 +222,8 @@ fn is_python_library(file: &str) -> bool {
     file.starts_with("<frozen ") || file.contains("/lib/python3") && !is_installed
 }
 
-fn own_function(frame: FrameRef<'_>, is_served: bool) -> Option<(Cow<'_, str>, usize)> {
-    if is_in_library(frame) {
+fn own_function(frame: FrameRef<'_>, served: Served) -> Option<(Cow<'_, str>, usize)> {
+    if served == Served::All || is_in_library(frame) {
         return None;
     }
     let named = frame.inlined().map(|inlined| inlined.symbol);
@@ -220,7 +233,7 @@ fn own_function(frame: FrameRef<'_>, is_served: bool) -> Option<(Cow<'_, str>, u
         .find_map(|((name, is_plumbing), number)| Some((name.filter(|_| !is_plumbing)?, number)));
     match own {
         Some((name, number)) => Some((name.into(), number)),
-        None if is_served || is_own_plumbing(frame) => None,
+        None if served == Served::Own || is_own_plumbing(frame) => None,
         None => Some((function(frame), frame.inlined().len())),
     }
 }

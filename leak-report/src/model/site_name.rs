@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 
 use indexmap::IndexSet;
 
-use super::owner::{Interpreters, is_plumbing, plumbing, served, with_file};
+use super::owner::{Interpreters, Served, is_plumbing, plumbing, served, with_file};
 use super::printable::printable;
 use super::{FrameId, FrameRef, StackRef};
 
@@ -95,8 +95,8 @@ impl SiteNames {
 #[derive(Debug)]
 pub struct SiteNamer<'n> {
     names: &'n mut SiteNames,
-    /// By frame, and by whether it is a Python interpreter's, and whether its own function is [`served`].
-    of_frames: HashMap<(FrameId, bool, bool), Box<[u32]>>,
+    /// By frame, and by whether it is a Python interpreter's, and what of it is [`served`].
+    of_frames: HashMap<(FrameId, bool, Served), Box<[u32]>>,
 }
 
 impl<'n> SiteNamer<'n> {
@@ -112,11 +112,11 @@ impl<'n> SiteNamer<'n> {
     pub fn site(&mut self, stack: StackRef<'_>) -> SiteName {
         let mut numbers = vec![self.names.number(&printable(stack.allocator()))];
         let interpreters = Interpreters::of(stack);
-        for (frame, is_served) in without_start(stack).zip(served(stack)) {
+        for (frame, served) in without_start(stack).zip(served(stack)) {
             let is_interpreter = interpreters.contain(frame);
-            let known = self.of_frames.entry((frame.id(), is_interpreter, is_served));
+            let known = self.of_frames.entry((frame.id(), is_interpreter, served));
             let of_frame = known.or_insert_with(|| {
-                let names = names_of(frame, is_served).into_iter();
+                let names = names_of(frame, served).into_iter();
                 names
                     .map(|(name, is_plumbing)| self.names.number_of(&name, is_plumbing || is_interpreter))
                     .collect()
@@ -135,8 +135,8 @@ impl<'n> SiteNamer<'n> {
 
 /// Names of a frame's functions, inlined ones first; the flag is true for plumbing. A frame without a name gets its module
 /// in brackets.
-fn names_of(frame: FrameRef<'_>, is_served: bool) -> Vec<(String, bool)> {
-    let plumbing = plumbing(frame, is_served);
+fn names_of(frame: FrameRef<'_>, served: Served) -> Vec<(String, bool)> {
+    let plumbing = plumbing(frame, served);
     let inlined = frame.inlined().zip(&plumbing);
     let inlined = inlined.filter_map(|(inlined, &is_plumbing)| Some((inlined.symbol?, is_plumbing)));
     let mut names: Vec<_> = inlined

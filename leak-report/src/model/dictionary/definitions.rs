@@ -198,7 +198,7 @@ impl Dictionary {
             return Err(Invalid::TooMany("frames of one stack"));
         }
         define(&mut self.paths, path, "path", limits)?;
-        self.depths.push(callers + 1);
+        self.note_path(path);
         Ok(())
     }
 

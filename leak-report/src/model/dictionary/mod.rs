@@ -4,6 +4,7 @@
 //! one dictionary; an [`Import`] translates those of another.
 
 mod definitions;
+mod helpers;
 mod import;
 mod view;
 
@@ -13,6 +14,7 @@ use indexmap::{Equivalent, IndexSet};
 use serde::{Deserialize, Serialize};
 use unwind_tables::walk::FoundBy;
 
+use self::helpers::Helpers;
 use super::{Location, Module, Symbolized};
 pub use definitions::{Definitions, Invalid, Limits, Sizes};
 pub use import::{Import, Renumbering};
@@ -130,6 +132,7 @@ pub struct Dictionary {
     paths: IndexSet<Path>,
     /// Number of frames of each path, by its id.
     depths: Vec<u32>,
+    helpers: Helpers,
     /// Total bytes of the texts read from a file.
     text_bytes: usize,
 }
@@ -168,10 +171,20 @@ impl Dictionary {
     pub fn add_path(&mut self, path: Path) -> PathId {
         let (index, is_new) = self.paths.insert_full(path);
         if is_new {
-            let callers = path.caller.map_or(0, |caller| self.depth(caller));
-            self.depths.push(callers.saturating_add(1));
+            self.note_path(path);
         }
         PathId::new(index)
+    }
+
+    /// Notes what is known of a path that was added.
+    fn note_path(&mut self, path: Path) {
+        let callers = path.caller.map_or(0, |caller| self.depth(caller));
+        self.depths.push(callers.saturating_add(1));
+        let frame = &self.frames[path.frame.index()];
+        let names = &self.names[frame.names.index()];
+        let inlined = || names.inlined.iter().find_map(|inlined| inlined.symbol);
+        let name = names.symbol.as_ref().map(|symbol| symbol.name).or_else(inlined);
+        self.helpers.add(frame.at.place, name, path.caller);
     }
 
     /// Adds the path of these frames, innermost first; returns `None` if there are none.

@@ -248,6 +248,12 @@ impl<'a> FrameRef<'a> {
         inlined.map(move |inlined| inlined.map(|_, &text| self.dictionary.text(text)))
     }
 
+    /// True for nameless code that an exported function of its module and others call, as all stacks of the dictionary show.
+    pub fn is_shared_helper(self) -> bool {
+        let place = self.frame.at.place.filter(|_| !self.is_python());
+        place.is_some_and(|place| self.dictionary.helpers.is_shared(place))
+    }
+
     fn names(self) -> &'a Symbolized<TextId> {
         self.dictionary.names(self.frame.names)
     }

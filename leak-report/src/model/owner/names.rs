@@ -4,6 +4,7 @@
 //! allocators, or a function of C that returns a block to its caller by the custom of its name. A function that is merely called
 //! `alloc` is the program's own.
 
+mod known;
 mod path;
 
 use path::{Path, arguments, is_of_type, trait_of};
@@ -65,8 +66,9 @@ const ALLOCATOR_ENDINGS: [&str; 20] = [
 ];
 
 /// Suffixes that can follow one of [`ALLOCATOR_ENDINGS`].
-const ENDING_SUFFIXES: [&str; 13] = [
+const ENDING_SUFFIXES: [&str; 14] = [
     "_internal",
+    "_body",
     "_usable",
     "_array",
     "_impl",
@@ -103,7 +105,62 @@ pub fn is_plumbing(name: &str) -> bool {
 
 /// True for the name of a function that returns a block to its caller, whatever language it is written in.
 pub(super) fn is_allocation(name: &str) -> bool {
-    is_allocator(name) || is_operator_new(name) || is_of_trait(name) || is_of_resource(name)
+    let is_known = || {
+        let path = Path::of(name).without_arguments();
+        known::contains(known::FUNCTIONS, name, &path) || known::contains(known::OF_ARRAYS, name, &path)
+    };
+    is_allocator(name)
+        || is_operator_new(name)
+        || is_of_trait(name)
+        || is_of_resource(name)
+        || is_like_c(name)
+        || is_made_by_cgo(name)
+        || is_known()
+}
+
+/// True for the name of a function that allocates arrays.
+pub(super) fn is_of_arrays(name: &str) -> bool {
+    known::contains(known::OF_ARRAYS, name, &Path::of(name).without_arguments())
+}
+
+/// The package of Python that a file belongs to, if it is one that makes arrays for others: `numpy` of
+/// `…/site-packages/numpy/_core/numeric.py`.
+pub(super) fn package_of_arrays(file: &str) -> Option<&'static str> {
+    let directories = ["/site-packages/", "/dist-packages/"];
+    let (_, inside) = directories
+        .iter()
+        .find_map(|directory| file.split_once(directory))?;
+    let (package, _) = inside.split_once('/')?;
+    // Libraries that a package brings along are beside it.
+    let package = package.strip_suffix(".libs").unwrap_or(package);
+    known::PACKAGES.into_iter().find(|&known| known == package)
+}
+
+/// True for a function of C++ that returns a block by the custom of C: it is called as those are, and all its parameters are numbers,
+/// text or pointers to nothing, as a size and a block are (`xmalloc(unsigned long)`).
+fn is_like_c(name: &str) -> bool {
+    const TYPES: [&str; 8] = [
+        "unsigned long",
+        "unsigned int",
+        "long",
+        "int",
+        "void*",
+        "void const*",
+        "char*",
+        "char const*",
+    ];
+    let Some((path, parameters)) = name.strip_suffix(')').and_then(|name| name.split_once('(')) else {
+        return false;
+    };
+    let base = path.rsplit("::").next().unwrap_or(path);
+    let mut parameters = parameters.split(", ");
+    is_allocator(base) && parameters.all(|parameter| TYPES.contains(&parameter))
+}
+
+/// True for the functions of Go by which cgo calls `malloc`, in the package that uses them: `main._Cfunc_CString`.
+fn is_made_by_cgo(name: &str) -> bool {
+    let base = name.split_once("._Cfunc_").map(|(_, base)| base);
+    base.is_some_and(|base| ["_CMalloc", "CString", "CBytes"].contains(&base.trim_end_matches(".abi0")))
 }
 
 /// True for a function that implements an interface of allocators, if `caller`, which calls it, is the interface.

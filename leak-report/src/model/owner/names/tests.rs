@@ -192,6 +192,92 @@ fn allocators_of_c() {
     );
 }
 
+/// Functions of C++ that are as those of C: by their names, with a size, a text or a block.
+#[test]
+fn allocators_of_cxx_as_in_c() {
+    check(
+        is_allocation,
+        &[
+            "xmalloc(unsigned long)",
+            "app::xstrdup(char const*)",
+            "node::Realloc(void*, unsigned long)",
+            "cv::fastMalloc(unsigned long)",
+        ],
+        &[
+            "app::Cache::realloc(app::Key const&, unsigned long)",
+            "app::xmalloc()",
+            "app::xmalloc(unsigned long) const",
+            "app::use<&xmalloc>(unsigned long)",
+            "app::mallocs(unsigned long)",
+        ],
+    );
+}
+
+/// Functions of runtimes that are known by their names.
+#[test]
+fn known_allocators() {
+    check(
+        is_allocation,
+        &[
+            "PyDataMem_UserNEW",
+            "PyDataMem_NEW_ZEROED",
+            "PyArray_NewFromDescr_int.constprop.0",
+            "_PyObject_GC_NewVar",
+            "rb_wb_protected_newobj_of",
+            "newobj_slowpath_wb_protected",
+            "luaM_saferealloc_",
+            "_emalloc_128",
+            "Perl_sv_grow_fresh",
+            "Perl_safesysmalloc",
+            "zend_mm_alloc_huge.isra.0",
+            "c10::alloc_cpu(unsigned long)",
+            "arrow::BufferBuilder::Resize(long, bool)",
+            "cv::Mat::create(int, int const*, int)",
+            "runtime.asmcgocall.abi0",
+            "main._Cfunc_CString",
+            "main._Cfunc__CMalloc",
+            "_cgo_0123456789ab_Cfunc__Cmalloc",
+        ],
+        &[
+            "rb_str_buf_append",
+            "rb_newobject",
+            "PyArray_Zeros",
+            "app::c10::alloc_cpu_all(unsigned long)",
+            "runtime.newobject",
+            "main._Cfunc_make",
+            "luaM_malloc_all",
+            "cv::resize(cv::Mat const&)",
+        ],
+    );
+    assert!(is_of_arrays("c10::alloc_cpu(unsigned long)"));
+    assert!(!is_of_arrays("_PyObject_GC_NewVar"));
+}
+
+/// Packages of Python that make arrays, by the directories that they are installed in.
+#[test]
+fn packages_of_arrays() {
+    for (file, package) in [
+        (
+            "/srv/venv/lib/python3.11/site-packages/numpy/_core/numeric.py",
+            Some("numpy"),
+        ),
+        (
+            "/usr/lib/python3/dist-packages/pandas/core/frame.py",
+            Some("pandas"),
+        ),
+        (
+            "/a/site-packages/numpy.libs/libscipy_openblas64.so",
+            Some("numpy"),
+        ),
+        ("/a/site-packages/numpyro/infer.py", None),
+        ("/a/site-packages/numpy", None),
+        ("/srv/numpy/_core/numeric.py", None),
+        ("", None),
+    ] {
+        assert_eq!(package_of_arrays(file), package, "{file}");
+    }
+}
+
 /// Names without an end, and brackets that close nothing, end in no panic.
 #[test]
 fn malformed_names() {
@@ -207,6 +293,9 @@ fn malformed_names() {
         "é<é>::allocate(",
         "->",
         "operator new",
+        "malloc)",
+        "malloc(",
+        "._Cfunc_",
     ] {
         _ = (is_plumbing(name), is_implementation(name, name), trait_of(name));
     }
