@@ -26,6 +26,7 @@ use super::sites::{self, FunctionCode, SiteReason};
 use super::symbols::{self, SymbolKind};
 use super::usdt::{self, Argument, UsdtProbe};
 use crate::base::parallel;
+use crate::process::python::has_lock;
 use crate::process::{Module, ModuleId};
 use leak_report::model::Name;
 
@@ -155,14 +156,17 @@ impl Discovery {
     /// Reports the allocators among modules without symbols of any.
     fn add_stripped(&mut self, modules: Vec<&Module>) {
         let mut found = parallel::for_each(modules, |module| {
-            let allocator = stripped_allocator(module);
+            let reason = stripped_allocator(module).map(|allocator| match allocator {
+                MIMALLOC if has_lock(module.bytes()) => Reason::PythonWithLock,
+                _ => Reason::Stripped(allocator),
+            });
             module.release();
-            (module, allocator)
+            (module, reason)
         });
         found.sort_unstable_by_key(|(module, _)| module.id);
-        for (module, allocator) in found {
-            if let Some(allocator) = allocator {
-                self.problem(module, Reason::Stripped(allocator));
+        for (module, reason) in found {
+            if let Some(reason) = reason {
+                self.problem(module, reason);
             }
         }
     }
@@ -272,12 +276,14 @@ pub fn not_announced_counter(sampler: &[u8]) -> Option<Svma> {
     Some(Svma::new(counter.address()))
 }
 
+const MIMALLOC: &str = "mimalloc";
+
 /// Texts that are unique to an allocator, with its name.
 pub(super) const TEXTS: &[(&[u8], &str)] = &[
     (b"<jemalloc>: ", "jemalloc"),
     (b"tcmalloc: large alloc ", "tcmalloc"),
     (b"TCMALLOC_MAX_TOTAL_THREAD_CACHE_BYTES", "tcmalloc"),
-    (b"mimalloc: warning: ", "mimalloc"),
+    (b"mimalloc: warning: ", MIMALLOC),
     (
         b"GC Warning: Repeated allocation of very large block",
         "the Boehm collector",

@@ -75,6 +75,17 @@ pub enum Reason {
          (its .symtab), or give its functions with --alloc if they have names"
     )]
     Stripped(&'static str),
+    /// A CPython whose mimalloc nobody uses.
+    #[error(
+        "contains mimalloc, which CPython uses in builds without a lock, and this one only with PYTHONMALLOC=mimalloc in its environment"
+    )]
+    PythonWithLock,
+    /// A CPython that has a lock, and uses its mimalloc all the same.
+    #[error(
+        "allocates by the mimalloc in it (PYTHONMALLOC=mimalloc), which has no symbols: what Python makes is not seen; --faults shows \
+         who makes it grow"
+    )]
+    PythonByMimalloc,
     /// A symbol that leads to a resolver, which chooses the function at load time.
     #[error(
         "`{0}` is an indirect function (STT_GNU_IFUNC), its resolver must not be probed: give the function that it \
@@ -128,6 +139,7 @@ impl Reason {
             | Self::LocalFunction(..)
             | Self::NoFile
             | Self::Stripped(_)
+            | Self::PythonByMimalloc
             | Self::Indirect(_)
             | Self::OutsideCode(_)
             | Self::Unprobeable(..)
@@ -142,6 +154,7 @@ impl Reason {
             | Self::HalfAllocator(..)
             | Self::NeverFrees
             | Self::Loader
+            | Self::PythonWithLock
             | Self::Symbols(_)
             | Self::Headers(_) => false,
         }
@@ -150,6 +163,6 @@ impl Reason {
     /// True if, because of it, memory of an allocator that is traced can be in use without a block that was seen. An allocator whose
     /// functions nobody can call by name has its memory from others, as blocks of theirs or by mapping calls.
     pub fn hides_blocks_of_others(&self) -> bool {
-        self.is_warning() && !matches!(self, Self::Stripped(_))
+        self.is_warning() && !matches!(self, Self::Stripped(_) | Self::PythonByMimalloc)
     }
 }

@@ -6,6 +6,7 @@
 pub(crate) mod caller;
 mod confirm;
 pub(crate) mod dynamic;
+pub(crate) mod environment;
 pub(crate) mod foreign;
 mod from_memory;
 mod generated;

@@ -202,6 +202,18 @@ impl PythonBuild {
     }
 }
 
+/// Returns whether a file is a CPython that has a lock (GIL), as those say of themselves that contain mimalloc: 3.13 and newer. It makes
+/// Python's objects by pymalloc then, unless its environment asks for another allocator.
+pub(crate) fn has_lock(elf: &[u8]) -> bool {
+    let file = PythonFile::open(elf);
+    file.is_some_and(|file| {
+        let begin = file.runtime().and_then(|runtime| file.at(runtime.svma, 24));
+        let said = begin.filter(|begin| begin.starts_with(described::COOKIE));
+        let word = said.and_then(|said| said.get(described::FREE_THREADED..)?.first_chunk());
+        word == Some(&0_u64.to_le_bytes())
+    })
+}
+
 /// An ELF file with a CPython in it.
 struct PythonFile<'a> {
     bytes: &'a [u8],

@@ -554,6 +554,7 @@ impl<'obj> Live<'obj> {
         if self.holds_end {
             attached.add_exit_hooks(&self.kernel, probed_in, mappings, modules);
         }
+        self.probes.warn_of_environment(process.facts.pid, mappings);
         if is_seen_now {
             self.note_beginning(number);
         }

@@ -1,6 +1,7 @@
 //! Turns the probe sites that discovery chose into the probes that the kernel side attaches.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::PathBuf;
 
 use unwind_tables::addr::{FileOffset, Svma};
 
@@ -12,7 +13,7 @@ use crate::allocator::{
 use crate::allocator::{SiteCost, SizeAt, UsdtSite};
 use crate::bpf::overhead::SlowShares;
 use crate::bpf::{CallEnd, Cookie, Probe, ProbeRole, UsdtProbe};
-use crate::process::{Module, ModuleId, Modules};
+use crate::process::{Mappings, Module, ModuleId, Modules, environment};
 
 /// Probes in the functions of allocators, or USDT probes by which processes announce blocks.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +32,8 @@ pub(super) struct AllocatorProbes {
     by_module: HashMap<ModuleId, Probes>,
     /// Modules that are `libmemleak.so`, with the address of the counter of blocks that it could not announce.
     samplers: HashMap<ModuleId, Option<Svma>>,
+    /// Files of CPython whose environment has not asked for the mimalloc in them yet.
+    pythons_with_lock: HashMap<ModuleId, PathBuf>,
     /// True if USDT probes are used instead of those in functions.
     are_announced: bool,
     /// Distance of the USDT probes that are used, of providers that offer a choice.
@@ -92,6 +95,7 @@ impl AllocatorProbes {
         Self {
             by_module: HashMap::new(),
             samplers: HashMap::new(),
+            pythons_with_lock: HashMap::new(),
             are_announced: false,
             distance: DEFAULT_DISTANCE,
             places: Vec::new(),
@@ -210,6 +214,13 @@ impl AllocatorProbes {
             }
         }
         self.note_unseen(&new, &discovery);
+        for problem in &discovery.problems {
+            if let (Reason::PythonWithLock, Some(path)) = (&problem.reason, &problem.module) {
+                let module = new.iter().find(|module| module.path == *path);
+                self.pythons_with_lock
+                    .extend(module.map(|module| (module.id, path.clone())));
+            }
+        }
         for site in &discovery.usdt {
             if let Some(places) = self.number_of(&site.arguments) {
                 let probes = self.by_module.entry(site.module).or_default();
@@ -217,6 +228,30 @@ impl AllocatorProbes {
             }
         }
         discovery
+    }
+
+    /// Warns, once for each file, of a CPython whose environment in this process has it use the mimalloc in it.
+    pub(super) fn warn_of_environment(&mut self, pid: u32, mappings: &Mappings) {
+        let modules = mappings.module_ids();
+        let pythons: Vec<_> = { modules }
+            .filter(|module| self.pythons_with_lock.contains_key(module))
+            .collect();
+        if pythons.is_empty() || !environment::has_python_use_mimalloc(pid) {
+            return;
+        }
+        for module in pythons
+            .into_iter()
+            .filter_map(|module| self.pythons_with_lock.remove(&module))
+        {
+            let reason = Reason::PythonByMimalloc;
+            tracing::warn!(
+                "{}",
+                Problem {
+                    module: Some(module),
+                    reason
+                }
+            );
+        }
     }
 
     /// Notes whether some functions of the `new` modules allocate unseen.

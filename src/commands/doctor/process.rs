@@ -7,8 +7,8 @@ use super::cost;
 use super::modules::{self, ModuleFinding};
 use super::runtime;
 use super::{Finding, Level};
-use crate::allocator::{self, Catalog, ProbeSite, Problem, SiteCost, UsdtSite, usdt};
-use crate::process::{MappedCode, Mappings, Module, ModuleId, Modules, Target, Unreadable};
+use crate::allocator::{self, Catalog, ProbeSite, Problem, Reason, SiteCost, UsdtSite, usdt};
+use crate::process::{MappedCode, Mappings, Module, ModuleId, Modules, Target, Unreadable, environment};
 use leak_report::model::TableFacts;
 use leak_report::render::{counted, percent, printable, size};
 
@@ -135,7 +135,13 @@ pub(super) fn examine(pid: u32) -> ProcessFindings {
 fn examine_code(target: &Target, mappings: &Mappings, modules: &Modules) -> ProcessFindings {
     let mut general = mapping_findings(mappings);
     let known: Vec<&Module> = modules.iter().collect();
-    let discovery = allocator::discover(known.iter().copied(), &mut Catalog::default());
+    let mut discovery = allocator::discover(known.iter().copied(), &mut Catalog::default());
+    let is_idle = |problem: &&mut Problem| problem.reason == Reason::PythonWithLock;
+    for problem in discovery.problems.iter_mut().filter(is_idle) {
+        if environment::has_python_use_mimalloc(target.pid()) {
+            problem.reason = Reason::PythonByMimalloc;
+        }
+    }
     if discovery.sites.is_empty() && discovery.usdt.is_empty() {
         let reasons: Vec<_> = discovery.problems.iter().map(ToString::to_string).collect();
         general.push(Finding::fatal(

@@ -211,6 +211,30 @@ fn every_version_without_a_lock() {
     }
 }
 
+/// A version says whether it has a lock from 3.13 on, one that is not known too; nothing else has one.
+#[test]
+fn locks() {
+    let next = Made {
+        version: Some(version_of(16)),
+        ..Made::of(15)
+    };
+    for made in [Made::of(13), Made::of(15), next] {
+        assert!(has_lock(&made.bytes()));
+    }
+    let other = Made::of(14).with_described(0, 0);
+    for made in [
+        Made::of(12),
+        Made::free_threaded(13),
+        Made::free_threaded(15),
+        other,
+    ] {
+        assert!(!has_lock(&made.bytes()));
+    }
+    assert!(!has_lock(
+        &std::fs::read(std::env::current_exe().expect("this program")).expect("its file")
+    ));
+}
+
 /// The next version is refused, and so is one that says it is another, with what can be done.
 #[test]
 fn versions_to_come() {
