@@ -1,4 +1,4 @@
-//! What an ELF file exports, and what is loaded from it: symbols by their names, bytes by their addresses. The file is untrusted.
+//! Exports of an ELF file, and what is loaded from it: symbols by their names, bytes by their addresses. The file is untrusted.
 
 use object::elf::{self, FileHeader64, Sym64};
 use object::read::StringTable;

@@ -40,7 +40,7 @@ const AARCH64: ThreadPlaces = ThreadPlaces {
 };
 
 impl ThreadPlaces {
-    /// Of a process with this loader and these modules; `None` if its C library is needed, and not there yet: a program begins before it
+    /// The places in a process with this loader and these modules; `None` if its C library is needed, and not there yet: a program begins before it
     /// is. Else why they are not known.
     pub(crate) fn of<'a>(
         loader: Option<&Module>,
@@ -58,7 +58,7 @@ impl ThreadPlaces {
         }
     }
 
-    /// By a C library for AArch64.
+    /// The places by a C library for AArch64.
     fn aarch64(elf: &[u8]) -> Result<Self, &'static str> {
         let id_below = ElfView::parse_any(elf).ok().and_then(|view| {
             let [function] = exported(elf, ["pthread_self"])?;
@@ -76,7 +76,7 @@ impl ThreadPlaces {
 mod tests {
     use super::*;
 
-    /// What is no C library for AArch64 does not say where threads are.
+    /// A file that is no C library for AArch64 does not say where threads are.
     #[test]
     fn others_are_refused() {
         let own = std::fs::read("/proc/self/exe").expect("own program");

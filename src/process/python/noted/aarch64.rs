@@ -21,31 +21,31 @@ enum Value {
     Thread(i64),
     /// The word at an address.
     Word(Svma),
-    /// What the loader's function returns for the descriptor at an address: a distance from the thread pointer.
+    /// The distance from the thread pointer that the loader's function returns for the descriptor at an address.
     Described(Svma),
     /// The address of a variable of the thread.
     Variable(Noted),
-    /// What is in such a variable.
+    /// The content of such a variable.
     Content(Noted),
 }
 
 /// Where a function's code reads what it returns.
 pub(super) fn by_code(code: &[u8], start: Svma) -> Option<Noted> {
-    match returned(code, start)? {
-        Value::Content(noted) => Some(noted),
-        _ => None,
-    }
+    let Value::Content(noted) = returned(code, start)? else {
+        return None;
+    };
+    Some(noted)
 }
 
 /// How far below the thread pointer the address is that a function's code returns: glibc's `pthread_self`.
 pub(in super::super) fn distance_below(code: &[u8]) -> Option<u64> {
-    match returned(code, Svma::new(0))? {
-        Value::Thread(distance) if distance < 0 => Some(distance.unsigned_abs()),
-        _ => None,
-    }
+    let Value::Thread(distance) = returned(code, Svma::new(0))? else {
+        return None;
+    };
+    (distance < 0).then_some(distance.unsigned_abs())
 }
 
-/// What a function returns; `None` if it is not known what it does, or where it goes on.
+/// The value that a function returns; `None` if it is not known what it does, or where it goes on.
 fn returned(code: &[u8], start: Svma) -> Option<Value> {
     const RET: u32 = 0xd65f_03c0;
     const RETAA: u32 = 0xd65f_0bff;
@@ -99,10 +99,12 @@ impl Registers {
             _ if word & 0xffe0_ffe0 == 0xaa00_03e0 => self.get(other),
             // movz, movk
             _ if word & 0xff80_0000 == 0xd280_0000 => Value::Number(half(word)),
-            _ if word & 0xff80_0000 == 0xf280_0000 => match self.get(to) {
-                Value::Number(before) => Value::Number(before & !mask(word) | half(word)),
-                _ => Value::Unknown,
-            },
+            _ if word & 0xff80_0000 == 0xf280_0000 => {
+                let Value::Number(before) = self.get(to) else {
+                    return None;
+                };
+                Value::Number(before & !mask(word) | half(word))
+            }
             // ldr with an immediate, and with a register
             _ if word & 0xffc0_0000 == 0xf940_0000 => {
                 content(sum(self.get(from), Value::Number(8 * immediate)))
@@ -167,13 +169,18 @@ fn sum(one: Value, other: Value) -> Value {
     }
 }
 
-/// What is at an address.
+/// The content of memory at an address.
 fn content(address: Value) -> Value {
     match address {
         Value::Address(address) => Value::Word(address),
         Value::Thread(distance) if distance >= LOADERS_OWN => Value::Content(Noted::Fixed { distance }),
         Value::Variable(noted) => Value::Content(noted),
-        _ => Value::Unknown,
+        Value::Unknown
+        | Value::Number(_)
+        | Value::Thread(_)
+        | Value::Word(_)
+        | Value::Described(_)
+        | Value::Content(_) => Value::Unknown,
     }
 }
 
