@@ -5,7 +5,7 @@
 # usage: tests/package.sh MEMLEAK DIRECTORY [arm64 WRITER]
 #   arm64 WRITER           MEMLEAK is for arm64, and this one of the same version runs here
 #   PACKAGE_COMPRESSION    0 to 9, as of xz (6)
-#   SOURCE_DATE_EPOCH      the time of all files; without it, that of the last commit
+#   SOURCE_DATE_EPOCH      the time of all files; without it, that of the last commit or, without a history, of CHANGELOG.md
 set -eu
 umask 022
 export LC_ALL=C
@@ -29,7 +29,7 @@ maintainer='The memleak authors <memleak@packages.invalid>'
 level=${PACKAGE_COMPRESSION-6}
 version=$("$writer" --version | cut -d ' ' -f 2)
 epoch=${SOURCE_DATE_EPOCH-$(git log -1 --format=%ct 2>/dev/null)} || true
-[ -n "$epoch" ] || die "the time of the last commit is not known: set SOURCE_DATE_EPOCH"
+[ -n "$epoch" ] || epoch=$(stat --format=%Y CHANGELOG.md)
 export SOURCE_DATE_EPOCH="$epoch"
 
 work=$(mktemp -d)

@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 # compiles C++ and names frames inside libc by its debug symbols.
 build_packages='clang g++ libc6-dbg libelf-dev make pkg-config'
 # Static libraries, and what makes packages of a program.
-dist_packages='libelf-dev xz-utils zlib1g-dev python3 binutils'
+dist_packages='libelf-dev xz-utils zlib1g-dev python3 binutils git'
 # What compiles for arm64 on another machine.
 arm64_packages='g++-aarch64-linux-gnu gcc-aarch64-linux-gnu'
 # What is traced on x86-64's kernels besides programs of tests.
