@@ -86,14 +86,30 @@ print(total.replace(',', ''))
     python(script, file).trim().parse().expect("a number")
 }
 
-/// Runs google-pprof on a heap profile in gperftools' text. Returns outstanding blocks and bytes, allocated blocks and
-/// bytes, and its text about functions.
+/// Heap profile in gperftools' text, as a program reads it.
+pub struct HeapProfile {
+    /// Outstanding blocks and bytes, allocated blocks and bytes.
+    pub totals: [u64; 4],
+    /// Text about functions: bytes in each, and in what it calls.
+    pub top: String,
+}
+
+/// Reads a heap profile by jemalloc's jeprof, and by google-pprof, which gperftools has up to Debian 13.
 #[track_caller]
-pub fn google_pprof(file: &Path) -> ([u64; 4], String) {
+pub fn heap_profiles(file: &Path) -> Vec<HeapProfile> {
+    let google = Command::new("google-pprof").arg("--version").output().is_ok();
+    let readers = ["jeprof", "google-pprof"]
+        .into_iter()
+        .take(if google { 2 } else { 1 });
+    readers.map(|reader| heap_profile(reader, file)).collect()
+}
+
+#[track_caller]
+fn heap_profile(reader: &str, file: &Path) -> HeapProfile {
     let shown = |quantity: &str| {
-        let mut command = Command::new("google-pprof");
+        let mut command = Command::new(reader);
         command.args(["--text", quantity, "--show_bytes"]).arg(file);
-        output(&mut command, "google-pprof")
+        output(&mut command, "libjemalloc-dev")
     };
     let tops = [
         "--inuse_objects",
@@ -107,7 +123,10 @@ pub fn google_pprof(file: &Path) -> ([u64; 4], String) {
         let number = total.and_then(|total| total.split_whitespace().next());
         number.expect("a total").parse().expect("a number")
     };
-    (tops.each_ref().map(total), tops[1].clone())
+    HeapProfile {
+        totals: tops.each_ref().map(total),
+        top: tops[1].clone(),
+    }
 }
 
 /// Amounts that heaptrack_print finds in a file of events, by stack, outermost function first: of a cost `leaked`, `allocations`,

@@ -292,21 +292,20 @@ fn every_format() {
         [outstanding.bytes, outstanding.blocks, allocated.bytes]
     );
     check_heaptrack(&heaptrack, &report);
-    let (totals, top) = profiles::google_pprof(&gperftools);
-    assert_eq!(
-        totals,
-        [
-            outstanding.blocks,
-            outstanding.bytes,
-            allocated.blocks,
-            allocated.bytes
-        ]
-    );
-    assert!(
-        top.lines()
-            .any(|line| line.trim_start().starts_with("1001 ") && line.ends_with(" malloc_kept")),
-        "{top}"
-    );
+    let [blocks, bytes] = [outstanding.blocks, outstanding.bytes];
+    for profile in profiles::heap_profiles(&gperftools) {
+        assert_eq!(profile.totals, [blocks, bytes, allocated.blocks, allocated.bytes]);
+        // A function's own bytes are in the first column, with those of what it calls in the fourth.
+        let row = |name: &str| {
+            let mut rows = profile
+                .top
+                .lines()
+                .map(|row| row.split_whitespace().collect::<Vec<_>>());
+            rows.find(|row| row.last() == Some(&name)).expect("a row")
+        };
+        assert_eq!(row("malloc_kept")[0], "1001", "{}", profile.top);
+        assert_eq!(row("main")[3], bytes.to_string(), "{}", profile.top);
+    }
 }
 
 /// Every function by entry and return probes that are not one.

@@ -2,8 +2,9 @@
 //! pprof's own.
 //!
 //! Frames are innermost first. Addresses stand for functions, not for places in a process: one report can have several
-//! processes, and readers take one name for each address. As in all flame graphs, only stacks that can be leaks are
-//! included.
+//! processes, and readers take one name for each address. Each function has two, of which frames have the higher one:
+//! jeprof looks for a caller one byte before its address, where the call would be, and google-pprof at it. As in all flame
+//! graphs, only stacks that can be leaks are included.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -34,8 +35,9 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     if let [target] = report.targets.as_slice() {
         writeln!(out, "binary={}", one_name(&target.comm))?;
     }
-    for (number, name) in (1..).zip(&names) {
-        writeln!(out, "{number:#x} {}", one_name(name))?;
+    for (number, name) in names.iter().enumerate() {
+        let (address, name) = (address(number), one_name(name));
+        writeln!(out, "{:#x} {name}\n{address:#x} {name}", address - 1)?;
     }
     writeln!(out, "---")?;
     let mut totals = Amounts::default();
@@ -43,13 +45,23 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     // With this profile type readers do not scale the amounts, which are already estimates of the total.
     writeln!(out, "heap profile: {} @ heapprofile", line(&totals))?;
     for (frames, amounts) in &stacks {
-        let numbers: Vec<_> = frames.iter().map(|number| format!("{number:#x}")).collect();
-        writeln!(out, "{} @ {}", line(amounts), numbers.join(" "))?;
+        let frames = frames.iter().map(|number| format!("{:#x}", address(*number)));
+        writeln!(
+            out,
+            "{} @ {}",
+            line(amounts),
+            frames.collect::<Vec<_>>().join(" ")
+        )?;
     }
     Ok(())
 }
 
-/// Names, numbered from 1, and the amounts of each distinct stack by the numbers of its frames; stacks without amounts
+/// Higher of a function's two addresses.
+fn address(number: usize) -> usize {
+    2 * number + 2
+}
+
+/// Names, and the amounts of each distinct stack by the numbers of its frames; stacks without amounts
 /// are omitted.
 fn numbered(report: &Report) -> (Vec<String>, BTreeMap<Vec<usize>, Amounts>) {
     let naming = Naming::exact(report);
@@ -61,7 +73,7 @@ fn numbered(report: &Report) -> (Vec<String>, BTreeMap<Vec<usize>, Amounts>) {
             continue;
         }
         let frames = naming.frames(stack).into_iter().rev();
-        let key: Vec<_> = frames.map(|frame| names.insert_full(frame.name).0 + 1).collect();
+        let key: Vec<_> = frames.map(|frame| names.insert_full(frame.name).0).collect();
         add(stacks.entry(key).or_default(), &amounts);
     }
     (names.into_iter().collect(), stacks)
