@@ -225,9 +225,29 @@ struct task_struct___stack {
 	struct mm_struct___stack *mm;
 } __attribute__((preserve_access_index));
 
+struct vm_area_struct___end {
+	unsigned long vm_end;
+} __attribute__((preserve_access_index));
+
+static long note_area_end(struct task_struct *task, struct vm_area_struct___end *area, u64 *end)
+{
+	*end = BPF_CORE_READ(area, vm_end);
+	return 0;
+}
+
+/* Returns the end of the mapping at an address; 0 if that cannot be found out. */
+static __always_inline u64 mapping_end(u64 address)
+{
+	u64 end = 0;
+
+	bpf_find_vma(bpf_get_current_task_btf(), address, note_area_end, &end, 0);
+	return end;
+}
+
 /*
  * Returns how many parts of the stack from `start` on are to be copied: to where the thread's stack was last found to end, or to that of
- * the program's first thread. The program may be another one by now, on a stack that ends elsewhere.
+ * the program's first thread. The program may be another one by now, on a stack that ends elsewhere. If no end is known, to that of the
+ * mapping, which mostly is the stack's, unless that is too far.
  */
 static __always_inline u32 wanted_parts(struct scratch *scratch, u64 start)
 {
@@ -237,8 +257,11 @@ static __always_inline u32 wanted_parts(struct scratch *scratch, u64 start)
 
 	if (first - start <= STACK_PARTS * STACK_PART && end < first)
 		end = first;
-	if (end < start)
-		return USUAL_PARTS;
+	if (end < start) {
+		end = mapping_end(start);
+		if (end - start > STACK_PARTS * STACK_PART)
+			return USUAL_PARTS;
+	}
 
 	u64 parts = (end - start + STACK_PART - 1) / STACK_PART;
 

@@ -13,7 +13,7 @@ enum deferral {
 	DEFERRED_RETURN_PROBES = 16,
 	/* Bytes of the stack are copied in parts of this size, at multiples of it. */
 	STACK_PART = 512,
-	/* MAX parts of a copy, if it is not known how deep the stack is, and if it is. A power of two. */
+	/* Parts of a copy, if it is not known how deep the stack is, and MAX parts if it is. A power of two. */
 	USUAL_PARTS = 64,
 	STACK_PARTS = 256,
 	/* MAX copies that the kernel side remembers. */

@@ -11,7 +11,7 @@ use crate::common::program::{Program, compile, compile_as, directory, directory_
 use crate::common::report::{Report, Stack, from_main};
 
 /// Compiler flags as distributions have them, without frame pointers. Recursion stays recursion.
-const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
+pub(crate) const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
 
 /// Frames below a thread's first function, innermost first.
 pub(super) const BELOW_THREAD: [&str; 2] = [
@@ -260,8 +260,8 @@ fn recursion_beyond_the_limit() {
     assert_eq!(report.unwinding.allocations["depth_limit"], 1);
 }
 
-/// The library of `lazy.c` and `late.c`.
-fn lazy_library(directory: &Path) -> PathBuf {
+/// The library of `lazy.c`, `late.c` and `late_thread.c`.
+pub(crate) fn lazy_library(directory: &Path) -> PathBuf {
     let output = directory.join("liblazy.so");
     compile_as(&output, "stacks/lazy_library.c", &flags(&["-shared", "-fPIC"]))
 }
@@ -385,46 +385,6 @@ fn without_cfi_and_frame_pointer() {
     );
     let at = stack.end_at.as_ref().expect("it says where");
     assert_eq!(end.addresses, [at.address.as_str()]);
-}
-
-/// A library that is loaded while its program is traced: stacks through it are complete from the first one on, by user space until its table
-/// is there.
-#[test]
-fn library_loaded_later() {
-    let directory = directory("known-late");
-    let library = lazy_library(&directory);
-    let path = compile(&directory, "stacks/late.c", &RELEASE);
-    let mut program = Program::start(&path, &[library.to_str().expect("UTF-8")]);
-    program.expect("ready");
-    let memleak = Memleak::attach_reporting(program.pid(), &[], &["0.2"]);
-    let mut seen = 0;
-    loop {
-        program.step("done");
-        let report = memleak.report();
-        let complete = report.through("call_late");
-        if let [stack] = complete[..] {
-            stack.check(&from_main(&["leak_in_library", "call_late", "main"]));
-            check_late_report(&report);
-            return;
-        }
-        seen += 1;
-        assert!(seen < 50, "never complete:\n{report}");
-    }
-}
-
-/// Stacks of the late library are complete or say that its table was not there yet.
-#[track_caller]
-fn check_late_report(report: &Report) {
-    for stack in &report.stacks {
-        match stack.end.as_str() {
-            "complete" => {}
-            "no_mapping" | "table_not_loaded" => {
-                assert!(!stack.passes("main"), "{stack}");
-                assert!(report.unwinding.not_finished > 0, "{report}");
-            }
-            other => panic!("ends by {other}:\n{stack}"),
-        }
-    }
 }
 
 /// A program without symbols has the same stack, address by address, as with them.

@@ -9,6 +9,7 @@ mod fast_paths;
 mod ground_truth;
 mod java;
 mod known;
+mod late;
 mod layouts;
 mod mappings;
 mod preemption;

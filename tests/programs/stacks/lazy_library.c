@@ -1,6 +1,6 @@
 /*
- * A library for lazy.c and late.c. `leak_in_library` leaks; `chosen` is an indirect function whose resolver
- * leaks, which with lazy binding runs below the loader's _dl_runtime_resolve when `chosen` is first called.
+ * A library for lazy.c, late.c and late_thread.c. `leak_in_library` leaks; `chosen` is an indirect function whose
+ * resolver leaks, which with lazy binding runs below the loader's _dl_runtime_resolve when `chosen` is first called.
  */
 #include "../keep.h"
 
