@@ -39,6 +39,8 @@ const MAX_HEAPS: u64 = 8;
 const MAX_BLOCKS: usize = 2048;
 /// MAX bytes of what is before the code of a block: its header and its description.
 const MAX_BLOCK_START: u64 = 512;
+/// Types of a block's length, and their bits: JDK 25 has the first, JDK 21 the second.
+const LENGTH_TYPES: [(&[u8], u32); 2] = [(b"uint32_t", 32), (b"size_t", 64)];
 /// Stubs that push the frame pointer and do not set it, and words of their frames: the frame pointer and the return address.
 const STUBS: [&[u8]; 2] = [b"UncommonTrapBlob", b"ExceptionBlob"];
 const STUB_FRAME_WORDS: u64 = 2;
@@ -81,6 +83,8 @@ pub struct JvmCode {
     pub keeps_frame_pointers: bool,
     /// Code that is known to keep them, and code that is known not to; ascending, without overlap.
     pub known: Vec<KnownCode>,
+    /// Part that a JVM with code does not describe in a way that is known, if there is one: a later version may be another.
+    pub lacks: Option<&'static str>,
 }
 
 /// Code of a JVM that keeps frame pointers.
@@ -165,6 +169,7 @@ struct Heap {
 #[derive(Clone, Copy)]
 struct Blocks {
     length: u64,
+    length_bits: u32,
     used: u64,
     name: u64,
     frame: u64,
@@ -183,11 +188,13 @@ struct Field {
     offset: u64,
     /// Its place, if it is static.
     address: Avma,
+    /// Address of its type's name.
+    type_name: u64,
 }
 
 impl Jvm<'_> {
-    /// Returns what is known of its code; `None` if that is nothing yet: if its tables or its flag are not found, or it has no interpreter,
-    /// which is made once it has read its flags.
+    /// Returns what is known of its code; `None` if that is nothing yet: if its tables are not found, or it has no interpreter, which is
+    /// made once it has read its flags.
     fn code(&self) -> Option<JvmCode> {
         let [variables, types] = self.tables()?;
         let fields = self.fields(variables)?;
@@ -195,11 +202,21 @@ impl Jvm<'_> {
         if self.word(interpreter?.address)? == 0 {
             return None;
         }
-        let keeps_frame_pointers = self.flag(types, &fields)? != 0;
-        let known = keeps_frame_pointers
-            .then(|| self.known_code(types, &fields))
-            .flatten()
-            .unwrap_or_default();
+        let Some(flag) = self.flag(types, &fields) else {
+            return Some(JvmCode {
+                pushes_frame_pointers: true,
+                lacks: Some("its flags"),
+                ..JvmCode::default()
+            });
+        };
+        let keeps_frame_pointers = flag != 0;
+        let code = keeps_frame_pointers.then(|| self.known_code(types, &fields));
+        let lacks = match &code {
+            Some(None) => Some("where its code is"),
+            Some(Some(_)) if self.blocks(types, &fields).is_none() => Some("its stubs"),
+            _ => None,
+        };
+        let known = code.flatten().unwrap_or_default();
         let stubs = known.iter().filter(|code| code.kind == KnownCodeKind::Stub);
         // Its compilers make theirs when it runs already.
         let begins = keeps_frame_pointers && stubs.count() < STUBS.len();
@@ -208,6 +225,7 @@ impl Jvm<'_> {
             pushes_frame_pointers: true,
             keeps_frame_pointers,
             known: ascending(known),
+            lacks,
         })
     }
 
@@ -239,8 +257,13 @@ impl Jvm<'_> {
     fn blocks(&self, types: Avma, fields: &Fields) -> Option<Blocks> {
         let &[.., length, used, name, frame] = fields;
         let start = self.size_of(types, &[BLOCK_TYPE])?;
+        let length = length?;
+        let length_type = LENGTH_TYPES
+            .iter()
+            .find(|(name, _)| self.is_named(length.type_name, name))?;
         let blocks = Blocks {
-            length: length?.offset,
+            length: length.offset,
+            length_bits: length_type.1,
             used: used?.offset,
             name: start.checked_add(name?.offset)?,
             frame: start.checked_add(frame?.offset)?,
@@ -275,7 +298,8 @@ impl Jvm<'_> {
     /// The block at an address; `None` if there is none.
     fn block(&self, heap: &Heap, blocks: Blocks, at: Avma) -> Option<Block> {
         let bytes = self.read(at, MAX_BLOCK_START)?;
-        let length = word_at(&bytes, blocks.length)?.checked_mul(heap.segment_bytes?)?;
+        let length = word_at(&bytes, blocks.length)? & (u64::MAX >> (u64::BITS - blocks.length_bits));
+        let length = length.checked_mul(heap.segment_bytes?)?;
         let end = Avma::new(at.get().checked_add(length).filter(|&end| end > at.get())?);
         let is_used = word_at(&bytes, blocks.used)? & 0xff != 0;
         let name = word_at(&bytes, blocks.name)?;
@@ -309,8 +333,13 @@ impl Jvm<'_> {
     fn fields(&self, variables: Avma) -> Option<Fields> {
         let mut fields = [None; FIELDS.len()];
         self.each(variables, VARIABLE_BYTES, |entry| {
-            let [Some(kind), Some(name), Some(offset), Some(address)] =
-                [0, 8, 32, 40].map(|at| word_at(entry, at))
+            let [
+                Some(kind),
+                Some(name),
+                Some(type_name),
+                Some(offset),
+                Some(address),
+            ] = [0, 8, 16, 32, 40].map(|at| word_at(entry, at))
             else {
                 return;
             };
@@ -319,6 +348,7 @@ impl Jvm<'_> {
                     *field = Some(Field {
                         offset,
                         address: Avma::new(address),
+                        type_name,
                     });
                 }
             }

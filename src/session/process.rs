@@ -34,6 +34,8 @@ pub(super) struct Process {
     jvm_seen: Option<Instant>,
     /// True while it begins one.
     pub(super) begins_jvm: bool,
+    /// True if a warning told that its JVM is not one that is known.
+    is_jvm_told: bool,
     /// True if the user named the process, while it ran this program or one that this replaced.
     pub(super) is_given: bool,
     /// True if it was selected by a property, and is traced only while it has that.
@@ -65,6 +67,7 @@ impl Process {
             beginning: Beginning::now(),
             jvm_seen: None,
             begins_jvm: false,
+            is_jvm_told: false,
             is_given,
             is_member: false,
             ended: None,
@@ -78,6 +81,13 @@ impl Process {
     /// Notes what was read of a JVM's code. Returns whether walks that end in generated code are to be finished when more is known of it: not
     /// for long, if nothing comes.
     pub(super) fn note_jvm(&mut self, code: &JvmCode, now: Instant) -> bool {
+        if let Some(lacks) = code.lacks.filter(|_| !self.is_jvm_told) {
+            self.is_jvm_told = true;
+            let pid = self.facts.pid;
+            tracing::warn!(
+                "{pid}: its JVM does not describe {lacks} as those do that this memleak knows: stacks may end in generated code"
+            );
+        }
         self.begins_jvm =
             code.begins && now.duration_since(*self.jvm_seen.get_or_insert(now)) < LONGEST_JVM_BEGINNING;
         self.begins_jvm

@@ -226,7 +226,7 @@ fn programs_are_whole() {
             Command::new(stock("/usr/bin/java", PACKAGE))
                 .arg(flag)
                 .arg(source("java/Load.java"))
-                .arg("500"),
+                .arg("600"),
         );
         java.expect("ready");
         let doctor = Command::new(env!("CARGO_BIN_EXE_memleak"))
