@@ -28,7 +28,7 @@ help:
 	@echo 'make dist-arm64    its packages, in target/dist-arm64'
 	@echo 'make test-kernels  core tests on this kernel, and under qemu on each of tests/kernels/list, from Linux 6.1 to the newest, for'
 	@echo '                   x86-64 and arm64 (root; hours; KERNELS="own 6.12-arm64" for some, KERNELS=newest for what is newest now)'
-	@echo 'make test-fresh    make demo and make test in a new minimal Debian 12, and 13 (root; an hour; RELEASES=trixie for one)'
+	@echo 'make test-fresh    make demo and make test in a new minimal Debian 12, 13 and testing (root; hours; RELEASES=trixie for one)'
 	@echo 'make chaos         end memleak ROUNDS=300 times on each of several programs at work; SEED=1'
 	@echo 'make soak          trace a slow leak in heavy churn for MINUTES=5, at LOAD=30 per cent of one CPU'
 	@echo 'make fuzz          try claims about untrusted input, MINUTES=10 for each target (tests/fuzz/README.md)'
@@ -177,7 +177,7 @@ newest-kernel:
 	@$(STEP) newest-kernel tests/kernels/newest.sh
 
 # Where nothing is installed yet: `make demo` and `make test`, or STEPS. Only the toolchain is this machine's.
-RELEASES ?= bookworm trixie
+RELEASES ?= bookworm trixie forky
 test-fresh: setup-fresh
 	@STEPS='$(STEPS)' $(STEP) test-fresh tests/fresh.sh $(RELEASES)
 

@@ -2,7 +2,7 @@
 # Tries the commands of the README where nothing is installed yet: in a new minimal Debian with only make, certificates, this
 # machine's Rust toolchain and a clone of HEAD. As root; its kernel is this machine's.
 #
-# usage: tests/fresh.sh [RELEASE]…          Debian's releases; bookworm and trixie without arguments
+# usage: tests/fresh.sh [RELEASE]…          Debian's releases; bookworm, trixie and forky without arguments
 #        tests/fresh.sh enter RELEASE       a shell in what a run that failed has left
 #
 # STEPS: what is done there, one after another; `demo test` if it is not set
@@ -146,7 +146,7 @@ if [ "${1-}" = enter ]; then
     inside env "PATH=$path:/root/.cargo/bin" bash
     exit
 fi
-[ $# -gt 0 ] || set -- bookworm trixie
+[ $# -gt 0 ] || set -- bookworm trixie forky
 steps=$(echo "${STEPS:-all}" | sed 's/\ball\b/demo test/')
 mkdir -p "$target/fresh"
 failed=

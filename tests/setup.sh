@@ -24,7 +24,7 @@ arm64_guest_packages="$arm64_packages qemu-system-arm"
 fresh_packages='debian-archive-keyring git mmdebstrap util-linux'
 # What tests compile with, compare with, and trace. A|B is the first of them that this release has, A? is A if it has that
 # (dwp, which is in binutils up to Debian 12).
-test_packages='binutils binutils-gold? chromium chromium-driver debuginfod dwz elfutils faketime fuse3 gdb git golang-go google-perftools heaptrack iproute2
+test_packages='binutils binutils-gold? chromium chromium-driver debuginfod dwz elfutils faketime fuse3 gdb git golang-go google-perftools? heaptrack iproute2
 libgc-dev libgoogle-perftools4|libgoogle-perftools4t64 libgssapi-krb5-2 libjemalloc-dev libjemalloc2 libkrb5-3
 liblua5.4-0-dbg|libkrb5-dbg libmimalloc2.0|libmimalloc3 libtcmalloc-minimal4|libtcmalloc-minimal4t64 lld lua5.4 man-db mandoc
 musl-tools nodejs openjdk-17-jdk-headless|default-jdk-headless openssl php-cli procps prometheus python3 python3-cbor2 python3-jsonschema python3-pip python3-prometheus-client redis-server redis-tools
