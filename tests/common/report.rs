@@ -486,11 +486,16 @@ impl Stack {
         }
     }
 
+    /// Returns whether its frames have these names, in the form of [`Self::check`].
+    pub fn has_names(&self, expected: &[&str]) -> bool {
+        matches(&self.frames, expected)
+    }
+
     /// Checks the names of frames alone, whatever the stack's end.
     #[track_caller]
     pub fn check_names(&self, expected: &[&str]) {
         assert!(
-            matches(&self.frames, expected),
+            self.has_names(expected),
             "expected {expected:#?}, found\n{self}(without names of libc.so.6: apt-get install libc6-dbg)"
         );
     }

@@ -153,6 +153,8 @@ def work(depth, seed):
     pickle.loads(pickle.dumps(data))
     csv.writer(io.StringIO()).writerows(csv.reader(text.split('}')))
     collections.Counter(text).most_common(3)
+    re.findall('(b)|(n)a', text.encode('utf-16').decode('utf-16'))
+    json.dumps(data, indent=1, sort_keys=True)
     array.array('d', itertools.accumulate(struct.unpack('4h', struct.pack('4h', 1, 2, 3, seed)))).tobytes()
     tree.tostring(tree.fromstring('<a>' + '<b c=\"d\">text</b>' * 20 + '</a>'))
     try:

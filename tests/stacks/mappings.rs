@@ -66,12 +66,12 @@ impl Possible<'_> {
         let names = stack.names();
         let whole = stack.end == "complete";
         if whole && stack.passes("visitor_main") {
-            let visits = ["a", "b"].map(|name| [format!("inner_{name}"), format!("outer_{name}")]);
-            let is_visit = |visit: &[String; 2]| {
-                names.starts_with(&[&visit[0], &visit[1], "call_library", "visitor_main"])
-                    && names.ends_with(&BELOW_THREAD)
+            let is_visit = |[inner, outer]: [&str; 2]| {
+                let visit = [inner, outer, "call_library", "visitor_main"];
+                stack.has_names(&[&visit[..], &BELOW_THREAD].concat())
             };
-            assert!(visits.iter().any(is_visit), "impossible:\n{stack}");
+            let visits = [["inner_a", "outer_a"], ["inner_b", "outer_b"]];
+            assert!(visits.into_iter().any(is_visit), "impossible:\n{stack}");
             return;
         }
         let fits = |exact: &Vec<&str>| {

@@ -6,7 +6,7 @@ libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
 # Where the frame is in a frame object, and in the frame its code, its caller and its instruction.
 VERSION = sys.version_info[:2]
 FRAME = 24
-CODE, BACK, INSTRUCTION = {(3, 11): (32, 48, 56), (3, 12): (0, 8, 56), (3, 13): (0, 8, 56)}[VERSION]
+CODE, BACK, INSTRUCTION = {(3, 11): (32, 48, 56), (3, 12): (0, 8, 56), (3, 13): (0, 8, 56), (3, 14): (0, 8, 56)}[VERSION]
 malloc = libc.malloc
 
 
