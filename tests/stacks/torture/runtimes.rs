@@ -52,10 +52,12 @@ fn node_with_dump() {
 fn check_node(test: &str, names: &str) {
     // It writes its dump, and a log of its own, where it runs.
     let directory = directory(&format!("torture-runtimes-{test}"));
+    let path = stock("/usr/bin/node", "nodejs");
     let mut node = Program::spawn(
-        Command::new(stock("/usr/bin/node", "nodejs"))
+        Command::new(&path)
             .current_dir(directory)
-            .args(["--single-threaded", "--no-turbo-inlining", names])
+            .args(["--single-threaded", names])
+            .args(without_inlining(&path))
             .arg(source("torture/frames.js")),
     );
     node.expect("ready");
@@ -99,10 +101,23 @@ fn check_node(test: &str, names: &str) {
     }
 }
 
+/// Flags that keep this version's compilers from inlining functions.
+#[track_caller]
+fn without_inlining(node: &Path) -> Vec<&'static str> {
+    let known = Command::new(node)
+        .arg("--v8-options")
+        .output()
+        .expect("it is there");
+    let known = String::from_utf8_lossy(&known.stdout).into_owned();
+    let mut flags = vec!["--no-turbo-inlining", "--no-maglev-inlining"];
+    flags.retain(|flag| known.contains(&flag.replace("--no-", " --")));
+    flags
+}
+
 /// Returns whether a frame is of a function of `frames.js`, however it was compiled.
 ///
 /// Its name is `JS:*recurse /path/frames.js:8:17`; up to node 18 `LazyCompile:*recurse …`, or `Function:^work …` if it
-/// was not compiled lazily.
+/// was not compiled lazily. In node 24 it can be `JS:*'recurse …`, too.
 fn is_function(frame: &Frame, function: &str) -> bool {
     let name = frame.symbol.as_deref().unwrap_or_default();
     let Some((called, place)) = name.split_once(' ') else {
@@ -112,7 +127,7 @@ fn is_function(frame: &Frame, function: &str) -> bool {
     let Some(called) = tags.iter().find_map(|tag| called.strip_prefix(tag)) else {
         return false;
     };
-    place.contains("frames.js") && called.trim_start_matches(['*', '~', '^', '+']) == function
+    place.contains("frames.js") && called.trim_start_matches(['*', '~', '^', '+', '\'']) == function
 }
 
 /// Returns whether a frame is of code that was made at run time.
