@@ -181,7 +181,10 @@ pub enum LoadError {
         open_files::remedy()
     )]
     OpenFiles,
-    #[error("there is not enough memory for BPF programs and maps{}", memory_limit::remedy())]
+    #[error(
+        "there is not enough memory for BPF programs and maps{}",
+        memory_limit::remedy()
+    )]
     Memory,
     #[error("the kernel refused the BPF programs")]
     Refused(#[source] libbpf_rs::Error),
