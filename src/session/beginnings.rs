@@ -9,15 +9,15 @@ use leak_report::model::Snapshot;
 use super::live::Live;
 use crate::bpf::Origin;
 
-/// Time after an exec in which probes that are added are those that the program lacked from its start on.
+/// Time after an exec in which probes that are added, though not the first, are those that the program lacked from its start on.
 const BEGINNING: Duration = Duration::from_secs(1);
 
 /// Beginning of one instance.
 #[derive(Debug)]
 pub(super) struct Beginning {
     at: Instant,
-    /// True once its mappings were read.
-    is_read: bool,
+    /// True once it was attached to what it had mapped.
+    is_attached: bool,
     is_missed: bool,
 }
 
@@ -26,34 +26,34 @@ impl Beginning {
     pub(super) fn now() -> Self {
         Self {
             at: Instant::now(),
-            is_read: false,
+            is_attached: false,
             is_missed: false,
         }
     }
 
-    /// Notes that its mappings were read, so that its allocator has probes from now on.
-    pub(super) fn read(&mut self) {
-        self.is_read = true;
+    /// Notes that its allocator, if it had mapped one, has probes from now on.
+    pub(super) fn attached(&mut self) {
+        self.is_attached = true;
     }
 
     /// Notes that allocations until now were not seen. Returns the time for which that was so, unless it is known already, or is no longer
     /// the beginning.
     fn miss(&mut self) -> Option<Duration> {
         let lasted = self.at.elapsed();
-        let is_new = !self.is_missed && lasted < BEGINNING;
+        let is_new = !self.is_missed && (!self.is_attached || lasted < BEGINNING);
         self.is_missed |= is_new;
         is_new.then_some(lasted)
     }
 }
 
 impl Live<'_> {
-    /// Number of programs whose first allocations were not seen. Those that have ended before anything was read of them count if their
+    /// Number of programs whose first allocations were not seen. Those that have ended before anything was attached to them count if their
     /// allocator is in their own file, and no block of theirs was seen.
     pub(super) fn missed_beginnings(&self, snapshot: &Snapshot) -> u64 {
         let seen: HashSet<u32> = snapshot.stacks.iter().map(|stack| stack.instance).collect();
         let unseen = self.processes.iter().filter(|(number, process)| {
-            let is_unread = !process.is_live() && !process.beginning.is_read;
-            is_unread && process.instance.without_loader && !seen.contains(number)
+            let is_missed = !process.is_live() && !process.beginning.is_attached;
+            is_missed && process.instance.without_loader && !seen.contains(number)
         });
         self.missed_beginnings + unseen.count() as u64
     }

@@ -452,7 +452,6 @@ impl<'obj> Live<'obj> {
         if reading.instance() != number || mappings.entries().is_empty() {
             return Ok(false);
         }
-        process.beginning.read();
         let changed = mappings != process.mappings;
         self.code.note_reading(pid, began, &mappings);
         if let Some(target) = &process.target {
@@ -557,6 +556,9 @@ impl<'obj> Live<'obj> {
         self.probes.warn_of_environment(process.facts.pid, mappings);
         if is_seen_now {
             self.note_beginning(number);
+        }
+        if let Some(process) = self.processes.get_mut(&number) {
+            process.beginning.attached();
         }
         self.probed_since = self.kernel.processes.next();
         self.attach_sharers(number)
