@@ -79,7 +79,7 @@ SEC(".bss.numbers") struct numbers {
 SEC(".bss.started") struct started {
 	/* Calls of its loader's hook at which it is still stopped. Written by probes. */
 	u64 hook_stops;
-	/* Not 0 once it is not stopped any more. Written by user space. */
+	/* 1 from when user space has ended these stops; 0 before. */
 	u64 is_over;
 } started;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The program that memleak has started, when it executes another: it is stopped before its first instruction, and again where its
- * loader has mapped what it needs, until user space has attached to what is there. No code but the loader's runs before.
+ * Stops the program that memleak has started when it executes another: before the first instruction, and where the loader has mapped the
+ * libraries. Each time user space attaches to what is mapped, then lets it go on. Until the last stop, only the loader's code runs.
  */
 #pragma once
 

@@ -75,7 +75,7 @@ pub enum Reason {
          (its .symtab), or give its functions with --alloc if they have names"
     )]
     Stripped(&'static str),
-    /// A CPython whose mimalloc nobody uses.
+    /// A CPython with a lock (GIL), which does not use the mimalloc in its file.
     #[error(
         "contains mimalloc, which CPython uses in builds without a lock, and this one only with PYTHONMALLOC=mimalloc in its environment"
     )]

@@ -63,8 +63,8 @@ pub(super) struct Live<'obj> {
     /// Instances by number, including ended ones.
     pub(super) processes: BTreeMap<u32, Process>,
     _watch: Watch,
-    /// Lets the started program go on if it is stopped: once nothing stops it any more. `None` if none was started, or it is not to
-    /// be stopped.
+    /// Lets the started program go on when this is dropped, which is after the BPF programs that stop it. `None` if no program was
+    /// started.
     pub(super) hold: Option<Hold>,
     /// True if it is to be stopped where it is about to end.
     holds_end: bool,
