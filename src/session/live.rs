@@ -64,7 +64,7 @@ pub(super) struct Live<'obj> {
     pub(super) processes: BTreeMap<u32, Process>,
     _watch: Watch,
     /// Lets the started program go on when this is dropped, which is after the BPF programs that stop it. `None` if no program was
-    /// started.
+    /// started, or that cannot be guaranteed.
     pub(super) hold: Option<Hold>,
     /// True if it is to be stopped where it is about to end.
     holds_end: bool,
