@@ -6,6 +6,7 @@
 //! leave the stack that their CFI describes (`switches`). Where code without CFI has a frame pointer of its own (`framed`), or is the
 //! first of a stack (`entry`), is noted.
 
+use std::cell::OnceCell;
 use std::ops::Range;
 
 use crate::addr::Svma;
@@ -36,8 +37,19 @@ const MAX_SPAN_FLOOR: u64 = 16 << 20;
 ///
 /// [`TableError::Image`] if the rows are too many or too far apart for an image.
 pub fn build(view: &ElfView<'_>) -> Result<(UnwindTable, Coverage), TableError> {
+    build_with(view, &Trampolines::new())
+}
+
+/// Ranges of an object's signal trampolines, once they are searched for.
+pub(crate) type Trampolines = OnceCell<Vec<Range<Svma>>>;
+
+/// As [`build`], of an object whose trampolines may be known.
+pub(crate) fn build_with(
+    view: &ElfView<'_>,
+    trampolines: &Trampolines,
+) -> Result<(UnwindTable, Coverage), TableError> {
     let mut programs = Programs::new(view.architecture());
-    let (sections, mut rows) = rows(view, &mut programs, trampoline::rule)?;
+    let (sections, mut rows) = rows(view, &mut programs, trampoline::rule, trampolines)?;
     let code = ranges::merge(view.code_ranges());
     let gaps = framed::gaps(&rows, &code);
     table::mark(&mut rows, &framed::find(view, &gaps), PackedRule::FRAMED_GAP);
@@ -57,7 +69,7 @@ pub fn build(view: &ElfView<'_>) -> Result<(UnwindTable, Coverage), TableError> 
     let [eh_frame, debug_frame] = &sections;
     let table = UnwindTable::from_packed(rows, programs);
     let table = table.ok_or(TableError::Malformed("rows out of order"))?;
-    let mut coverage = Coverage::of_table(&table, &code);
+    let mut coverage = Coverage::of_table(&table, &code, &gaps);
     coverage.source = match (eh_frame.functions.is_empty(), debug_frame.functions.is_empty()) {
         (true, true) => CfiSource::None,
         (false, true) => CfiSource::EhFrame,
@@ -79,8 +91,16 @@ pub fn build(view: &ElfView<'_>) -> Result<(UnwindTable, Coverage), TableError> 
 ///
 /// As [`build`].
 pub fn build_saves(view: &ElfView<'_>) -> Result<SavesTable, TableError> {
+    build_saves_with(view, &Trampolines::new())
+}
+
+/// As [`build_saves`], of an object whose trampolines may be known.
+pub(crate) fn build_saves_with(
+    view: &ElfView<'_>,
+    trampolines: &Trampolines,
+) -> Result<SavesTable, TableError> {
     let mut long = LongSaves::default();
-    let (_, rows) = rows(view, &mut long, trampoline::saves)?;
+    let (_, rows) = rows(view, &mut long, trampoline::saves, trampolines)?;
     let rows = Rows::new(rows).ok_or(TableError::Malformed("rows out of order"))?;
     Ok(SavesTable { rows, long })
 }
@@ -112,6 +132,7 @@ fn rows<T: Translate>(
     view: &ElfView<'_>,
     rules: &mut T,
     of_trampoline: fn(&mut T) -> T::Rule,
+    trampolines: &Trampolines,
 ) -> Result<Read<T::Rule>, TableError> {
     let executable = view.segments().iter().filter(|segment| segment.executable);
     let code = ranges::merge(executable.map(Segment::file_backed));
@@ -124,10 +145,12 @@ fn rows<T: Translate>(
         read(view.debug_frame(), Layout::DebugFrame)?,
     ];
     let described = fill_gaps(pieces(&sections[0]), pieces(&sections[1]));
-    let covered = described.iter().map(|piece| &piece.range);
-    // Code ranges, not executable segments: those often hold as much data as code.
-    let gaps = ranges::without(&ranges::merge(view.code_ranges()), covered);
-    let trampolines = trampoline::find(view.architecture(), gaps, view.code_bytes());
+    let trampolines = trampolines.get_or_init(|| {
+        let covered = described.iter().map(|piece| &piece.range);
+        // Code ranges, not executable segments: those often hold as much data as code.
+        let gaps = ranges::without(&ranges::merge(view.code_ranges()), covered);
+        trampoline::find(view.architecture(), gaps, view.code_bytes())
+    });
     let found = match trampolines.as_slice() {
         [] => Cfi::default(),
         found => trampoline::describe(found, of_trampoline(rules)),

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::addr::Svma;
-use crate::packed::PackedRule;
+use crate::packed::{KIND_BITS, PackedRule, kind};
 use crate::program::Programs;
 use crate::rule::{CfaRule, Reason, Register, UnwindRule};
 use crate::table::UnwindTable;
@@ -110,6 +110,13 @@ pub struct Count {
     pub bytes: u64,
 }
 
+impl Count {
+    fn add(&mut self, count: Self) {
+        self.rows += count.rows;
+        self.bytes += count.bytes;
+    }
+}
+
 /// Statistics of an object's table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
@@ -142,39 +149,37 @@ impl Coverage {
         self.gap_bytes > self.code_bytes / FEW_GAPS
     }
 
-    /// Counts a table's rows. `code` is the ascending ranges that can hold code.
-    pub(crate) fn of_table(table: &UnwindTable, code: &[Range<Svma>]) -> Self {
+    /// Counts a table's rows. `code` is the ascending ranges that can hold code, `gaps` their parts between
+    /// rows that have no CFI.
+    pub(crate) fn of_table(table: &UnwindTable, code: &[Range<Svma>], gaps: &[Range<Svma>]) -> Self {
+        let rows = table.packed_rows().as_slice();
+        let without_cfi = if rows.is_empty() { code } else { gaps };
         let mut coverage = Self {
-            rows: table.packed_rows().as_slice().len() as u64,
+            rows: rows.len() as u64,
+            gap_bytes: without_cfi.iter().map(length).sum(),
+            code_bytes: code.iter().map(length).sum(),
             ..Self::default()
         };
-        coverage.code_bytes = code.iter().map(length).sum();
-        let rows = table.packed_rows().as_slice();
-        let mut covered_code = 0;
-        let mut code = code.iter().peekable();
+        let mut counts = KindCounts::default();
         for pair in rows.windows(2) {
-            let range = pair[0].start..pair[1].start;
-            coverage.count(pair[0].rule, table, length(&range));
-            if pair[0].rule != PackedRule::GAP || length(&range) <= MAX_PADDING {
-                covered_code += overlap(&mut code, &range);
+            let bytes = pair[1].start.offset_from(pair[0].start);
+            if !counts.add(pair[0].rule, bytes) {
+                coverage.add(table.unpack(pair[0].rule), table, Count { rows: 1, bytes });
             }
         }
-        if let Some(closing) = rows.last() {
-            coverage.count(closing.rule, table, 0);
+        for (rule, count) in counts.0 {
+            coverage.add(table.unpack(rule), table, count);
         }
-        coverage.gap_bytes = coverage.code_bytes - covered_code;
+        if let Some(closing) = rows.last() {
+            coverage.add(table.unpack(closing.rule), table, Count { rows: 1, bytes: 0 });
+        }
         coverage
     }
 
-    fn count(&mut self, rule: PackedRule, table: &UnwindTable, bytes: u64) {
-        let rule = table.unpack(rule);
-        let add = |count: &mut Count| {
-            count.rows += 1;
-            count.bytes += bytes;
-        };
-        add(&mut self.kinds[RuleKind::of(rule, table.programs()) as usize]);
+    fn add(&mut self, rule: UnwindRule, table: &UnwindTable, count: Count) {
+        self.kinds[RuleKind::of(rule, table.programs()) as usize].add(count);
         if let UnwindRule::Unsupported(reason) = rule {
-            add(&mut self.reasons[reason as usize - 1]);
+            self.reasons[reason as usize - 1].add(count);
         }
     }
 
@@ -189,32 +194,36 @@ impl Coverage {
     }
 }
 
-fn length(range: &Range<Svma>) -> u64 {
-    range.end.offset_from(range.start)
+/// Counts by kind of packed rule, and a rule of each. Nearly all rows are of kinds that say what is counted: they are not unpacked.
+struct KindCounts([(PackedRule, Count); 1 << KIND_BITS]);
+
+impl Default for KindCounts {
+    fn default() -> Self {
+        Self([(PackedRule::GAP, Count::default()); 1 << KIND_BITS])
+    }
 }
 
-/// Returns the bytes of `range` that lie in `code`. Ranges must be passed in ascending order.
-fn overlap<'a>(
-    code: &mut std::iter::Peekable<impl Iterator<Item = &'a Range<Svma>>>,
-    range: &Range<Svma>,
-) -> u64 {
-    let mut bytes = 0;
-    while let Some(section) = code.peek() {
-        let (start, end) = (section.start.max(range.start), section.end.min(range.end));
-        if start < end {
-            bytes += end.offset_from(start);
+impl KindCounts {
+    /// Counts a row, except of kinds of which what is counted depends on operands, too.
+    fn add(&mut self, rule: PackedRule, bytes: u64) -> bool {
+        let is_counted = !matches!(rule.kind(), kind::WIDE | kind::STOP);
+        if is_counted {
+            let (sample, count) = &mut self.0[rule.kind() as usize];
+            *sample = rule;
+            count.add(Count { rows: 1, bytes });
         }
-        if section.end > range.end {
-            break;
-        }
-        code.next();
+        is_counted
     }
-    bytes
+}
+
+fn length(range: &Range<Svma>) -> u64 {
+    range.end.offset_from(range.start)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::framed;
     use crate::table::Row;
 
     fn range(start: u64, end: u64) -> Range<Svma> {
@@ -240,10 +249,9 @@ mod tests {
             rule,
         });
         let table = UnwindTable::from_rows(rows.into()).expect("ascending rows with a closing gap");
-        let coverage = Coverage::of_table(
-            &table,
-            &[range(0xf0, 0x120), range(0x1f0, 0x210), range(0x300, 0x301)],
-        );
+        let code = [range(0xf0, 0x120), range(0x1f0, 0x210), range(0x300, 0x301)];
+        let gaps = framed::gaps(table.packed_rows().as_slice(), &code);
+        let coverage = Coverage::of_table(&table, &code, &gaps);
         let count = |rows, bytes| Count { rows, bytes };
         assert_eq!(coverage.of_kind(RuleKind::EndOfStack), count(3, 0x2c));
         assert_eq!(coverage.of_kind(RuleKind::Unsupported), count(1, 8));

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use memchr::memmem;
 
-use crate::addr::Svma;
+use crate::addr::{FileOffset, Svma};
 use crate::architecture::Architecture;
 use crate::elf::ElfView;
 
@@ -55,20 +55,30 @@ pub(crate) fn of_contexts<'f>(
     found
 }
 
-/// MAX bytes of names that are searched; of glibc's there are some 30 thousand, of large static programs some millions.
-const MAX_NAMES_BYTES: u64 = 16 << 20;
+/// MAX bytes of the names that a library exports and imports: glibc's have some 30 thousand.
+const MAX_DYNAMIC_NAMES: u64 = 128 << 10;
+/// MAX bytes of names of a static program, of which large ones have some millions.
+const MAX_STATIC_NAMES: u64 = 16 << 20;
+/// Bytes of `.dynsym` with the null symbol alone, as in a static program that is position-independent.
+const NO_SYMBOLS: u64 = 24;
 
-/// Returns whether the file has names, and makecontext is one of them.
+/// Returns whether the file has names, and makecontext is one of them: of those that it exports; of all in a static program.
 fn names_makecontext(view: &ElfView<'_>) -> bool {
-    [&b".dynstr"[..], b".strtab"].into_iter().any(|section| {
-        let range = view.section_range(section);
-        let names = range.and_then(|range| {
-            let length = range.end.offset_from(range.start);
-            let is_searched = length <= MAX_NAMES_BYTES;
-            view.bytes().at(range.start.get(), length).filter(|_| is_searched)
-        });
-        names.is_some_and(|names| memmem::find(names.0, b"makecontext").is_some())
-    })
+    let length = |range: Range<FileOffset>| range.end.offset_from(range.start);
+    let is_static = view
+        .section_range(b".dynsym")
+        .is_none_or(|symbols| length(symbols) <= NO_SYMBOLS);
+    let (section, max_bytes) = match is_static {
+        true => (&b".strtab"[..], MAX_STATIC_NAMES),
+        false => (&b".dynstr"[..], MAX_DYNAMIC_NAMES),
+    };
+    let Some(range) = view.section_range(section) else {
+        return false;
+    };
+    let start = range.start.get();
+    let names = Some(length(range)).filter(|&length| length <= max_bytes);
+    let names = names.and_then(|length| view.bytes().at(start, length));
+    names.is_some_and(|names| memmem::find(names.0, b"makecontext").is_some())
 }
 
 /// Returns whether code is the end of padding, `mov %rbx, %rsp`, perhaps behind `endbr64`, and at its end `hlt`, behind a call that does not

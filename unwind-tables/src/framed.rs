@@ -36,10 +36,14 @@ pub(crate) fn find(view: &ElfView<'_>, gaps: &[Range<Svma>]) -> Vec<Range<Svma>>
             );
         }
     }
-    if begun.is_empty() {
+    let (Some(&(first, _)), Some(&(last, _))) = (begun.first(), begun.last()) else {
         return Vec::new();
-    }
-    let functions = view.function_symbols().filter_map(|function| {
+    };
+    // Most functions have CFI, and lie outside.
+    let near = view
+        .function_symbols()
+        .filter(|function| (first..=last).contains(&function.start));
+    let functions = near.filter_map(|function| {
         let (_, set) = begun[begun
             .binary_search_by_key(&function.start, |&(entry, _)| entry)
             .ok()?];
@@ -74,29 +78,29 @@ fn without_landing(code: &[u8], landings: &[&[u8]]) -> usize {
     stripped.next().unwrap_or(code).len()
 }
 
-/// Code in which `rows`, which ascend, have gaps, but for padding.
+/// Code in which `rows`, which ascend, have gaps, but for padding; none if there are no rows, as then there is no table.
 pub(crate) fn gaps(rows: &[Row<PackedRule>], code: &[Range<Svma>]) -> Vec<Range<Svma>> {
-    let ends = rows
-        .iter()
-        .skip(1)
-        .map(|row| row.start)
-        .chain([Svma::new(u64::MAX)]);
-    let before = rows.first().map(|row| Svma::new(0)..row.start);
+    let (Some(first), Some(last)) = (rows.first(), rows.last()) else {
+        return Vec::new();
+    };
     let inside = rows
-        .iter()
-        .zip(ends)
-        .filter(|(row, _)| row.rule == PackedRule::GAP);
-    let all = before.into_iter().chain(inside.map(|(row, end)| row.start..end));
-    let long = all.filter(|gap| gap.end.offset_from(gap.start) > MAX_PADDING);
-    let in_code = long.flat_map(|gap| {
-        let first = code.partition_point(|range| range.end <= gap.start);
-        let ranges = code
-            .iter()
-            .skip(first)
-            .take_while(move |range| range.start < gap.end);
-        ranges.map(move |range| range.start.max(gap.start)..range.end.min(gap.end))
-    });
-    in_code.collect()
+        .windows(2)
+        .filter(|pair| pair[0].rule == PackedRule::GAP)
+        .map(|pair| pair[0].start..pair[1].start);
+    let before = Svma::new(0)..first.start;
+    let behind = last.start..Svma::new(u64::MAX);
+    let mut gaps = Vec::new();
+    let mut code = code;
+    for gap in [before].into_iter().chain(inside).chain([behind]) {
+        if gap.end.offset_from(gap.start) <= MAX_PADDING {
+            continue;
+        }
+        let passed = code.partition_point(|range| range.end <= gap.start);
+        code = &code[passed..];
+        let touched = code.iter().take_while(|range| range.start < gap.end);
+        gaps.extend(touched.map(|range| range.start.max(gap.start)..range.end.min(gap.end)));
+    }
+    gaps
 }
 
 #[cfg(test)]

@@ -121,7 +121,8 @@ pub fn compile_as(elf: &[u8], saves: Saves) -> Result<Compiled, TableError> {
 ///
 /// As [`compile`].
 pub fn compile_view(view: &ElfView<'_>, saves: Saves) -> Result<Compiled, TableError> {
-    let (table, coverage) = build::build(view)?;
+    let trampolines = build::Trampolines::new();
+    let (table, coverage) = build::build_with(view, &trampolines)?;
     if table.packed_rows().as_slice().is_empty() {
         let image = None;
         return Ok(Compiled { image, coverage });
@@ -131,7 +132,8 @@ pub fn compile_view(view: &ElfView<'_>, saves: Saves) -> Result<Compiled, TableE
         table.programs().use_registers() || (saves == Saves::Always && saves::are_followed(view));
     let table = table.placed(&places);
     let image = if needs_saves {
-        encode::encode_with_saves(&table, &build::build_saves(view)?.placed(&places))?
+        let saves = build::build_saves_with(view, &trampolines)?;
+        encode::encode_with_saves(&table, &saves.placed(&places))?
     } else {
         encode::encode(&table)?
     };
