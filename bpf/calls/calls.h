@@ -325,8 +325,9 @@ static __always_inline bool is_called_by_own_module(struct pt_regs *ctx, u64 own
 }
 
 /*
- * Returns whether a free of `address` is called by another function that frees it, as sized forms of free call the plain
- * one. Only affects counters: the block has already left the table.
+ * Returns whether a free of `address` is within the thread's last one: in a function that the other calls, as sized forms of
+ * free call the plain one, or in the other itself, which has begun again. glibc's does so from 2.42 on, by a jump, once it has
+ * prepared the cache of a thread. Only affects counters: the block has already left the table.
  */
 static __always_inline bool is_freed_within(struct thread *thread, struct pt_regs *ctx, u64 address)
 {
@@ -335,8 +336,12 @@ static __always_inline bool is_freed_within(struct thread *thread, struct pt_reg
 
 	if (thread->freed != address || slot > thread->freed_slot)
 		return false;
-	if (slot == thread->freed_slot)
-		return program_counter(ctx) != thread->freed_at;
+	if (slot == thread->freed_slot) {
+		/* The next one of this function is another call. */
+		if (program_counter(ctx) == thread->freed_at)
+			thread->freed = 0;
+		return true;
+	}
 	return read_return_address(way_back(ctx), &caller) && are_in_one_mapping(thread->owner, caller, thread->freed_at);
 }
 

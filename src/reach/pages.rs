@@ -6,7 +6,7 @@ use std::ops::Range;
 use unwind_tables::addr::Avma;
 
 use crate::process::maps::{MapsEntry, MapsName};
-use crate::process::touched::ResidentPages;
+use crate::process::touched::{Found, ResidentPages};
 
 /// Mappings of the kernel's own, which hold no pointers of the program.
 const OF_KERNEL: [&str; 5] = ["[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]", "[uprobes]"];
@@ -15,6 +15,8 @@ const OF_KERNEL: [&str; 5] = ["[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]",
 #[derive(Debug, Default)]
 pub struct Pages {
     runs: Vec<Range<Avma>>,
+    /// Guards that are parts of mappings, ascending: an access ends the program, whatever the mapping allows.
+    guards: Vec<Range<Avma>>,
 }
 
 impl Pages {
@@ -28,24 +30,56 @@ impl Pages {
         let mut found = Self::default();
         for mapping in mappings.iter().filter(|mapping| can_hold(mapping)) {
             let addresses = mapping.range.start.get()..mapping.range.end.get();
-            resident.find(&addresses, mapping.shared, &mut |run| {
-                found.add(Avma::new(run.start)..Avma::new(run.end));
+            resident.find(&addresses, mapping.shared, &mut |pages| {
+                let (to, Range { start, end }) = match pages {
+                    Found::Held(run) => (&mut found.runs, run),
+                    Found::Guard(guard) => (&mut found.guards, guard),
+                };
+                add(to, Avma::new(start)..Avma::new(end));
             })?;
         }
         Ok(found)
     }
 
-    fn add(&mut self, run: Range<Avma>) {
-        match self.runs.last_mut() {
-            Some(last) if last.end == run.start => last.end = run.end,
-            Some(_) | None => self.runs.push(run),
+    /// Mappings, which ascend, with the guards in them as mappings of their own that nobody may access.
+    pub fn with_guards(&self, mappings: &[MapsEntry]) -> Vec<MapsEntry> {
+        let mut parts = Vec::with_capacity(mappings.len() + 2 * self.guards.len());
+        for mapping in mappings {
+            let mut rest = mapping.clone();
+            let first = self.guards.partition_point(|guard| guard.end <= rest.range.start);
+            for guard in &self.guards[first..] {
+                let Range { start, end } = guard.start.max(rest.range.start)..guard.end.min(rest.range.end);
+                if start >= end {
+                    break;
+                }
+                if rest.range.start < start {
+                    let range = rest.range.start..start;
+                    parts.push(MapsEntry {
+                        range,
+                        ..rest.clone()
+                    });
+                }
+                parts.push(MapsEntry {
+                    range: start..end,
+                    readable: false,
+                    writable: false,
+                    executable: false,
+                    ..rest.clone()
+                });
+                rest.range.start = end;
+            }
+            if rest.range.start < rest.range.end {
+                parts.push(rest);
+            }
         }
+        parts
     }
 
     /// Pages that are known by other ways.
     #[cfg(test)]
     pub(super) fn of(runs: Vec<Range<Avma>>) -> Self {
-        Self { runs }
+        let guards = Vec::new();
+        Self { runs, guards }
     }
 
     /// All runs.
@@ -59,10 +93,66 @@ impl Pages {
     }
 }
 
+/// Adds a run behind others.
+fn add(runs: &mut Vec<Range<Avma>>, run: Range<Avma>) {
+    match runs.last_mut() {
+        Some(last) if last.end == run.start => last.end = run.end,
+        Some(_) | None => runs.push(run),
+    }
+}
+
 /// Returns whether pointers can be in the mapping.
 fn can_hold(mapping: &MapsEntry) -> bool {
     match &mapping.name {
         MapsName::Special(name) => !OF_KERNEL.contains(&name.as_str()),
         MapsName::Anonymous | MapsName::File { .. } => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::maps;
+
+    /// Guards divide their mappings, at either end and in the middle; other mappings stay as they are.
+    #[test]
+    fn guards_divide_mappings() {
+        const MAPS: &[u8] = b"\
+7f0000000000-7f0000001000 ---p 00000000 00:00 0
+7f0000001000-7f0000009000 rw-p 00000000 00:00 0
+7f0000009000-7f000000c000 rw-p 00000000 00:00 0
+";
+        let mappings: Vec<_> = maps::parse(MAPS).filter_map(Result::ok).collect();
+        let at = |page: u64| Avma::new(0x7f00_0000_0000 + page * 0x1000);
+        let with = |guards: &[(u64, u64)]| -> Vec<_> {
+            let guards = guards.iter().map(|&(start, end)| at(start)..at(end));
+            let pages = Pages {
+                guards: guards.collect(),
+                ..Pages::default()
+            };
+            let page = |address: Avma| address.offset_from(at(0)) / 0x1000;
+            let parts = pages.with_guards(&mappings);
+            let parts = parts.iter().map(|part| {
+                let Range { start, end } = part.range;
+                (page(start), page(end), part.writable)
+            });
+            parts.collect()
+        };
+        let (none, heap) = ((0, 1, false), (9, 12, true));
+        assert_eq!(with(&[]), [none, (1, 9, true), heap]);
+        let guard_first = [none, (1, 2, false), (2, 9, true), heap];
+        assert_eq!(with(&[(1, 2)]), guard_first);
+        let two = [
+            none,
+            (1, 4, true),
+            (4, 5, false),
+            (5, 8, true),
+            (8, 9, false),
+            heap,
+        ];
+        assert_eq!(with(&[(4, 5), (8, 9)]), two);
+        // Two mappings of which one ends with a guard, and the other begins with one.
+        let over_both = [none, (1, 8, true), (8, 9, false), (9, 10, false), (10, 12, true)];
+        assert_eq!(with(&[(8, 10)]), over_both);
     }
 }

@@ -257,6 +257,34 @@ impl Lines {
     }
 }
 
+/// Where `tests/setup.sh` has put packages of Debian's next release, with the C library that they need.
+pub const NEXT_RELEASE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/interpreters/root/usr");
+/// Its libraries, there.
+pub const LIBRARIES_OF_NEXT: &str = if cfg!(target_arch = "aarch64") {
+    "lib/aarch64-linux-gnu"
+} else {
+    "lib/x86_64-linux-gnu"
+};
+
+/// Runs a program with the C library of Debian's next release.
+#[track_caller]
+pub fn of_next_release(program: &Path) -> Command {
+    const LOADER: &str = if cfg!(target_arch = "aarch64") {
+        "lib/ld-linux-aarch64.so.1"
+    } else {
+        "lib64/ld-linux-x86-64.so.2"
+    };
+    let root = Path::new(NEXT_RELEASE);
+    assert!(
+        root.exists(),
+        "{NEXT_RELEASE} is missing: tests/setup.sh test, or kernels for arm64"
+    );
+    let mut command = Command::new(root.join(LOADER));
+    command.arg("--library-path").arg(root.join(LIBRARIES_OF_NEXT));
+    command.arg(program);
+    command
+}
+
 /// A running program; killed when dropped.
 pub struct Program {
     child: Child,

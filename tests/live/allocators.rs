@@ -7,7 +7,7 @@ use std::thread;
 
 use crate::common::memleak::Memleak;
 use crate::common::program::{
-    LIBRARIES, Program, compile, compile_as, directory, mimalloc, run_tool, source, stock,
+    LIBRARIES, Program, compile, compile_as, directory, mimalloc, of_next_release, run_tool, source, stock,
 };
 use crate::common::report::{Amount, Report, Stack};
 
@@ -93,7 +93,12 @@ fn start(path: &Path, arguments: &[&str], preloaded: Option<&str>) -> Program {
 /// Traces a program from its "ready" to its "done".
 #[track_caller]
 pub(crate) fn trace(path: &Path, preloaded: Option<&str>, flags: &[&str]) -> Report {
-    let mut program = start(path, &[], preloaded);
+    trace_started(start(path, &[], preloaded), path, flags)
+}
+
+/// Traces a program that is ready, until its "done".
+#[track_caller]
+fn trace_started(mut program: Program, path: &Path, flags: &[&str]) -> Report {
     let memleak = Memleak::attach(program.pid(), flags);
     program.step("done");
     let report = memleak.finish();
@@ -158,6 +163,9 @@ fn packaged(library: &str, package: &str) {
 fn functions_of_c() {
     let path = compile(&directory("allocators-c"), "allocators/allocator.c", &RELEASE);
     check_rows("glibc", &trace(&path, None, &[]), C);
+    let next = Program::spawn(&mut of_next_release(&path));
+    next.expect("ready");
+    check_rows("the next glibc", &trace_started(next, &path, &[]), C);
     for (library, package) in preloaded() {
         packaged(library, package);
         check_rows(library, &trace(&path, Some(library), &[]), C);
@@ -221,6 +229,36 @@ fn hidden_allocators() {
             let found = (stack.allocated, stack.outstanding);
             assert_eq!(found, (amount(5), amount(left)), "{name}: {function}:\n{report}");
         }
+    }
+}
+
+/// A function that prepares its thread's cache and begins again by a jump is one call: no free is of an unknown block, and nothing is
+/// allocated twice.
+#[test]
+fn functions_that_begin_again() {
+    let path = directory("allocators-again").join("program");
+    let flags = ["-O2", "-fno-builtin", "-pthread"];
+    let path = compile_as(&path, "allocators/begins_again.c", &flags);
+    for attach in ["session", "multi", "perf"] {
+        let report = trace(&path, None, &["--attach", attach]);
+        for (function, bytes, blocks, left) in [("leaky", 100, 5, 5), ("passing", 50, 10, 0)] {
+            let amount = |blocks| Amount {
+                bytes: bytes * blocks,
+                blocks,
+            };
+            let through = report.through(function);
+            let sum = |part: fn(&Stack) -> Amount| {
+                let parts = through.iter().map(|stack| part(stack));
+                parts.fold(NOTHING, |sum, part| Amount {
+                    bytes: sum.bytes + part.bytes,
+                    blocks: sum.blocks + part.blocks,
+                })
+            };
+            let found = (sum(|stack| stack.allocated), sum(|stack| stack.outstanding));
+            let expected = (amount(blocks), amount(left));
+            assert_eq!(found, expected, "{attach}: {function}:\n{report}");
+        }
+        assert_eq!(report.events.unknown_frees, 0, "{attach}:\n{report}");
     }
 }
 

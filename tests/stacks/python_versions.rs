@@ -4,42 +4,23 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::program::{compile, compile_as, directory};
+use crate::common::program::{
+    LIBRARIES_OF_NEXT, NEXT_RELEASE, compile, compile_as, directory, of_next_release,
+};
 use crate::common::report::{Amount, Report};
 use crate::python::{check_chains, functions, trace_by, trace_program};
 
-/// Where `tests/setup.sh` has put them.
-const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/interpreters/root/usr");
-
-/// The loader there, and the directory of libraries.
-const LOADER: &str = if cfg!(target_arch = "aarch64") {
-    "lib/ld-linux-aarch64.so.1"
-} else {
-    "lib64/ld-linux-x86-64.so.2"
-};
-const LIBRARIES: &str = if cfg!(target_arch = "aarch64") {
-    "lib/aarch64-linux-gnu"
-} else {
-    "lib/x86_64-linux-gnu"
-};
-
-/// A program of that release, or one that needs its C library.
+/// A program of that release, or one that needs its C library, with Python's modules of it.
 #[track_caller]
-fn of_next_release(program: &Path) -> Command {
-    let root = Path::new(ROOT);
-    assert!(
-        root.exists(),
-        "{ROOT} is missing: tests/setup.sh test, or kernels for arm64"
-    );
-    let mut command = Command::new(root.join(LOADER));
-    command.env("PYTHONHOME", root).arg("--library-path");
-    command.arg(root.join(LIBRARIES)).arg(program);
+fn with_modules(program: &Path) -> Command {
+    let mut command = of_next_release(program);
+    command.env("PYTHONHOME", NEXT_RELEASE);
     command
 }
 
 #[track_caller]
 fn interpreter(version: &str) -> Command {
-    of_next_release(&Path::new(ROOT).join(format!("bin/python{version}")))
+    with_modules(&Path::new(NEXT_RELEASE).join(format!("bin/python{version}")))
 }
 
 /// References with tags, and interpreter's code between functions.
@@ -59,8 +40,10 @@ fn functions_are_those_that_python_3_15_sees() {
 fn variables_of_threads_are_found_in_libraries() {
     let directory = directory("python-versions-library");
     let host = compile(&directory, "python/embedding.c", &["-O1", "-ldl"]);
-    let library = Path::new(ROOT).join(LIBRARIES).join("libpython3.15.so.1.0");
-    let report = trace_program(of_next_release(&host).arg(library), &["--follow-fork"]);
+    let library = Path::new(NEXT_RELEASE)
+        .join(LIBRARIES_OF_NEXT)
+        .join("libpython3.15.so.1.0");
+    let report = trace_program(with_modules(&host).arg(library), &["--follow-fork"]);
     check_functions(&report, 5_000_033, &[("plug_in", 4), ("<module>", 5)]);
 }
 
@@ -68,7 +51,7 @@ fn variables_of_threads_are_found_in_libraries() {
 #[test]
 fn leaks_of_extensions_have_their_callers() {
     let directory = directory("python-versions-extension");
-    let include = |name: &str| format!("-I{ROOT}/include{name}");
+    let include = |name: &str| format!("-I{NEXT_RELEASE}/include{name}");
     let [own, machine] = [include("/python3.14"), include("")];
     let library = directory.join("extension.so");
     compile_as(

@@ -34,6 +34,7 @@ use leak_report::model::RegionCall;
 pub use choice::Choice;
 use effect::{Backing, Effect, PageShift, mapped};
 pub use resident::{HugePages, PageState, ResidentPages, Scan};
+pub use scan::Found;
 pub use settle::{ToRead, Unexplained};
 use table::{CHUNK_PAGES, Entry, PageTable};
 

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 
 use memmap2::MmapOptions;
 
-use super::scan;
+use super::scan::{self, Found};
 use crate::base::pages;
 
 const WORD: usize = size_of::<u64>();
@@ -52,7 +52,12 @@ impl PageState {
 
     /// Returns whether something is at its address, resident or swapped out, the process's own or not.
     fn is_there(self) -> bool {
-        self.has(Self::PRESENT) || (self.has(Self::SWAPPED) && !self.has(Self::GUARD))
+        self.has(Self::PRESENT) || (self.has(Self::SWAPPED) && !self.is_guard())
+    }
+
+    /// Returns whether an access ends the program though its mapping allows it.
+    fn is_guard(self) -> bool {
+        self.has(Self::SWAPPED) && self.has(Self::GUARD)
     }
 
     /// Returns whether something is at its address, the process's own or not.
@@ -90,7 +95,8 @@ impl ResidentPages {
         self.read(&(0..1)).map(|_| ())
     }
 
-    /// Calls `see` with the runs of pages, by address, that hold something at `addresses`; of a private mapping, only its own pages.
+    /// Calls `see` with the runs of pages at `addresses` that hold something, of a private mapping only its own pages, and with those
+    /// that are guards.
     ///
     /// # Errors
     ///
@@ -99,7 +105,7 @@ impl ResidentPages {
         &self,
         addresses: &Range<u64>,
         is_shared: bool,
-        see: &mut dyn FnMut(Range<u64>),
+        see: &mut dyn FnMut(Found),
     ) -> io::Result<()> {
         match scan::scan(&self.0, addresses, is_shared, see) {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {
@@ -114,15 +120,18 @@ impl ResidentPages {
         &self,
         addresses: &Range<u64>,
         is_shared: bool,
-        see: &mut dyn FnMut(Range<u64>),
+        see: &mut dyn FnMut(Found),
     ) -> io::Result<()> {
         let size = pages::bytes();
         let (mut next, end) = (addresses.start / size, addresses.end / size);
         while next < end {
             let some = next..end.min(next + PAGES_AT_ONCE);
             for (page, state) in some.clone().zip(self.read(&some)?) {
-                if state.is_own(None) || (is_shared && state.is_there()) {
-                    see(page * size..(page + 1) * size);
+                let addresses = page * size..(page + 1) * size;
+                if state.is_guard() {
+                    see(Found::Guard(addresses));
+                } else if state.is_own(None) || (is_shared && state.is_there()) {
+                    see(Found::Held(addresses));
                 }
             }
             next = some.end;
@@ -277,8 +286,12 @@ mod tests {
         let start = map.as_ptr().addr() as u64;
         let own = ResidentPages::open(std::process::id()).expect("our own");
         let whole = start..start + 20_000 * size;
-        let numbers = |runs: Vec<Range<u64>>| -> Vec<u64> {
-            let pages = runs.into_iter().flat_map(|run| run.step_by(bytes));
+        let numbers = |runs: Vec<Found>| -> Vec<u64> {
+            let held = runs.into_iter().filter_map(|run| match run {
+                Found::Held(run) => Some(run),
+                Found::Guard(_) => None,
+            });
+            let pages = held.flat_map(|run| run.step_by(bytes));
             pages.map(|address| (address - start) / size).collect()
         };
         for is_shared in [false, true] {
@@ -298,6 +311,42 @@ mod tests {
                     .all(|page| found.binary_search(&page).is_ok())
             );
         }
+    }
+
+    /// Guards within a mapping are found as such by both ways, over pages that were touched and others.
+    #[test]
+    fn guards_within_a_mapping() {
+        const MADV_GUARD_INSTALL: i32 = 102;
+        let size = pages::bytes();
+        let bytes = usize::try_from(size).expect("small");
+        let mut map = MmapOptions::new().len(8 * bytes).map_anon().expect("a mapping");
+        map[..4 * bytes].fill(1);
+        map[7 * bytes] = 1;
+        let guards = map[2 * bytes..6 * bytes].as_mut_ptr();
+        #[allow(unsafe_code, reason = "pages of a map that nothing refers to any more")]
+        // SAFETY: they are in the map, and are not accessed before it ends.
+        let refused = unsafe { libc::madvise(guards.cast(), 4 * bytes, MADV_GUARD_INSTALL) } != 0;
+        let at = |page: u64| map.as_ptr().addr() as u64 + page * size;
+        let own = ResidentPages::open(std::process::id()).expect("our own");
+        let (mut found, mut by_page) = (Vec::new(), Vec::new());
+        own.find(&(at(0)..at(8)), false, &mut |run| found.push(run))
+            .expect("ours");
+        own.find_by_page(&(at(0)..at(8)), false, &mut |run| by_page.push(run))
+            .expect("ours");
+        let held = |pages: Range<u64>| Found::Held(at(pages.start)..at(pages.end));
+        if refused {
+            // A kernel before 6.13 has none.
+            assert_eq!(found, [held(0..4), held(7..8)]);
+            return;
+        }
+        let guard = Found::Guard(at(2)..at(6));
+        assert_eq!(found, [held(0..2), guard, held(7..8)]);
+        let guards = (2..6).map(|page| Found::Guard(at(page)..at(page + 1)));
+        let each = [held(0..1), held(1..2)]
+            .into_iter()
+            .chain(guards)
+            .chain([held(7..8)]);
+        assert_eq!(by_page, each.collect::<Vec<_>>());
     }
 
     /// A page of ours that was written is our own; one that was only read is the page of zeros; code is a file's.

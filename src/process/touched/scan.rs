@@ -22,6 +22,16 @@ const REQUEST: u64 = 3 << 30 | (size_of::<Request>() as u64) << 16 | 0x66 << 8 |
 /// Runs that are returned at once.
 const RUNS_AT_ONCE: usize = 4096;
 
+/// Addresses of pages, found in a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// They hold something.
+    Held(Range<u64>),
+    /// An access ends the program: a guard that is part of its mapping (`MADV_GUARD_INSTALL`, Linux 6.13), as glibc from 2.42 on makes
+    /// those of stacks. The kernel says so from Linux 6.15 on.
+    Guard(Range<u64>),
+}
+
 /// `struct pm_scan_arg`.
 #[derive(Debug, Default)]
 #[repr(C)]
@@ -49,7 +59,8 @@ struct Run {
     kinds: u64,
 }
 
-/// Calls `see` with the runs of pages in `addresses` that hold something, ascending; of a private mapping, only its own pages.
+/// Calls `see` with the runs of pages in `addresses` that hold something, of a private mapping only its own pages, and with those that
+/// are guards, ascending.
 ///
 /// # Errors
 ///
@@ -58,7 +69,7 @@ pub(super) fn scan(
     pagemap: &File,
     addresses: &Range<u64>,
     is_shared: bool,
-    see: &mut dyn FnMut(Range<u64>),
+    see: &mut dyn FnMut(Found),
 ) -> io::Result<()> {
     let mut runs = vec![Run::default(); RUNS_AT_ONCE];
     let mut with_guards = true;
@@ -89,10 +100,14 @@ pub(super) fn scan(
         let has = |run: &Run, kind| run.kinds & kind != 0;
         let is_own = |run: &Run| is_shared || !(has(run, OF_FILE) || has(run, ZERO));
         let found = runs.iter().take(found);
-        for run in found.filter(|run| !has(run, GUARD) && is_own(run)) {
+        for run in found.filter(|run| has(run, GUARD) || is_own(run)) {
             // Where there was no room for more, the last ones can come again.
             if run.end > seen {
-                see(run.start.max(seen)..run.end);
+                let new = run.start.max(seen)..run.end;
+                see(match has(run, GUARD) {
+                    true => Found::Guard(new),
+                    false => Found::Held(new),
+                });
                 seen = run.end;
             }
         }

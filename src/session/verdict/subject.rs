@@ -209,14 +209,15 @@ impl Subject {
         tracing::debug!("unused memory of process {}: {:?}", self.pid, unused.facts);
         heap.extend(&unused.usable, self.known.uses_slack);
         let threads: Vec<_> = outside.states.iter().map(thread).collect();
-        let ended = ended::stacks(memory, mappings, &threads);
+        let stacks = pages.with_guards(mappings);
+        let ended = ended::stacks(memory, &stacks, &threads);
         unused.add(ended.into_iter().chain(freed.iter().cloned()).collect(), &heap);
         let sight = Sight {
             memory,
             pages: pages.runs(),
             heap: &heap,
             unused: &unused.ranges,
-            dead: &dead_stacks(mappings, &threads),
+            dead: &dead_stacks(&stacks, &threads),
             words: &outside.words(),
         };
         self.judge.pass(&sight);
@@ -227,7 +228,7 @@ impl Subject {
             pid: self.pid,
             sight: &sight,
             idle: self.judge.idle(),
-            mappings,
+            mappings: &stacks,
             threads: &threads,
             states: &outside.states,
             kept: &outside.kept,

@@ -52,7 +52,7 @@ int main(void)
 	for (;;) {
 		read_command(line);
 		if (line[0] == '+')
-			for (int left = atoi(line + 1); left > 0; left--)
+			for (volatile int left = atoi(line + 1); left > 0; left--)
 				grow();
 		while (line[0] == '!')
 			grow();

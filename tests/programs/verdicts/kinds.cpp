@@ -11,6 +11,8 @@
  *
  * To be built with `unloaded.so`, of unloaded.c, in the same directory.
  */
+#include <climits>
+
 #include "held.h"
 #include "held_cxx.h"
 #include "held_threads.h"
@@ -157,12 +159,11 @@ static void print(const Kind &kind, Count count)
 /* The library beside the program. */
 static void find_library()
 {
-	static char path[4096];
-	ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - sizeof("unloaded.so"));
+	static char path[PATH_MAX + sizeof("unloaded.so")];
 
-	if (length <= 0)
-		fail("/proc/self/exe");
-	path[length] = 0;
+	/* Where it is started by a loader, that is /proc/self/exe. */
+	if (!realpath(program_invocation_name, path))
+		fail(program_invocation_name);
 	strcpy(strrchr(path, '/') + 1, "unloaded.so");
 	library_path = path;
 }

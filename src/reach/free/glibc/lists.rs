@@ -28,8 +28,8 @@ const ODD_BINS: usize = 2;
 /// Layout of a thread's cache (`struct tcache_perthread_struct`): a number for each bin, then the first chunk of each.
 #[derive(Debug)]
 struct Layout {
-    /// Size of its chunk.
-    size: u64,
+    /// Sizes that its chunk can have.
+    sizes: &'static [u64],
     bins: usize,
     /// Bytes of each number.
     number: usize,
@@ -42,21 +42,22 @@ struct Layout {
 /// Layouts of 2.26 to 2.29 (with a key only in the last), of 2.30 to 2.41, and since 2.42.
 const LAYOUTS: [Layout; 3] = [
     Layout {
-        size: 0x250,
+        sizes: &[0x250],
         bins: 64,
         number: 1,
         counts_down: false,
         has_key: false,
     },
     Layout {
-        size: 0x290,
+        sizes: &[0x290],
         bins: 64,
         number: 2,
         counts_down: false,
         has_key: true,
     },
     Layout {
-        size: 0x300,
+        // An arena that is just made for the thread rounds the size up twice.
+        sizes: &[0x300, 0x310],
         bins: 76,
         number: 2,
         counts_down: true,
@@ -68,7 +69,12 @@ const LAYOUTS: [Layout; 3] = [
 const SMALL_BINS: usize = 64;
 
 /// Sizes of the chunks that caches are.
-pub(super) const CACHE_SIZES: [u64; 3] = [LAYOUTS[0].size, LAYOUTS[1].size, LAYOUTS[2].size];
+pub(super) const CACHE_SIZES: [u64; 4] = [
+    LAYOUTS[0].sizes[0],
+    LAYOUTS[1].sizes[0],
+    LAYOUTS[2].sizes[0],
+    LAYOUTS[2].sizes[1],
+];
 
 /// Free chunks of lists.
 pub(super) struct Lists<'a> {
@@ -105,7 +111,7 @@ impl<'a> Lists<'a> {
 
     /// Adds the chunks of a thread's cache, if the chunk is one. Returns the memory of the cache itself.
     pub(super) fn add_cache(&mut self, chunk: Chunk) -> Option<Range<u64>> {
-        let layout = LAYOUTS.iter().find(|layout| layout.size == chunk.size)?;
+        let layout = LAYOUTS.iter().find(|layout| layout.sizes.contains(&chunk.size))?;
         let mut is_cache = false;
         for _ in 0..TRIES {
             let bins = read_cache(self.lines.memory, layout, chunk.at)?;
