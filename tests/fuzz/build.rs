@@ -1,5 +1,7 @@
 //! Compiles the walk of `bpf/` for the host, as the rest is: with what fuzzers are led by, and with sanitizers if there are any.
 
+use std::process::Command;
+
 fn main() {
     println!("cargo::rerun-if-changed=../../bpf");
     println!("cargo::rerun-if-changed=../host_bpf");
@@ -28,5 +30,14 @@ fn compile(target: &str) {
     if sanitizers.contains("address") {
         build.flag("-fsanitize=address");
     }
-    build.compile(&format!("host_walk_{target}"));
+    // Its other functions have the same names in both, and are not those of the other.
+    let walk = format!("host_walk_{target}");
+    let objcopy = std::env::var("OBJCOPY").unwrap_or_else(|_| "objcopy".to_owned());
+    for object in build.compile_intermediates() {
+        let mut command = Command::new(&objcopy);
+        command.arg(format!("--keep-global-symbol={walk}")).arg(&object);
+        let localized = command.status().is_ok_and(|status| status.success());
+        assert!(localized, "{command:?} failed: binutils is needed");
+        println!("cargo::rustc-link-arg-bins={}", object.display());
+    }
 }

@@ -11,8 +11,6 @@
  *
  * To be built with `unloaded.so`, of unloaded.c, in the same directory.
  */
-#include <climits>
-
 #include "held.h"
 #include "held_cxx.h"
 #include "held_threads.h"
@@ -159,7 +157,7 @@ static void print(const Kind &kind, Count count)
 /* The library beside the program. */
 static void find_library()
 {
-	static char path[PATH_MAX + sizeof("unloaded.so")];
+	static char path[4096 + sizeof("unloaded.so")];
 
 	/* Where it is started by a loader, that is /proc/self/exe. */
 	if (!realpath(program_invocation_name, path))
