@@ -345,6 +345,14 @@ static __always_inline bool is_freed_within(struct thread *thread, struct pt_reg
 	return read_return_address(way_back(ctx), &caller) && are_in_one_mapping(thread->owner, caller, thread->freed_at);
 }
 
+/* Remembers a free of `address`, for functions that the freeing one calls or jumps to. */
+static __always_inline void remember_free(struct thread *thread, struct pt_regs *ctx, u64 address)
+{
+	thread->freed = address;
+	thread->freed_slot = return_slot(ctx);
+	thread->freed_at = program_counter(ctx);
+}
+
 /* Handles the entry of a function that frees. */
 static __always_inline void free_call(struct pt_regs *ctx, u64 cookie)
 {
@@ -358,6 +366,9 @@ static __always_inline void free_call(struct pt_regs *ctx, u64 cookie)
 
 	if (!owner || (thread && is_nested(thread, ctx, cookie)))
 		return;
+	/* A thread that has only freed has a state, too: its first free can begin again. */
+	if (!thread)
+		thread = owned_thread(NULL, owner);
 
 	struct block block;
 	u64 freed_at = freeing_time();
@@ -367,14 +378,14 @@ static __always_inline void free_call(struct pt_regs *ctx, u64 cookie)
 		count_life_span(&block, thread, thread && thread->newest == address);
 		if (thread) {
 			thread->newest = 0;
-			thread->freed = address;
-			thread->freed_slot = return_slot(ctx);
-			thread->freed_at = program_counter(ctx);
+			remember_free(thread, ctx, address);
 		}
 		return;
 	}
 	if (thread && is_freed_within(thread, ctx, address))
 		return;
+	if (thread)
+		remember_free(thread, ctx, address);
 	note_unknown_free(instance_of(owner), address);
 	if (!every_block_is_recorded())
 		return;

@@ -101,7 +101,7 @@ struct thread {
 	struct tick tick;
 	/* Address of the block that it allocated last, if it has not begun another call since; else 0. */
 	u64 newest;
-	/* Last free of a known block: the block's address, the function's return slot, and the address of the probe. */
+	/* Last free: the block's address, the function's return slot, and the address of the probe. */
 	u64 freed;
 	u64 freed_slot;
 	u64 freed_at;

@@ -241,7 +241,9 @@ fn functions_that_begin_again() {
     let path = compile_as(&path, "allocators/begins_again.c", &flags);
     for attach in ["session", "multi", "perf"] {
         let report = trace(&path, None, &["--attach", attach]);
-        for (function, bytes, blocks, left) in [("leaky", 100, 5, 5), ("passing", 50, 10, 0)] {
+        for (function, bytes, blocks, left) in
+            [("leaky", 100, 5, 5), ("passing", 50, 10, 0), ("given", 30, 5, 0)]
+        {
             let amount = |blocks| Amount {
                 bytes: bytes * blocks,
                 blocks,

@@ -49,12 +49,19 @@ NOINLINE static void passing(void)
 	free(kept = malloc(50));
 }
 
-NOINLINE static void *in_thread(void *unused)
+NOINLINE static void *given(void)
 {
+	return kept = malloc(30);
+}
+
+/* The first thing that it does is to free. */
+NOINLINE static void *in_thread(void *block)
+{
+	free(block);
 	leaky();
 	passing();
 	passing();
-	return unused;
+	return NULL;
 }
 
 int main(void)
@@ -62,10 +69,10 @@ int main(void)
 	pthread_t thread;
 
 	rendezvous("ready");
-	in_thread(NULL);
+	in_thread(given());
 	for (int i = 0; i < 4; i++) {
 		/* The thread's own memory is the C library's. */
-		if (pthread_create(&thread, NULL, in_thread, NULL) || pthread_join(thread, NULL))
+		if (pthread_create(&thread, NULL, in_thread, given()) || pthread_join(thread, NULL))
 			_exit(2);
 	}
 	rendezvous("done");
