@@ -235,8 +235,11 @@ static long note_area_end(struct task_struct *task, struct vm_area_struct___end 
 	return 0;
 }
 
-/* Returns the end of the mapping at an address; 0 if that cannot be found out. */
-static __always_inline u64 mapping_end(u64 address)
+/*
+ * Returns the end of the mapping at an address; 0 if that cannot be found out. Not static: it is verified once, and on Linux 6.1 the
+ * callers would be for each of its outcomes.
+ */
+__noinline u64 mapping_end(u64 address)
 {
 	u64 end = 0;
 
