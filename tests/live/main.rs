@@ -30,6 +30,7 @@ mod musl;
 mod one_memory;
 mod out_of_memory;
 mod overhead;
+mod own_allocators;
 mod own_memory;
 mod peak;
 mod preloaded;
