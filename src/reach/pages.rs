@@ -41,7 +41,7 @@ impl Pages {
         Ok(found)
     }
 
-    /// Mappings, which ascend, with the guards in them as mappings of their own that nobody may access.
+    /// Splits mappings, which ascend, at the guards inside them. Each guard becomes an entry without access rights.
     pub fn with_guards(&self, mappings: &[MapsEntry]) -> Vec<MapsEntry> {
         let mut parts = Vec::with_capacity(mappings.len() + 2 * self.guards.len());
         for mapping in mappings {

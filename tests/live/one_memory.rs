@@ -13,7 +13,7 @@ fn amount(blocks: u64, size: u64) -> Amount {
 }
 
 /// Allocated and outstanding amount of one function, over all its stacks.
-fn by(report: &Report, symbol: &str) -> (Amount, Amount) {
+pub(crate) fn by(report: &Report, symbol: &str) -> (Amount, Amount) {
     let stacks = report.through(symbol);
     (
         stacks.iter().map(|stack| stack.allocated).sum(),

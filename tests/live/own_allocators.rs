@@ -1,9 +1,11 @@
 //! Allocators that a program has itself: hidden ones, in whole or in part, and one whose functions begin again.
 
-use crate::allocators::{NOTHING, start, trace};
+use crate::allocators::{start, trace};
+use crate::common::attach_paths::attach_paths;
 use crate::common::memleak::Memleak;
 use crate::common::program::{compile_as, directory};
-use crate::common::report::{Amount, Stack};
+use crate::common::report::Amount;
+use crate::one_memory::by;
 
 /// A hidden allocator that is whole is traced without a flag, by any linker, and whether its `free` is hidden or not.
 #[test]
@@ -36,26 +38,20 @@ fn functions_that_begin_again() {
     let path = directory("allocators-again").join("program");
     let flags = ["-O2", "-fno-builtin", "-pthread"];
     let path = compile_as(&path, "allocators/begins_again.c", &flags);
-    for attach in ["session", "multi", "perf"] {
+    for attach in attach_paths() {
         let report = trace(&path, None, &["--attach", attach]);
-        for (function, bytes, blocks, left) in
-            [("leaky", 100, 5, 5), ("passing", 50, 10, 0), ("given", 30, 5, 0)]
-        {
+        let expected = [("leaky", 100, 5, 5), ("passing", 50, 10, 0), ("given", 30, 5, 0)];
+        for (function, bytes, blocks, left) in expected {
             let amount = |blocks| Amount {
                 bytes: bytes * blocks,
                 blocks,
             };
-            let through = report.through(function);
-            let sum = |part: fn(&Stack) -> Amount| {
-                let parts = through.iter().map(|stack| part(stack));
-                parts.fold(NOTHING, |sum, part| Amount {
-                    bytes: sum.bytes + part.bytes,
-                    blocks: sum.blocks + part.blocks,
-                })
-            };
-            let found = (sum(|stack| stack.allocated), sum(|stack| stack.outstanding));
-            let expected = (amount(blocks), amount(left));
-            assert_eq!(found, expected, "{attach}: {function}:\n{report}");
+            let found = by(&report, function);
+            assert_eq!(
+                found,
+                (amount(blocks), amount(left)),
+                "{attach}: {function}:\n{report}"
+            );
         }
         assert_eq!(report.events.unknown_frees, 0, "{attach}:\n{report}");
     }

@@ -159,7 +159,7 @@ static void find_library()
 {
 	static char path[4096 + sizeof("unloaded.so")];
 
-	/* Where it is started by a loader, that is /proc/self/exe. */
+	/* /proc/self/exe is the loader if one starts the program. */
 	if (!realpath(program_invocation_name, path))
 		fail(program_invocation_name);
 	strcpy(strrchr(path, '/') + 1, "unloaded.so");
