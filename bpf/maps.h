@@ -58,6 +58,9 @@ SEC(".bss.probed") struct probed {
 	u64 module;
 } probed;
 
+/* Copy of a part of a string whose length is measured (calls/strings.h). Written by probes, never read. */
+SEC(".bss.strings") char string_part[1024];
+
 /* Arguments of USDT probes, by number. Written by user space before it attaches; read by probes. */
 SEC(".bss.usdt") struct usdt_site usdt_sites[MAX_USDT_SITES];
 

@@ -16,6 +16,7 @@
 #include "calls/regs.h"
 #include "calls/return_address.h"
 #include "calls/sampling.h"
+#include "calls/strings.h"
 #include "calls/threads.h"
 #include "config.h"
 #include "counters.h"
@@ -51,9 +52,11 @@ static __always_inline bool is_nested(struct thread *thread, struct pt_regs *ctx
 /* Returns the requested size; saturates on overflow, as no allocator can provide that size. */
 static __always_inline u64 requested_size(struct pt_regs *ctx, u64 cookie)
 {
-	u64 size = argument(ctx, cookie_field(cookie, COOKIE_SIZE));
+	u64 size = argument(ctx, size_argument(cookie));
 	u32 count_argument = cookie_field(cookie, COOKIE_COUNT);
 
+	if (cookie >> COOKIE_STRING & 1)
+		return string_size(size, count_argument ? argument(ctx, count_argument) : ~0ULL);
 	if (!count_argument || !size)
 		return size;
 

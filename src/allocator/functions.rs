@@ -35,6 +35,11 @@ pub enum SizeAt {
     Argument(u8),
     /// bytes = argument n × argument m, saturating
     Product(u8, u8),
+    /// bytes = min(length of the string at argument `string`, argument `length`) + 1
+    Copied {
+        string: u8,
+        length: Option<u8>,
+    },
 }
 
 /// Where the new block's address is after the call.
@@ -65,6 +70,7 @@ impl Shape {
             SizeAt::Nowhere => [None, None],
             SizeAt::Argument(n) => [Some(n), None],
             SizeAt::Product(n, m) => [Some(n), Some(m)],
+            SizeAt::Copied { string, length } => [Some(string), length],
         };
         let result = match self.result {
             ResultAt::Nowhere | ResultAt::Returned => None,

@@ -81,7 +81,7 @@ const KINDS: [Kind; 3] = [
 /// Describes a function that allocates as [`parse`] reads it.
 pub(super) fn described(shape: Shape) -> String {
     let size = match shape.size {
-        SizeAt::Nowhere => String::new(),
+        SizeAt::Nowhere | SizeAt::Copied { .. } => String::new(),
         SizeAt::Argument(n) => n.to_string(),
         SizeAt::Product(n, m) => format!("{n}*{m}"),
     };

@@ -6,7 +6,7 @@
 use super::functions::{AllocFunction, Family, Presence, ResultAt, Returns, Role, Shape, SizeAt};
 use super::usdt;
 use Family::{Collector, Cxx, Fault, Jemalloc, Libc, Mimalloc, Rust, Tcmalloc, TcmallocInternal, Usdt};
-use SizeAt::{Argument, Product};
+use SizeAt::{Argument, Copied, Product};
 use leak_report::model::Name;
 
 /// Name of page faults among the functions.
@@ -91,9 +91,22 @@ pub const FUNCTIONS: &[AllocFunction] = &[
     allocates(Mimalloc, "mi_calloc_aligned_at", Product(0, 1)),
     allocates(Mimalloc, "mi_memalign", Argument(1)),
     allocates(Mimalloc, "mi_aligned_alloc", Argument(1)),
+    allocates(Mimalloc, "strdup", Copied { string: 0, length: None }),
+    allocates(Mimalloc, "strndup", Copied { string: 0, length: Some(1) }),
+    allocates(Mimalloc, "mi_strdup", Copied { string: 0, length: None }),
+    allocates(Mimalloc, "mi_strndup", Copied { string: 0, length: Some(1) }),
+    allocates(Mimalloc, "mi_heap_strdup", Copied { string: 1, length: None }),
+    allocates(Mimalloc, "mi_heap_strndup", Copied { string: 1, length: Some(2) }),
     allocates(Mimalloc, "mi_heap_malloc", Argument(1)),
     allocates(Mimalloc, "mi_heap_zalloc", Argument(1)),
     allocates(Mimalloc, "mi_heap_malloc_small", Argument(1)),
+    allocates(Mimalloc, "mi_theap_malloc", Argument(1)),
+    allocates(Mimalloc, "mi_theap_zalloc", Argument(1)),
+    allocates(Mimalloc, "mi_theap_malloc_small", Argument(1)),
+    allocates(Mimalloc, "mi_theap_zalloc_small", Argument(1)),
+    allocates(Mimalloc, "mi_theap_malloc_aligned", Argument(1)),
+    allocates(Mimalloc, "mi_theap_calloc", Product(1, 2)),
+    resizes(Mimalloc, "mi_theap_realloc", 1, Argument(2)),
     allocates(Mimalloc, "mi_heap_malloc_aligned", Argument(1)),
     allocates(Mimalloc, "mi_heap_malloc_aligned_at", Argument(1)),
     allocates(Mimalloc, "mi_heap_zalloc_aligned", Argument(1)),
@@ -125,10 +138,19 @@ pub const FUNCTIONS: &[AllocFunction] = &[
     throws(Mimalloc, "mi_new", Argument(0)),
     throws(Mimalloc, "mi_new_aligned", Argument(0)),
     throws(Mimalloc, "mi_new_n", Product(0, 1)),
+    throws(Mimalloc, "mi_heap_alloc_new", Argument(1)),
+    throws(Mimalloc, "mi_heap_alloc_new_n", Product(1, 2)),
+    throws(Mimalloc, "mi_theap_alloc_new", Argument(1)),
+    throws(Mimalloc, "mi_theap_alloc_new_n", Product(1, 2)),
     throwing(resizes(Mimalloc, "mi_new_realloc", 0, Argument(1))),
     throwing(resizes(Mimalloc, "mi_new_reallocn", 0, Product(1, 2))),
     frees(Mimalloc, "mi_free", 0),
     frees(Mimalloc, "mi_cfree", 0),
+    frees(Mimalloc, "vfree", 0),
+    frees(Mimalloc, "mi_free_small", 0),
+    frees(Mimalloc, "mi_free_small_nonnull", 0),
+    frees(Mimalloc, "mi_free_small_local", 0),
+    frees(Mimalloc, "mi_free_small_local_nonnull", 0),
     frees(Mimalloc, "mi_free_size", 0),
     frees(Mimalloc, "mi_free_size_aligned", 0),
     frees(Mimalloc, "mi_free_aligned", 0),

@@ -89,8 +89,9 @@ mod tests {
     fn functions_of_mimalloc() {
         let names = |bytes: &[u8]| names_unknown_mimalloc(bytes, &Catalog::default());
         assert!(!names(b"\0mi_malloc\0mi_free\0mi_collect\0malloc\0"));
-        assert!(names(b"\0mi_malloc\0mi_heap_strdup\0mi_collect\0"));
-        assert!(!names(b"\0xmi_heap_strdup\0"));
-        assert!(names(b"\0mi_heap_alloc_new"));
+        assert!(!names(b"\0mi_heap_strdup\0mi_heap_alloc_new"));
+        assert!(names(b"\0mi_malloc\0mi_heap_realpath\0mi_collect\0"));
+        assert!(!names(b"\0xmi_heap_realpath\0"));
+        assert!(names(b"\0mi_heap_alloc_zeroed"));
     }
 }

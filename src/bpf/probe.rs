@@ -63,9 +63,11 @@ pub struct Cookie {
     /// Number of the function's module.
     pub module: u32,
     pub role: ProbeRole,
-    /// Argument with the requested size, or one factor of it.
+    /// Argument with the requested size, one factor of it, or the address of a string that is copied.
     pub size: Option<u8>,
-    /// Argument with the other factor.
+    /// True if the size is that of a copy of a string.
+    pub copies_string: bool,
+    /// Argument with the other factor, or with the maximum length of a copied string.
     pub count: Option<u8>,
     /// Argument with the block to resize or free.
     pub block: Option<u8>,
@@ -85,6 +87,7 @@ impl Cookie {
             (cookie_shift::COOKIE_FUNCTION, self.function.into()),
             (cookie_shift::COOKIE_ROLE, u64::from(self.role as u32)),
             (cookie_shift::COOKIE_SIZE, argument(self.size)),
+            (cookie_shift::COOKIE_STRING, self.copies_string.into()),
             (cookie_shift::COOKIE_COUNT, argument(self.count)),
             (cookie_shift::COOKIE_POINTER, argument(self.block)),
             (cookie_shift::COOKIE_RESULT, argument(self.result)),

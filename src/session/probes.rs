@@ -477,6 +477,7 @@ fn cookie(function: u8, site: &ProbeSite) -> Cookie {
         SizeAt::Nowhere => (None, None),
         SizeAt::Argument(size) => (Some(size), None),
         SizeAt::Product(size, count) => (Some(size), Some(count)),
+        SizeAt::Copied { string, length } => (Some(string), length),
     };
     let result = match shape.result {
         ResultAt::Nowhere | ResultAt::Returned => None,
@@ -494,6 +495,7 @@ fn cookie(function: u8, site: &ProbeSite) -> Cookie {
         module: site.module.index(),
         role,
         size,
+        copies_string: matches!(shape.size, SizeAt::Copied { .. }),
         count,
         block: shape.block,
         result,

@@ -45,6 +45,14 @@ const C: &[Row] = &[
     ("aligned_alloc_freed", 1088),
 ];
 
+/// Copies of strings, which mimalloc makes by functions of its own from 3 on.
+const STRINGS: &[Row] = &[
+    ("strdup_kept", 2001),
+    ("strdup_freed", 2000),
+    ("strndup_kept", 1501),
+    ("strndup_freed", 2001),
+];
+
 const CXX: &[Row] = &[
     ("new_kept", 101),
     ("new_freed", 102),
@@ -76,6 +84,17 @@ const JEMALLOC: &[Row] = &[
     ("xallocx_old", 3600),
     ("xallocx_kept", 4000),
     ("xallocx_failed_old_kept", 64),
+];
+
+const MIMALLOC: &[Row] = &[
+    ("malloc_kept", 1001),
+    ("strdup_kept", 100_001),
+    ("strdup_freed", 100_000),
+    ("strdup_empty_kept", 1),
+    ("strndup_kept", 1501),
+    ("strndup_freed", 11),
+    ("heap_strdup_kept", 10_001),
+    ("heap_strndup_freed", 1),
 ];
 
 /// Starts a program, perhaps with another allocator in the C library's place.
@@ -161,14 +180,16 @@ fn packaged(library: &str, package: &str) {
 /// The functions of C, in the C library and in each allocator that takes its place.
 #[test]
 fn functions_of_c() {
-    let path = compile(&directory("allocators-c"), "allocators/allocator.c", &RELEASE);
-    check_rows("glibc", &trace(&path, None, &[]), C);
+    let flags = [&RELEASE[..], &["-DSTRINGS"]].concat();
+    let path = compile(&directory("allocators-c"), "allocators/allocator.c", &flags);
+    let rows = [C, STRINGS].concat();
+    check_rows("glibc", &trace(&path, None, &[]), &rows);
     let next = Program::spawn(&mut of_next_release(&path));
     next.expect("ready");
-    check_rows("the next glibc", &trace_started(next, &path, &[]), C);
+    check_rows("the next glibc", &trace_started(next, &path, &[]), &rows);
     for (library, package) in preloaded() {
         packaged(library, package);
-        check_rows(library, &trace(&path, Some(library), &[]), C);
+        check_rows(library, &trace(&path, Some(library), &[]), &rows);
     }
 }
 
@@ -314,6 +335,16 @@ fn operators_that_throw_under_load() {
             scope.spawn(|| check(library));
         }
     });
+}
+
+/// mimalloc's own functions that call no other of its functions.
+#[test]
+fn functions_of_mimalloc() {
+    let (library, package) = mimalloc();
+    let library = stock(&format!("{LIBRARIES}/{library}"), package);
+    let flags = ["-O2", library.to_str().expect("a plain path")];
+    let path = compile(&directory("allocators-mimalloc"), "allocators/mimalloc.c", &flags);
+    check_rows("linked", &trace(&path, None, &[]), MIMALLOC);
 }
 
 /// jemalloc's own functions: linked, and static in the executable under a prefix, with symbols that are global and

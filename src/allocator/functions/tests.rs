@@ -72,9 +72,16 @@ fn throwing_functions() {
         let name = &function.name;
         let is_new = name.starts_with("_Zn");
         let expected = (is_new && !name.contains("nothrow"))
-            || ["tc_new", "mi_new", "TCMallocInternalNew", "__size_returning_new"]
-                .iter()
-                .any(|start| name.starts_with(start) && !name.to_lowercase().contains("nothrow"));
+            || [
+                "tc_new",
+                "mi_new",
+                "mi_heap_alloc_new",
+                "mi_theap_alloc_new",
+                "TCMallocInternalNew",
+                "__size_returning_new",
+            ]
+            .iter()
+            .any(|start| name.starts_with(start) && !name.to_lowercase().contains("nothrow"));
         let expected = if expected {
             Returns::OrThrows
         } else {

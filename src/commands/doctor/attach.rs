@@ -218,6 +218,7 @@ fn probe(role: Role, offset: FileOffset) -> Probe {
                 ProbeRole::Allocate
             },
             size: None,
+            copies_string: false,
             count: None,
             block: None,
             result: None,

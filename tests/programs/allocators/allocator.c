@@ -1,12 +1,15 @@
 /* Every allocation function of C that all allocators have, kept and freed: each function here is one site. */
 #define _GNU_SOURCE
 #include <malloc.h>
+#include <string.h>
 #include "../handshake.h"
 #include "../keep.h"
 
 #define SITE(name) NOINLINE static void name(void)
 
 static void *volatile null;
+/* A string of 2000 bytes. */
+static char text[2001];
 
 NOINLINE static void *keep(void *block)
 {
@@ -38,9 +41,16 @@ SITE(posix_memalign_kept) { keep(stored(64, 1016)); }
 SITE(posix_memalign_freed) { free(keep(stored(64, 1017))); }
 SITE(aligned_alloc_kept) { keep(aligned_alloc(64, 1024)); }
 SITE(aligned_alloc_freed) { free(keep(aligned_alloc(64, 1088))); }
+#ifdef STRINGS
+SITE(strdup_kept) { keep(strdup(text)); }
+SITE(strdup_freed) { free(keep(strdup(text + 1))); }
+SITE(strndup_kept) { keep(strndup(text, 1500)); }
+SITE(strndup_freed) { free(keep(strndup(text, 5000))); }
+#endif
 
 int main(void)
 {
+	memset(text, 'x', sizeof(text) - 1);
 	rendezvous("ready");
 	malloc_kept();
 	malloc_freed();
@@ -57,6 +67,12 @@ int main(void)
 	posix_memalign_freed();
 	aligned_alloc_kept();
 	aligned_alloc_freed();
+#ifdef STRINGS
+	strdup_kept();
+	strdup_freed();
+	strndup_kept();
+	strndup_freed();
+#endif
 	rendezvous("done");
 	return 0;
 }
