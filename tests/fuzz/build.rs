@@ -1,5 +1,7 @@
 //! Compiles the walk of `bpf/` for the host, as the rest is: with what fuzzers are led by, and with sanitizers if there are any.
 
+use std::env;
+use std::path::PathBuf;
 use std::process::Command;
 
 fn main() {
@@ -12,8 +14,11 @@ fn main() {
 
 /// The walk of an architecture, its function named after it.
 fn compile(target: &str) {
+    // Objects are named after their source alone.
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join(target);
     let mut build = cc::Build::new();
     build
+        .out_dir(out)
         .compiler("clang")
         .file("../host_bpf/host.c")
         .include("../../bpf")
@@ -26,13 +31,13 @@ fn compile(target: &str) {
         .flag("-fsanitize=undefined")
         .flag("-fno-sanitize=alignment")
         .flag("-fsanitize-trap=undefined");
-    let sanitizers = std::env::var("CARGO_CFG_SANITIZE").unwrap_or_default();
+    let sanitizers = env::var("CARGO_CFG_SANITIZE").unwrap_or_default();
     if sanitizers.contains("address") {
         build.flag("-fsanitize=address");
     }
     // Its other functions have the same names in both, and are not those of the other.
     let walk = format!("host_walk_{target}");
-    let objcopy = std::env::var("OBJCOPY").unwrap_or_else(|_| "objcopy".to_owned());
+    let objcopy = env::var("OBJCOPY").unwrap_or_else(|_| "objcopy".to_owned());
     for object in build.compile_intermediates() {
         let mut command = Command::new(&objcopy);
         command.arg(format!("--keep-global-symbol={walk}")).arg(&object);
