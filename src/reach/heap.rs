@@ -155,6 +155,13 @@ impl Heap {
         self.range(last).contains(&Avma::new(address)).then_some(last)
     }
 
+    /// Number of the block whose requested size ends at an address.
+    pub fn ending_at(&self, end: Avma) -> Option<u32> {
+        let number = self.has(end.get().checked_sub(1)?)?;
+        let block = self.blocks.get(number as usize)?;
+        (block.range().end == end).then_some(number)
+    }
+
     /// Notes where blocks end, by number, beyond their requested size. `is_used`: the program can have asked for that, and have put
     /// pointers there. Otherwise only those of the memory's former life can be there.
     pub fn extend(&mut self, usable: &[(u32, Avma)], is_used: bool) {

@@ -48,8 +48,6 @@ fn judged_at_end(library: &Path, command: &[&str], directory: &Path) -> (Report,
 
 /// A pointer to the end of a block leads to the next one, where an allocator puts nothing between them.
 const HELD_BY_END: &str = "held_by_end";
-/// Stale pointers are in memory that the program can still use: in a block beyond its requested size.
-const STALE: &str = "lost_stale_in_slack";
 /// Least part of what is lost that is found, in percent.
 const FOUND: u64 = 99;
 
@@ -66,7 +64,7 @@ fn check_kinds(library: &Path, lines: &[String], report: &Report) {
         let counts = verdict_on(report, kind);
         let [definitely, indirectly, reachable, _] = counts;
         match truth {
-            "lost" if kind != STALE => {
+            "lost" => {
                 lost += blocks;
                 found += definitely + indirectly;
             }

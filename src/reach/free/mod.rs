@@ -14,7 +14,7 @@ pub mod seen;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
 use unwind_tables::addr::Avma;
@@ -188,6 +188,19 @@ impl Unused {
         self.usable.sort_unstable();
         self.usable.dedup_by_key(|(number, _)| *number);
         self.facts.join(other.facts);
+    }
+
+    /// Adds memory behind the requested sizes of blocks that is theirs, where their allocator does not say how much they have.
+    pub fn add_slack(&mut self, slack: &[Range<Avma>], heap: &Heap) {
+        let known: HashSet<_> = self.usable.iter().map(|(number, _)| *number).collect();
+        let of = |range: &Range<Avma>| heap.ending_at(range.start).map(|number| (number, range.end));
+        self.usable.extend(
+            slack
+                .iter()
+                .filter_map(of)
+                .filter(|(number, _)| !known.contains(number)),
+        );
+        self.usable.sort_unstable();
     }
 
     /// Adds memory that is known to be unused otherwise, except for what blocks of `heap` have.

@@ -2,14 +2,14 @@
 //!
 //! A stale pointer to a block that was allocated during the trace was written during the trace, so mostly into what was a block of
 //! the trace, too: frees that were seen cover nearly all of it. [`Notes`] is what the kernel side saw (`bpf/process/freed.h`). Such
-//! memory is left out where anything can have come to use it again: a block; the part of one beyond its requested size; a mapping
-//! made since; a block whose allocation was not seen.
+//! memory is left out where anything can have come to use it again: a block; a mapping made since; a block whose allocation was not
+//! seen. What lies behind the requested size of a block can be in use, by who can reach the block: it is a part of it.
 //!
 //! In memory that an allocator took for itself during the trace, all that is in no block is in no use: what it has not given out yet,
 //! and its own records, which lead to blocks wherever it keeps lists of them. All times are nanoseconds of the kernel's monotonic clock.
 
 use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashSet};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -60,40 +60,56 @@ fn usable_end(block: &Block) -> Avma {
     Avma::new(block.address.get().saturating_add(usable).saturating_add(EXTRA))
 }
 
+/// Memory that was freed, by the blocks that are outstanding now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Freed {
+    /// Memory in no use. Ascending, apart from each other and from blocks.
+    pub unused: Vec<Range<Avma>>,
+    /// Memory behind the requested sizes of blocks that can be theirs, and nothing else's. Ascending, apart from each other; that of a
+    /// block begins where its requested size ends.
+    pub slack: Vec<Range<Avma>>,
+}
+
 /// Finds memory that is in no use since before `began`, when the first pass over the process did: what was in use at one pass must not
-/// be left out at another. Ascending, apart from each other and from `blocks`, which were listed after the notes. `precision` is the
-/// time by which the times of these can be early.
-pub fn find(
-    notes: &Notes,
-    blocks: &[Block],
-    maps: &[MapsEntry],
-    began: u64,
-    precision: Duration,
-) -> Vec<Range<Avma>> {
+/// be left out at another. `blocks` were listed after the notes. `precision` is the time by which the times of these can be early.
+pub fn find(notes: &Notes, blocks: &[Block], maps: &[MapsEntry], began: u64, precision: Duration) -> Freed {
     let Some(void_before) = notes.void_before else {
-        return Vec::new();
+        return Freed::default();
     };
     let precision = u64::try_from(precision.as_nanos()).unwrap_or(u64::MAX);
-    let mut taken = notes.taken.clone();
-    taken.extend(blocks.iter().map(|block| Dated {
+    let slack = blocks.iter().map(|block| Dated {
         range: block.range().end..usable_end(block),
         at: block.allocated_at.saturating_add(precision),
         by_allocator: false,
-    }));
-    let freed = latest(notes.freed.clone());
-    let mut unused = since_freed(&freed, &latest(taken), void_before, began);
+    });
+    let own = latest(notes.taken.clone()).into_iter();
+    let own = own.filter(|taken| taken.by_allocator && taken.at > void_before);
     // Where a free was not noted, it cannot be told from what was free all the time.
-    if notes.not_noted == 0 {
-        let own = latest(notes.taken.clone()).into_iter();
-        let own = own.filter(|taken| taken.by_allocator && taken.at > void_before);
-        let new = freed.iter().filter(|freed| freed.at >= began);
-        let usable = blocks.iter().map(|block| block.address..usable_end(block));
-        let used = joined(new.map(|freed| freed.range.clone()).chain(usable).collect());
-        unused.extend(without(own.map(|taken| taken.range), used));
-    }
-    let unused = common(&joined(unused), &anonymous(maps));
+    let own: Vec<_> = own
+        .filter(|_| notes.not_noted == 0)
+        .map(|taken| taken.range)
+        .collect();
+    let freed = latest(notes.freed.clone());
+    let new = freed.iter().filter(|freed| freed.at >= began);
+    let new: Vec<_> = new.map(|freed| freed.range.clone()).collect();
+    let anonymous = anonymous(maps);
     let used = joined(blocks.iter().map(Block::range).collect());
-    without(unused, used).collect()
+    let without_blocks = |taken: Vec<Dated>, ends: fn(&Block) -> Avma| {
+        let mut unused = since_freed(&freed, &latest(taken), void_before, began);
+        let with_slack = blocks.iter().map(|block| block.address..ends(block));
+        let in_use = joined(new.iter().cloned().chain(with_slack).collect());
+        unused.extend(without(own.iter().cloned(), in_use));
+        let unused = common(&joined(unused), &anonymous);
+        without(unused, used.iter().cloned()).collect::<Vec<_>>()
+    };
+    let unused = without_blocks(notes.taken.iter().cloned().chain(slack).collect(), usable_end);
+    let all = without_blocks(notes.taken.clone(), |block| block.range().end);
+    let begins: HashSet<_> = blocks.iter().map(|block| block.range().end).collect();
+    let slack = without(all, unused.iter().cloned()).filter(|range| begins.contains(&range.start));
+    Freed {
+        slack: slack.collect(),
+        unused,
+    }
 }
 
 /// Memory that was freed after `void_before` and before `began`, and not taken since then.

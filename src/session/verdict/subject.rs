@@ -2,10 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
-use std::ops::Range;
 use std::time::{Duration, Instant};
-
-use unwind_tables::addr::Avma;
 
 use super::holding::{self, Holding, Looked};
 use crate::bpf::collect::Moment;
@@ -14,7 +11,7 @@ use crate::process::maps::MapsEntry;
 use crate::process::touched::ResidentPages;
 use crate::process::{kept, maps_of};
 use crate::reach::free::Listing;
-use crate::reach::free::seen::{self, Notes};
+use crate::reach::free::seen::{self, Freed, Notes};
 use crate::reach::heap::{Block, Heap};
 use crate::reach::holders::Missing;
 use crate::reach::judge::{Judge, LostBlocks, Sight};
@@ -171,12 +168,13 @@ impl Subject {
         self.check()
     }
 
-    /// Memory that is in no use since blocks were freed from it. `listed` is from after anything else was seen, or from before in the
-    /// first of passes that others follow.
-    pub(super) fn freed(&self, listed: &Listed, mappings: &[MapsEntry]) -> Vec<Range<Avma>> {
+    /// Memory that blocks were freed from. `listed` is from after anything else was seen, or from before in the first of passes that
+    /// others follow.
+    pub(super) fn freed(&self, listed: &Listed, mappings: &[MapsEntry]) -> Freed {
         let Listed { blocks, notes } = listed;
         let freed = seen::find(notes, blocks, mappings, self.began, Moment::PRECISION);
-        let bytes: u64 = freed.iter().map(|range| range.end.offset_from(range.start)).sum();
+        let unused = freed.unused.iter();
+        let bytes: u64 = unused.map(|range| range.end.offset_from(range.start)).sum();
         tracing::debug!(
             "unused by frees that were seen: {bytes} B, of {} blocks freed and {} not noted, {} mappings since, all freed before {:?} \
              in doubt ({})",
@@ -207,11 +205,15 @@ impl Subject {
         heap.set_tags(self.known.tags);
         let mut unused = free::find(memory, mappings, &heap);
         tracing::debug!("unused memory of process {}: {:?}", self.pid, unused.facts);
+        unused.add_slack(&freed.slack, &heap);
         heap.extend(&unused.usable, self.known.uses_slack);
         let threads: Vec<_> = outside.states.iter().map(thread).collect();
         let stacks = pages.with_guards(mappings);
         let ended = ended::stacks(memory, &stacks, &threads);
-        unused.add(ended.into_iter().chain(freed.iter().cloned()).collect(), &heap);
+        unused.add(
+            ended.into_iter().chain(freed.unused.iter().cloned()).collect(),
+            &heap,
+        );
         let sight = Sight {
             memory,
             pages: pages.runs(),
@@ -315,8 +317,8 @@ pub(super) struct Seen<'a> {
     pub(super) pages: &'a Pages,
     pub(super) mappings: &'a [MapsEntry],
     pub(super) outside: &'a Outside,
-    /// Memory that is in no use since blocks were freed from it.
-    pub(super) freed: Vec<Range<Avma>>,
+    /// Memory that blocks were freed from.
+    pub(super) freed: Freed,
 }
 
 /// Outstanding blocks, and what was noted of free memory before they were listed.

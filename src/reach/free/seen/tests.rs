@@ -32,11 +32,18 @@ fn block(address: u64, size: u64, allocated_at: u64) -> Block {
 const BEGAN: u64 = 1000;
 const PRECISION: u64 = 10;
 
-fn found(notes: &Notes, blocks: &[Block]) -> Vec<(u64, u64)> {
+fn freed(notes: &Notes, blocks: &[Block]) -> Freed {
     let maps: Vec<_> = maps::parse(MAPS.as_bytes()).filter_map(Result::ok).collect();
-    let found = find(notes, blocks, &maps, BEGAN, Duration::from_nanos(PRECISION));
+    find(notes, blocks, &maps, BEGAN, Duration::from_nanos(PRECISION))
+}
+
+fn plain(ranges: &[Range<Avma>]) -> Vec<(u64, u64)> {
     let plain = |range: &Range<Avma>| (range.start.get(), range.end.get());
-    found.iter().map(plain).collect()
+    ranges.iter().map(plain).collect()
+}
+
+fn found(notes: &Notes, blocks: &[Block]) -> Vec<(u64, u64)> {
+    plain(&freed(notes, blocks).unused)
 }
 
 fn notes(freed: &[Dated], taken: &[Dated]) -> Notes {
@@ -89,6 +96,33 @@ fn blocks_in_use() {
     assert_eq!(found(&notes(&freed, &[]), &blocks), [(0x11f0, 0x1200)]);
     let huge = [block(0x1000, u64::MAX, 20)];
     assert_eq!(found(&notes(&freed, &[]), &huge), []);
+}
+
+/// What lies behind the requested size of a block is the block's if another one was there before, and none has come since.
+#[test]
+fn slack_of_blocks() {
+    let before = [dated(0x1000, 0x1200, 50)];
+    let slack = |taken: &[Dated], blocks: &[Block]| plain(&freed(&notes(&before, taken), blocks).slack);
+    // 0x79 bytes are in a class of 0x80, and there may be more.
+    assert_eq!(slack(&[], &[block(0x1000, 0x79, 100)]), [(0x1079, 0x1090)]);
+    assert_eq!(slack(&[], &[block(0x1000, 0x79, 20)]), []);
+    assert_eq!(slack(&[], &[block(0x11f0, 0x9, 100)]), [(0x11f9, 0x1200)]);
+    assert_eq!(slack(&[], &[block(0x1200, 0x9, 100)]), []);
+    let next = block(0x1080, 0x10, 100);
+    assert_eq!(
+        slack(&[], &[block(0x1000, 0x79, 100), next]),
+        [(0x1079, 0x1080), (0x1090, 0x10a0)]
+    );
+    assert_eq!(
+        slack(&[dated(0x1078, 0x1080, 60)], &[block(0x1000, 0x79, 100)]),
+        []
+    );
+    // An allocator's own memory, which nothing else had before.
+    let own = Dated {
+        by_allocator: true,
+        ..dated(0x2000, 0x3000, 70)
+    };
+    assert_eq!(slack(&[own], &[block(0x2000, 0x79, 100)]), [(0x2079, 0x2090)]);
 }
 
 /// Memory that was freed during the verdict was in use at an earlier pass; what was freed before a doubt may be.
