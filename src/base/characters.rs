@@ -1,4 +1,4 @@
-//! Characters beyond ASCII that memleak itself prints, and what stands for them where the locale has ASCII only.
+//! Non-ASCII characters that memleak prints, and their substitutes for locales without UTF-8.
 //!
 //! Names that come from programs and files stay as they are, so that they can be found there.
 
@@ -7,7 +7,7 @@ use std::env;
 use std::io::{self, Write};
 use std::sync::OnceLock;
 
-/// Each with a text, and with one character for where columns matter.
+/// Each character with its ASCII text, and with one ASCII character for use where columns matter.
 const SUBSTITUTES: [(char, &str, &str); 22] = [
     ('…', "...", "~"),
     ('→', "->", ">"),
@@ -34,22 +34,22 @@ const SUBSTITUTES: [(char, &str, &str); 22] = [
     ('█', "#", "#"),
 ];
 
-/// Returns whether the user's locale names another encoding than UTF-8. Where none is named, as in most containers, terminals
-/// are of UTF-8 nevertheless.
+/// Returns true if the user's locale names an encoding other than UTF-8. Without a locale, as in most
+/// containers, it returns false: terminals use UTF-8 nevertheless.
 pub fn is_ascii_wanted() -> bool {
     static WANTED: OnceLock<bool> = OnceLock::new();
     *WANTED.get_or_init(|| names_another(|name| env::var(name).ok()))
 }
 
 fn names_another(variable: impl Fn(&str) -> Option<String>) -> bool {
-    // The order of locale(7).
+    // The order of precedence in locale(7).
     let named = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(variable);
     let mut named = named.filter(|value| !value.is_empty());
     let locale = named.next().map(|value| value.to_ascii_lowercase());
     locale.is_some_and(|locale| !locale.contains("utf-8") && !locale.contains("utf8"))
 }
 
-/// Returns text as the user's locale can show it.
+/// Returns text with substitutes for the characters that the user's locale cannot show.
 pub fn shown(text: &str) -> Cow<'_, str> {
     match is_ascii_wanted() {
         true => ascii(text),
@@ -57,7 +57,7 @@ pub fn shown(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Returns what stands in one column for a symbol of one column; `None` if there is nothing else for it.
+/// Returns the one-column substitute for a symbol of one character; `None` if it needs or has none.
 #[cfg(feature = "tui")]
 pub(crate) fn in_a_column(symbol: &str) -> Option<&'static str> {
     let mut characters = symbol.chars();
@@ -82,7 +82,7 @@ fn ascii(text: &str) -> Cow<'_, str> {
     Cow::Owned(replaced)
 }
 
-/// Writer that replaces such characters. What is not UTF-8 goes through as it is.
+/// Writer that replaces characters with their ASCII substitutes. Bytes that are not UTF-8 pass unchanged.
 pub struct Ascii<W: Write>(pub W);
 
 impl<W: Write> Write for Ascii<W> {
@@ -103,7 +103,7 @@ impl<W: Write> Write for Ascii<W> {
 mod tests {
     use super::*;
 
-    /// The first that is set says it.
+    /// The first variable that is set, and not empty, decides.
     #[test]
     fn locales() {
         let names_another = |variables: &[(&str, &str)]| {
@@ -121,7 +121,7 @@ mod tests {
         assert!(names_another(&[("LANG", "de_DE.ISO-8859-15")]));
     }
 
-    /// Names of the user's stay as they are, and so do bytes that are no text.
+    /// Only characters of the table are replaced; others, and bytes that are not UTF-8, stay.
     #[test]
     fn what_is_replaced() {
         let mut out = Ascii(Vec::new());

@@ -1,5 +1,5 @@
-//! Conditions on measured quantities, as `--fail-on`, `--start-when` and `--report-when` have them: `outstanding>1MiB`,
-//! `growth>64KiB/min`. Pure.
+//! Conditions on measured quantities, as `--fail-on`, `--start-when` and `--report-when` have them:
+//! `outstanding>1MiB`, `growth>64KiB/min`. Pure.
 //!
 //! ```text
 //! condition = measure (">" | ">=") number [unit] ["/" time]
@@ -30,12 +30,12 @@ pub enum Unit {
     Count,
     BytesPerTime,
     Percent,
-    /// Either, as given.
+    /// Percent if the limit is given with `%`, bytes otherwise.
     BytesOrPercent,
 }
 
 impl Unit {
-    /// A condition's part behind the measure, for messages.
+    /// Example of operator, limit and unit, for messages.
     const fn example(self) -> &'static str {
         match self {
             Self::Bytes => ">1MiB",
@@ -47,7 +47,7 @@ impl Unit {
     }
 }
 
-/// Number of parts of a percent in which a limit is stored.
+/// Parts per percent: limits are stored in thousandths of a percent.
 const PARTS: u64 = 1000;
 
 /// Unit of time of a growth rate.
@@ -80,7 +80,7 @@ pub struct Condition<M> {
     /// Text as given, trimmed.
     text: String,
     measure: M,
-    /// True for `>=`: the limit itself exceeds the condition.
+    /// True for `>=`: a value equal to the limit exceeds it.
     inclusive: bool,
     /// Limit in bytes, blocks, or thousandths of a percent.
     limit: u64,

@@ -1,5 +1,5 @@
-//! Helper processes: what must come to its end even if memleak is killed. Nothing else knows them, and they have a process group of
-//! their own, so that killing memleak's group spares them.
+//! Helper processes, whose task must be completed even if memleak is killed. Nothing else knows them, and
+//! each has its own process group, so that killing memleak's group spares them.
 #![allow(unsafe_code, reason = "processes that do one thing, without an exec")]
 
 use std::ffi::c_uint;
@@ -10,10 +10,11 @@ use nix::unistd::{ForkResult, Pid, fork, setpgid};
 
 /// Starts a process that runs `work` and exits; `None` if it cannot be started.
 ///
-/// Only the calling thread exists in it, so `work` must not take a lock that another thread may hold; the C library takes
-/// care of its own locks at a fork.
+/// Only the calling thread exists in it, so `work` must not take a lock that another thread may hold; the C
+/// library takes care of its own locks at a fork.
 pub(crate) fn start(work: impl FnOnce()) -> Option<Pid> {
-    /// Exits the process however `work` ends, also by a panic, so that none of memleak's other code runs in it.
+    /// Exits the process however `work` ends, also by a panic, so that none of memleak's other code runs in
+    /// it.
     struct Last;
 
     impl Drop for Last {
@@ -24,7 +25,7 @@ pub(crate) fn start(work: impl FnOnce()) -> Option<Pid> {
     }
 
     let mut before = SigSet::empty();
-    // Signals are for memleak: in the helper, its handlers would report them through shared descriptors.
+    // Block signals: in the helper, memleak's handlers would report them through shared descriptors.
     pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), Some(&mut before)).ok()?;
     // SAFETY: the child runs `work` alone, with the restriction on locks above.
     let forked = unsafe { fork() };
@@ -58,12 +59,13 @@ pub(crate) fn gaps_between(mut kept: Vec<RawFd>) -> Vec<(c_uint, c_uint)> {
 /// Closes ranges of descriptors, in a helper process.
 pub(crate) fn close_gaps(gaps: &[(c_uint, c_uint)]) {
     for &(first, last) in gaps {
-        // SAFETY: the process uses none of these descriptors any more.
+        // SAFETY: no later code of this process uses these descriptors.
         unsafe { libc::close_range(first, last, 0) };
     }
 }
 
-/// Waits, in a helper process where signals are blocked, until a pipe has no writer left. Returns whether a byte was written before.
+/// Waits, in a helper process where signals are blocked, for a byte from a pipe, or until it has no writer
+/// left. Returns true if there was a byte.
 pub(crate) fn wait_for_end(read_end: RawFd) -> bool {
     let mut byte = 0_u8;
     // SAFETY: the buffer is one byte.

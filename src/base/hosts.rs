@@ -1,7 +1,7 @@
 //! Shared parts of HTTP clients: address lookup, and trusted certificates.
 //!
-//! libc looks addresses up with modules that it loads, which a static program cannot do safely (see `launch::account`). A
-//! static build runs `getent` instead.
+//! libc looks addresses up with modules that it loads, which a static program cannot do safely (see
+//! `launch::account`). A static build runs `getent` instead.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, mpsc};
@@ -25,7 +25,7 @@ pub(crate) fn agent(config: Config) -> Agent {
     Agent::new_with_config(config)
 }
 
-/// TLS settings with these root certificates; `None` if no server is asked by HTTPS.
+/// TLS settings with these root certificates; `None` if no server is accessed by HTTPS.
 pub(crate) fn tls(certificates: Option<Vec<Certificate<'static>>>) -> TlsConfig {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = TlsConfig::builder().unversioned_rustls_crypto_provider(provider);
@@ -110,8 +110,8 @@ mod tests {
 
     use super::*;
 
-    /// `getent` finds the same addresses as libc for names and literals, with the port of the URL or of its scheme; an
-    /// unknown host is an error.
+    /// `getent` finds the same addresses as libc for names and literals, with the port of the URL or of its
+    /// scheme; an unknown host is an error.
     #[test]
     fn commands_and_libc_agree() {
         let timeout = || NextTimeout {

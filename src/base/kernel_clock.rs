@@ -1,6 +1,8 @@
-//! The kernel's clocks, as its probes and logs tell the time. A process in a time namespace is told another time: the kernel adds the
-//! namespace's offsets to what `clock_gettime` and the start times in `/proc/PID/stat` give it (`kernel/time/namespace.c`), but not to what
-//! BPF programs and perf events get.
+//! The kernel's own clocks, which its probes and logs use.
+//!
+//! A process in a time namespace sees other times: the kernel adds the namespace's offsets to `clock_gettime`
+//! and to start times in `/proc/PID/stat` (`kernel/time/namespace.c`), but not to times that BPF programs and
+//! perf events get.
 
 use std::fs;
 use std::sync::OnceLock;
@@ -18,21 +20,23 @@ struct Offsets {
 }
 
 impl Offsets {
-    /// Offsets of this process. A process stays in its namespace, so that they are read once.
+    /// Offsets of this process. They are read once: a process stays in its namespace.
     fn own() -> Self {
         static OWN: OnceLock<Offsets> = OnceLock::new();
         *OWN.get_or_init(|| Self::read().unwrap_or_default())
     }
 
-    /// `None` in the initial namespace of a kernel without others.
+    /// Reads the offsets; `None` if the kernel has no time namespaces, or the offsets cannot be found.
     fn read() -> Option<Self> {
         let own = namespace_of("self", "time")?;
-        // `timens_offsets` has what applies to children, which is the process's own unless it has unshared.
+        // `timens_offsets` has the offsets of the children's namespace. It is the process's own, too, unless
+        // the process has unshared.
         let has_them = |process: &str| namespace_of(process, "time_for_children").as_ref() == Some(&own);
         if has_them("self") {
             return Self::of("self");
         }
-        // Before Linux 6.3, a process that has unshared and executed another program stays where it was. So did its parent.
+        // Before Linux 6.3, an exec after an unshare does not move the process to the new namespace. Find
+        // another process whose children's namespace is ours, such as the parent.
         let processes = fs::read_dir("/proc").ok()?.flatten();
         let mut names = processes.filter_map(|entry| entry.file_name().into_string().ok());
         let found = names.find(|name| name.parse::<u32>().is_ok() && has_them(name));
@@ -47,7 +51,8 @@ impl Offsets {
         Some(Self::parse(&text))
     }
 
-    /// Parses lines of a clock's name, seconds and nanoseconds: `time_namespaces(7)`. A clock that is not there is the kernel's.
+    /// Parses lines of a clock's name, seconds and nanoseconds: `time_namespaces(7)`. The offset of a missing
+    /// clock is 0.
     fn parse(text: &str) -> Self {
         let of = |clock: &str| {
             let lines = text.lines().map(|line| line.split_ascii_whitespace());
@@ -65,7 +70,7 @@ impl Offsets {
     }
 }
 
-/// Which time namespace a process, or what it starts, is in.
+/// Time namespace of a process (`time`), or of its children (`time_for_children`).
 fn namespace_of(process: &str, which: &str) -> Option<std::path::PathBuf> {
     fs::read_link(format!("/proc/{process}/ns/{which}")).ok()
 }
@@ -77,11 +82,12 @@ pub(crate) fn monotonic_nanoseconds() -> u64 {
     without(time, Offsets::own().monotonic)
 }
 
-/// Clock ticks after boot at which a process began, of a start time in its `/proc/PID/stat`: the same number in all time namespaces,
-/// but for one tick, since both are rounded down.
+/// Converts a start time in `/proc/PID/stat`, in clock ticks, from this process's time namespace to the
+/// kernel's time after boot. The result is the same in all time namespaces, except for one tick: start time
+/// and offset are both rounded down.
 pub(crate) fn ticks_after_boot(start_time: u64) -> u64 {
     let per_second = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK);
-    // Of all architectures that Linux has now (`USER_HZ`).
+    // `USER_HZ` is 100 on x86-64 and AArch64.
     let per_second = per_second
         .ok()
         .flatten()
@@ -100,7 +106,7 @@ fn without(time: Duration, offset: i64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Offsets of either sign, in any order; what is not a number is none.
+    /// Offsets can have either sign and come in any order; one that is not a number counts as 0.
     #[test]
     fn offsets() {
         let parsed = Offsets::parse("monotonic           0         0\nboottime            0         0\n");
@@ -121,7 +127,7 @@ mod tests {
         }
     }
 
-    /// The kernel's time is the namespace's without the offset; it does not begin before boot.
+    /// The kernel's time is the namespace's minus the offset, and never before boot.
     #[test]
     fn time_without_offset() {
         let time = Duration::from_nanos(1000);
@@ -136,7 +142,7 @@ mod tests {
         }
     }
 
-    /// Where this process has no namespace of its own, its clock is the kernel's.
+    /// The kernel's time is between two readings of this process's clock, each without the offset.
     #[test]
     fn own() {
         let offsets = Offsets::read().unwrap_or_default();

@@ -1,8 +1,8 @@
-//! The limit on the address space of a process, in which memleak maps what the kernel side writes.
+//! The limit on memleak's address space, into which it maps memory that the kernel side writes.
 
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 
-/// Remedy, to be appended, for an error for want of memory.
+/// Remedy to append to an out-of-memory error.
 pub(crate) fn remedy() -> String {
     match getrlimit(Resource::RLIMIT_AS) {
         Ok((limit, _)) if limit < RLIM_INFINITY => format!(

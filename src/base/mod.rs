@@ -1,5 +1,5 @@
-//! Helpers without a subject of their own: processes and threads for one task, pages, characters, open files, host names, programs of the
-//! system, conditions, bytes that others wrote, lines of `/proc`, the kernel's clocks.
+//! Helpers that belong to no other module: processes and threads for one task, pages, characters, open files,
+//! host names, system programs, conditions, untrusted bytes, lines of `/proc`, the kernel's clocks.
 
 pub mod characters;
 pub mod condition;

@@ -1,4 +1,5 @@
-//! The limit on open files: files that a process has mapped as code stay open, and probes, BPF programs and maps are files.
+//! The limit on open files. Files that a process has mapped as code stay open, and each probe, BPF program
+//! and map is an open file, too.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
@@ -17,7 +18,7 @@ pub(crate) fn limit() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft)
 }
 
-/// Remedy, to be appended, for an error that is due to the limit.
+/// Remedy to append to an error that is due to the limit.
 pub fn remedy() -> String {
     let limit = limit();
     format!(": memleak may have {limit} files open; raise the limit (ulimit -n 4096) and try again")

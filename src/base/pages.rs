@@ -13,7 +13,7 @@ pub(crate) fn bytes() -> u64 {
     *BYTES
 }
 
-/// Bytes of a huge page where nothing states its size: as many pages as a page holds addresses.
+/// Default size of a huge page in bytes, if nothing states it: as many pages as one page holds addresses.
 pub(crate) fn huge_bytes() -> u64 {
     bytes() * (bytes() / 8)
 }

@@ -1,10 +1,10 @@
-//! Work on all cores, and what threads share.
+//! Work on all cores, and locks.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-/// Calls `work` for each of `items`, the last item first, on as many cores as this process may use. The results are in no
-/// particular order.
+/// Calls `work` for each of `items`, the last item first, on as many cores as this process may use. The
+/// results are in no particular order.
 ///
 /// # Panics
 ///
@@ -28,7 +28,7 @@ pub fn for_each<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> R + Sync) -
     done.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks even if poisoned: for data that no update under the lock leaves inconsistent.
+/// Locks a mutex even if it is poisoned: for data that no update under the lock leaves inconsistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

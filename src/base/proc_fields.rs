@@ -1,8 +1,8 @@
-//! Files of `/proc` whose lines are a name and a value: `status` of a process (`proc_pid_status(5)`), and `fdinfo` of what
-//! BPF has made (`proc_pid_fdinfo(5)`).
+//! Files of `/proc` whose lines are a name and a value: `status` of a process (`proc_pid_status(5)`), and
+//! `fdinfo` of BPF objects (`proc_pid_fdinfo(5)`).
 //!
-//! They are bytes, not text: a process gives itself a name of any bytes, and the kernel cuts it at 15, within a character too.
-//! The kernel escapes line ends of names, so that each line is one field.
+//! They are bytes, not text: a process can set its name to any bytes, and the kernel cuts it at 15, even
+//! within a character. The kernel escapes line ends in names, so that each line is one field.
 
 use std::fs;
 use std::io;
@@ -65,7 +65,8 @@ impl From<&[u8]> for ProcFields {
 mod tests {
     use super::*;
 
-    /// A name that is no UTF-8 hides no other line, and is not taken for one.
+    /// A process's name that is not UTF-8 reads as empty and hides no other line; fields are found by their
+    /// whole name only.
     #[test]
     fn field_lines_follow_any_comm() {
         let text = b"Name:\tna\xc3\nUmask:\t0022\nTgid:\t42\nNSpid:\t42\t1\nSigIgn:\t0000000000001001\nVmRSS:\t  512 kB\n";

@@ -1,5 +1,5 @@
-//! System programs that memleak runs. They are looked up in fixed directories only, and get an empty environment: ours can
-//! contain secrets, and variables that change a program's behaviour.
+//! System programs that memleak runs. They are looked up in fixed directories only, and get an empty
+//! environment: ours can contain secrets, and variables that change a program's behaviour.
 
 use std::io;
 use std::path::PathBuf;
@@ -34,11 +34,11 @@ pub(crate) fn command(name: &str) -> io::Result<Command> {
 mod tests {
     use super::*;
 
-    /// The program is the system's and gets an empty environment; a program that the system lacks is not searched for
-    /// elsewhere.
+    /// The program is the system's and gets an empty environment; a program that the system lacks is not
+    /// searched for elsewhere.
     #[test]
     fn programs_get_an_empty_environment() {
-        // Cargo has set some.
+        // Cargo sets some variables.
         assert!(std::env::vars_os().count() > 0);
         let env = command("env").expect("every system has it");
         assert!(env.get_program().to_string_lossy().starts_with("/usr/bin/"));

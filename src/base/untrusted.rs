@@ -1,21 +1,22 @@
 //! Bytes of untrusted files, for parsers that believe every length in them.
 //!
-//! A sparse file can have any size and occupy no space, and a name can extend to the file's end. Parsers that read through
-//! [`Untrusted`] get neither pieces nor names larger than any linked file has, so that the cost of a lookup is bounded by
-//! their number, not by the sizes they claim.
+//! A sparse file can have any size and occupy no space, and a name can extend to the file's end. Parsers that
+//! read through [`Untrusted`] get neither pieces nor names larger than any linked file has, so that the cost
+//! of a lookup is bounded by their number, not by the sizes they claim.
 
 use std::ops::Range;
 
 use object::ReadRef;
 
-/// Maximum bytes of a name. Longer ones, which some template libraries have, are shown up to this.
+/// Maximum length of a name in bytes. Longer ones, which some template libraries have, are read as absent.
 pub(crate) const MAX_NAME: usize = 4096;
-/// Maximum number of sections. Chromium's debug build has 50; linkers that do not join sections of functions make as many as there are
-/// functions.
+/// Maximum number of sections. Chromium's debug build has 50; linkers that do not merge the sections of
+/// functions write one for each function.
 pub(crate) const MAX_SECTIONS: usize = 1 << 20;
-/// Maximum bytes of a table in a mapped file: code and data of the largest browsers are half of it.
+/// Maximum bytes of a table in a mapped file. Code and data of the largest browsers are half of it.
 const MAX_MAPPED: u64 = 1 << 30;
-/// Maximum bytes of a table that is copied: symbols, of which the largest browsers have some two million.
+/// Maximum bytes of a table that is copied, such as symbols. The largest browsers have some two million
+/// symbols.
 const MAX_COPIED: u64 = 256 << 20;
 
 /// Bytes of a file, readable in pieces of limited size.

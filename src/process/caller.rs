@@ -1,7 +1,8 @@
-//! Files as the caller may read them: under sudo, the user who called it, though memleak is root.
+//! Opens files with the caller's rights: under sudo, those of the user who called it, though memleak is root.
 //!
-//! The kernel decides with that user's file system IDs. Root's supplementary groups stay with the process, so that what is
-//! readable by them alone is refused after that, by the permissions of the file and of the directories on its way.
+//! The kernel checks that user's file system IDs. The process keeps root's supplementary groups, so that
+//! files which only these may read are refused afterwards, by the permissions of the file and of the
+//! directories on its way.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -49,18 +50,18 @@ pub(crate) enum Caller {
     Sudo {
         user: u32,
         group: u32,
-        /// All of its groups.
+        /// All groups of the user.
         groups: Vec<u32>,
     },
 }
 
 impl Caller {
-    /// Finds out who called.
+    /// Determines the caller.
     ///
     /// # Errors
     ///
-    /// The environment names a user that does not exist, or this program has privileges by its file, so that nobody knows
-    /// what the caller may read.
+    /// The environment names a user that does not exist, or this program has privileges by its file, so that
+    /// the caller's rights are unknown.
     pub(crate) fn find() -> io::Result<Self> {
         if getuid() != geteuid() || getgid() != getegid() {
             return Err(io::Error::from(io::ErrorKind::PermissionDenied));
@@ -83,7 +84,8 @@ impl Caller {
         let Self::Sudo { user, group, groups } = self else {
             return open();
         };
-        // The process's own groups stay, so that each of the caller's is tried in place of its first.
+        // The process keeps its supplementary groups: try each of the caller's groups as the file system
+        // group, the primary one first.
         let mut others = groups.iter().filter(|other| *other != group);
         let mut with = group;
         let opened = loop {
@@ -110,7 +112,7 @@ impl Caller {
         }
     }
 
-    /// Returns whether permissions give this right.
+    /// Returns true if a file's permissions give the caller this right.
     fn may(&self, facts: &Metadata, right: u32) -> bool {
         let Self::Sudo { user, groups, .. } = self else {
             return true;
@@ -136,7 +138,8 @@ mod tests {
 
     const DAEMON: u32 = 1;
 
-    /// A user of sudo gets what it may read, whatever root and root's groups may; links and pipes are no way around.
+    /// The user who called sudo opens only files that this user may read, whatever root and root's groups may
+    /// read; links and pipes do not change that.
     #[test]
     fn files_of_others_are_refused_as_root() {
         if !geteuid().is_root() {

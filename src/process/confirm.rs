@@ -1,8 +1,8 @@
-//! Checks that the process's memory holds the objects that its mappings were resolved to.
+//! Checks that the process's memory contains the objects that its mappings were resolved to.
 //!
-//! A file is opened after the mappings were read, and not always by its inode; in between, and by another path, it can
-//! be another file. Its fingerprint shows that. Reading the fingerprint also brings its pages into memory, where walks,
-//! which cannot wait for a disk, compare it again.
+//! A file is opened after the mappings were read, and not always by its inode; in between, and by another
+//! path, it can be another file. Its fingerprint shows that. Reading the fingerprint also brings its pages
+//! into memory, where walks, which cannot wait for a disk, compare it again.
 
 use std::collections::BTreeSet;
 
@@ -30,8 +30,8 @@ pub(super) fn different(
         .collect()
 }
 
-/// Returns whether the fingerprint in memory is another one. Memory that cannot be read proves nothing: the mapping may
-/// be gone by now, which walks notice.
+/// Returns whether the fingerprint in memory is another one. Memory that cannot be read proves nothing: the
+/// mapping may be gone by now, which walks notice.
 fn differs(module: &Module, bias: Bias, memory: &ProcessMemory) -> bool {
     let words = module.fingerprint.map(|fingerprint| fingerprint.words);
     words.into_iter().flatten().any(|(svma, word)| {

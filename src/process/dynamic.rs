@@ -1,7 +1,8 @@
-//! The dynamic segment of an ELF file, which is what the loader uses: present in stripped files and in those without
-//! sections.
+//! The dynamic segment of an ELF file. The loader uses it, so that stripped files and files without sections
+//! have it, too.
 //!
-//! Pure. Untrusted input: the number of entries is bounded, and tables outside the file are treated as absent.
+//! Pure. Untrusted input: the number of entries is bounded, and tables outside the file are treated as
+//! absent.
 
 use object::elf::{self, FileHeader64};
 use object::read::StringTable;
@@ -29,7 +30,8 @@ pub(crate) struct Dynamic<'a> {
 }
 
 impl<'a> Dynamic<'a> {
-    /// Parses an ELF file. One without a dynamic segment has no entries; `None` if its headers cannot be read.
+    /// Parses an ELF file. One without a dynamic segment has no entries; `None` if its headers cannot be
+    /// read.
     pub(crate) fn of(file: &'a [u8]) -> Option<Self> {
         let file = Untrusted::mapped(file);
         let header = Header::parse(file).ok()?;
@@ -59,7 +61,8 @@ impl<'a> Dynamic<'a> {
             .find_map(|segment| segment.interpreter(LittleEndian, self.file).ok()?)
     }
 
-    /// True for a program, position independent (`DF_1_PIE`) or not, that has no loader and needs no other object.
+    /// True for a program, position independent (`DF_1_PIE`) or not, that has no loader and needs no other
+    /// object.
     pub(crate) fn is_static_program(&self) -> bool {
         let flags = self.value(elf::DT_FLAGS_1).unwrap_or(0);
         let is_program = self.kind == elf::ET_EXEC || flags & elf::DF_1_PIE.0 != 0;
@@ -81,8 +84,8 @@ impl<'a> Dynamic<'a> {
         self.values(tag).next()
     }
 
-    /// The bytes from the address in the first entry with a tag to the end of the loaded segment that holds it: tables
-    /// do not state their length.
+    /// The bytes from the address in the first entry with a tag to the end of the loaded segment that
+    /// contains it: tables do not state their length.
     pub(crate) fn table(&self, tag: elf::DynamicTag) -> Option<&'a [u8]> {
         let address = self.value(tag)?;
         self.segments.iter().find_map(|segment| {
@@ -120,8 +123,8 @@ impl<'a> Dynamic<'a> {
 mod tests {
     use super::*;
 
-    /// Reads the needed C library, the loader and the symbol table of this program, and rejects what is not an ELF
-    /// file.
+    /// Reads the needed C library, the loader and the symbol table of this program, and rejects files that
+    /// are not ELF.
     #[test]
     fn own_program() {
         let bytes = std::fs::read("/proc/self/exe").expect("own program");

@@ -1,17 +1,17 @@
-//! The environment that a process was started with (`/proc/PID/environ`). A process can have overwritten it since, as those do that
-//! change their title.
+//! The environment that a process was started with (`/proc/PID/environ`). A process can overwrite it, as
+//! those do that change their title.
 
 use std::fs::File;
 use std::io::Read;
 
-/// MAX bytes that are read; Linux allows a quarter of the stack's limit, 2 MiB as a rule.
+/// Maximum number of bytes read. Linux allows a quarter of the stack limit, usually 2 MiB.
 const MAX: u64 = 4 << 20;
 
-/// Returns whether the environment of a process has CPython make Python's objects by mimalloc.
+/// Returns true if a process's environment makes CPython allocate Python's objects with mimalloc.
 pub(crate) fn has_python_use_mimalloc(pid: u32) -> bool {
     let mut text = Vec::new();
     let file = File::open(format!("/proc/{pid}/environ"));
-    // A process without one has ended.
+    // If it cannot be read, the process has ended.
     let read = file.and_then(|file| file.take(MAX).read_to_end(&mut text));
     read.is_ok() && asks_for_mimalloc(&text)
 }

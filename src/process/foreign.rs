@@ -1,10 +1,12 @@
-//! Opens files whose names are untrusted: a traced process gives them by what it maps, an ELF file by its content.
+//! Opens files whose names are untrusted: they come from what a traced process maps, or from the content of
+//! an ELF file.
 //!
-//! The source of a name may want a tracer with more rights to open another file, and may change what the name leads to
-//! at any moment. So a name is resolved once, by the kernel and inside the root that it is meant in, to a descriptor
-//! that is not yet open for reading (`O_PATH`); that descriptor is checked, and the same inode is opened. Only regular
-//! files on real file systems are opened: opening or reading a device, a pipe or a file of the kernel's (`/proc`,
-//! `/sys`) can have effects, block, or consume data meant for another reader.
+//! The source of a name may want a tracer with more rights to open another file, and may change what the name
+//! leads to at any moment. So a name is resolved once, by the kernel and inside the root that it is meant in,
+//! to a descriptor that is not yet open for reading (`O_PATH`); that descriptor is checked, and the same
+//! inode is opened. Only regular files on real file systems are opened: opening or reading a device, a pipe
+//! or a file of the kernel's (`/proc`, `/sys`) can have effects, block, or consume data meant for another
+//! reader.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
@@ -17,8 +19,8 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::statfs::fstatfs;
 use thiserror::Error;
 
-/// File systems whose files the kernel generates when they are opened or read, by magic number as in statfs(2) (Linux,
-/// `include/uapi/linux/magic.h` and, for some, their own sources).
+/// File systems whose files the kernel generates when they are opened or read, by magic number as in
+/// statfs(2) (Linux, `include/uapi/linux/magic.h` and, for some, their own sources).
 const MADE_UP: [i64; 24] = [
     0x9fa0,      // proc
     0x6265_6572, // sysfs
@@ -49,7 +51,7 @@ const MADE_UP: [i64; 24] = [
 /// Attempts to resolve a name while directories on its way are being renamed or mounted.
 const TRIES: usize = 16;
 
-/// How a symbolic link in the last part of a name is treated.
+/// Treatment of a symbolic link in the last part of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LastLink {
     /// Followed, inside the root.
@@ -76,7 +78,7 @@ impl From<OpenError> for io::Error {
     }
 }
 
-/// A regular file, checked and held by an `O_PATH` descriptor.
+/// A regular file, checked and kept by an `O_PATH` descriptor.
 #[derive(Debug)]
 struct CheckedFile {
     descriptor: OwnedFd,
@@ -86,7 +88,7 @@ struct CheckedFile {
 #[derive(Debug)]
 pub(crate) struct ResolvedFile {
     pub(crate) file: File,
-    /// Path in that root, with all links resolved, so that names of neighbouring files can be made from it.
+    /// Path in the root, with all links resolved, so that names of neighbouring files can be made from it.
     pub(crate) path: PathBuf,
 }
 
@@ -127,14 +129,14 @@ pub(super) fn identity_in_root(root: &Path, path: &Path) -> io::Result<(u64, u64
     Ok((metadata.dev(), metadata.ino()))
 }
 
-/// Opens the regular file at `path` in this process's own view, following links of all kinds, magic links such as
-/// `/proc/PID/map_files` too.
+/// Opens the regular file at `path` in this process's own view, following links of all kinds, magic links
+/// such as `/proc/PID/map_files` too.
 pub(crate) fn open_exactly(path: &Path) -> Result<File, OpenError> {
     Ok(CheckedFile::regular(open_path(path, OFlag::empty())?)?.open()?)
 }
 
-/// Returns whether the file at `path` in this process's own view, or what a magic link there leads to, is on a FUSE mount. It
-/// need not be readable.
+/// Returns true if the file at `path` in this process's own view, or the target of a magic link there, is on
+/// a FUSE mount. The file need not be readable.
 pub(super) fn is_on_fuse(path: &Path) -> bool {
     /// `FUSE_SUPER_MAGIC`.
     const FUSE: i64 = 0x6573_5546;
@@ -294,8 +296,8 @@ mod tests {
         assert!(open_exactly(Path::new("/proc/self/exe")).is_ok());
     }
 
-    /// While a name changes as fast as possible between a file, a pipe, a link out of the root and a device, only the
-    /// file is ever opened.
+    /// While a name changes as fast as possible between a file, a pipe, a link out of the root and a device,
+    /// only the file is ever opened.
     #[test]
     fn swapped_names_open_only_the_regular_file() {
         let root = root_of(&["real", "secret/inside"]);

@@ -1,8 +1,10 @@
-//! Reads an ELF file from the memory of a process that has loaded it: for files that only the user of that process may open.
+//! Reads an ELF file from the memory of a process that has loaded it: for files that only the user of that
+//! process may open.
 //!
-//! A FUSE mount without `allow_root` or `allow_other` denies its files to root, too; an AppImage mounts itself so. What is
-//! loaded is what unwinding needs: headers, `.eh_frame`, the dynamic segment and its symbols. Sections and what is not
-//! loaded, such as `.symtab` and debug information, are absent. Untrusted, as the file would be.
+//! A FUSE mount without `allow_root` or `allow_other` denies its files to root, too; an AppImage mounts
+//! itself that way. The loaded parts have what unwinding needs: headers, `.eh_frame`, the dynamic segment and
+//! its symbols. Sections, and parts that are not loaded, such as `.symtab` and debug information, are absent.
+//! Untrusted, as the file would be.
 
 use std::io;
 
@@ -15,10 +17,10 @@ use super::maps::MapsEntry;
 use super::process_memory::ProcessMemory;
 use crate::base::untrusted::Untrusted;
 
-/// Maximum length of what is copied, in bytes. A library of more code is read by whoever may open it.
+/// Maximum number of bytes copied. Larger libraries can be read only by a user who may open them.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// Place in the header of where its table of sections is, of their number, and of which one has their names.
+/// Fields of the ELF header about sections: `e_shoff`; `e_shnum` and `e_shstrndx`.
 const SECTIONS_AT: std::ops::Range<usize> = 0x28..0x30;
 const SECTIONS: std::ops::Range<usize> = 0x3c..0x40;
 
@@ -71,7 +73,7 @@ pub(super) fn read(memory: &ProcessMemory, all: &[MapsEntry], entry: &MapsEntry)
     Ok(bytes)
 }
 
-/// Takes the table of sections out of the header: it is not loaded.
+/// Clears the fields of the header about sections, which are not loaded.
 fn forget_sections(bytes: &mut [u8]) {
     for place in [SECTIONS_AT, SECTIONS] {
         if let Some(field) = bytes.get_mut(place) {
@@ -80,7 +82,7 @@ fn forget_sections(bytes: &mut [u8]) {
     }
 }
 
-/// Gives the dynamic segment of a file that is loaded at `start` the addresses that it has in the file.
+/// Restores the addresses in the dynamic segment of a file that is loaded at `start` to those in the file.
 fn unload(bytes: &mut [u8], start: Avma) {
     let Some((at, length, bias)) = dynamic(bytes, start) else {
         return;
@@ -95,14 +97,14 @@ fn unload(bytes: &mut [u8], start: Avma) {
         };
         let is_address = ADDRESSES.iter().any(|known| known.0.to_le_bytes() == tag);
         let address = u64::from_le_bytes(*value);
-        // Not every loader adds it, and not where the segment cannot be written.
+        // Not every loader adds the bias, and none does where the segment is not writable.
         if is_address && address >= bias {
             *value = (address - bias).to_le_bytes();
         }
     }
 }
 
-/// Place and length of the dynamic segment, and what was added to the file's addresses.
+/// Offset and length of the dynamic segment, and the bias that was added to the file's addresses.
 fn dynamic(bytes: &[u8], start: Avma) -> Option<(usize, usize, u64)> {
     let file = Untrusted::mapped(bytes);
     let header = FileHeader64::<LittleEndian>::parse(file).ok()?;

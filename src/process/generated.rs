@@ -1,7 +1,8 @@
 //! Copies of code that a process has generated, for walks that are finished after its end.
 //!
-//! Only the start of each mapping: there HotSpot has its interpreter, which does not change. Code that changes meanwhile would be taken for
-//! what it was, as it is for what it will be where a walk is finished later than it was done.
+//! Only the start of each mapping is copied. HotSpot's interpreter is there, and does not change. Other code
+//! may change after a walk was deferred: a walk that is finished from a copy may see older code than it began
+//! with, just as one that is finished late from the process's memory may see newer code.
 
 use std::ops::Range;
 
@@ -10,11 +11,11 @@ use unwind_tables::addr::Avma;
 use super::mappings::Mappings;
 use super::process_memory::ProcessMemory;
 
-/// MAX bytes of each mapping; HotSpot's interpreter and its stubs have 200 KiB.
+/// Maximum number of bytes copied from each mapping. HotSpot's interpreter and its stubs have 200 KiB.
 const MAX_BYTES: u64 = 512 << 10;
-/// MAX mappings: a JVM has three.
+/// Maximum number of mappings copied. A JVM has three.
 const MAX_MAPPINGS: usize = 8;
-/// Bytes that are read at once.
+/// Bytes per read.
 const PAGE: usize = 4096;
 
 /// Copies of generated code.
@@ -35,7 +36,7 @@ impl GeneratedCode {
         ProcessMemory::open(pid).map_or_else(|_| Self::default(), |memory| Self::of(&memory, ranges))
     }
 
-    /// Reads code that is in these places.
+    /// Reads the start of each of these ranges.
     pub(super) fn of(memory: &ProcessMemory, ranges: impl Iterator<Item = Range<Avma>>) -> Self {
         let pieces = ranges.take(MAX_MAPPINGS).map(|range| {
             let bytes = range.end.offset_from(range.start).min(MAX_BYTES);
@@ -61,7 +62,7 @@ impl GeneratedCode {
     }
 }
 
-/// Reads up to so many bytes, to the first page that cannot be read.
+/// Reads whole pages, at most `bytes` bytes, up to the first page that cannot be read.
 fn read_start(memory: &ProcessMemory, start: Avma, bytes: u64) -> Vec<u8> {
     let mut read = Vec::new();
     let mut page = [0; PAGE];
@@ -82,7 +83,7 @@ mod tests {
     use super::super::mappings::{CodeMapping, MappedCode};
     use super::*;
 
-    /// A copy has the words of the code, and none beyond; of a process that is gone, there is none.
+    /// A copy has the words of the code and none beyond; the copy of a process that has ended is empty.
     #[test]
     fn words_of_a_copy() {
         let page = crate::base::pages::bytes();

@@ -1,8 +1,8 @@
-//! Stops the threads of a process that run, for a moment. Threads that wait in the kernel are left alone: a stop would have some of
-//! their calls, such as `epoll_wait`, end with EINTR.
+//! Stops the running threads of a process, for a moment. Threads that wait in the kernel are left alone: a
+//! stop would make some of their calls, such as `epoll_wait`, fail with EINTR.
 //!
-//! A helper process traces them (`ptrace(2)`, `PTRACE_SEIZE` and `PTRACE_INTERRUPT`). If it ends, or memleak does, however that happens,
-//! the kernel lets them run on. Nothing of the process is written.
+//! A helper process traces them (`ptrace(2)`, `PTRACE_SEIZE` and `PTRACE_INTERRUPT`). If the helper or
+//! memleak ends, in whatever way, the kernel resumes them. Nothing in the process is written.
 #![allow(unsafe_code, reason = "a request of ptrace that no library knows")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,23 +24,23 @@ use super::{MAX_THREADS, read_stat};
 use crate::base::helper::{self, close_gaps, gaps_between};
 use crate::base::proc_fields::ProcFields;
 
-/// Attempts to find no thread running, each after those that ran were stopped.
+/// Maximum number of attempts to find no thread running. Each first stops those that run.
 const ROUNDS: u32 = 32;
 /// Time to wait for a thread to stop; one that waits for a disk cannot at once.
 const STOP_TIME: Duration = Duration::from_millis(500);
-/// Time between two looks at whether a thread has stopped.
+/// Pause between two checks whether a thread has stopped.
 const PAUSE: Duration = Duration::from_micros(20);
 /// Maximum bytes of a thread's vector registers: those of AVX-512 and AMX have some 11 KiB.
 const MAX_VECTORS: usize = 16 << 10;
 
-/// A process whose threads that ran are stopped, until this is dropped.
+/// A process whose running threads are stopped, until this is dropped.
 #[derive(Debug)]
 pub struct Halt {
     pid: u32,
     helper: Pid,
-    /// Its end is the helper's sign to let the threads go on.
+    /// Connection to the helper, which resumes the threads when it is closed.
     channel: Option<UnixStream>,
-    /// Threads that were left alone, with how often each has left a CPU.
+    /// Threads that were left alone, each with its number of context switches.
     waiting: BTreeMap<u32, u64>,
     /// Words of the stopped threads' vector registers, without zeros.
     words: Vec<u64>,
@@ -49,7 +49,7 @@ pub struct Halt {
     since: Instant,
 }
 
-/// Why the threads of a process were not stopped; they run on.
+/// Reason why the threads of a process were not stopped. They continue to run.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum CannotHalt {
     #[error("process {0} traces it, as a debugger does")]
@@ -69,8 +69,8 @@ impl From<io::Error> for CannotHalt {
 }
 
 impl Halt {
-    /// Prepares to stop the threads of process `pid`. Memory that is made room for before this is slow to write to: the helper is a
-    /// fork, which shares it at first.
+    /// Prepares to stop the threads of process `pid`. Memory that was allocated before this is slow to write
+    /// to at first: the helper is a fork, which shares it.
     ///
     /// # Errors
     ///
@@ -101,7 +101,7 @@ impl Halt {
     ///
     /// # Errors
     ///
-    /// A [`CannotHalt`]; whatever was stopped goes on.
+    /// A [`CannotHalt`]; threads that were stopped are resumed.
     pub fn stop(mut self) -> Result<Self, CannotHalt> {
         self.since = Instant::now();
         for _ in 0..ROUNDS {
@@ -114,7 +114,7 @@ impl Halt {
         Err(CannotHalt::Restless)
     }
 
-    /// Has the helper stop what runs now.
+    /// Makes the helper stop the threads that run now.
     fn ask(&mut self) -> Result<(), CannotHalt> {
         let Some(channel) = &mut self.channel else {
             return Err(CannotHalt::Restless);
@@ -146,12 +146,13 @@ impl Halt {
         &self.words
     }
 
-    /// Returns whether nothing of the process has run until now: none of the threads that were left alone.
+    /// Returns true if no thread of the process has run since the stop: none of those that were left alone.
     pub fn is_complete(&self) -> bool {
         waiting(self.pid).is_ok_and(|now| now.as_ref() == Some(&self.waiting))
     }
 
-    /// Lets the threads go on. Returns how long the first of them was stopped at most; `None` if none had to be.
+    /// Resumes the threads. Returns an upper bound of the time that the first of them was stopped; `None` if
+    /// none was.
     pub fn end(self) -> Option<Duration> {
         let (since, stopped) = (self.since, self.stopped);
         drop(self);
@@ -169,7 +170,7 @@ impl Drop for Halt {
 
 const ETIMEDOUT: u64 = libc::ETIMEDOUT as u64;
 
-/// Threads of process `pid`, and of each its status, if it still runs.
+/// Threads of process `pid` that still exist, each with its status.
 fn threads(pid: u32) -> io::Result<impl Iterator<Item = (u32, ProcFields)>> {
     let entries = fs::read_dir(format!("/proc/{pid}/task"))?.take(MAX_THREADS);
     Ok(entries.filter_map(move |entry| {
@@ -186,10 +187,10 @@ fn tracer(pid: u32) -> io::Result<Option<u64>> {
     Ok(tracers.find(|&tracer| tracer != 0))
 }
 
-/// Threads that are not traced, with how often each has left a CPU; `None` if one of them runs.
+/// Threads that are not traced, each with its number of context switches; `None` if one of them runs.
 ///
-/// If a thread waits when its state is read, and the number is the same before and after that as at another such moment, it has
-/// not run between the two.
+/// If a thread waits when its state is read, and its number of switches is the same before and after that,
+/// and the same at another such moment, the thread has not run between the two moments.
 fn waiting(pid: u32) -> io::Result<Option<BTreeMap<u32, u64>>> {
     let switches = |status: &ProcFields| {
         let voluntary = status.number("voluntary_ctxt_switches")?;
@@ -221,7 +222,8 @@ fn state(pid: u32, tid: u32) -> Option<u8> {
     Some(read_stat(&stat).ok()?.state)
 }
 
-/// Runs in the helper: for each byte, stops the threads that run and answers; at the end of the bytes, lets all go on.
+/// Runs in the helper: for each byte, stops the threads that run and answers; when the channel is closed,
+/// resumes all.
 fn hold_until_told(pid: u32, mut channel: &UnixStream) {
     let mut stopped = Vec::new();
     let mut tried = BTreeSet::new();
@@ -245,7 +247,8 @@ fn hold_until_told(pid: u32, mut channel: &UnixStream) {
     }
 }
 
-/// Stops each thread that runs, and adds it to `stopped` with the signal that it was about to take. `tried`: those that were told to.
+/// Stops each thread that runs, and adds it to `stopped` with the signal that it was about to take. `tried`
+/// are the threads that were asked to stop.
 fn stop_running(
     pid: u32,
     stopped: &mut Vec<(Pid, Option<Signal>)>,
@@ -276,7 +279,7 @@ fn stop_running(
                 Err(error) => return Err(error),
             }
         }
-        // All were told before the first is waited for.
+        // All threads are asked to stop before the first is waited for.
         let until = Instant::now() + STOP_TIME;
         for thread in told {
             stopped.extend(wait_for_stop(thread, until)?);
@@ -285,7 +288,8 @@ fn stop_running(
     Err(Errno::ETIMEDOUT)
 }
 
-/// Waits until a thread has stopped; `None` if it ended. It may have stopped for a signal, which it takes when it goes on.
+/// Waits until a thread has stopped; `None` if it ended. It may have stopped for a signal, which it takes
+/// when it is resumed.
 fn wait_for_stop(thread: Pid, until: Instant) -> nix::Result<Option<(Pid, Option<Signal>)>> {
     loop {
         match waitpid(thread, Some(WaitPidFlag::__WALL | WaitPidFlag::WNOHANG)) {
@@ -301,14 +305,15 @@ fn wait_for_stop(thread: Pid, until: Instant) -> nix::Result<Option<(Pid, Option
     }
 }
 
-/// Register sets that hold a thread's vector registers (`NT_X86_XSTATE`; `NT_PRFPREG`, `NT_ARM_SVE` of the kernel's
-/// `include/uapi/linux/elf.h`).
+/// Register sets that hold a thread's vector registers (`NT_X86_XSTATE`; `NT_PRFPREG`, `NT_ARM_SVE` of the
+/// kernel's `include/uapi/linux/elf.h`).
 #[cfg(target_arch = "x86_64")]
 const VECTOR_SETS: &[i32] = &[0x202];
 #[cfg(not(target_arch = "x86_64"))]
 const VECTOR_SETS: &[i32] = &[2, 0x405];
 
-/// Words of a stopped thread's vector registers, without zeros. A block can move through them while its old place is overwritten.
+/// Words of a stopped thread's vector registers, without zeros. A block can move through them while its old
+/// place is overwritten.
 fn vectors(thread: Pid) -> Vec<u64> {
     let mut words = Vec::new();
     for &set in VECTOR_SETS {
@@ -317,7 +322,7 @@ fn vectors(thread: Pid) -> Vec<u64> {
             iov_base: bytes.as_mut_ptr().cast(),
             iov_len: bytes.len(),
         };
-        // SAFETY: the kernel writes as many bytes as the vector says that there are, and sets how many it has written.
+        // SAFETY: the kernel writes at most `iov_len` bytes, and sets `iov_len` to the number written.
         let read = unsafe { libc::ptrace(libc::PTRACE_GETREGSET, thread.as_raw(), set, &raw mut vector) };
         if read == 0 {
             let (chunks, _) = bytes[..vector.iov_len.min(MAX_VECTORS)].as_chunks();
@@ -335,12 +340,12 @@ mod tests {
 
     use super::*;
 
-    /// A program that counts in two threads, or waits; ended when dropped.
+    /// A program that loops or waits; ended when dropped.
     struct Program(Child);
 
     impl Program {
         fn start(script: &str) -> Self {
-            // Once it says a line, it has been loaded.
+            // Once it prints a line, it has been loaded.
             let script = format!("$| = 1; print qq(\\n); {script}");
             let mut command = Command::new("perl");
             command.args(["-e", &script]).stdout(Stdio::piped());
@@ -378,7 +383,7 @@ mod tests {
         }
     }
 
-    /// A thread that runs is stopped, and goes on afterwards; while it is stopped, nobody else stops it.
+    /// A running thread is stopped, and continues afterwards; while it is stopped, a second halt is refused.
     #[test]
     fn a_running_thread() {
         let program = Program::start("1 while 1");
@@ -392,7 +397,7 @@ mod tests {
         wait_until(|| program.state() == b'R');
     }
 
-    /// A thread that waits is left alone, which is noticed when it runs.
+    /// A waiting thread is left alone, and it is noticed if it runs.
     #[test]
     fn a_waiting_thread() {
         let program = Program::start("$SIG{USR1} = sub {}; sleep 1000 while 1");
@@ -406,7 +411,7 @@ mod tests {
         assert_eq!(halt.end(), None);
     }
 
-    /// Without the process that stopped it, however it ended, a thread goes on.
+    /// A thread continues if the helper that stopped it is killed.
     #[test]
     fn the_helper_is_killed() {
         let program = Program::start("1 while 1");

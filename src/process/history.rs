@@ -1,9 +1,9 @@
 //! The meaning of addresses over the time of a trace.
 //!
-//! A stack is recorded as addresses and reported later, when the code may be gone. Time is divided into epochs, within
-//! each of which an address means at most one thing; a new epoch begins when an address gets another meaning. The
-//! history is bounded: for a process that keeps mapping other code, the oldest epochs are discarded, and their
-//! addresses have no names then.
+//! A stack is recorded as addresses and reported later, when the code may be gone. Time is divided into
+//! epochs, within each of which an address means at most one thing; a new epoch begins when an address gets
+//! another meaning. The history is bounded: for a process that keeps mapping other code, the oldest epochs
+//! are discarded, and their addresses have no names then.
 
 use std::sync::Arc;
 
@@ -23,18 +23,18 @@ pub struct History {
     entries: usize,
 }
 
-/// Maximum number of mappings in all epochs that are kept, some hundred bytes each. A program that loads a hundred
-/// libraries can replace one of them five thousand times.
+/// Maximum number of mappings in all epochs that are kept, some hundred bytes each. A program that loads a
+/// hundred libraries can replace one of them five thousand times.
 const MAX_ENTRIES: usize = 1 << 19;
 /// Maximum number of mappings of one epoch that are gone by now.
 const MAX_PAST: usize = 1 << 14;
-/// Number of later epochs in which an address is looked up.
+/// Maximum number of epochs in which an address is looked up.
 const MAX_LATER: usize = 1 << 10;
 
 /// Result of [`History::add`]: whether an epoch began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Epoch {
-    /// Every address has the same meaning as before, or none any more.
+    /// No address has changed its meaning; some may have got or lost one.
     Same,
     /// Some address has another meaning than before.
     New,
@@ -51,8 +51,8 @@ impl Default for History {
 }
 
 impl History {
-    /// Adds the current mappings. Begins an epoch if they conflict with the last one, or if it holds too many mappings
-    /// that are gone.
+    /// Adds the current mappings. Begins an epoch if they conflict with the last one, or if it has too many
+    /// mappings that are gone.
     pub fn add(&mut self, now: &Mappings) -> Epoch {
         let is_full = |current: &Mappings| current.entries().len() > now.entries().len() + MAX_PAST;
         let last = self.epochs.last();
@@ -73,7 +73,8 @@ impl History {
         Epoch::Same
     }
 
-    /// Discards the oldest epochs, but never the current one, until at most [`MAX_ENTRIES`] mappings are left.
+    /// Discards the oldest epochs, but never the current one, until at most [`MAX_ENTRIES`] mappings are
+    /// left.
     fn forget(&mut self) {
         while self.entries > MAX_ENTRIES && self.first + 1 < self.epochs.len() {
             let forgotten = std::mem::take(&mut self.epochs[self.first]);
@@ -82,7 +83,8 @@ impl History {
         }
     }
 
-    /// Newest of the last epochs in which all of these addresses mean the same as in `mappings`.
+    /// Newest epoch, among the last 1024, in which all of these addresses have the same meaning as in
+    /// `mappings`.
     pub fn epoch_with(&self, mappings: &Mappings, addresses: &[Avma]) -> Option<u32> {
         let code = |mappings: &Mappings, address| mappings.find(address).map(|entry| entry.code.clone());
         let agrees = |epoch: &Mappings| {
@@ -106,7 +108,8 @@ impl History {
         u32::try_from(self.epochs.len().saturating_sub(1)).unwrap_or(u32::MAX)
     }
 
-    /// The history of a process that was forked in `epoch` of this one: at first, its addresses have the same meaning.
+    /// The history of a process that was forked in `epoch` of this one: at first, its addresses have the same
+    /// meaning.
     pub fn forked(&self, epoch: u32) -> Self {
         let then = usize::try_from(epoch)
             .ok()
@@ -125,11 +128,11 @@ impl History {
         place(mappings.find(address)?, address)
     }
 
-    /// Resolves `address`, which had no or another meaning as far as was known in `epoch`: `None` if it still has none,
-    /// and `Some(None)` for code of no module.
+    /// Resolves `address`, which had no or another meaning as far as was known in `epoch`. Returns `None` if
+    /// it still has none, and `Some(None)` for code that belongs to no module.
     ///
-    /// Such code was mapped after that epoch's last reading, so the next later epoch that has the address decides,
-    /// before the epoch itself.
+    /// Such code was mapped after that epoch's last reading, so the next later epoch that has the address
+    /// decides, before the epoch itself.
     pub fn resolve_since(&self, epoch: u32, address: Avma) -> Option<Option<(ModuleId, Svma)>> {
         let known = usize::try_from(epoch).ok()?;
         let later = self.epochs.get(known + 1..).unwrap_or_default();
@@ -200,7 +203,8 @@ mod tests {
         assert_eq!(found(0x2000), None);
     }
 
-    /// A forked process begins with its parent's meaning of addresses in that epoch, whatever the parent maps later.
+    /// A forked process begins with its parent's meaning of addresses in that epoch, whatever the parent maps
+    /// later.
     #[test]
     fn forks_begin_with_their_parents_epoch() {
         let mut parent = History::default();
@@ -236,7 +240,8 @@ mod tests {
         assert_eq!(history.resolve(2, Avma::new(0x1900)), None);
     }
 
-    /// Code that is replaced or moved without end is kept up to a bound: the newest epochs resolve, the oldest do not.
+    /// Code that is replaced or moved without end is kept up to a bound: the newest epochs resolve, the
+    /// oldest do not.
     #[test]
     fn oldest_epochs_are_forgotten() {
         let many = |number: u32| -> Mappings {
@@ -269,7 +274,7 @@ mod tests {
         assert!(moved.resolve(2, Avma::new(0x1000 * 39_999)).is_some());
     }
 
-    /// An address that was not yet known is resolved by the next reading that has it, not by what was there before.
+    /// An address that was not known yet is resolved by the next reading that has it, not by an earlier one.
     #[test]
     fn later_readings() {
         let mut history = History::default();

@@ -1,9 +1,10 @@
-//! Finds out whether the code that a HotSpot JVM generates keeps frame pointers, by its flag `PreserveFramePointer`, in its memory; and where it
-//! has its interpreter and its compiled methods, which have no code among them that does not, and two stubs, which do not.
+//! Finds out whether the code that a HotSpot JVM generates keeps frame pointers, by its flag
+//! `PreserveFramePointer`, in its memory; and where that code is. If the flag is set, the interpreter and all
+//! compiled methods keep them; two stubs do not.
 //!
-//! `libjvm.so` describes its own variables and types to debuggers, by tables that it exports (HotSpot's `vmStructs.hpp`, which the
-//! serviceability agent reads). They lead to the table of all flags. Untrusted input: tables are bounded, and what does not fit is taken for
-//! a JVM that keeps none.
+//! `libjvm.so` describes its own variables and types to debuggers, by tables that it exports (HotSpot's
+//! `vmStructs.hpp`, which the serviceability agent reads). They lead to the table of all flags. Untrusted
+//! input: tables are bounded, and a JVM whose tables are not as expected is treated as one that keeps none.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,34 +18,37 @@ use super::mappings::{MappedCode, Mappings};
 use super::modules::{Module, Modules};
 use super::process_memory::ProcessMemory;
 
-/// Time after which nothing is expected of a JVM any more that was mapped and has no code.
+/// Longest time that a JVM is expected to take to start up: one that has no code by then, since it was
+/// mapped, is not waited for.
 pub const LONGEST_JVM_BEGINNING: Duration = Duration::from_secs(5);
 
 const LIBRARY: &str = "libjvm.so";
 /// The JVM's flag, off by default.
 const FLAG: &[u8] = b"PreserveFramePointer";
-/// The type of what is before each block of a heap of code.
+/// Type of the header of each block in a code heap.
 const BLOCK_TYPE: &[u8] = b"HeapBlock";
 /// Names of the type of a flag: since JDK 11, and before.
 const FLAG_TYPES: [&[u8]; 2] = [b"JVMFlag", b"Flag"];
-/// MAX entries of each table: JDK 17 has 3000 variables, 900 types and 1500 flags.
+/// Maximum number of entries of each table. JDK 17 has 3000 variables, 900 types and 1500 flags.
 const MAX_ENTRIES: u64 = 1 << 14;
-/// MAX bytes of a flag's description: it has 24.
+/// Maximum size of a flag's description in bytes. It has 24.
 const MAX_FLAG_BYTES: u64 = 256;
 
-/// MAX bytes of the interpreter, which has 200 KiB, and MAX heaps of code, which are three.
+/// Upper bounds for untrusted values. Typical: 200 KiB of interpreter, 3 code heaps.
 const MAX_INTERPRETER: u64 = 16 << 20;
 const MAX_HEAPS: u64 = 8;
-/// MAX blocks of a heap that are looked at: the stubs are among the first of 1000.
+/// Maximum number of blocks of a heap that are looked at. A heap has 1000, with the stubs among the first.
 const MAX_BLOCKS: usize = 2048;
-/// MAX bytes of what is before the code of a block: its header and its description.
+/// Maximum number of bytes before the code of a block: its header and its description.
 const MAX_BLOCK_START: u64 = 512;
 /// Types of a block's length, and their bits: JDK 25 has the first, JDK 21 the second.
 const LENGTH_TYPES: [(&[u8], u32); 2] = [(b"uint32_t", 32), (b"size_t", 64)];
-/// Stubs that push the frame pointer and do not set it, and words of their frames: the frame pointer and the return address.
+/// Stubs that push the frame pointer and do not set it, and the number of words in their frames: the frame
+/// pointer and the return address.
 const STUBS: [&[u8]; 2] = [b"UncommonTrapBlob", b"ExceptionBlob"];
 const STUB_FRAME_WORDS: u64 = 2;
-/// Fields that lead to the flags, to the interpreter's code, to heaps of code and to what is in them: names of the type, and of the field.
+/// Fields that lead to the flags, the interpreter's code, the code heaps and the blocks in them: possible
+/// names of the type, and the name of the field.
 const FIELDS: [(&[&[u8]], &[u8]); 18] = [
     (&FLAG_TYPES, b"flags"),
     (&FLAG_TYPES, b"numFlags"),
@@ -67,7 +71,8 @@ const FIELDS: [(&[&[u8]], &[u8]); 18] = [
     (&[b"CodeBlob"], b"_frame_size"),
 ];
 
-/// Entry of `gHotSpotVMStructs`: names of type and field, the type's name, whether it is static, its offset, its address.
+/// Entry of `gHotSpotVMStructs`: names of type and field, the type's name, whether it is static, its offset,
+/// its address.
 const VARIABLE_BYTES: u64 = 48;
 /// Entry of `gHotSpotVMTypes`: its name, that of its base, three numbers, its size.
 const TYPE_BYTES: u64 = 40;
@@ -75,37 +80,37 @@ const TYPE_BYTES: u64 = 40;
 /// Code that a JVM generates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JvmCode {
-    /// Set if there is a JVM that has not made all the code that it makes as it begins, as far as can be seen.
+    /// Set if a JVM is starting up: it has not generated all of its startup code yet, as far as can be seen.
     pub begins: bool,
-    /// Set if there is a JVM: what it generates are functions that begin by pushing the frame pointer.
+    /// Set if there is a JVM: the functions that it generates begin by pushing the frame pointer.
     pub pushes_frame_pointers: bool,
-    /// Set if it is known to keep frame pointers.
+    /// Set if its code is known to keep frame pointers.
     pub keeps_frame_pointers: bool,
     /// Code that is known to keep them, and code that is known not to; ascending, without overlap.
     pub known: Vec<KnownCode>,
-    /// Part that a JVM with code does not describe in a way that is known, if there is one: a later version may be another.
+    /// Part that a JVM with code does not describe in a known way, if any: a later version may differ.
     pub lacks: Option<&'static str>,
 }
 
-/// Code of a JVM that keeps frame pointers.
+/// Range of code of one kind, in a JVM that keeps frame pointers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownCode {
-    /// Where it is.
+    /// Addresses of the code.
     pub range: Range<Avma>,
-    /// True of all code there.
+    /// Kind of all code there.
     pub kind: KnownCodeKind,
 }
 
-/// Certain properties of a JVM's code.
+/// Treatment of frame pointers in a JVM's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KnownCodeKind {
-    /// All of it keeps frame pointers.
+    /// All code keeps frame pointers.
     Methods,
     /// A stub that calls native code with the frame pointer pushed, and not set.
     Stub,
 }
 
-/// The libraries of JVMs among these mappings, and where they are.
+/// The libraries of JVMs among these mappings, with their biases.
 pub(super) fn libraries(mappings: &Mappings, modules: &Modules) -> Vec<(Arc<Module>, Bias)> {
     let entries = mappings.entries().iter();
     let placed = entries.filter_map(|entry| match entry.code {
@@ -117,7 +122,7 @@ pub(super) fn libraries(mappings: &Mappings, modules: &Modules) -> Vec<(Arc<Modu
         .collect()
 }
 
-/// Returns what is known of the code that a JVM with one of these libraries generates.
+/// Returns the facts that are known about the code that a JVM with one of these libraries generates.
 pub(super) fn jvm_code(libraries: &[(Arc<Module>, Bias)], memory: &ProcessMemory) -> JvmCode {
     let begins = JvmCode {
         begins: true,
@@ -129,13 +134,13 @@ pub(super) fn jvm_code(libraries: &[(Arc<Module>, Bias)], memory: &ProcessMemory
             .code()
             .unwrap_or_else(|| begins.clone())
     });
-    // Of several, the one that keeps frame pointers.
+    // Of several JVMs, prefer one that keeps frame pointers.
     found
         .max_by_key(|found| (found.keeps_frame_pointers, found.begins))
         .unwrap_or_default()
 }
 
-/// Code in order; of what overlaps, the first.
+/// Sorts code by address. Of overlapping ranges, the first stays.
 fn ascending(mut known: Vec<KnownCode>) -> Vec<KnownCode> {
     known.sort_by_key(|code| code.range.start);
     let mut end = Avma::new(0);
@@ -161,11 +166,11 @@ type Fields = [Option<Field>; FIELDS.len()];
 /// A heap of code.
 struct Heap {
     range: Range<Avma>,
-    /// Bytes of the unit of its blocks' lengths; `None` if not known.
+    /// Unit of its blocks' lengths, in bytes; `None` if not known.
     segment_bytes: Option<u64>,
 }
 
-/// Where blocks of a heap have what is known of them, each in bytes from the block's start.
+/// Layout of a heap's blocks: offsets of their fields, in bytes from the block's start.
 #[derive(Clone, Copy)]
 struct Blocks {
     length: u64,
@@ -184,17 +189,17 @@ struct Block {
 /// A field, as the JVM describes it.
 #[derive(Clone, Copy, Debug)]
 struct Field {
-    /// In its object.
+    /// Offset in its object.
     offset: u64,
-    /// Its place, if it is static.
+    /// Address, if it is static.
     address: Avma,
     /// Address of its type's name.
     type_name: u64,
 }
 
 impl Jvm<'_> {
-    /// Returns what is known of its code; `None` if that is nothing yet: if its tables are not found, or it has no interpreter, which is
-    /// made once it has read its flags.
+    /// Returns the facts that are known about its code; `None` if there are none yet: its tables are not
+    /// found, or it has no interpreter, which it makes once it has read its flags.
     fn code(&self) -> Option<JvmCode> {
         let [variables, types] = self.tables()?;
         let fields = self.fields(variables)?;
@@ -218,7 +223,7 @@ impl Jvm<'_> {
         };
         let known = code.flatten().unwrap_or_default();
         let stubs = known.iter().filter(|code| code.kind == KnownCodeKind::Stub);
-        // Its compilers make theirs when it runs already.
+        // The compilers make the stubs only when the JVM already runs.
         let begins = keeps_frame_pointers && stubs.count() < STUBS.len();
         Some(JvmCode {
             begins,
@@ -229,8 +234,8 @@ impl Jvm<'_> {
         })
     }
 
-    /// Where the interpreter is, the compiled methods, unless there is other code in the same heap, and the stubs; `None` if it is not found,
-    /// or not there yet.
+    /// Finds the interpreter, the heaps of compiled methods that have no other code, and the stubs; `None` if
+    /// the interpreter is not found, or not there yet.
     fn known_code(&self, types: Avma, fields: &Fields) -> Option<Vec<KnownCode>> {
         let &[_, _, _, _, code, buffer, bytes, ..] = fields;
         let queue = Avma::new(self.word(code?.address)?);
@@ -238,7 +243,7 @@ impl Jvm<'_> {
         let bytes = u64::from(self.half(queue.wrapping_add(bytes?.offset))?).min(MAX_INTERPRETER);
         let interpreter = start..start.wrapping_add(bytes);
         let heaps = self.heaps(fields).unwrap_or_default();
-        // The interpreter's heap has all code that is not of methods.
+        // The interpreter's heap has all code other than methods.
         let (others, methods): (Vec<_>, Vec<_>) = heaps
             .into_iter()
             .partition(|heap| heap.range.contains(&interpreter.start));
@@ -253,7 +258,7 @@ impl Jvm<'_> {
         Some(methods.chain(stubs.map(known(KnownCodeKind::Stub))).collect())
     }
 
-    /// How heaps of code are made; `None` if that is not found.
+    /// Layout of the blocks in code heaps; `None` if it is not found.
     fn blocks(&self, types: Avma, fields: &Fields) -> Option<Blocks> {
         let &[.., length, used, name, frame] = fields;
         let start = self.size_of(types, &[BLOCK_TYPE])?;
@@ -275,12 +280,12 @@ impl Jvm<'_> {
             .then_some(blocks)
     }
 
-    /// Where the stubs are in a heap.
+    /// Finds the stubs in a heap.
     fn stubs(&self, heap: &Heap, blocks: Blocks) -> Vec<Range<Avma>> {
         let mut found = Vec::new();
         let mut at = heap.range.start;
         for _ in 0..MAX_BLOCKS {
-            // Beyond the last block, or what is in use.
+            // Beyond the last block, or beyond the part in use.
             let Some(block) = self.block(heap, blocks, at) else {
                 break;
             };
@@ -386,7 +391,7 @@ impl Jvm<'_> {
         Some([table("gHotSpotVMStructs")?, table("gHotSpotVMTypes")?])
     }
 
-    /// Bytes of objects of a type that has one of these names.
+    /// Size in bytes of a type that has one of these names.
     fn size_of(&self, types: Avma, names: &[&[u8]]) -> Option<u64> {
         let mut bytes = None;
         self.each(types, TYPE_BYTES, |entry| {
@@ -416,7 +421,8 @@ impl Jvm<'_> {
         known.iter().any(|known| self.is_named(name, known))
     }
 
-    /// Returns whether the constant string at an address is this one, by the file: it is not written to.
+    /// Returns true if the constant string at an address is this one. Compares the file's bytes, as the
+    /// string is never written to.
     fn is_named(&self, address: u64, name: &[u8]) -> bool {
         let svma = self.bias.to_svma(Avma::new(address));
         let segment = self

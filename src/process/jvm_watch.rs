@@ -1,4 +1,5 @@
-//! Reads the code of a JVM that begins as soon as it has some: one that runs a small program may end before anybody has time to.
+//! Reads the code of a JVM that starts up as soon as there is any: a JVM that runs a small program may end
+//! before anything else reads it.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -16,8 +17,8 @@ use super::modules::Module;
 use super::process_memory::ProcessMemory;
 use crate::base::parallel::lock;
 
-/// Pause between two looks: a JVM has code 20 ms after it was mapped, and may end 50 ms later. Longer each time once it has some: the rest
-/// comes while it runs.
+/// Pause between two looks. A JVM has code 20 ms after it was mapped, and may end 50 ms later. Once code was
+/// found, the pause doubles each time: the rest appears while the JVM runs.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Facts about a JVM's code, and a copy of it.
@@ -54,12 +55,12 @@ impl JvmWatch {
         })
     }
 
-    /// Takes what was found last, if anything was since it was taken.
+    /// Takes the latest result; `None` if there was none since the last call.
     pub fn take(&self) -> Option<FoundCode> {
         lock(&self.found).take()
     }
 
-    /// True as long as it looks.
+    /// True as long as the thread runs.
     pub fn goes_on(&self) -> bool {
         !self.thread.is_finished()
     }
@@ -84,7 +85,7 @@ impl Looks {
         }
     }
 
-    /// `None` as long as the JVM has no interpreter, and once it has ended.
+    /// Looks once; `None` as long as the JVM has no interpreter, and after its end.
     fn look(&self) -> Option<FoundCode> {
         let code = jvm_code(&self.libraries, &self.memory);
         if code.begins && !code.keeps_frame_pointers {

@@ -1,12 +1,14 @@
-//! Words that the kernel keeps for a process and gives back to it, as far as it shows them: data of epoll, values of timers,
-//! entries of io_uring in `/proc`, and values of signals by an iterator ([`InKernel`]). A block whose only pointer is there is not lost.
+//! Words that the kernel keeps for a process and gives back to it, as far as it shows them: data of epoll,
+//! values of timers, and entries of io_uring in `/proc`; values of signals by an iterator ([`InKernel`]). A
+//! block whose only pointer is among them is still reachable.
 //!
-//! Places that can hold pointers, and whose content is not shown, are counted by kind, with the words that are in them: requests under way,
-//! unread bytes. What is empty holds nothing, and so does what only others can write to: a pipe or a socket of which the process has
-//! one end. Without an iterator, all that there are count.
+//! Places that can hold pointers, but do not show their content, are counted by kind, with the number of
+//! words in them: requests under way, unread bytes. Empty places do not count, nor those that only others can
+//! write to: a pipe or a socket of which the process has one end. Without an iterator, all places count.
 //!
-//! Nothing of the process is opened, since who has a pipe's end open keeps the other end from noticing that it is closed. Descriptors are
-//! those of the process's first thread. Bounded in files, bytes and words, since the process decides how much there is.
+//! No file of the process is opened: an open end of a pipe would keep the other end from noticing that the
+//! process has closed it. Only the descriptors of the process's first thread are read. Files, bytes and words
+//! are bounded, since the process decides how many there are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -18,7 +20,7 @@ use leak_report::model::Hidden;
 
 /// Maximum number of descriptors, and of threads, that are looked at.
 const MAX_ENTRIES: usize = 1 << 16;
-/// Maximum bytes of all files together: some three million descriptors in epolls.
+/// Maximum bytes read of all files together: some three million descriptors in epolls.
 const MAX_BYTES: u64 = 256 << 20;
 
 /// Words that the kernel keeps for a process.
@@ -26,16 +28,16 @@ const MAX_BYTES: u64 = 256 << 20;
 pub struct Kept {
     /// Ascending, each once, without 0.
     pub words: Vec<u64>,
-    /// Places that may hold further words, with the number of each kind; only kinds that there are.
+    /// Places that may hold further words, with the number of each kind; kinds without any are left out.
     pub hidden: BTreeMap<Hidden, u64>,
     /// Words in these places; `u64::MAX` if that is not known.
     pub hidden_words: u64,
 }
 
-/// Part of what the kernel's structures keep for a process.
+/// Words, or a place for them, that the kernel's structures keep for a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InKernel {
-    /// Words themselves: values of a signal.
+    /// Words that can be read: values of a signal.
     Words(Vec<u64>),
     Place(Place),
 }
@@ -44,23 +46,23 @@ pub enum InKernel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub kind: Hidden,
-    /// Same for all descriptors of it.
+    /// Identifier, equal for all descriptors of the place.
     pub id: u64,
     /// Id of the socket that a socket is connected to; 0 if none is.
     pub peer: u64,
     pub is_readable: bool,
     pub is_writable: bool,
-    /// Words that are in it.
+    /// Number of words in it.
     pub words: u64,
 }
 
-/// Places that hold words which the process itself can have put there, each once.
+/// Places with words which the process itself can have put there, each once.
 fn own_places(all: &[InKernel]) -> Vec<Place> {
     let places = all.iter().filter_map(|found| match found {
         InKernel::Place(place) => Some(place),
         InKernel::Words(_) => None,
     });
-    // By id: what its descriptors can do together.
+    // By id: the union of what the descriptors of each permit.
     let mut by_id: BTreeMap<u64, Place> = BTreeMap::new();
     for &place in places {
         let known = by_id.entry(place.id).or_insert(place);
@@ -108,7 +110,7 @@ impl Descriptor {
     }
 }
 
-/// Adds what a line of an epoll's fdinfo has: `tfd: 4 events: 19 data: 55d0 pos:0 ino:7a sdev:f`.
+/// Data in the lines of an epoll's fdinfo: `tfd: 4 events: 19 data: 55d0 pos:0 ino:7a sdev:f`.
 ///
 /// Format: `ep_show_fdinfo` of the kernel's `fs/eventpoll.c`.
 fn epoll_data(text: &str) -> impl Iterator<Item = u64> {
@@ -119,7 +121,7 @@ fn epoll_data(text: &str) -> impl Iterator<Item = u64> {
     })
 }
 
-/// Values that signals of timers bring: `signal: 60/00007fff86e452a8`.
+/// Values that timers pass with their signals: `signal: 60/00007fff86e452a8`.
 ///
 /// Format: `proc_pid_timers(5)`.
 fn timer_values(text: &str) -> impl Iterator<Item = u64> {
@@ -129,8 +131,8 @@ fn timer_values(text: &str) -> impl Iterator<Item = u64> {
     })
 }
 
-/// Words of an io_uring's entries that wait to be taken by the kernel or by the process, and of its registered buffers:
-/// `addr:0x7f00`, `user_data:94000` or `user_data=94000`, and `0: 0x7f00/4096`.
+/// Words of an io_uring's entries that the kernel or the process has not taken yet, and of its registered
+/// buffers: `addr:0x7f00`, `user_data:94000` or `user_data=94000`, and `0: 0x7f00/4096`.
 ///
 /// Format: `io_uring/fdinfo.c` of the kernel, from 5.10 to 6.18.
 fn io_uring_words(text: &str) -> impl Iterator<Item = u64> {
@@ -168,7 +170,8 @@ fn aio_contexts(maps: &str) -> u64 {
     maps.lines().filter(is_context).count() as u64
 }
 
-/// Reads what the kernel keeps for process `pid`, of whose structures an iterator has read `in_kernel`, if there is one.
+/// Reads the words that the kernel keeps for process `pid`. `in_kernel` is what an iterator has read of the
+/// kernel's structures for it; `None` without an iterator.
 ///
 /// # Errors
 ///
@@ -215,7 +218,7 @@ pub fn read(pid: u32, in_kernel: Option<&[InKernel]>) -> io::Result<Kept> {
     })
 }
 
-/// Files of one process, and what was found in them.
+/// Files of one process, with the words and places found in them.
 struct Reader<'a> {
     directory: &'a Path,
     /// Bytes that may still be read.
@@ -224,7 +227,7 @@ struct Reader<'a> {
     hidden: BTreeMap<Hidden, u64>,
     /// Inode numbers of pipes and sockets that were counted.
     counted: BTreeSet<u64>,
-    /// Set if it is not known what is in places.
+    /// Set if the contents of places are unknown, so that all places count.
     counts_all: bool,
 }
 
@@ -236,8 +239,8 @@ impl Reader<'_> {
         }
     }
 
-    /// The text of a file, as far as the budget goes. What is gone, or what the kernel does not have, is nothing; what cannot
-    /// be read otherwise, or not to its end, is counted.
+    /// Reads the text of a file, as far as the budget goes; `None` if the file is gone or the kernel does not
+    /// have it. A file that cannot be read for another reason, or not to its end, is counted as unread.
     fn text(&mut self, name: &str) -> Option<String> {
         let mut bytes = Vec::new();
         let read = File::open(self.directory.join(name)).and_then(|file| {
@@ -273,7 +276,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Reads what a descriptor's file `info` has.
+    /// Reads the words in a descriptor's file `info`, and counts its place.
     fn read_descriptor(&mut self, descriptor: Descriptor, info: &str) {
         match descriptor {
             Descriptor::Epoll => {
@@ -326,7 +329,8 @@ mod tests {
         found.collect()
     }
 
-    /// Data of each watched descriptor; what is cut or is no number is left out.
+    /// Data of each watched descriptor is read; truncated lines, and values that are no numbers, are left
+    /// out.
     #[test]
     fn epoll() {
         let text = "pos:\t0\nflags:\t02000002\nmnt_id:\t17\nino:\t1038\n\
@@ -358,7 +362,7 @@ mod tests {
         assert_eq!(malformed, Vec::<u64>::new());
     }
 
-    /// Descriptors are told by their links; a file of such a name is none.
+    /// Descriptors are recognized by their links; a file with such a name is not one.
     #[test]
     fn descriptors() {
         for (link, kind) in [
@@ -429,7 +433,7 @@ mod tests {
         assert_eq!(counted(&others), [(20, 64), (22, 3)]);
     }
 
-    /// This process has what it has; one that is gone is an error.
+    /// This process's places can all be read; a process that is gone is an error.
     #[test]
     fn own() {
         let kept = read(std::process::id(), None).expect("it runs");

@@ -1,12 +1,14 @@
-//! The kernel's log (`/dev/kmsg`), for one kind of lines: whose memory was short when the OOM killer chose a process.
+//! Lines of the kernel's log (`/dev/kmsg`) about OOM kills, which tell whether a cgroup or the system was
+//! short of memory.
 //!
 //! ```text
-//! 6,1287,74814240367,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/a,task_memcg=/a/b,
-//!     task=name,pid=2832,uid=0
+//! 6,1287,74814240367,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,
+//!     oom_memcg=/a,task_memcg=/a/b,task=name,pid=2832,uid=0
 //! ```
 //!
-//! It is written before the process is killed (`dump_oom_summary` in mm/oom_kill.c, since Linux 5.0), seldom more than twice a second.
-//! Names in it are chosen by others: fields are found only where there is no doubt.
+//! The kernel writes such a line before it kills the process (`dump_oom_summary` in mm/oom_kill.c, since
+//! Linux 5.0), seldom more than twice a second. Others choose the names in it: only unambiguous fields are
+//! used.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -17,25 +19,25 @@ use nix::libc::O_NONBLOCK;
 
 /// Maximum size of a record, as the kernel has it (`CONSOLE_EXT_LOG_MAX`, or `PRINTKRB_RECORD_MAX`).
 const MAX_RECORD: usize = 8192;
-/// Maximum records that are read at once: of a buffer of 1 MiB, all.
+/// Maximum number of records read at once. A buffer of 1 MiB has fewer.
 const MAX_RECORDS: usize = 1 << 15;
-/// Maximum processes that are remembered: of more, those before are forgotten.
+/// Maximum number of processes remembered. Beyond it, all earlier ones are forgotten.
 const MAX_CHOICES: usize = 1024;
 
 /// Owner of memory that was short.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shortage {
-    /// A cgroup's, of this path in the hierarchy as a whole.
+    /// A cgroup, with its path from the root of the whole hierarchy.
     Cgroup(String),
-    /// The system's, or that of the nodes that the process may use.
+    /// The system, or the NUMA nodes that the process may use.
     System,
 }
 
-/// A line about a process that was chosen.
+/// A line about a process that the OOM killer chose.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Choice {
     pid: u32,
-    /// `None` if the line is not clear.
+    /// `None` if the line is ambiguous.
     of: Option<Shortage>,
 }
 
@@ -43,12 +45,14 @@ struct Choice {
 #[derive(Debug)]
 pub struct KernelLog {
     file: File,
-    /// By pid: what the last line about it says.
+    /// Owner of the memory that was short, by pid, from the last line about it; `None` if that line is
+    /// ambiguous.
     choices: HashMap<u32, Option<Shortage>>,
 }
 
 impl KernelLog {
-    /// Opens the log, behind what it has by now; `None` if that is not permitted (`CAP_SYSLOG`), or it has pids of another namespace.
+    /// Opens the log at its current end; `None` if that is not permitted (`CAP_SYSLOG`), or if pids here are
+    /// not those of the log.
     pub fn open() -> Option<Self> {
         if !is_initial_namespace() {
             return None;
@@ -63,19 +67,20 @@ impl KernelLog {
         })
     }
 
-    /// Forgets what there was about a pid: another process has it now.
+    /// Forgets lines about a pid, which another process has now.
     pub fn forget(&mut self, pid: u32) {
         self.read();
         self.choices.remove(&pid);
     }
 
-    /// Finds the owner of the memory that was short when the process with this pid was chosen; `None` if it is not known.
+    /// Finds the owner of the memory that was short when the process with this pid was chosen; `None` if it
+    /// is not known.
     pub fn shortage(&mut self, pid: u32) -> Option<Shortage> {
         self.read();
         self.choices.get(&pid).cloned().flatten()
     }
 
-    /// Reads what is new.
+    /// Reads the new records.
     fn read(&mut self) {
         let mut record = [0; MAX_RECORD];
         for _ in 0..MAX_RECORDS {
@@ -100,20 +105,21 @@ impl KernelLog {
     }
 }
 
-/// Returns whether pids here are those of the log: the inode of the first namespace is fixed (PROC_PID_INIT_INO).
+/// Returns true if pids here are those of the log, which are the initial namespace's. Its inode number is
+/// fixed (PROC_PID_INIT_INO).
 fn is_initial_namespace() -> bool {
     let own = std::fs::read_link("/proc/self/ns/pid").ok();
     own.is_some_and(|own| own.as_os_str() == "pid:[4026531836]")
 }
 
-/// Parses a record; `None` if it is about something else, or not the kernel's.
+/// Parses a record; `None` if it is about something else, or if the kernel did not write it.
 fn parse(record: &str) -> Option<Choice> {
     let (head, text) = record.split_once(';')?;
-    // The lower 3 bits are the level. Nobody but the kernel can write as facility 0.
+    // The lower 3 bits are the level. Only the kernel can write as facility 0.
     let priority: u32 = head.split(',').next()?.parse().ok()?;
     let text = text.lines().next().filter(|_| priority >> 3 == 0)?;
     let (constraint, rest) = text.strip_prefix("oom-kill:constraint=")?.split_once(',')?;
-    // From the end: numbers are behind the name.
+    // Parse from the end, where the numbers are: the name before them can contain anything.
     let (rest, _) = rest.rsplit_once(",uid=")?;
     let (rest, pid) = rest.rsplit_once(",pid=")?;
     let is_unclear = [",oom_memcg=", ",task_memcg=", ",task="]

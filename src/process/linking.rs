@@ -1,4 +1,4 @@
-//! How an ELF file is linked: its own name, the objects it needs, its loader.
+//! Linking of an ELF file: its own name, the objects it needs, its loader.
 
 use crate::process::dynamic::Dynamic;
 

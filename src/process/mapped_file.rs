@@ -1,7 +1,8 @@
 //! A file's bytes, memory-mapped. With `shortened`, the only `unsafe` code for reading files.
 //!
-//! Mapped and not read: a process can map gigabytes of libraries of which a tracer needs `.eh_frame` and a few symbols,
-//! so a private copy would cost memory and start-up time that the page cache has already paid for.
+//! Mapped and not read: a process can map gigabytes of libraries of which a tracer needs `.eh_frame` and a
+//! few symbols, so a private copy would cost memory and start-up time that the page cache has already paid
+//! for.
 #![allow(unsafe_code, reason = "others can change a mapped file")]
 
 use std::fs::File;
@@ -21,14 +22,15 @@ pub(super) struct MappedFile {
 impl MappedFile {
     /// Maps the whole of `file`, which the caller has checked to be a regular file.
     ///
-    /// Shared: into a private mapping of code, the kernel writes the breakpoints of probes that other tools have placed
-    /// in every process (`valid_vma` in Linux, `kernel/events/uprobes.c`), and the file would seem to contain them.
+    /// Shared: into a private mapping of code, the kernel writes the breakpoints of probes that other tools
+    /// have placed in every process (`valid_vma` in Linux, `kernel/events/uprobes.c`), and the file would
+    /// seem to contain them.
     ///
-    /// Whoever can write the file can truncate it, after which the missing part reads as zeros ([`Watch`]), or
-    /// overwrite it, which changes bytes under a parser. Parsers check every length and index against the slice and
-    /// never rely on reading a value twice, so that changed bytes give wrong rows of that file at worst. (An executable
-    /// in use cannot be opened for writing, ETXTBSY, and package managers and linkers replace a library by renaming,
-    /// which leaves the mapped inode unchanged.)
+    /// Whoever can write the file can truncate it, after which the missing part reads as zeros ([`Watch`]),
+    /// or overwrite it, which changes bytes under a parser. Parsers check every length and index against the
+    /// slice and never rely on reading a value twice, so that changed bytes give wrong rows of that file at
+    /// worst. (An executable in use cannot be opened for writing, ETXTBSY, and package managers and linkers
+    /// replace a library by renaming, which leaves the mapped inode unchanged.)
     pub(super) fn map(file: &File) -> io::Result<Self> {
         let options = MmapOptions::new();
         // SAFETY: the mapping is read-only, lives as long as this value, and is only
@@ -83,8 +85,8 @@ mod tests {
         mapped.bytes().iter().map(|&byte| u64::from(byte)).sum()
     }
 
-    /// The truncated part of a file reads as zeros, also after its memory was released and after the file has grown
-    /// again; the rest reads as before, and another file is unaffected.
+    /// The truncated part of a file reads as zeros, also after its memory was released and after the file has
+    /// grown again; the rest reads as before, and another file is unaffected.
     #[test]
     fn truncated_parts_read_as_zeros() {
         let ((file, cut), (other_file, other)) = (mapped(), mapped());

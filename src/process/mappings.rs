@@ -1,7 +1,7 @@
-//! Where a process's code is mapped and which module it belongs to. Changes over time are in `history`.
+//! Mappings of a process's code, and the modules that they belong to. Changes over time are in `history`.
 //!
-//! Pure, apart from looking up modules and comparing text that was moved (`moved`). Only executable mappings are kept: nothing else can
-//! hold a return address.
+//! Pure, apart from looking up modules and comparing text that was moved (`moved`). Only executable mappings
+//! are kept: a return address points to nothing else.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -22,8 +22,8 @@ use super::settled::Settled;
 pub enum MappedCode {
     /// Part of an ELF file.
     Module { module: ModuleId, bias: Bias },
-    /// Code that the program has written itself, as JIT compilers do: in memory, or in a file that is no ELF file (a memfd that is mapped
-    /// twice, once to write and once to execute; an image of a Lisp).
+    /// Code that the program has written itself, as JIT compilers do: in memory, or in a file that is not an
+    /// ELF file (a memfd that is mapped twice, once to write and once to execute; an image of a Lisp).
     Generated { file: Option<PathBuf> },
     /// The kernel's trampoline for return probes (`[uprobes]`).
     Trampoline,
@@ -96,8 +96,9 @@ impl Mappings {
         self.settled.modules.contains(&module)
     }
 
-    /// True if a module is mapped at `bias` as loaders map it, from the start of its code. A part that the program
-    /// mapped elsewhere by itself, as V8 does with its builtins, is mapped without the rest of the module.
+    /// True if a module is mapped at `bias` as loaders map it, from the start of its code. A part that the
+    /// program mapped elsewhere by itself, as V8 does with its builtins, is mapped without the rest of the
+    /// module.
     pub fn is_loaded(&self, module: &Module, bias: Bias) -> bool {
         let code = MappedCode::Module {
             module: module.id,
@@ -145,13 +146,13 @@ impl Mappings {
         contains(&entry.range, address).then_some(entry)
     }
 
-    /// Returns whether this very mapping is among them, maybe as a part of a longer one.
+    /// Returns true if the process has this mapping, possibly as part of a longer one.
     pub(super) fn has(&self, code: &CodeMapping) -> bool {
         self.find(code.range.start)
             .is_some_and(|entry| entry.code == code.code && entry.range.end >= code.range.end)
     }
 
-    /// The mappings after another was made, maybe over some of these.
+    /// Returns the mappings after a new one was made, possibly over some of these.
     pub(super) fn with(&self, new: &CodeMapping) -> Self {
         let part = |entry: &CodeMapping, range: Range<Avma>| CodeMapping {
             range,
@@ -202,7 +203,7 @@ impl FromIterator<CodeMapping> for Mappings {
     }
 }
 
-/// An executable entry, whose place in an object is not known yet.
+/// Content of an executable entry. The place within a module is not known yet.
 pub(super) enum Found {
     Code(MappedCode),
     Module(ModuleId),
@@ -234,7 +235,7 @@ pub(super) fn find_of(
     }
 }
 
-/// Code of an entry that maps a module, given what is known of the module's other mappings.
+/// Code of an entry that maps a module, given the module's other mappings as far as they are known.
 pub(super) fn place(
     entry: &MapsEntry,
     module: ModuleId,
@@ -251,7 +252,7 @@ pub(super) fn place(
     )
 }
 
-/// True if other mappings of the file can tell more.
+/// True if the bias is ambiguous, so that other mappings of the file may decide it.
 pub(super) fn is_ambiguous(code: &MappedCode) -> bool {
     matches!(
         code,
@@ -269,7 +270,7 @@ fn unreadable(entry: &MapsEntry, why: Unreadable) -> MappedCode {
     }
 }
 
-/// Where each file's segments are seen among all entries, computed when a file first asks for it.
+/// Segments of each file that the entries map, computed when a file's bias is first ambiguous.
 pub(super) struct SeenFiles<'a> {
     entries: &'a [MapsEntry],
     seen: HashMap<ModuleId, Seen>,
@@ -283,7 +284,7 @@ impl<'a> SeenFiles<'a> {
         }
     }
 
-    /// Code of one of the entries, which maps this module.
+    /// Places one of the entries, which maps this module.
     pub(super) fn place(&mut self, entry: &MapsEntry, module: ModuleId, modules: &Modules) -> MappedCode {
         let code = place(entry, module, modules, Others::Unseen);
         if !is_ambiguous(&code) {

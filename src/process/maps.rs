@@ -44,12 +44,13 @@ pub enum MapsName {
 }
 
 impl MapsEntry {
-    /// True for memory that the kernel has given a path of its own, which leads to no file.
+    /// True for memory without a file, to which the kernel has given a path that leads to no file.
     pub(super) fn is_memory(&self) -> bool {
         let MapsName::File { path, deleted } = &self.name else {
             return false;
         };
-        // Shared or private without a file; on huge pages; of System V.
+        // Shared anonymous memory and private mappings of `/dev/zero`; anonymous huge pages; System V shared
+        // memory.
         match path.as_os_str().as_bytes() {
             b"/dev/zero" => true,
             b"/anon_hugepage" => *deleted,
@@ -59,7 +60,7 @@ impl MapsEntry {
 }
 
 impl MapsName {
-    /// The path of a file, or a name as if it were one.
+    /// Path of a file, or a special name as if it were a path.
     pub(super) fn path(&self) -> Option<&Path> {
         match self {
             Self::Anonymous => None,
@@ -76,8 +77,8 @@ impl MapsName {
         if !name.starts_with(b"/") {
             return Self::Special(String::from_utf8_lossy(name).into_owned());
         }
-        // A file whose name ends in " (deleted)" reads the same; the file is opened by its inode, so the flag is only a
-        // hint.
+        // A file whose name ends in " (deleted)" reads the same; the file is opened by its inode, so the flag
+        // is only a hint.
         let (path, deleted) = match name.strip_suffix(b" (deleted)") {
             Some(path) => (path, true),
             None => (name, false),
@@ -106,8 +107,8 @@ pub fn parse(text: &[u8]) -> impl Iterator<Item = Result<MapsEntry, MapsError>> 
         .map(parse_line)
 }
 
-/// Parses a text of which at most `max` bytes were read; `None` if it may be truncated: an address that it does not
-/// list may be mapped.
+/// Parses a text of which at most `max` bytes were read; `None` if it may be truncated, since an address that
+/// it does not list may be mapped.
 pub(super) fn parse_whole(text: &[u8], max: u64) -> Option<Vec<MapsEntry>> {
     let is_whole = u64::try_from(text.len()).is_ok_and(|bytes| bytes < max);
     is_whole.then(|| parse(text).filter_map(Result::ok).collect())
@@ -167,7 +168,7 @@ fn parse_device(column: &[u8]) -> Result<(u32, u32), MapsError> {
 }
 
 fn parse_name(name: &[u8]) -> MapsName {
-    // Of names, the kernel escapes only paths.
+    // The kernel escapes paths, but no other names.
     if name.starts_with(b"/") {
         MapsName::from_kernel(&unescape(name))
     } else {
@@ -279,7 +280,7 @@ mod tests {
         }
     }
 
-    /// A malformed line is an error of its own, and its neighbours are still read.
+    /// Each malformed line is one error, and its neighbours are still read.
     #[test]
     fn malformed_lines() {
         let cases: &[(&str, MapsError)] = &[

@@ -1,9 +1,9 @@
-//! Divides a process's resident memory into parts that add up to the whole: traced memory, the rest of the allocator's,
-//! and everything else. Pure: mappings and numbers in, parts out.
+//! Divides a process's resident memory into parts that add up to the whole: traced memory, the rest of the
+//! allocator's, and everything else. Pure: mappings and numbers in, parts out.
 //!
-//! The allocator's mappings minus the outstanding blocks are either blocks from before the attach, or free memory and
-//! the allocator's own data. Only the allocator could distinguish the two: the resident size at the attach is the
-//! maximum for the former.
+//! The allocator's mappings minus the outstanding blocks are either blocks from before the attach, or free
+//! memory and the allocator's own data. Only the allocator could distinguish the two: the resident size at
+//! the attach is the maximum for the former.
 
 use std::ops::Range;
 
@@ -30,7 +30,7 @@ pub struct Sums {
     live: u64,
 }
 
-/// Kind of memory that the trace accounts for, and in which mappings it therefore is.
+/// Kind of memory that the trace accounts for. It decides which mappings have outstanding bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tracks {
     /// Blocks of an allocator.
@@ -51,7 +51,8 @@ pub enum Live {
 }
 
 impl Sums {
-    /// Sums up `mappings`. `stack_pointers` are the threads'; `live_in` returns the outstanding bytes in a range.
+    /// Sums up `mappings`. `stack_pointers` are the threads'; `live_in` returns the outstanding bytes in a
+    /// range.
     pub fn of(
         mappings: &[Resident],
         stack_pointers: &[Avma],
@@ -86,7 +87,8 @@ impl Sums {
         sums
     }
 
-    /// Computes the parts, given those at the attach; `None` if all in the allocator's mappings may be from before it.
+    /// Computes the parts, given those at the attach; `None` if all memory in the allocator's mappings may be
+    /// from before it.
     pub fn parts(self, tracks: Tracks, live: Live, at_attach: Option<&Self>) -> Parts {
         let (live, resident) = match (live, tracks) {
             (Live::ByMapping, _) => (self.live, self.covered),
@@ -97,7 +99,7 @@ impl Sums {
         let (in_allocator, in_other) = match tracks {
             Tracks::Blocks => (resident, 0),
             Tracks::Mappings => (0, resident),
-            // They are in no sum.
+            // Pages are in no sum.
             Tracks::Pages => (0, 0),
         };
         let pages = if tracks == Tracks::Pages { resident } else { 0 };
@@ -230,7 +232,7 @@ VmFlags: rd ex mr mw me
         Sums::of(&smaps::parse(TEXT.as_bytes()), &[stack], tracks, live_in)
     }
 
-    /// So many bytes of the allocator's at the attach, and nothing else.
+    /// Sums at the attach: these bytes in the allocator's mappings, and nothing else.
     fn before(allocator: u64) -> Sums {
         Sums {
             allocator,
@@ -268,7 +270,7 @@ VmFlags: rd ex mr mw me
     fn untouched_outstanding_memory_is_in_no_sum() {
         let sums = sums(Tracks::Blocks, u64::MAX);
         let parts = sums.parts(Tracks::Blocks, Live::ByMapping, None);
-        // The mapping that holds it counts for no more than its resident bytes.
+        // The mapping that contains it counts for no more than its resident bytes.
         assert_eq!(
             (parts.tracked, parts.before_attach_at_most),
             (1000 * KB, 140 * KB)

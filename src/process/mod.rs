@@ -1,7 +1,7 @@
 //! The traced process: its identity, whether it still runs, and the code it has mapped.
 //!
-//! Reads `/proc` only: the process is not attached to, written or stopped. It is identified by its pid *and* its start
-//! time, so that a successor with the same pid is never taken for it.
+//! Reads `/proc` only: the process is not attached to, written or stopped. It is identified by its pid *and*
+//! its start time, so that a successor with the same pid is never taken for it.
 
 pub(crate) mod caller;
 mod confirm;
@@ -101,7 +101,8 @@ pub enum TargetError {
          give; try sudo"
     )]
     UnreadableProgram { pid: u32, comm: String },
-    /// Its user alone may open it, not root either, and its memory does not have it.
+    /// The program is on a FUSE mount that only its user may read, not even root, and its first bytes are not
+    /// in the process's memory either.
     #[error(
         "the program of process {pid} ({comm}) is on a FUSE mount of its user, whose files root cannot read either: mount that with \
          -o allow_root or allow_other, or run memleak as that user"
@@ -112,7 +113,7 @@ pub enum TargetError {
         "{pid} ({comm}) is a 32-bit program; only 64-bit programs can be unwound, rebuild it as one (on x86-64, with -m64)"
     )]
     ThirtyTwoBit { pid: u32, comm: String },
-    /// A breakpoint in its code would be copied as an instruction of its own.
+    /// The translator would copy a breakpoint in the program's code as if it were one of its instructions.
     #[error(
         "{pid} ({comm}) runs under {by}, which executes translated copies of its code: a probe in that would end it; trace it \
          without {by}"
@@ -130,12 +131,13 @@ pub enum TargetError {
     },
 }
 
-/// Maximum size of a maps file; it is larger only with more than 65530 mappings, the default limit, of long names.
+/// Maximum size of a maps file in bytes. Larger ones need more than 65530 mappings, the default limit, with
+/// long names.
 const MAX_MAPS_BYTES: u64 = 64 << 20;
 
-/// Maximum size of an smaps file, with some 700 bytes per mapping.
+/// Maximum size of an smaps file in bytes. It has some 700 per mapping.
 const MAX_SMAPS_BYTES: u64 = 128 << 20;
-/// Maximum number of threads whose stacks are looked for.
+/// Maximum number of a process's threads that are looked at.
 const MAX_THREADS: usize = 1 << 16;
 
 impl Target {
@@ -224,7 +226,7 @@ impl Target {
         self.start_time
     }
 
-    /// Bytes of resident memory that is not of files, or `None` if the process is gone.
+    /// Bytes of resident memory that no file backs, or `None` if the process is gone.
     pub fn anonymous_bytes(&self) -> Option<u64> {
         let statm = fs::read_to_string(format!("/proc/{}/statm", self.pid())).ok()?;
         let mut pages = statm.split_ascii_whitespace().skip(1).map(str::parse::<u64>);
@@ -262,8 +264,8 @@ impl Target {
         Ok(maps)
     }
 
-    /// Reads the resident bytes of each mapping, ascending. Slow for processes of many gigabytes: the kernel visits
-    /// every page. Errors as for [`Target::read_mappings`].
+    /// Reads the resident bytes of each mapping, ascending. Slow for processes of many gigabytes: the kernel
+    /// visits every page. Errors as for [`Target::read_mappings`].
     pub fn read_smaps(&self) -> io::Result<Vec<smaps::Resident>> {
         let mut text = Vec::new();
         File::open(format!("/proc/{}/smaps", self.pid))?
@@ -285,7 +287,7 @@ impl Target {
         .collect()
     }
 
-    /// Watches a JVM that begins among these mappings.
+    /// Watches a JVM that starts up, whose library is among these mappings.
     ///
     /// # Errors
     ///
@@ -302,8 +304,8 @@ impl Target {
         Ok(text)
     }
 
-    /// Fails if the process has ended. To be called after something was read by pid: success proves that it was read
-    /// from this process and not from a successor.
+    /// Fails if the process has ended. To be called after something was read by pid: success proves that it
+    /// was read from this process and not from a successor.
     fn check_runs(&self) -> io::Result<()> {
         match self.has_exited() {
             true => Err(io::Error::new(
@@ -314,7 +316,8 @@ impl Target {
         }
     }
 
-    /// Modules that cannot be unloaded, if memory confirms that they are the files that were opened.
+    /// Finds the modules that cannot be unloaded, the loader, and a JVM's code. Leaves out modules whose
+    /// memory differs from the file that was opened.
     fn settled(&self, mappings: &Mappings, modules: &Modules) -> Settled {
         let executable = fs::metadata(format!("/proc/{}/exe", self.pid))
             .ok()
@@ -343,14 +346,16 @@ impl Target {
     }
 }
 
-/// Parses `/proc/PID/task/TID/syscall`: the last word but one, for a thread that does not run.
+/// Parses the stack pointer in `/proc/PID/task/TID/syscall`: the last word but one. A thread that runs has
+/// none there.
 fn stack_pointer(text: &str) -> Option<Avma> {
     let pointer = text.split_ascii_whitespace().rev().nth(1)?;
     let pointer = u64::from_str_radix(pointer.strip_prefix("0x")?, 16).ok()?;
     Some(Avma::new(pointer))
 }
 
-/// Reads all mappings of process `pid`, ascending. By pid: to be used while it is known to run.
+/// Reads all mappings of process `pid`, ascending. The pid alone identifies it: call this only while it is
+/// known to run.
 pub(crate) fn maps_of(pid: u32) -> io::Result<Vec<maps::MapsEntry>> {
     let whole = maps::parse_whole(&read_maps(pid)?, MAX_MAPS_BYTES);
     whole.ok_or_else(|| {
@@ -360,7 +365,8 @@ pub(crate) fn maps_of(pid: u32) -> io::Result<Vec<maps::MapsEntry>> {
     })
 }
 
-/// Returns whether no thread of process `pid` runs any more, soon after it was told to stop.
+/// Waits up to about 200 ms until no thread of process `pid` runs, after it was asked to stop. Returns false
+/// if one still does.
 pub(crate) fn is_stopped(pid: u32) -> bool {
     const TRIES: u32 = 200;
     const PAUSE: Duration = Duration::from_millis(1);
@@ -399,7 +405,8 @@ fn read_stat(file: &File) -> io::Result<Stat> {
     Stat::parse(text.get(..length).unwrap_or_default()).ok_or_else(malformed)
 }
 
-/// Rejects threads: `/proc/TID` exists for every thread though it is not listed, and only a leader is a process.
+/// Rejects threads: `/proc/TID` exists for every thread though it is not listed, and only a leader is a
+/// process.
 fn check_leader(pid: u32) -> Result<(), TargetError> {
     let status = ProcFields::status(pid).map_err(|error| missing(pid, "status", error))?;
     let group = status.words("Tgid").next();
@@ -449,7 +456,7 @@ fn check_program(pid: u32, comm: &str) -> Result<PathBuf, TargetError> {
     }
 }
 
-/// The beginning of a process's executable: of the file, or of what is loaded if root cannot open that.
+/// Reads the start of a process's executable: from the file, or from memory if root cannot open the file.
 fn program_header(pid: u32, exe: &Path) -> io::Result<[u8; 20]> {
     let mut header = [0; 20];
     let link = PathBuf::from(format!("/proc/{pid}/exe"));

@@ -1,9 +1,9 @@
 //! The ELF files that processes have mapped: opened once, kept open, identified by a [`ModuleId`].
 //!
-//! A module is one file (device and inode), not one path: a library that was replaced on disk while running is another
-//! module than its successor, and a probe goes to the inode. Two copies of one file are two modules with equal build
-//! IDs; sharing their unwind table is left to the holder of the tables. Of an ELF file, only headers and the dynamic
-//! segment are parsed here.
+//! A module is one file (device and inode), not one path: a library that was replaced on disk while running
+//! is another module than its successor, and a probe goes to the inode. Two copies of one file are two
+//! modules with equal build-ids; sharing their unwind table is left to the code that stores the tables. Of an
+//! ELF file, only headers and the dynamic segment are parsed here.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -75,8 +75,8 @@ pub struct Module {
     pub build_id: Option<BuildId>,
     /// Set if the file was recognised by its inode number alone.
     ///
-    /// On btrfs and overlayfs, `/proc/PID/maps` names another device than `stat` does. Only set if `map_files`, which
-    /// identifies the file exactly, could not be used.
+    /// On btrfs and overlayfs, `/proc/PID/maps` names another device than `stat` does. Only set if
+    /// `map_files`, which identifies the file exactly, could not be used.
     pub device_unconfirmed: bool,
     /// Distinguishes it from every other object in a process's memory.
     pub fingerprint: Option<Fingerprint>,
@@ -91,7 +91,7 @@ enum Content {
     File {
         file: File,
         bytes: MappedFile,
-        /// When its content was written last, when it was opened.
+        /// Time of the last write to its content, as of its opening.
         written: Option<SystemTime>,
     },
     Vdso(Vec<u8>),
@@ -100,7 +100,8 @@ enum Content {
 }
 
 impl Module {
-    /// Bytes of the ELF file: untrusted, and memory-mapped unless they are a process's memory, which has no sections.
+    /// Bytes of the ELF file: untrusted, and memory-mapped unless they are a process's memory, which has no
+    /// sections.
     pub fn bytes(&self) -> &[u8] {
         match &self.content {
             Content::File { bytes, .. } => bytes.bytes(),
@@ -125,7 +126,8 @@ impl Module {
 
     /// Path under which memleak can open the same inode, for attaching probes.
     ///
-    /// Valid while the module lives. `None` for the vDSO, which has no file to probe, and for a file that cannot be opened.
+    /// Valid while the module lives. `None` for the vDSO, which has no file to probe, and for a file that
+    /// cannot be opened.
     pub fn probe_path(&self) -> Option<PathBuf> {
         match &self.content {
             Content::File { file, .. } => Some(PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))),
@@ -138,14 +140,14 @@ impl Module {
         matches!(self.content, Content::Vdso(_))
     }
 
-    /// Returns whether its file is the one that was mapped at a moment of the past.
+    /// Returns true if its file is the one that was mapped at a past moment.
     pub(super) fn is_of(&self, moment: &Moment) -> bool {
         match &self.content {
             Content::File { file, written, .. } => file
                 .metadata()
                 .is_ok_and(|metadata| moment.is_before(&metadata) && metadata.modified().ok() == *written),
             Content::Vdso(_) => true,
-            // It may be older than what is loaded.
+            // The copy may be older than what is loaded.
             Content::Memory(_) => false,
         }
     }
@@ -167,8 +169,8 @@ impl Module {
         name.is_some_and(|name| name.starts_with(b"ld-linux"))
     }
 
-    /// True for a file that can be executed and loads others, as a loader is: it needs no loader, and has a name by which
-    /// objects need it.
+    /// True for a file that can be executed and loads others, as a loader is: it needs no loader, and has a
+    /// name by which objects need it.
     pub(super) fn is_loader(&self) -> bool {
         let Linking {
             soname, interpreter, ..
@@ -176,7 +178,8 @@ impl Module {
         soname.is_some() && interpreter.is_none() && !self.is_static_program()
     }
 
-    /// Returns whether it can ask malloc how much of a block it may use, beyond what it has requested. glibc only answers.
+    /// Returns true if it may call `malloc_usable_size`, to use more of a block than it has requested. glibc
+    /// has that function, but does not call it.
     pub fn asks_usable_size(&self) -> bool {
         let names = || Dynamic::of(self.bytes())?.table(elf::DT_STRTAB);
         let asks = |names| memmem::find(names, b"malloc_usable_size\0").is_some();
@@ -211,7 +214,7 @@ pub enum Unreadable {
     CannotOpen(io::ErrorKind),
     #[error("no permission to read it, which its user's rights or CAP_DAC_READ_SEARCH give; try sudo")]
     NoPermission,
-    /// Not root either may open a file of a user's FUSE mount, and what the process has loaded of it cannot be used.
+    /// File on a user's FUSE mount, which not even root may open, and whose loaded parts cannot be used.
     #[error(
         "it is on a FUSE mount of another user, which must be mounted with -o allow_root or allow_other to be read; what the \
          process has loaded of it cannot be used: {0}"
@@ -226,10 +229,11 @@ pub enum Unreadable {
     /// Unmapped after the maps were read, and its path leads to another file.
     #[error("it was unmapped before it could be opened")]
     Gone,
-    /// The file of a mapping of the past is not certain to be the one that was mapped, with the same content.
+    /// File of a past mapping that may not be the one that was mapped, or may have other content now.
     #[error("the file was made or written to after it was mapped")]
     Changed,
-    /// A device, a file generated by the kernel or similar, which is not opened because that may have effects.
+    /// A device, a file generated by the kernel or similar, which is not opened because that may have
+    /// effects.
     #[error("it is not a regular file")]
     NotRegular,
     #[error(transparent)]
@@ -279,7 +283,8 @@ pub(super) struct Opened {
     pub(super) device_unconfirmed: bool,
 }
 
-/// Maximum number of open files, whatever the limit: a program of a thousand plugins has less than a tenth of it.
+/// Maximum number of open files, whatever the limit: a program of a thousand plugins has less than a tenth of
+/// it.
 const MAX_FILES: usize = 1 << 14;
 /// Maximum number of names that are remembered.
 const MAX_NAMES: usize = 1 << 16;
@@ -387,7 +392,7 @@ impl Modules {
         Ok(module)
     }
 
-    /// Remembers whose mapping `entry`, of the file at `path`, is.
+    /// Remembers the module of mapping `entry`, which is of the file at `path`.
     fn remember(&mut self, entry: &MapsEntry, path: &Path, module: ModuleId) {
         // A file can have any number of names, one after another: start over when there are too many.
         if self.seen.len() == MAX_NAMES {
@@ -461,7 +466,7 @@ impl Modules {
     }
 }
 
-/// The link to the very file of a mapping.
+/// Link to exactly the file of a mapping.
 fn map_file(pid: u32, entry: &MapsEntry) -> PathBuf {
     let (start, end) = (entry.range.start, entry.range.end);
     PathBuf::from(format!("/proc/{pid}/map_files/{start:x}-{end:x}"))

@@ -1,8 +1,9 @@
-//! Code of objects that their programs have moved to memory without a file, at its own addresses: to have it on huge pages, as Node.js,
-//! HHVM, ClickHouse and BOLT's runtime do.
+//! Code of an object that its program has moved to memory without a file, at the same addresses: to have it
+//! on huge pages, as Node.js, HHVM, ClickHouse and BOLT's runtime do.
 //!
-//! Such memory lies beside other mappings of the object's file, inside of one of its executable segments, and holds what the file has
-//! there. All three are asked for: code that a JIT compiler has put into a gap is not taken for an object's.
+//! Such memory lies beside other mappings of the object's file, inside one of its executable segments, and
+//! has the same content as the file there. All three are required, so that code that a JIT compiler has put
+//! into a gap is not taken for an object's.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -16,25 +17,25 @@ use super::modules::{Module, ModuleId, Modules};
 use super::process_memory::ProcessMemory;
 use crate::base::pages;
 
-/// MAX words of a range that are compared, at equal distances.
+/// Maximum number of words of a range that are compared, at equal distances.
 const MAX_WORDS: u64 = 256;
-/// MAX words that are compared in one reading of the mappings; what is left then is not told apart.
+/// Maximum number of words compared in one reading of the mappings. Code beyond it stays generated code.
 const MAX_WORDS_IN_ALL: u64 = 1 << 16;
-/// MIN words that differ from their neighbours: memory of zeros, or of one instruction again and again, is no evidence.
+/// Minimum number of distinct words: memory of zeros, or of one repeated instruction, is no evidence.
 const MIN_DISTINCT: usize = 8;
 const WORD: u64 = 8;
 /// The bytes of a word.
 type Word = [u8; 8];
-/// MAX files that are opened in vain in one reading of the mappings.
+/// Maximum number of files looked up in one reading of the mappings.
 const MAX_FILES: usize = 64;
 
-/// Finds what was moved, in one reading of a process's maps.
+/// Finds moved code, in one reading of a process's maps.
 pub(super) struct Moved<'a> {
     pid: u32,
     entries: &'a [MapsEntry],
-    /// For each entry, the next one of a file below it, and above it.
+    /// For each entry, the nearest mapping of a file below it, and above it.
     beside: Vec<[Option<usize>; 2]>,
-    /// Modules of files by device and inode; `None` for what is no object.
+    /// Modules of files by device and inode; `None` for files that are no objects.
     files: HashMap<((u32, u32), u64), Option<ModuleId>>,
     memory: Option<ProcessMemory>,
     words_left: u64,
@@ -52,7 +53,7 @@ impl<'a> Moved<'a> {
         }
     }
 
-    /// The parts of entry `number`, which is of generated code, that are of an object, and the rest.
+    /// Splits entry `number`, of generated code, into an object's moved code and the rest.
     pub(super) fn tell_apart(
         &mut self,
         number: usize,
@@ -66,7 +67,7 @@ impl<'a> Moved<'a> {
             range: entry.range.clone(),
             code,
         };
-        // What can be written can be other code a moment later.
+        // Writable memory may have other code a moment later.
         let beside = self.beside.get(number).copied().unwrap_or_default();
         let beside = beside
             .into_iter()
@@ -92,7 +93,7 @@ impl<'a> Moved<'a> {
         vec![whole(MappedCode::MEMORY)]
     }
 
-    /// The object that entry `number` maps a part of, and where.
+    /// The object that entry `number` maps a part of, and its bias.
     fn object_of(
         &mut self,
         number: usize,
@@ -116,7 +117,7 @@ impl<'a> Moved<'a> {
         }
     }
 
-    /// True if memory holds what the file has there.
+    /// True if memory has the same content as the file.
     fn has_code_of(&mut self, object: &Module, bias: Bias, range: &Range<Avma>) -> bool {
         if self.memory.is_none() {
             self.memory = ProcessMemory::open(self.pid).ok();
@@ -147,7 +148,7 @@ impl<'a> Moved<'a> {
     }
 }
 
-/// For each entry, the next one of a file below it, and above it.
+/// For each entry, the nearest mapping of a file below it, and above it.
 fn files_beside(entries: &[MapsEntry]) -> Vec<[Option<usize>; 2]> {
     let is_file = |entry: &MapsEntry| matches!(entry.name, MapsName::File { .. }) && !entry.is_memory();
     let mut beside = vec![[None; 2]; entries.len()];
@@ -190,7 +191,7 @@ fn word_of(object: &Module, bias: Bias, at: Avma) -> Option<Word> {
     bytes.first_chunk().copied()
 }
 
-/// The parts as `code`, and what is between them as generated code.
+/// Splits a range into the parts, as `code`, and the rest, as generated code.
 fn split(range: &Range<Avma>, mut parts: Vec<Range<Avma>>, code: &MappedCode) -> Vec<CodeMapping> {
     parts.sort_unstable_by_key(|part| part.start);
     let mut pieces = Vec::new();

@@ -1,9 +1,10 @@
-//! Code that was mapped at a moment of the past, of which a log tells: the mapping can be gone by now, the process have ended, and
-//! its files be replaced.
+//! Code that was mapped at a past moment, according to a log. By now, the mapping may be gone, the process
+//! may have ended, and its files may have been replaced.
 //!
-//! A log names a file by device, inode and path. A file that is made later can have the same: some file systems use the number of a
-//! deleted file for the next one. So a file is the one that was mapped only if it existed before, and was not written to since. When
-//! its content is the same all the same, but its times do not tell, that costs a table and never gives a wrong one.
+//! A log names a file by device, inode and path. A later file can have the same: some file systems use the
+//! inode number of a deleted file for the next one. So a file counts as the one that was mapped only if it
+//! existed before, and was not written to since. If it is the same, but its times do not prove it, its table
+//! is missing; a wrong table is never used.
 
 use std::fs::{File, Metadata};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -24,26 +25,27 @@ use super::modules::{ModuleId, Modules, Opened, Unreadable, cannot_open, without
 use super::placement::Others;
 use crate::base::kernel_clock::monotonic_nanoseconds;
 
-/// When something was mapped, by the clock that the times of files are of.
+/// Moment of a mapping, by the clock of file times.
 ///
-/// Off by as much as that clock was set since.
+/// Wrong by as much as that clock was set since.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Moment(SystemTime);
 
 impl Moment {
-    /// Nanoseconds of the kernel's `CLOCK_MONOTONIC`. The beginning of time, if it cannot be told: no file is older.
+    /// Converts nanoseconds of the kernel's `CLOCK_MONOTONIC`. Gives the Unix epoch, before all files, if
+    /// they are too long ago.
     fn from_monotonic(nanoseconds: u64) -> Self {
         let now = SystemTime::now();
         let age = Duration::from_nanos(monotonic_nanoseconds().saturating_sub(nanoseconds));
-        // Times of files are those of the last tick before.
+        // File times are those of the preceding tick.
         let tick = clock_getres(ClockId::CLOCK_REALTIME_COARSE);
         let tick = tick.map_or(Duration::from_millis(10), Duration::from);
         let moment = now.checked_sub(age.saturating_add(tick));
         Self(moment.unwrap_or(SystemTime::UNIX_EPOCH))
     }
 
-    /// Returns whether a file has existed, and was written last, before this moment. Where the file system does not tell when a file
-    /// was made, it may not have been changed in any way.
+    /// Returns true if a file was created, and last written to, before this moment. On a file system without
+    /// creation times, the time of its last change of any kind must be before, too.
     pub(super) fn is_before(&self, metadata: &Metadata) -> bool {
         let changed = || {
             let since_epoch = Duration::new(
@@ -58,7 +60,7 @@ impl Moment {
     }
 }
 
-/// The root directory of a process, also after its end.
+/// Root directory of a process. Usable after the process's end.
 #[derive(Debug)]
 pub struct ProcessRoot(OwnedFd);
 
@@ -67,7 +69,7 @@ impl ProcessRoot {
     ///
     /// # Errors
     ///
-    /// It has ended, or may not be read.
+    /// The process has ended, or may not be read.
     pub fn of(pid: u32) -> io::Result<Self> {
         let root = PathBuf::from(format!("/proc/{pid}/root"));
         open_path(&root, OFlag::O_DIRECTORY).map(Self)
@@ -79,11 +81,13 @@ impl ProcessRoot {
 }
 
 impl Modules {
-    /// Finds what process `pid` mapped as code when it made the mapping `entry`, at `mapped`: nanoseconds of the kernel's `CLOCK_MONOTONIC`.
+    /// Finds the code that process `pid` mapped when it made the mapping `entry`, at `mapped`: nanoseconds of
+    /// the kernel's `CLOCK_MONOTONIC`.
     ///
-    /// A file that was seen before is not opened again. Others are opened if they are still mapped there, or have their path in the
-    /// process's root, or in `root`, which it had once, where the process has ended; [`Unreadable::Gone`] if neither is so, and
-    /// [`Unreadable::Changed`] if it may be another.
+    /// A file that was seen before is not opened again. Others are opened if they are still mapped there, or
+    /// are at their path in the process's root, or in `root`, its former root if the process has ended. The
+    /// result is [`Unreadable::Gone`] if there is no such file, and [`Unreadable::Changed`] if it may be
+    /// another one.
     pub fn of_past(
         &mut self,
         pid: u32,
@@ -106,7 +110,7 @@ impl Modules {
         }
     }
 
-    /// Code of a mapping of the past that maps a module: by the module's other mappings, if it is still there.
+    /// Code of a past mapping of a module. Uses the module's other mappings if this one is still there.
     fn past_place(&self, pid: u32, entry: &MapsEntry, module: ModuleId) -> MappedCode {
         let code = place(entry, module, self, Others::Unseen);
         if !is_ambiguous(&code) {
@@ -135,7 +139,7 @@ impl Modules {
         is_same.then_some(module).ok_or(Unreadable::Changed)
     }
 
-    /// The vDSO, whose content only memory has: if it is still there.
+    /// Finds the vDSO, if it is still there: its content is only in memory.
     fn past_vdso(&mut self, pid: u32, entry: &MapsEntry) -> Result<ModuleId, Unreadable> {
         let maps = maps_of(pid).map_err(|_| Unreadable::Gone)?;
         let is_it = |now: &MapsEntry| now.range == entry.range && now.name == entry.name;
@@ -146,7 +150,8 @@ impl Modules {
     }
 }
 
-/// Opens the file of a mapping of the past: what is mapped there now, or what has its path now, if either is the same.
+/// Opens the file of a past mapping: the file that is mapped there now, or the one at its path now, if either
+/// is the same.
 fn open_past(
     pid: u32,
     root: Option<&ProcessRoot>,
@@ -169,8 +174,8 @@ fn open_past(
     })
 }
 
-/// The file that is mapped there now, if it has the inode number and either the device or the path: some file systems have one device
-/// for `stat` and another for mappings.
+/// The file that is mapped there now, if it has the inode number and either the device or the path: some file
+/// systems have one device for `stat` and another for mappings.
 fn mapped_now(pid: u32, entry: &MapsEntry, path: &Path) -> Option<File> {
     let (start, end) = (entry.range.start, entry.range.end);
     let file = open_exactly(Path::new(&format!("/proc/{pid}/map_files/{start:x}-{end:x}"))).ok()?;
@@ -205,13 +210,13 @@ mod tests {
 
     const LIBRARY: &str = "libmemleak-past.so";
 
-    /// A mapping of this process's code in a file of its own; the file is deleted with it.
+    /// A library that this process has loaded from its own copy of a file, which is deleted with this value.
     struct Own {
         directory: tempfile::TempDir,
         library: Option<libloading::Library>,
     }
 
-    /// Longer than a tick of the clock of files.
+    /// Waits for longer than a tick of the clock of file times.
     fn wait() {
         std::thread::sleep(Duration::from_millis(30));
     }
@@ -274,7 +279,8 @@ mod tests {
         }
     }
 
-    /// A mapping that is still there gives what reading the maps gives, the vDSO too, and neither adds anything to the other.
+    /// A mapping that is still there, the vDSO's too, resolves as when the maps are read, and reading them
+    /// adds no module.
     #[test]
     fn still_mapped() {
         let pid = std::process::id();
@@ -302,7 +308,8 @@ mod tests {
         }
     }
 
-    /// A file that is unmapped is opened by its path, and after its deletion it is known if it was seen before, and else gone.
+    /// An unmapped file is opened by its path; after its deletion, it is known if it was seen before, and
+    /// gone otherwise.
     #[test]
     fn unmapped() {
         let pid = std::process::id();
@@ -324,7 +331,7 @@ mod tests {
         assert!(module(Modules::new().of_past(pid, None, &entry, mapped)).is_err());
     }
 
-    /// A file that has the number of a deleted one, or that was written to since, is not taken for what was mapped.
+    /// A file that was made, or written to, after the mapping is not taken for the mapped one.
     #[test]
     fn made_or_written_later() {
         let pid = std::process::id();
@@ -353,7 +360,7 @@ mod tests {
         wait();
         own.load_again();
         let again = (own.entry(), monotonic_nanoseconds());
-        // Bytes of the module are those of its opening, or not.
+        // The module's bytes may be those from its opening, or the new ones.
         assert_eq!(
             module(modules.of_past(pid, None, &again.0, again.1)),
             Err(Unreadable::Changed)
@@ -361,7 +368,8 @@ mod tests {
         assert!(module(Modules::new().of_past(pid, None, &again.0, again.1)).is_ok());
     }
 
-    /// Files of a process that has ended are known if they were seen before, or are found by its root, and all else is gone.
+    /// Files of a process that has ended are known if they were seen before, or are found by its root, and
+    /// all else is gone.
     #[test]
     fn ended_process() {
         let own = Own::load();
@@ -389,7 +397,7 @@ mod tests {
             module(new.of_past(ended, None, &vdso, mapped)),
             Err(Unreadable::Gone)
         );
-        // Not where it was: what is there is no vDSO.
+        // The mapping at these addresses is not the vDSO.
         assert_eq!(
             module(new.of_past(std::process::id(), None, &vdso, mapped)),
             Err(Unreadable::Gone)

@@ -1,9 +1,10 @@
-//! Where an object is in a process: the bias of each of its mappings.
+//! Place of an object in a process: the bias of each of its mappings.
 //!
-//! A mapping names a place in the file, and the segment that this is of tells the bias. Loaders map whole pages, so that a page can
-//! belong to two segments, even to two executable ones (lld's and linker scripts' code at an address of its own). Then the file's
-//! other mappings decide: all mappings of one copy of an object have one bias. What they do not decide is refused, since a wrong bias
-//! gives wrong tables and wrong names.
+//! A mapping states an offset in the file; the segment that contains the offset gives the bias. Loaders map
+//! whole pages, so that a page can belong to two segments, even to two executable ones (of lld, and of linker
+//! scripts that place code at a separate address). Then the file's other mappings decide: all mappings of one
+//! copy of an object have one bias. If they do not decide, the mapping is refused, since a wrong bias gives
+//! wrong tables and wrong names.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -39,15 +40,16 @@ pub(super) enum Others<'a> {
     Unseen,
     /// All mappings of the file, at one moment.
     Seen(&'a Seen),
-    /// Nothing can be. The mapping had just been made, by one call: it has the length that its maker meant.
+    /// Not known. The mapping was just made by one call, so that its length is the one that its maker passed.
     Unknown,
 }
 
-/// By bias, which segments of an object have a mapping there, by their numbers.
+/// Segments of an object that are mapped at each bias, as a set of bits by their numbers.
 #[derive(Debug, Default)]
 pub(super) struct Seen(HashMap<Bias, u64>);
 
-/// MAX biases that are kept of one object: each copy of it has one, and few besides for pages of two segments.
+/// Maximum number of biases kept of one object. Each copy has one, and a few wrong ones for pages of two
+/// segments.
 const MAX_BIASES: usize = 1 << 16;
 
 impl From<&MapsEntry> for Part {
@@ -95,8 +97,8 @@ impl<'a> Layout<'a> {
     ///
     /// # Errors
     ///
-    /// [`Unreadable::NoSegment`] if no segment holds where it starts, and [`Unreadable::Ambiguous`] if several do that have different
-    /// biases, and nothing tells which is meant.
+    /// [`Unreadable::NoSegment`] if no segment contains the part's start; [`Unreadable::Ambiguous`] if
+    /// several do, with different biases, and nothing decides between them.
     pub(super) fn bias(&self, part: &Part, others: Others<'_>) -> Result<Bias, Unreadable> {
         let meant = self.candidates(part);
         let possible = biases(&meant);
@@ -107,7 +109,8 @@ impl<'a> Layout<'a> {
         if self.is_fixed && possible.contains(&stated) {
             return Ok(stated);
         }
-        // A part that is longer than a segment is of another, unless it is of several that follow one another.
+        // A part that extends beyond a segment belongs to another one, unless it spans several consecutive
+        // segments.
         let fitting: Vec<_> = meant
             .iter()
             .copied()
@@ -126,8 +129,9 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// The segments that a part can be of, each with the bias that this gives. Those with the part's own right to be executed come
-    /// before the others, which a program may have changed.
+    /// Returns the segments that a part can belong to, each with the resulting bias: those that are
+    /// executable as the part is, or the others if there are none, since a program may have changed the
+    /// part's protection.
     fn candidates(&self, part: &Part) -> Vec<(&'a Segment, Bias)> {
         let of = |executable| -> Vec<_> {
             let segments = self.segments.iter().filter(|s| s.executable == executable);
@@ -139,7 +143,8 @@ impl<'a> Layout<'a> {
         if own.is_empty() { of(!part.executable) } else { own }
     }
 
-    /// The bias of a part if it is of this segment; `None` if its start is not.
+    /// Returns the bias of a part if it belongs to this segment; `None` if the segment does not contain its
+    /// start.
     fn bias_as(&self, segment: &Segment, part: &Part) -> Option<Bias> {
         let (start, _) = self.pages_of(segment);
         let holds = (start..segment.offset.end.get()).contains(&part.offset.get());
@@ -147,7 +152,7 @@ impl<'a> Layout<'a> {
         holds.then(|| Bias::between(part.range.start, segment.svma.start.wrapping_add(into)))
     }
 
-    /// Where the pages of a segment start and end in the file.
+    /// Start and end of a segment's pages in the file.
     fn pages_of(&self, segment: &Segment) -> (u64, u64) {
         let (start, end) = (segment.offset.start.get(), segment.offset.end.get());
         (
@@ -161,7 +166,7 @@ impl<'a> Layout<'a> {
         part.offset.get().saturating_add(length) <= self.pages_of(segment).1
     }
 
-    /// The biases of segments that are as long as the part; all, if none is.
+    /// Biases of the segments whose pages are exactly the part's; all biases if there is no such segment.
     fn of_that_length(&self, meant: &[(&'a Segment, Bias)], part: &Part) -> Vec<Bias> {
         let length = part.range.end.offset_from(part.range.start);
         let pages = (part.offset.get(), part.offset.get().saturating_add(length));
@@ -171,8 +176,9 @@ impl<'a> Layout<'a> {
     }
 }
 
-/// The biases at which most segments of the object are mapped. At the true one, that is all which are mapped still; at
-/// another one, it is hardly more than this one, as no two copies of an object overlap.
+/// Biases at which the most segments of the object are mapped. At the true bias, these are all segments that
+/// are still mapped; at a wrong one, hardly more than the segment in question, since no two copies of an
+/// object overlap.
 fn with_most_segments(meant: &[(&Segment, Bias)], seen: &Seen) -> Vec<Bias> {
     let biases = biases(meant);
     let most = biases.iter().map(|&bias| seen.segments(bias)).max();

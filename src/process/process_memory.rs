@@ -12,8 +12,8 @@ use unwind_tables::addr::Avma;
 pub(super) enum ProcessMemory {
     /// `/proc/PID/mem`, which stays bound to this process even if its pid is reused.
     File(File),
-    /// `process_vm_readv`, which needs only `CAP_SYS_PTRACE` where the file is readable by its user alone. By pid: to
-    /// be used soon.
+    /// `process_vm_readv`, which needs only `CAP_SYS_PTRACE` where the file is readable by its user alone.
+    /// The pid alone identifies the process: use it soon.
     Call(Pid),
 }
 

@@ -1,8 +1,9 @@
-//! CPython in an ELF file: its version, where its variables and functions are, and how its structures are laid out.
+//! CPython in an ELF file: its version, where its variables and functions are, and how its structures are
+//! laid out.
 //!
-//! By exported symbols only, which extension modules need, so that they are in stripped files too. Pure: bytes of a file in, facts out. The
-//! file is untrusted. A version that is not known is refused, and so is a build whose types do not have the sizes that its version's have:
-//! offsets that are not certain would give wrong names.
+//! Uses exported symbols only: extension modules need them, so that stripped files have them, too. Pure:
+//! bytes of a file in, facts out. The file is untrusted. An unknown version is refused, and so is a build
+//! whose types do not have the sizes of its version: offsets that are not certain would give wrong names.
 
 mod described;
 mod exports;
@@ -30,9 +31,10 @@ pub(crate) use self::threads::ThreadPlaces;
 use super::dynamic::Dynamic;
 
 const ENDIAN: LittleEndian = LittleEndian;
-/// MAX relocations that are read; libpython has 20 thousand.
+/// Maximum number of relocations that are read. libpython has 20 thousand.
 const MAX_RELOCATIONS: usize = 1 << 22;
-/// MAX bytes of the function that runs frames. It has 32 to 64 KiB, and some more if it is not optimized.
+/// Maximum size of the function that runs frames, in bytes. It has 32 to 64 KiB, and some more if it is not
+/// optimized.
 const MAX_EVALUATOR: u64 = 1 << 20;
 
 /// Types whose sizes are compared with the version's, with their names in Python.
@@ -42,7 +44,7 @@ const TYPES: [(Name, &[u8]); 4] = [
     (Name::TextType, b"str\0"),
     (Name::BytesType, b"bytes\0"),
 ];
-/// Fields of a `PyTypeObject`, from its own type on, which is the last field of every object.
+/// Offsets of fields of a `PyTypeObject` from its `ob_type`, which is the last field that every object has.
 const TYPE_NAME: u64 = 16;
 const TYPE_BASIC_SIZE: u64 = 24;
 const TYPE_DEALLOC: u64 = 40;
@@ -53,13 +55,14 @@ pub(crate) struct PythonBuild {
     pub(crate) version: PythonVersion,
     /// `_PyRuntime`, whose fields are [`Layout::runtime`].
     pub(crate) runtime: Svma,
-    /// How threads note their states.
+    /// Place where threads note their states.
     pub(crate) noted: Noted,
     /// `PyCode_Type`, the type of every code object.
     pub(crate) code_type: Svma,
     /// The function that ends every code object: `code_dealloc`.
     pub(crate) code_dealloc: Svma,
-    /// `_PyEval_EvalFrameDefault`, without what the compiler has put elsewhere of it (`allocator::parts` finds that).
+    /// `_PyEval_EvalFrameDefault`, without the parts that the compiler has placed elsewhere
+    /// (`allocator::parts` finds them).
     pub(crate) evaluator: Range<Svma>,
     pub(crate) layout: Layout,
 }
@@ -69,11 +72,11 @@ pub(crate) struct PythonBuild {
 pub(crate) struct PythonVersion {
     pub(crate) major: u8,
     pub(crate) minor: u8,
-    /// Third part; the file says it from 3.11 on.
+    /// Third part; known from 3.11 on, where the file states it.
     pub(crate) micro: Option<u8>,
 }
 
-/// Why a CPython's frames cannot be read.
+/// Reason why a CPython's frames cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum Unsupported {
     #[error("CPython {0} is not known to this memleak, which reads frames of 3.9 to {last}", last = Newest)]
@@ -100,7 +103,7 @@ pub(crate) enum Unsupported {
 }
 
 impl Unsupported {
-    /// A way to have its functions all the same.
+    /// Advice how to see its functions nevertheless.
     pub(crate) fn remedy(self) -> Option<&'static str> {
         match self {
             Self::Version(_) => {
@@ -138,7 +141,8 @@ impl fmt::Display for Newest {
 }
 
 impl PythonVersion {
-    /// A way to have its functions where its frames are not read: from 3.12 on, they can have code of their own, which has their names.
+    /// Advice how to see its functions where its frames are not read: from 3.12 on, functions can have native
+    /// code of their own, under their names.
     pub(crate) fn remedy(self) -> Option<&'static str> {
         (self.minor >= 12).then_some("start it with `-X perf` for its functions")
     }
@@ -202,8 +206,9 @@ impl PythonBuild {
     }
 }
 
-/// Returns whether a file is a CPython that has a lock (GIL), as those say of themselves that contain mimalloc: 3.13 and newer. It makes
-/// Python's objects by pymalloc then, unless its environment asks for another allocator.
+/// Returns true if a file is a CPython with a lock (GIL), by its description of itself, which exists in
+/// versions that contain mimalloc: 3.13 and newer. Such a CPython allocates Python's objects with pymalloc,
+/// unless its environment asks for another allocator.
 pub(crate) fn has_lock(elf: &[u8]) -> bool {
     let file = PythonFile::open(elf);
     file.is_some_and(|file| {
@@ -226,7 +231,7 @@ struct PythonFile<'a> {
 type Symbols = [Option<Defined>; NAMES.len()];
 
 impl<'a> PythonFile<'a> {
-    /// `None` if it does not define the function that runs Python's frames.
+    /// Opens a file; `None` if it does not define the function that runs Python's frames.
     fn open(bytes: &'a [u8]) -> Option<Self> {
         let view = ElfView::parse_any(bytes).ok()?;
         let symbols = exported(bytes, NAMES.map(|(_, name)| name))?;
@@ -282,7 +287,7 @@ impl<'a> PythonFile<'a> {
         })
     }
 
-    /// By what CPython says of itself, or by the table of older versions.
+    /// Determines the layout by CPython's description of itself, or by the table of older versions.
     fn layout(&self, version: PythonVersion, runtime: Svma) -> Result<Layout, Unsupported> {
         let is_3 = version.major == 3;
         let described = DESCRIPTIONS
@@ -298,7 +303,7 @@ impl<'a> PythonFile<'a> {
         Ok(known.for_machine(self.view.architecture()))
     }
 
-    /// Else the name of what CPython says that is not usable.
+    /// Reads CPython's description of itself. The error is the name of the part that is not usable.
     fn described(
         &self,
         version: PythonVersion,
@@ -319,7 +324,8 @@ impl<'a> PythonFile<'a> {
         }
     }
 
-    /// By the constant that has it, since 3.11; before, by functions that came with versions.
+    /// Determines the version: since 3.11 by the constant that states it, before by functions that came with
+    /// versions.
     fn version(&self) -> Result<PythonVersion, Unsupported> {
         /// `PY_RELEASE_LEVEL_GAMMA`: a candidate, which is laid out as the release.
         const CANDIDATE: u8 = 0xc;
@@ -346,7 +352,7 @@ impl<'a> PythonFile<'a> {
         }
     }
 
-    /// The variable, if it is in memory that is written to.
+    /// Finds `_PyRuntime`, if it is in writable memory.
     fn runtime(&self) -> Option<Defined> {
         let found = self.symbol(Name::Runtime).filter(|found| found.bytes > 0)?;
         let end = found.svma.checked_add(found.bytes)?;
@@ -356,7 +362,7 @@ impl<'a> PythonFile<'a> {
         holds.then_some(found)
     }
 
-    /// By the function that returns the state that a thread has noted.
+    /// Finds the place where threads note their states, by the function that returns a thread's state.
     fn noted(&self) -> Option<Noted> {
         let function = self.symbol(Name::Noted)?;
         let code = self.at(function.svma, function.bytes.min(noted::MAX_CODE))?;
@@ -366,7 +372,7 @@ impl<'a> PythonFile<'a> {
         .filter(|_| self.is_code(function.svma, 1))
     }
 
-    /// Returns whether the type whose own type is at an address has this name, and this size if it is known.
+    /// Returns true if the type whose `ob_type` is at an address has this name, and this size if it is known.
     fn is_type(&self, at: Svma, name: &[u8], size: Option<u32>) -> bool {
         let named = self.pointer(at.wrapping_add(TYPE_NAME));
         let named = named.and_then(|named| self.at(named, name.len() as u64));
@@ -380,7 +386,7 @@ impl<'a> PythonFile<'a> {
         is_usable.then(|| found.svma..found.svma.wrapping_add(found.bytes))
     }
 
-    /// Returns whether there is code of so many bytes.
+    /// Returns true if these bytes are code.
     fn is_code(&self, at: Svma, bytes: u64) -> bool {
         let mut code = self.view.segments().iter().filter(|segment| segment.executable);
         let last = at.checked_add(bytes - 1);
@@ -397,7 +403,7 @@ impl<'a> PythonFile<'a> {
         self.symbols[at]
     }
 
-    /// The address that the loader puts at an address.
+    /// The address that the loader stores at an address.
     fn pointer(&self, at: Svma) -> Option<Svma> {
         let mut relocations = self.relocations.iter().take(MAX_RELOCATIONS);
         let found = relocations.find(|relocation| relocation.r_offset(ENDIAN) == at.get());
@@ -408,12 +414,13 @@ impl<'a> PythonFile<'a> {
                 let addend = relocation.r_addend(ENDIAN).cast_unsigned();
                 is_own.then_some(Svma::new(addend))
             }
-            // It is in place in a program at fixed addresses, and where relocations are packed (`DT_RELR`).
+            // The address is in the file for a program at fixed addresses, and where relocations are packed
+            // (`DT_RELR`).
             None => self.word(at).map(Svma::new),
         }
     }
 
-    /// A word that the loader leaves as it is; `None` if it does not.
+    /// Reads a word; `None` if the loader changes it.
     fn word_in_place(&self, at: Svma) -> Option<u64> {
         let mut relocations = self.relocations.iter().take(MAX_RELOCATIONS);
         let is_changed = relocations.any(|relocation| relocation.r_offset(ENDIAN) == at.get());

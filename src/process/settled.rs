@@ -1,8 +1,9 @@
-//! Settled modules: those that a process cannot unload while its program runs. These are the executable, its loader,
-//! and the objects that they need.
+//! Settled modules: those that a process cannot unload while its program runs. These are the executable, its
+//! loader, and the objects that they need.
 //!
-//! The loader never closes what the program itself needs; everything else was loaded on request and can be unloaded at
-//! any time. Objects can only be matched by name, so a name shared by two mapped objects settles neither of them.
+//! The loader never closes objects that the program itself needs; all others were loaded on request and can
+//! be unloaded at any time. Objects can only be matched by name, so a name shared by two mapped objects
+//! settles neither of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt;
@@ -14,7 +15,7 @@ use super::hotspot::JvmCode;
 use super::mappings::{MappedCode, Mappings};
 use super::modules::{Module, ModuleId, Modules};
 
-/// The modules that have a name.
+/// Module with a name, or a mark that several have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NamedModule {
     One(ModuleId),
@@ -47,7 +48,7 @@ pub(super) fn settled(mappings: &Mappings, modules: &Modules, executable: Option
     let is_loader = |module: &&Module| module.is_loader();
     let loader = match interpreter {
         Some(name) => named(name),
-        // `ld-linux-x86-64.so.2 PROGRAM`: what it runs is not its executable.
+        // `ld-linux-x86-64.so.2 PROGRAM`: the executable is the loader, not the program that it runs.
         None => executable.filter(is_loader).map(|module| module.id),
     };
     let mut settled: BTreeSet<_> = mapped

@@ -1,4 +1,5 @@
-//! Processes that share the memory of another: those of `clone` with `CLONE_VM` and without `CLONE_THREAD`, of `vfork` for a moment.
+//! Processes that share the memory of another: those of `clone` with `CLONE_VM` and without `CLONE_THREAD`,
+//! of `vfork` for a moment.
 
 #![allow(unsafe_code, reason = "a system call that no library knows")]
 
@@ -13,7 +14,8 @@ const KCMP_VM: libc::c_long = 1;
 ///
 /// # Errors
 ///
-/// The kernel's: one is gone, it may not be told (`CAP_SYS_PTRACE`), or it cannot be (a kernel without `CONFIG_KCMP`).
+/// The kernel's: one of them is gone, comparing is not permitted (`CAP_SYS_PTRACE`), or not supported (a
+/// kernel without `CONFIG_KCMP`).
 pub fn share_memory(one: u32, other: u32) -> Result<bool, Errno> {
     let [one, other] = [one, other].map(libc::c_long::from);
     // SAFETY: no memory is passed.
@@ -21,7 +23,7 @@ pub fn share_memory(one: u32, other: u32) -> Result<bool, Errno> {
     Errno::result(order).map(|order| order == 0)
 }
 
-/// Other processes with the memory of process `pid`, ascending. Those that may not be asked are left out.
+/// Other processes with the memory of process `pid`, ascending. Those that may not be compared are left out.
 ///
 /// # Errors
 ///
@@ -43,12 +45,13 @@ mod tests {
 
     use super::*;
 
-    /// A process shares its memory with itself, and not with one that it has started; one that is gone is an error.
+    /// A process shares its memory with itself, and not with one that it has started; one that is gone is an
+    /// error.
     #[test]
     fn others_have_their_own() {
         let own = std::process::id();
         let mut child = Command::new("sleep").arg("10").spawn().expect("coreutils");
-        // In some containers nobody may ask.
+        // Some containers do not permit the call.
         if let Ok(is_same) = share_memory(own, own) {
             assert!(is_same);
             assert_eq!(share_memory(own, child.id()), Ok(false));

@@ -1,9 +1,9 @@
 //! Handles reads from a mapped file that was truncated.
 //!
-//! Whoever can write a file can truncate it at any moment. Reading a page of a mapping beyond the file's new end raises
-//! SIGBUS, which kills a process without a handler: so every traced process could kill the tracer. Here, that page and
-//! all that follow it in its mapping are replaced by zeros, and the mapping is marked as cut. Any other cause of SIGBUS
-//! ends this process as usual.
+//! Whoever can write a file can truncate it at any moment. Reading a page of a mapping beyond the file's new
+//! end raises SIGBUS, which kills a process without a handler: so every traced process could kill the tracer.
+//! Here, that page and all that follow it in its mapping are replaced by zeros, and the mapping is marked as
+//! cut. Any other cause of SIGBUS ends this process as usual.
 #![allow(unsafe_code, reason = "a handler of signals, and what it maps")]
 
 use std::ffi::{c_int, c_void};
@@ -22,7 +22,8 @@ use crate::base::pages;
 #[derive(Debug)]
 pub(super) struct Watch(&'static Place);
 
-/// A watched range of memory, or a free slot for one. Never freed: the signal handler may read it at any moment.
+/// A watched range of memory, or a free slot for one. Never freed: the signal handler may read it at any
+/// moment.
 #[derive(Debug)]
 struct Place {
     is_taken: AtomicBool,
@@ -101,8 +102,8 @@ impl Place {
         self.version.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The end of the range, if `address` is in it. A range that is being changed does not match: nothing reads from it
-    /// then.
+    /// The end of the range, if `address` is in it. A range that is being changed does not match: nothing
+    /// reads from it then.
     fn end_if_holds(&self, address: usize) -> Option<usize> {
         let version = self.version.load(Ordering::SeqCst);
         let (start, end) = (self.start.load(Ordering::SeqCst), self.end.load(Ordering::SeqCst));
@@ -139,14 +140,13 @@ fn page() -> usize {
 
 extern "C" fn on_missing_page(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     let before = Errno::last_raw();
-    // SAFETY: the kernel passes a valid pointer to a handler that was installed with SA_SIGINFO; the address is set for
-    // the codes that define it, and is not dereferenced.
+    // SAFETY: the kernel passes a valid pointer to a handler that was installed with SA_SIGINFO; the address
+    // is set for the codes that define it, and is not dereferenced.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
     let is_replaced = code == libc::BUS_ADRERR && replace(address);
     if !is_replaced {
-        // Not a watched mapping: restore the default action. The signal stays pending until this handler returns, and
-        // then ends the process.
-        // SAFETY: no handler is installed.
+        // Not a watched mapping: restore the default action. The signal stays pending until this handler
+        // returns, and then ends the process. SAFETY: no handler is installed.
         _ = unsafe { signal(Signal::SIGBUS, SigHandler::SigDfl) };
         _ = raise(Signal::SIGBUS);
     }
@@ -165,7 +165,7 @@ fn replace(address: usize) -> bool {
     };
     place.is_cut.store(true, Ordering::SeqCst);
     let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED | MapFlags::MAP_NORESERVE;
-    // SAFETY: the range lies in one mapping, whose owner keeps it mapped until its watch is dropped, and it stays
-    // readable throughout.
+    // SAFETY: the range lies in one mapping, whose owner keeps it mapped until its watch is dropped, and it
+    // stays readable throughout.
     unsafe { mmap_anonymous(Some(at), length, ProtFlags::PROT_READ, flags) }.is_ok()
 }

@@ -1,5 +1,5 @@
-//! Parser of `/proc/PID/smaps`: the resident memory of each mapping. Pure; a mapping's first line is parsed by
-//! [`maps`].
+//! Parser of `/proc/PID/smaps`: the resident memory of each mapping. Pure; a mapping's first line is parsed
+//! by [`maps`].
 
 use super::maps::{self, MapsEntry};
 
@@ -66,7 +66,8 @@ fn read_field(line: &[u8], mapping: &mut Resident) -> bool {
     true
 }
 
-/// True for names of fields. The first line of a mapping starts with an address, which has a dash before any colon.
+/// True for names of fields. The first line of a mapping starts with an address, which has a dash before any
+/// colon.
 fn is_name(text: &str) -> bool {
     text.starts_with(|first: char| first.is_ascii_uppercase())
         && text

@@ -17,8 +17,8 @@ pub(crate) struct Stat {
     pub(crate) threads: u64,
     /// Start time in clock ticks since boot.
     pub(crate) start_time: u64,
-    /// Lowest address of the program's code; 0 without memory and while an exec maps a new program, not 0 to a reader
-    /// without permission.
+    /// Lowest address of the program's code; 0 without memory, and while an exec maps a new program. A reader
+    /// without permission gets 1 in place of an address.
     pub(crate) start_code: u64,
 }
 
@@ -47,7 +47,8 @@ impl Stat {
         })
     }
 
-    /// True if the process ran one program between the reading of `self` and that of `later`, or programs of one name.
+    /// True if the process ran one program between the reading of `self` and that of `later`, or programs of
+    /// one name.
     ///
     /// During an exec, the kernel replaces the memory, to which `/proc/PID/exe` belongs, before the name.
     pub(crate) fn is_same_program(&self, later: &Self) -> bool {

@@ -61,8 +61,8 @@ fn refusal(pid: u32) -> String {
     text
 }
 
-/// This program's own code is found in its own mappings: a function's address leads to the executable, and through bias
-/// and segments to the bytes in the file.
+/// This program's own code is found in its own mappings: a function's address leads to the executable, and
+/// through bias and segments to the bytes in the file.
 #[test]
 fn own_code_is_mapped() {
     let (target, modules, mappings) = own();
@@ -83,8 +83,8 @@ fn own_code_is_mapped() {
     assert_eq!(found, module.bytes()[offset..offset + 16]);
 }
 
-/// The C library and the vDSO are modules with build-ids; only the former can be probed, through a path that leads to
-/// the same file.
+/// The C library and the vDSO are modules with build-ids; only the former can be probed, through a path that
+/// leads to the same file.
 #[test]
 fn libc_and_vdso() {
     let (target, mut modules, mappings) = own();
@@ -123,8 +123,8 @@ fn modules_are_shared() {
     assert_eq!(read(&one), read(&two));
 }
 
-/// A program deleted while it runs is still read if the kernel permits it, and never mistaken for the file that now has
-/// its path.
+/// A program deleted while it runs is still read if the kernel permits it, and never mistaken for the file
+/// that now has its path.
 #[test]
 fn deleted_program() {
     let path = std::env::temp_dir().join(format!("memleak-deleted-{}", std::process::id()));
@@ -151,8 +151,8 @@ fn deleted_program() {
     }
 }
 
-/// Between reading the maps and opening a file, another can be mapped in its place. It is not taken for the one in the
-/// maps, and a file that could not be opened for that reason is tried again.
+/// Between reading the maps and opening a file, another can be mapped in its place. It is not taken for the
+/// one in the maps, and a file that could not be opened for that reason is tried again.
 #[test]
 fn another_file_in_the_place_of_one_as_root() {
     let running = Running::start(&sleep());

@@ -1,22 +1,25 @@
-//! Code mappings of a process at past moments: what was read of `/proc/PID/maps`, and what the kernel has logged since.
+//! Code mappings of a process at past moments, from readings of `/proc/PID/maps` and from changes that the
+//! kernel has logged since.
 //!
-//! Pure. Moments are in nanoseconds of one clock. Changes that are older than any moment that may be asked for are summed up.
+//! Pure. Moments are in nanoseconds of one clock. Changes older than any moment that may still be queried are
+//! merged.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::mappings::{CodeMapping, Mappings};
 
-/// A process's code mappings over time. Without a first reading, or after one was lost that was logged, nothing is known.
+/// A process's code mappings over time. They are unknown before the first reading, and after the log has lost
+/// a change.
 #[derive(Debug, Default)]
 pub struct Timeline {
     /// Mappings before the first of `changes`; `None` if not known.
     before: Option<Arc<Mappings>>,
-    /// Moment of the last change that is summed up in `before`: of earlier ones nothing is known any more.
+    /// Moment of the last change that is merged into `before`. Mappings at earlier moments are unknown.
     since: u64,
-    /// In the order of time.
+    /// Changes, in the order of time.
     changes: VecDeque<(u64, Change)>,
-    /// Result of the last question: the number of changes until then, and the mappings after them.
+    /// Result of the last query: the number of changes up to its moment, and the mappings after them.
     last: Option<(usize, Option<Arc<Mappings>>)>,
 }
 
@@ -28,11 +31,12 @@ enum Change {
     Executed,
     /// The mappings were read, in the time since `began`.
     Read { began: u64, mappings: Arc<Mappings> },
-    /// Something may have been mapped that is not known.
+    /// Mappings may have been made that are unknown.
     Lost,
 }
 
-/// Maximum number of changes that are kept. A program that loads and unloads libraries without end makes some ten thousand a second.
+/// Maximum number of changes that are kept. A program that loads and unloads libraries without end makes some
+/// ten thousand a second.
 const MAX_CHANGES: usize = 1 << 15;
 
 impl Timeline {
@@ -54,12 +58,13 @@ impl Timeline {
         self.change(at, Change::Executed);
     }
 
-    /// Notes that the mappings were read between two moments. What is noted as mapped since the first one may be missing there.
+    /// Notes that the mappings were read between two moments. Code that was mapped after the first one may be
+    /// missing in them.
     pub fn read(&mut self, began: u64, ended: u64, mappings: Arc<Mappings>) {
         self.change(ended, Change::Read { began, mappings });
     }
 
-    /// Notes that changes until this moment may not be known.
+    /// Notes that changes until this moment may be unknown.
     pub fn lost(&mut self, at: u64) {
         self.change(at, Change::Lost);
     }
@@ -107,7 +112,7 @@ impl Timeline {
         }
     }
 
-    /// Sums up the changes before a moment: nobody asks for an earlier one any more.
+    /// Merges the changes before a moment; earlier moments can no longer be queried.
     pub fn forget_before(&mut self, moment: u64) {
         let count = self.changes.partition_point(|&(at, _)| at < moment);
         self.forget(count);
@@ -168,7 +173,8 @@ mod tests {
         )
     }
 
-    /// Two libraries that take turns at one address are told apart at each moment, in whatever order moments are asked for.
+    /// Two libraries that take turns at one address are told apart at each moment, whatever the order of
+    /// queries.
     #[test]
     fn objects_that_take_turns() {
         let mut timeline = Timeline::default();
@@ -193,8 +199,8 @@ mod tests {
         assert_eq!(known(&mut timeline, 1090), Some(vec![(0x1000, 1), (0x5000, 3)]));
     }
 
-    /// A reading replaces what was known, unmapped code included, but for what was mapped while it was made; changes can be noted
-    /// later than they were made.
+    /// A reading replaces all mappings known before it, except those made while it was read: code that is
+    /// missing in it was unmapped. Changes can be noted late.
     #[test]
     fn readings_and_what_is_mapped_meanwhile() {
         let mut timeline = Timeline::default();
@@ -219,8 +225,8 @@ mod tests {
         );
     }
 
-    /// After an exec only what was mapped since is there; after a loss nothing is known until the next reading; a child begins with its
-    /// parent's mappings.
+    /// After an exec, only code mapped since is there; after a loss, nothing is known until the next reading;
+    /// a child begins with its parent's mappings.
     #[test]
     fn beginnings_and_gaps() {
         let mut timeline = Timeline::default();

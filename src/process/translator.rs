@@ -1,6 +1,6 @@
-//! Programs that execute another program's code in copies that they have translated: valgrind, rr, qemu-user and others. A probe is a
-//! breakpoint in the original, which such a program copies as if it were an instruction of the process's own: the process then
-//! ends by SIGTRAP there.
+//! Programs that execute another program's code in translated copies: valgrind, rr, qemu-user and others. A
+//! probe is a breakpoint in the original code. The translator copies it as if it were one of the process's
+//! instructions, and SIGTRAP ends the process there.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -8,16 +8,17 @@ use std::path::Path;
 use super::maps::MapsName;
 use super::select::candidate::Candidate;
 
-/// A running translator.
+/// A running process under a translator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Translated {
     pub pid: u32,
     pub comm: String,
-    /// Name of what translates it.
+    /// Name of the translator.
     pub by: &'static str,
 }
 
-/// Beginnings of the file names of libraries by which processes are translated that have a program of their own.
+/// Libraries of translators, in processes that keep their own executable: prefix of the file name, and the
+/// translator.
 const LIBRARIES: [(&str, &str); 7] = [
     ("vgpreload_", "valgrind"),
     ("librrpreload", "rr"),
@@ -28,7 +29,7 @@ const LIBRARIES: [(&str, &str); 7] = [
     ("frida-agent", "Frida"),
 ];
 
-/// File names of programs that run another one.
+/// Translators that are the process's executable: file name, and the translator.
 const PROGRAMS: [(&str, &str); 7] = [
     ("box64", "box64"),
     ("box86", "box86"),
@@ -39,29 +40,30 @@ const PROGRAMS: [(&str, &str); 7] = [
     ("blink", "blink"),
 ];
 
-/// File names of programs that start another one in this way, and are not translated themselves.
+/// Programs that start a translator, and are not translated themselves: file name, and the translator.
 const STARTERS: [(&str, &str); 3] = [
     ("valgrind", "valgrind"),
     ("valgrind.bin", "valgrind"),
     ("drrun", "DynamoRIO"),
 ];
 
-/// Programs of QEMU's that are no emulators of a process, by what follows `qemu-`.
+/// QEMU's programs that do not emulate a process, by the part of their names after `qemu-`.
 const OTHERS_OF_QEMU: [&str; 9] = [
     "system", "img", "nbd", "io", "ga", "pr", "storage", "bridge", "edid",
 ];
 
-/// How the command names begin of programs that may translate code, or start one: at most 8 bytes. A whole name ends in a zero.
+/// Prefixes of the command names of programs that may translate code, or start a translator: at most 8 bytes.
+/// A whole name ends in a zero.
 pub const COMMAND_NAMES: [&[u8]; 4] = [b"valgrind", b"qemu-", b"drrun\0", b"rr\0"];
 
-/// Returns whether a program with the command name `comm` may be one that translates code, or starts one: `bpf/process/translated.h` stops
-/// a traced process that executes it.
+/// Returns true if a program with the command name `comm` may translate code, or start a translator.
+/// `bpf/process/translated.h` stops a traced process that executes such a program.
 pub fn may_translate(comm: &str) -> bool {
     let name = [comm.as_bytes(), b"\0"].concat();
     COMMAND_NAMES.iter().any(|known| name.starts_with(known))
 }
 
-/// The program of a command, and the name of what it starts others under; `None` if it is none that does so.
+/// Program of a command, and the name of the translator that it is or starts; `None` if there is none.
 pub fn of_command(words: &[OsString]) -> Option<(String, &'static str)> {
     let path = Path::new(words.first()?);
     let name = path.file_name()?.to_str()?;
@@ -71,8 +73,9 @@ pub fn of_command(words: &[OsString]) -> Option<(String, &'static str)> {
     Some((name.to_owned(), by))
 }
 
-/// Name of what a program with the command name `comm` starts others under; `None` if it is none that does so. Those others are not
-/// executed yet: to know it now gives time until a probe would end them.
+/// Name of the translator that a program with the command name `comm` starts; `None` if it starts none. The
+/// program to translate is not executed yet: knowing the translator now leaves time before a probe would end
+/// that program.
 pub fn started_by(comm: &str) -> Option<&'static str> {
     STARTERS
         .iter()
@@ -80,7 +83,7 @@ pub fn started_by(comm: &str) -> Option<&'static str> {
         .map(|&(_, by)| by)
 }
 
-/// Name of what translates a process, by its executable and the files that it maps; `None` if nothing does.
+/// Name of a process's translator, by its executable and the files that it maps; `None` if it has none.
 fn of<P: AsRef<Path>>(exe: &Path, mapped: impl IntoIterator<Item = P>) -> Option<&'static str> {
     of_program(exe).or_else(|| mapped.into_iter().find_map(|path| of_library(path.as_ref())))
 }
@@ -116,7 +119,7 @@ fn of_library(path: &Path) -> Option<&'static str> {
         .map(|&(_, by)| by)
 }
 
-/// Name of what translates process `pid`, whose executable is `exe`.
+/// Name of the translator of process `pid`, whose executable is `exe`.
 pub(super) fn of_process(pid: u32, exe: &Path) -> Option<&'static str> {
     let mappings = super::maps_of(pid).unwrap_or_default();
     let files = mappings.into_iter().filter_map(|entry| match entry.name {
@@ -126,7 +129,7 @@ pub(super) fn of_process(pid: u32, exe: &Path) -> Option<&'static str> {
     of(exe, files)
 }
 
-/// All that run here and can be looked at.
+/// All translated processes that run here and can be inspected.
 pub fn running() -> Vec<Translated> {
     let processes = Candidate::all(Path::new("/proc"), std::process::id()).unwrap_or_default();
     let found = processes.into_iter().filter_map(|process| {
@@ -144,7 +147,7 @@ pub fn running() -> Vec<Translated> {
 mod tests {
     use super::*;
 
-    /// Names are compared by their beginnings, of which the kernel side reads 8 bytes, or as a whole.
+    /// Names are compared by prefix, of which the kernel side reads 8 bytes, or as a whole.
     #[test]
     fn command_names_of_translators() {
         assert!(COMMAND_NAMES.iter().all(|name| name.len() <= 8));
@@ -164,7 +167,8 @@ mod tests {
         }
     }
 
-    /// Each is known by its executable or a library of its own; what only has such a name within another is not one.
+    /// Each translator is recognized by its executable or by one of its libraries; a name that only contains
+    /// such a name is not.
     #[test]
     fn translators() {
         let by = |exe: &str, mapped: &[&str]| of(Path::new(exe), mapped.iter().map(Path::new));

@@ -1,7 +1,7 @@
 //! User accounts, from the system's name services (files, directories, whatever `nsswitch.conf` names).
 //!
-//! Name services are modules that libc loads. A static program cannot load them safely, as they must match the libc
-//! that is linked into it; it runs the system's `getent` and `id` instead.
+//! Name services are modules that libc loads. A static program cannot load them safely, as they must match
+//! the libc that is linked into it; it runs the system's `getent` and `id` instead.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io;

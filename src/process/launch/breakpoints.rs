@@ -1,4 +1,5 @@
-//! Hardware breakpoints of a stopped program: at most two instructions that it stops before. Its memory is not written.
+//! Hardware breakpoints of a stopped program: at most two instructions that it stops before. Its memory is
+//! not written.
 
 use nix::errno::Errno;
 use nix::unistd::Pid;
@@ -27,8 +28,8 @@ mod machine {
     use nix::unistd::Pid;
     use unwind_tables::addr::Avma;
 
-    /// Bits of debug register 7 that enable the first breakpoint on execution, or both. (Intel SDM volume 3, 17.2.4:
-    /// bit 2n enables breakpoint n; type and length, from bit 16 on, are 0 for execution.)
+    /// Bits of debug register 7 that enable the first breakpoint on execution, or both. (Intel SDM volume 3,
+    /// 17.2.4: bit 2n enables breakpoint n; type and length, from bit 16 on, are 0 for execution.)
     const ENABLE_FIRST: u64 = 1;
     const ENABLE_BOTH: u64 = 1 | 1 << 2;
 
@@ -70,12 +71,13 @@ mod machine {
 
     /// From the kernel's include/uapi/linux/elf.h.
     const NT_ARM_HW_BREAK: usize = 0x402;
-    /// Control register for a break on execution of the four bytes at the address in user code: enabled, privilege and
-    /// byte mask as in the Arm ARM (D24.3.2, `DBGBCR<n>_EL1`), which the kernel decodes (`decode_ctrl_reg`).
+    /// Control register for a break on execution of the four bytes at the address in user code: enabled,
+    /// privilege and byte mask as in the Arm ARM (D24.3.2, `DBGBCR<n>_EL1`), which the kernel decodes
+    /// (`decode_ctrl_reg`).
     const ON_EXECUTION: u32 = 1 | 2 << 1 | 0xf << 5;
 
-    /// The first two registers of `struct user_hwdebug_state` in the kernel's arch/arm64/include/uapi/asm/ptrace.h: a
-    /// shorter set leaves the others unchanged.
+    /// The first two registers of `struct user_hwdebug_state` in the kernel's
+    /// arch/arm64/include/uapi/asm/ptrace.h: a shorter set leaves the others unchanged.
     #[repr(C)]
     #[derive(Default)]
     struct State {

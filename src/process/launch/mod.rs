@@ -1,14 +1,14 @@
-//! Starts a program and holds it before any code of its own runs: once its loader has mapped and relocated
+//! Starts a program and stops it before any of its own code runs: once its loader has mapped and relocated
 //! everything, and before the first constructor.
 //!
-//! The program is started under ptrace, runs to a hardware breakpoint in its loader's hook for debuggers, and is
-//! released there. Of all ways to hold a program this one leaves no trace in it: its memory is not written (a
-//! breakpoint instruction would be), it gets no signal (after SIGSTOP and SIGCONT, a handler for the latter would run,
-//! and its parent would be notified), and it is no longer traced when its own code begins. The caller decides at which
-//! address it is held.
+//! The program is started under ptrace, runs to a hardware breakpoint in its loader's hook for debuggers, and
+//! is released there. Of all ways to stop a program, this one leaves no trace in it: its memory is not
+//! written (a breakpoint instruction would be), it gets no signal (after SIGSTOP and SIGCONT, a handler for
+//! the latter would run, and its parent would be notified), and it is no longer traced when its own code
+//! begins. The caller decides at which address it stops.
 //!
-//! It inherits memleak's environment and process group, and its standard streams too, except those that are a terminal
-//! which memleak needs for itself ([`Streams`]); signals meant for it are passed on ([`Relay`]).
+//! It inherits memleak's environment and process group, and its standard streams too, except those that are a
+//! terminal which memleak needs for itself ([`Streams`]); signals meant for it are passed on ([`Relay`]).
 
 mod account;
 mod breakpoints;
@@ -30,8 +30,8 @@ use thiserror::Error;
 pub use relay::{PASSED_ON, Relay, Relayed, Sender};
 pub use stopped::StoppedProgram;
 
-/// User and group ID of the user who called sudo; `None` without sudo, if root called it, or if memleak does not run as
-/// root.
+/// User and group ID of the user who called sudo; `None` without sudo, if root called it, or if memleak does
+/// not run as root.
 ///
 /// # Errors
 ///
@@ -40,7 +40,7 @@ pub fn invoking_user() -> io::Result<Option<(u32, u32)>> {
     Ok(user::RunAs::find()?.map(|user| user.ids()))
 }
 
-/// User, group and all groups of who called sudo; `None` and errors as for [`invoking_user`].
+/// User, group and all groups of the user who called sudo; `None` and errors as for [`invoking_user`].
 pub(crate) fn invoking_groups() -> io::Result<Option<(u32, u32, Vec<u32>)>> {
     Ok(user::RunAs::find()?.map(|user| user.all_ids()))
 }
@@ -50,8 +50,8 @@ pub(crate) fn invoking_groups() -> io::Result<Option<(u32, u32, Vec<u32>)>> {
 pub enum Streams {
     /// Inherited from memleak.
     Inherited,
-    /// Inherited, with /dev/null in place of each terminal: the program must neither write to the terminal nor read its
-    /// keys.
+    /// Inherited, with /dev/null in place of each terminal: the program must neither write to the terminal
+    /// nor read its keys.
     InheritedWithoutTerminal,
 }
 
@@ -103,7 +103,7 @@ const NOT_EXECUTABLE: u8 = 126;
 /// Base of the exit status of shells for a program killed by a signal; the signal's number is added.
 const KILLED: u8 = 128;
 
-/// Failure to start a program, or to hold it until it can be traced.
+/// Failure to start a program, or to keep it stopped until it can be traced.
 #[derive(Debug, Error)]
 pub enum LaunchError {
     #[error("cannot start `{program}`: {error}{}", remedy(.error))]
@@ -187,7 +187,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Reaps it and returns how it ended, if it has. Not to be called again after `Some`.
+    /// Reaps it and returns how it ended, if it has. Must not be called again after `Some`.
     pub fn end(&self) -> Option<ProgramEnd> {
         let status = || waitpid(self.pid, Some(WaitPidFlag::WNOHANG)).ok();
         self.relay.reap(|| status().and_then(ProgramEnd::of))

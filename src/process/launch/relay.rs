@@ -1,8 +1,8 @@
-//! Passes signals that memleak gets on to the program it started: users of `memleak -- PROGRAM` signal the one and mean
-//! the other. The terminal sends its signals to both, as they are in one process group.
+//! Passes signals that memleak gets on to the program that it started: users of `memleak -- PROGRAM` signal
+//! memleak, and mean the program. The terminal sends its signals to both, as they are in one process group.
 //!
-//! Also handles signals that memleak was started with as ignored (`nohup`, `&` in a script): memleak handles them
-//! itself, and starts the program with them ignored, as it would have been without memleak.
+//! Also handles signals that memleak was started with as ignored (`nohup`, `&` in a script): memleak handles
+//! them itself, and starts the program with them ignored, as it would have been without memleak.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -13,7 +13,8 @@ use nix::unistd::Pid;
 
 use crate::base::proc_fields::ProcFields;
 
-/// Signals that are passed on. Not SIGUSR1, which is memleak's own (a mark), nor what is sent to end memleak alone (SIGKILL).
+/// Signals that are passed on. Not SIGUSR1, which memleak uses itself (a mark), nor SIGKILL, which ends
+/// memleak alone.
 pub const PASSED_ON: [Signal; 5] = [
     Signal::SIGHUP,
     Signal::SIGINT,
@@ -22,7 +23,7 @@ pub const PASSED_ON: [Signal; 5] = [
     Signal::SIGUSR2,
 ];
 
-/// Where to pass signals on to, while the program exists.
+/// Passes signals on to the program, while it exists.
 #[derive(Debug, Default)]
 pub struct Relay {
     stage: Mutex<Stage>,
@@ -59,7 +60,8 @@ pub enum Relayed {
 }
 
 impl Relay {
-    /// Reads which signals memleak was started with as ignored. To be called before any signal handler is installed.
+    /// Reads which signals memleak was started with as ignored. Call it before any signal handler is
+    /// installed.
     pub fn new() -> Self {
         Self {
             stage: Mutex::default(),
@@ -77,7 +79,8 @@ impl Relay {
         self.ignored.contains(&signal)
     }
 
-    /// Passes a signal on, unless the program got it directly from the terminal, or sent it itself (`kill 0`).
+    /// Passes a signal on, unless the program got it directly from the terminal, or sent it itself
+    /// (`kill 0`).
     pub fn pass_on(&self, signal: Signal, sender: Sender) -> Relayed {
         let stage = self.stage();
         match *stage {
@@ -124,7 +127,8 @@ fn has_ended(pid: Pid) -> bool {
     waitid(Id::Pid(pid), options).is_ok_and(|status| status != WaitStatus::StillAlive)
 }
 
-/// Signals, of those that are passed on and those that memleak uses, which a process ignores: bit N - 1 is signal N.
+/// Signals, of those that are passed on and those that memleak uses, which a process ignores: bit N - 1 is
+/// signal N.
 fn ignored(status: &ProcFields) -> Vec<Signal> {
     let mask = status.bits("SigIgn").unwrap_or_default();
     let is_ignored = |signal: &Signal| mask >> (*signal as i32 - 1) & 1 == 1;

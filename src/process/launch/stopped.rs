@@ -33,9 +33,9 @@ pub struct StoppedProgram {
 }
 
 impl StoppedProgram {
-    /// Starts `program` and stops it at the loader's first instruction, when the kernel has mapped the program and its
-    /// loader. From then on `relay` passes signals to it. `variable` is added to its environment. On an error, nothing is left
-    /// running.
+    /// Starts `program` and stops it at the loader's first instruction, when the kernel has mapped the
+    /// program and its loader. From then on `relay` passes signals to it. `variable` is added to its
+    /// environment. On an error, nothing is left running.
     pub fn start(
         program: &[OsString],
         variable: Option<(&'static str, OsString)>,
@@ -185,8 +185,8 @@ impl Drop for StoppedProgram {
     }
 }
 
-/// Builds the command that executes `program`, as the user to run as and with the signals ignored that it must ignore,
-/// and stops at the exec.
+/// Builds the command that executes `program` as the user to run it as, and with the signals ignored that it
+/// must ignore. The program stops at the exec.
 fn command(program: &[OsString], relay: &Relay, name: &str) -> Result<Command, LaunchError> {
     let run_as = RunAs::find().map_err(|error| LaunchError::User {
         program: name.to_owned(),
@@ -212,8 +212,8 @@ fn command(program: &[OsString], relay: &Relay, name: &str) -> Result<Command, L
         }
         // Makes the following exec stop the program.
         ptrace::traceme()?;
-        // The tracer is the parent. If memleak was killed before this, the parent is another process, which would leave
-        // the program stopped for ever.
+        // The tracer is the parent. If memleak was killed before this, the parent is another process, which
+        // would leave the program stopped for ever.
         if Pid::parent() != memleak {
             signal::raise(Signal::SIGKILL)?;
         }
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(running.wait(), Some(ProgramEnd::Exited(3)));
     }
 
-    /// A program that is dropped while it is held has not run.
+    /// A program that is dropped while it is stopped has not run.
     #[test]
     fn dropped() {
         let file = std::env::temp_dir().join(format!("memleak-held-{}", std::process::id()));

@@ -50,8 +50,8 @@ impl RunAs {
         }))
     }
 
-    /// Variables that name the user and its home. sudo sets them to root's, whose home this user cannot read; a home
-    /// that is not root's was kept by sudo, and is left unchanged.
+    /// Variables that name the user and its home. sudo sets them to root's, whose home this user cannot read;
+    /// a home that is not root's was kept by sudo, and is left unchanged.
     pub(super) fn environment(&self, home: Option<&OsStr>) -> Vec<(&'static str, OsString)> {
         let mut variables = vec![("USER", self.name.clone()), ("LOGNAME", self.name.clone())];
         if home.is_none() || home.map(Path::new) == self.roots_home.as_deref() {

@@ -29,7 +29,8 @@ fn layout(segments: &[Segment], is_fixed: bool) -> Layout<'_> {
     }
 }
 
-/// The layout of lld for code at an address of its own: both executable segments begin in the file's page at 0x1000.
+/// The layout of lld for code at a separate address: both executable segments begin in the file's page at
+/// 0x1000.
 fn two_in_a_page() -> [Segment; 4] {
     [
         segment(0, 0..0x8e0, false),
@@ -39,7 +40,7 @@ fn two_in_a_page() -> [Segment; 4] {
     ]
 }
 
-/// Where a loader maps the segments of [`two_in_a_page`].
+/// The segments of [`two_in_a_page`] as a loader maps them.
 fn loaded(bias: u64) -> [Part; 4] {
     [
         part(bias, 1, 0, false),
@@ -49,7 +50,8 @@ fn loaded(bias: u64) -> [Part; 4] {
     ]
 }
 
-/// A mapping starts on the page that holds its segment's start; the executable segment is meant by executable mappings.
+/// A mapping starts at the page that contains its segment's start; an executable mapping belongs to the
+/// executable segment.
 #[test]
 fn one_candidate() {
     // The layout of lld: code at file offset 0x1740 is mapped with its page at address 0x2740.
@@ -79,8 +81,8 @@ fn one_candidate() {
     }
 }
 
-/// Where two executable segments begin in a page, the other mappings tell them apart, in each of two copies, after parts were split
-/// off or unmapped.
+/// Where two executable segments begin in a page, the other mappings tell them apart, in each of two copies,
+/// after parts were split off or unmapped.
 #[test]
 fn other_mappings_decide() {
     let segments = two_in_a_page();
@@ -105,7 +107,8 @@ fn other_mappings_decide() {
     }
 }
 
-/// A program that is not position-independent is where it says; parts of it that it has mapped elsewhere are not.
+/// A program that is not position-independent is at the addresses it states; parts that it has mapped
+/// elsewhere are not.
 #[test]
 fn stated_addresses() {
     let segments = two_in_a_page();
@@ -129,7 +132,8 @@ fn stated_addresses() {
     );
 }
 
-/// One page that was mapped by hand can be of either segment, and is refused; just made by a loader, its length decides, if it can.
+/// A single page that was mapped by hand can belong to either segment, and is refused. If a loader has just
+/// made the mapping, its length decides, if it can.
 #[test]
 fn undecided_mappings_are_refused() {
     let segments = two_in_a_page();

@@ -1,9 +1,9 @@
-//! `_Py_DebugOffsets`, at the start of `_PyRuntime` from 3.13 on: what CPython says of its own structures, in 64-bit words behind eight bytes
-//! (`pycore_runtime.h`, since 3.14 `pycore_debug_offsets.h`).
+//! `_Py_DebugOffsets`, at the start of `_PyRuntime` from 3.13 on: CPython's description of its own
+//! structures, in 64-bit words after eight bytes (`pycore_runtime.h`, since 3.14 `pycore_debug_offsets.h`).
 //!
-//! Offsets are taken from it, so that a build has its own, with a lock or without. Where it has which word is a table for each minor version,
-//! compared with the headers of 3.13.5, 3.13.15, 3.14.4, 3.14.8 and 3.15.0. Untrusted: an offset that is beyond what is read, or not aligned,
-//! is refused.
+//! Offsets are taken from it, so that each build has its own, with a lock or without. The places of its words
+//! are in a table for each minor version, compared with the headers of 3.13.5, 3.13.15, 3.14.4, 3.14.8 and
+//! 3.15.0. Untrusted: an offset that is not aligned, or beyond the bytes that are read, is refused.
 
 use super::layout::{
     BytesFields, CodeFields, EntryMark, FrameFields, Layout, LineFormat, RuntimeFields, TextFields,
@@ -17,7 +17,8 @@ pub(super) const VERSION: usize = 8;
 pub(super) const FREE_THREADED: usize = 16;
 const WORD: usize = 8;
 
-/// Where a field can be in what is read of its structure (`bpf/python/layout.h`), and what its offset is a multiple of.
+/// Maximum offset of a field, by what is read of its structure (`bpf/python/layout.h`), and alignment of the
+/// offset.
 #[derive(Clone, Copy, Debug)]
 struct Room {
     max: u32,
@@ -30,13 +31,14 @@ const IN_CODE: Room = Room { max: 248, align: 8 };
 /// Room of other objects, which are not read as a whole.
 const ELSEWHERE: Room = Room { max: 248, align: 8 };
 
-/// Where one minor version describes what, in bytes from its start, and what it does not describe.
+/// Offsets of the words in one minor version's description, in bytes from its start, and values that it does
+/// not describe.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Description {
     pub(super) minor: u8,
     /// [`RuntimeFields::key`].
     key: Option<u32>,
-    /// How far [`TextFields::state_shift`] is without a lock.
+    /// [`TextFields::state_shift`] of a build without a lock.
     state_shift: u32,
     object_type: usize,
     thread: DescribedThread,
@@ -76,7 +78,8 @@ struct DescribedCode {
     copies: Option<usize>,
 }
 
-/// Versions that describe themselves. If the next one has the same words at the same places, it is one line: its number, and `..` the last.
+/// Versions that describe themselves. A next version with the same words at the same places needs one line:
+/// its number, and `..` the last.
 pub(super) const DESCRIPTIONS: [Description; 3] = [
     Description {
         minor: 13,
@@ -113,7 +116,7 @@ pub(super) const DESCRIPTIONS: [Description; 3] = [
     Description {
         minor: 14,
         key: Some(2340),
-        // `interned` is a byte of its own.
+        // `interned` is a separate byte.
         state_shift: 6,
         object_type: 408,
         thread: DescribedThread {
@@ -184,7 +187,7 @@ pub(super) struct Described {
     at: Option<usize>,
     pub(super) name: &'static str,
     room: Room,
-    /// The offset that it says.
+    /// Field of the layout that it describes.
     pub(super) field: fn(&mut Layout) -> &mut u32,
 }
 
@@ -201,13 +204,13 @@ impl Described {
 }
 
 impl Description {
-    /// Number of bytes from its start that have all that is read of it.
+    /// Number of bytes from its start that contain all words that are read.
     pub(super) fn bytes(&self) -> u64 {
         let ends = self.words(true).map(|(at, _)| at + WORD);
         ends.max().unwrap_or(0) as u64
     }
 
-    /// The layout of a build, by what it says; else the name of what is not usable.
+    /// Layout of a build, by its description. The error is the name of the word that is not usable.
     pub(super) fn layout(&self, said: &[u8]) -> Result<Layout, &'static str> {
         let word = |at: usize| {
             let bytes = said.get(at..)?.first_chunk()?;
@@ -225,9 +228,11 @@ impl Description {
             let is_usable = |offset: &u32| *offset <= max && offset.is_multiple_of(align);
             *(described.field)(&mut layout) = offset.filter(is_usable).ok_or(described.name)?;
         }
-        // Behind the fields of one that is ASCII are two more words of any other that is compact: its form as UTF-8.
+        // A compact str that is not ASCII has two more words after the fields of an ASCII one: its form as
+        // UTF-8.
         layout.text.compact_data = layout.text.ascii_data + 16;
-        // The bytecode, the bytes with a zero behind them, and a pointer to the characters that are elsewhere are where the types end.
+        // A code object's type ends before the bytecode, a str's after a pointer to characters that are
+        // elsewhere, and a bytes object's after the zero behind the bytes.
         layout.basic_sizes = [
             layout.code.bytecode,
             None,
@@ -237,7 +242,7 @@ impl Description {
         Ok(layout)
     }
 
-    /// All that is read of the description, and where it is.
+    /// All words that are read of the description, with their offsets.
     pub(super) fn words(&self, is_free_threaded: bool) -> impl Iterator<Item = (usize, Described)> {
         let copies = self
             .words_of_copies()
@@ -335,7 +340,7 @@ impl Description {
             Described::new(self.text_length, "PyUnicodeObject.length", ELSEWHERE, |layout| {
                 &mut layout.text.length
             }),
-            // Behind it are the characters.
+            // The characters follow it.
             Described::new(self.text_data, "sizeof(PyASCIIObject)", ELSEWHERE, |layout| {
                 &mut layout.text.ascii_data
             }),
@@ -360,7 +365,7 @@ impl Description {
         ]
     }
 
-    /// A layout of all that the description does not say, with room for the rest.
+    /// Layout with the values that the description does not have; the others are 0 or absent.
     fn undescribed(&self, is_free_threaded: bool) -> Layout {
         Layout {
             minor: self.minor,

@@ -1,4 +1,4 @@
-//! Exports of an ELF file, and what is loaded from it: symbols by their names, bytes by their addresses. The file is untrusted.
+//! Exported symbols of an ELF file by name, and its loaded bytes by address. The file is untrusted.
 
 use object::elf::{self, FileHeader64, Sym64};
 use object::read::StringTable;
@@ -10,7 +10,7 @@ use unwind_tables::elf::ElfView;
 use crate::base::untrusted::Untrusted;
 
 const ENDIAN: LittleEndian = LittleEndian;
-/// MAX symbols that are read of a table; libpython has three thousand.
+/// Maximum number of symbols of a table that are read. libpython has three thousand.
 const MAX_SYMBOLS: usize = 1 << 18;
 
 /// A symbol that a file defines.
@@ -20,7 +20,8 @@ pub(super) struct Defined {
     pub(super) bytes: u64,
 }
 
-/// The symbols with these names that other objects see, where the file defines them; `None` if it has none of them.
+/// The symbols with these names that other objects see, where the file defines them; `None` if it has none of
+/// them.
 pub(super) fn exported<const N: usize>(bytes: &[u8], names: [&str; N]) -> Option<[Option<Defined>; N]> {
     let bytes = Untrusted::mapped(bytes);
     let header = FileHeader64::<LittleEndian>::parse(bytes).ok()?;

@@ -1,9 +1,10 @@
-//! Where CPython's structures have what is read of them, and a table of it for each minor version up to 3.12. Later ones say it themselves
-//! ([`described`](super::described)).
+//! Offsets of the fields that are read of CPython's structures, with a table for each minor version up to
+//! 3.12. Later versions describe themselves ([`described`](super::described)).
 //!
-//! The structures are internal, but the same in all releases of a minor version (`pycore_runtime.h`, `pycore_pystate.h` or `pystate.h`,
-//! `pycore_frame.h` or `frameobject.h`, `code.h`, `unicodeobject.h`, `bytesobject.h`). The offsets are those of 64-bit builds, compared with
-//! the headers of 3.9.2, 3.9.18, 3.10.13, 3.11.2, 3.11.7 and 3.12.1. What of them can be seen in a file is compared with it
+//! The structures are internal, but the same in all releases of a minor version (`pycore_runtime.h`,
+//! `pycore_pystate.h` or `pystate.h`, `pycore_frame.h` or `frameobject.h`, `code.h`, `unicodeobject.h`,
+//! `bytesobject.h`). The offsets are those of 64-bit builds, compared with the headers of 3.9.2, 3.9.18,
+//! 3.10.13, 3.11.2, 3.11.7 and 3.12.1. As far as a file shows them, they are compared with it
 //! ([`PythonBuild`](super::PythonBuild)).
 
 use unwind_tables::Architecture;
@@ -25,19 +26,21 @@ pub(crate) struct Layout {
     pub(crate) code: CodeFields,
     pub(crate) text: TextFields,
     pub(crate) bytes: BytesFields,
-    /// `tp_basicsize` of the types of [`TYPES`](super::TYPES); `None` for what is not known.
+    /// `tp_basicsize` of the types of [`TYPES`](super::TYPES); `None` if not known.
     pub(super) basic_sizes: [Option<u32>; 4],
 }
 
 /// Fields of the variable `_PyRuntime`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RuntimeFields {
-    /// `autoTSSkey._key`, an `unsigned int`: the pthread key of each thread's own state. The `int` before it is nonzero once there is one.
-    /// From 3.15 on the state is in a variable of each thread.
+    /// `autoTSSkey._key`, an `unsigned int`: the pthread key of each thread's own state. The `int` before it
+    /// is nonzero once there is one. From 3.15 on, the state is in a thread-local variable.
     pub(crate) key: Option<u32>,
-    /// `gilstate.tstate_current`: state of the thread that has the GIL. It is no longer here in 3.12, where each interpreter has its own.
+    /// `gilstate.tstate_current`: state of the thread that has the GIL. It is no longer here in 3.12, where
+    /// each interpreter has its own.
     pub(crate) current: Option<u32>,
-    /// `interpreters.next_id`, 64 bits: how many interpreters there have been. Where `current` is.
+    /// `interpreters.next_id`, 64 bits: the number of interpreters that there have been. Known where
+    /// `current` is.
     pub(crate) next_interpreter: Option<u32>,
 }
 
@@ -50,10 +53,10 @@ pub(crate) struct ThreadFields {
     pub(crate) frame: u32,
     /// `_PyCFrame.current_frame`: pointer to the innermost frame.
     pub(crate) cframe_frame: Option<u32>,
-    /// `datastack_chunk`: pointer to the newest part of the stack of frames, which begins with a pointer to the part before it, and its size
-    /// in bytes. Up to 3.10 each frame is an object of its own.
+    /// `datastack_chunk`: pointer to the newest part of the stack of frames, which begins with a pointer to
+    /// the part before it, and its size in bytes. Up to 3.10 each frame is an object of its own.
     pub(crate) chunk: Option<u32>,
-    /// `base_frame`: pointer to a frame of no function that calls all others. From 3.15 on.
+    /// `base_frame`: pointer to a frame without a function, which calls all others. From 3.15 on.
     pub(crate) base: Option<u32>,
 }
 
@@ -64,12 +67,14 @@ pub(crate) struct FrameFields {
     pub(crate) code: u32,
     /// Pointer to the frame that called it; null for the outermost.
     pub(crate) back: u32,
-    /// Where it is: `f_lasti`, an `int`, up to 3.10; then a pointer into its bytecode (`prev_instr`, from 3.13 on `instr_ptr`).
+    /// Position in the code: `f_lasti`, an `int`, up to 3.10; then a pointer into its bytecode (`prev_instr`,
+    /// from 3.13 on `instr_ptr`).
     pub(crate) instruction: u32,
-    /// The byte that `entry` is about.
+    /// Byte that `entry` refers to.
     pub(crate) mark: u32,
     pub(crate) entry: EntryMark,
-    /// `tlbc_index`, an `int32_t`: number of the copy of the code's bytecode that it runs. In builds without a lock, from 3.14 on.
+    /// `tlbc_index`, an `int32_t`: number of the copy of the code's bytecode that it runs. In builds without
+    /// a lock, from 3.14 on.
     pub(crate) copy: Option<u32>,
 }
 
@@ -83,15 +88,16 @@ impl FrameFields {
     }
 }
 
-/// How frames tell where a call of the native function that runs them, `_PyEval_EvalFrameDefault`, begins.
+/// Mark by which frames show where a call of the native function that runs them, `_PyEval_EvalFrameDefault`,
+/// begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryMark {
-    /// Each frame has a call of its own. Up to 3.10.
+    /// Each frame has its own call. Up to 3.10.
     Every,
     /// A frame with `is_entry` other than 0 is the first of its call. 3.11.
     IsEntry,
-    /// A shim of `owner` `FRAME_OWNED_BY_CSTACK`, since 3.14 `FRAME_OWNED_BY_INTERPRETER`, is before the first of a call. It is no frame of
-    /// Python's. From 3.12 on.
+    /// A shim of `owner` `FRAME_OWNED_BY_CSTACK`, since 3.14 `FRAME_OWNED_BY_INTERPRETER`, is before the
+    /// first of a call. It is not a frame of a Python function. From 3.12 on.
     Shim,
 }
 
@@ -107,17 +113,18 @@ pub(crate) struct CodeFields {
     /// `co_linetable`, in 3.9 `co_lnotab`: pointer to a bytes object.
     pub(crate) line_table: u32,
     pub(crate) line_format: LineFormat,
-    /// `co_code_adaptive`: the instructions, of which a frame's pointer is one. Up to 3.10 they are elsewhere, and not needed.
+    /// `co_code_adaptive`: the instructions, to one of which a frame points. Up to 3.10 they are elsewhere,
+    /// and not needed.
     pub(crate) bytecode: Option<u32>,
-    /// `co_tlbc`: pointer to the number of copies of the bytecode, 64 bits, and pointers to them, the first of which is `bytecode`. With
-    /// [`FrameFields::copy`].
+    /// `co_tlbc`: pointer to the number of copies of the bytecode, 64 bits, and pointers to them, the first
+    /// of which is `bytecode`. Known where [`FrameFields::copy`] is.
     pub(crate) copies: Option<u32>,
 }
 
 /// Form of a code object's table of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LineFormat {
-    /// Where lines begin: 3.9.
+    /// Starts of lines: 3.9.
     Starts,
     /// Ranges of bytecode, each with a line or none (PEP 626): 3.10.
     Ranges,
@@ -130,13 +137,13 @@ pub(crate) enum LineFormat {
 pub(crate) struct TextFields {
     /// Number of characters, 64 bits.
     pub(crate) length: u32,
-    /// `state`, 32 bits, which [`TextState`] takes apart.
+    /// `state`, 32 bits, which [`TextState`] decodes.
     pub(crate) state: u32,
-    /// By how many bits all that is read of `state` is further left than in other versions.
+    /// Number of bits by which the bits read of `state` are further left than in other versions.
     pub(crate) state_shift: u32,
-    /// The characters of one that is compact and ASCII.
+    /// The characters of a compact ASCII str.
     pub(crate) ascii_data: u32,
-    /// The characters of any other that is compact.
+    /// The characters of any other compact str.
     pub(crate) compact_data: u32,
 }
 
@@ -149,7 +156,7 @@ pub(crate) struct BytesFields {
     pub(crate) data: u32,
 }
 
-/// How the characters of a str are stored: its word `state`, after [`TextFields::state_shift`].
+/// Storage of a str's characters: its word `state`, after [`TextFields::state_shift`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TextState(pub(crate) u32);
 
@@ -159,7 +166,7 @@ impl TextState {
     const COMPACT: u32 = 1 << 5;
     const ASCII: u32 = 1 << 6;
 
-    /// Bytes of each character; `None` for a str that is not of characters of equal size, or damaged.
+    /// Bytes of each character; `None` for a str whose characters are not of equal size, or that is damaged.
     pub(crate) fn character_bytes(self) -> Option<usize> {
         let found = match self.0 >> Self::KIND_SHIFT & Self::KIND_MASK {
             1 => 1,
@@ -182,8 +189,9 @@ impl TextState {
 }
 
 impl Layout {
-    /// The layout on a machine, of that on x86-64. In `_PyRuntime` are two mutexes of the C library's up to 3.11 (`ceval.gil`), of 40 bytes each
-    /// there, and of 48 on AArch64; the rest is before them, or has the same sizes.
+    /// Adapts the layout on x86-64 to a machine. Up to 3.11, `_PyRuntime` contains two mutexes of the C
+    /// library (`ceval.gil`), of 40 bytes each on x86-64, and of 48 on AArch64; the rest is before them, or
+    /// has the same sizes.
     pub(super) fn for_machine(mut self, machine: Architecture) -> Self {
         let more = match machine {
             Architecture::X86_64 => 0,
@@ -197,8 +205,9 @@ impl Layout {
         self
     }
 
-    /// Where a frame of this code is, in bytes of its bytecode, by the word at [`FrameFields::instruction`]; `None` if it has not begun, or
-    /// the word is of no instruction.
+    /// Position of a frame of this code, in bytes of its bytecode, by the word at
+    /// [`FrameFields::instruction`]; `None` if the frame has not begun, or if the word points to no
+    /// instruction.
     pub(crate) fn instruction(&self, code: Avma, word: u64) -> Option<u32> {
         let Some(bytecode) = self.code.bytecode else {
             let index = u32::try_from(word & u64::from(u32::MAX)).ok()?;
@@ -214,7 +223,7 @@ impl Layout {
     }
 }
 
-/// Versions that do not say it themselves.
+/// Versions that do not describe themselves.
 pub(crate) const LAYOUTS: [Layout; 4] = [
     Layout {
         minor: 9,
@@ -284,7 +293,7 @@ pub(crate) const LAYOUTS: [Layout; 4] = [
             copy: None,
         },
         code: CODE,
-        // Without `wchar_t *` of another form of the same text.
+        // Without the `wchar_t *` to another form of the same text.
         text: TextFields {
             ascii_data: 40,
             compact_data: 56,

@@ -1,4 +1,4 @@
-//! Real interpreters, of which the test asks what they have where, and files that were made unusable.
+//! Real interpreters, which the tests ask for addresses and offsets, and files that were made unusable.
 
 mod made;
 
@@ -47,7 +47,7 @@ fn found(bytes: &[u8]) -> PythonBuild {
     found.expect("CPython")
 }
 
-/// Compares what a file says with where a process has it.
+/// Compares the addresses in a file with those in a process.
 fn check(program: Command) {
     let lines = printed(program, "addresses.py", &[]);
     let [path, addresses, version] = &lines[..] else {
@@ -73,7 +73,7 @@ fn check(program: Command) {
         version.starts_with(&build.version.to_string()),
         "{version}: {build:?}"
     );
-    // Debian's compiler takes nearly all of it for unlikely in 3.14 and 3.15, and has it elsewhere.
+    // In 3.14 and 3.15, Debian's compiler takes nearly all of it for unlikely, and places it elsewhere.
     let bytes = build.evaluator.end.offset_from(build.evaluator.start);
     assert!((500..200_000).contains(&bytes), "{bytes} bytes");
 }
@@ -85,7 +85,7 @@ fn addresses_are_those_of_a_process() {
     check(gdb());
 }
 
-/// The layout of the installed version is what its interpreter has: text, bytes, code, frames, its state.
+/// The layout of the installed version matches its interpreter: text, bytes, code, frames, its state.
 #[test]
 fn layout_is_that_of_the_interpreter() {
     let path = printed(interpreter(), "addresses.py", &[]).swap_remove(0);
@@ -139,12 +139,12 @@ fn layout_is_that_of_the_interpreter() {
     let arguments: Vec<String> = known.map(|(name, offset)| format!("{name}={offset}")).collect();
     let said = printed(interpreter(), "layout.py", &arguments);
     assert_eq!(said.len(), 1, "{said:?}");
-    // Two of them are no offsets.
+    // `minor` and `shim` are no offsets.
     let compared = arguments.len() - 1 - usize::from(shim.is_some());
     assert!(said[0].starts_with(&format!("{compared} offsets")), "{said:?}");
 }
 
-/// All that is read of a frame is within what is said to be needed of it, and versions ascend.
+/// All fields that are read of a frame are within `FrameFields::bytes`, and versions ascend without a gap.
 #[test]
 fn layouts_are_consistent() {
     for Layout { minor, frame, .. } in &LAYOUTS {
@@ -173,7 +173,7 @@ impl Changed {
         Self(std::fs::read(INTERPRETER).expect("an interpreter"))
     }
 
-    /// Where a symbol's entry in the table is, and its value.
+    /// Offset of a symbol's entry in the file, and the symbol's value.
     fn symbol(&self, name: &str) -> (usize, u64) {
         let file = ElfFile64::<LittleEndian>::parse(&self.0[..]).expect("an ELF file");
         let table = file.section_by_name(".dynsym").expect("symbols");
@@ -226,7 +226,7 @@ fn other_versions_are_refused() {
     assert!(with(0).contains("0.0.0"));
 }
 
-/// An extension, a program without CPython, one that uses its library, and what is no ELF file have none.
+/// A program without CPython, one that uses its library, and files that are not ELF have none.
 #[test]
 fn others_have_none() {
     let own = std::fs::read("/proc/self/exe").expect("own program");
@@ -236,17 +236,17 @@ fn others_have_none() {
     }
 }
 
-/// Where a type has its own type.
+/// Offset of a type's own type.
 fn own_type(build: &PythonBuild) -> u64 {
     build.layout.object_type.into()
 }
 
-/// A build that is laid out in another way than releases is refused, by what differs.
+/// A build whose layout differs from that of releases is refused, and the refusal names the difference.
 #[test]
 fn other_builds_are_refused() {
     let build = found(&Changed::interpreter().0);
     let version = build.version;
-    // From 3.13 on, a build describes what is read of frames itself, and they may have any size.
+    // From 3.13 on, a build describes its frames itself, and they may have any size.
     let name = match build.layout.basic_sizes {
         [_, Some(_), _, _] => "PyFrame_Type",
         [_, None, _, _] => "PyBytes_Type",
@@ -294,12 +294,12 @@ fn hostile_symbols_are_refused() {
         let lost = Changed::interpreter().with_data("PyCode_Type", at, &value.to_le_bytes());
         assert!(lost.refusal().contains("no usable `PyCode_Type`"), "{value:#x}");
     }
-    // What is said of the version is not in the file.
+    // The version's constant is not in the file.
     let lost = Changed::interpreter().with_symbol("Py_Version", VALUE, u64::MAX - 3);
     assert!(lost.refusal().contains("CPython 3.10"), "{}", lost.refusal());
 }
 
-/// A file that is cut anywhere is refused, or has none, or is as the whole one.
+/// A file that is cut anywhere is refused, has no CPython, or gives the same as the whole one.
 #[test]
 fn cut_files_are_harmless() {
     let whole = Changed::interpreter().0;

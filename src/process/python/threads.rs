@@ -1,7 +1,9 @@
-//! Where glibc has what belongs to a thread, from its thread pointer on (`nptl/descr.h`, and `tls.h` of each machine).
+//! Offsets of a thread's data in glibc, from its thread pointer (`nptl/descr.h`, and `tls.h` of each
+//! machine).
 //!
-//! On x86-64 a thread's structure, `struct pthread`, is at the thread pointer, which is what `pthread_self` returns. On AArch64 it ends there,
-//! and its size is not the same in all releases: `pthread_self` of the C library that is loaded tells it.
+//! On x86-64, a thread's `struct pthread` begins at the thread pointer, which is what `pthread_self` returns.
+//! On AArch64, it ends there, and its size differs between releases: it is read from the code of
+//! `pthread_self` in the C library that is loaded.
 
 use unwind_tables::Architecture;
 use unwind_tables::elf::ElfView;
@@ -10,19 +12,21 @@ use super::exports::{bytes_at, exported};
 use super::noted::{MAX_CODE, distance_below};
 use crate::process::Module;
 
-/// Bytes before the value in a key's place in `specific_1stblock`.
+/// Bytes before the value in an element of `specific_1stblock`.
 const KEYS_OWN: u32 = 8;
-/// MAX bytes of a `struct pthread`.
+/// Maximum size of a `struct pthread` in bytes.
 const MAX_DESCRIPTOR: u32 = 1 << 14;
 
 /// Offsets of one C library, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ThreadPlaces {
-    /// How far below the thread pointer `struct pthread` begins, whose address is the thread's id.
+    /// Distance of the start of `struct pthread`, whose address is the thread's id, below the thread pointer.
     pub(crate) id_below: u32,
-    /// The value of the first thread-specific key, from that structure's start on: `specific_1stblock[0].data`. The same from 2.31 to 2.42.
+    /// The value of the first thread-specific key, from that structure's start on:
+    /// `specific_1stblock[0].data`. The same from 2.31 to 2.42.
     pub(crate) values: u32,
-    /// The address of the table of objects' variables, from the thread pointer on: `dtv` of `tcbhead_t`.
+    /// Offset of the pointer to the table of objects' variables, from the thread pointer on: `dtv` of
+    /// `tcbhead_t`.
     pub(crate) objects: u32,
 }
 
@@ -32,7 +36,8 @@ const X86_64: ThreadPlaces = ThreadPlaces {
     objects: 8,
 };
 
-/// All but the size, which is 0x700 in 2.31, 0x740 in 2.36 and 0x720 in 2.41.
+/// All except `id_below`, the size of `struct pthread`, which is 0x700 in 2.31, 0x740 in 2.36 and 0x720 in
+/// 2.41.
 const AARCH64: ThreadPlaces = ThreadPlaces {
     id_below: 0,
     values: 0x110 + KEYS_OWN,
@@ -40,8 +45,8 @@ const AARCH64: ThreadPlaces = ThreadPlaces {
 };
 
 impl ThreadPlaces {
-    /// The places in a process with this loader and these modules; `None` if its C library is needed, and not there yet: a program begins before it
-    /// is. Else why they are not known.
+    /// Determines the offsets in a process with this loader and these modules; `None` if its C library is
+    /// needed, and not mapped yet, as when a program begins. The error is the reason why they are unknown.
     pub(crate) fn of<'a>(
         loader: Option<&Module>,
         modules: impl IntoIterator<Item = &'a Module>,
@@ -58,7 +63,7 @@ impl ThreadPlaces {
         }
     }
 
-    /// The places by a C library for AArch64.
+    /// Determines the offsets by a C library for AArch64.
     fn aarch64(elf: &[u8]) -> Result<Self, &'static str> {
         let id_below = ElfView::parse_any(elf).ok().and_then(|view| {
             let [function] = exported(elf, ["pthread_self"])?;
@@ -76,7 +81,7 @@ impl ThreadPlaces {
 mod tests {
     use super::*;
 
-    /// A file that is no C library for AArch64 does not say where threads are.
+    /// A file that is not a C library for AArch64 is refused.
     #[test]
     fn others_are_refused() {
         let own = std::fs::read("/proc/self/exe").expect("own program");

@@ -75,7 +75,8 @@ impl<T: Copy> Intervals<T> {
         taken.map(|(start, (end, value))| (start..end, value)).collect()
     }
 
-    /// Gives the free parts of `range` a value and leaves the others unchanged. Returns the parts that were free.
+    /// Gives the free parts of `range` a value and leaves the others unchanged. Returns the parts that were
+    /// free.
     pub fn fill(&mut self, range: &Range<Avma>, value: T) -> Vec<Range<Avma>> {
         let free = self.gaps(range);
         for part in &free {

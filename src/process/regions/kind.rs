@@ -36,8 +36,8 @@ pub(super) fn now(kind: RegionKind, entry: &MapsEntry) -> RegionKind {
     }
 }
 
-/// Cuts `range` at the borders of `entries` (ascending), and returns the bytes of each part with its entry; parts in no
-/// entry are left out.
+/// Cuts `range` at the borders of `entries` (ascending), and returns the bytes of each part with its entry;
+/// parts in no entry are left out.
 pub(super) fn parts<'a>(
     range: &Range<Avma>,
     entries: &'a [MapsEntry],

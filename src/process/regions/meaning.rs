@@ -1,6 +1,6 @@
-//! The effect of a mapping call on addresses, from its arguments, its result, and the size of pages. Pure otherwise;
-//! the rules are those of mmap(2), munmap(2), mremap(2) and brk(2), and where these are silent, of the kernel's
-//! mm/mmap.c and mm/mremap.c.
+//! The effect of a mapping call on addresses, from its arguments, its result, and the size of pages. Pure
+//! otherwise; the rules are those of mmap(2), munmap(2), mremap(2) and brk(2), and where these are silent, of
+//! the kernel's mm/mmap.c and mm/mremap.c.
 
 use std::ops::Range;
 
@@ -49,7 +49,8 @@ pub(super) fn asked_for_free(event: &RegionEvent) -> Option<Range<Avma>> {
         .flatten()
 }
 
-/// Range that a call has mapped; `program_break` is the break before it. `None` if it failed or mapped nothing.
+/// Range that a call has mapped; `program_break` is the break before it. `None` if it failed or mapped
+/// nothing.
 pub(super) fn given(
     event: &RegionEvent,
     program_break: Option<u64>,
@@ -90,12 +91,12 @@ pub(super) fn moves(event: &RegionEvent) -> Option<Avma> {
 
 /// The effect of `mremap` on addresses that need not all be mapped, in two cases.
 ///
-/// First, a move to a given address that keeps the length. Its source may contain several mappings (Linux 6.17): the
-/// gaps between them are not moved, and what is mapped at the gaps' places in the destination stays (mm/mremap.c,
-/// `remap_move`).
+/// First, a move to a given address that keeps the length. Its source may contain several mappings (Linux
+/// 6.17): the gaps between them are not moved, and mappings at the gaps' places in the destination stay
+/// (mm/mremap.c, `remap_move`).
 ///
-/// Second, a call that neither grows nor moves a mapping: the kernel checks the first address only, and unmaps what is
-/// beyond the new length.
+/// Second, a call that neither grows nor moves a mapping: the kernel checks the first address only, and
+/// unmaps all beyond the new length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Move {
     pub(super) source: Range<Avma>,
@@ -153,8 +154,8 @@ pub(super) fn is_placed(event: &RegionEvent) -> bool {
     }
 }
 
-/// Size of the pages that `mmap` with these flags maps, to which lengths are rounded up. `MAP_HUGETLB` without a size
-/// means the machine's default size, unless the kernel was started with another.
+/// Size of the pages that `mmap` with these flags maps, to which lengths are rounded up. `MAP_HUGETLB`
+/// without a size means the machine's default size, unless the kernel was started with another.
 pub(super) fn page_of(flags: u64) -> u64 {
     if flags & MAP_HUGETLB == 0 {
         return pages::bytes();
@@ -170,7 +171,8 @@ fn replaces(flags: u64) -> bool {
     flags & (MAP_FIXED | MAP_FIXED_NOREPLACE) == MAP_FIXED
 }
 
-/// Rounds a length up to pages; `None` if the kernel would refuse: an unaligned start, no length, an overflow.
+/// Rounds a length up to pages; `None` if the kernel would refuse: an unaligned start, no length, an
+/// overflow.
 fn whole_pages(start: u64, length: u64, page: u64) -> Option<Range<Avma>> {
     let length = length.checked_next_multiple_of(page)?;
     let end = start.checked_add(length)?;

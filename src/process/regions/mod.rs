@@ -1,22 +1,24 @@
 //! Mappings of a process that its calls have made since tracing began, until they are unmapped.
 //!
-//! Pure: [`RegionEvent`]s in, totals per stack out. An address belongs to the call that mapped it last, even if the
-//! mapping was cut since: a mapping ends when its last page is unmapped. Mappings from before tracing began belong to
-//! no call; calls that unmap only these are counted.
+//! Pure: [`RegionEvent`]s in, totals per stack out. An address belongs to the call that mapped it last, even
+//! if the mapping was cut since: a mapping ends when its last page is unmapped. Mappings from before tracing
+//! began belong to no call; calls that unmap only these are counted.
 //!
-//! Addresses that a call unmaps are removed when the call begins, since another thread can map there before it has
-//! ended; they are put back if the call fails. Addresses that a call maps are entered when it has ended, although another
-//! thread can unmap there before, if it knows them: so calls at given addresses are in progress from their beginnings on. Like
-//! `realloc`, `mremap` makes a new mapping, all of which belongs to its caller.
+//! Addresses that a call unmaps are removed when the call begins, since another thread can map there before
+//! it has ended; they are put back if the call fails. Addresses that a call maps are entered when it has
+//! ended. Another thread can unmap there earlier if it knows the addresses, so calls at given addresses are
+//! in progress from their begin events on. Like `realloc`, `mremap` makes a new mapping, all of which belongs
+//! to its caller.
 //!
 //! # Doubtful addresses
 //!
-//! Events do not show what a failed call has unmapped all the same, nor which of two calls on the same addresses acted
-//! first if each began before the other had ended. Such addresses are kept as mapped, and are *doubtful* from then on,
-//! wherever they are moved to, until an unambiguous call maps or unmaps them, or they are compared with the process's
-//! maps. Maps are read while calls go on: they prove nothing about addresses that a call has touched after the last
-//! applied event. So a reader of the maps stores [`Regions::mark`] before, applies all calls that had begun by the time
-//! of reading, and then [settles](Regions::settle) the addresses that were doubtful at the mark and still are.
+//! Events do not show which addresses a failed call has unmapped nevertheless, nor which of two calls on the
+//! same addresses acted first if each began before the other had ended. Such addresses are kept as mapped,
+//! and are *doubtful* from then on, wherever they are moved to, until an unambiguous call maps or unmaps
+//! them, or they are compared with the process's maps. Maps are read while calls go on: they prove nothing
+//! about addresses that a call has touched after the last applied event. So a reader of the maps stores
+//! [`Regions::mark`] before, applies all calls that had begun by the time of reading, and then
+//! [settles](Regions::settle) the addresses that were doubtful at the mark and still are.
 
 mod event;
 pub mod intervals;
@@ -99,8 +101,8 @@ pub struct Regions {
     before: Intervals<()>,
     /// Timestamp of the maps that `before` was read from, on the clock of the events; `u64::MAX` before that.
     known_since: u64,
-    /// Addresses that may be unmapped although they are entered as mapped, each with the number of the event since
-    /// which.
+    /// Addresses that may be unmapped although they are entered as mapped, each with the number of the event
+    /// that made it doubtful.
     doubtful: Intervals<u64>,
     /// Number of events applied.
     taken_in: u64,
@@ -143,8 +145,8 @@ impl Regions {
         pieces.filter_map(|(range, id)| Some((range, self.regions.get(&id)?)))
     }
 
-    /// Enters the process's maps as of `time`, on the clock of the events: mappings that belong to no call were there
-    /// before.
+    /// Enters the process's maps as of `time`, on the clock of the events: mappings that belong to no call
+    /// were there before.
     pub fn enter_existing(&mut self, maps: &[MapsEntry], time: u64) {
         for entry in maps {
             for free in self.live.gaps(&entry.range) {
@@ -194,7 +196,8 @@ impl Regions {
         progress
     }
 
-    /// Computes the parts that a move moves: all that is mapped in its source, doubtful where that is not known.
+    /// Computes the parts that a move moves: all mapped parts of its source, doubtful where they may be
+    /// unmapped.
     fn moved(&self, event: &RegionEvent, movement: meaning::Move) -> Moved {
         let source = &movement.source;
         let mut parts = Intervals::default();
@@ -222,7 +225,7 @@ impl Regions {
         }
     }
 
-    /// Where moved parts are now, and which of these ranges may be unmapped.
+    /// Returns the ranges that a move has mapped, and those of them that may be unmapped.
     fn given_by_move(&self, begun: &InProgress, moved: &Moved) -> (Vec<Range<Avma>>, Vec<Range<Avma>>) {
         let crossed = self.crossed_by_move(begun, moved);
         let mut given = Intervals::default();
@@ -237,7 +240,7 @@ impl Regions {
         (given.iter().map(|(range, ())| range).collect(), doubtful)
     }
 
-    /// Destinations of what other calls may have mapped or unmapped in the source before it was moved.
+    /// Destinations of the parts of the source that other calls may have mapped or unmapped before the move.
     fn crossed_by_move(&self, begun: &InProgress, moved: &Moved) -> Vec<Range<Avma>> {
         let others = self.in_progress.values();
         let crossed = others.flat_map(|other| other.touched_in(&moved.movement.source));
@@ -248,7 +251,7 @@ impl Regions {
     fn fail(&mut self, event: &RegionEvent, begun: Option<InProgress>) {
         let is_sure = matches!(event.call, RegionCall::Munmap | RegionCall::Brk);
         let Some(begun) = begun else {
-            // What it unmapped is reported with its beginning, which was not seen.
+            // Its begin event was not seen, so nothing was removed.
             let takes = meaning::taken(event, |address| self.page_at(address));
             for range in takes.iter().filter(|_| !is_sure) {
                 self.doubt(range);
@@ -273,7 +276,7 @@ impl Regions {
     }
 
     fn succeed(&mut self, event: &RegionEvent, stack: u32, begun: Option<InProgress>) {
-        // The mapping that is moved, which has been removed already.
+        // The mapping that is moved, which was removed at the begin event.
         let old = meaning::moves(event).and_then(|old| {
             let in_progress = begun.iter().chain(self.in_progress.values());
             let mut taken = in_progress.filter_map(|call| call.taken.at(old));
@@ -345,8 +348,8 @@ impl Regions {
         self.at(address).map_or(pages::bytes(), |region| region.page)
     }
 
-    /// Enters a new mapping of one or more pieces. Entries that are still at its addresses were unmapped by a call that
-    /// was not seen.
+    /// Enters a new mapping of one or more pieces. Entries that are still at its addresses were unmapped by a
+    /// call that was not seen.
     fn map(&mut self, pieces: &[Range<Avma>], region: Region) {
         for range in pieces {
             self.unmap(range);
@@ -441,8 +444,8 @@ impl Regions {
         self.doubt(&(Avma::new(0)..Avma::new(u64::MAX)));
     }
 
-    /// Marks as doubtful the parts of `range`, which an ended call has mapped or put back, that other calls may have
-    /// unmapped since.
+    /// Marks as doubtful the parts of `range`, which an ended call has mapped or put back, that other calls
+    /// may have unmapped since.
     fn doubt_crossed(&mut self, event: &RegionEvent, range: &Range<Avma>) {
         let is_placed = meaning::is_placed(event);
         let others = self.in_progress.values_mut();
@@ -454,8 +457,8 @@ impl Regions {
         }
     }
 
-    /// Marks the addresses that an ended call shares with others in progress as doubtful: it is not known which acted
-    /// first.
+    /// Marks the addresses that an ended call shares with others in progress as doubtful: it is not known
+    /// which acted first.
     fn cross(&mut self, ended: &InProgress) {
         for other in self.in_progress.values_mut() {
             other.cross(ended);
@@ -465,7 +468,8 @@ impl Regions {
         }
     }
 
-    /// Handles two calls of `brk` in progress at once: one may have raised the break that the other had lowered.
+    /// Handles two calls of `brk` in progress at once: one may have raised the break that the other had
+    /// lowered.
     fn cross_breaks(&mut self, event: &RegionEvent, ended: &InProgress) {
         if ended.has_crossed_break {
             self.put_back(&ended.taken);
@@ -495,9 +499,9 @@ impl Regions {
         doubtful.map(|(range, _)| self.live.within(&range).count()).sum()
     }
 
-    /// Removes the addresses that were doubtful at the mark and still are, unless they are in `maps`, the process's own
-    /// (ascending). The maps must be read after the mark, and all calls that had begun by then must have been applied
-    /// since. Returns the removed amount, with pieces as blocks.
+    /// Removes the addresses that were doubtful at the mark and still are, unless they are in `maps`, the
+    /// process's own (ascending). The maps must be read after the mark, and all calls that had begun by then
+    /// must have been applied since. Returns the removed amount, with pieces as blocks.
     pub fn settle(&mut self, mark: u64, maps: &[MapsEntry]) -> Amount {
         let doubtful = self.doubtful.iter();
         let due: Vec<_> = doubtful.filter(|&(_, since)| since <= mark).collect();
@@ -516,8 +520,8 @@ impl Regions {
         gone
     }
 
-    /// Totals by stack and kind. `maps` are the process's own now, ascending; without them, mappings keep the kind that
-    /// was requested. `is_allocators` returns whether a stack is an allocator's.
+    /// Totals by stack and kind. `maps` are the process's own now, ascending; without them, mappings keep the
+    /// kind that was requested. `is_allocators` returns whether a stack is an allocator's.
     pub fn totals(
         &self,
         maps: &[MapsEntry],

@@ -1,5 +1,5 @@
-//! Calls that have begun and not ended: the addresses they unmapped, to be put back on failure, and the other calls on
-//! the same addresses meanwhile. Pure.
+//! Calls that have begun and not ended: the addresses they unmapped, to be put back on failure, and the other
+//! calls on the same addresses meanwhile. Pure.
 
 use std::ops::Range;
 
@@ -88,7 +88,8 @@ pub(super) struct InProgress {
     pub(super) time: u64,
     /// Ranges that it unmaps.
     pub(super) takes: Vec<Range<Avma>>,
-    /// Ranges that it may act on besides: a free range that it asked for, all of a move's source and destination.
+    /// Other ranges that it may act on: a free range that it asked for, all of a move's source and
+    /// destination.
     may_touch: Vec<Range<Avma>>,
     /// Range that it unmaps as its purpose, and not to make room.
     pub(super) gives_up: Option<Range<Avma>>,
@@ -166,9 +167,9 @@ impl InProgress {
         common.collect()
     }
 
-    /// Notes that `range` was mapped by another call, and returns the parts that this one may unmap after that. With
-    /// `is_placed`, the kernel chose the addresses, which were free: so what this call has taken had been unmapped by
-    /// then.
+    /// Notes that `range` was mapped by another call, and returns the parts that this one may unmap after
+    /// that. With `is_placed`, the kernel chose the addresses, which were free: so the parts that this call
+    /// has taken had been unmapped by then.
     pub(super) fn cross_given(&mut self, range: &Range<Avma>, is_placed: bool) -> Vec<Range<Avma>> {
         let mut crossed = self.touched_in(range);
         crossed.retain(|common| !(is_placed && self.taken.was_all_of(common)));

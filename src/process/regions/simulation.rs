@@ -1,4 +1,4 @@
-//! Random calls of several threads on few pages, each acting at a moment of its own between its two events, against the
+//! Random calls of several threads on few pages. Each acts at its own moment between its two events, on the
 //! pages that are mapped then.
 
 use proptest::prelude::*;
@@ -19,7 +19,7 @@ const ENOMEM: u64 = 12_u64.wrapping_neg();
 enum Step {
     /// Begins a call, acts, or ends it, whichever is next.
     Go,
-    /// The maps are read, or taken into account.
+    /// Reads the maps, or takes the last reading into account.
     Read,
 }
 
@@ -28,7 +28,7 @@ enum Step {
 struct Call {
     call: RegionCall,
     arguments: [u64; 5],
-    /// Set if the kernel refuses it; what it covers or moves to is unmapped before.
+    /// Set if the kernel refuses it, after it has unmapped the addresses that it covers or moves to.
     fails: bool,
     result: Option<u64>,
 }
@@ -145,8 +145,8 @@ fn step() -> impl Strategy<Value = (Step, usize, Call)> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
-    /// However calls cross, what is entered as mapped when all have ended is mapped, or doubtful, and all that is mapped
-    /// is entered.
+    /// In whatever order calls cross, when all have ended, each page that is entered as mapped is mapped or
+    /// doubtful, and each mapped page is entered.
     #[test]
     fn crossing_calls_leave_no_error_out_of_doubt(steps in prop::collection::vec(step(), 1..120)) {
         let mut regions = Regions::new(1000);

@@ -35,8 +35,8 @@ fn pages_of(pieces: impl Iterator<Item = (Range<Avma>, u8)>) -> Vec<(u64, u8)> {
 }
 
 proptest! {
-    /// After any sequence of fills and takes, each page has the value that an array of pages has; the returned ranges
-    /// are those that changed.
+    /// After any sequence of fills and takes, each page has the value that an array of pages has; the
+    /// returned ranges are those that changed.
     #[test]
     fn intervals_are_an_array_of_pages(
         steps in prop::collection::vec((any::<bool>(), 0_u64..40, 0_u64..9, any::<u8>()), 0..60)
@@ -157,7 +157,8 @@ fn amount(count: u64, blocks: u64) -> Amount {
     }
 }
 
-/// A mapping that another thread makes at the addresses of an unfinished unmapping stays when the latter ends.
+/// A mapping that another thread makes at the addresses of an unfinished unmapping stays when the latter
+/// ends.
 #[test]
 fn late_end_keeps_later_mappings() {
     let mut calls = Calls::new();
@@ -195,8 +196,8 @@ fn a_failed_call_leaves_nothing() {
     assert_eq!(calls.0.events().failed, 1);
 }
 
-/// After a failed call that may have unmapped all the same, addresses are doubtful, and those that the maps do not have
-/// are removed.
+/// After a failed call that may have unmapped addresses nevertheless, these are doubtful, and those that the
+/// maps do not have are removed.
 #[test]
 fn a_failed_cover_is_compared_with_the_maps() {
     let mut calls = Calls::new();
@@ -225,8 +226,8 @@ fn moves(from: u64, count: u64, to: u64) -> [u64; 5] {
     [from * PAGE, count * PAGE, count * PAGE, 3, to * PAGE]
 }
 
-/// Maps prove nothing about pages that a failed call had unmapped and a call not yet applied had mapped again when they
-/// were read: the pages are doubtful where they were moved to in between.
+/// Maps do not settle pages that a failed call had unmapped, and that a call not applied yet had mapped again
+/// when the maps were read: these pages are doubtful at the addresses to which they were moved in between.
 #[test]
 fn later_maps_do_not_settle_touched_pages() {
     let mut calls = Calls::new();
@@ -280,8 +281,8 @@ fn gaps_are_not_moved() {
     assert!(!calls.0.has_doubts());
 }
 
-/// Either of two concurrent calls on the same addresses can be the first: the mapping that one of them made is
-/// doubtful until the other has ended and the maps are read.
+/// Either of two concurrent calls on the same addresses can be the first: the mapping that one of them made
+/// is doubtful until the other has ended and the maps are read.
 #[test]
 fn crossing_calls_are_doubtful() {
     let unmap = [10 * PAGE, 4 * PAGE, 0, 0, 0];
@@ -446,7 +447,8 @@ fn extreme_arguments_do_not_overflow() {
     calls.0.totals(&[], |_| true);
 }
 
-/// The kind of a mapping depends on its call, its access rights now, and whose stack it has.
+/// The kind of a mapping depends on its call, on its access rights now, and on whether its stack is an
+/// allocator's.
 #[test]
 fn kinds() {
     let mut calls = Calls::new();

@@ -1,6 +1,6 @@
 //! Facts of a process by which it is selected, from a directory of `/proc`.
 //!
-//! Each file is read when it is asked for: most processes are decided by their name alone.
+//! Each file is read only when needed: most processes are decided by their name alone.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -13,10 +13,10 @@ use crate::process::stat::Stat;
 
 /// Maximum bytes of a process's list of cgroups: a path has at most 4096, and hierarchies are few.
 const MAX_CGROUPS: u64 = 256 << 10;
-/// Bytes of a command line that are read.
+/// Maximum number of bytes of a command line that are read.
 const MAX_WORDS: u64 = 16 << 10;
 
-/// A process that can be selected: a program's, which runs.
+/// A process that can be selected: it runs a program, and is no kernel thread or zombie.
 #[derive(Debug)]
 pub(in crate::process) struct Candidate {
     pub(in crate::process) pid: u32,
@@ -25,7 +25,8 @@ pub(in crate::process) struct Candidate {
 }
 
 impl Candidate {
-    /// All processes of a directory such as `/proc`, ascending, but for `own`, kernel threads, and those that have ended.
+    /// All processes of a directory such as `/proc`, ascending, except `own`, kernel threads, and those that
+    /// have ended.
     pub(in crate::process) fn all(proc: &Path, own: u32) -> io::Result<Vec<Self>> {
         let names = fs::read_dir(proc)?.flatten();
         let pids = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

@@ -1,6 +1,6 @@
 //! Selection of processes by their control groups (cgroups(7)), as `/proc/PID/cgroup` names them.
 //!
-//! Pure. Paths are those that memleak's own cgroup namespace shows: the same that it reads of every process.
+//! Pure. Paths are those that memleak's own cgroup namespace shows, for all processes alike.
 
 use std::path::{Component, Path};
 
@@ -35,7 +35,7 @@ impl Cgroups {
             .map(|at| self.0[at].1.as_str())
     }
 
-    /// Path in the hierarchy that has the memory controller of this version.
+    /// Path in the hierarchy that has the memory controller, of version 2 (`is_unified`) or 1.
     pub(super) fn of_memory(&self, is_unified: bool) -> Option<&str> {
         let has_memory = |controllers: &str| match is_unified {
             true => controllers.is_empty(),
@@ -60,7 +60,7 @@ pub(super) fn components(path: &str) -> impl Iterator<Item = &str> {
 pub struct UnitQuery(String);
 
 impl UnitQuery {
-    /// The unit of this name, which is a service without a suffix; `None` for what cannot be a name.
+    /// Unit of this name, a service if it has no suffix; `None` if it cannot be a name.
     pub fn new(name: &str) -> Option<Self> {
         if name.is_empty() || name.contains('/') {
             return None;
@@ -99,7 +99,7 @@ pub(super) fn is_unit(cgroup: &str) -> bool {
     KINDS.iter().any(|kind| cgroup.ends_with(kind))
 }
 
-/// Hierarchies in which a path is meant.
+/// Hierarchies that a path refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Scope {
     All,
@@ -131,7 +131,8 @@ pub(super) struct Subtree {
 }
 
 impl Subtree {
-    /// The cgroup at a path as it was given: below a mounted hierarchy of `mountinfo`, or in any hierarchy.
+    /// Cgroup at a path as given: in one hierarchy if the path is below its mount in `mountinfo`, in any
+    /// hierarchy otherwise.
     pub(super) fn new(given: &str, mountinfo: &str) -> Self {
         let mounts = mountinfo.lines().filter_map(Mount::parse);
         let below = mounts.filter_map(|mount| Some((relative(given, mount.point)?, mount)));
@@ -165,7 +166,8 @@ pub(super) fn relative<'a>(path: &'a str, above: &str) -> Option<&'a str> {
     }
 }
 
-/// An absolute path without empty parts and dots; `..` at its begin stays, which is outside of a cgroup namespace's root.
+/// Normalizes a path: absolute, without empty parts and dots. A leading `..` stays: it leads out of the
+/// cgroup namespace's root.
 fn normal(path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for component in Path::new(path).components() {
@@ -289,7 +291,7 @@ mod tests {
         41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n\
         42 31 0:39 /docker/a /inside rw - cgroup2 cgroup2 rw\nnonsense\n";
 
-    /// A path is below the mount of a hierarchy, and is then meant in that one only, or in all of them.
+    /// A path below the mount of a hierarchy refers to that hierarchy only; another path, to all of them.
     #[test]
     fn subtrees() {
         let cgroups = Cgroups::parse(BOTH);

@@ -1,8 +1,9 @@
-//! Selection of processes by container: by the ids that runtimes put into names of cgroups, and by names that they keep
-//! on disk. No daemon is asked.
+//! Selection of processes by container: by the ids that runtimes put into names of cgroups, and by names that
+//! they keep on disk. No daemon is asked.
 //!
-//! Names of Docker, of podman and CRI-O, of nerdctl, and of Kubernetes' log files are known. Files of a user's own (rootless podman)
-//! name only containers in that user's slice: whoever writes them cannot give a name to another user's container.
+//! Supports the names of Docker, of podman and CRI-O, of nerdctl, and of Kubernetes' log files. A user's own
+//! files (rootless podman) name only containers in that user's slice, so that no user can give a name to
+//! another user's container.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +20,8 @@ use crate::process::foreign::{LastLink, open_in_root};
 const ID: usize = 64;
 /// Digits of an id in messages, as runtimes show it.
 const SHORT: usize = 12;
-/// Maximum bytes of a file that names containers; Docker's have some 10 KiB, podman's some 2 KiB for each container.
+/// Maximum bytes of a file that names containers; Docker's have some 10 KiB, podman's some 2 KiB for each
+/// container.
 const MAX_FILE: u64 = 16 << 20;
 /// Maximum number of entries of a directory that are looked at.
 const MAX_ENTRIES: usize = 1 << 14;
@@ -57,8 +59,9 @@ fn user_of_slice(component: &str) -> Option<u32> {
         .ok()
 }
 
-/// Id in the name of a cgroup: `docker-ID.scope`, `cri-containerd-ID.scope`, `libpod-ID.scope`, `crio-ID.scope`, or `ID` alone
-/// (below `docker`, or a pod), or `pod….slice:cri-containerd:ID`. The monitors of podman and CRI-O (`…-conmon-ID`) are not in it.
+/// Id in the name of a cgroup: `docker-ID.scope`, `cri-containerd-ID.scope`, `libpod-ID.scope`,
+/// `crio-ID.scope`, or `ID` alone (below `docker`, or a pod), or `pod….slice:cri-containerd:ID`. The monitors
+/// of podman and CRI-O (`…-conmon-ID`) are not in the container.
 fn id_of(component: &str) -> Option<&str> {
     let name = component.strip_suffix(".scope").unwrap_or(component);
     let (runtime, id) = match name.rfind(['-', ':']) {
@@ -81,7 +84,7 @@ pub(super) struct Named {
     pub(super) name: String,
     /// The names by which it can be selected.
     aliases: Vec<String>,
-    /// Owner of the file if it is a user's own.
+    /// Owner of the file, if it is in a user's home.
     owner: Option<u32>,
 }
 
@@ -108,7 +111,7 @@ impl Named {
     fn of_pod(id: String, namespace: &str, pod: &str, container: &str) -> Self {
         let name = format!("{namespace}/{pod}/{container}");
         let mut aliases = vec![name.clone(), format!("{pod}/{container}"), container.to_owned()];
-        // The container that only holds the pod's namespaces is not meant by the pod's name.
+        // The pod's name does not select the container that only keeps the pod's namespaces.
         if container != "POD" {
             aliases.extend([format!("{namespace}/{pod}"), pod.to_owned()]);
         }
@@ -134,7 +137,8 @@ pub struct Ambiguous {
     which: Vec<String>,
 }
 
-/// The running container that is meant: by its id, by its name, or by the begin of its id.
+/// Finds the running container with this id, or else with this name, or else with an id that starts with the
+/// text.
 pub(super) fn choose(
     text: &str,
     running: &BTreeSet<Container>,
@@ -181,7 +185,7 @@ pub(super) fn choose(
     })
 }
 
-/// The begin of an id, as runtimes show it.
+/// First digits of an id, as runtimes show it.
 pub(super) fn short(id: &str) -> &str {
     id.get(..SHORT).unwrap_or(id)
 }
@@ -195,14 +199,15 @@ pub(super) fn known<'a>(
     names.iter().filter(is_running).map(|named| named.name.as_str())
 }
 
-/// A user's own directory, which names that user's containers.
+/// A user's home directory, whose files name that user's containers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Home {
     pub(super) path: PathBuf,
     pub(super) user: u32,
 }
 
-/// Reads the names of all containers below a root directory. What cannot be read, or has another form, names none.
+/// Reads the names of all containers below a root directory. Files that cannot be read, or have another form,
+/// are left out.
 pub(super) fn read_names(root: &Path, home: Option<&Home>) -> Vec<Named> {
     let mut names = Vec::new();
     for id in entries(root, "var/lib/docker/containers") {
@@ -231,7 +236,8 @@ pub(super) fn read_names(root: &Path, home: Option<&Home>) -> Vec<Named> {
     names
 }
 
-/// Reads the names of nerdctl, for containers of containerd: files of that name have the id, for each daemon and namespace.
+/// Reads the names that nerdctl gives to containers of containerd. For each daemon and namespace, there is a
+/// file for each name, with the id in it.
 fn read_nerdctl(root: &Path, directory: &str, owner: Option<u32>, names: &mut Vec<Named>) {
     for daemon in entries(root, directory).into_iter().take(MAX_NERDCTL) {
         let namespaces = format!("{directory}/{daemon}/names");
@@ -289,7 +295,7 @@ fn entries(root: &Path, directory: &str) -> Vec<String> {
         .collect()
 }
 
-/// Reads a file that may be anybody's.
+/// Reads an untrusted file.
 fn read(root: &Path, path: &str) -> Option<Vec<u8>> {
     let opened = open_in_root(root, Path::new(path), LastLink::Refuse, MAX_FILE).ok()?;
     let mut text = Vec::new();

@@ -1,7 +1,8 @@
-//! Limits that cgroups set to the memory of processes (`memory.max`, or `memory.limit_in_bytes` of version 1), and how much is left
-//! below them.
+//! Limits that cgroups set to the memory of processes (`memory.max`, or `memory.limit_in_bytes` of version
+//! 1), and how much is left below them.
 //!
-//! File cache counts towards a limit, and is given up before it is reached: room is what is left without it.
+//! File cache counts towards a limit, but the kernel drops it before the limit is reached: room is computed
+//! without it.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -12,12 +13,12 @@ use super::cgroup::{Cgroups, Mount, components, relative};
 
 /// Maximum bytes read of a file: `memory.stat` has some 2 KiB.
 const MAX_BYTES: u64 = 64 << 10;
-/// Maximum number of cgroups one within another that are looked at, from the innermost on.
+/// Maximum number of nested cgroups that are looked at, from the innermost on.
 const MAX_DEPTH: usize = 64;
-/// From this on, a limit of version 1 is none: the largest is that of the address space.
+/// Limits of version 1 from this value on mean none. The kernel's value for none is about 2^63.
 const UNLIMITED: u64 = 1 << 62;
 
-/// A limit, and what is left below it.
+/// A limit, and the room below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryLimit {
     /// Path of the cgroup that has it, as `/proc/PID/cgroup` names it.
@@ -63,8 +64,8 @@ impl Hierarchy {
         owned.collect()
     }
 
-    /// The cgroup at `path` and those that it is in, up to the root of the mount: paths and directories. The root of the whole
-    /// hierarchy has no limit; that of a container's may have one.
+    /// Paths and directories of the cgroup at `path` and its ancestors, up to the root of the mount. The root
+    /// of the whole hierarchy has no limit; that of a container's may have one.
     pub(super) fn upwards(&self, path: &str) -> Vec<(String, PathBuf)> {
         let below = match self.root.as_str() {
             "/" => path.strip_prefix('/'),
@@ -102,7 +103,8 @@ impl Hierarchy {
         Some((limit, limit.saturating_sub(self.usage(directory)?)))
     }
 
-    /// Bytes that the processes of the cgroup in `directory` have, without file cache; `None` if they are not counted.
+    /// Bytes that the processes of the cgroup in `directory` have, without file cache; `None` if the cgroup
+    /// does not count them.
     fn usage(&self, directory: &Path) -> Option<u64> {
         let [usage, inactive, active] = match self.is_unified {
             true => ["memory.current", "inactive_file", "active_file"],
@@ -136,7 +138,7 @@ pub(super) fn read(path: &Path) -> Option<String> {
     Some(text)
 }
 
-/// Limits of this system's cgroups. What was read is kept until [`MemoryLimits::forget`].
+/// Limits of this system's cgroups. Values are cached until [`MemoryLimits::forget`].
 #[derive(Debug, Default)]
 pub struct MemoryLimits {
     hierarchies: Vec<Hierarchy>,
@@ -161,7 +163,7 @@ impl MemoryLimits {
         &self.hierarchies
     }
 
-    /// Forgets what was read, so that it is read again.
+    /// Forgets the cached values, so that they are read again.
     pub fn forget(&mut self) {
         self.known.clear();
     }
@@ -172,7 +174,8 @@ impl MemoryLimits {
         self.of_cgroups(&Cgroups::parse(text.as_bytes()))
     }
 
-    /// Memory of the innermost cgroup of a process whose memory is counted; `None` if there is none but the root of all.
+    /// Memory of a process's innermost cgroup that counts memory; `None` if no cgroup does. The root of the
+    /// whole hierarchy does not.
     pub fn usage_of(&self, pid: u32) -> Option<MemoryUsage> {
         let text = read(Path::new(&format!("/proc/{pid}/cgroup")))?;
         self.usage_of_cgroups(&Cgroups::parse(text.as_bytes()))
@@ -261,7 +264,7 @@ mod tests {
             let found = limits.of_cgroups(&Cgroups::parse(cgroups.as_bytes()));
             assert_eq!(found, expected, "{cgroups}");
         }
-        // Only of the innermost whose memory is counted.
+        // Usage is that of the innermost cgroup that counts memory.
         let usage = |cgroup: &str, bytes| {
             let cgroup = cgroup.to_owned();
             Some(MemoryUsage { cgroup, bytes })
@@ -277,7 +280,7 @@ mod tests {
             let found = limits.usage_of_cgroups(&Cgroups::parse(cgroups.as_bytes()));
             assert_eq!(found, expected, "{cgroups}");
         }
-        // What is known stays until it is forgotten.
+        // Cached values stay until they are forgotten.
         make("2/c/memory.current", "10\n");
         let mut again = || limits.of_cgroups(&Cgroups::parse(b"0::/docker/c"));
         assert_eq!(again(), limit("/docker/c", 50, 0));

@@ -1,6 +1,8 @@
-//! Selection of the processes to trace by what people know of them: name, systemd unit, cgroup, container, user.
+//! Selection of the processes to trace by properties that people know: name, systemd unit, cgroup, container,
+//! user.
 //!
-//! Reads `/proc` and runtimes' files. A [`Selection`] is asked for what matches now, and can be asked again.
+//! Reads `/proc` and runtimes' files. A [`Selection`] finds the processes that match now, and can be used
+//! repeatedly.
 
 pub(super) mod candidate;
 mod cgroup;
@@ -40,7 +42,8 @@ pub enum Wanted {
     Name(NameQuery),
 }
 
-/// Properties of the processes that are selected: each must match all that are given, and one value of those of `-p`.
+/// Properties of the processes to select. A process must match all that are given, and one of the values of
+/// `-p`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selectors {
     /// Values of `-p`; any process if there are none.
@@ -55,7 +58,7 @@ pub struct Selectors {
 }
 
 impl Selectors {
-    /// True if there is something besides `-p`.
+    /// True if any selector besides `-p` is given.
     pub fn has_others(&self) -> bool {
         self.unit.is_some() || self.cgroup.is_some() || self.container.is_some() || self.user.is_some()
     }
@@ -80,19 +83,19 @@ impl Selectors {
 /// A reason for which a process matches.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// It is given by number.
+    /// Pid as given.
     Pid,
-    /// Its own name.
+    /// Name of the process.
     Name,
-    /// The name or path of its executable.
+    /// Name or path of its executable.
     Executable,
-    /// Its own name, which is cut, and its command line.
+    /// Name of the process, cut by the kernel, and confirmed by its command line.
     CommandLine,
-    /// In a cgroup of this path.
+    /// Path of a cgroup that it is in.
     Cgroup(String),
-    /// In the container with this ID.
+    /// ID of the container that it is in.
     Container(String),
-    /// Its user, by name or ID as given.
+    /// User, by name or ID as given.
     User(String),
 }
 
@@ -116,7 +119,8 @@ pub struct Found {
     pub pid: u32,
     /// Start time, in clock ticks since boot.
     pub start_time: u64,
-    /// Lowest address of its code: another one after an exec, most often. 1 to who must not know it.
+    /// Lowest address of its code, most often another one after an exec. Without permission to read it, the
+    /// kernel gives 1.
     pub start_code: u64,
     /// Command name, at most 15 bytes.
     pub comm: String,
@@ -124,7 +128,7 @@ pub struct Found {
 }
 
 impl Found {
-    /// Formats processes for one line: those of one name and with the same reasons are together.
+    /// Formats processes on one line. Groups those with the same name and the same reasons.
     pub fn list(all: &[Self]) -> String {
         let mut groups: BTreeMap<(&str, &[Reason]), Vec<String>> = BTreeMap::new();
         for found in all {
@@ -154,7 +158,7 @@ pub enum SelectError {
     Proc { path: PathBuf, error: io::Error },
 }
 
-/// Where processes and names are read.
+/// Sources of processes and names.
 #[derive(Clone, Debug)]
 struct Places {
     proc: PathBuf,
@@ -164,7 +168,7 @@ struct Places {
     own: u32,
 }
 
-/// A selection that can be asked repeatedly.
+/// A selection that can be used repeatedly.
 #[derive(Debug)]
 pub struct Selection {
     selectors: Selectors,
@@ -238,11 +242,12 @@ impl Selection {
         })
     }
 
-    /// Finds all processes that match now, ascending: at least one, and for each name that is given.
+    /// Finds all processes that match now, ascending: at least one, and at least one for each name that is
+    /// given.
     ///
     /// # Errors
     ///
-    /// [`SelectError::Nothing`] may be different later.
+    /// [`SelectError::Nothing`] if a match is missing: a later scan may succeed.
     pub fn scan(&mut self) -> Result<Vec<Found>, SelectError> {
         let seen = self.read()?;
         let container = self.containers(&seen)?;
@@ -257,7 +262,7 @@ impl Selection {
             })
         };
         let missing_name = self.selectors.names().find(|name| !is_found(name));
-        // Without another selector, opening it says more of what is wrong with it.
+        // Without other selectors, pids are not checked here: opening the process gives a more precise error.
         let pids = self.selectors.pids().filter(|_| self.selectors.has_others());
         let missing_pid = { pids }.find(|&pid| !found.iter().any(|found| found.pid == pid));
         if found.is_empty() || missing_name.is_some() || missing_pid.is_some() {
@@ -313,7 +318,7 @@ impl Selection {
         Ok(with_cgroups.collect())
     }
 
-    /// The container that is meant, in each slice that it runs in; `None` if none is asked for.
+    /// The selected container, once for each slice that it runs in; `None` if no container is selected.
     fn containers(&mut self, seen: &[Seen]) -> Result<Option<BTreeSet<Container>>, SelectError> {
         let Some(text) = &self.selectors.container else {
             return Ok(None);
@@ -381,7 +386,7 @@ fn user_id(text: &str) -> Result<u32, SelectError> {
     found.ok_or_else(|| SelectError::NoSuchUser(text.to_owned()))
 }
 
-/// The directory of the user for whom memleak runs, unless that is root.
+/// Home directory of the user for whom memleak runs, unless that is root.
 fn home() -> Option<Home> {
     if let Some((user, _)) = launch::invoking_user().ok()? {
         let path = launch::invoking_home().ok()??;

@@ -1,8 +1,8 @@
 //! Selection of processes by name.
 //!
-//! A name is the whole one that the process or its executable has, never a part of it. The kernel keeps 15 bytes of a
-//! process's name (`TASK_COMM_LEN`), so that of a longer name those are compared, and the rest is confirmed by the
-//! executable or the command line.
+//! A name must be the whole name of the process or of its executable, never a part of it. The kernel keeps 15
+//! bytes of a process's name (`TASK_COMM_LEN`). Of a longer name, only these are compared, and the executable
+//! or the command line must confirm the rest.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,8 @@ const MAX_COMM: usize = 15;
 /// Suffix of the link to an executable that was deleted or replaced.
 const DELETED: &str = " (deleted)";
 
-/// Words of a command line that can be the name: that of a script comes after its interpreter and perhaps an option.
+/// Number of words of a command line that can be the name: a script's comes after its interpreter and perhaps
+/// an option.
 const MAX_WORDS: usize = 3;
 
 /// A name that processes are selected by, or the absolute path of an executable.
@@ -32,7 +33,7 @@ impl NameQuery {
         &self.0
     }
 
-    /// Compares the names of a process; what is costly to read is read only if it decides.
+    /// Compares the names of a process; executable and command line are read only if they decide.
     pub(super) fn matches(
         &self,
         comm: &str,
@@ -137,7 +138,7 @@ mod tests {
         }
         let late = ["sh", "-a", "-b", "systemd-journald"];
         assert_eq!(reason(name, comm, "/bin/sh", &late), None);
-        // What `ps` shows is a name, too; and a name of exactly so many bytes is not cut.
+        // The name that `ps` shows matches, too: a name of exactly 15 bytes is not taken for a cut one.
         assert_eq!(reason(comm, comm, "", &[]), Some(Reason::Name));
         // Cut within a character.
         let name = "fourteen-bytesé-server";

@@ -1,4 +1,4 @@
-//! Explains why no process matches, with what runs that has a similar name.
+//! Explanation why no process matches, with similar names of what runs.
 
 use std::collections::BTreeSet;
 
@@ -10,18 +10,18 @@ use super::{NameQuery, Seen, Selectors, UnitQuery, matches_name};
 
 /// Minimum likeness of a name to be suggested (1: equal).
 const LIKENESS: f64 = 0.6;
-/// Likeness below that of the nearest name at which others are suggested, too.
+/// Maximum difference in likeness between the nearest name and others that are suggested, too.
 const NEAR: f64 = 0.1;
-/// Names that are suggested at most.
+/// Maximum number of names that are suggested.
 const MAX_NEAR: usize = 3;
 
 /// No process matches.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("no process {what}{}; {remedy}", suggestion(.near))]
 pub struct Nothing {
-    /// Properties that it would have.
+    /// Properties that no process has, in words.
     what: String,
-    /// Similar names of what runs.
+    /// Similar names of running processes, units, cgroups or containers.
     near: Vec<String>,
     remedy: &'static str,
 }
@@ -38,7 +38,7 @@ impl Nothing {
     }
 }
 
-/// Remedy where nothing is waited for.
+/// Remedy where waiting does not help, or is not possible.
 const LIST: &str = "`ps -e` lists what runs here";
 
 fn suggestion(near: &[String]) -> String {
@@ -48,7 +48,7 @@ fn suggestion(near: &[String]) -> String {
     }
 }
 
-/// A search that has failed, and what it looked at.
+/// A failed search, with the processes and containers that it has seen.
 pub(super) struct Search<'a> {
     pub(super) selectors: &'a Selectors,
     pub(super) seen: &'a [Seen],
@@ -88,7 +88,7 @@ impl Search<'_> {
         }
     }
 
-    /// Similar names of what runs, for the first selector that has names and is not true of any process.
+    /// Finds similar names of what runs, for the first selector with names that no process matches.
     fn near(&self, name: Option<&NameQuery>) -> Vec<String> {
         let is_there = |name: &NameQuery| {
             let mut seen = self.seen.iter();
@@ -128,12 +128,12 @@ impl Search<'_> {
     }
 }
 
-/// A unit's name without its kind, which all have.
+/// A unit's name without its kind (`.service`), which every unit has.
 fn stem(unit: &str) -> &str {
     unit.rsplit_once('.').map_or(unit, |(stem, _)| stem)
 }
 
-/// The names most like one, by the part of each that tells them apart.
+/// Finds the names most similar to `name`, by the `part` of each that tells them apart.
 fn nearest(name: &str, names: impl Iterator<Item = String>, part: fn(&str) -> &str) -> Vec<String> {
     let names: BTreeSet<String> = names.filter(|other| other != name).collect();
     let mut like: Vec<_> = names
@@ -147,7 +147,7 @@ fn nearest(name: &str, names: impl Iterator<Item = String>, part: fn(&str) -> &s
     like.into_iter().map(|(_, name)| name).take(MAX_NEAR).collect()
 }
 
-/// Likeness of two names: one within the other counts, from three letters on.
+/// Likeness of two names. A name within the other counts as [`LIKENESS`] at least, from three bytes on.
 fn likeness(name: &str, other: &str) -> f64 {
     let (a, b) = (name.to_lowercase(), other.to_lowercase());
     let is_part = a.len().min(b.len()) >= 3 && (a.contains(&b) || b.contains(&a));

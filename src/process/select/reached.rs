@@ -6,7 +6,8 @@ use super::limit::{MemoryLimits, number, read};
 use leak_report::model::ReachedLimit;
 
 impl MemoryLimits {
-    /// Reads what is known of the limit of a cgroup: of one that is not seen from here, or was removed, it is the name alone.
+    /// Reads the limit of a cgroup, its peak and its OOM kills. If it is not visible from here, or was
+    /// removed, only its name is known.
     pub fn reached(&self, cgroup: &str) -> ReachedLimit {
         let mut places = self.hierarchies().iter().filter_map(|hierarchy| {
             let (_, directory) = hierarchy.upwards(cgroup).into_iter().next()?;
@@ -39,7 +40,7 @@ impl MemoryLimits {
     }
 }
 
-/// The number behind a name at the begin of a line.
+/// Number behind a name at the start of a line.
 fn field(path: &Path, name: &str) -> Option<u64> {
     let text = read(path)?;
     let mut lines = text.lines();
@@ -52,7 +53,7 @@ mod tests {
 
     use super::*;
 
-    /// Limits are read by the files of their version, of cgroups below the mount alone.
+    /// Limits are read from the files of their version, and only of cgroups below the mount.
     #[test]
     fn limits_that_were_reached() {
         let place = tempfile::tempdir().expect("a directory");

@@ -1,10 +1,10 @@
-//! Claims about selections, over made trees of `/proc`.
+//! Claims about selections, over made-up trees of `/proc`.
 
 use std::os::unix::fs::symlink;
 
 use super::*;
 
-/// A made `/proc`, and files of runtimes below the same root.
+/// A made-up `/proc`, and files of runtimes below the same root.
 struct Made(tempfile::TempDir);
 
 impl Made {
@@ -96,8 +96,8 @@ fn services() -> Made {
     made
 }
 
-/// Processes are found by whole names and numbers, in any order; never memleak itself, kernel threads, and those that
-/// have ended.
+/// Processes are found by whole names and numbers, in any order; never memleak itself, kernel threads, and
+/// those that have ended.
 #[test]
 fn names_and_numbers() {
     let made = services();
@@ -113,7 +113,8 @@ fn names_and_numbers() {
     }
 }
 
-/// An error names what does not match, with what is like it; also one of several names.
+/// An error names what does not match, and suggests similar names; also if only one of several names has no
+/// match.
 #[test]
 fn nothing_matches() {
     let made = services();
@@ -203,7 +204,7 @@ fn selectors_together() {
     assert_eq!(cgroup("/system.slice/redis.service"), Ok(vec![30]));
 }
 
-/// A container is found by what its runtime has written, and one that is named twice is refused.
+/// A container is found by what its runtime has written, and an ambiguous id is refused.
 #[test]
 fn containers() {
     let made = services();
@@ -236,7 +237,8 @@ fn containers() {
     );
 }
 
-/// A look tells those that match from those that do not, a successor with the same pid included, and finding none is no error.
+/// A look tells those that match from those that do not, a successor with the same pid included, and finding
+/// none is no error.
 #[test]
 fn looks() {
     let made = services();

@@ -1,8 +1,8 @@
-//! Choice of the pages whose faults are recorded (`-s`): one of N, by a hash of the page's number. The kernel side chooses by
-//! the same (`is_chosen_page` in `bpf/process/faults.h`).
+//! Choice of the pages whose faults are recorded (`-s`): one of N, by a hash of the page's number. The kernel
+//! side chooses in the same way (`is_chosen_page` in `bpf/process/faults.h`).
 //!
-//! Pages are chosen and not faults, so that all faults of a chosen page are seen: else the second fault of a page, which is
-//! not growth, would look like the first of another.
+//! Pages are chosen and not faults, so that all faults of a chosen page are seen: else the second fault of a
+//! page, which is not growth, would look like the first of another.
 
 /// Chosen pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

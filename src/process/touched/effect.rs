@@ -1,5 +1,5 @@
-//! The effect of a call on pages: which it discards, which it moves. Pure; the rules are those of mmap(2), munmap(2),
-//! mremap(2), brk(2) and madvise(2).
+//! The effect of a call on pages: which it discards, which it moves. Pure; the rules are those of mmap(2),
+//! munmap(2), mremap(2), brk(2) and madvise(2).
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ const MADV_FREE: u64 = 8;
 pub(super) struct PageShift(pub(super) u32);
 
 impl PageShift {
-    /// Pages of which a byte is in `length` bytes from `start`.
+    /// Pages that contain any of the `length` bytes from `start` on.
     pub(super) fn pages(self, start: u64, length: u64) -> Range<u64> {
         let end = start.saturating_add(length);
         let last = end.saturating_sub(1) >> self.0;
@@ -39,19 +39,19 @@ pub(super) enum Backing {
     Shared,
 }
 
-/// Pages that a call takes away when it begins.
+/// Effect of a call on pages, as known when it begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Effect {
     /// Ranges that are discarded.
     pub(super) discards: Vec<Range<u64>>,
-    /// Range that keeps its content, at other addresses perhaps.
+    /// Range that keeps its content, possibly at other addresses.
     pub(super) moves: Option<Range<u64>>,
     /// Range that the kernel discards when it needs memory.
     pub(super) frees: Option<Range<u64>>,
 }
 
 impl Effect {
-    /// `program_break` is the break before the call, if that is known.
+    /// Computes the effect of a call. `program_break` is the break before the call, if that is known.
     pub(super) fn of(event: &RegionEvent, program_break: Option<u64>, shift: PageShift) -> Self {
         let [first, second, third, fourth, fifth] = event.arguments;
         let discards = |start, length| Self {

@@ -1,15 +1,17 @@
-//! Pages of a process's own memory that were touched since tracing began, and by whom, until they are discarded
-//! (`--faults`).
+//! Pages of a process's own memory that were touched since tracing began, and the stacks that touched them,
+//! until they are discarded (`--faults`).
 //!
-//! Pure: faults, [`RegionEvent`]s and what `/proc/PID/pagemap` says in, pages per stack out.
+//! Pure: faults, [`RegionEvent`]s and states of pages from `/proc/PID/pagemap` in, pages per stack out.
 //!
-//! A page belongs to the stack of its first fault. Later ones (a write after a read, a copy after fork, the kernel's own
-//! reasons) are no growth, until a call has discarded the page; `mremap` takes pages with it. What calls discard is taken out
-//! when they begin, since another thread can touch the addresses again before they have ended, and put back if they fail.
+//! A page belongs to the stack of its first fault. Later faults (a write after a read, a copy after fork, the
+//! kernel's own reasons) are not growth until a call has discarded the page; `mremap` moves pages along.
+//! Pages that a call discards are taken out when it begins, since another thread can touch the addresses
+//! again before it has ended, and put back if it fails.
 //!
-//! Faults say who touches a page, not what comes of it. So all is compared with what is resident, now and then and for each
-//! report: [`Pages::mark`], read, apply all events up to then, [`Pages::settle`]. That takes off pages that are not resident,
-//! finds the other pages of huge ones, of which the first touch is the only fault, and counts what nobody was seen to touch.
+//! Faults tell which stack touches a page, but not whether the page becomes resident. So all pages are
+//! compared with the resident ones, now and then and for each report: [`Pages::mark`], read, apply all events
+//! up to then, [`Pages::settle`]. That removes pages that are not resident, finds the other pages of huge
+//! ones, of which the first touch is the only fault, and counts resident pages for which no fault was seen.
 
 mod choice;
 mod effect;
@@ -56,7 +58,8 @@ pub struct PageTotals {
     pub touched: u64,
     /// Discarded since.
     pub gone: u64,
-    /// Sum of the squares of the pages that one fault made resident: more than `touched` with huge pages.
+    /// Sum over faults of the square of the number of pages that one made resident: more than `touched` with
+    /// huge pages.
     pub squares: u64,
     /// Not recorded, as there were too many.
     pub lost: u64,
@@ -88,21 +91,21 @@ pub struct Pages {
     table: PageTable,
     /// Maximum number of chunks.
     capacity: usize,
-    /// Page numbers, as addresses, whose memory is not private memory from the start.
+    /// Pages whose memory is not private from the start. Page numbers are stored as addresses.
     backing: Intervals<Backing>,
     totals: BTreeMap<u32, PageTotals>,
     /// Calls in progress, by thread.
     in_progress: HashMap<u32, Begun>,
     /// Ranges that changed since the mark; `None` without one.
     changed: Option<Vec<Range<u64>>>,
-    /// Resident pages that nobody was seen to touch.
+    /// Number of resident pages for which no fault was seen.
     unexplained: u64,
-    /// Pages that are gone although no call was seen that discarded them.
+    /// Number of pages that are gone although no call was seen that discarded them.
     ends_not_seen: u64,
 }
 
 impl Pages {
-    /// Creates an empty state of at most some `capacity` pages.
+    /// Creates an empty state of at most about `capacity` pages.
     pub fn new(choice: Choice, capacity: usize) -> Self {
         Self::with_page_bytes(choice, capacity, pages::bytes())
     }
@@ -149,7 +152,7 @@ impl Pages {
         counted.count() as u64
     }
 
-    /// Number of resident pages that nobody was seen to touch.
+    /// Number of resident pages for which no fault was seen.
     pub fn unexplained(&self) -> u64 {
         self.unexplained
     }
@@ -166,7 +169,7 @@ impl Pages {
         self.in_progress.clear();
     }
 
-    /// Takes from the process's maps what its memory holds.
+    /// Reads from the process's maps which memory is shared, or is backed by files.
     pub fn enter_maps(&mut self, maps: &[MapsEntry]) {
         self.backing = Intervals::default();
         for entry in maps {
@@ -214,7 +217,7 @@ impl Pages {
         self.table.len() < self.capacity || self.table.chunk(first).is_some()
     }
 
-    /// Adds pages to the totals that a stack's fault has made resident, each by itself.
+    /// Adds pages to a stack's totals, each made resident by its own fault.
     fn count(&mut self, stack: u32, pages: u64) {
         let totals = self.total(stack);
         totals.touched += pages;
@@ -292,7 +295,7 @@ impl Pages {
         }
     }
 
-    /// Enters pages that `mremap` took with it; those beyond the new length are discarded.
+    /// Enters pages that `mremap` moved along; those beyond the new length are discarded.
     fn moved(&mut self, event: &RegionEvent, moved: Vec<(u64, Entry)>, result: u64) {
         let [old, old_length, new_length, ..] = event.arguments;
         let source = self.shift.pages(old, old_length);
@@ -317,7 +320,7 @@ impl Pages {
         );
     }
 
-    /// Applies what `mmap` has mapped: nothing is resident there but what it has made so itself.
+    /// Applies a successful `mmap`: only pages that it has populated itself are resident there.
     fn mapped(&mut self, mapped: &effect::Mapped, stack: u32) {
         self.backing.take(&as_addresses(&mapped.pages));
         if mapped.is_new {
@@ -346,7 +349,7 @@ impl Pages {
         }
     }
 
-    /// Enters pages again that were taken out, where nobody has touched any since.
+    /// Enters pages again that were taken out. Where a page was touched since, the one taken out is gone.
     fn put_back(&mut self, taken: Vec<(u64, Entry)>) {
         for (page, entry) in taken {
             self.change(&(page..page + 1));

@@ -1,4 +1,5 @@
-//! Reads which pages are resident: `/proc/PID/pagemap`, a word for each page, and `/proc/kpageflags`, a word for each page frame.
+//! Reads which pages are resident: `/proc/PID/pagemap`, a word for each page, and `/proc/kpageflags`, a word
+//! for each page frame.
 //!
 //! Formats: `Documentation/admin-guide/mm/pagemap.rst` of the kernel.
 
@@ -13,7 +14,7 @@ use super::scan::{self, Found};
 use crate::base::pages;
 
 const WORD: usize = size_of::<u64>();
-/// Pages whose states are read at once, where the kernel does not look for them itself.
+/// Number of pages whose states are read at once, on kernels without `PAGEMAP_SCAN`.
 const PAGES_AT_ONCE: u64 = 1 << 17;
 
 /// A page, as `/proc/PID/pagemap` describes it.
@@ -25,7 +26,7 @@ impl PageState {
     const SWAPPED: u64 = 1 << 62;
     /// A page of a file, or of memory that others can map.
     const OF_FILE: u64 = 1 << 61;
-    /// An access ends the program (Linux 6.15); described as swapped besides.
+    /// A guard: an access ends the program (Linux 6.15). Described as swapped, too.
     const GUARD: u64 = 1 << 58;
     const FRAME: u64 = (1 << 55) - 1;
 
@@ -37,14 +38,15 @@ impl PageState {
         self.0 & flag != 0
     }
 
-    /// Number of its page frame; `None` if it has none, or if the kernel does not say so (without `CAP_SYS_ADMIN`).
+    /// Number of its page frame; `None` if it has none, or if the kernel does not show it (without
+    /// `CAP_SYS_ADMIN`).
     pub(super) fn frame(self) -> Option<u64> {
         let frame = self.0 & Self::FRAME;
         Some(frame).filter(|&frame| self.has(Self::PRESENT) && frame != 0)
     }
 
-    /// Returns whether the process holds memory by it: it is its own, resident or swapped, and not the kernel's page of
-    /// zeros, `zero`, which stands for pages that were only read.
+    /// Returns true if it is the process's own memory: private, resident or swapped, and not the kernel's
+    /// page of zeros, `zero`, which stands for pages that were only read.
     pub(super) fn is_own(self, zero: Option<u64>) -> bool {
         let is_zero = zero.is_some() && self.frame() == zero;
         self.is_there() && !self.has(Self::OF_FILE) && !is_zero
@@ -60,7 +62,7 @@ impl PageState {
         self.has(Self::SWAPPED) && self.has(Self::GUARD)
     }
 
-    /// Returns whether something is at its address, the process's own or not.
+    /// Returns true if something is resident at its address, the process's own or not.
     pub(super) fn is_present(self) -> bool {
         self.has(Self::PRESENT)
     }
@@ -72,11 +74,12 @@ pub struct Scan {
     /// Number of the first page.
     pub first: u64,
     pub states: Vec<PageState>,
-    /// True where pages that nobody was seen to touch are looked for.
+    /// True if these pages are searched for unexplained ones.
     pub is_searched: bool,
 }
 
-/// The pages of one process. The file stays that of its memory: after an exec or its end, nothing is read.
+/// The pages of one process. The file stays bound to the process's memory: after an exec, or its end, reads
+/// fail.
 #[derive(Debug)]
 pub struct ResidentPages(File);
 
@@ -86,7 +89,7 @@ impl ResidentPages {
         File::open(format!("/proc/{pid}/pagemap")).map(Self)
     }
 
-    /// Checks that the process has its memory still.
+    /// Checks that the process still has this memory.
     ///
     /// # Errors
     ///
@@ -95,8 +98,8 @@ impl ResidentPages {
         self.read(&(0..1)).map(|_| ())
     }
 
-    /// Calls `see` with the runs of pages at `addresses` that hold something, of a private mapping only its own pages, and with those
-    /// that are guards.
+    /// Calls `see` with the runs of pages at `addresses` that have content (of a private mapping, only the
+    /// process's own pages), and with those that are guards.
     ///
     /// # Errors
     ///
@@ -115,7 +118,7 @@ impl ResidentPages {
         }
     }
 
-    /// Does what [`Self::find`] does by reading the state of every page.
+    /// Does the same as [`Self::find`], by reading the state of every page.
     fn find_by_page(
         &self,
         addresses: &Range<u64>,
@@ -143,7 +146,7 @@ impl ResidentPages {
     ///
     /// # Errors
     ///
-    /// `UnexpectedEof` if the process has no memory any more.
+    /// `UnexpectedEof` if the process no longer has this memory.
     pub fn read(&self, pages: &Range<u64>) -> io::Result<Vec<PageState>> {
         let words = read_words(&self.0, pages)?;
         Ok(words.into_iter().map(PageState::new).collect())
@@ -200,7 +203,7 @@ impl HugePages {
         self.zero
     }
 
-    /// Forgets what was read: it may have changed.
+    /// Forgets the block that was read, which may have changed.
     pub(super) fn forget(&mut self) {
         self.block.clear();
     }
@@ -233,7 +236,7 @@ fn extent(flags: &[u64], index: usize) -> Option<Range<usize>> {
     Some(head..head + 1 + tails.count())
 }
 
-/// Finds the frame of the page of zeros: that of memory of ours which was read and never written.
+/// Finds the frame of the page of zeros: that of memory of this process that was read and never written.
 fn zero_frame() -> Option<u64> {
     let bytes = usize::try_from(pages::bytes()).ok()?;
     let map = MmapOptions::new().len(bytes).map_anon().ok()?;
@@ -260,7 +263,7 @@ mod tests {
             (4, Some(4..6)),
             (5, Some(4..6)),
             (6, None),
-            // Its head is not there.
+            // Its head is missing.
             (7, None),
             (8, None),
         ] {
@@ -300,7 +303,7 @@ mod tests {
                 .expect("ours");
             own.find_by_page(&whole, is_shared, &mut |run| by_page.push(run))
                 .expect("ours");
-            // A page that was only read holds nothing of ours; one way cannot tell.
+            // Ignore the page that was only read: one way cannot tell it from a written one.
             let written = |pages: Vec<u64>| pages.into_iter().filter(|&page| page != 500).collect::<Vec<_>>();
             let (found, by_page) = (written(numbers(found)), written(numbers(by_page)));
             assert_eq!(found.len(), by_page.len(), "{is_shared}");
@@ -349,7 +352,8 @@ mod tests {
         assert_eq!(by_page, each.collect::<Vec<_>>());
     }
 
-    /// A page of ours that was written is our own; one that was only read is the page of zeros; code is a file's.
+    /// A written page of this process is its own; one that was only read is the page of zeros; code is a
+    /// file's.
     #[test]
     fn own_pages_as_root() {
         let bytes = usize::try_from(pages::bytes()).expect("small");

@@ -1,4 +1,4 @@
-//! Finds the pages of large mappings that hold something by `PAGEMAP_SCAN` (Linux 6.7), which skips what is not there.
+//! Finds the pages with content in large mappings by `PAGEMAP_SCAN` (Linux 6.7), which skips absent pages.
 //!
 //! Format: `Documentation/admin-guide/mm/pagemap.rst` of the kernel.
 #![allow(unsafe_code, reason = "a system call that has no wrapper")]
@@ -19,16 +19,16 @@ const GUARD: u64 = 1 << 8;
 /// `PAGEMAP_SCAN`: reads and writes 96 bytes, type `f`, number 16.
 const REQUEST: u64 = 3 << 30 | (size_of::<Request>() as u64) << 16 | 0x66 << 8 | 16;
 
-/// Runs that are returned at once.
+/// Maximum number of runs that one call returns.
 const RUNS_AT_ONCE: usize = 4096;
 
 /// Addresses of pages, found in a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// They hold something.
+    /// Pages with content.
     Held(Range<u64>),
-    /// An access ends the program: a guard that is part of its mapping (`MADV_GUARD_INSTALL`, Linux 6.13), as glibc from 2.42 on makes
-    /// those of stacks. The kernel says so from Linux 6.15 on.
+    /// Guard pages within a mapping: an access ends the program (`MADV_GUARD_INSTALL`, Linux 6.13). glibc
+    /// makes those of stacks so from 2.42 on. The kernel reports them from Linux 6.15 on.
     Guard(Range<u64>),
 }
 
@@ -59,8 +59,8 @@ struct Run {
     kinds: u64,
 }
 
-/// Calls `see` with the runs of pages in `addresses` that hold something, of a private mapping only its own pages, and with those that
-/// are guards, ascending.
+/// Calls `see` with the runs of pages in `addresses` that have content (of a private mapping, only the
+/// process's own pages), and with those that are guards, ascending.
 ///
 /// # Errors
 ///
@@ -86,7 +86,7 @@ pub(super) fn scan(
             returned: OF_FILE | PRESENT | SWAPPED | ZERO | guard,
             ..Request::default()
         };
-        // SAFETY: the kernel writes to the request and to as many runs as it says that there are.
+        // SAFETY: the kernel writes to the request and to at most `run_count` runs.
         let found = unsafe { libc::ioctl(pagemap.as_raw_fd(), REQUEST, &raw mut request) };
         let Ok(found) = usize::try_from(found) else {
             let error = io::Error::last_os_error();
@@ -101,7 +101,7 @@ pub(super) fn scan(
         let is_own = |run: &Run| is_shared || !(has(run, OF_FILE) || has(run, ZERO));
         let found = runs.iter().take(found);
         for run in found.filter(|run| has(run, GUARD) || is_own(run)) {
-            // Where there was no room for more, the last ones can come again.
+            // After a call that filled `runs`, the next one can return the last ones again.
             if run.end > seen {
                 let new = run.start.max(seen)..run.end;
                 see(match has(run, GUARD) {
@@ -111,7 +111,7 @@ pub(super) fn scan(
                 seen = run.end;
             }
         }
-        // All is walked unless there was no room for more runs.
+        // The walk is complete unless `runs` is full.
         next = request.walk_end.max(next + 1);
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Compares what is known of pages with what is resident.
+//! Comparison of known pages with resident ones.
 
 use std::ops::Range;
 
@@ -10,32 +10,33 @@ use super::{Pages, as_addresses};
 use crate::process::maps::MapsEntry;
 use crate::process::regions::intervals::Intervals;
 
-/// Meaning of resident pages that nobody was seen to touch.
+/// Meaning of resident pages for which no fault was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unexplained {
-    /// They are older than the trace.
+    /// Pages that are older than the trace.
     Before,
-    /// They are lost: the kernel made them resident without a fault, or the fault was not recorded.
+    /// Lost pages: the kernel made them resident without a fault, or the fault was not recorded.
     Lost,
 }
 
 /// Maximum number of pages that are read at once: those of 1 GiB.
 const BATCH_PAGES: u64 = 1 << 18;
 
-/// Maximum size of a mapping that is searched for pages that nobody was seen to touch; of larger ones, only what is around
-/// known pages is read, for their huge pages.
+/// Maximum size, in pages, of a mapping that is searched for unexplained pages. Of larger ones, only the
+/// surroundings of known pages are read, for their huge pages.
 const MAX_SEARCHED_PAGES: u64 = 1 << 22;
 
 /// Pages to read, and whether they are searched for unexplained ones.
 pub type ToRead = (Range<u64>, bool);
 
 impl Pages {
-    /// Begins to note what changes: what is read from now on proves nothing about it.
+    /// Begins to note changes: states that are read from now on prove nothing about changed pages.
     pub fn mark(&mut self) {
         self.changed = Some(Vec::new());
     }
 
-    /// All that is to be read to compare everything, in batches. `maps` are the process's own, ascending.
+    /// Returns all ranges to read for a complete comparison, in batches. `maps` are the process's own,
+    /// ascending.
     pub fn batches(&self, maps: &[MapsEntry]) -> Vec<Vec<ToRead>> {
         let mut searched: Intervals<()> = Intervals::default();
         for entry in maps {
@@ -61,8 +62,9 @@ impl Pages {
         in_batches(all)
     }
 
-    /// Compares with what was read since the mark, once all events up to then are applied. Ends the mark. Returns how many
-    /// pages have to be looked at again: the kernel may not have handled their faults yet.
+    /// Compares with the states that were read since the mark, once all events up to the reading are applied.
+    /// Ends the mark. Returns the number of pages that must be compared again: the kernel may not have
+    /// handled their faults yet.
     pub fn settle(&mut self, scans: &[Scan], unexplained: Unexplained, huge: &mut HugePages) -> u64 {
         let changed = joined(self.changed.take().unwrap_or_default());
         huge.forget();
@@ -86,7 +88,7 @@ impl Pages {
                     entry => missed += u64::from(self.settle_known(page, entry, *state, is_own)),
                 }
             }
-            // Only now that all known pages of huge ones have been looked at.
+            // Only now that all known pages of huge ones have been compared.
             let mut nearby = Nearby::default();
             for (page, frame) in rest {
                 let around = frame.and_then(|frame| around(page, frame, huge));
@@ -98,7 +100,7 @@ impl Pages {
         missed
     }
 
-    /// Returns whether the page is to be looked at again.
+    /// Returns true if the page must be compared again.
     fn settle_known(&mut self, page: u64, entry: Entry, state: PageState, is_own: bool) -> bool {
         let Some(stack) = entry.stack() else {
             if !is_own {
@@ -123,21 +125,22 @@ impl Pages {
             self.total(stack).gone += 1;
             self.ends_not_seen += u64::from(!entry.is_discarded());
         } else if is_counted {
-            // It never was the process's own: it was only read, or the fault was an error of the program's.
+            // It was never the process's own: it was only read, or the fault was an error of the program.
             self.take_back(stack);
         }
         false
     }
 
-    /// Undoes [`Pages::count`] of a page that never was the process's own.
+    /// Undoes [`Pages::count`] for a page that was never the process's own.
     fn take_back(&mut self, stack: u32) {
         let totals = self.total(stack);
         totals.touched = totals.touched.saturating_sub(1);
         totals.squares = totals.squares.saturating_sub(1);
     }
 
-    /// Enters a resident page without a fault that is part of a huge page, `around`: it belongs to whoever touched the huge page,
-    /// nearest to it if these are several (the kernel can make one of many small ones). Returns whether anybody has.
+    /// Enters a resident page without a fault that is part of a huge page, `around`. It belongs to the stack
+    /// that touched the huge page, or to the nearest of several (the kernel can join small pages into a huge
+    /// one). Returns false if no stack has touched it.
     fn join_huge(&mut self, page: u64, around: Option<&Range<u64>>, nearby: &mut Nearby) -> bool {
         let Some(around) = around else {
             return false;
@@ -155,7 +158,7 @@ impl Pages {
         true
     }
 
-    /// Enters a resident page that nobody was seen to touch.
+    /// Enters a resident page for which no fault was seen.
     fn enter_unexplained(&mut self, page: u64, is_in_huge: bool, unexplained: Unexplained) {
         // The one fault of a huge page may have been at a page that is not chosen.
         let is_ours = self.choice.interval == 1 || !is_in_huge;
@@ -166,14 +169,15 @@ impl Pages {
     }
 }
 
-/// Pages of the huge page that `page` is part of, which has `frame`; `None` if it is part of none.
+/// Pages of the huge page that contains `page`, whose frame is `frame`; `None` if no huge page does.
 fn around(page: u64, frame: u64, huge: &mut HugePages) -> Option<Range<u64>> {
     let frames = huge.around(frame)?;
     let start = page.saturating_sub(frame - frames.start);
     Some(start..page + (frames.end - frame))
 }
 
-/// Frame of the page at `index`, if it can be part of a huge page: then its neighbour has the next frame, or the one before.
+/// Frame of the page at `index`, if it can be part of a huge page: then its neighbour has the next frame, or
+/// the one before.
 fn frame_in_huge(states: &[PageState], index: usize) -> Option<u64> {
     let frame = states.get(index)?.frame()?;
     let neighbours = [index.checked_sub(1), index.checked_add(1)];
@@ -185,12 +189,12 @@ fn frame_in_huge(states: &[PageState], index: usize) -> Option<u64> {
     neighbours.any(is_next).then_some(frame)
 }
 
-/// Entries of the chunk that was asked for last.
+/// Entries of the chunk that was looked up last.
 #[derive(Default)]
 struct Known(Option<(u64, Option<Entries>)>);
 
 impl Known {
-    /// Entry of `page`, as of when its chunk was first asked for.
+    /// Entry of `page`, as of the first lookup in its chunk.
     fn get(&mut self, pages: &Pages, page: u64) -> Entry {
         let first = page - page % CHUNK_PAGES;
         let known = match &self.0 {
@@ -202,7 +206,7 @@ impl Known {
     }
 }
 
-/// A huge page, and what was touched of it.
+/// A huge page, and its touched pages.
 #[derive(Default)]
 struct Nearby {
     around: Range<u64>,
@@ -230,7 +234,8 @@ impl Nearby {
         }
     }
 
-    /// Joins a page to the touched one that is nearest. Returns that one's stack, and how much more the square of its pages is.
+    /// Joins a page to the nearest touched one. Returns that one's stack, and the growth of the square of its
+    /// number of pages.
     fn join(&mut self, page: u64) -> Option<(u32, u64)> {
         let above = self.touched.partition_point(|touched| touched.page < page);
         let candidates = self
@@ -240,7 +245,7 @@ impl Nearby {
             .take(2);
         let nearest = candidates.min_by_key(|touched| touched.page.abs_diff(page))?;
         nearest.made += 1;
-        // The square of n pages is that of n - 1, and 2n - 1.
+        // n² - (n - 1)² = 2n - 1.
         Some((nearest.stack, 2 * nearest.made - 1))
     }
 }

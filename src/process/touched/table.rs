@@ -1,4 +1,5 @@
-//! Knowledge of each page of a process: four bytes a page, in chunks, of which only those with known pages exist.
+//! Knowledge of each page of a process: four bytes a page, in chunks, of which only those with known pages
+//! exist.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,13 +13,13 @@ const ENTRIES: usize = 512;
 pub(super) struct Entry(u32);
 
 impl Entry {
-    /// A page of which nothing is known: nobody has touched it.
+    /// Unknown page: no fault of it was seen.
     pub(super) const NONE: Self = Self(0);
-    /// A page that belongs to no stack: it is older than the trace, or nobody was seen to touch it.
+    /// A page that belongs to no stack: it is older than the trace, or no fault of it was seen.
     pub(super) const BEFORE: Self = Self(1);
-    /// Lowest number of a page that a stack has touched.
+    /// Lowest value of a page that a stack has touched: the stack's index plus this.
     const FIRST_STACK: u32 = 2;
-    /// Discarded, but only once the kernel needs it: the next fault begins a new life.
+    /// Given up by `MADV_FREE`: the kernel discards it once it needs memory, and the next fault counts anew.
     const DISCARDED: u32 = 1 << 31;
     /// Found resident since it was touched.
     const SEEN: u32 = 1 << 30;
@@ -38,7 +39,7 @@ impl Entry {
         (self.0 & !Self::FLAGS).checked_sub(Self::FIRST_STACK)
     }
 
-    /// The stack in whose totals it is.
+    /// Stack whose totals include it.
     pub(super) fn counted(self) -> Option<u32> {
         self.stack().filter(|_| self.0 & Self::UNCOUNTED == 0)
     }
@@ -51,7 +52,7 @@ impl Entry {
         self.0 & Self::DISCARDED != 0
     }
 
-    /// It was found resident, and as the process's own: it counts.
+    /// Marks it as found resident, and as the process's own: it counts.
     pub(super) fn seen(self) -> Self {
         Self((self.0 | Self::SEEN) & !Self::UNCOUNTED & !Self::MISSED)
     }

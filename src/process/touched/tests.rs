@@ -107,7 +107,7 @@ fn the_first_fault_counts() {
     assert_eq!((held(&pages, 1), held(&pages, 2)), (1000, 500));
 }
 
-/// Each call that discards takes off what it discards, and a page that is touched again is the newer stack's.
+/// Each call that discards removes its pages, and a page that is touched again belongs to the newer stack.
 #[test]
 fn discarded_pages_begin_anew() {
     for (name, arguments) in [
@@ -165,7 +165,7 @@ fn failed_calls_discard_nothing() {
     assert_eq!((held(&pages, 1), held(&pages, 3)), (49, 1));
 }
 
-/// `mremap` takes pages along, discards those beyond the new length, and replaces what is at a given place.
+/// `mremap` moves pages along, discards those beyond the new length, and replaces those at a given place.
 #[test]
 fn moved_pages_keep_their_stack() {
     let mut pages = pages();
@@ -180,7 +180,7 @@ fn moved_pages_keep_their_stack() {
     assert_eq!((held(&pages, 3), held(&pages, 4)), (10, 0));
 }
 
-/// Pages given up by `MADV_FREE` stay, until somebody touches them again or they are gone.
+/// Pages given up by `MADV_FREE` stay until they are touched again, or are gone.
 #[test]
 fn lazily_freed_pages() {
     let mut pages = pages();
@@ -207,7 +207,7 @@ fn lazily_freed_pages() {
         &mut no_huge_pages(),
     );
     assert_eq!((held(&pages, 1), held(&pages, 2)), (1, 1));
-    // It was to be gone.
+    // Its end was expected.
     assert_eq!(pages.ends_not_seen(), 0);
 }
 
@@ -253,7 +253,7 @@ fn memory_of_others() {
     assert_eq!((held(&pages, 1), held(&pages, 2)), (0, 12));
 }
 
-/// `MAP_POPULATE` makes pages resident without a fault: they are the call's.
+/// `MAP_POPULATE` makes pages resident without a fault: they belong to the call's stack.
 #[test]
 fn populated_mappings() {
     let mut pages = pages();
@@ -266,8 +266,8 @@ fn populated_mappings() {
     assert_eq!(held(&pages, 99), 10);
 }
 
-/// Pages that are not resident are taken off, once that is sure; the page of zeros is nobody's; pages that nobody touched are
-/// counted once, and belong to nobody.
+/// Pages that are not resident are removed, once that is certain; the page of zeros belongs to no stack;
+/// resident pages without a fault are counted once, and belong to no stack.
 #[test]
 fn what_is_resident_decides() {
     let mut pages = pages();
@@ -295,7 +295,8 @@ fn changes_since_the_mark() {
     assert_eq!((held(&pages, 1), held(&pages, 2), pages.unexplained()), (1, 1, 1));
 }
 
-/// The pages of a huge page are those of its only touch, or of the nearest if the kernel has joined small pages.
+/// The pages of a huge page belong to the stack of its only touch, or to the nearest if the kernel has joined
+/// small pages.
 #[test]
 fn rest_of_huge_pages() {
     let (head, tail) = (1 << 15, 1 << 16);
@@ -319,7 +320,8 @@ fn rest_of_huge_pages() {
     assert_eq!((held(&pages, 1), held(&pages, 2)), (6, 10));
 }
 
-/// Where pages are not searched, huge pages belong to those who touched them, too; other pages are nobody's, and not lost.
+/// Where pages are not searched, huge pages still belong to the stacks that touched them; other pages belong
+/// to none, and are not lost.
 #[test]
 fn huge_pages_of_large_mappings() {
     let mut flags = vec![0; 512];
@@ -337,7 +339,7 @@ fn huge_pages_of_large_mappings() {
     assert_eq!((held(&pages, 1), pages.unexplained()), (16, 0));
 }
 
-/// A child of fork has nothing of its own: what it copies was there before.
+/// A child of fork begins without pages of any stack: the pages that it copies were there before.
 #[test]
 fn children_of_fork() {
     let mut pages = pages();

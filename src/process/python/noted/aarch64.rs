@@ -1,14 +1,15 @@
-//! Code of AArch64, where the thread pointer is `tpidr_el0`: what a short function without branches returns, by the values of its registers.
+//! Code of AArch64, where the thread pointer is `tpidr_el0`: computes what a short function without branches
+//! returns, by the values of its registers.
 
 use unwind_tables::addr::Svma;
 
 use super::Noted;
 
-/// Bytes at the thread pointer that are the loader's, and before the variables of a program (variant I).
+/// Bytes at the thread pointer that belong to the loader. The variables of a program follow (variant I).
 const LOADERS_OWN: i64 = 16;
 /// Bytes of a page, as `adrp` counts.
 const PAGE: u64 = 1 << 12;
-/// A register that has no value of its own here: the stack pointer, or zero.
+/// Number of a register whose value is not followed: the stack pointer, or zero.
 const NO_REGISTER: usize = 31;
 
 /// A register's value.
@@ -21,7 +22,8 @@ enum Value {
     Thread(i64),
     /// The word at an address.
     Word(Svma),
-    /// The distance from the thread pointer that the loader's function returns for the descriptor at an address.
+    /// The distance from the thread pointer that the loader's function returns for the descriptor at an
+    /// address.
     Described(Svma),
     /// The address of a variable of the thread.
     Variable(Noted),
@@ -29,7 +31,7 @@ enum Value {
     Content(Noted),
 }
 
-/// Where a function's code reads what it returns.
+/// Finds the place from which a function's code reads its result.
 pub(super) fn by_code(code: &[u8], start: Svma) -> Option<Noted> {
     let Value::Content(noted) = returned(code, start)? else {
         return None;
@@ -37,7 +39,7 @@ pub(super) fn by_code(code: &[u8], start: Svma) -> Option<Noted> {
     Some(noted)
 }
 
-/// How far below the thread pointer the address is that a function's code returns: glibc's `pthread_self`.
+/// Distance below the thread pointer of the address that a function's code returns: glibc's `pthread_self`.
 pub(in super::super) fn distance_below(code: &[u8]) -> Option<u64> {
     let Value::Thread(distance) = returned(code, Svma::new(0))? else {
         return None;
@@ -45,7 +47,8 @@ pub(in super::super) fn distance_below(code: &[u8]) -> Option<u64> {
     (distance < 0).then_some(distance.unsigned_abs())
 }
 
-/// The value that a function returns; `None` if it is not known what it does, or where it goes on.
+/// The value that a function returns; `None` if the effect of an instruction is unknown, or the code does not
+/// end in a return.
 fn returned(code: &[u8], start: Svma) -> Option<Value> {
     const RET: u32 = 0xd65f_03c0;
     const RETAA: u32 = 0xd65f_0bff;
@@ -136,7 +139,7 @@ fn page(word: u32, at: Svma) -> Svma {
     Svma::new(here.wrapping_add(pages.cast_unsigned().wrapping_mul(PAGE)))
 }
 
-/// By how many bits a `movz` or `movk` moves its half word.
+/// Number of bits by which a `movz` or `movk` shifts its half word.
 fn shift(word: u32) -> u32 {
     16 * (word >> 21 & 3)
 }
@@ -199,7 +202,8 @@ mod tests {
         by_code(&code(words), Svma::new(START))
     }
 
-    /// A program's variable: `add x0, x0, #0, lsl #12; add x0, x0, #0x20; ldr x0, [x0]` of Debian's python3.15.
+    /// A program's variable: `add x0, x0, #0, lsl #12; add x0, x0, #0x20; ldr x0, [x0]` of Debian's
+    /// python3.15.
     #[test]
     fn of_a_program() {
         let words = [
@@ -217,7 +221,8 @@ mod tests {
         ];
         assert_eq!(found(&words), Some(Noted::Fixed { distance: 0x20 }));
         assert_eq!(found(&words[..10]), None, "it does not return");
-        // `mrs x1, tpidr_el0; movz x0, #1, lsl #16; movk x0, #0x10; nop; ldr x0, [x1, x0]`: what linkers make of a library's code.
+        // `mrs x1, tpidr_el0; movz x0, #1, lsl #16; movk x0, #0x10; nop; ldr x0, [x1, x0]`: what linkers make
+        // of a library's code.
         let relaxed = [
             0xd53b_d041,
             0xd2a0_0020,
@@ -231,7 +236,8 @@ mod tests {
         assert_eq!(found(&[0xd53b_d040, 0xf940_0400, RET]), None);
     }
 
-    /// A library's, which is there from the start: `adrp x0, …; ldr x0, [x0, #4024]; mrs x1, tpidr_el0; ldr x0, [x1, x0]`.
+    /// A variable of a library that is loaded at the start: `adrp x0, …; ldr x0, [x0, #4024]; mrs x1,
+    /// tpidr_el0; ldr x0, [x1, x0]`.
     #[test]
     fn of_a_library_from_the_start() {
         let words = [
@@ -244,14 +250,15 @@ mod tests {
         ];
         let distance = Svma::new(0x3c_4000 + 0x1_f000 + 4024);
         assert_eq!(found(&words), Some(Noted::Distance { distance }));
-        // Of another register than was loaded.
+        // Another register than the loaded one.
         let other = [0xf000_00e0, 0xf947_dc00, 0xd53b_d041, 0xf862_6820, RET];
         assert_eq!(found(&other), None);
         // The word itself.
         assert_eq!(found(&[0xf000_00e0, 0xf947_dc00, RET]), None);
     }
 
-    /// Any library's: `adrp x0, 881000; ldr x2, [x0, #720]; add x0, x0, #720; blr x2; ldr x0, [x1, x0]` of Debian's libpython3.15.
+    /// A variable of any library: `adrp x0, 881000; ldr x2, [x0, #720]; add x0, x0, #720; blr x2; ldr x0,
+    /// [x1, x0]` of Debian's libpython3.15.
     #[test]
     fn of_any_library() {
         let words = [
@@ -294,7 +301,7 @@ mod tests {
         assert_eq!(below(&[]), None);
     }
 
-    /// A function that goes elsewhere on the way is not known, nor is what is no instruction.
+    /// A function that branches on the way is not known, nor is a word that is no instruction.
     #[test]
     fn others_are_not_known() {
         // `mrs x0, tpidr_el0` and then `cbz`, `bl`, `b`, `ldr w0, [x0, #32]`, zeros.

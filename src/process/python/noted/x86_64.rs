@@ -5,7 +5,7 @@ use unwind_tables::addr::Svma;
 
 use super::Noted;
 
-/// The state of a function that is read: the last that it has loaded.
+/// State while a function's code is read: the value that it has loaded last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Loaded {
     Nothing,
@@ -13,11 +13,12 @@ enum Loaded {
     Word(Register, Svma),
     /// The first argument is an address.
     Argument(Svma),
-    /// `__tls_get_addr` has returned the variables that are told by the two words at an address.
+    /// `__tls_get_addr` has returned the address of the variables that the two words at an address name.
     Variables(Svma),
 }
 
-/// Where a function's code reads what it returns. `word` is that of the file at an address, if nothing changes it.
+/// Finds the place from which a function's code reads its result. `word` returns the file's word at an
+/// address, if the loader does not change it.
 pub(super) fn by_code(code: &[u8], start: Svma, word: impl Fn(Svma) -> Option<u64>) -> Option<Noted> {
     let mut decoder = Decoder::with_ip(64, code, start.get(), DecoderOptions::NONE);
     let mut loaded = Loaded::Nothing;
@@ -31,7 +32,7 @@ pub(super) fn by_code(code: &[u8], start: Svma, word: impl Fn(Svma) -> Option<u6
     None
 }
 
-/// Where an instruction reads the variable from, if it does.
+/// Place from which an instruction reads the variable, if it does.
 fn returned(instruction: &Instruction, loaded: Loaded, word: impl Fn(Svma) -> Option<u64>) -> Option<Noted> {
     let reads = instruction.mnemonic() == Mnemonic::Mov
         && instruction.op0_register() == Register::RAX
@@ -64,7 +65,7 @@ fn returned(instruction: &Instruction, loaded: Loaded, word: impl Fn(Svma) -> Op
     }
 }
 
-/// The state after an instruction; `None` if it is not known what it does, or where it goes on.
+/// The state after an instruction; `None` if its effect, or the next instruction, is unknown.
 fn after(instruction: &Instruction, loaded: Loaded) -> Option<Loaded> {
     /// Instructions with which any function begins and ends.
     const FRAME: [Mnemonic; 4] = [Mnemonic::Endbr64, Mnemonic::Push, Mnemonic::Pop, Mnemonic::Nop];
@@ -115,19 +116,19 @@ mod tests {
         assert_eq!(found(&[0x64, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0, 0xc3]), None);
     }
 
-    /// A library's, which is there from the start: `mov rax, [rip+9]; mov rax, fs:[rax]; ret`.
+    /// A variable of a library that is loaded at the start: `mov rax, [rip+9]; mov rax, fs:[rax]; ret`.
     #[test]
     fn of_a_library_from_the_start() {
         let code = [0x48, 0x8b, 0x05, 9, 0, 0, 0, 0x64, 0x48, 0x8b, 0x00, 0xc3];
         let distance = Svma::new(START + 7 + 9);
         assert_eq!(found(&code), Some(Noted::Distance { distance }));
-        // Of another register than was loaded.
+        // Another register than the loaded one.
         let other = [0x48, 0x8b, 0x15, 9, 0, 0, 0, 0x64, 0x48, 0x8b, 0x00, 0xc3];
         assert_eq!(found(&other), None);
     }
 
-    /// Any library's: `endbr64; push rbp; mov rbp, rsp; lea rdi, [rip+0x100]; call; pop rbp; mov rax, [rax+0x28]; ret` of Debian's
-    /// libpython3.15.
+    /// A variable of any library: `endbr64; push rbp; mov rbp, rsp; lea rdi, [rip+0x100]; call; pop rbp; mov
+    /// rax, [rax+0x28]; ret` of Debian's libpython3.15.
     #[test]
     fn of_any_library() {
         let code = [
@@ -142,7 +143,8 @@ mod tests {
         assert_eq!(found(&without), None);
     }
 
-    /// A function that goes elsewhere on the way is not known, nor is one that ends before: 3.14's asks for a pthread key.
+    /// A function that branches on the way is not known, nor is one that ends before it has read the
+    /// variable: 3.14's asks for a pthread key.
     #[test]
     fn others_are_not_known() {
         let old = [

@@ -6,12 +6,12 @@ use super::super::described::{self, DESCRIPTIONS};
 use super::super::layout::{BytesFields, CodeFields, FrameFields, RuntimeFields, TextFields, ThreadFields};
 use super::*;
 
-/// A file with what is looked for.
+/// A file with the symbols and structures that are looked for.
 struct Made {
     layout: Layout,
     /// `Py_Version`, from 3.11 on.
     version: Option<u32>,
-    /// Functions that came with versions before.
+    /// Functions by which versions before 3.11 are recognized.
     since: &'static str,
     /// Words of `_Py_DebugOffsets`, by their offsets in bytes.
     described: Vec<(usize, u64)>,
@@ -20,7 +20,7 @@ struct Made {
 
 /// The layout of a version that describes itself, as its headers have it.
 fn in_headers(minor: u8, is_free_threaded: bool) -> Layout {
-    // Objects have 16 bytes more, with the thread that they are of and locks of their own.
+    // Objects have 16 bytes more: their thread, and locks of their own.
     let more = if is_free_threaded { 16 } else { 0 };
     let of_3_12 = LAYOUTS[3];
     let has_copies = is_free_threaded && minor > 13;
@@ -72,7 +72,7 @@ fn in_headers(minor: u8, is_free_threaded: bool) -> Layout {
     }
 }
 
-/// Words of `_Py_DebugOffsets` that say where a version with this layout has everything.
+/// Words of `_Py_DebugOffsets` that describe this layout.
 fn describing(layout: Layout, is_free_threaded: bool) -> Vec<(usize, u64)> {
     let of = |known: &&Description| known.minor == layout.minor;
     let Some(description) = DESCRIPTIONS.iter().find(of) else {
@@ -184,7 +184,7 @@ impl Made {
     }
 }
 
-/// Each version is known, by its constant or by what came with it.
+/// Each version is known, by its constant or by functions that came with it.
 #[test]
 fn every_version() {
     for minor in 9..=15 {
@@ -202,7 +202,7 @@ fn every_version() {
     assert_eq!(older.refusal(), Unsupported::Older);
 }
 
-/// A version without a lock has its own layout, by what it says.
+/// A version without a lock has its own layout, as it describes it.
 #[test]
 fn every_version_without_a_lock() {
     for minor in 13..=15 {
@@ -211,7 +211,8 @@ fn every_version_without_a_lock() {
     }
 }
 
-/// A version says whether it has a lock from 3.13 on, one that is not known too; nothing else has one.
+/// From 3.13 on, a version states whether it has a lock, also an unknown version; no other file counts as
+/// having one.
 #[test]
 fn locks() {
     let next = Made {
@@ -235,7 +236,7 @@ fn locks() {
     ));
 }
 
-/// The next version is refused, and so is one that says it is another, with what can be done.
+/// The next version is refused, with a remedy, and so is one whose description is of another version.
 #[test]
 fn versions_to_come() {
     let next = Made {
@@ -253,7 +254,7 @@ fn versions_to_come() {
     assert!(refusal.contains("`_Py_DebugOffsets.version`"), "{refusal}");
 }
 
-/// The state that a thread has noted is found however the file is linked.
+/// The place of a thread's state is found however the file is linked.
 #[test]
 fn every_way_to_the_state() {
     let noted = |options| {
@@ -278,8 +279,8 @@ fn every_way_to_the_state() {
     }
 }
 
-/// The destructor is found however the file is linked: at fixed addresses, as a library, with packed relocations, without symbols that
-/// nobody else needs.
+/// The destructor is found however the file is linked: at fixed addresses, position-independent, as a
+/// stripped library, with packed relocations, statically.
 #[test]
 fn every_linkage() {
     let ways: [&[&str]; 5] = [
@@ -294,7 +295,7 @@ fn every_linkage() {
             options,
             ..Made::of(12)
         };
-        // The symbol of a `static` function, in a file of the same code that has it.
+        // Compare with the symbol of the `static` function, which a stripped file does not have.
         let elf = made.bytes();
         let build = found(&elf);
         let file = object::File::parse(&elf[..]).expect("an ELF file");
@@ -306,7 +307,7 @@ fn every_linkage() {
     }
 }
 
-/// A build is taken at its word, if that can be: it is within what is read, and aligned.
+/// A build's own description is used if its offsets are aligned, and within what is read.
 #[test]
 fn other_builds_by_their_own_description() {
     let made = || Made::free_threaded(14);

@@ -1,4 +1,4 @@
-//! Claims about containers, over made trees and hostile files.
+//! Claims about containers, over made-up trees and hostile files.
 
 use std::fs::File;
 use std::os::unix::fs::symlink;
@@ -61,7 +61,7 @@ fn ids_in_cgroups() {
     assert_eq!(found, [Container { id: a, slice }, Container { id: b, slice }]);
 }
 
-/// An id may be cut as long as one container that runs is meant; a name comes before the begin of an id.
+/// An id may be abbreviated as long as only one running container matches; a name precedes an abbreviated id.
 #[test]
 fn choices() {
     let (a, b) = (id('a'), format!("{}{}", "a".repeat(20), "b".repeat(44)));
