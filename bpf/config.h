@@ -26,21 +26,24 @@ const volatile bool calls_move = false;
 const volatile bool events_are_shared = false;
 /* Stop a traced process that executes a program that translates code (process/translated.h). */
 const volatile bool stops_translated = false;
-/* How command names of such programs begin, as numbers, and which bytes of a name are compared with that. */
+/*
+ * First bytes of the command names of such programs, as numbers, and masks of the bytes of a name that are compared
+ * with them.
+ */
 const volatile u64 translator_names[TRANSLATORS] = {};
 const volatile u64 translator_masks[TRANSLATORS] = {};
-/* Trace page faults (--faults): mapping calls only tell what becomes of pages. */
+/* Trace page faults (--faults). Mapping calls are then traced only for their effects on pages. */
 const volatile bool traces_faults = false;
-/* Note which memory blocks are freed from (--verdict), see process/freed.h: every block is recorded. */
+/* Note the memory that blocks are freed from (--verdict), see process/freed.h. Only set if every block is recorded. */
 const volatile bool notes_frees = false;
 /* Read the frames of Python (python/chain.h). */
 const volatile bool reads_python = false;
-/* Masks of records of code objects, of chains and of frames of chains; MAX frames that may be used. */
+/* Masks of records of code objects, of chains and of frames of chains; maximum number of frames that may be used. */
 const volatile u32 python_code_mask = 0;
 const volatile u32 python_chain_mask = 0;
 const volatile u32 python_frame_mask = 0;
 const volatile u32 python_frame_capacity = 0;
-/* Mask of words of tables of lines. */
+/* Mask of words of line tables. */
 const volatile u32 python_line_mask = 0;
 /* Number of "page fault" in the user side's function table. */
 const volatile u32 fault_function = 0;
@@ -48,7 +51,7 @@ const volatile u32 fault_function = 0;
 const volatile u32 page_shift = 12;
 /* Random number that the choice of pages depends on (-s). */
 const volatile u64 page_seed = 0;
-/* Tells user space of changes that can make a process one of the selected ones, or another. */
+/* Tell user space of changes by which a process may become one of the selected ones, or cease to be one. */
 const volatile bool follow_members = false;
 /* Process slots in use, slot 0 included. */
 const volatile u32 slot_count = 1;
@@ -65,8 +68,8 @@ const volatile u32 memo_mask = 0;
 /* Inode number of the pid namespace of user space; 0 for the initial one. */
 const volatile u32 pid_namespace = 0;
 /*
- * Process that memleak has started, by its id there; 0 for none. It is stopped when it executes another program and, where that is wanted,
- * when it is about to end.
+ * Process that memleak has started, by its id in that namespace; 0 for none. It is stopped when it executes another
+ * program and, if that is wanted, when it is about to end.
  */
 const volatile u32 started_process = 0;
 

@@ -29,7 +29,7 @@ KERNEL_EVENT(kernel_percpu_alloc, EVENT_PERCPU_ALLOC, "percpu_alloc_percpu", COU
 KERNEL_EVENT(kernel_percpu_free, EVENT_PERCPU_FREE, "percpu_free_percpu", COUNTER_NESTED_FREE,
 	     kernel_freed(SPACE_PERCPU, RAW_ARGUMENT(ctx, 2)))
 
-/* Bulk allocations have no event, and neither have bulk frees, which are of objects that waited for RCU. */
+/* Bulk allocations have no event, and neither have bulk frees, which free objects that waited for RCU. */
 SEC("fexit/kmem_cache_alloc_bulk")
 int kernel_bulk_alloc(u64 *ctx)
 {

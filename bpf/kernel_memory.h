@@ -22,7 +22,7 @@
 #include "store/store_maps.h"
 #include "store/stacks.h"
 
-/* MAX frames of one stack: the kernel returns no more (kernel.perf_event_max_stack). */
+/* Maximum number of frames of one stack: the kernel returns no more (kernel.perf_event_max_stack). */
 const volatile u32 kernel_stack_limit = 127;
 /* Number of the event's argument that is the requested size; 0: use the object size of the cache in argument 2. */
 const volatile u32 kmalloc_size_at = 2;
@@ -222,8 +222,8 @@ static __always_inline u64 first_page(u64 page, u64 order)
 }
 
 /*
- * Takes the recorded block of a larger order that holds the page, `more` orders larger. Returns whether the search goes on. Not static:
- * verified once, by itself.
+ * Takes the recorded block that holds the page and whose order is `more` larger than that of the freed pages, if there
+ * is one. Returns whether the search goes on. Not static: verified once, by itself.
  */
 __noinline bool take_larger(struct page_search *search, u32 more)
 {
@@ -248,8 +248,8 @@ __noinline bool take_larger(struct page_search *search, u32 more)
 }
 
 /*
- * Records, as a block of its own, the half that does not hold the freed pages, of an order that is `more` larger than theirs. Returns whether
- * there are more. Not static: verified once, by itself.
+ * Records, as a separate block, the half that does not hold the freed pages and whose order is `more` larger than
+ * theirs. Returns whether there are further halves. Not static: verified once, by itself.
  */
 __noinline bool keep_half(struct page_search *search, u32 more)
 {
@@ -374,7 +374,7 @@ static __always_inline u64 object_of(struct bulk *bulk, u64 number)
 	return object;
 }
 
-/* Not static, as what follows: verified once, by itself. */
+/* Not static, like record_bulk_object: verified once, by itself. */
 __noinline int free_bulk_object(struct bulk *bulk, u64 number)
 {
 	if (bulk)

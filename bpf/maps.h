@@ -30,8 +30,8 @@ SEC(".bss.cache") u64 rule_cache[1];
  * user space; a walk overwrites an older one in the same place. */
 SEC(".bss.memos") struct memo memos[1];
 
-/* Ages of freed blocks, by index of the stack record. Written by probes; read by user space for reports only, so that it need not
- * be in its memory. Size: as `stacks`; one entry where there are no blocks. */
+/* Ages of freed blocks, by index of the stack record. Written by probes; read by user space for reports only, so it
+ * is not mapped into user space. Size: as `stacks`; one entry where there are no blocks. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, u32);
@@ -49,10 +49,11 @@ struct {
 	__uint(max_entries, MAX_THREAD_NAMES);
 } thread_names SEC(".maps");
 
-/* The number that was given last to a name of a thread. Written and read by probes. */
+/* Last number that was given to a thread's name. Written and read by probes. */
 SEC(".bss.names") u64 last_thread_name;
 
-/* The module whose allocator is probed, if it is only one. Written by user space before it attaches; read by probes. */
+/* The module whose allocator is probed, if there is only one. Written by user space before it attaches; read by
+ * probes. */
 SEC(".bss.probed") struct probed {
 	/* Number of the only module, plus 1; 0 while no module is probed, ~0 if several are. */
 	u64 module;
@@ -78,11 +79,11 @@ SEC(".bss.numbers") struct numbers {
 	u64 members_changed;
 } numbers;
 
-/* The program that memleak has started, when it executes others, see process/started.h. */
+/* Stops of the program that memleak has started, when it executes others; see process/started.h. */
 SEC(".bss.started") struct started {
-	/* Calls of its loader's hook at which it is still stopped. Written by probes. */
+	/* Remaining calls of its loader's hook at which it is stopped. Written by probes. */
 	u64 hook_stops;
-	/* 1 from when user space has ended these stops; 0 before. */
+	/* 1 once user space has ended these stops; 0 before. */
 	u64 is_over;
 } started;
 
@@ -104,7 +105,7 @@ struct {
 	__uint(max_entries, THREAD_PLACES);
 } thread_places SEC(".maps");
 
-/* State of each thread whose place is another's. Written and read by probes; freed with the thread. */
+/* State of each thread whose place is taken by another thread. Written and read by probes; freed with the thread. */
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -138,22 +139,22 @@ struct {
 	__uint(max_entries, 1);
 } kernel_stacks SEC(".maps");
 
-/* Events that user space must act on. Few and small: only the first walk that lacks something sends one, and only the
- * first change of the mappings since the last published list; so does the begin and end of an instance. */
+/* Events that user space must act on. Few and small: one for the first walk that lacks something, one for the first
+ * change of the mappings since the last published list, and one for each begin and end of an instance. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 64 * 1024);
 } events SEC(".maps");
 
-/* Walks for user space to finish, each with what has changed of the stack; see calls/deferral.h. Written by probes; read by user space
- * at once. Size: thousands of walks. */
+/* Walks for user space to finish, each with those parts of its stack that have changed; see calls/deferral.h.
+ * Written by probes; read by user space at once. Size: thousands of walks. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 8 * 1024 * 1024);
 } deferred_walks SEC(".maps");
 
-/* The parts of stacks that were sent last, for each CPU, or for some of them together. Used by probes only. Size: a few more than
- * possible CPUs, for walks that are preempted, but SENT_STACKS at most. */
+/* The parts of stacks that were sent last, by CPU; beyond SENT_STACKS, several CPUs share an entry. Used by probes
+ * only. Size: a few more than possible CPUs, for walks that are preempted, but at most SENT_STACKS. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, u32);
@@ -161,8 +162,8 @@ struct {
 	__uint(max_entries, 1);
 } sent_stacks SEC(".maps");
 
-/* Stand-ins that are in no use: indexes of totals beyond those of stored stacks. Taken by probes; given back by user space. Size: a
- * constant of user space. */
+/* Unused stand-ins: indexes of totals beyond those of stored stacks. Taken by probes; given back by user space.
+ * Size: a constant of user space. */
 struct {
 	__uint(type, BPF_MAP_TYPE_QUEUE);
 	__uint(value_size, sizeof(u32));
@@ -179,8 +180,8 @@ struct {
 	__uint(max_entries, 1);
 } freed_blocks SEC(".maps");
 
-/* Memory that mapping calls gave the processes, by where it begins. As `freed_blocks`; beyond its size, a mapping makes void what was
- * freed before. */
+/* Memory that mapping calls gave to processes, by its start. Otherwise as `freed_blocks`; beyond its size, a mapping
+ * voids all earlier notes of frees. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -189,11 +190,11 @@ struct {
 	__uint(max_entries, 65536);
 } taken_ranges SEC(".maps");
 
-/* How far these notes can be relied upon, by instance. Written by probes; read by user space. */
+/* Reliability of these notes, by instance. Written by probes; read by user space. */
 SEC(".bss.trust") struct trust trusts[TRUSTS];
 
-/* Where the Python interpreter of a process has its frames, by slot. Written by user space once a probe sees code objects end, and by
- * lifecycle probes; read by probes. */
+/* Location of the frames of a process's Python interpreter, by slot. Written by user space once a probe sees code
+ * objects end, and by lifecycle probes; read by probes. */
 SEC(".bss.python") struct python_layout python_layouts[MAX_PROCESSES];
 
 /* Room for reading chains of Python frames, by scratch. Used by probes only. Size: as `scratches` if Python is traced. */
@@ -214,16 +215,17 @@ SEC(".bss.pychains") struct python_chain python_chains[1];
 /* Frames of all these chains. As `python_chains`. */
 SEC(".bss.pyframes") u64 python_frames[1];
 
-/* Tables of lines of these code objects. As `python_codes`; beyond its size, functions have no lines. */
+/* Line tables of these code objects. As `python_codes`; beyond its size, functions have no lines. */
 SEC(".bss.pylines") u64 python_lines[1];
 
-/* How much of these is used. Written by probes; read by user space. */
+/* Usage of these stores. Written by probes; read by user space. */
 SEC(".bss.pyusage") struct python_usage python_usage;
 
 /* Chains that were found last, each at the place that its hash selects (python/chain.h). Written and read by probes. */
 SEC(".bss.pyrecent") u64 python_recent[PYTHON_RECENT];
 
-/* Numbers that tell apart the code objects which follow each other at one address (python/codes.h). Written and read by probes. */
+/* Versions, which tell apart the code objects that follow each other at one address (python/codes.h). Written and
+ * read by probes. */
 SEC(".bss.pyversions") u32 python_versions[PYTHON_VERSIONS];
 
 /* Address of a code object and instance to the number of its record. Written and read by probes. Size: as `python_codes`. */
@@ -235,7 +237,8 @@ struct {
 	__uint(max_entries, 1);
 } python_code_numbers SEC(".maps");
 
-/* Hash of what a record tells of a code object to its number: code that is made again and again has one record. As the former. */
+/* Hash of the content of a code object's record to its number, so that code that is created again and again has one
+ * record. Otherwise as `python_code_numbers`. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -244,7 +247,7 @@ struct {
 	__uint(max_entries, 1);
 } python_code_contents SEC(".maps");
 
-/* Hash of a chain, of what is stored of it, to its number. Written and read by probes. Size: as `python_chains`. */
+/* Hash of a chain, as it is stored, to its number. Written and read by probes. Size: as `python_chains`. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);

@@ -82,13 +82,14 @@ struct compared {
 };
 const volatile struct compared compared = {};
 
-/* Known to the verifier, which leaves out what depends on it, and not to the compiler. */
+/* A constant to the verifier, which leaves out code that depends on it, but not to the compiler. */
 const volatile bool never = false;
 
 /*
- * First statement of each program for uprobes. Since 6.13 (x86-64; arm64 later), the kernel gives functions of such programs a stack for
- * each CPU ("private stack"). But it preempts them, and the next thread on that CPU then writes to the stack of the first, which goes on with
- * whatever is there: the kernel writes to wild addresses. A program with a tail call keeps the stack of its thread. This one is never made.
+ * First statement of each program for uprobes. Since 6.13 (x86-64; arm64 later), the kernel gives functions of such
+ * programs a stack for each CPU ("private stack"). But it preempts them, and the next thread on that CPU then
+ * overwrites the stack of the first, which continues with garbage: the kernel writes to wild addresses. A program with
+ * a tail call uses the stack of its thread. This tail call is never made.
  */
 static __always_inline void use_thread_stack(struct pt_regs *ctx)
 {
@@ -97,8 +98,8 @@ static __always_inline void use_thread_stack(struct pt_regs *ctx)
 }
 
 /*
- * Returns whether a session program runs at a return: then the context's address is the one that the function returned to. The kernel has
- * a function of its own for it (bpf_session_is_return), whose form depends on the version.
+ * Returns whether a session program runs at a return: then the context's address is the one that the function returned
+ * to. The kernel's own function for this (bpf_session_is_return) is not used: its form depends on the version.
  */
 static __always_inline bool is_at_return(struct pt_regs *ctx)
 {
@@ -210,7 +211,10 @@ int loader_hook(struct pt_regs *ctx)
 	return 0;
 }
 
-/* Attached to the function by which the program that memleak has started ends: stops it, for a verdict on what it has not freed. */
+/*
+ * Attached to the function by which the program that memleak has started ends. Stops the program, for a verdict on the
+ * blocks that it has not freed.
+ */
 SEC("uprobe")
 int exit_hook(struct pt_regs *ctx)
 {
@@ -264,7 +268,7 @@ int cgroup_attach(u64 *ctx)
 	return 0;
 }
 
-/* Removes the blocks of ended instances, and what is noted of them. Run by user space. */
+/* Removes the blocks of ended instances, and the notes on their freed memory. Run by user space. */
 SEC("syscall")
 int forget_blocks(void *ctx)
 {
@@ -288,9 +292,10 @@ int python_code_end(struct pt_regs *ctx)
 }
 
 /*
- * Beginning and end of a mapping call, by the kernel's function of the system call, so that only these calls cost anything. User
- * space puts the machine's prefix before its name. Else by the call's tracepoints, whose use costs every system call of every
- * process; they run with preemption disabled, so that no program is running already. User space loads one or the other.
+ * Programs at the beginning and end of a mapping call: at the kernel's function of the system call, so that only these
+ * calls cost anything (user space puts the machine's prefix before its name); or at the call's tracepoints, whose use
+ * slows down every system call of every process. Tracepoints run with preemption disabled, so their programs need no
+ * second one. User space loads one kind or the other.
  */
 #define MAPPING_CALL(name, call)                                                                                       \
 	PAIR_OF_PROGRAMS("fentry/" #name, name##_entry, call, COUNTER_NESTED_REGION_CALL, region_call_begins(call))           \

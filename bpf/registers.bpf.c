@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Iterators that write, for each thread of one process, its registers and the pointers that the kernel keeps for
- * it, and what it keeps for the process (process/kept.h): an object of its own. They stop nothing and write nothing but that. The registers of a thread that is not on a CPU are
- * those with which it will go on; those of one that is are as old as its last entry into the kernel.
+ * Iterators that write, for each thread of one process, its registers and the pointers that the kernel keeps for it,
+ * and the data that the kernel keeps for the process (process/kept.h). A separate object. They stop nothing and write
+ * nothing else. The registers of a thread that is off CPU are those with which it will continue; those of a running
+ * thread are as old as its last entry into the kernel.
  *
- * They are asked for all tasks and take those of the process: the kernel's own limit to a process ends early when a thread that it
- * stands at exits.
+ * All tasks are visited, and those of the process selected: the kernel's own restriction to one process ends early if
+ * the thread that it has reached exits.
  */
 #include "kernel.h"
 #include "process/pids.h"
@@ -36,7 +37,7 @@ struct task_struct___registers {
 	int *set_child_tid, *clear_child_tid;
 } __attribute__((preserve_access_index));
 
-/* From the kernel's include/linux/futex_types.h, from Linux 7.2 on: where the list of robust futexes is there. */
+/* From the kernel's include/linux/futex_types.h: location of the list of robust futexes from Linux 7.2 on. */
 struct futex_sched_data___robust {
 	void *robust_list;
 } __attribute__((preserve_access_index));
@@ -82,7 +83,7 @@ enum {
 /* A thread as user space gets it. All from `registers` on are words that can be pointers. */
 struct thread_state {
 	u32 tid;
-	/* Not 0 if it ran at any time while it was looked at. */
+	/* Not 0 if the thread ran at any time while it was read. */
 	u32 is_running;
 	u64 sp;
 	u64 alternate_stack, alternate_stack_bytes;
@@ -136,13 +137,13 @@ static __always_inline u64 robust_list(void *task)
 	return 0;
 }
 
-/* One byte since 7.2: read as what it is, not with its neighbours. */
+/* Returns whether the task is on a CPU. The field is one byte since Linux 7.2, and is read with its actual size. */
 static __always_inline bool is_on_cpu(struct task_struct___registers *task)
 {
 	return bpf_core_field_exists(task->on_cpu) && BPF_CORE_READ_BITFIELD_PROBED(task, on_cpu);
 }
 
-/* Counts the times that the task was taken off a CPU: equal before and after, it did not run in between. */
+/* Returns how often the task was taken off a CPU: if equal before and after, it did not run in between. */
 static __always_inline u64 switches(struct task_struct___registers *task)
 {
 	return BPF_CORE_READ(task, nvcsw) + BPF_CORE_READ(task, nivcsw);
@@ -177,7 +178,10 @@ int thread_registers(struct bpf_iter__task *ctx)
 	return 0;
 }
 
-/* Writes what the kernel keeps for the process by task: pending signals, and by its first task asynchronous I/O. */
+/*
+ * Writes the data that the kernel keeps by task: pending signals, and for the process's first task contexts of
+ * asynchronous I/O.
+ */
 SEC("iter/task")
 int kept_by_tasks(struct bpf_iter__task *ctx)
 {
@@ -197,7 +201,7 @@ int kept_by_tasks(struct bpf_iter__task *ctx)
 	return 0;
 }
 
-/* Writes what the kernel keeps for the process by descriptor. */
+/* Writes the data that the kernel keeps for the process by file descriptor. */
 SEC("iter/task_file")
 int kept_by_files(struct bpf_iter__task_file *ctx)
 {

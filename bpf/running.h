@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Pairs of programs for one event. The kernel does not run a program that is already running on the same CPU: for an event in an
- * interrupt that arrived meanwhile, or in another task, where programs can be preempted. So the first program of a pair marks the
- * CPU while it runs; the second does its work only if it finds that mark, which means that the kernel skipped the first. The kernel
- * counts the events that the first misses, and `seen` those of them that the second had.
+ * Pairs of programs for one event. The kernel does not run a program that is already running on the same CPU, as when
+ * an event occurs in an interrupt meanwhile, or in another task, where programs can be preempted. So the first program
+ * of a pair marks the CPU while it runs; the second does its work only if it finds that mark, which means that the
+ * kernel skipped the first. The kernel counts the events that the first program misses; counter `seen` counts those of
+ * them that the second one recorded.
  *
  * A task that is preempted between the two programs can miss the mark, or find that of another task's event. That takes two such
  * moments at once, each of some nanoseconds.

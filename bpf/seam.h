@@ -11,9 +11,10 @@
 #define OPAQUE(value) asm volatile("" : "+r"(value))
 
 /*
- * Loops with a large body call a function that is not static, and is verified once, by itself: the verifier follows a callback of bpf_loop, or
- * a body in place, for each state of its caller, some kernels' a million times. It also follows each iteration of a `for`: a loop of many
- * iterations has parts, and calls a function for each part, which has the inner loop.
+ * Loops with a large body call a function that is not static and so is verified once, by itself. The verifier follows a
+ * callback of bpf_loop, or a body in place, for each state of its caller; some kernels do so a million times. It also
+ * follows each iteration of a `for`: a loop of many iterations is split into parts, and calls for each part a function
+ * with the inner loop.
  */
 #define LOOP_PART 64
 #define LOOP_PARTS(iterations) (((iterations) + LOOP_PART - 1) / LOOP_PART)

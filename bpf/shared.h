@@ -24,9 +24,9 @@ enum limits {
 	MAX_FRAMES = 512,
 	INNERMOST_FRAMES = 256,
 	OUTERMOST_FRAMES = 256,
-	/* MAX distance from the stack pointer to a frame pointer that a frame-pointer step accepts. */
+	/* Maximum distance from the stack pointer to a frame pointer that a frame-pointer step accepts. */
 	MAX_FP_DISTANCE = 1 << 20,
-	/* MAX slots of a frame of code without CFI that are searched for a skipped frame. */
+	/* Maximum number of slots of a frame of code without CFI that are searched for a skipped frame. */
 	MAX_FRAME_SLOTS = 2048,
 	/* Bytes of a function in which a jump to another one is looked for. */
 	JUMPS_LOOKED_FOR = 120,
@@ -124,7 +124,7 @@ enum mapping_kind {
 	MAPPING_ANONYMOUS_LINKED = 5,
 	/* Anonymous, where all code is known to keep frame pointers. */
 	MAPPING_ANONYMOUS_METHODS = 6,
-	/* Anonymous: a stub that calls native code with the frame pointer pushed, and not set: it is where the stack pointer is. */
+	/* Anonymous: a stub that calls native code with the frame pointer pushed, at the stack pointer, but not set. */
 	MAPPING_ANONYMOUS_STUB = 7,
 	MAPPING_NO_TABLE = 8,
 	/* Anonymous, of a program whose generated functions are known to begin by pushing the frame pointer. */
@@ -218,15 +218,15 @@ struct process {
 	u64 changed_at;
 };
 
-/* Bits. */
+/* Bits of `reload_requested`. */
 enum reload_request {
 	/* A walk has requested a reload of the mappings, or saves. */
 	RELOAD_REQUESTED = 1,
 	/* The last reload requested has found nothing new. */
 	RELOAD_IN_VAIN = 2,
-	/* A JVM begins: what is to be known of its code will be there before it runs. Set and reset by user space. */
+	/* A JVM starts up: walks that end in generated code wait for facts about it. Set and reset by user space. */
 	RELOAD_JVM_BEGINS = 4,
-	/* The saves requested last are not to be had. */
+	/* The saves requested last are not available. */
 	RELOAD_SAVES_IN_VAIN = 8,
 };
 
@@ -247,7 +247,7 @@ enum instance_end {
 	INSTANCE_RUNS = 0,
 	INSTANCE_EXITED = 1,
 	INSTANCE_EXECED = 2,
-	/* It runs, and is not traced any more. */
+	/* Still runs, but is no longer traced. */
 	INSTANCE_LEFT = 3,
 	/* The kernel killed it for lack of memory. */
 	INSTANCE_OUT_OF_MEMORY = 4,
@@ -323,7 +323,7 @@ enum kernel_space {
 enum kernel_limits {
 	/* Address that kmalloc returns for 0 bytes (ZERO_SIZE_PTR). */
 	ZERO_SIZE_BLOCK = 16,
-	/* MAX order: the largest block has 2^10 pages. */
+	/* Maximum order: the largest block has 2^10 pages. */
 	MAX_PAGE_ORDER = 10,
 	PAGE_SHIFT = 12,
 	PAGE_BYTES = 1 << PAGE_SHIFT,
@@ -340,7 +340,8 @@ struct block_key {
 /* A block that was allocated and not freed. */
 struct block {
 	u64 size;
-	/* CLOCK_MONOTONIC, in nanoseconds, but for THREAD_NAME_BITS; early by up to a timer tick, see time_of in calls/threads.h. */
+	/* CLOCK_MONOTONIC in nanoseconds, without THREAD_NAME_BITS; early by up to a tick, see time_of in
+	 * calls/threads.h. */
 	u64 allocated_at;
 	/* Index of the stack record. */
 	u32 stack;
@@ -381,9 +382,9 @@ struct stack_record {
 	u64 id;
 	/* AVMA where the walk ended. */
 	u64 end_pc;
-	/* Index of its first frame in `frames`, which are there by place (walk/kept_frames.h). */
+	/* Index of its first place in `frames`, where frames are by place (walk/kept_frames.h). */
 	u32 frames_at;
-	/* Frames of the walk that found it first, also those that were left out. */
+	/* Number of frames of the walk that found it first, including those that were left out. */
 	u16 frame_count;
 	/* enum end_cause. */
 	u8 end;
@@ -532,7 +533,7 @@ enum event_kind {
 	EVENT_HELD = 4,
 	/* A process may belong to the selected ones now, or no longer. */
 	EVENT_MEMBERS = 5,
-	/* A process was started that shares the memory of an instance: its process id instead of an address. */
+	/* A process was started that shares the memory of an instance; `address` is its process id. */
 	EVENT_SHARED = 6,
 	/* The program that memleak has started is stopped after an exec, until user space has attached to it. */
 	EVENT_STOPPED = 7,

@@ -101,7 +101,7 @@ static __always_inline u32 weight_of(struct thread *thread, u64 size)
 	return is_left_out(size) ? 0 : chosen_weight(&thread->sampler, size);
 }
 
-/* Counts a call as lost whose return will not be seen, so that its effect on blocks is unknown. */
+/* Counts a call as lost: its return will not be seen, so its effect on blocks is unknown. */
 static __always_inline void lose_unseen_call(u32 instance, struct call *call)
 {
 	if (call->weight)
@@ -188,8 +188,9 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 	call->probed_at = program_counter(ctx);
 	call->module = cookie >> COOKIE_MODULE;
 	/*
-	 * An unrecorded call without a known old block needs no return. It is remembered all the same, so that calls within it
-	 * are recognized as nested; is_nested detects its end by itself. The fate of a known old block needs the return.
+	 * An unrecorded call without a known old block needs no return. It is remembered all the same, so that calls
+	 * within it are recognized as nested; is_nested detects its end by itself. A known old block does need the
+	 * return, which tells whether the block was freed.
 	 */
 	if (!weight && !call->old_known && can_go_unseen(cookie, end))
 		call->end = CALL_UNTRACKED;
@@ -328,9 +329,10 @@ static __always_inline bool is_called_by_own_module(struct pt_regs *ctx, u64 own
 }
 
 /*
- * Returns whether a free of `address` is within the thread's last one: in a function that the other calls, as sized forms of
- * free call the plain one, or in the other itself, which has begun again. glibc's does so from 2.42 on, by a jump, once it has
- * prepared the cache of a thread. Only affects counters: the block has already left the table.
+ * Returns whether a free of `address` is part of the thread's last free: in a function that the last one calls, as
+ * sized forms of free call the plain one, or in the same function, entered again. (free of glibc 2.42 and later jumps
+ * back to its own beginning once it has prepared the thread's cache.) Only affects counters: the block has already left
+ * the table.
  */
 static __always_inline bool is_freed_within(struct thread *thread, struct pt_regs *ctx, u64 address)
 {
@@ -340,7 +342,7 @@ static __always_inline bool is_freed_within(struct thread *thread, struct pt_reg
 	if (thread->freed != address || slot > thread->freed_slot)
 		return false;
 	if (slot == thread->freed_slot) {
-		/* The next one of this function is another call. */
+		/* The function has begun again once; if it begins once more, that is another free. */
 		if (program_counter(ctx) == thread->freed_at)
 			thread->freed = 0;
 		return true;
@@ -369,7 +371,7 @@ static __always_inline void free_call(struct pt_regs *ctx, u64 cookie)
 
 	if (!owner || (thread && is_nested(thread, ctx, cookie)))
 		return;
-	/* A thread that has only freed has a state, too: its first free can begin again. */
+	/* A thread that has only freed gets a state, too, since its first free can begin again. */
 	if (!thread)
 		thread = owned_thread(NULL, owner);
 

@@ -39,8 +39,9 @@ enum cookie_shift {
 };
 
 /*
- * An event that several probes share has a cookie with this in place of a role, and the number of the event in place of a module. What a
- * probe would have as its cookie is found by that number, and by its place in its page, which no two probes of an event have in common.
+ * Probes can share an event. Its cookie has ROLE_OF_PROBE as its role and the event's number as its module. The probe's
+ * own cookie is looked up by that number and the probe's offset in its page, which is unique among the probes of an
+ * event.
  */
 enum shared_events {
 	ROLE_OF_PROBE = 15,
@@ -57,7 +58,10 @@ static __always_inline u32 size_argument(u64 cookie)
 	return cookie >> COOKIE_SIZE & 7;
 }
 
-/* Returns the key of a probe's cookie: the event that it shares, and its place in its page, where its file is mapped anywhere. */
+/*
+ * Returns the key of a probe's own cookie: the number of the shared event, and the probe's offset in its page, which is
+ * the same wherever the file is mapped.
+ */
 static __always_inline u64 probe_key(u64 cookie, u64 address)
 {
 	return cookie >> COOKIE_MODULE << PROBE_PLACE_BITS | (address & ((1 << PROBE_PLACE_BITS) - 1));

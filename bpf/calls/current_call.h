@@ -37,7 +37,7 @@ static __always_inline void forget_call(struct thread *thread)
 
 	if (!call->return_slot)
 		return;
-	/* One that is kept may go on elsewhere. */
+	/* A call in `moving_calls` may go on on another thread. */
 	if (!calls_move || !call->moves)
 		end_unseen(instance_of(thread->owner), call);
 	call->return_slot = 0;

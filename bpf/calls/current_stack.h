@@ -2,8 +2,9 @@
 /*
  * From a probe to its stack record: takes a scratch, recalls or does the walk, finds or stores the record.
  *
- * Consists of four functions that the verifier checks separately: recall_record, walk_to_record, remember_record and
- * check_record. Their only reference is the key of the scratch; everything else is passed in `scratch->wanted`.
+ * The steps are functions that the verifier checks separately: recall_record, walk_to_record, record_unfinished,
+ * remember_record and check_record. They get the key of the scratch; their other arguments are in `scratch->wanted`,
+ * except the index of a record.
  */
 #pragma once
 
@@ -36,7 +37,10 @@ static __always_inline void request_reload(u64 owner, struct walk *walk)
 		send_event(EVENT_UNKNOWN_MAPPING, instance_of(owner), walk->pc);
 }
 
-/* Requests a reload if generated code that may be known better by now has ended a walk: not again while that finds nothing new. */
+/*
+ * Requests a reload if a walk ended in generated code, of which user space may know more by now. Does nothing while
+ * reloads find nothing new.
+ */
 static __always_inline void request_generated(u64 owner, struct walk *walk)
 {
 	struct process *process = process_at(slot_of(owner));
@@ -45,7 +49,7 @@ static __always_inline void request_generated(u64 owner, struct walk *walk)
 		request_reload(owner, walk);
 }
 
-/* Returns whether a walk lacks what user space may know by now. */
+/* Returns whether a walk ended for lack of something that user space may know by now. */
 static __always_inline bool lacks_something(u64 owner, struct walk *walk)
 {
 	struct process *process = process_at(slot_of(owner));
@@ -95,8 +99,9 @@ static __always_inline void begin_wanted_walk(struct fast_walk *fast, struct wan
 }
 
 /*
- * Walks the stack that scratch `key` wants, and returns the index of its record, which is stored if it is new; NO_STACK if the walk
- * lacks something that was requested. Not static: verified once, by itself, not for each state of its caller.
+ * Walks the stack that scratch `key` wants, and returns the index of its record, which is stored if it is new; NO_STACK
+ * if the walk lacks something, which is then requested. Not static: verified once, by itself, not for each state of its
+ * caller.
  */
 __noinline u32 walk_to_record(u32 key)
 {
@@ -122,7 +127,10 @@ __noinline u32 walk_to_record(u32 key)
 	return record_of_walk(walk, wanted);
 }
 
-/* Returns the index of the record of the walk that scratch `key` has just done, although it lacks something. Not static, as above. */
+/*
+ * Returns the index of the record of the walk that scratch `key` has just done, although the walk lacks something. Not
+ * static, as above.
+ */
 __noinline u32 record_unfinished(u32 key)
 {
 	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &key);
@@ -210,7 +218,10 @@ __noinline u32 remember_record(u32 key, u32 stack)
 	return 0;
 }
 
-/* Returns whether the walk that a scratch has just done again is that of record `stack`. A stand-in has no record. */
+/*
+ * Returns whether the walk that a scratch has just repeated is that of record `stack`. For a stand-in, which has no
+ * record, the walk is compared with the deferred one.
+ */
 static __always_inline bool is_same_walk(struct scratch *scratch, u32 stack)
 {
 	struct walk *walk = &scratch->fast.walk;
@@ -283,7 +294,10 @@ static __always_inline u32 current_stack(struct pt_regs *ctx, struct habits *hab
 			python = store_python_chain(key);
 		scratch->wanted.python = python;
 	}
-	/* Before all that walks: it completes `wanted` for the others. The scratch is this probe's alone until it is released. */
+	/*
+	 * First, since it completes `wanted` for the functions that walk. No other probe uses the scratch until it is
+	 * released.
+	 */
 	index = recall_record(key);
 	if (index == NO_STACK || check_walks)
 		save_other_registers(ctx, scratch->fast.walk.at_probe);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Walks that user space finishes: one that meets code whose table is not in the kernel yet is sent there, with a copy of the stack
- * and all else that it depends on (src/session/deferred).
+ * Deferral of walks to user space: a walk that meets code whose table is not in the kernel yet is sent there to be
+ * finished, with a copy of the stack and everything else that it depends on (src/session/deferred.rs).
  *
  * The block needs a stack record at once. It gets a stand-in, an index of totals beyond those of stored stacks, which is used for
  * this one walk; user space adds its totals to those of the stack that it finds, and gives it back when the block is freed.
@@ -19,7 +19,7 @@
 #include "walk/mappings.h"
 #include "walk/return_probes.h"
 
-/* From the kernel's include/linux/mm.h and mm_types.h: what is needed here. */
+/* From the kernel's include/linux/mm.h and mm_types.h: the part needed here. */
 enum {
 	VM_EXEC = 1 << 2,
 };
@@ -35,7 +35,7 @@ static long note_code(struct task_struct *task, struct vm_area_struct___flags *a
 	return 0;
 }
 
-/* Returns whether code is mapped at an address now. If that cannot be found out, as the mappings are being changed, it may be. */
+/* Returns whether code is mapped at an address now. True if that is unknown because the mappings are being changed. */
 static __always_inline bool may_be_code(u64 address)
 {
 	bool is_code = false;
@@ -45,9 +45,9 @@ static __always_inline bool may_be_code(u64 address)
 }
 
 /*
- * Returns whether user space may know more than the kernel about the code where a walk has ended that lacks something. Not of an
- * object whose table waits for something else; nor, until something changes, after a walk has asked for the same, mappings or saves, which
- * were not there. If that was before code was mapped where this one has ended, it has changed.
+ * Returns whether user space may be able to finish a walk that ended for lack of something. False if the object's table
+ * waits for something else; and false after a walk has requested the same, mappings or saves, in vain, until something
+ * changes. Mappings have changed if code was mapped since where this walk has ended.
  */
 static __always_inline bool may_be_finished(struct walk *walk, struct process *process)
 {
@@ -67,7 +67,7 @@ static __always_inline bool may_be_finished(struct walk *walk, struct process *p
 	return walk->end == END_NO_MAPPING && may_be_code(walk->pc - walk->pc_adjust);
 }
 
-/* Copies one of the list. Returns the next one; NULL at its end. */
+/* Copies one entry of the kernel's list. Returns the next entry, or NULL at the end of the list. */
 static __always_inline struct return_instance___read *note_replaced(struct deferred_walk *deferred, u32 number,
 								    struct return_instance___read *instance)
 {
@@ -79,7 +79,10 @@ static __always_inline struct return_instance___read *note_replaced(struct defer
 	return BPF_CORE_READ(instance, next);
 }
 
-/* Copies the return addresses that return probes have replaced; returns false if they are too many. Not static: verified once, by itself. */
+/*
+ * Copies the return addresses that return probes have replaced; returns false if there are too many. Not static:
+ * verified once, by itself.
+ */
 __noinline bool note_return_probes(struct deferred_walk *deferred)
 {
 	struct task_struct___probed *task = (void *)bpf_get_current_task_btf();
@@ -123,7 +126,7 @@ static __always_inline bool describe_walk(struct scratch *scratch, u32 stand_in)
 	return note_return_probes(deferred);
 }
 
-/* Takes the parts that were sent last on this CPU, or others; returns NULL if all that it tries are taken. */
+/* Takes the parts that this CPU sent last, or those of another CPU; returns NULL if all that it tries are taken. */
 static __always_inline struct sent_stack *take_sent_stack(u32 *key)
 {
 	u32 first = bpf_get_smp_processor_id();
@@ -157,8 +160,8 @@ static __always_inline u64 difference(u64 *a, u64 *b)
 }
 
 /*
- * Reads a part of the stack, and puts it on the list of those to be sent if it is not what was sent for its place. Not all can be read:
- * a large frame may be in use in part only. Not static: verified once, by itself.
+ * Reads a part of the stack, and lists it for sending unless the same was sent last for its place. Some parts cannot be
+ * read, as a large frame may be only partly in use. Not static: verified once, by itself.
  */
 __noinline int copy_part(struct deferred_walk *deferred, struct sent_stack *sent, u32 number)
 {
@@ -189,7 +192,7 @@ __noinline int copy_part(struct deferred_walk *deferred, struct sent_stack *sent
 	return 0;
 }
 
-/* Sends a walk, and the parts on the list. Returns false if there is no room; they remain to be sent then. */
+/* Sends a walk and the listed parts. Returns false if the queue has no room; the parts then remain unsent. */
 static __always_inline bool send_walk(struct deferred_walk *deferred, struct sent_stack *sent)
 {
 	u32 parts = sent->unsent_count;
@@ -236,8 +239,8 @@ static long note_area_end(struct task_struct *task, struct vm_area_struct___end 
 }
 
 /*
- * Returns the end of the mapping at an address; 0 if that cannot be found out. Not static: it is verified once, and on Linux 6.1 the
- * callers would be for each of its outcomes.
+ * Returns the end of the mapping at an address; 0 if unknown. Not static, so that it is verified once: else Linux 6.1
+ * would verify its callers for each of its outcomes.
  */
 __noinline u64 mapping_end(u64 address)
 {
@@ -248,9 +251,10 @@ __noinline u64 mapping_end(u64 address)
 }
 
 /*
- * Returns how many parts of the stack from `start` on are to be copied: to where the thread's stack was last found to end, or to that of
- * the program's first thread. The program may be another one by now, on a stack that ends elsewhere. If no end is known, to that of the
- * mapping, which mostly is the stack's, unless that is too far.
+ * Returns how many parts of the stack to copy from `start` on: up to where the thread's stack was last found to end, or
+ * to the end of the first thread's stack. (A known end can be of an earlier program of the process, whose stack ended
+ * elsewhere.) Without a known end, up to the end of the mapping, which mostly is the stack's; USUAL_PARTS if that is
+ * too far away.
  */
 static __always_inline u32 wanted_parts(struct scratch *scratch, u64 start)
 {
@@ -271,7 +275,7 @@ static __always_inline u32 wanted_parts(struct scratch *scratch, u64 start)
 	return parts < STACK_PARTS ? parts : STACK_PARTS;
 }
 
-/* Sends the walk of scratch `key`, which is described, with the stack. Not static: verified once, by itself. */
+/* Sends the walk of scratch `key`, which is already described, with its stack. Not static: verified once, by itself. */
 __noinline bool send_with_stack(u32 key)
 {
 	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &key);
@@ -313,7 +317,9 @@ __noinline u32 defer_walk(u32 key)
 	if (!scratch)
 		return NO_STACK;
 	if (!may_be_finished(&scratch->fast.walk, process_at(slot_of(scratch->wanted.owner)))) {
-		/* Saves that it lacks are known to be there, unlike a mapping at an address that may be garbage. */
+		/*
+		 * Counted, as the saves that a walk lacks do exist; a mapping need not, as the address may be garbage.
+		 */
 		if (scratch->fast.walk.saves_wanted)
 			count(COUNTER_LOST_DEFERRAL);
 		return NO_STACK;

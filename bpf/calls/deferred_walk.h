@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Types of walks that user space finishes (calls/deferral.h), for both sides: as those of shared.h. */
+/* Types of deferred walks (calls/deferral.h), shared by both sides like those of shared.h. */
 #ifndef DEFERRED_WALK_H
 #define DEFERRED_WALK_H
 
@@ -7,16 +7,19 @@
 #include "walk/rules.h"
 
 enum deferral {
-	/* Frames of the walk in the kernel that are sent, by which user space checks its own. */
+	/* Frames of the kernel's walk that are sent; user space checks its own frames against them. */
 	DEFERRED_FRAMES = 32,
 	/* Return addresses that return probes have replaced on one stack, at most; with more, the walk is not sent. */
 	DEFERRED_RETURN_PROBES = 16,
-	/* Bytes of the stack are copied in parts of this size, at multiples of it. */
+	/* Size of the parts in which the stack is copied, in bytes; each begins at a multiple of it. */
 	STACK_PART = 512,
-	/* Parts of a copy, if it is not known how deep the stack is, and MAX parts if it is. A power of two. */
+	/*
+	 * Parts of a copy if the depth of the stack is unknown, and at most if it is known; the latter is a power of
+	 * two.
+	 */
 	USUAL_PARTS = 64,
 	STACK_PARTS = 256,
-	/* MAX copies that the kernel side remembers. */
+	/* Maximum number of copies that the kernel side remembers. */
 	SENT_STACKS = 64,
 };
 
@@ -37,7 +40,7 @@ struct stack_part {
 	u64 words[PART_WORDS];
 };
 
-/* The parts of stacks that were sent last, each at its place. Of the kernel side only. */
+/* The parts of stacks that were sent last, each at its place. Only for the kernel side. */
 struct sent_stack {
 	/* Not 0 while a walk uses it. */
 	u64 taken;
@@ -52,8 +55,9 @@ struct sent_stack {
 };
 
 /*
- * All that a walk depends on but the tables, the mappings and the stack. Of the stack's parts, those follow that are not what was
- * sent last for their place with the same number of `sent_stack`: from one walk to the next, mostly the innermost frames change.
+ * Everything that a walk depends on, except the tables, the mappings and the stack. It is followed by the parts of the
+ * stack that differ from what was sent last for their place with the same number of `sent_stack`: from one walk to the
+ * next, mostly the innermost frames change.
  */
 struct deferred_walk {
 	/* CLOCK_MONOTONIC, in nanoseconds. */
@@ -64,7 +68,10 @@ struct deferred_walk {
 	u32 function;
 	/* Epoch of the list that the kernel has walked with. */
 	u32 epoch;
-	/* Result in the kernel: enum end_cause, where, and the number of frames, of which `frames` has the first ones. */
+	/*
+	 * Result in the kernel: enum end_cause, the number of frames, of which `frames` has the first ones, and where
+	 * the walk ended.
+	 */
 	u32 end;
 	u32 frame_count;
 	u64 end_pc;
@@ -73,7 +80,10 @@ struct deferred_walk {
 	u64 link;
 	u64 link_known;
 	u64 registers[REGISTERS];
-	/* Where the copy begins, its parts, and a bit for each that could not be read. */
+	/*
+	 * Start of the copy, number of its parts, and index in `sent_stacks`; `unread` has a bit for each part that
+	 * could not be read.
+	 */
 	u64 stack_start;
 	u32 parts;
 	u32 sent_stack;

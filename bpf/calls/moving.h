@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Calls that can end on another thread than they began on: those of functions that the user describes (--alloc), in which a fiber
- * can wait and go on elsewhere.
+ * Calls that can end on another thread than they began on: those of functions that the user describes (--alloc), in
+ * which a fiber can wait and then continue on another thread.
  *
- * Such a call is its stack's, not its thread's: it is kept by its return slot, where the `ret` of any thread finds it. The
- * thread on which it began remembers it too, to know which calls are within it; what is kept says whether that is still so.
+ * Such a call belongs to its stack, not to its thread: it is kept under its return slot, where the `ret` of any thread
+ * finds it. The thread on which it began remembers it too, to recognize calls within it; the kept copy says whether the
+ * call is still on that thread.
  */
 #pragma once
 
@@ -17,7 +18,7 @@
 #include "config.h"
 #include "maps.h"
 
-/* Steps of a walk from a function to the call that it may be within. */
+/* Maximum number of steps of a walk from a function to the call that it may be within. */
 #define MAX_STEPS_WITHIN 32
 
 static __always_inline struct call_key key_of(u64 owner, u64 slot)
@@ -25,13 +26,13 @@ static __always_inline struct call_key key_of(u64 owner, u64 slot)
 	return (struct call_key){ .owner = owner, .return_slot = slot };
 }
 
-/* Keeps the thread's current call. Without room, the call is its thread's, as others are. */
+/* Puts the thread's current call into `moving_calls`. If that is full, the call stays with its thread, like others. */
 static __noinline void keep_call(struct thread *thread)
 {
 	struct call_key key = key_of(thread->owner, thread->call.return_slot);
 	struct call *left = bpf_map_lookup_elem(&moving_calls, &key);
 
-	/* Its place on the stack is used again. */
+	/* The call that was kept there is over, as its place on the stack is used again. */
 	if (left)
 		end_unseen(instance_of(thread->owner), left);
 	thread->call.moves = true;
@@ -39,7 +40,7 @@ static __noinline void keep_call(struct thread *thread)
 	thread->call.moves = bpf_map_update_elem(&moving_calls, &key, &thread->call, BPF_ANY) == 0;
 }
 
-/* Gives up what is kept of the thread's current call, which ends. */
+/* Removes the thread's current call, which ends, from `moving_calls`. */
 static __always_inline void drop_call(struct thread *thread)
 {
 	struct call_key key = key_of(thread->owner, thread->call.return_slot);
@@ -48,8 +49,8 @@ static __always_inline void drop_call(struct thread *thread)
 }
 
 /*
- * Returns whether the stack that scratch `key` wants comes to the stack pointer `sp`; also if it lacks what user space will know
- * later.
+ * Returns whether the walk that scratch `key` wants reaches the stack pointer `sp`; true as well if the walk ends for
+ * lack of something that user space will know later.
  */
 static __always_inline bool leads_to(u32 key, u64 sp)
 {
@@ -76,7 +77,10 @@ static __always_inline bool leads_to(u32 key, u64 sp)
 	return false;
 }
 
-/* Returns whether a function that begins was called, by whatever functions, from within the call at `slot`. */
+/*
+ * Returns whether a function that begins was called, directly or not, from within the call at `slot`. True if that is
+ * unknown.
+ */
 static __noinline bool is_called_from(struct pt_regs *ctx, u64 owner, u64 slot)
 {
 	u64 at_return = slot + callers_sp(ctx) - return_slot(ctx);
@@ -107,7 +111,7 @@ static __noinline bool has_moved(struct thread *thread, struct pt_regs *ctx)
 	struct call_key key = key_of(thread->owner, thread->call.return_slot);
 	struct call *kept = bpf_map_lookup_elem(&moving_calls, &key);
 
-	/* It has ended on another thread, perhaps with another in its place since. */
+	/* The call has ended on another thread, and another may have begun in its place since. */
 	if (!kept || kept->thread != (u32)bpf_get_current_pid_tgid())
 		return true;
 	return !is_called_from(ctx, thread->owner, thread->call.return_slot);

@@ -56,7 +56,9 @@ static __always_inline bool goes_on(struct call *call, u64 owner, struct way_bac
 	u64 address = call->end == SEEN_BY_RETURN_PROBE ? 0 : call->return_address;
 	u64 kept, caller;
 
-	/* Remembered state can only refute; what follows it proves by memory. A call within another has no higher slot. */
+	/*
+	 * Remembered state can only refute; the proof, further below, is by memory. A nested call has no higher slot.
+	 */
 	if (!call->return_slot || back.slot > call->return_slot)
 		return false;
 	if (call->end == CALL_UNTRACKED && module == call->module)

@@ -65,8 +65,8 @@ static __always_inline u64 mask_if_equal(u64 a, u64 b)
 }
 
 /*
- * Returns the one of the two addresses that memory holds, or 0. Not static: verified once, by itself, not for each state of its
- * caller.
+ * Returns whichever of the two addresses is found in the range, or 0. Not static: verified once, by itself, not for
+ * each state of its caller.
  */
 __noinline u64 find_saved(struct saved_address *saved)
 {

@@ -33,7 +33,7 @@ struct call {
 	/* Block to resize: its address, and its record if `old_known`. */
 	u64 old_address;
 	struct block old;
-	/* Time at which it can have been freed at the earliest, if that is to be noted. */
+	/* Earliest time at which that block can have been freed; 0 if frees are not noted. */
 	u64 old_freed_at;
 	bool old_known;
 	/* The block to resize is the one that the thread allocated last. */
@@ -42,12 +42,15 @@ struct call {
 	u8 end;
 	u8 function;
 	u8 role;
-	/* It can end on another thread, and is kept where that finds it (calls/moving.h); the thread on which it began. */
+	/*
+	 * Set if the call can end on another thread and is in `moving_calls` (calls/moving.h); the thread on which it
+	 * began.
+	 */
 	bool moves;
 	u32 thread;
 };
 
-/* Place of a call that can move: what it is kept by. */
+/* Key of a call in `moving_calls`. */
 struct call_key {
 	u64 owner;
 	u64 return_slot;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Where the state of a thread is kept: at a place of an array that its id selects, or, if another thread has that place, in
+ * Storage of thread states: a place of an array, selected by the thread's id, or, if another thread has that place,
  * task storage, whose lookup calls the kernel.
  *
  * A thread takes its place with its first call, and gives it back at its end. Only the thread that has a place reads or
- * writes what is in it. Places are of kernel ids, so no two threads that run have the same; a start time tells a thread from
- * an earlier one of its id, should the end of that one not have been seen.
+ * writes what is in it. Ids are the kernel's, so no two running threads have the same; the start time tells a thread
+ * from an earlier one with its id, in case the end of that one was not seen.
  */
 #pragma once
 
@@ -56,7 +56,7 @@ static __always_inline struct thread *take_place(struct task_struct___started *t
 
 	if (!place)
 		return NULL;
-	/* A holder of this id that is not this thread has ended. */
+	/* If the place has this id but is not this thread's, its thread has ended. */
 	if (place->holder != holder && __sync_val_compare_and_swap(&place->holder, 0, holder))
 		return NULL;
 	place->thread = (struct thread){};
@@ -65,8 +65,8 @@ static __always_inline struct thread *take_place(struct task_struct___started *t
 }
 
 /*
- * Gives the place of `task`, the current thread, back. It has no state any more. (A thread other than the first that execs gets
- * the first one's id and start time: its own place stays taken, until a thread of its former id needs it.)
+ * Gives back the place of `task`, the current thread, which then has no state. (A thread other than the first that
+ * execs gets the first one's id and start time: its own place stays taken, until a thread of its former id needs it.)
  */
 static __always_inline void leave_place(struct task_struct___started *task)
 {
@@ -91,8 +91,8 @@ static __always_inline struct thread *owned_thread(struct thread *known, u64 own
 }
 
 /*
- * Returns the number of the name of the current thread, 0 if that has none. Not static: it has a BPF stack of its own, which no walk
- * needs at that time.
+ * Returns the number of the current thread's name, or 0 if the name has none. Not static, so that its variables are on
+ * its own part of the BPF stack, which no walk needs at that time.
  */
 __noinline u32 number_of_thread_name(void)
 {
@@ -114,9 +114,9 @@ __noinline u32 number_of_thread_name(void)
 }
 
 /*
- * Returns the time in nanoseconds of CLOCK_MONOTONIC, but for THREAD_NAME_BITS, which have the thread's name, as it was at the thread's first event of the current timer tick: early by
- * up to a tick, 10 ms at most. Asking the clock takes more than 30 ns; the number of the tick, which the verifier replaces by
- * a load, takes none.
+ * Returns the time of the thread's first event in the current timer tick, in nanoseconds of CLOCK_MONOTONIC: early by
+ * up to a tick, at most 10 ms. The low THREAD_NAME_BITS have the number of the thread's name instead. Reading the clock
+ * takes more than 30 ns; the number of the tick, which the verifier replaces by a load, takes none.
  */
 static __always_inline u64 time_of(struct thread *thread)
 {

@@ -3,7 +3,7 @@
  * Blocks that a process samples itself and announces by USDT probes: `otel_memory:alloc(pointer, size, weighted_bytes)` once a
  * block is allocated, `otel_memory:free(pointer)` before it is freed, OpenTelemetry's contract for memory profiling.
  *
- * A hit has all that is to be known of a block: no call has to be followed to its end, and none is nested in another.
+ * A hit has everything that is needed of a block: no call has to be followed to its end, and there are no nested calls.
  */
 #pragma once
 
@@ -116,7 +116,7 @@ static __always_inline void usdt_allocated(struct pt_regs *ctx, u64 cookie)
 	record_block(instance_of(owner), address, &block, &thread->lifetimes);
 }
 
-/* Handles a hit of `otel_memory:free`. Blocks that were announced before the attach, or to others only, are unknown. */
+/* Handles a hit of `otel_memory:free`. Blocks announced before the attach, or only to other tracers, are unknown. */
 static __always_inline void usdt_freed(struct pt_regs *ctx, u64 cookie)
 {
 	u64 address = usdt_argument(ctx, cookie >> COOKIE_MODULE, 0);
@@ -130,6 +130,6 @@ static __always_inline void usdt_freed(struct pt_regs *ctx, u64 cookie)
 		count(COUNTER_UNKNOWN_FREE);
 		return;
 	}
-	/* Only some allocations are announced: it is not known whether there was another. */
+	/* Only some allocations are announced: there may have been another one since. */
 	count_life_span(&block, thread, false);
 }

@@ -18,7 +18,7 @@
 #include "kernel.h"
 #include "maps.h"
 
-/* MAX of a thread's memo score, and the increment for a hit. */
+/* Maximum of a thread's memo score, and the increment for a hit. */
 #define MEMO_MOST_WORTH 64
 #define MEMO_FIND_WORTH 1
 /* Interval of the walks that try the memo in a thread whose score is 0; a power of two. */

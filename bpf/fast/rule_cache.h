@@ -9,14 +9,17 @@
 
 /* Binary logarithm of the number of slots of one cache: slot and 32-bit tag cover all bits of a place in a region. */
 enum cache_shape {
-	/* Highest bits of an address, by which regions are told apart; those that are cached need fewer. */
+	/* Number of an address's highest bits, which select its region, and of bits that number the cached regions. */
 	REGION_BITS = 5,
 	CACHED_REGION_BITS = 2,
 	PLACE_BITS = ADDRESS_BITS - REGION_BITS,
 	CACHE_BITS = PLACE_BITS + CACHED_REGION_BITS - 32,
 };
 
-/* Regions with code: of programs that are linked to a fixed place, of other programs (at two thirds of all), and of what is mapped. */
+/*
+ * Regions with code: programs linked at a fixed address, other programs (at two thirds of the address space), and
+ * mapped objects.
+ */
 enum cached_region {
 	REGION_FIXED = 0,
 	REGION_PROGRAM = (1 << REGION_BITS) * 2 / 3,
@@ -32,11 +35,12 @@ static __always_inline u64 are_equal(u64 a, u64 b)
 	return equal;
 }
 
-/* No tag: of addresses that are in none of these regions. */
+/* Bit set in the tag of an address that is in none of these regions; no entry has it. */
 #define NO_TAG (1ULL << 32)
 
 /*
- * Returns the cache slot for an address, and in `tag` the tag that its entry must have, or NO_TAG or more.
+ * Returns the cache slot for an address, and in `tag` the tag that its entry must have, or at least NO_TAG if the
+ * address is not cached.
  *
  * Multiplication by an odd number permutes the numbers of some bits. The product's high bits select the slot, and the 32 bits
  * below are the tag, so slot and tag identify exactly one address of the regions. The bit between tag and rule is set if the

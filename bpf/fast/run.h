@@ -97,7 +97,10 @@ static __always_inline bool step_plain_frames(struct fast_walk *fast, bool leave
 	return done == RUN_FRAMES;
 }
 
-/* Takes the steps of several plain frames, if that can be done. Returns whether it was. Not static: verified once, by itself. */
+/*
+ * Takes the steps of up to RUN_FRAMES plain frames. Returns whether it took RUN_FRAMES. Not static: verified once, by
+ * itself.
+ */
 __noinline bool take_plain_steps(struct fast_walk *fast)
 {
 	if (!fast || !takes(walk_cache && walk_window, fast))
@@ -120,7 +123,10 @@ __noinline bool take_step(struct fast_walk *fast)
 	return false;
 }
 
-/* Takes LOOP_PART steps, or more. Returns whether the walk goes on. Not static, as above; what it calls is not nested, for the BPF stack. */
+/*
+ * Takes LOOP_PART steps, or more. Returns whether the walk goes on. Not static, as above. Calls its functions in
+ * sequence, not nested, to save BPF stack.
+ */
 __noinline bool take_steps(struct fast_walk *fast)
 {
 	if (!fast)

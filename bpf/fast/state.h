@@ -5,13 +5,13 @@
 #include "shared.h"
 #include "walk/state.h"
 
-/* MAX bytes of a stack window, and of the stack range that holds all slots of a trail. */
+/* Maximum size of a stack window, and of the stack range that has all slots of a trail, in bytes. */
 #define WINDOW_BITS 14
 #define WINDOW_BYTES (1 << WINDOW_BITS)
-/* MAX slots of a trail: about 100 frames. */
+/* Maximum number of slots of a trail: about 100 frames. */
 #define TRAIL_SLOT_BITS 7
 #define TRAIL_SLOTS (1 << TRAIL_SLOT_BITS)
-/* MAX checks of a trail: words that identify objects which can be unloaded, see struct mapping. */
+/* Maximum number of checks of a trail: words that identify objects which can be unloaded, see struct mapping. */
 #define TRAIL_CHECKS 8
 
 /* Dependency of a walk on the current frame's frame pointer. */
@@ -60,7 +60,7 @@ struct memo {
 	/* Index of the stack record that the walk found, and the allocator function that was called from there. */
 	u32 stack;
 	u32 function;
-	/* Id of that stack without its Python frames, and the number of these, which are no part of a walk. */
+	/* Id of that stack without its Python frames, and the number of their chain, which is not part of a walk. */
 	u64 native_id;
 	u32 python;
 	/* The walk's trail. The last slot is repeated up to a multiple of four. */

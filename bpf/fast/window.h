@@ -13,7 +13,10 @@
 /* Bytes read below a slot outside of the window: the same frame's other saved registers. */
 #define WINDOW_LEAD 48
 
-/* Returns whether a walk uses a fast path that is enabled by `allowed`: not if other walks are checked against it. */
+/*
+ * Returns whether a walk uses a fast path that is enabled by `allowed`. A walk that others are checked against uses
+ * none.
+ */
 static __always_inline bool takes(bool allowed, struct fast_walk *fast)
 {
 	return allowed && !(check_walks && fast->plain);
@@ -55,7 +58,10 @@ static __always_inline u64 window_word(struct fast_walk *fast, u64 offset)
 	return *(stack_slot *)((u8 *)fast->window + (offset & (WINDOW_BYTES - 1)));
 }
 
-/* Fills the window with a slot and what follows it to the end of the stack, or else of the page, or else with the slot only. */
+/*
+ * Fills the window with a slot and the bytes behind it up to the end of the stack; if they cannot be read, up to the
+ * end of the page; else with the slot only.
+ */
 static __always_inline bool refill_window(struct fast_walk *fast, u64 slot)
 {
 	u64 lead = slot - WINDOW_LEAD;

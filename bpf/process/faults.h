@@ -2,8 +2,8 @@
 /*
  * Page faults of traced processes (--faults), sent to user space with their stacks, in one queue with the mapping calls.
  *
- * A fault says that somebody touches a page, not that the page becomes resident: user space finds that out, and which faults
- * are of pages that were there before (src/process/touched).
+ * A fault says that a page is touched, not that it becomes resident: user space finds out whether it does, and which
+ * faults are of pages that were resident before (src/process/touched).
  */
 #pragma once
 
@@ -25,7 +25,10 @@ struct perf_event_context {
 	u64 address;
 };
 
-/* Returns whether the faults of a page are recorded. All of one page are, or none: by them, a page is followed for good. */
+/*
+ * Returns whether the faults of a page are recorded. Either all faults of a page are, or none, so that a chosen page is
+ * followed for good.
+ */
 static __always_inline bool is_chosen_page(u64 address)
 {
 	if (sampling == SAMPLE_ALL)

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Notes of memory that blocks were freed from (--verdict): until the allocator gives it out again, the process has no use for what is
- * left there. User space draws that conclusion (src/reach/free/seen.rs), for memory that is in no block, and only if all of these are
- * known here:
+ * Notes of memory that blocks were freed from (--verdict). Until the allocator gives such memory out again, the process
+ * does not use its contents. User space draws that conclusion (src/reach/free/seen.rs) for memory that is in no block,
+ * and only if all of these are known here:
  *
- *  - every block that was allocated since. So a call whose block is not recorded, or may not be, makes void what was freed before;
- *  - every mapping that was made since: the allocator may have given the memory back to the kernel, which may have given it to
- *    anyone, a thread's stack for example. Mappings that are removed need not be known, as nothing is there.
+ *  - every block that was allocated since. So a call whose block is not recorded, or may not be, voids the notes of
+ *    earlier frees;
+ *  - every mapping that was made since: the allocator may have given the memory back to the kernel, and it may be
+ *    something else by now, a thread's stack for example. Removed mappings need not be known, as nothing is there.
  *
- * In memory that an allocator took for itself since, all that is in no block is in no use, whatever it was before: the allocator's own
- * records, too, which lead to blocks that were given out.
+ * If an allocator took memory for itself since, all of it that is in no block is unused, whatever it was before. That
+ * includes the allocator's own records, which lead to blocks that were given out.
  *
- * A note is not removed when its memory is allocated again: the block that is there says that. So allocations cost nothing more.
+ * A note is not removed when its memory is allocated again, as the block there says so. Thus allocations cost nothing
+ * extra.
  */
 #pragma once
 
@@ -21,7 +23,7 @@
 #include "process/freed_memory.h"
 #include "store/block_table.h"
 
-/* Time, in nanoseconds, by which the clocks of two CPUs and the order of their writes can differ, and far more. */
+/* Generous bound, in nanoseconds, on how far the clocks of two CPUs and the order of their writes can differ. */
 #define SAME_TIME 1000000
 
 static __always_inline struct trust *trust_of(u32 instance)
@@ -29,7 +31,7 @@ static __always_inline struct trust *trust_of(u32 instance)
 	return &trusts[instance & (TRUSTS - 1)];
 }
 
-/* Makes void what was freed until now. */
+/* Voids all notes of frees until now. */
 static __always_inline void doubt(u32 instance, enum doubt cause)
 {
 	struct trust *trust = trust_of(instance);
@@ -40,14 +42,14 @@ static __always_inline void doubt(u32 instance, enum doubt cause)
 	*(volatile u64 *)&trust->void_before = bpf_ktime_get_ns() + SAME_TIME;
 }
 
-/* Makes void all that is noted of an instance, now and later. */
+/* Voids all notes on an instance, now and later. */
 static __always_inline void doubt_for_good(u32 instance, enum doubt cause)
 {
 	doubt(instance, cause);
 	*(volatile u64 *)&trust_of(instance)->is_lost = 1;
 }
 
-/* Returns the time for a note on a block that is about to be freed; 0 if there is to be none. */
+/* Returns the time for a note on a block that is about to be freed; 0 if frees are not noted. */
 static __always_inline u64 freeing_time(void)
 {
 	return notes_frees ? bpf_ktime_get_ns() : 0;
@@ -82,8 +84,8 @@ static __always_inline void doubt_if_freed(u32 instance, u64 address)
 }
 
 /*
- * Returns whether a call within another one only passes it on: for the same size, or that rounded up to a multiple of a power of
- * two, as for an alignment. No allocator gives out nothing for 0 bytes.
+ * Returns whether a nested call only passes the outer one on: it asks for the same size, or for that size rounded up to
+ * a multiple of a power of two, as for an alignment. For 0 bytes, every allocator gives out at least one.
  */
 static __always_inline bool is_passed_on(u64 outer, u64 inner)
 {
@@ -92,7 +94,10 @@ static __always_inline bool is_passed_on(u64 outer, u64 inner)
 	return inner >= outer && inner - outer < (inner & -inner);
 }
 
-/* Handles an allocation within another one, which is not recorded: it must be the same block. */
+/*
+ * Handles a nested allocation, which is not recorded: if its block may be another than the outer call's, earlier notes
+ * are void.
+ */
 static __always_inline void nested_allocation(u32 instance, u64 outer, u64 inner)
 {
 	if (notes_frees && !is_passed_on(outer, inner))
@@ -107,7 +112,7 @@ static __always_inline void note_taken(u32 instance, u64 start, u64 end, bool by
 	struct taken_range *known = bpf_map_lookup_elem(&taken_ranges, &key);
 
 	taken.taken_at = bpf_ktime_get_ns();
-	/* The rest of a longer one from before is taken to be as new, and anyone's. */
+	/* The rest of a longer range noted before counts as equally new, and as not the allocator's. */
 	if (known && (known->end & ~(u64)TAKEN_BY_ALLOCATOR) > end)
 		taken.end = known->end & ~(u64)TAKEN_BY_ALLOCATOR;
 	if (bpf_map_update_elem(&taken_ranges, &key, &taken, BPF_ANY))

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Types of what is noted of freed memory (process/freed.h), for both sides: as those of shared.h, which has no room for them. */
+/*
+ * Types of notes on freed memory (process/freed.h), shared by both sides like those of shared.h, which has no room for
+ * them.
+ */
 #ifndef FREED_MEMORY_H
 #define FREED_MEMORY_H
 
 #include "shared.h"
 
 enum freed_memory {
-	/* Entries of `trusts`; a power of two. What makes one instance doubtful does so for all that share its entry. */
+	/* Entries of `trusts`; a power of two. A doubt about one instance applies to all that share its entry. */
 	TRUSTS = 1024,
 	/* Bit of the end of a taken range: an allocator took it for itself. */
 	TAKEN_BY_ALLOCATOR = 1,
@@ -16,13 +19,13 @@ enum freed_memory {
 struct freed_block {
 	/* Requested size. */
 	u64 size;
-	/* CLOCK_MONOTONIC, in nanoseconds: before the memory can have been used again. */
+	/* CLOCK_MONOTONIC, in nanoseconds; not later than any new use of the memory. */
 	u64 freed_at;
 };
 
 /* Memory that a mapping call has given the process, by instance and start. */
 struct taken_range {
-	/* At a multiple of two; and a bit of enum freed_memory. */
+	/* End of the range, a multiple of two, plus TAKEN_BY_ALLOCATOR. */
 	u64 end;
 	/* CLOCK_MONOTONIC, in nanoseconds. */
 	u64 taken_at;
@@ -37,20 +40,20 @@ enum doubt {
 	DOUBT_UNSEEN_END = 2,
 	/* A block was freed twice without having been allocated in between, as far as was seen. */
 	DOUBT_FREED_AGAIN = 3,
-	/* A call within another one allocated something else than that. */
+	/* A nested call allocated a block other than the outer call's. */
 	DOUBT_NESTED_CALL = 4,
 	/* A mapping call could not be noted. */
 	DOUBT_LOST_MAPPING = 5,
-	/* A mapping grows without a call. */
+	/* A mapping can grow without a call (MAP_GROWSDOWN). */
 	DOUBT_GROWING_MAPPING = 6,
 	DOUBTS,
 };
 
-/* How far the notes on an instance can be relied upon. */
+/* Reliability of the notes on an instance. */
 struct trust {
-	/* Time before which frees say nothing: CLOCK_MONOTONIC, in nanoseconds. */
+	/* Time before which notes of frees are void: CLOCK_MONOTONIC, in nanoseconds. */
 	u64 void_before;
-	/* Not 0: nothing can be relied upon any more. */
+	/* Not 0 once all notes are void for good. */
 	u64 is_lost;
 	/* Last cause, of enum doubt. */
 	u64 cause;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Iterators over what the kernel keeps for one process and does not show in /proc: values of pending signals, and how much is in pipes,
- * sockets, message queues and requests for I/O, in words, each of which can be the only pointer to a block. What they hold is not read,
- * but for signals.
+ * Data that the kernel keeps for one process and does not show in /proc, for the iterators of registers.bpf.c: values
+ * of pending signals, and the number of words in pipes, sockets, message queues and requests for I/O, each of which can
+ * be the only pointer to a block. Contents are read of signals only.
  *
- * Structures are read while they change: what is counted is as wrong as they change meanwhile, and all loops are bounded.
+ * Structures are read while they can change: counts are off by what changes meanwhile, and all loops are bounded.
  */
 #pragma once
 
@@ -124,7 +124,9 @@ struct mm_struct___kept {
 	struct kioctx_table___kept *ioctx_table;
 } __attribute__((preserve_access_index));
 
-/* From include/linux/signal_types.h: of `info`, values of queued signals are in the first words behind the three numbers. */
+/*
+ * From include/linux/signal_types.h: in `info`, the values of a queued signal are the first words behind three numbers.
+ */
 struct list_head___kept {
 	struct list_head___kept *next;
 } __attribute__((preserve_access_index));
@@ -172,7 +174,10 @@ enum {
 	KEPT_MODE = 3,
 	MAX_KEPT_STEPS = 1 << 14,
 	MAX_AIO_CONTEXTS = 1 << 7,
-	/* Signals of a thread, or of all, that are read: records of one task must fit into what the kernel has room for, 32 KiB. */
+	/*
+	 * Pending signals that are read of a thread, or of the process: the records of one task must fit into the
+	 * kernel's buffer, 32 KiB.
+	 */
 	MAX_PENDING = 1 << 7,
 };
 
@@ -186,7 +191,7 @@ struct kept_place {
 	u64 id;
 	/* Id of the socket that a local one is connected to. */
 	u64 peer;
-	/* Words that it can hold now. */
+	/* Number of words that can be in it now; for I/O, one for each request. */
 	u64 words;
 	u64 data[KEPT_DATA];
 };
@@ -214,7 +219,7 @@ struct kept_walk {
 	bool is_done;
 };
 
-/* A word that is written in part is no pointer that could be read later. */
+/* Returns the number of whole words: a word of which only a part was written cannot be read as a pointer later. */
 static __always_inline u64 words_of(u64 bytes)
 {
 	return bytes / sizeof(u64);
@@ -255,7 +260,7 @@ static long add_packet(u64 number, struct kept_walk *walk)
 	return 0;
 }
 
-/* Sees local sockets only: others bring no pointer of this process. */
+/* Fills in a local socket; returns false for others, which bring no pointers of this process. */
 static __always_inline bool see_socket(struct socket___kept *socket)
 {
 	struct sock___kept *own = BPF_CORE_READ(socket, sk);
@@ -285,20 +290,23 @@ static long count_node(u64 number, struct kept_walk *walk)
 	return 0;
 }
 
-/* Returns the requests of an io_uring that are under way. */
+/* Returns the number of an io_uring's requests in flight. */
 static __always_inline u64 requests_of(struct io_ring_ctx___kept *ring)
 {
 	s32 requests = BPF_CORE_READ(ring, cached_sq_head) - BPF_CORE_READ(ring, cached_cq_tail);
 	struct kept_walk walk = {};
 
 	if (bpf_core_field_exists(ring->nr_req_allocated) && bpf_core_field_exists(ring->submit_state.free_list)) {
-		/* Allocated in batches; those that are not in use are in a list. */
+		/* Requests are allocated in batches; unused ones are in a list. */
 		walk.at = BPF_CORE_READ(ring, submit_state.free_list.next);
 		bpf_loop(MAX_KEPT_STEPS, count_node, &walk, 0);
 		requests = BPF_CORE_READ(ring, nr_req_allocated) - walk.sum;
 		return requests > 0 ? requests : 0;
 	}
-	/* Each has one entry at its end, except as the kernel counts itself (req_need_defer), and with IOSQE_CQE_SKIP_SUCCESS. */
+	/*
+	 * Each request posts one completion at its end, except for those that the kernel counts in `cq_extra` (see
+	 * req_need_defer), and with IOSQE_CQE_SKIP_SUCCESS.
+	 */
 	if (bpf_core_field_exists(ring->cq_extra))
 		requests += BPF_CORE_READ(ring, cq_extra);
 	return requests < 0 ? -(s64)requests : requests;
@@ -313,7 +321,7 @@ static __always_inline bool is_io_uring(struct file___kept *file)
 	return name[0] == 0x6e6972755f6f695bull && name[1] == 0x5d67;
 }
 
-/* Fills in what a file holds; returns whether it is of a kind that holds something. */
+/* Fills in the record of a file; returns whether the file is of a kind that can hold words. */
 static __always_inline bool see_file(struct file___kept *file)
 {
 	struct inode___kept *inode = BPF_CORE_READ(file, f_inode);
@@ -348,7 +356,10 @@ static __always_inline bool see_file(struct file___kept *file)
 	return false;
 }
 
-/* Returns the operations of a context of asynchronous I/O that are under way, with what each CPU has in reserve. */
+/*
+ * Returns the number of operations in flight of a context of asynchronous I/O, including those that each CPU has in
+ * reserve.
+ */
 static __always_inline u64 operations_of(struct kioctx___kept *context)
 {
 	s64 all = BPF_CORE_READ(context, nr_events);
@@ -359,7 +370,10 @@ static __always_inline u64 operations_of(struct kioctx___kept *context)
 	return all > (s64)walk.sum ? all - walk.sum : 0;
 }
 
-/* Pending signals and contexts of asynchronous I/O are written one at a time: what does not fit is read again with the task. */
+/*
+ * State of writing a task's pending signals or contexts of asynchronous I/O, one record at a time. If one does not fit,
+ * the kernel comes back to the task, and all are read again.
+ */
 struct kept_task {
 	struct seq_file *seq;
 	struct kept_walk walk;

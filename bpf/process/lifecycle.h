@@ -50,7 +50,7 @@ struct beginning {
 	enum instance_origin origin;
 	u32 parent;
 	u32 parent_epoch;
-	/* Slot of an instance that it was forked from. */
+	/* Slot of the instance that it was forked from. */
 	u32 parent_slot;
 	/* See struct process. */
 	u64 borrowed;
@@ -312,7 +312,7 @@ static __always_inline void borrow_lists(struct beginning *beginning, u64 owner)
 /* Handles fork and clone: the current process has created a process or a thread. */
 static __always_inline void process_forks(struct task_struct___read *parent, struct task_struct___read *child)
 {
-	/* Its blocks are the same, whether children are followed or not. */
+	/* A process that shares memory has the same blocks, whether children are followed or not. */
 	bool shares = child->mm == parent->mm;
 	u64 owner;
 	u32 tgid;

@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Types of the queue of mapping calls and page faults (process/regions.h, process/faults.h), for both sides: as those of shared.h. */
+/*
+ * Types of the queue of mapping calls and page faults (process/regions.h, process/faults.h), shared by both sides like
+ * those of shared.h.
+ */
 #ifndef MEMORY_EVENTS_H
 #define MEMORY_EVENTS_H
 
 #include "shared.h"
 
-/* System calls that change mappings or, with --faults, what they hold. Their function numbers are the last below MAX_FUNCTIONS. */
+/*
+ * System calls that change mappings or, with --faults, their contents. Their function numbers are the last below
+ * MAX_FUNCTIONS.
+ */
 enum region_call {
 	CALL_MMAP = 0,
 	CALL_MREMAP = 1,

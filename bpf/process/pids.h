@@ -62,7 +62,9 @@ static __always_inline u32 visible_tgid(void *task, u32 global)
 	return visible_number(BPF_CORE_READ((struct task_struct___pids *)task, signal, pids[1]));
 }
 
-/* Returns the id of a task itself there, or 0. */
+/*
+ * Returns the id of a task itself in user space's namespace, or 0 if it has none. `global`: in the initial namespace.
+ */
 static __always_inline u32 visible_tid(void *task, u32 global)
 {
 	if (!pid_namespace)

@@ -8,7 +8,8 @@
  * mapped or unmapped there. Every call is sent when it has ended, with all of its arguments, which makes up for a missed
  * beginning.
  *
- * With --verdict, nothing is sent, and no stack is walked: what the calls give to a process is noted (process/freed.h).
+ * With --verdict, nothing is sent, and no stack is walked: only the memory that calls give to a process is noted
+ * (process/freed.h).
  */
 #pragma once
 
@@ -28,7 +29,10 @@
 #include <bpf/bpf_core_read.h>
 
 enum {
-	/* Word of the context of a program at the end of a system call's function: the registers are the word before. */
+	/*
+	 * Word of the result in the context of a program at the end of a system call's function; the word before is the
+	 * registers.
+	 */
 	FUNCTION_RESULT = 1,
 };
 
@@ -52,7 +56,7 @@ struct task_struct___mapping {
 #define MAP_STACK 0x20000
 #define MAP_POPULATE 0x8000
 
-/* From the kernel's include/uapi/asm-generic/mman-common.h: what discards pages. */
+/* From the kernel's include/uapi/asm-generic/mman-common.h: the advice that discards pages. */
 #define MADV_DONTNEED 4
 #define MADV_FREE 8
 #define MADV_REMOVE 9
@@ -106,7 +110,7 @@ static __always_inline bool has_effect(struct pt_regs *regs, enum region_call ca
 	       advice == MADV_DONTNEED_LOCKED;
 }
 
-/* Returns whether other threads can know at its beginning where the call acts; others are sent at their end only. */
+/* Returns whether it is known at the beginning of a call where it acts; other calls are sent at their end only. */
 static __always_inline bool acts_on_known_addresses(struct pt_regs *regs, enum region_call call)
 {
 	u64 flags = syscall_argument(regs, 3);
@@ -115,8 +119,8 @@ static __always_inline bool acts_on_known_addresses(struct pt_regs *regs, enum r
 }
 
 /*
- * Returns the registers at the system call: pc is the address after its instruction. A pointer to the kernel's own, as a
- * copy on AArch64 would take half of the BPF stack.
+ * Returns the registers at the system call: pc is the address after its instruction. The pointer is to the kernel's own
+ * structure, as a copy would take half of the BPF stack on AArch64.
  */
 static __always_inline struct pt_regs *user_registers(void)
 {
@@ -160,14 +164,17 @@ static __always_inline bool is_allocators(struct pt_regs *regs, u64 owner)
 		return false;
 	call = &thread->call;
 	is_probed = call->end == SEEN_BY_RETURN_PROBE;
-	/* Else its function can have been left without its end being seen. */
+	/* In other states, the thread can have left the function without its end being seen. */
 	if (!call->return_slot || back.slot >= call->return_slot || (!is_probed && call->end != SEEN_BY_RET) ||
 	    !read_kept_address(call->return_slot, is_probed ? 0 : call->return_address, back, &kept))
 		return false;
 	return is_probed ? is_trampoline(kept) : kept && kept == call->return_address;
 }
 
-/* Notes what a brk that begins will give to its process. Before it is known to succeed: the break before is known only now. */
+/*
+ * Notes the memory that a brk that begins will give to its process; before it is known to succeed, as the old break is
+ * known only now.
+ */
 static __always_inline void brk_gives(void)
 {
 	u64 owner = region_owner();
@@ -182,13 +189,16 @@ static __always_inline void brk_gives(void)
 		note_taken(instance_of(owner), from, page_end(to), is_allocators(regs, owner));
 }
 
-/* Notes what an mmap or mremap has given to its process. */
+/* Notes the memory that an mmap or mremap has given to its process. */
 static __always_inline void mapping_gives(enum region_call call, u64 start)
 {
 	u64 owner = region_owner();
 	struct pt_regs *regs = user_registers();
 	u64 bytes = syscall_argument(regs, call == CALL_MREMAP ? 2 : 1), flags = syscall_argument(regs, 3);
-	/* Moved memory has contents; a fixed address is for objects of the loader and others; the C library gives stacks to others. */
+	/*
+	 * Not new: moved memory, which has contents; fixed addresses, where the loader and others map objects; stacks,
+	 * which the C library hands on.
+	 */
 	u64 kinds = MAP_ANONYMOUS | MAP_PRIVATE | MAP_FIXED | MAP_STACK;
 	bool is_new = call == CALL_MMAP && (flags & kinds) == (MAP_ANONYMOUS | MAP_PRIVATE);
 
@@ -237,7 +247,10 @@ static __always_inline u64 mapped_bytes(struct pt_regs *regs, enum region_call c
 	}
 }
 
-/* Returns whether memory of the call's stack is what it maps: with --faults, only what it makes resident at once. */
+/*
+ * Returns whether the memory that a call maps counts for the call's stack: with --faults, only if it is made resident
+ * at once.
+ */
 static __always_inline bool makes_mapping(struct pt_regs *regs, enum region_call call)
 {
 	if (call == CALL_MUNMAP || call == CALL_MADVISE)
@@ -271,7 +284,7 @@ static __always_inline void region_call_ends(enum region_call call, u64 value)
 		stack = current_stack(regs, NULL, caller_of_kernel(regs), owner, function);
 	event = new_region_event(owner, regs, call);
 	if (!event) {
-		/* With --faults, what is lost are pages, and user space finds them. */
+		/* With --faults, only pages are lost, and user space finds them. */
 		if (maps && !traces_faults)
 			lose_block(COUNTER_LOST_REGION, mapped_bytes(regs, call), WEIGHT_ONE, stack);
 		return;

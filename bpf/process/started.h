@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Stops the program that memleak has started when it executes another: before the first instruction, and where the loader has mapped the
- * libraries. Each time user space attaches to what is mapped, then lets it go on. Until the last stop, only the loader's code runs.
+ * Stops the program that memleak has started when it executes another: before the first instruction, and once the
+ * loader has mapped the libraries. Each time, user space attaches to the new mappings and then resumes it. Until the
+ * last stop, only the loader's code runs.
  */
 #pragma once
 
@@ -15,8 +16,9 @@
 
 enum {
 	/*
-	 * Calls of the loader's hook after an exec at which it is stopped. glibc calls it before it maps anything and, with all mapped and
-	 * relocated, before the first constructor; musl only then, so that its second stop is at the first dlopen.
+	 * Calls of the loader's hook after an exec at which it is stopped. glibc calls it before it maps anything and,
+	 * with all mapped and relocated, before the first constructor; musl makes only the later of these calls, so the
+	 * second stop is at the first dlopen.
 	 */
 	HOOK_STOPS = 2,
 };
@@ -26,8 +28,9 @@ struct task_struct___traced {
 } __attribute__((preserve_access_index));
 
 /*
- * Stops the current process. Not without an event, which has user space let it go on, and not if a debugger traces it, which would have the
- * signal. The signal comes first: what user space sends after the event takes it back even if it was not yet delivered.
+ * Stops the current process; only with an event, by which user space knows to resume it, and not if a debugger traces
+ * it, which would get the signal. The signal comes first: SIGCONT, which user space sends after the event, then cancels
+ * it even if it was not yet delivered.
  */
 static __always_inline void stop_started(u64 owner)
 {
@@ -55,7 +58,7 @@ static __always_inline bool is_started(void)
 	return started_process && current_tgid() == started_process;
 }
 
-/* Handles its exec, after its instance has begun. */
+/* Handles an exec of the started program, after its instance has begun. */
 static __always_inline void started_executes(void)
 {
 	if (!is_started())
@@ -64,7 +67,7 @@ static __always_inline void started_executes(void)
 	stop_started(owner_of_process(current_tgid()));
 }
 
-/* Handles a call of its loader's hook, after that was announced. */
+/* Handles a call of the started program's loader hook, after the change was announced. */
 static __always_inline void started_maps(u64 owner)
 {
 	if (!is_started() || !started.hook_stops)

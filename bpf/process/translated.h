@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Programs that execute translated copies of code, and would end by the copy of a breakpoint: a traced process that executes one is
- * stopped before its first instruction, until user space has taken the probes from it.
+ * Programs that execute translated copies of code, and that the copy of a breakpoint would kill: a traced process that
+ * executes one is stopped before its first instruction, until user space has removed its probes.
  */
 #pragma once
 
@@ -14,7 +14,7 @@
 /* SIGSTOP, of x86-64 and AArch64 (the kernel's include/uapi/asm-generic/signal.h). */
 #define SIGNAL_STOP 19
 
-/* Returns whether the current program may be such a one: `process::translator` looks closer. */
+/* Returns whether the current program may be one of these by its name; `process::translator` looks closer. */
 static __always_inline bool may_translate(void)
 {
 	struct thread_name name = {};

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Python frames: the chain that CPython keeps of the functions that the current thread runs, read as it allocates. User space puts
- * them between the frames of the interpreter's own functions (leak-report/src/model/leak/python.rs).
+ * Python frames: CPython's chain of the functions that the current thread runs, read when the thread allocates. User
+ * space places them between the native frames of the interpreter (leak-report/src/model/leak/python.rs).
  *
- * All memory of the interpreter is untrusted: what cannot be read, or is not what it is to be, ends the chain. The state is the
- * thread's own, whether or not it may run Python code: no other thread changes it.
+ * All memory of the interpreter is untrusted: unreadable or implausible data ends the chain. The thread state is that
+ * of the current thread, whether or not it may run Python code now: no other thread changes it.
  *
- * A chain that was found before is recognized by its hash. It is of addresses of code objects, and of the number of code objects that
- * have ended at addresses like theirs: another code object at the same address makes another hash (python/codes.h).
+ * A chain that was found before is recognized by its hash. The hash includes the address of each code object and its
+ * version, the number of code objects that have ended at addresses like it, so another code object at the same address
+ * makes another hash (python/codes.h).
  */
 #pragma once
 
@@ -20,9 +21,12 @@
 #include "python/walk.h"
 #include "store/scratch.h"
 
-/* No chain was found before; it is to be stored. */
+/* Result for a chain that was not found before and has to be stored. */
 #define NEW_CHAIN (~0U)
-/* MAX frames that are read one by one, as they are not in the window: of generators, and of older versions all. */
+/*
+ * Maximum number of frames that are read one by one, as they are outside the window: those of generators, and in older
+ * versions all.
+ */
 #define PYTHON_MAX_OUTSIDE 128
 
 /* From the kernel's arch/x86/include/asm/processor.h and arch/arm64/include/asm/processor.h: the fields needed here. */
@@ -38,8 +42,8 @@ struct task_struct___pointer {
 } __attribute__((preserve_access_index));
 
 /*
- * Returns the address by which the current thread finds its own variables. On arm64, where a program sets it by itself, the kernel knows it
- * from when the thread was made, or first stopped running.
+ * Returns the thread pointer, by which the current thread finds its own variables. On arm64, where a program sets it by
+ * itself, the kernel knows it since the thread was created, or first stopped running.
  */
 static __always_inline u64 thread_pointer(void)
 {
@@ -56,7 +60,7 @@ static __always_inline bool read_thread_state(struct python_walk *walk, struct p
 	return python_word(walk->state, layout->thread_id, PYTHON_STATE_BYTES - 1) == thread - layout->id_below;
 }
 
-/* Finds out what leads to the states of threads; returns 0 if that is not there yet. */
+/* Returns the `value_at` that leads to the states of threads (enum python_noted); 0 if it is not there yet. */
 static __always_inline u64 find_noted(struct python_layout *layout)
 {
 	struct {
@@ -75,7 +79,7 @@ static __always_inline u64 find_noted(struct python_layout *layout)
 	return layout->values_at + (u64)key.number * layout->value_bytes - layout->id_below;
 }
 
-/* Returns the state that the thread itself has noted; 0 if there is none. The room for a state is used on the way. */
+/* Returns the address of the state that the thread itself has noted; 0 if there is none. Overwrites `walk->state`. */
 static __always_inline u64 noted_thread_state(struct python_walk *walk, struct python_layout *layout, u64 thread)
 {
 	/* As in glibc's `struct tlsdesc_dynamic_arg`. */
@@ -102,7 +106,10 @@ static __always_inline u64 noted_thread_state(struct python_walk *walk, struct p
 		at = variable->at;
 	}
 	if (variable->object) {
-		/* glibc's `dtv`: an entry for each object, which begins with where the thread has its variables. */
+		/*
+		 * glibc's `dtv` has an entry for each object, which begins with the address of the thread's variables
+		 * of that object.
+		 */
 		if (bpf_probe_read_user(&from, sizeof(from), (void *)(thread + layout->objects)) ||
 		    bpf_probe_read_user(&from, sizeof(from), (void *)(from + 16 * variable->object)))
 			return 0;
@@ -111,8 +118,8 @@ static __always_inline u64 noted_thread_state(struct python_walk *walk, struct p
 }
 
 /*
- * Reads the current thread's state. Before 3.12, what a thread has noted is its state in the first interpreter: if there are others,
- * only the state of the thread that runs Python code is known.
+ * Reads the current thread's state. Before Python 3.12, a thread notes its state in the first interpreter only: if
+ * there are others, only the state of the thread that runs Python code is known.
  */
 static __always_inline bool find_thread_state(struct python_walk *walk, struct python_layout *layout, u64 thread)
 {
@@ -133,7 +140,9 @@ static __always_inline bool find_thread_state(struct python_walk *walk, struct p
 	noted = noted_thread_state(walk, layout, thread);
 	if (!noted || read_thread_state(walk, layout, noted, thread))
 		return noted;
-	/* An interpreter that was ended and begun again has another key; one that was loaded again, another place. */
+	/*
+	 * An interpreter that was ended and begun again has another key; one that was loaded again is at another place.
+	 */
 	layout->value_at = 0;
 	return false;
 }
@@ -152,7 +161,7 @@ struct python_chunk {
 	u64 bytes;
 };
 
-/* Goes to the block before, if the next frame is in that. */
+/* Goes to the previous block of frames if the next frame is in it; returns whether it is. */
 static __always_inline bool is_in_previous_chunk(struct python_walk *walk)
 {
 	struct python_chunk chunk;
@@ -174,7 +183,10 @@ static __always_inline bool is_in_previous_chunk(struct python_walk *walk)
 	return true;
 }
 
-/* Reads the block of frames up to the next frame, as far as there is room, if it is in the block; frames are called by lower ones. */
+/*
+ * Reads the end of the block of frames up to the next frame, as much as the window has room for; callers are at lower
+ * addresses. Returns false if the frame is not in the block.
+ */
 static __always_inline bool read_python_window(struct python_walk *walk, struct python_layout *layout)
 {
 	u64 bytes;
@@ -207,7 +219,7 @@ static __always_inline void add_python_frame(struct python_walk *walk, u64 code,
 	walk->hash = mix(mix(walk->hash, code), (version << 32) ^ (u32)instruction);
 }
 
-/* Notes that the frames up to here belong to one frame of the main function. */
+/* Ends a group: marks its last frame as the entry, or adds a mark alone if the eval frame runs no function. */
 static __always_inline void end_python_group(struct python_walk *walk)
 {
 	u32 last = (walk->frame_count - 1) & (PYTHON_FRAMES - 1);
@@ -221,8 +233,9 @@ static __always_inline void end_python_group(struct python_walk *walk)
 }
 
 /*
- * Returns where a frame is that runs a copy of its code's instructions, as if it ran the first copy, which is in the code object; 0 if that
- * is not known. Without a lock, each thread but the first has copies of its own. Not static: verified once, by itself.
+ * Translates the instruction of a frame that runs a copy of its code's instructions into the first copy, which is in
+ * the code object; returns 0 if that is unknown. Without a global lock, each thread but the first has its own copies.
+ * Not static: verified once, by itself.
  */
 __noinline u64 python_instruction_of_copy(struct python_layout *layout, u64 code, u64 instruction, u32 copy)
 {
@@ -235,7 +248,7 @@ __noinline u64 python_instruction_of_copy(struct python_layout *layout, u64 code
 	if (!layout || bpf_probe_read_user(&at, sizeof(at), (void *)(code + layout->copies)) ||
 	    bpf_probe_read_user(&copies, sizeof(copies), (void *)at))
 		return 0;
-	/* Another thread makes room for more, and the list that was read is then no more. */
+	/* Another thread may have made room for more copies: the list that was read is gone then. */
 	if (copies.first != code + layout->bytecode || copy >= copies.count ||
 	    bpf_probe_read_user(&start, sizeof(start), (void *)(at + 8 + 8 * (u64)copy)))
 		return 0;
@@ -290,7 +303,7 @@ __noinline bool read_python_frame(struct python_walk *walk, struct python_layout
 	else
 		/* -1 at first. */
 		instruction = (s32)instruction < 0 ? PYTHON_NOT_BEGUN : (u32)instruction;
-	/* A code object is not that large. */
+	/* No code object is that large. */
 	if (!code || instruction > PYTHON_NOT_BEGUN) {
 		walk->end = PYTHON_UNREADABLE;
 		return false;
@@ -302,8 +315,9 @@ __noinline bool read_python_frame(struct python_walk *walk, struct python_layout
 }
 
 /*
- * Reads the chain of Python frames of the process and thread of scratch `key`. Returns its number if it was found before, 0 if there is
- * none, or NEW_CHAIN: then the chain is in the room of `key`. Not static: verified once, by itself.
+ * Reads the chain of Python frames of the process and thread of scratch `key`. Returns its number if it was found
+ * before, 0 if there is none, or NEW_CHAIN: then the chain is in the `python_walks` entry of `key`. Not static:
+ * verified once, by itself.
  */
 __noinline u32 find_python_chain(u32 key)
 {
@@ -335,7 +349,7 @@ __noinline u32 find_python_chain(u32 key)
 	walk->knows_previous = false;
 	walk->low = ~0ULL;
 	walk->bytes = 0;
-	/* Each frame of no function is one step more. */
+	/* Frames without a function take one more step each. */
 	for (u32 step = 0; step < 2 * PYTHON_FRAMES; step++)
 		if (!read_python_frame(walk, layout))
 			break;

@@ -2,9 +2,9 @@
 /*
  * Records of code objects, and of chains of Python frames.
  *
- * A code object that is running cannot end: its record is made where a chain has it for the first time. Many live for
- * milliseconds (the body of a module, of a class), and their memory is used again at once: a probe where they end keeps a record
- * from standing for another one.
+ * A running code object cannot end, so its record is made when a chain first has it. Many code objects live for
+ * milliseconds (the body of a module, of a class), and their memory is used again at once: a probe at their end keeps a
+ * record from standing for the next one at the address.
  */
 #pragma once
 
@@ -22,13 +22,16 @@ static __always_inline struct python_layout *python_layout_at(u32 slot)
 	return &python_layouts[slot & (MAX_PROCESSES - 1)];
 }
 
-/* Returns the place of the chains with a hash among those that were found last; such a word has the other bits of the hash, and the chain. */
+/*
+ * Returns the word for the chains with a hash among those found last. Its high bits are those of the hash, its low ones
+ * the number of the chain.
+ */
 static __always_inline u64 *recent_chain(u64 hash)
 {
 	return &python_recent[hash & (PYTHON_RECENT - 1)];
 }
 
-/* Reads the word, a multiple of 8, at an offset in what was read; `mask` is its room less 1. */
+/* Returns the word at an offset, rounded down to a multiple of 8, of a buffer; `mask` is the buffer's size less 1. */
 static __always_inline u64 python_word(u8 *from, u32 at, u32 mask)
 {
 	at &= mask & ~7U;
@@ -37,7 +40,7 @@ static __always_inline u64 python_word(u8 *from, u32 at, u32 mask)
 	return *(stack_slot *)(from + at);
 }
 
-/* As `python_word`, of 4 bytes. */
+/* Returns 4 bytes, otherwise as `python_word`. */
 static __always_inline u32 python_half(u8 *from, u32 at, u32 mask)
 {
 	return python_word(from, at, mask) >> 8 * (at & 4);
@@ -58,7 +61,7 @@ static __always_inline bool read_python(void *to, u64 bytes, u64 most, u64 from)
 	return !bpf_probe_read_user(to, bytes, (void *)from);
 }
 
-/* Returns the place of the number that tells apart the code objects at an address. */
+/* Returns the index in `python_versions` for the code objects at an address. */
 static __always_inline u32 python_version_of(u64 code)
 {
 	return mix(0, code & ~PYTHON_IS_ENTRY) >> 40 & (PYTHON_VERSIONS - 1);
@@ -96,7 +99,7 @@ static __always_inline bool read_python_text(struct python_layout *layout, u64 a
 	return bytes == 0 || !bpf_probe_read_user(to, bytes, (void *)from);
 }
 
-/* Keeps the table of lines of a code object: later, the object may be no more. */
+/* Stores the line table of a code object, as the object may be gone later. */
 static __always_inline void keep_python_lines(struct python_layout *layout, struct python_code *record)
 {
 	u64 bytes, words, at = python_usage.lines;
@@ -120,7 +123,7 @@ static __always_inline void keep_python_lines(struct python_layout *layout, stru
 	record->lines_bytes = bytes;
 }
 
-/* State of adding a table of lines to a hash. */
+/* State of adding a line table to a hash. */
 struct python_lines_hash {
 	u64 at;
 	u64 left;
@@ -130,7 +133,8 @@ struct python_lines_hash {
 #define PYTHON_CODE_WORDS (PYTHON_CODE_BYTES / 8)
 
 /*
- * Adds some more of the table, which is read into `walk->code`. Returns whether there is more of it. Not static: verified once, by itself.
+ * Adds the next part of the line table, which is read into `walk->code`. Returns whether there is more. Not static:
+ * verified once, by itself.
  */
 __noinline bool mix_python_lines(struct python_walk *walk, struct python_lines_hash *lines)
 {
@@ -152,7 +156,7 @@ __noinline bool mix_python_lines(struct python_walk *walk, struct python_lines_h
 	return lines->left;
 }
 
-/* Returns a hash of all that a record tells of a code object: of its names, and of its table of lines. */
+/* Returns a hash of the content of a code object's record: names, lines, and the line table. */
 static __always_inline u64 hash_of_python_code(struct python_walk *walk, struct python_layout *layout)
 {
 	struct python_code *made = &walk->made;
@@ -177,7 +181,10 @@ static __always_inline u64 hash_of_python_code(struct python_walk *walk, struct 
 	return lines.hash;
 }
 
-/* Returns the number of the record of a code object that is in `walk->made`; makes it if there is none that tells the same. */
+/*
+ * Returns the number of the record of the code object in `walk->made`; makes the record if there is none with the same
+ * content.
+ */
 static __always_inline u32 record_python_code(struct python_walk *walk, struct python_layout *layout)
 {
 	u64 hash = hash_of_python_code(walk, layout);
@@ -202,7 +209,7 @@ static __always_inline u32 record_python_code(struct python_walk *walk, struct p
 	return number;
 }
 
-/* Describes the code object of which the fields are in `walk->code`, but for its texts. */
+/* Describes in `walk->made` the code object whose fields are in `walk->code`, except its texts. */
 static __always_inline void describe_python_code(struct python_walk *walk, struct python_layout *layout, u32 instance, u64 code)
 {
 	struct python_code *made = &walk->made;
@@ -216,7 +223,7 @@ static __always_inline void describe_python_code(struct python_walk *walk, struc
 	made->first_line = *(stack_slot *)(walk->code + (layout->first_line & (PYTHON_CODE_BYTES - 4)));
 }
 
-/* Returns whether a record is of the code object that is described, or of one that was there before. */
+/* Returns whether a record is of the described code object, not of an earlier one at its address. */
 static __always_inline bool is_python_code(struct python_code *record, struct python_code *made)
 {
 	return record->code == made->code && record->name_at == made->name_at && record->file_at == made->file_at &&
@@ -257,7 +264,10 @@ static __always_inline void python_code_ends(u64 code)
 	__sync_fetch_and_add(&python_versions[python_version_of(code)], 1);
 }
 
-/* Finds out what function a frame of `instance` is of. Returns what is stored of it. Not static: verified once, by itself. */
+/*
+ * Finds the code record of a frame of `instance`. Returns the stored form of the frame (enum python_frame_layout). Not
+ * static: verified once, by itself.
+ */
 __noinline u64 name_python_frame(struct python_walk *walk, struct python_layout *layout, u32 instance, u32 number)
 {
 	u32 of = PYTHON_NO_CODE;
@@ -277,7 +287,7 @@ __noinline u64 name_python_frame(struct python_walk *walk, struct python_layout 
 	return stored;
 }
 
-/* Stores the chain in the room of a scratch. Returns its number, or 0 if there is no room for it. */
+/* Stores the chain that `walk` has. Returns its number, or 0 if there is no room for it. */
 static __always_inline u32 add_python_chain(struct python_walk *walk, u64 hash)
 {
 	u64 frame_count = walk->frame_count;
@@ -313,8 +323,8 @@ static __always_inline u32 add_python_chain(struct python_walk *walk, u64 hash)
 }
 
 /*
- * Returns the number of the chain in the room of scratch `key`, which is stored if it is new; 0 if there is no room for it. Not static:
- * verified once, by itself.
+ * Returns the number of the chain that was read for scratch `key`, which is stored if it is new; 0 if there is no room
+ * for it. Not static: verified once, by itself.
  */
 __noinline u32 store_python_chain(u32 key)
 {

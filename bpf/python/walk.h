@@ -5,32 +5,38 @@
 #include "python/layout.h"
 #include "shared.h"
 
-/* Set in the address of a code object: the frame is the outermost that one frame of the main function runs. */
+/* Set in the address of a code object: the frame is the entry of its group. */
 #define PYTHON_IS_ENTRY (1ULL << 63)
-/* Bits of a reference to an object that tell, from 3.14 on, how it is counted. */
+/* Bits of a reference to an object that say, from Python 3.14 on, how it is counted. */
 #define PYTHON_TAG 3ULL
 
 struct python_walk {
 	/* AVMA of the frame to be read next; 0 after the last. */
 	u64 at;
-	/* AVMA of the frame that ends the chain, if such a frame does. */
+	/* AVMA of the base frame, which ends the chain; 0 if there is none. */
 	u64 base;
-	/* AVMA of the block of frames that was reached, from the newest on; 0 if there is none. And the block before it, if that was read. */
+	/*
+	 * AVMA of the current block of frames, at first the newest; 0 if there is none. `previous` is the block before,
+	 * if it was read.
+	 */
 	u64 chunk;
 	u64 previous;
 	u64 previous_bytes;
 	bool knows_previous;
-	/* Address and size of what is in the window. */
+	/* Address and size of the window's contents. */
 	u64 low;
 	u64 bytes;
 	u64 hash;
-	/* Frames so far, and those of them that were not in the window. */
+	/* Frames so far, and those of them that were read outside the window. */
 	u32 frame_count;
 	u32 outside;
 	/* enum python_end. */
 	u32 end;
 	u32 unused;
-	/* Frames, by number: the code object, with PYTHON_IS_ENTRY, or 0 for what only marks one; the instruction, as an offset; and as stored. */
+	/*
+	 * Frames, by number: address of the code object, 0 for a mark alone, with PYTHON_IS_ENTRY; instruction, as an
+	 * offset; stored form.
+	 */
 	u64 codes[PYTHON_FRAMES];
 	u32 instructions[PYTHON_FRAMES];
 	u64 stored[PYTHON_FRAMES];

@@ -31,8 +31,8 @@ static __always_inline u64 life_span_of(s64 age, bool is_newest)
 	u64 class = 1;
 
 	/*
-	 * The sum is formed in a register that holds nothing of `age`: Linux 7.0 takes what was shifted out of a difference for still being
-	 * in it.
+	 * The sum is formed in a register that holds nothing of `age`: the verifier of Linux 7.0 believes that bits
+	 * which were shifted out of a difference are still in it.
 	 */
 	OPAQUE(class);
 	class += is_old - (is_newest & !is_old);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Read-only settings of what is recorded, in every object. User space writes them before the programs are loaded: to the
+ * Read-only settings of the recording, in every object. User space writes them before the programs are loaded: to the
  * verifier they are constants. Masks are a power of two minus one.
  */
 #ifndef STORE_CONFIG_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Maps of what is recorded, in every object: key, value, writers, readers, and the reason for the size. Maps for tracing
+ * Maps of recorded data, in every object: key, value, writers, readers, and the reason for the size. Maps for tracing
  * processes are in maps.h, those of kernel mode in kernel_memory.h.
  *
  * Arrays in sections of their own are maps too: user space sets their size before loading and maps them into its memory.

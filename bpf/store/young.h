@@ -28,7 +28,7 @@
 #include "store/store_config.h"
 #include "store/store_maps.h"
 
-/* Score from which a thread's blocks are predicted to live long, and its MAX. */
+/* Score from which a thread's blocks are predicted to live long, and the maximum score. */
 #define LIVES_LONG 32
 #define MOST_LONG_LIVES 64
 /* Interval of blocks that are made young on trial, in a thread whose blocks are predicted to live long; a power of two. */

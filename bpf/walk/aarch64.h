@@ -142,18 +142,24 @@ static __always_inline bool ends_in_call(u64 code)
 	       (instruction & 0xfefff800) == 0xd63f0800;
 }
 
-/* Returns what the direct call before `ra`, in which these 8 code bytes end, calls; 0 if the call is another. */
+/*
+ * Returns the target of the direct call before `ra`, with which the 8 bytes of `code` end; 0 if there is no direct
+ * call.
+ */
 static __always_inline u64 called_directly(u64 ra, u64 code)
 {
 	u32 instruction = code >> 32;
 
-	/* bl, of 26 bits: a number of instructions, and has a sign. */
+	/* bl, whose low 26 bits are a signed number of instructions. */
 	if ((instruction & 0xfc000000) != 0x94000000)
 		return 0;
 	return ra - 4 + ((s64)((u64)instruction << 38) >> 36);
 }
 
-/* Returns whether the instruction at `address` is a jump of a register's value, or one to a place from `start` to `end`. */
+/*
+ * Returns whether the instruction at `address` is a jump to an address in a register, or one to an address from `start`
+ * to `end`.
+ */
 static __always_inline bool may_be_jump(u64 code, u64 address, u64 entry, u64 start, u64 end)
 {
 	u32 instruction = code;
@@ -166,8 +172,8 @@ static __always_inline bool may_be_jump(u64 code, u64 address, u64 entry, u64 st
 	return (instruction & 0xfc000000) == 0x14000000 && target >= start && target <= end;
 }
 
-/* Returns how a function returns whose code has these 8 bytes, of which the last is the one before `end`: after it has restored the frame pointer
- * and the link register, as a pair, or otherwise. */
+/* Returns how a function returns, by 8 bytes of its code that end before `end`: after restoring the frame pointer
+ * and the link register as a pair, or otherwise. */
 static __always_inline enum how_it_returns how_it_returns(u64 code, u64 end)
 {
 	u32 instruction = code >> 32;
@@ -183,7 +189,10 @@ static __always_inline enum how_it_returns how_it_returns(u64 code, u64 end)
 	return RETURNS_LATER;
 }
 
-/* Returns where the code at `address` jumps, if it does nothing else: entries of a PLT, and calls of other functions as the last. */
+/*
+ * Returns where the code at `address` jumps, if it does nothing else (PLT entries, functions that only tail-call); else
+ * `address`.
+ */
 static __always_inline u64 behind_jump(u64 address)
 {
 	u64 code, next;

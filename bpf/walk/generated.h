@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Steps through code that a program generated (a JIT compiler, an interpreter made of templates). Mirrors
- * unwind-tables/src/walk/generated.rs, which says what can be wrong with frame pointers there.
+ * unwind-tables/src/walk/generated.rs, which explains how frame pointers can mislead there.
  */
 #pragma once
 
@@ -19,14 +19,14 @@ static __always_inline bool calls_native(struct walk *walk)
 }
 
 /*
- * Returns whether the frame pointer is this frame's own. Code that leaves it alone has pushed it, as all code does that may change it, and
- * its return address is above: if there is such a pair between the stack pointer and where the frame pointer leads, the frame ends there.
- * An interrupted instruction can be before the push.
+ * Returns whether the frame pointer is this frame's own. Code that does not set it, but may change it, has pushed it
+ * next to its return address: a pair of this value and an address of code, between the stack pointer and where the
+ * frame pointer leads, means that the frame ends there. An interrupted instruction can be before the push.
  *
- * A JVM that keeps frame pointers has a few stubs that do not, and call native code: their pair is where the stack pointer is. They are not
- * among its methods. Here are those that are not known as such.
+ * A JVM that keeps frame pointers has a few stubs that do not. They call native code, with their pair at the stack
+ * pointer, and are not among its methods. Only stubs that are not known as such are looked for here.
  *
- * Not static: verified once, by itself. This begins to look.
+ * Not static: verified once, by itself. Only prepares the search.
  */
 __noinline bool may_be_linked(struct fast_walk *fast, u32 known)
 {
@@ -49,8 +49,8 @@ __noinline bool may_be_linked(struct fast_walk *fast, u32 known)
 	return true;
 }
 
-/* Goes to the caller of a function that returns as soon as its callee has: by what it does then. Returns whether it is one. Not static: verified
- * once, by itself. */
+/* Goes to the caller of a function that returns right after its callee, by the instructions with which it does.
+ * Returns whether the frame's function is one. Not static: verified once, by itself. */
 __noinline bool go_by_return(struct fast_walk *fast)
 {
 	if (!fast)
@@ -100,9 +100,9 @@ static __always_inline void settle_trial(struct walk *walk, u32 rule)
 }
 
 /*
- * Returns the end of a walk for which a step found `end`: without frames on trial. If only a table or a mapping is missing, that remains
- * the cause, and where: with it, the walk may go on. On a deep stack, frames on trial can have taken the places of others; then the
- * innermost ones are left.
+ * Returns the end of a walk for which a step found `end`, after dropping frames on trial. If only a table or a mapping
+ * is missing, cause and place of the end stay, as the walk may go on once that is there. On a deep stack, frames on
+ * trial can have taken the places of others; then only the innermost ones remain.
  */
 static __always_inline enum end_cause end_of_trial(struct walk *walk, enum end_cause end)
 {

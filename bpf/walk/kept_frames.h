@@ -25,7 +25,7 @@ static __always_inline u32 place_of_frame(u32 number)
 	u32 is_beyond = (INNERMOST_FRAMES - 1 - number) >> 31;
 	u32 place = (number & (OUTERMOST_FRAMES - 1)) | is_beyond * INNERMOST_FRAMES;
 
-	/* It is in range; but of the result of a 32-bit `or`, Linux 6.1 knows nothing. */
+	/* Already in range, but the verifier of Linux 6.1 knows nothing of the result of a 32-bit `or`. */
 	OPAQUE(place);
 	return place & (MAX_FRAMES - 1);
 }
@@ -57,7 +57,10 @@ __noinline int mix_kept_frames(struct fast_walk *fast, u32 step)
 	return 0;
 }
 
-/* Returns whether what is kept of the first `count` frames is still there after a walk went on to `reached` frames. */
+/*
+ * Returns whether those of the first `count` frames that were kept are still there after a walk went on to `reached`
+ * frames.
+ */
 static __always_inline bool are_kept(u32 count, u32 reached)
 {
 	u32 first = count > MAX_FRAMES ? count - OUTERMOST_FRAMES : INNERMOST_FRAMES;
@@ -75,8 +78,8 @@ static __always_inline void keep_innermost(struct walk *walk)
 }
 
 /*
- * Makes the hash of a walk that has left out frames that of the kept ones alone. Not of the others' number: a recursion that allocates
- * at each depth has one stack record, not thousands that fill the store.
+ * If a walk has left out frames, makes its hash that of the kept frames alone. The number of the others is not hashed:
+ * a recursion that allocates at each depth has one stack record, not thousands that fill the store.
  */
 static __always_inline void forget_left_out(struct walk *walk)
 {

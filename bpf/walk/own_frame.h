@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Finds out if the frame pointer of code without CFI is that code's own, or that of a caller. Mirrors unwind-tables/src/walk/own_frame.rs, which says
- * how that is known.
+ * Decides whether the frame pointer of code without CFI is that code's own or a caller's. Mirrors
+ * unwind-tables/src/walk/own_frame.rs, which explains how.
  */
 #pragma once
 
@@ -20,7 +20,9 @@ __noinline u64 code_before(u64 ra)
 	return bpf_probe_read_user(&code, 8, (void *)(ra - 8)) ? 0 : code;
 }
 
-/* Returns the function that a call of `address` comes to, by up to two jumps. Not static: verified once, by itself. */
+/*
+ * Returns the function that a call of `address` reaches, through up to two jumps. Not static: verified once, by itself.
+ */
 __noinline u64 behind_jumps(u64 address)
 {
 	return behind_jump(behind_jump(address));
@@ -36,8 +38,9 @@ static __always_inline bool is_one_piece(struct mapping *mapping, u64 address, u
 }
 
 /*
- * Returns the AVMA of the function that is called before the return address that the frame pointer leads to: the frame's own, if the frame pointer is;
- * 0 if the frame's code cannot be in that function, or if it is not known. Not static: verified once, by itself.
+ * Returns the AVMA of the function that is called directly before the return address to which the frame pointer leads:
+ * the frame's own function, if the frame pointer is its own. 0 if that is unknown, or if the frame's code cannot be in
+ * that function. Not static: verified once, by itself.
  */
 __noinline u64 entry_by_frame_pointer(struct fast_walk *fast)
 {
@@ -60,8 +63,9 @@ __noinline u64 entry_by_frame_pointer(struct fast_walk *fast)
 }
 
 /*
- * Returns whether the function that has called before `ra` can have a frame below that of the frame pointer, or the one that it leads to: by its CFI,
- * if that finds its caller by the stack pointer, which was behind `slot`.
+ * Returns whether the function that contains the call before `ra` can have a frame below the one to which the frame
+ * pointer leads, or be that frame. Decided by its CFI if that takes the CFA from the stack pointer, which was behind
+ * `slot`; else true.
  */
 static __always_inline bool fits_below_frame_pointer(struct walk *walk, u64 slot, u64 ra)
 {
@@ -81,8 +85,8 @@ static __always_inline bool fits_below_frame_pointer(struct walk *walk, u64 slot
 }
 
 /*
- * Returns whether the function at `entry`, which is not the frame's, may go on in that by a jump as its last call: if there may be such a jump at its
- * beginning. Not static: verified once, by itself.
+ * Returns whether the function at `entry`, which is not the frame's, may tail-call the frame's function: whether there
+ * may be such a jump in its first JUMPS_LOOKED_FOR bytes. Not static: verified once, by itself.
  */
 __noinline bool may_jump_here(struct fast_walk *fast, u64 entry)
 {
@@ -107,8 +111,8 @@ __noinline bool may_jump_here(struct fast_walk *fast, u64 entry)
 }
 
 /*
- * Returns whether the direct call before `ra`, if it is one, is of the function that the frame's code is in, or may come to it. Not static: verified
- * once, by itself.
+ * Returns whether the call before `ra` may reach the function that the frame's code is in. True if it is not a direct
+ * call. Not static: verified once, by itself.
  */
 __noinline bool may_call_frame(struct fast_walk *fast, u64 ra)
 {
@@ -129,7 +133,10 @@ __noinline bool may_call_frame(struct fast_walk *fast, u64 ra)
 	return !here || is_one_piece(here, target, at) || may_jump_here(fast, target);
 }
 
-/* Returns whether `ra`, which is in `slot`, is behind a call whose function can have a frame there. Not static: verified once, by itself. */
+/*
+ * Returns whether `ra`, which is in `slot`, is behind a call, and the function that contains the call can have a frame
+ * there. Not static: verified once, by itself.
+ */
 __noinline bool may_return_to(struct fast_walk *fast, u64 slot, u64 ra)
 {
 	if (!fast)
@@ -149,8 +156,8 @@ __noinline bool may_return_to(struct fast_walk *fast, u64 slot, u64 ra)
 }
 
 /*
- * Returns whether a slot holds the return address of a frame, or may hold one: any address of code, also of code that is newer than the
- * mappings, but for that of a call within a frame.
+ * Returns whether a slot holds, or may hold, the return address of a frame: any address of code, including code newer
+ * than the mappings, except an address that a call within a frame pushed.
  */
 static __always_inline bool may_hold_return_address(struct walk *walk, u64 slot)
 {
@@ -166,8 +173,8 @@ static __always_inline bool may_hold_return_address(struct walk *walk, u64 slot)
 }
 
 /*
- * Looks at one slot of the frame for a pair. Returns whether the search goes on: not at its end, nor where the frame ends before its frame pointer.
- * Not static: verified once, by itself.
+ * Looks for a pair at one slot of the frame. Returns whether the search goes on: false at its end, or if the frame ends
+ * before its frame pointer. Not static: verified once, by itself.
  */
 __noinline bool look_at_slot_of_frame(struct fast_walk *fast)
 {
@@ -188,7 +195,7 @@ __noinline bool look_at_slot_of_frame(struct fast_walk *fast)
 	return true;
 }
 
-/* Looks at the slot that was looked at last for a return address of the frame. */
+/* Checks whether the slot that was looked at last may hold a return address of the frame. */
 static __always_inline void look_for_caller(struct walk *walk)
 {
 	u64 ra = without_code(walk->in_slot);
@@ -210,7 +217,10 @@ __noinline bool look_at_slots(struct fast_walk *fast)
 	return true;
 }
 
-/* Looks at a part of the code that the frame goes on with, which begins `bytes` behind. Not static: verified once, by itself. */
+/*
+ * Looks for a return in the part of the frame's code that begins `bytes` behind `pc`. Not static: verified once, by
+ * itself.
+ */
 __noinline u32 returns_in_part(struct fast_walk *fast, u32 bytes)
 {
 	if (!fast)
@@ -224,7 +234,7 @@ __noinline u32 returns_in_part(struct fast_walk *fast, u32 bytes)
 		return RETURNS_OTHERWISE;
 	for (u32 byte = 0; byte < sizeof(walk->code); byte++) {
 		code = code >> 8 | (u64)walk->code[byte] << 56;
-		/* These were in the part before, with what is before them. */
+		/* These bytes were in the part before, together with those before them. */
 		if (bytes && byte < sizeof(code))
 			continue;
 
@@ -237,8 +247,8 @@ __noinline u32 returns_in_part(struct fast_walk *fast, u32 bytes)
 }
 
 /*
- * Returns whether the frame's function takes the frame pointer from the stack as the last before it returns: it has pushed it first, next to the
- * return address. Parts overlap by what a return takes.
+ * Returns whether the frame's function pops the frame pointer last before it returns: then it has pushed it first, next
+ * to the return address. Parts overlap by the bytes of a return.
  */
 static __always_inline bool restores_frame_pointer(struct walk *walk)
 {
@@ -252,7 +262,8 @@ static __always_inline bool restores_frame_pointer(struct walk *walk)
 /*
  * Returns whether the frame's slots were seen up to its frame pointer. Not static: verified once, by itself.
  *
- * An address of a skipped frame can be left over from an earlier call: a function that restores the frame pointer from where its own leads has one.
+ * The return address of a seemingly skipped frame can be left over from an earlier call: a function that restores the
+ * frame pointer from where the present one leads has set its own.
  */
 __noinline bool has_seen_frame(struct fast_walk *fast)
 {
@@ -268,7 +279,10 @@ __noinline bool has_seen_frame(struct fast_walk *fast)
 	return true;
 }
 
-/* Looks at the slots of the frame as begin_look says. Returns whether the frame does not end before. */
+/*
+ * Searches the slots of the frame as begin_look has set it up. Returns false if the frame ends before its frame
+ * pointer.
+ */
 static __always_inline bool look_at_frame(struct walk *walk)
 {
 	for (u32 number = 0; number < LOOP_PARTS(MAX_FRAME_SLOTS); number++)
@@ -277,7 +291,7 @@ static __always_inline bool look_at_frame(struct walk *walk)
 	return has_seen_frame(fast_of(walk));
 }
 
-/* Sets what is looked for, from `sp` to `end`, at most MAX_FRAME_SLOTS. */
+/* Sets up a search for `look_for` (enum look_for) from `sp` to `end`, at most MAX_FRAME_SLOTS slots. */
 static __always_inline void begin_look(struct walk *walk, u64 sp, u64 end, u32 look_for)
 {
 	walk->looked_at = sp;
@@ -287,8 +301,8 @@ static __always_inline void begin_look(struct walk *walk, u64 sp, u64 end, u32 l
 		walk->entry = entry_by_frame_pointer(fast_of(walk));
 }
 
-/* Begins to look if the frame pointer of native code without CFI may be another frame's; returns false if that is known. Not static: verified
- * once, by itself. */
+/* Sets up the search that tells whether the frame pointer of native code without CFI may be another frame's. Returns
+ * false if none is needed. Not static: verified once, by itself. */
 __noinline bool begin_judgement(struct fast_walk *fast)
 {
 	if (!fast)
@@ -311,7 +325,7 @@ __noinline bool begin_judgement(struct fast_walk *fast)
 	return true;
 }
 
-/* Sets whether the frame pointer of native code without CFI may be another frame's. */
+/* Sets `is_doubtful` if the frame pointer of native code without CFI may be another frame's. */
 static __always_inline void judge_frame_pointer(struct walk *walk)
 {
 	if (begin_judgement(fast_of(walk)) && !look_at_frame(walk))

@@ -3,8 +3,8 @@
  * Return addresses that the kernel replaced: a return probe, memleak's or another tool's, makes a function return to a
  * trampoline, and the kernel keeps the original address in a list of the thread, newest first.
  *
- * The only place that reads these structures. If the kernel's differ, no address is found, and a walk ends at the
- * trampoline.
+ * Only this file and calls/deferral.h read these structures. If the kernel's differ, no address is found, and a walk
+ * ends at the trampoline.
  */
 #ifndef RETURN_PROBES_H
 #define RETURN_PROBES_H
@@ -52,7 +52,7 @@ struct return_search {
 	u64 address;
 };
 
-/* Looks at one of the list. Returns whether the search goes on. */
+/* Looks at one entry of the list. Returns whether the search goes on. */
 static __always_inline bool look_at_instance(struct return_search *search)
 {
 	struct return_instance___read *instance = search->instance;

@@ -31,9 +31,9 @@ static __always_inline bool is_generated(struct mapping *mapping)
 }
 
 /*
- * Returns whether `ra` can be a return address: in executable memory, and after a call, in a trampoline, or in generated code. The mapping
- * need not be current: lookup_rule checks that. `from_generated`: a frame of generated code has it, which may be called by code in memory
- * that is newer than the mappings.
+ * Returns whether `ra` can be a return address: in executable memory, and after a call, in a trampoline, or in
+ * generated code. The mapping need not be current: lookup_rule checks that. `from_generated`: it was found in a frame
+ * of generated code, whose caller may be in memory that is newer than the mappings.
  */
 static __always_inline enum returns judge_return_address(struct walk *walk, u64 ra, bool from_generated)
 {

@@ -23,7 +23,7 @@ enum image_header {
 enum image_shape {
 	BLOCK_SHIFT = 8,
 	RULE_NUMBER_ESCAPE = 255,
-	/* MAX rows of an object: 2^24. */
+	/* An object has at most 2^24 rows. */
 	ROW_BITS = 24,
 };
 
@@ -111,9 +111,9 @@ enum opcode {
 enum program_shape {
 	OP_WORDS = 2,
 	OPCODE_BITS = 8,
-	/* MAX ops of a program. */
+	/* Maximum number of ops of a program. */
 	MAX_OPS = 64,
-	/* MAX operands on a program's stack; a power of two. */
+	/* Maximum number of operands on a program's stack; a power of two. */
 	MAX_OPERANDS = 8,
 };
 

@@ -42,7 +42,7 @@ struct program {
 	u64 operands[MAX_OPERANDS];
 };
 
-/* Objects of a search in a frame of code without CFI, until its frame pointer. */
+/* Targets of a search in a frame of code without CFI, up to its frame pointer. */
 enum look_for {
 	/* A pair of this frame pointer and a return address: the frame ends there. */
 	LOOK_FOR_PAIR = 1,
@@ -50,11 +50,11 @@ enum look_for {
 	LOOK_FOR_CALLER = 2,
 };
 
-/* How a function returns, by the code that its frame goes on with. */
+/* How a function returns, by its code from `pc` on. */
 enum how_it_returns {
-	/* Nothing so far. */
+	/* No return so far. */
 	RETURNS_LATER,
-	/* It restores the frame pointer as the last. */
+	/* Restores the frame pointer last. */
 	RETURNS_WITH_FP,
 	/* In another way, or it cannot be seen. */
 	RETURNS_OTHERWISE,
@@ -74,7 +74,7 @@ struct walk {
 	struct list_state list_state;
 	enum found_by found_by;
 	enum end_cause end;
-	/* Frames so far, also those that are not kept any more. */
+	/* Frames so far, including those that are no longer kept. */
 	u32 frame_count;
 	u64 hash;
 	/* AVMA in an object whose saves the walk needs and which has none loaded; 0 if none is needed. */
@@ -83,7 +83,8 @@ struct walk {
 	u64 found;
 	/* Frames that may still be inspected for saved registers. */
 	u32 looks_left;
-	/* Result before frame pointers of generated code were followed on trial (generated.h); no frames while they are not. */
+	/* State before a trial of frame pointers of generated code (generated.h); `trial_frames` is 0 without a
+	 * trial. */
 	u32 trial_frames;
 	u64 trial_pc;
 	u64 trial_hash;
@@ -98,7 +99,8 @@ struct walk {
 	u8 code[JUMPS_LOOKED_FOR + 8];
 	/* AVMA of the function that the frame's code is in, if the frame pointer is its own (own_frame.h); 0 if that is not known. */
 	u64 entry;
-	/* The frame pointer of the current frame may be another frame's; that of an earlier one may have been. */
+	/* Set if the frame pointer of the current frame may be another frame's, and if that of an earlier frame may
+	 * have been. */
 	bool is_doubtful;
 	bool may_lack_callers;
 	/* Steps that may still go to a stack that lies lower. */
@@ -114,8 +116,9 @@ struct walk {
 };
 
 /*
- * A walk and what its loop keeps for it (fast/state.h). The walk is its first field. What the verifier checks by itself (a function that is
- * not static) takes a pointer to this, as it may use no more memory than the type of its argument has.
+ * A walk and the state of its fast paths (fast/state.h); the walk is its first field. Functions that are not static,
+ * which the verifier checks by themselves, take a pointer to this, as they may use no more memory than the type of
+ * their argument has.
  */
 struct fast_walk;
 

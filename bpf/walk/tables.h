@@ -30,7 +30,7 @@ static __always_inline u64 less(u64 a, u64 b)
 {
 	u64 difference = a - b;
 
-	/* Hidden before the shift, as the compiler knows a comparison by it. */
+	/* Hidden before the shift, by which the compiler would recognize a comparison. */
 	OPAQUE(difference);
 	return difference >> 63;
 }
@@ -77,8 +77,8 @@ static __always_inline u32 rule_of_row(u32 image, u32 row)
 	return word(section(image, IMAGE_RULES_AT) + number);
 }
 
-/* Returns the number of the row for one address: two addresses of a gap have the same, if all between them is in it too. Not static: verified
- * once, by itself. */
+/* Returns the number of the row for one address: two addresses in a gap have the same number if everything between
+ * them is in the gap, too. Not static: verified once, by itself. */
 __noinline u32 row_in_image(u32 image, u64 svma)
 {
 	u64 first = word(image + IMAGE_FIRST_BLOCK);

@@ -104,7 +104,7 @@ static __always_inline bool is_signal_frame(u32 rule)
 	return rule_kind(rule) == RULE_WIDE && word(rule >> RULE_KIND_BITS) == OP_SIGNAL;
 }
 
-/* `fast/run.h` records frames of its own, by the same limit. */
+/* Records the current frame. `fast/run.h` records others, with the same limit. */
 static __always_inline enum end_cause push_frame(struct walk *walk, u32 rule)
 {
 	u64 exact = walk->pc_adjust == 0 || is_signal_frame(rule);

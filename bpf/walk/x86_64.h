@@ -14,7 +14,7 @@ enum machine {
 	/* Words of `bpf_user_pt_regs_t`, and which of them is the program counter. */
 	CONTEXT_REGISTERS = 21,
 	CONTEXT_PC = 16,
-	/* MAX bytes that a call within a frame skips. */
+	/* Maximum number of bytes that a call within a frame skips. */
 	MAX_LOCAL_CALL = 16,
 };
 
@@ -41,7 +41,7 @@ struct pt_regs {
 #define SYSCALL_ARGUMENT_3 r10
 #define SYSCALL_ARGUMENT_4 r8
 
-/* Returns false: the calls of 32-bit programs have functions of their own, which are not followed. */
+/* Returns false: the kernel has other functions for the calls of 32-bit programs, which are not followed. */
 static __always_inline bool is_32_bit(struct pt_regs *regs)
 {
 	return false;
@@ -170,7 +170,10 @@ static __always_inline bool ends_in_call(u64 code)
 	return (code >> 24 & 0xff) == 0xe8 || ends_in_indirect_call(code);
 }
 
-/* Returns what the direct call before `ra`, in which these 8 code bytes end, calls; 0 if the call is another, or may be. */
+/*
+ * Returns the target of the direct call before `ra`, with which the 8 bytes of `code` end; 0 if there is none, or if it
+ * may be an indirect one.
+ */
 static __always_inline u64 called_directly(u64 ra, u64 code)
 {
 	if ((code >> 24 & 0xff) != 0xe8 || ends_in_indirect_call(code))
@@ -179,8 +182,9 @@ static __always_inline u64 called_directly(u64 ra, u64 code)
 }
 
 /*
- * Returns whether the bytes at `address`, of the function at `entry`, are, or may be, a jump of a register's or of memory's value, or one to a
- * place from `start` to `end`. Short jumps, and those with a condition, leave the function only if they go to before it.
+ * Returns whether the bytes at `address`, in the function at `entry`, are or may be an indirect jump, or a jump to an
+ * address from `start` to `end`. Short and conditional jumps leave the function only if they go to an address before
+ * it.
  */
 static __always_inline bool may_be_jump(u64 code, u64 address, u64 entry, u64 start, u64 end)
 {
@@ -202,8 +206,9 @@ static __always_inline bool may_be_jump(u64 code, u64 address, u64 entry, u64 st
 }
 
 /*
- * Returns how a function returns whose code has these 8 bytes, of which the last is the one before `end`: by a `ret` behind `pop %rbp` or `leave`, by
- * `mov %rbp, %rsp; pop %rbp`, or otherwise. Instructions are not told apart: a c3 that may be an operand is none. Two int3 are between functions.
+ * Returns how a function returns, by 8 bytes of its code that end before `end`: by a `ret` behind `pop %rbp` or
+ * `leave`, by `mov %rbp, %rsp; pop %rbp`, or otherwise. Instruction boundaries are unknown: a c3 that may be an operand
+ * does not count. Two int3 are between functions.
  */
 static __always_inline enum how_it_returns how_it_returns(u64 code, u64 end)
 {
@@ -226,7 +231,10 @@ static __always_inline enum how_it_returns how_it_returns(u64 code, u64 end)
 	return earlier == 0x0f ? RETURNS_LATER : RETURNS_OTHERWISE;
 }
 
-/* Returns where the code at `address` jumps, if it does nothing else: entries of a PLT, and calls of other functions as the last. */
+/*
+ * Returns where the code at `address` jumps, if it does nothing else (PLT entries, functions that only tail-call); else
+ * `address`.
+ */
 static __always_inline u64 behind_jump(u64 address)
 {
 	u64 code, next, from;
@@ -265,8 +273,8 @@ static __always_inline bool ends_in_local_call(u64 code)
 	return (code >> 24 & 0xff) == 0xe8 && code >> 32 <= MAX_LOCAL_CALL;
 }
 
-/* Returns whether `code` returns from the function, after it has freed its stack and popped the frame pointer, or one of these. Each thing
- * is at most once, in this order; compilers of generated code leave small functions so. */
+/* Returns whether `code` returns from the function, perhaps after freeing its stack and popping the frame pointer,
+ * each at most once and in this order: compilers of generated code end small functions so. */
 static __always_inline bool returns_at_once(u64 code, u64 *freed, bool *pops_fp)
 {
 	*freed = 0;
@@ -279,7 +287,7 @@ static __always_inline bool returns_at_once(u64 code, u64 *freed, bool *pops_fp)
 	*pops_fp = (code & 0xff) == 0x5d;
 	if (*pops_fp)
 		code >>= 8;
-	/* ret; N is a number of slots, and has a sign. */
+	/* ret; N is a signed byte: only whole slots, and not below 0. */
 	return (code & 0xff) == 0xc3 && !(*freed & 0x87);
 }
 

@@ -1,5 +1,5 @@
-//! Attaching probes. Frees are attached before allocations and detached after them, so that every recorded block has its
-//! free recorded.
+//! Attaching probes. Frees are attached before allocations and detached after them, so that every recorded
+//! block has its free recorded.
 
 use std::collections::HashSet;
 use std::io;
@@ -28,12 +28,12 @@ pub struct Attached {
 }
 
 impl Attached {
-    /// Number of links held: one per object, or one per probe and direction.
+    /// Number of links: one per object, or one per probe and direction.
     pub fn link_count(&self) -> usize {
         self.allocations.len() + self.frees.len()
     }
 
-    /// Has one more process, and those that it starts from then on, carry all `events`.
+    /// Makes one more process, and those that it starts from then on, carry all `events`.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ pub(super) fn attach(
     })
 }
 
-/// Has more processes, and those that they start from then on, carry all `events`.
+/// Makes more processes, and those that they start from then on, carry all `events`.
 fn carry(events: &DynamicEvents, processes: &[u32]) -> io::Result<Vec<OwnedFd>> {
     let numbers = events.numbers()?;
     let carry = |number: usize| {
@@ -118,7 +118,7 @@ fn free_requests<'a>(
     )
 }
 
-/// Links for allocations, in the order in which they are to be made.
+/// Links for allocations, in the order in which they are made.
 fn allocation_requests<'a>(
     programs: &'a MemleakProgs<'_>,
     path: AttachPath,
@@ -181,7 +181,7 @@ pub enum HookKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hook {
     pub kind: HookKind,
-    /// File that has it, as the kernel can open it.
+    /// File that contains the instruction, as the kernel can open it.
     pub path: PathBuf,
     /// File name for messages.
     pub file: String,

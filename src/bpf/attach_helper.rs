@@ -1,9 +1,10 @@
 //! Attaching and detaching probes in helper processes, which finish even if memleak is killed.
 //!
-//! A thread that is being killed may attach or detach only a part of a link's probes: the kernel's `install_breakpoint` and
-//! `remove_breakpoint` (`kernel/events/uprobes.c`), which read and write the target's memory, then fail with EINTR, and a
-//! probe that is not removed stays in the target for good (dmesg: "failed to unregister, leaking uprobe"). Helpers are safe
-//! because nothing else knows them; they have their own process group so that killing memleak's group spares them.
+//! A thread that is being killed may attach or detach only a part of a link's probes: the kernel's
+//! `install_breakpoint` and `remove_breakpoint` (`kernel/events/uprobes.c`), which read and write the
+//! target's memory, then fail with EINTR, and a probe that is not removed stays in the target for good
+//! (dmesg: "failed to unregister, leaking uprobe"). Helpers are safe because nothing else knows them; they
+//! have their own process group so that killing memleak's group spares them.
 #![allow(unsafe_code, reason = "descriptors that another process sends")]
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -47,8 +48,9 @@ const MAX_TEXT: usize = 1024;
 /// Maximum number of descriptors of a message (`SCM_MAX_FD` of the kernel).
 const MAX_DESCRIPTORS: usize = 253;
 
-/// First byte of a message: descriptors are attached to it, of which more follow or these are the last; or the link was refused, for
-/// lack of privileges or otherwise.
+/// First byte of a message. `MADE` comes with the last descriptors of a link, `MORE` with some that others
+/// follow. `DENIED` means that the link was refused for lack of privileges, `REFUSED` that it was for another
+/// reason.
 const MADE: u8 = 0;
 const REFUSED: u8 = 1;
 const DENIED: u8 = 2;
@@ -65,7 +67,8 @@ pub(super) fn as_libbpf_says(error: &io::Error) -> libbpf_rs::Error {
     libbpf_rs::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// Makes `count` links, numbered from 0, each with what else holds its probes; fails with the number of the first that is refused.
+/// Makes `count` links, numbered from 0. Returns for each its descriptor and those of events that keep its
+/// probes. Fails with the number of the first link that is refused.
 ///
 /// Makes them in this process if it cannot start a helper.
 pub(super) fn make_links(
@@ -102,7 +105,8 @@ fn make_in_process(
 
 /// Runs in the helper. If a message cannot be sent, memleak has ended, and the links end with this process.
 fn send_links(to: &OwnedFd, count: usize, make: impl Fn(usize) -> Result<Vec<OwnedFd>, libbpf_rs::Error>) {
-    // SAFETY: replaces the print callback, whose lock may be held by a thread that does not exist in this process.
+    // SAFETY: replaces the print callback, whose lock may be held by a thread that does not exist in this
+    // process.
     unsafe { libbpf_sys::libbpf_set_print(None) };
     let mut links = Vec::with_capacity(count);
     for number in 0..count {
@@ -122,8 +126,8 @@ fn send_links(to: &OwnedFd, count: usize, make: impl Fn(usize) -> Result<Vec<Own
             break;
         }
     }
-    // Drop would close them while this process can still be killed; the kernel closes what is left open at its end after
-    // that.
+    // Drop would close them while this process can still be killed. The kernel closes open descriptors at its
+    // end, when it no longer can be.
     std::mem::forget(links);
 }
 

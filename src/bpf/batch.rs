@@ -1,9 +1,10 @@
 //! Reads a hash table of the kernel in batches while programs change it.
 //!
-//! A batch continues where the last one ended. The kernel keeps that position as a bucket, not an element, and reads each
-//! bucket once, under its lock. So no key is seen twice, no element that stays throughout is skipped, and the number of
-//! calls is bounded, however busy the programs are. (A walk from key to key guarantees none of these: when the current key
-//! is deleted, it starts again.) The meaning of the elements belongs to `collect`.
+//! A batch continues where the last one ended. The kernel keeps that position as a bucket, not an element,
+//! and reads each bucket once, under its lock. So no key is seen twice, no element that stays throughout is
+//! skipped, and the number of calls is bounded, however busy the programs are. (A walk from key to key
+//! guarantees none of these: when the current key is deleted, it starts again.) The meaning of the elements
+//! belongs to `collect`.
 
 #![allow(
     unsafe_code,
@@ -128,8 +129,9 @@ impl<'a> Walk<'a> {
             None => std::ptr::null_mut(),
             Some(_) => (&raw mut before).cast(),
         };
-        // SAFETY: `keys` and `values` have room for `count` elements (`make_room`). The position of a hash table is
-        // a `u32`, read from `before` unless that is null and written to `after`. No options are given.
+        // SAFETY: `keys` and `values` have room for `count` elements (`make_room`). The position of a hash
+        // table is a `u32`, read from `before` unless that is null and written to `after`. No options are
+        // given.
         let status = unsafe {
             libbpf_sys::bpf_map_lookup_batch(
                 self.map.as_fd().as_raw_fd(),
@@ -210,8 +212,8 @@ mod tests {
         assert!(seen.into_keys().eq(0..2000));
     }
 
-    /// While keys are added and deleted between batches, seen or not, every key that stays is seen, none twice, and the
-    /// walk ends.
+    /// While keys are added and deleted between batches, seen or not, every key that stays is seen, none
+    /// twice, and the walk ends.
     #[test]
     fn batches_of_a_changing_table_as_root() {
         let (stay, churn) = (2 * ROOM, 4 * ROOM);

@@ -1,5 +1,5 @@
-//! Facts about blocks beyond their amounts (`bpf/store/block_facts.h`): names of the threads that allocated them, and how long
-//! freed ones have lived.
+//! Facts about blocks beyond their amounts (`bpf/store/block_facts.h`): names of the threads that allocated
+//! them, and how long freed ones have lived.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,14 +17,15 @@ pub(crate) const NAME_MASK: u64 = (1 << types::block_facts::THREAD_NAME_BITS.0) 
 
 /// Facts about blocks, where blocks are recorded.
 pub(crate) struct BlockFacts {
-    /// Array of `types::life_spans`, with the indices of stack records; `None` if mappings or pages are recorded.
+    /// Array of `types::life_spans`, with the indices of stack records; `None` if mappings or pages are
+    /// recorded.
     spans: Option<MapHandle>,
     /// Table from `types::thread_name` to its number.
     names: MapHandle,
 }
 
 impl BlockFacts {
-    /// Handles of a loaded object's maps, which records blocks if `are_of_blocks`.
+    /// Handles of a loaded object's maps; the object records blocks if `are_of_blocks`.
     pub(super) fn of(maps: &MemleakMaps<'_>, are_of_blocks: bool) -> Result<Self, LoadError> {
         let spans = are_of_blocks.then(|| MapHandle::try_from(&maps.life_spans));
         Ok(Self {
@@ -45,7 +46,7 @@ impl BlockFacts {
         counts
     }
 
-    /// Makes those of a record 0 that nothing refers to.
+    /// Sets the counts of an unreferenced record to 0.
     pub(super) fn clear_spans(&self, record: u32) -> Result<(), libbpf_rs::Error> {
         let zeros = [0; LIFE_SPANS * size_of::<u64>()];
         let spans = self.spans.as_ref();
@@ -54,8 +55,8 @@ impl BlockFacts {
         })
     }
 
-    /// Names of threads by their numbers, read by key: the table only grows, and a name that is entered meanwhile is of a block
-    /// that is younger than the report.
+    /// Names of threads by their numbers, read by key: the table only grows, and a name that is entered
+    /// meanwhile belongs to blocks that are younger than the report.
     pub(crate) fn thread_names(&self) -> HashMap<u16, Arc<str>> {
         let named = |key: Vec<u8>| {
             let number = self.names.lookup(&key, MapFlags::ANY).ok().flatten()?;

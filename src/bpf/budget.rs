@@ -1,9 +1,10 @@
-//! Budgets for the instructions that the verifier processes per program, and for the programs' stack. Tests only; they need
-//! root.
+//! Budgets for the instructions that the verifier processes per program, and for the programs' stack. Tests
+//! only; they need root.
 //!
-//! The verifier gives up at a million instructions, and load time grows with them. What each kernel's verifier counted is in
-//! `tests/kernels/budget.tsv`, a column for each kernel: that of the running one is the budget. `UPDATE=budget make test-kernels` writes
-//! it. Growing a program beyond its budget is to be a decision.
+//! The verifier gives up at a million instructions, and load time grows with them. `tests/kernels/budget.tsv`
+//! has the counts of each kernel's verifier, one column for each kernel; the running kernel's column is the
+//! budget. `UPDATE=budget make test-kernels` writes it. To let a program grow beyond its budget is a
+//! decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
@@ -19,10 +20,11 @@ use super::{
 };
 use leak_report::model::{CallTrace, Sampling};
 
-/// Instructions that no program may take on any kernel: verifiers to come can need several times as many.
+/// Maximum number of instructions of any program on any kernel: future verifiers may need several times as
+/// many.
 const MOST: u64 = 250_000;
-/// Tolerance above the budget, in percent: what clang 19 makes takes up to 21 % more than what clang 14 makes, by which the table was
-/// written.
+/// Tolerance above the budget, in percent: programs that clang 19 compiles take up to 21 % more than those of
+/// clang 14, with which the table was written.
 const MORE: u64 = 25;
 
 const SAMPLED: Sampling = Sampling::Bytes(1 << 19);
@@ -41,7 +43,7 @@ struct Load {
     regions: Option<CallHooks>,
     frees: Option<CallHooks>,
     faults: bool,
-    /// With functions whose calls can end on other threads, and probes that share events.
+    /// True to handle calls that can end on other threads, and probes that share events.
     calls_move: bool,
 }
 
@@ -146,7 +148,7 @@ impl Load {
             frees: self.frees,
             started: Some(1),
             holds_end: true,
-            // Mapping calls are sent differently with and without.
+            // Mapping calls are sent differently with faults and without.
             faults: self.faults.then_some(FaultSettings { function: 0, seed: 0 }),
             sizes: None,
             sampling: self.sampling,
@@ -166,7 +168,7 @@ impl Load {
         }
     }
 
-    /// Returns whether the kernel may refuse it: it has no such way to attach, or lets no function be traced.
+    /// Returns whether the kernel may refuse it: for lack of this way to attach, or of traceable functions.
     fn is_optional(&self) -> bool {
         let ways = std::env::var("KERNEL_WAYS").unwrap_or_default();
         let way = format!("{:?}", self.attach).to_lowercase();
@@ -214,7 +216,8 @@ fn verified_instructions(program: impl AsFd) -> u64 {
     count.unwrap_or_else(|| panic!("no count of verified instructions: {fields:?}"))
 }
 
-/// Usage of the programs for the kernel's own allocations; without those for bulk calls, where the kernel refuses them.
+/// Usage of the programs for the kernel's own allocations; without those for bulk calls, where the kernel
+/// refuses them.
 fn taken_by_kernel_mode() -> Vec<Usage> {
     let events = KernelEvents::read().expect("the kernel has BTF and its allocators' tracepoints");
     let settings = KernelSettings {
@@ -248,7 +251,7 @@ fn taken_by_registers() -> Vec<Usage> {
     usages("registers", registers.object())
 }
 
-/// Counts of verifiers: by program and load, and by kernel, instructions.
+/// Instructions that verifiers counted, by program and load, for each kernel.
 struct Table {
     kernels: Vec<&'static str>,
     rows: BTreeMap<(&'static str, &'static str), Vec<Option<u64>>>,
@@ -277,7 +280,7 @@ impl Table {
         }
     }
 
-    /// Place of the running kernel's column; `None` for a kernel that was not tried.
+    /// Index of the running kernel's column; `None` for a kernel that was not tried.
     fn own(&self) -> Option<usize> {
         let release = super::release();
         let series = release.split('.').take(2).collect::<Vec<_>>().join(".");
@@ -290,7 +293,8 @@ impl Table {
         self.kernels.iter().position(|kernel| *kernel == name)
     }
 
-    /// Budget of a program: what the running kernel took, else what any did.
+    /// Budget of a program, tolerance included: the count of the running kernel, or else the highest of all
+    /// kernels.
     fn budget(&self, usage: &Usage) -> Option<u64> {
         let counts = self.rows.get(&(usage.program.as_str(), usage.load))?;
         let own = self.own().and_then(|own| counts[own]);
@@ -308,7 +312,8 @@ impl Table {
     }
 }
 
-/// Every program stays within its budget of instructions, and within the stack of the oldest supported kernels.
+/// Every program stays within its budget of instructions, and within the stack of the oldest supported
+/// kernels.
 #[test]
 #[allow(clippy::print_stdout, reason = "what tests/kernels.sh writes into the table")]
 fn programs_stay_within_their_budgets_as_root() {

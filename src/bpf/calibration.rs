@@ -1,5 +1,5 @@
-//! Cost of a probe's trap on this machine, which program statistics do not include: empty programs probe functions of this
-//! process as the target's are probed, and the functions are called.
+//! Cost of a probe's trap on this machine, which program statistics do not include: empty programs probe
+//! functions of this process as the target's are probed, and the functions are called.
 
 #![allow(unsafe_code, reason = "the functions that are probed are assembly")]
 
@@ -21,8 +21,9 @@ use super::statistics::{Statistics, runs_of};
 use crate::process::maps;
 use leak_report::model::Traps;
 
-// The first instruction of each function is probed. The kernel emulates that of the first two functions and single-steps
-// that of the last. Global because callers may be in another codegen unit; hidden from other objects.
+// The first instruction of each function is probed. The kernel emulates that of the first two functions and
+// single-steps that of the last. Global because callers may be in another codegen unit; hidden from other
+// objects.
 macro_rules! calibration_functions {
     ([$($emulated:literal),*], [$($stepped:literal),*]) => {
         global_asm!(

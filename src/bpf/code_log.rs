@@ -1,8 +1,10 @@
-//! The log of what all processes map as code, execute and fork, as the kernel tells it by a software event: what was mapped at any past
-//! moment, also of objects that have come and gone since `/proc/PID/maps` was read last.
+//! Log of the code mappings, execs and forks of all processes, which the kernel reports by a software event:
+//! what was mapped at any past moment, including objects that came and went since `/proc/PID/maps` was last
+//! read.
 //!
-//! Not told: `munmap`, `mremap`, and the end of a process. A mapping lasts until another is made over it, or another program is
-//! executed. A process that shares its memory with the one it was forked from (`vfork`) maps for both.
+//! Not reported: `munmap`, `mremap`, and the end of a process. A mapping counts until another is made over
+//! it, or another program is executed. A process that shares its memory with the one it was forked from
+//! (`vfork`) maps for both.
 
 mod record;
 mod ring;
@@ -19,11 +21,11 @@ use super::clock::monotonic_nanoseconds;
 use crate::process::maps::MapsEntry;
 use ring::Ring;
 
-/// Pages of data of a CPU's ring, which are locked memory: 256 KiB of pages of 4 KiB, half of what `perf_event_mlock_kb` permits each
-/// CPU by default. Holds about 1,900 mappings.
+/// Data pages of a CPU's ring, which are locked memory: 256 KiB with pages of 4 KiB, half of what
+/// `perf_event_mlock_kb` permits each CPU by default. Room for about 1,900 mappings.
 const RING_PAGES: usize = 64;
 
-/// A change of what is mapped as code in a process.
+/// A change of the code mappings of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Logged {
     /// Nanoseconds of `CLOCK_MONOTONIC`.
@@ -35,16 +37,18 @@ pub struct Logged {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// It mapped code, or made executable what was mapped. The entry is as `/proc/PID/maps` would list it at that moment, with two
-    /// exceptions: the path is relative to the root of the process, and memory with a name of its own (`[anon:…]`) has none.
+    /// The process mapped code, or made a mapping executable. The entry is as `/proc/PID/maps` would list it
+    /// at that moment, with two exceptions: the path is relative to the root of the process, and anonymous
+    /// memory that has a name (`[anon:…]`) has none here.
     Mapped(MapsEntry),
-    /// It executes another program: nothing of what was mapped before is.
+    /// The process executes another program, which has none of the earlier mappings.
     Executed,
-    /// It was forked from `parent`, of which it has all mappings; 0 for a process outside of this pid namespace. Of threads, nothing
-    /// is told.
+    /// The process was forked from `parent`, and has all of its mappings; `parent` is 0 for a process outside
+    /// of this pid namespace. Threads are not reported.
     Forked { parent: u32 },
-    /// Some CPU could not log this many changes before this moment. 0 if it is not known whether there were any: a ring was found
-    /// full, or a CPU came online. How many did not fit is told later, with the CPU's next change.
+    /// A CPU could not log this many changes before this moment. 0 if there may have been some: a ring was
+    /// found full, or a CPU came online. The number of those that did not fit follows later, with the CPU's
+    /// next change.
     Lost(u64),
 }
 
@@ -61,16 +65,16 @@ impl Logged {
 /// The running log. Dropping it ends it.
 #[derive(Debug)]
 pub struct CodeLog {
-    /// By number of the CPU.
+    /// Rings by number of the CPU.
     rings: BTreeMap<u32, Ring>,
     online: File,
     ring_pages: usize,
-    /// Changes that are later than the moment up to which the last reading is complete.
+    /// Changes that were read and are later than the moment up to which the last result is complete.
     early: Vec<Logged>,
 }
 
 impl CodeLog {
-    /// Starts to log, on all CPUs that are online. Changes before are not in it.
+    /// Starts to log on all CPUs that are online. Earlier changes are not in the log.
     ///
     /// # Errors
     ///
@@ -93,12 +97,13 @@ impl CodeLog {
         Ok(log)
     }
 
-    /// Takes what was logged since the last call until now, in the order of time.
+    /// Takes the changes that were logged since the last call, in the order of time.
     ///
-    /// Complete for each process: a change that it made before another that is in here, is in here or in an earlier result. Not
-    /// noticed is a CPU that goes offline and comes back between two calls.
+    /// Complete for each process: with a change, all earlier changes of that process are in this or an
+    /// earlier result. A CPU that goes offline and comes back between two calls is not noticed.
     pub fn read(&mut self) -> Vec<Logged> {
-        // A ring that is read first can lack what another has: what is later than this is for the next call.
+        // Rings are read one after another, so that the first can lack changes as late as those in the last.
+        // Changes after this moment are for the next call.
         let now = monotonic_nanoseconds();
         let mut changes = std::mem::take(&mut self.early);
         for ring in self.rings.values() {
@@ -118,7 +123,7 @@ impl CodeLog {
         let Ok(online) = self.online_cpus() else {
             return false;
         };
-        // The kernel detaches the events of a CPU that goes offline for good.
+        // The kernel detaches the events of a CPU that goes offline, for good.
         self.rings.retain(|cpu, _| online.contains(cpu));
         let new: Vec<u32> = online
             .into_iter()
@@ -153,7 +158,7 @@ impl CodeLog {
     }
 }
 
-/// Adds what a ring has. Of what cannot be read, that it is lost.
+/// Adds the changes in a ring, and a loss if some cannot be read or may not have fitted.
 fn read_ring(ring: &Ring, now: u64, changes: &mut Vec<Logged>) {
     let content = ring.take();
     let mut bytes = content.bytes.as_slice();
@@ -163,13 +168,14 @@ fn read_ring(ring: &Ring, now: u64, changes: &mut Vec<Logged>) {
     }
 }
 
-/// Takes all records off `bytes`, and gives what they tell. What is left is no record.
+/// Takes all records off `bytes`, and returns their changes. Bytes that remain are no record.
 pub(crate) fn take_changes(bytes: &mut &[u8]) -> impl Iterator<Item = Logged> {
     let records = std::iter::from_fn(|| record::take_record(bytes));
     records.filter_map(record::parse)
 }
 
-/// Parses a list such as `0-3,5`: of at most as many CPUs as the kernel can be built for.
+/// Parses a list such as `0-3,5`. Ranges are cut at the maximum number of CPUs that the kernel can be built
+/// for.
 fn parse_cpus(text: &str) -> Option<Vec<u32>> {
     const MAX_CPU: u32 = 8191;
     let mut cpus = Vec::new();

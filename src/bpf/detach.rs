@@ -1,8 +1,9 @@
 //! Detaching probes, all links in parallel, and completely even if memleak is killed meanwhile.
 //!
-//! The kernel removes a link's probes from the target when the link's last descriptor is closed; a thread that is being
-//! killed does that only in part (see [`attach_helper`]). The descriptors that a process leaves open are closed when it can
-//! no longer be killed. So helper processes hold the links, and close them by ending. They hold nothing else of memleak's.
+//! The kernel removes a link's probes from the target when the link's last descriptor is closed; a thread
+//! that is being killed does that only in part (see [`attach_helper`]). The descriptors that a process leaves
+//! open are closed when it can no longer be killed. So helper processes hold the links, and close them by
+//! ending. They hold nothing else of memleak's.
 
 use std::ffi::c_uint;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -17,10 +18,10 @@ use crate::base::helper::{self, close_gaps, gaps_between, wait_for_end};
 /// Maximum number of helpers that detach in parallel.
 const DETACHING_PROCESSES: usize = 16;
 
-/// Detaches all of these in parallel, in no particular order. Only for when nothing is recorded any more.
+/// Detaches all of these in parallel, in no particular order: only for use after recording has ended.
 ///
-/// The kernel removes a link's probes and then waits until no thread is in their programs, which takes 0.1 s on a busy
-/// machine. Closed one after the other, the last link would wait for all others.
+/// The kernel removes a link's probes and then waits until no thread is in their programs, which takes 0.1 s
+/// on a busy machine. Closed one after the other, the last link would wait for all others.
 pub fn detach_at_once(
     probes: impl IntoIterator<Item = Attached>,
     hooks: impl IntoIterator<Item = AttachedHook>,

@@ -14,8 +14,8 @@ impl Distance {
         Self(words)
     }
 
-    /// Sets the mean number of bytes between chosen ones; 1 records every allocation. Blocks recorded before keep their
-    /// weight.
+    /// Sets the mean number of bytes between chosen ones; 1 records every allocation. Blocks recorded before
+    /// keep their weight.
     pub fn set(&self, mean: u64) {
         let mean = mean.clamp(1, Sampling::MAX_BYTES);
         if let [mean_word, has_risen, ..] = self.0.words() {

@@ -1,10 +1,11 @@
-//! Probes that only traced processes have, and those that they start from the moment of their fork on: perf events of the kernel's
-//! dynamic events (tracefs, `uprobe_events`), which children inherit.
+//! Probes that only traced processes have and, from the fork on, the processes that they start: perf events
+//! of the kernel's dynamic events (tracefs, `uprobe_events`), which children inherit.
 //!
-//! A link without a process puts a breakpoint into every process that maps the file, and one with a process is not in its children. What a
-//! perf event of a process's own probe (`PERF_TYPE` of the `uprobe` unit) hands down is without a program; a dynamic event has one
-//! program for all perf events of it. The kernel counts on a child's copy of its parent's memory (`trace_uprobe_filter_add`), so that a
-//! child has its breakpoints before it runs, and what it executes later as soon as that is mapped.
+//! A link without a process puts a breakpoint into every process that maps the file; a link with a process
+//! has no effect on its children. A perf event of a process's own probe (`PERF_TYPE` of the `uprobe` unit) is
+//! inherited without its program; a dynamic event has one program for all of its perf events. The kernel
+//! relies on a child's copy of its parent's memory (`trace_uprobe_filter_add`): the child has its breakpoints
+//! before it runs, and a program that it executes later as soon as that is mapped.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -20,11 +21,11 @@ use super::perf_event::{self, Scope};
 use crate::base::kernel_clock::ticks_after_boot;
 use crate::process::stat::Stat;
 
-/// Where tracefs is mounted.
+/// Directories where tracefs is mounted.
 const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
-/// Beginning of the names of memleak's groups of events; then come its process id and the time at which that began.
+/// Prefix of the names of memleak's groups of events; its process id and start time follow.
 const GROUP: &str = "memleak_";
-/// Ticks by which the time at which a process began can differ between time namespaces.
+/// Ticks by which the start time of a process can differ between time namespaces.
 const ROUNDING: u64 = 1;
 
 /// Dynamic events of this process. Dropping it removes them; nothing may be attached to them then.
@@ -74,7 +75,7 @@ impl DynamicEvents {
         Some(events)
     }
 
-    /// Defines an event of several probes. Nothing is probed by that.
+    /// Defines an event of several probes. This attaches nothing.
     pub(super) fn define<'a>(&self, probes: impl IntoIterator<Item = Definition<'a>>) -> io::Result<Event> {
         let mut names = self.names.lock().map_err(|_| io::ErrorKind::Other)?;
         let index = names.len();
@@ -91,9 +92,9 @@ impl DynamicEvents {
         })
     }
 
-    /// Adds a probe to an event, which is there from its first one on.
+    /// Adds a probe to an event. The first probe creates the event.
     fn add(&self, name: &str, probe: Definition<'_>) -> io::Result<()> {
-        // Definitions are split at blanks, which a path may have.
+        // Definitions are split at blanks, which a path may contain.
         let file = File::open(probe.path)?;
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let kind = if probe.at_return { 'r' } else { 'p' };
@@ -168,15 +169,17 @@ fn names_in(group: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Time at which a process began, in the kernel's unit, whatever time namespace asks; `None` if there is no such process.
+/// Start time of a process in ticks after boot, whatever this process's time namespace; `None` if there is no
+/// such process.
 fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     Some(ticks_after_boot(Stat::parse(&stat)?.start_time))
 }
 
-/// Has all threads of some processes carry an event, which what they start from then on inherits.
+/// Makes all threads of some processes carry an event, which everything that they start from then on
+/// inherits.
 ///
-/// Each thread of them carries it: a child inherits from the thread that forks.
+/// Each thread must carry it: a child inherits from the thread that forks.
 pub(super) fn carry(event: u64, processes: &[u32]) -> io::Result<Vec<OwnedFd>> {
     let mut attributes = attributes_of(event)?;
     attributes.set_inherit(1);
@@ -185,7 +188,7 @@ pub(super) fn carry(event: u64, processes: &[u32]) -> io::Result<Vec<OwnedFd>> {
         let new: Vec<_> = threads_of(processes)
             .filter(|&thread| seen.insert(thread))
             .collect();
-        // Those that began meanwhile may be of threads that did not carry it yet.
+        // Threads that began meanwhile may have been started by threads that did not carry it yet.
         if new.is_empty() {
             return Ok(carriers);
         }
@@ -195,8 +198,8 @@ pub(super) fn carry(event: u64, processes: &[u32]) -> io::Result<Vec<OwnedFd>> {
     }
 }
 
-/// Opens an event for a program, which runs for all that carry it. What a carrier hands down takes the carrier's program with it when
-/// it ends, so that this one hands nothing down.
+/// Opens an event for a program, which runs for all carriers. This one is not inherited: an inherited event
+/// that ends takes the program of its origin with it.
 pub(super) fn open_for_program(event: u64, processes: &[u32]) -> io::Result<OwnedFd> {
     let attributes = attributes_of(event)?;
     for thread in threads_of(processes) {
@@ -216,7 +219,7 @@ fn attributes_of(event: u64) -> io::Result<perf_event_attr> {
         config: event,
         ..perf_event_attr::default()
     };
-    // Programs run all the same; what is enabled takes time whenever a thread gets a processor.
+    // Programs run for disabled events, too; enabled ones take time whenever a thread gets a CPU.
     attributes.set_disabled(1);
     Ok(attributes)
 }

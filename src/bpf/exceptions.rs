@@ -1,5 +1,5 @@
-//! Programs that are left out of an object that is loaded, how much the verifier says of the others, and, for tests, programs that are
-//! broken: the kernel refuses these, as other kernels may refuse any.
+//! Programs that are left out of an object, the verifier's log level for the others, and, for tests, broken
+//! programs: the kernel refuses these, as other kernels may refuse any.
 
 #![allow(unsafe_code, reason = "functions of libbpf that libbpf-rs does not have")]
 
@@ -11,19 +11,20 @@ use libbpf_rs::{AsRawLibbpf, OpenObject, OpenProgramMut};
 
 use super::refused::{EVERYTHING, STATISTICS};
 
-/// Size of the room for a whole log. Kernels before 6.4 keep its beginning where it is larger, later ones its end.
+/// Bytes for a whole log. If it is larger, kernels before 6.4 keep its beginning, later ones its end.
 const LOG_BYTES: usize = 16 << 20;
 
-/// Exceptions from what the settings of an object say.
+/// Exceptions from the settings of an object.
 #[derive(Debug, Default)]
 pub(super) struct Exceptions {
     /// Names of programs that are not loaded.
     pub(super) omitted: Vec<String>,
-    /// Name of the only program that is loaded, if it is only one.
+    /// Name of the only program that is loaded; `None` if there are others.
     pub(super) only: Option<String>,
     /// Names of programs that are changed so that the verifier refuses them.
     pub(super) broken: Vec<String>,
-    /// Room for all that the verifier writes of the only program. Without it, it writes why it refuses a program, and no more.
+    /// Room for the verifier's whole log of the only program. Without it, the verifier writes only why it
+    /// refuses a program.
     pub(super) log: Option<LogRoom>,
 }
 
@@ -33,7 +34,7 @@ impl Exceptions {
         self.omitted.iter().any(is_named) || self.only.as_ref().is_some_and(|only| !is_named(only))
     }
 
-    /// Applies them to an object that has its settings, and that is loaded before these are dropped.
+    /// Applies them to an object, after its settings. The object must be loaded before these are dropped.
     pub(super) fn apply(&self, object: &mut OpenObject) -> Result<(), libbpf_rs::Error> {
         for mut program in object.progs_mut() {
             program.set_log_level(STATISTICS);
@@ -51,8 +52,8 @@ impl Exceptions {
     }
 }
 
-/// Room that the verifier writes a log to, however it ends. libbpf's own would become larger, and the program be verified again, until
-/// the log fits.
+/// Buffer of fixed size for a log of the verifier, whatever its outcome. libbpf would enlarge its own buffer,
+/// and verify the program again, until the log fits.
 #[derive(Debug)]
 pub(super) struct LogRoom(Vec<Cell<u8>>);
 
@@ -62,7 +63,8 @@ impl LogRoom {
     }
 
     fn lend_to(&self, program: &mut OpenProgramMut<'_>) -> Result<(), libbpf_rs::Error> {
-        // SAFETY: the kernel writes no more than these bytes, whose cells may change, and only while the object is loaded.
+        // SAFETY: the kernel writes no more than these bytes, whose cells may change, and only while the
+        // object is loaded.
         let refused = unsafe {
             libbpf_sys::bpf_program__set_log_buf(
                 program.as_libbpf_object().as_ptr(),
@@ -80,8 +82,8 @@ impl LogRoom {
     }
 }
 
-/// Replaces each end of a program by an endless loop, which the verifier finds once it has come there. Nothing else has that code,
-/// and relocation changes none of these instructions.
+/// Replaces each end of a program by an endless loop, which the verifier refuses when it gets there. No other
+/// instruction has the opcode of an end, and relocation does not change it.
 fn break_program(program: &mut OpenProgramMut<'_>) -> Result<(), libbpf_rs::Error> {
     const EXIT: u8 = 0x95;
     let endless = bpf_insn {

@@ -1,4 +1,5 @@
-//! Attaches the program for page faults to the threads of a process, by the kernel's software event: no other process pays.
+//! Attaches the program for page faults to the threads of a process, by the kernel's software event: other
+//! processes pay nothing.
 
 use std::collections::HashSet;
 use std::fs;
@@ -16,20 +17,21 @@ use super::perf_event::{self, Scope};
 pub struct FaultWatch(Vec<Link>);
 
 impl FaultWatch {
-    /// Number of links held.
+    /// Number of links.
     pub fn link_count(&self) -> usize {
         self.0.len()
     }
 }
 
-/// Maximum number of listings of the threads of a process that starts some meanwhile.
+/// Maximum number of times that the threads of a process are listed while it starts new ones.
 const MAX_LISTINGS: usize = 16;
 
 impl Kernel<'_> {
-    /// Starts to trace the page faults of process `pid`: of all of its threads and of those that they start, with
-    /// `children` also of the processes that they start. Requires [`super::Settings::faults`].
+    /// Starts to trace the page faults of process `pid`: of all of its threads and of those that they start,
+    /// with `children` also of the processes that they start. Requires [`super::Settings::faults`].
     ///
-    /// A thread that is started meanwhile may be attached to twice. A page has only one first fault all the same.
+    /// A thread that is started meanwhile may be attached to twice. A page has only one first fault all the
+    /// same.
     ///
     /// # Errors
     ///
@@ -72,8 +74,9 @@ fn attach(program: &ProgramMut<'_>, thread: u32, children: bool) -> io::Result<L
     Ok(link)
 }
 
-/// Opens the event of page faults of a thread and of the threads that it starts, with `children` also of its processes. Every
-/// one of them is told: a thread's period would begin anew with it, and threads of few faults would not be seen.
+/// Opens the event of page faults of a thread and of the threads that it starts, with `children` also of the
+/// processes that it starts. It fires at every fault: a longer period would begin anew with each thread, and
+/// threads with few faults would not be seen.
 fn open_event(thread: u32, children: bool) -> io::Result<OwnedFd> {
     let mut event = perf_event_attr {
         __bindgen_anon_1: perf_event_attr__bindgen_ty_1 { sample_period: 1 },

@@ -1,7 +1,8 @@
 //! Stacks of walks that user space has finished, and which stand-in stands for which of them.
 //!
-//! A stand-in belongs to one walk, and so to one block. Its totals count for the stack that it stands for. Once its block is freed, they are
-//! added to what is carried of that stack, and the stand-in can be used for another walk.
+//! A stand-in belongs to one walk, and so to one block. Its totals count for the stack that it stands for.
+//! Once its block is freed, they are added to the carried sums of that stack, and the stand-in can be used
+//! for another walk.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use super::{Recorded, StandIns};
 const TOTALS_WORDS: usize = size_of::<stack_totals>() / size_of::<u64>();
 const VARIANCE_WORDS: usize = size_of::<stack_variance>() / size_of::<u64>();
 const RECORD_WORDS: usize = size_of::<stack_record>() / size_of::<u64>();
-/// Words of the allocated sums in totals, and of its variance; the freed ones follow.
+/// Words of the allocated half of totals, and of variance; the freed half follows.
 const HALF: usize = TOTALS_WORDS / 2;
 const BLOCKS: usize = std::mem::offset_of!(super::types::sums, blocks) / size_of::<u64>();
 const LOST_AT: usize = std::mem::offset_of!(stack_record, lost_bytes) / size_of::<u64>();
@@ -55,7 +56,7 @@ pub(super) struct Sums {
 pub(super) type Half<'a> = (&'a [u64; HALF], &'a [u64; HALF]);
 
 impl Sums {
-    /// Sums of what was allocated, and of what of it was freed.
+    /// Sums of the allocated blocks, and of those of them that were freed.
     pub(super) fn halves(&self) -> [Half<'_>; 2] {
         let halves = |words| -> [&[u64; HALF]; 2] {
             let words: &[u64; 2 * HALF] = words;
@@ -66,7 +67,7 @@ impl Sums {
         [(allocated, of_allocated), (freed, of_freed)]
     }
 
-    /// Adds those of another record of the same stack.
+    /// Adds the sums of another record of the same stack.
     fn add(&mut self, more: &Self) {
         for (sum, more) in self.totals.iter_mut().zip(more.totals) {
             *sum = sum.wrapping_add(more);
@@ -85,8 +86,8 @@ impl Sums {
         self.lost_blocks = self.lost_blocks.wrapping_add(more.lost_blocks);
     }
 
-    /// Returns whether the one block of a stand-in is there no more: it was freed, or never recorded. The number of blocks is the
-    /// first of its sums to be counted, and the number of lost ones the last.
+    /// Returns whether the one block of a stand-in is gone: it was freed, or never recorded. The kernel side
+    /// counts the number of blocks first of its sums, and the number of lost ones last.
     fn is_over(&self) -> bool {
         let [(allocated, _), (freed, _)] = self.halves();
         self.lost_blocks > 0 || allocated[BLOCKS] > 0 && allocated == freed
@@ -100,13 +101,13 @@ pub(super) struct FinishedStacks {
     first: u32,
     stacks: Vec<(Arc<FinishedStack>, Carried)>,
     numbers: HashMap<Arc<FinishedStack>, usize>,
-    /// By stand-in, the number of its stack.
+    /// Number of the stack that each stand-in stands for.
     standing: HashMap<u32, usize>,
     /// Walks that could not be finished, and have the frames of the kernel side.
     unfinished: u64,
 }
 
-/// Amounts of a stack that no stand-in has any more.
+/// Amounts of a stack from stand-ins that were given back.
 #[derive(Clone, Copy, Debug, Default)]
 struct Carried {
     sums: Sums,
@@ -123,7 +124,7 @@ pub(super) struct Finished<'a> {
 }
 
 impl FinishedStacks {
-    /// None yet; their record numbers begin with `first`.
+    /// Creates an empty set, whose record numbers begin with `first`.
     pub(super) fn from(first: u32) -> Self {
         Self {
             first,
@@ -144,7 +145,8 @@ impl FinishedStacks {
         self.first.checked_add(u32::try_from(number).ok()?)
     }
 
-    /// Notes the stack that a stand-in stands for. If there is no room for it, only the function and the instance are kept.
+    /// Notes the stack that a stand-in stands for. If there is no room for it, only the function and the
+    /// instance are kept.
     fn note(&mut self, stand_in: u32, stack: FinishedStack, is_finished: bool) {
         let is_full = self.stacks.len() >= MAX_FINISHED && !self.numbers.contains_key(&stack);
         let stack = match is_full {
@@ -169,7 +171,7 @@ impl FinishedStacks {
         self.standing.insert(stand_in, number);
     }
 
-    /// By stand-in, the record number of its stack.
+    /// Record number of the stack that each stand-in stands for.
     pub(super) fn records(&self) -> HashMap<u32, u32> {
         let standing = self.standing.iter();
         standing
@@ -210,7 +212,8 @@ impl FinishedStacks {
         all
     }
 
-    /// Takes over the sums of those stand-ins whose block is there no more, and of all of instances that `has_ended`. Returns them.
+    /// Takes over the sums of the stand-ins whose block is gone, and of all stand-ins of instances that have
+    /// ended. Returns these stand-ins.
     fn carry(
         &mut self,
         sums_of: impl Fn(u32) -> Option<Sums>,
@@ -279,8 +282,8 @@ impl Recorded {
         Some([&record[LOST_AT], &record[LOST_AT + 1]])
     }
 
-    /// Gives back the stand-ins whose block is there no more, and all of instances that `has_ended`, whose blocks must be forgotten.
-    /// Nobody may read single blocks meanwhile.
+    /// Gives back the stand-ins whose block is gone, and all of instances that have ended, whose blocks must
+    /// have been removed from the block table. Single blocks must not be read meanwhile.
     pub(crate) fn give_back(
         &self,
         stand_ins: &StandIns,
@@ -295,7 +298,7 @@ impl Recorded {
         Ok(())
     }
 
-    /// Makes the sums of a record 0 that nothing refers to.
+    /// Sets the sums of an unreferenced record to 0.
     fn clear(&self, index: u32) -> Result<(), libbpf_rs::Error> {
         let Ok(at) = usize::try_from(index) else {
             return Ok(());
@@ -380,7 +383,7 @@ mod tests {
         );
     }
 
-    /// Blocks that were lost, or never counted, and 128-bit sums.
+    /// A stand-in's block is gone once it is freed or lost, not before it is counted; sums have 128 bits.
     #[test]
     fn sums_are_exact() {
         assert!(!Sums::default().is_over() && !sums(10, 1, 0).is_over() && sums(10, 1, 1).is_over());

@@ -1,4 +1,5 @@
-//! Reads what the kernel side notes of freed memory (`bpf/process/freed.h`). Its meaning is [`crate::reach::free::seen`].
+//! Reads the kernel side's notes of freed memory (`bpf/process/freed.h`). [`crate::reach::free::seen`]
+//! interprets them.
 
 use std::collections::HashMap;
 use std::mem::offset_of;
@@ -36,7 +37,8 @@ pub struct FreeNotes {
     counters: MapHandle,
     /// Mapping calls that were not seen, as of the last reading.
     missed: AtomicU64,
-    /// Time before which frees in all instances are void: until then, not all allocations or mappings were seen.
+    /// Time before which frees in all instances are void: until then, not all allocations or mappings were
+    /// seen.
     void_before: AtomicU64,
 }
 
@@ -61,13 +63,14 @@ impl FreeNotes {
         })
     }
 
-    /// Makes void all that was freed until now: probes were added, so that until now not all allocations may have been seen.
+    /// Voids all frees noted until now: allocations before may not have been seen, since probes were added,
+    /// or mapping calls were missed.
     pub(super) fn begin_again(&self) {
         self.void_before
             .fetch_max(monotonic_nanoseconds(), Ordering::SeqCst);
     }
 
-    /// Reads the notes on `instances`. Blocks are to be listed afterwards.
+    /// Reads the notes on `instances`. Blocks must be listed afterwards.
     ///
     /// # Errors
     ///
@@ -78,7 +81,7 @@ impl FreeNotes {
     ) -> Result<HashMap<u32, Notes>, libbpf_rs::Error> {
         let instances = instances.into_iter();
         let mut notes: HashMap<u32, Notes> = instances.map(|number| (number, Notes::default())).collect();
-        // In this order: whatever makes memory void that is listed as freed is then seen.
+        // In this order: whatever voids a free that was read is then seen.
         each(&self.freed, |instance, start, value: [u64; FREED_WORDS]| {
             if let Some(notes) = notes.get_mut(&instance) {
                 let size = word(&value, offset_of!(freed_block, size));
@@ -112,7 +115,7 @@ impl FreeNotes {
         Ok(notes)
     }
 
-    /// Makes void all that was freed until now, if mapping calls were not seen since the last time.
+    /// Voids all frees noted until now, if mapping calls were missed since the last reading.
     fn note_misses(&self) -> Result<(), libbpf_rs::Error> {
         let missed: u64 = self.programs.iter().map(recursion_misses).sum();
         let counters = Counters::read(&self.counters)?;
@@ -127,7 +130,7 @@ impl FreeNotes {
         let mask = freed_memory::TRUSTS.0 - 1;
         let first = (instance & mask) as usize * TRUST_WORDS;
         let load = |at: usize| self.trust.words().get(at).map(|word| word.load(Ordering::SeqCst));
-        // A missing one would say that nothing can be relied upon.
+        // A missing record is read as all ones: nothing is to be relied upon.
         std::array::from_fn(|at| load(first + at).unwrap_or(u64::MAX))
     }
 }

@@ -1,5 +1,6 @@
-//! Holds a started program where it has executed another, until that has its probes, and where it is about to end. A BPF program stops it;
-//! what is here lets it go on, whatever becomes of memleak.
+//! Stops of the program that memleak has started: after it has executed another program, until that has its
+//! probes, and before it ends. A BPF program stops it; this module lets it continue, whatever becomes of
+//! memleak.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,23 +16,25 @@ use super::memory::SharedWords;
 use crate::base::helper::{self, close_gaps, gaps_between, wait_for_end};
 use crate::base::proc_fields::ProcFields;
 
-/// Time after the end of memleak in which BPF programs may stop the started one: their links close meanwhile.
+/// Time after the end of memleak in which BPF programs may still stop the started program, while their links
+/// close.
 const AFTERMATH: Duration = Duration::from_secs(5);
-/// Pause between two looks at it in that time.
+/// Pause between two checks of its state in that time.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A program that BPF programs may stop. When this is dropped, or memleak ends, it runs on.
+/// A program that BPF programs may stop. It continues once this is dropped, or memleak ends.
 #[derive(Debug)]
 pub struct Hold {
     program: Pid,
     /// Process that waits for the end of memleak.
     helper: Pid,
-    /// Write end of the pipe that it waits on, until this is dropped.
+    /// Write end of the pipe that the helper waits on; `None` once this is dropped.
     write_end: Option<OwnedFd>,
 }
 
 impl Hold {
-    /// Sees to it that process `pid` goes on once this is dropped; `None` if that cannot be guaranteed.
+    /// Ensures that process `pid` continues once this is dropped or memleak ends; `None` if that cannot be
+    /// guaranteed.
     pub fn of(pid: u32) -> Option<Self> {
         let program = Pid::from_raw(i32::try_from(pid).ok()?);
         let (read_end, write_end) = pipe2(OFlag::O_CLOEXEC).ok()?;
@@ -57,7 +60,7 @@ impl Hold {
         u32::try_from(self.program.as_raw()).unwrap_or_default()
     }
 
-    /// Lets the program go on that has been stopped. If that was after its exec, it has not yet set a handler for the signal.
+    /// Lets the program continue if it is stopped. After an exec, it has not yet set a handler for SIGCONT.
     pub fn go_on(&self) {
         go_on(self.program);
     }
@@ -83,7 +86,7 @@ impl ExecStops {
         Self(words)
     }
 
-    /// Has it stopped no more.
+    /// Ends these stops for good.
     pub fn end(&self) {
         if let [_, is_over, ..] = self.0.words() {
             is_over.store(1, Ordering::SeqCst);
@@ -91,14 +94,15 @@ impl ExecStops {
     }
 }
 
-/// Lets a process go on that was stopped as it executed a program that may translate code.
+/// Lets a process continue that was stopped when it executed a program that may translate code.
 pub fn continue_stopped(pid: u32) {
     if let Ok(pid) = i32::try_from(pid) {
         go_on(Pid::from_raw(pid));
     }
 }
 
-/// Lets a process go on if it is stopped, or about to stop. A signal that it does not need would run its handler.
+/// Lets a process continue if it is stopped, or about to stop. Sends no unneeded SIGCONT, which would run its
+/// handler.
 fn go_on(program: Pid) {
     let status = || ProcFields::read(format!("/proc/{program}/status")).unwrap_or_default();
     let is_sent = || status().bits("ShdPnd").is_some_and(|pending| pending & STOP != 0);
@@ -119,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    /// A stopped process goes on when its hold is dropped.
+    /// A stopped process continues when its hold is dropped.
     #[test]
     fn a_stopped_process_goes_on() {
         let mut child = Command::new("sleep").arg("0.2").spawn().expect("coreutils");
@@ -132,7 +136,7 @@ mod tests {
         assert!(child.wait().expect("ours").success());
     }
 
-    /// A process that was sent the signal to stop, and that to go on before it stopped, never stops.
+    /// A process that gets SIGCONT after SIGSTOP, but before it has stopped, never stops.
     #[test]
     fn a_process_that_is_about_to_stop_goes_on() {
         let mut child = Command::new("sleep").arg("0.2").spawn().expect("coreutils");

@@ -1,4 +1,5 @@
-//! Places in the kernel that hold words for a process and are not shown in `/proc`, by BPF iterators: `bpf/process/kept.h`.
+//! Places in the kernel that hold words for a process and are not shown in `/proc`, by BPF iterators:
+//! `bpf/process/kept.h`.
 
 use std::io;
 use std::mem::offset_of;
@@ -12,7 +13,7 @@ use leak_report::model::Hidden;
 
 /// Bytes of a place's record.
 const RECORD: usize = size_of::<kept_place>();
-/// Maximum number of places that are read: of a million descriptors, those that hold something.
+/// Maximum number of places that are read. Only descriptors that keep something have one.
 const MAX_PLACES: usize = 1 << 20;
 
 impl Registers<'_> {
@@ -20,7 +21,7 @@ impl Registers<'_> {
     ///
     /// # Errors
     ///
-    /// The kernel's, or that there is too much.
+    /// Errors of the kernel, or too many places.
     pub fn kept(&mut self, pid: u32) -> io::Result<Vec<InKernel>> {
         self.ask_for(pid)?;
         let mut bytes = Vec::new();

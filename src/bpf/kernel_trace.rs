@@ -1,4 +1,5 @@
-//! Programs of kernel mode, an object of their own: loading, attaching, and counting missed events. Does not know processes.
+//! Programs of kernel mode, a separate object: loading, attaching, and counting missed events. Knows nothing
+//! about processes.
 
 #[cfg(test)]
 mod tests;
@@ -53,7 +54,7 @@ pub struct KernelTrace<'obj> {
 
 /// Links of the attached programs; dropping it detaches them.
 pub struct Tracing {
-    /// In the order in which they are to be detached.
+    /// Links in the order in which they are detached.
     links: Vec<Link>,
 }
 
@@ -93,8 +94,8 @@ struct Row<'a, 'obj> {
 }
 
 impl<'obj> KernelTrace<'obj> {
-    /// Loads kernel mode without what the kernel refuses of it, if that is not essential: `tolerance` has what that is. Attaches
-    /// nothing. Each attempt takes one of `storages`.
+    /// Loads kernel mode, leaving out optional programs that the kernel refuses; `tolerance` records which.
+    /// Attaches nothing. Each attempt takes one of `storages`.
     ///
     /// # Errors
     ///
@@ -157,8 +158,8 @@ impl<'obj> KernelTrace<'obj> {
         Ok(tracing)
     }
 
-    /// Events that the kernel skipped a program for, by its own count. For an event with two programs, only those that the
-    /// first one missed.
+    /// Events that the kernel skipped a program for, by its own count. For an event with two programs, only
+    /// those that the first one missed.
     pub fn left_out(&self) -> KernelMisses {
         let of = |about| {
             let rows = self.rows().into_iter();

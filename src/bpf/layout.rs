@@ -1,7 +1,7 @@
 //! Compile-time checks that C and Rust constants are equal.
 //!
-//! The C side is `bpf/shared.h` and `bpf/walk/rules.h`, through the types that the build generates from the object's type
-//! information; the Rust side is the `unwind-tables` crate. A difference fails the build.
+//! The C side is `bpf/shared.h` and `bpf/walk/rules.h`, through the types that the build generates from the
+//! object's type information; the Rust side is the `unwind-tables` crate. A difference fails the build.
 
 use unwind_tables::image::{self, header};
 use unwind_tables::mapping::{self, MappingKind, Trust};

@@ -16,7 +16,7 @@ use super::probe::{AttachError, CallEnd, Probe, ProbedIn};
 use super::skeleton::types::{cookie_shift, shared_events};
 use super::usdt::UsdtProbe;
 
-/// Makes the links of all requests, each with what else holds its probes.
+/// Makes the links of all requests. Returns for each its descriptor and those of events that keep its probes.
 pub(super) fn make_links(
     requests: &[Request<'_>],
     path: AttachPath,
@@ -53,7 +53,7 @@ pub(super) fn make_links(
 pub(super) struct Request<'a> {
     pub(super) program: &'a ProgramMut<'a>,
     pub(super) moment: Moment,
-    /// At least one, all in one file; exactly one for perf events.
+    /// Instructions to probe: at least one, all in one file; exactly one for perf events.
     pub(super) places: Vec<Place<'a>>,
 }
 
@@ -119,7 +119,8 @@ impl Request<'_> {
         self.program.attach_uprobe_multi_with_opts(pid, file, "", options)
     }
 
-    /// Defines its dynamic event, and tells the kernel side what each place means. Returns the event's cookie with it.
+    /// Defines its dynamic event, and tells the kernel side what each place means. Returns the event's cookie
+    /// with it.
     fn define(&self, events: &DynamicEvents, cookies: &MapHandle) -> anyhow::Result<(Event, u64)> {
         let at_return = self.moment == Moment::Return;
         let event = events.define(self.places.iter().map(|place| Definition {
@@ -141,7 +142,7 @@ impl Request<'_> {
         Ok((event, of_probe | index << cookie_shift::COOKIE_MODULE.0))
     }
 
-    /// Has `processes` carry its dynamic event, and attaches the program to that.
+    /// Makes `processes` carry its dynamic event, and attaches the program to that.
     fn make_inherited(
         &self,
         event: Event,
@@ -195,7 +196,7 @@ pub(super) struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// Its place in its page, which is that of the instruction wherever its file is mapped.
+    /// Offset of the instruction in its page, which is the same wherever its file is mapped.
     fn in_page(&self) -> u64 {
         self.offset.get() & ((1 << shared_events::PROBE_PLACE_BITS.0) - 1)
     }

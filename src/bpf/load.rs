@@ -73,7 +73,7 @@ impl AttachPath {
     pub const ALL: [Self; 3] = [Self::Session, Self::Multi, Self::Perf];
 }
 
-/// Capacities of the kernel side. What exceeds one is counted as lost.
+/// Capacities of the kernel side. Excess is counted as lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     /// Words of unwind tables; rounded up to a power of two.
@@ -84,7 +84,7 @@ pub struct Capacity {
     pub processes: u32,
     /// Distinct stacks.
     pub stacks: u32,
-    /// Walks at once that user space finishes; at least 1.
+    /// Stand-ins: blocks of deferred walks that can be outstanding at once; at least 1.
     pub stand_ins: u32,
     /// Blocks live at once.
     pub blocks: u32,
@@ -106,10 +106,10 @@ pub struct SizeFilter {
     pub max: u64,
 }
 
-/// How page faults are traced.
+/// Settings for page faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultSettings {
-    /// Number of page faults in the caller's function table.
+    /// Index of page faults in the caller's function table.
     pub function: u8,
     /// Random number that the choice of pages depends on.
     pub seed: u64,
@@ -121,15 +121,15 @@ pub struct Settings {
     pub walk: Walk,
     /// Fast paths that are on.
     pub fast_paths: FastPaths,
-    /// How probes are attached.
+    /// Way to attach probes.
     pub attach: AttachPath,
     /// Traces the children of traced processes, too.
     pub follow_fork: bool,
-    /// Tells of processes that may belong to the selected ones now, or no longer.
+    /// Reports processes that may belong to the selected ones now, or no longer.
     pub follow_members: bool,
-    /// How mapping calls are traced; `None` if they are not.
+    /// Hooks by which mapping calls are traced; `None` if they are not.
     pub regions: Option<CallHooks>,
-    /// How mapping calls are followed to note which memory blocks were freed from; `None` if that is not noted. Not with
+    /// Hooks by which mapping calls are followed for notes of freed memory; `None` if none are made. Not with
     /// [`Settings::regions`], and only if every block is recorded.
     pub frees: Option<CallHooks>,
     /// Traces page faults; needs [`Settings::regions`].
@@ -140,19 +140,20 @@ pub struct Settings {
     pub sampling: Sampling,
     /// Traces what processes announce by USDT probes instead of calls of allocators.
     pub announced: bool,
-    /// Some calls can end on another thread than they began on.
+    /// True if calls can end on another thread than they began on.
     pub calls_move: bool,
-    /// A process that executes a program that may translate code is stopped there; [`continue_stopped`](super::continue_stopped).
+    /// Stops a process that executes a program that may translate code; see
+    /// [`continue_stopped`](super::continue_stopped).
     pub stops_translated: bool,
-    /// Probes can share events.
+    /// True if probes can share events.
     pub shares_events: bool,
     /// Reads the frames of Python, where there are some.
     pub python: bool,
     /// Calls that are reported one by one.
     pub calls: CallTrace,
-    /// Process that memleak has started: it is stopped when it executes another program.
+    /// Process that memleak has started: stopped when it executes another program.
     pub started: Option<u32>,
-    /// It is also stopped where it is about to end.
+    /// Stops that process before it ends, too.
     pub holds_end: bool,
     pub capacity: Capacity,
 }
@@ -215,11 +216,12 @@ const MAX_FRAME_ENTRIES: u32 = 1 << 25;
 
 /// Walk memos, shared by all threads: about 3 MiB.
 const MEMOS: u32 = 1 << 11;
-/// Maximum and minimum number of places for young blocks, 64 bytes each. With fewer than the minimum, blocks leave their
-/// place too soon.
+/// Maximum and minimum number of places for young blocks, 64 bytes each. With fewer than the minimum, blocks
+/// leave their place too soon.
 const MAX_YOUNG: u32 = 1 << 15;
 const MIN_YOUNG: u32 = 1 << 6;
-/// One young place per this many blocks of capacity: enough that hardly any place is empty when the capacity is used up.
+/// One young place per this many blocks of capacity: enough that hardly any place is empty when the capacity
+/// is used up.
 const YOUNG_SHARE: u32 = 32;
 /// Distinct stacks of the kernel's own walk, in benchmarks.
 const KERNEL_STACKS: u32 = 1 << 16;
@@ -262,7 +264,7 @@ pub(super) struct Sizes {
     pub(super) stacks: u32,
     /// Stack records that may be used, the fixed ones included; not a power of two.
     pub(super) stack_capacity: u32,
-    /// Records after these that stand for stacks of walks which user space finishes.
+    /// Stand-ins, whose records follow these.
     pub(super) stand_ins: u32,
     /// Equal to `stacks`, or 1 when every allocation is recorded.
     pub(super) variances: u32,
@@ -282,7 +284,7 @@ pub(super) struct PythonSizes {
 }
 
 impl PythonSizes {
-    /// Nothing is kept of Python.
+    /// Sizes without Python frames.
     const NONE: Self = Self {
         codes: 1,
         chains: 1,
@@ -327,8 +329,8 @@ impl Sizes {
         })
     }
 
-    /// Keeps young blocks apart. Their places count towards `blocks`, and are so few of them that all are in use when the
-    /// capacity is used up.
+    /// Keeps young blocks apart. Their places count towards `blocks`, and are so few that all are in use when
+    /// the capacity is used up.
     fn keep_young(&mut self, blocks: u32) {
         let max = (blocks / YOUNG_SHARE).checked_ilog2();
         self.young = max.map_or(1, |bits| (1 << bits).min(MAX_YOUNG));
@@ -350,7 +352,8 @@ impl Sizes {
     }
 }
 
-/// Opens the object, applies `settings` and then `exceptions`, and loads it. `storage` holds libbpf's object and outlives it.
+/// Opens the object, applies `settings` and then `exceptions`, and loads it. `storage` holds libbpf's object
+/// and outlives it.
 ///
 /// # Errors
 ///
@@ -419,14 +422,16 @@ pub(super) fn load<'obj>(
     })
 }
 
-/// Number of stacks that the kernel side keeps to send only what changes: one for each CPU, and some for walks that are preempted.
+/// Number of copies of stacks that the kernel side keeps to send only changes: one for each CPU, and some for
+/// walks that are preempted.
 fn sent_stacks() -> Result<u32, LoadError> {
     let cpus = u32::try_from(libbpf_rs::num_possible_cpus()?).unwrap_or(u32::MAX);
     let wanted = cpus.saturating_add(limits::SCRATCH_PER_CPU.0 - 1);
     Ok(wanted.min(types::deferral::SENT_STACKS.0))
 }
 
-/// Chooses the programs for blocks. Those that are not attached are not loaded: the verifier takes its time for each.
+/// Chooses the programs for blocks. Programs that will not be attached are not loaded, since the verifier
+/// takes time for each.
 fn choose_programs(object: &mut OpenMemleakSkel<'_>, settings: &Settings) {
     let attach = settings.attach;
     let programs = &mut object.progs;
@@ -552,7 +557,7 @@ fn set_array_sizes(object: &mut OpenMemleakSkel<'_>, sizes: &Sizes) -> Result<()
             sizes.python.chains,
             size_of::<types::python_chain>(),
         ),
-        // A table of lines is written at once, and so is a chain.
+        // A table of lines is written in one piece that may start at the last entry, and so is a chain.
         (
             &mut maps.bss_pylines,
             sizes.python.lines + types::python_limits::PYTHON_LINES_BYTES.0 / 8,

@@ -1,7 +1,8 @@
 //! BPF arrays and rings of events mapped into this process, shared with the kernel.
 //!
-//! The only place where such memory is mapped. All access is atomic, since the kernel writes at the same time; ordering between
-//! accesses is up to the caller (`publish` waits for a grace period, `code_log` acquires and releases positions).
+//! The only place where such memory is mapped. All access is atomic, since the kernel writes at the same
+//! time; ordering between accesses is up to the caller (`publish` waits for a grace period, `code_log`
+//! acquires and releases positions).
 
 #![allow(unsafe_code, reason = "memory that the kernel writes, too")]
 
@@ -17,7 +18,7 @@ pub(super) trait Word {}
 impl Word for AtomicU32 {}
 impl Word for AtomicU64 {}
 
-/// Such memory as a slice of atomic words.
+/// Shared memory as a slice of atomic words.
 #[derive(Debug)]
 pub struct SharedWords<W> {
     map: MmapRaw,
@@ -25,18 +26,20 @@ pub struct SharedWords<W> {
 }
 
 impl SharedWords<AtomicU32> {
-    /// The words as plain integers, for an array that programs only read. Whoever can write it through this must not share it.
+    /// The words as plain integers, for an array that BPF programs only read. An owner that also writes it
+    /// must not share it.
     pub(super) fn plain(&self) -> &[u32] {
         let words = self.words();
-        // SAFETY: an `AtomicU32` has the layout of a `u32`. The kernel's programs do not write this array, and its holder writes it only
-        // where it has it to itself (`TableStore`), so that the words do not change while they are borrowed.
+        // SAFETY: an `AtomicU32` has the layout of a `u32`. The kernel's programs do not write this array,
+        // and its owner writes it only through exclusive access (`TableStore`), so that the words do not
+        // change while they are borrowed.
         unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), words.len()) }
     }
 }
 
 #[allow(private_bounds, reason = "what a word is, is decided here")]
 impl<W: Word> SharedWords<W> {
-    /// Maps the first `length` words of the BPF array, or the ring of the event, that `map` is.
+    /// Maps the first `length` words of `map`, which is a BPF array or the ring of an event.
     ///
     /// # Errors
     ///
@@ -54,10 +57,10 @@ impl<W: Word> SharedWords<W> {
 
     pub fn words(&self) -> &[W] {
         // SAFETY: the mapping is page-aligned, readable, writable, as long as `self`, and holds
-        // `len / size_of::<W>()` words; the kernel's memory cannot shrink while it is mapped. `W` is an atomic
-        // integer: any bytes are a valid value, and changes by the kernel's programs, which write
-        // words of the same size at the same alignment, are atomic. Bytes of a ring are written once, before the
-        // kernel publishes the position behind them.
+        // `len / size_of::<W>()` words; the kernel's memory cannot shrink while it is mapped. `W` is an
+        // atomic integer: any bytes are a valid value, and changes by the kernel's programs, which write
+        // words of the same size at the same alignment, are atomic. Bytes of a ring are written once, before
+        // the kernel publishes the position behind them.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast(), self.map.len() / size_of::<W>()) }
     }
 }

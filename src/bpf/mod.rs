@@ -1,6 +1,6 @@
 //! The kernel side, seen from user space: load it, publish tables and mappings, attach, read.
 //!
-//! Skeleton types are named only here and in `collect`. This module does not know leaks.
+//! Skeleton types are named only here and in `collect`. This module knows nothing about leaks.
 
 mod attach;
 mod attach_helper;
@@ -154,7 +154,7 @@ pub struct Kernel<'obj> {
     pub(crate) region_events: Option<MapHandle>,
     /// Queue of `types::deferred_walk`.
     pub(crate) deferred_walks: MapHandle,
-    /// Number of stacks that it keeps to send only what has changed.
+    /// Number of copies of stacks that the kernel side keeps, to send only the parts that changed.
     pub(crate) sent_stacks: usize,
     pub stand_ins: StandIns,
     /// Notes of freed memory; `None` where none are made.
@@ -173,8 +173,8 @@ impl<'obj> Kernel<'obj> {
         Self::load_but(storage, settings, &Exceptions::default())
     }
 
-    /// Loads the kernel side without what the kernel refuses of it, if that is not essential: `tolerance` has what that is. Each
-    /// attempt takes one of `storages`.
+    /// Loads the kernel side, leaving out optional programs that the kernel refuses; `tolerance` records
+    /// which. Each attempt takes one of `storages`.
     ///
     /// # Errors
     ///
@@ -284,7 +284,8 @@ impl<'obj> Kernel<'obj> {
         }
     }
 
-    /// Starts to follow fork, exec and exit of the traced processes; with `members`, also what can change who is selected.
+    /// Starts to follow fork, exec and exit of the traced processes; with `members`, also moves between
+    /// cgroups, which can change the selection of processes.
     pub fn watch(&self, members: bool) -> Result<Watch, libbpf_rs::Error> {
         let programs = &self.skeleton.progs;
         let mut links = vec![
@@ -300,7 +301,8 @@ impl<'obj> Kernel<'obj> {
         Ok(Watch(links))
     }
 
-    /// Removes the blocks of ended instances from the block table; the totals of their stacks still count them.
+    /// Removes the blocks of ended instances from the block table; the totals of their stacks still count
+    /// them.
     pub fn forget_ended(&self) -> Result<(), libbpf_rs::Error> {
         let program = &self.skeleton.progs.forget_blocks;
         if !program.autoload() {
@@ -336,10 +338,12 @@ impl<'obj> Kernel<'obj> {
         attached
     }
 
-    /// Returns whether a probe in one process is not hit by another that shares its memory.
+    /// Returns whether a probe of one process is hit by that process only, not by others that share its
+    /// memory.
     ///
-    /// The kernel compares processes for links of many probes (`uprobe_prog_run` in kernel/trace/bpf_trace.c) since Linux 6.12, and
-    /// compared memory before; the program of a perf event runs for all that hit its breakpoint.
+    /// For links of many probes, the kernel compares processes since Linux 6.12 (`uprobe_prog_run` in
+    /// kernel/trace/bpf_trace.c), and compared memory before. The program of a perf event runs for every
+    /// process that hits its breakpoint.
     pub fn tells_processes_apart(&self) -> bool {
         self.attach != AttachPath::Perf && refused::version() >= (6, 12)
     }
@@ -374,7 +378,7 @@ impl<'obj> Kernel<'obj> {
         Calibration::attach(&self.skeleton.progs, self.attach)
     }
 
-    /// Returns whether there are notices of a loader's changes.
+    /// Returns whether the program for the loader's hook is loaded, by which a loader announces its changes.
     pub fn has_loader_hook(&self) -> bool {
         self.skeleton.progs.loader_hook.autoload()
     }

@@ -1,9 +1,10 @@
-//! Probes on [`NOP10`], which some kernels hit by a call and not a trap; whether this one does so without harm to the program.
+//! Probes on [`NOP10`]: on some kernels, a hit is a call and not a trap. Finds out whether this kernel does
+//! that without harm to the program.
 //!
-//! Linux 6.18 on x86-64 began to replace a probed `nop` by a call into a page that it maps for that, which costs half of what a trap
-//! does. At first that call overwrote the red zone, and forked children lacked the page
-//! (`docs/decisions/0016-probes-on-long-nops.md`). A version does not tell whether both are mended. It is tried instead:
-//! a helper process probes code that no other process has mapped.
+//! Linux 6.18 on x86-64 began to replace a probed `nop` by a call into a page that it maps for that, which
+//! costs half of what a trap does. At first that call overwrote the red zone, and forked children lacked the
+//! page (`docs/decisions/0016-probes-on-long-nops.md`). Version numbers do not tell whether both are
+//! corrected, so it is tried: a helper process probes code that no other process has mapped.
 
 use std::sync::OnceLock;
 
@@ -33,7 +34,7 @@ mod trial;
 mod trial {
     use super::Outcome;
 
-    /// Other machines do not do that.
+    /// Other architectures have no such optimization.
     pub(super) fn of(_: &[u8]) -> Outcome {
         Outcome::Trap
     }

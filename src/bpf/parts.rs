@@ -1,4 +1,5 @@
-//! Programs that a trace can go without: which part of it each is for. Loading goes on without what the kernel refuses of these.
+//! Optional programs, each with the part of a trace that needs it. Loading continues without those that the
+//! kernel refuses.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use super::load::{AttachPath, LoadError, Settings};
 use super::refused::RefusedProgram;
 use super::regions::CallHooks;
 
-/// Programs of one part; without any of them, the others are of no use.
+/// Programs of one part; if any of them is missing, the others are of no use.
 struct Row {
     part: TracePart,
     programs: &'static [&'static str],
@@ -19,9 +20,10 @@ const fn row(part: TracePart, programs: &'static [&'static str]) -> Row {
     Row { part, programs }
 }
 
-/// All programs that are not essential. Those that are not named here are: what allocates and frees in the way that is used,
-/// what ends and begins the instances of a process (`process_exec`, `process_rename`, `process_exit`), without which one program's
-/// blocks and tables would be another's, and the kernel's slab caches.
+/// Optional programs. All others are essential: those that see allocations and frees in the way that is used;
+/// those that end and begin the instances of a process (`process_exec`, `process_rename`, `process_exit`),
+/// without which blocks and tables of one program would count as another's; and those for the kernel's slab
+/// caches.
 const OPTIONAL: &[Row] = &[
     row(TracePart::Python, &["python_code_end"]),
     row(TracePart::LoaderHook, &["loader_hook"]),
@@ -82,7 +84,7 @@ impl AttachPath {
 }
 
 impl CallHooks {
-    /// The hooks that a program for mapping calls is for; `None` for other programs.
+    /// Hooks that a program for mapping calls is attached to; `None` for other programs.
     pub fn of_program(program: &str) -> Option<Self> {
         const CALLS: [&str; 5] = ["mmap", "munmap", "mremap", "brk", "madvise"];
         let name = program.strip_suffix("_nested").unwrap_or(program);
@@ -96,8 +98,8 @@ impl CallHooks {
     }
 }
 
-/// Loads objects one after another, until one is accepted: what was refused and is not essential stays left out of those that
-/// follow.
+/// Retries loading without the optional parts that the kernel refused, until it accepts the object. These
+/// parts stay left out of later objects.
 #[derive(Debug, Default)]
 pub struct Tolerance {
     /// Names of programs that are broken, for tests.
@@ -125,7 +127,7 @@ impl Tolerance {
         self.spent
     }
 
-    /// Counts time spent on loading what was refused.
+    /// Counts time spent on loading refused objects.
     #[cfg(test)]
     pub(crate) fn spend(&mut self, time: Duration) {
         self.spent += time;
@@ -154,7 +156,7 @@ impl Tolerance {
             python: settings.python && of(TracePart::Python),
             follow_fork: settings.follow_fork && of(TracePart::Children),
             holds_end: settings.holds_end && of(TracePart::ProgramEnd),
-            // A child that shares the memory frees there, too.
+            // A child that shares its parent's memory frees in it, too, and must be followed.
             frees: settings
                 .frees
                 .filter(|_| of(TracePart::FreeNotes) && of(TracePart::Children)),
@@ -172,8 +174,8 @@ impl Tolerance {
         }
     }
 
-    /// Calls `load` with what is to be left out, until it succeeds, or fails for another reason than a refusal of what can be left
-    /// out. `load` fails once it has no room for another attempt.
+    /// Calls `load`, which gets the parts to leave out, until it succeeds, or fails for another reason than
+    /// the refusal of an optional program. `load` fails once no storage is left for another attempt.
     pub(super) fn load<T>(
         &mut self,
         mut load: impl FnMut(&Self) -> Result<T, LoadError>,
@@ -194,7 +196,8 @@ impl Tolerance {
         }
     }
 
-    /// Leaves out what a refused program is for; returns whether that is possible and new.
+    /// Leaves out the part that needs a refused program. Returns false if that is impossible, or was done
+    /// before.
     fn go_without(&mut self, refused: &RefusedProgram) -> bool {
         match optional(&refused.name) {
             Some(row) if !self.lacks(row.part) => {
@@ -234,7 +237,8 @@ mod tests {
             .collect()
     }
 
-    /// Every program that is named here exists, each in one part; and of those of processes, the mapping calls' have their hooks.
+    /// Every program that is named here exists, and is in one part; programs for mapping calls have their
+    /// hooks.
     #[test]
     fn programs_exist() {
         let programs = programs();
@@ -268,7 +272,8 @@ mod tests {
         })
     }
 
-    /// Programs that are not essential are left out, once, with all programs of its part; what is essential is an error.
+    /// A refused optional program is left out, once, with all programs of its part; a refused essential
+    /// program is an error.
     #[test]
     fn what_is_not_essential_is_left_out() {
         let mut tolerance = Tolerance::default();

@@ -7,12 +7,12 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 use libbpf_sys::perf_event_attr;
 
-/// Threads and CPUs that an event is told of.
+/// Threads and CPUs that an event is about.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Scope {
     /// One thread, wherever it runs.
     Thread(u32),
-    /// All that runs on one CPU.
+    /// Everything that runs on one CPU.
     Cpu(u32),
 }
 

@@ -1,7 +1,7 @@
 //! Positions of images in the table store, and eviction. Pure.
 //!
-//! An image that an active mapping list refers to stays. Of the others, the one unused for longest is evicted first, and
-//! only if eviction makes enough room.
+//! An image that an active mapping list refers to stays. Of the others, the one unused for longest is evicted
+//! first, and only if eviction makes enough room.
 
 use std::collections::BTreeMap;
 

@@ -34,7 +34,8 @@ pub enum PreflightError {
     },
 }
 
-/// Command that grants a program all that tracing needs. One command, since each `setcap` replaces what was granted before.
+/// Command that grants a program all that tracing needs. One command, since each `setcap` replaces what was
+/// granted before.
 pub const GRANT: &str = "setcap cap_bpf,cap_perfmon,cap_sys_ptrace+ep";
 
 /// A capability that tracing uses.
@@ -141,8 +142,8 @@ pub fn check() -> Result<(), PreflightError> {
     check_bpf()
 }
 
-/// Checks this process for tracing the kernel's own allocations. What the kernel must have for that is checked in
-/// `tracepoints`.
+/// Checks this process for tracing the kernel's own allocations. Requirements on the kernel for that are
+/// checked in `tracepoints`.
 ///
 /// # Errors
 ///

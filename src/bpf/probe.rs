@@ -1,4 +1,5 @@
-//! Probes: an instruction, what its hit means, in which processes it is, and why it could not be attached.
+//! Probes: an instruction, the meaning of a hit, the processes that have it, and why it could not be
+//! attached.
 
 use std::path::PathBuf;
 
@@ -21,21 +22,21 @@ pub struct Probe {
     pub offset: FileOffset,
     /// Function and meaning of its arguments.
     pub cookie: Cookie,
-    /// How the end of a call is noticed.
+    /// Way to notice the end of a call.
     pub end: CallEnd,
     /// Function name for messages.
     pub name: String,
 }
 
-/// How the end of a call is noticed.
+/// Ways to notice the end of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallEnd {
-    /// Not at all: a function that frees has done so when it is entered.
+    /// None: a free counts when its function is entered.
     Unseen,
-    /// By a return probe.
+    /// A return probe.
     ReturnProbe,
-    /// By a probe on each of these instructions, all `ret`, for a function that can throw: an exception that meets a return
-    /// probe ends the program.
+    /// A probe on each of these instructions, all `ret`, for a function that can throw: an exception that
+    /// meets a return probe ends the program.
     Rets(Vec<FileOffset>),
 }
 
@@ -80,7 +81,8 @@ pub struct Cookie {
 }
 
 impl Cookie {
-    /// Packs the fields as `enum cookie_shift` of `bpf/calls/cookie.h` defines; arguments are counted from 1 there.
+    /// Packs the fields as `enum cookie_shift` of `bpf/calls/cookie.h` defines; arguments are counted from 1
+    /// there.
     pub(super) fn bits(self) -> u64 {
         let argument = |index: Option<u8>| index.map_or(0, |index| u64::from(index) + 1);
         [
@@ -135,14 +137,15 @@ fn hint(path: AttachPath, refusal: &Refusal) -> &'static str {
 #[derive(Clone, Debug)]
 pub enum ProbedIn<'a> {
     Process(u32),
-    /// These, and those that they start from then on, by events that children inherit. Only by [`AttachPath::Perf`].
+    /// These processes, and those that they start from then on, by events that children inherit. For
+    /// [`AttachPath::Perf`] only.
     Families(&'a DynamicEvents, Vec<u32>),
-    /// All that have mapped the file.
+    /// All processes that have mapped the file.
     All,
 }
 
 impl ProbedIn<'_> {
-    /// As the kernel expects it: -1 for all processes. No process id exceeds `i32::MAX`.
+    /// Process id as the kernel expects it: -1 for all processes. No process id exceeds `i32::MAX`.
     pub(super) fn pid(&self) -> i32 {
         match *self {
             Self::Process(pid) => i32::try_from(pid).unwrap_or(i32::MAX),

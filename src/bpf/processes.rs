@@ -1,8 +1,8 @@
 //! Process slots and instances in the kernel side's arrays (`struct process`, `struct instance`).
 //!
-//! An instance is what runs in a process between two execs; its number is never reused. The kernel side begins and ends
-//! instances of traced processes at fork, exec and exit. This module begins the first ones, reads ended ones, and frees
-//! their slots. `publish` publishes the mappings of an instance.
+//! An instance is what runs in a process between two execs; its number is never reused. The kernel side
+//! begins and ends instances of traced processes at fork, exec and exit. This module begins the first ones,
+//! reads ended ones, and frees their slots. `publish` publishes the mappings of an instance.
 
 use leak_report::model::InstanceEnd;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl SlotState {
     }
 }
 
-/// How an instance began.
+/// Origin of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// Running when tracing began.
@@ -75,7 +75,8 @@ pub struct Instance {
     /// Epoch of the parent at a fork.
     pub parent_epoch: u32,
     pub origin: Origin,
-    /// True if a thread other than the first called `exec`: probes attached to this process did not follow it.
+    /// True if a thread other than the first called `exec`: probes attached to this process did not follow
+    /// it.
     pub by_other_thread: bool,
     /// True if it began by `exec` of a program without a loader, which has its allocator in its own file.
     pub without_loader: bool,
@@ -83,7 +84,7 @@ pub struct Instance {
     pub comm: String,
 }
 
-/// Ends of instances, for threads that do nothing else with them.
+/// Ends of instances, readable on any thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Endings(Arc<SharedWords<AtomicU64>>);
 
@@ -172,7 +173,7 @@ impl Processes {
         }))
     }
 
-    /// Has calls of process `pid` count as those of an instance, whose memory it shares.
+    /// Counts calls of process `pid` as those of an instance, whose memory it shares.
     ///
     /// # Errors
     ///
@@ -189,13 +190,13 @@ impl Processes {
         self.next() < limits::MAX_INSTANCES.0 && (1..self.slot_count).any(is_free)
     }
 
-    /// Ends an instance that is not traced any more; does nothing if the kernel side has ended it.
+    /// Ends an instance that is no longer traced; does nothing if the kernel side has ended it.
     pub fn leave(&self, instance: &Instance) {
         self.end_as(instance, instance_end::INSTANCE_LEFT);
     }
 
-    /// Ends an instance whose process has exited before the kernel side knew of it; does nothing if the kernel side has
-    /// ended it.
+    /// Ends an instance whose process has exited before the kernel side knew of it; does nothing if the
+    /// kernel side has ended it.
     pub fn end(&self, instance: &Instance) {
         self.end_as(instance, instance_end::INSTANCE_EXITED);
     }
@@ -217,7 +218,7 @@ impl Processes {
         Endings(Arc::clone(&self.instances))
     }
 
-    /// Asks to be told of the next change among the selected processes.
+    /// Requests an event for the next change among the selected processes.
     pub fn await_members(&self) {
         if let [_, changed, ..] = self.numbers.words() {
             changed.store(0, Ordering::SeqCst);
@@ -232,7 +233,7 @@ impl Processes {
             .collect()
     }
 
-    /// Frees slots that are closed, and whose lists no walk uses any more.
+    /// Frees closed slots whose lists no walk uses.
     pub fn free(&self, slots: &[u32]) {
         for &slot in slots {
             if let [_, _, epochs, ..] = self.process(slot) {
@@ -280,7 +281,7 @@ impl Processes {
         })
     }
 
-    /// How instance `number` ended; `None` while it runs.
+    /// End of instance `number`; `None` while it runs.
     pub fn ended(&self, number: u32) -> Option<InstanceEnd> {
         let words: [u64; INSTANCE_WORDS] = self.load(number)?;
         let end = end_byte(words[END_WORD]);

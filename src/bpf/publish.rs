@@ -1,8 +1,8 @@
-//! Publishing mapping lists: a walk uses the old list or the new one, entirely, and never a cached rule of one with the
-//! other.
+//! Publishing mapping lists: a walk uses the old list or the new one, entirely, and never a cached rule of
+//! one with the other.
 //!
-//! Each process has two lists and two rule caches. The inactive pair is rewritten and made active; after a grace period, no
-//! walk uses the pair that was active before.
+//! Each process has two lists and two rule caches. The inactive pair is rewritten and made active; after a
+//! grace period, no walk uses the pair that was active before.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,9 +18,9 @@ use super::processes::{PROCESS_WORDS, SlotState, nth_record};
 use super::skeleton::types;
 use super::skeleton::types::{cache_shape, generation as fixed, machine};
 
-/// Words of one mapping in the kernel's list.
-/// Bit of a process that user space sets and resets apart from what it answers to requests.
+/// Bit of `reload_requested` that user space sets and resets independently of its answers to requests.
 const JVM_BEGINS: u64 = types::reload_request::RELOAD_JVM_BEGINS.0 as u64;
+/// Words of one mapping in the kernel's list.
 const MAPPING_WORDS: usize = size_of::<types::mapping>() / size_of::<u64>();
 /// Filler entry: starts beyond every address, so that a search never finds it.
 const UNUSED: Mapping = Mapping {
@@ -31,7 +31,7 @@ const UNUSED: Mapping = Mapping {
     kind: MappingKind::Pending,
     identity: Identity::SETTLED,
 };
-/// Covers every address with a pending mapping: the list of processes that have none of their own.
+/// Pending mapping of every address: the list of processes that have none of their own.
 const NOTHING_KNOWN: Mapping = Mapping {
     start: Avma::new(0),
     end: Avma::new(1 << machine::ADDRESS_BITS.0),
@@ -48,13 +48,13 @@ pub struct Publisher {
     pub(super) sizes: Sizes,
 }
 
-/// State before mappings are read. It keeps the result from being published for another instance, or as if it contained
-/// later changes.
+/// State before mappings are read. It keeps the result from being published for another instance, or as if it
+/// contained later changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     state: SlotState,
-    /// Number of changes that the loader had announced. What is read contains them all, except the last if that is still in
-    /// progress; its end is announced, too.
+    /// Number of changes that the loader had announced. The mappings that are read contain all of them,
+    /// except the last if it is still in progress; its end is announced, too.
     changes: u64,
 }
 
@@ -76,8 +76,8 @@ pub enum Published {
     Active {
         /// Mappings beyond the capacity of a list; walks find no mapping for code in them.
         left_out: usize,
-        /// Time that the previous list was out of date: since the loader announced the last change. Wraps after about 71
-        /// minutes.
+        /// Time that the previous list was out of date: since the loader announced the last change. Wraps
+        /// after about 71 minutes.
         since_change: Option<Duration>,
     },
     /// The instance whose mappings were read has ended, or has been published since: the list is not used.
@@ -93,7 +93,8 @@ impl Publisher {
     /// State of `slot`, to be taken before the mappings of its process are read.
     pub fn begin_reading(&self, slot: u32) -> Reading {
         match self.process(slot) {
-            // In this order: an instance that begins between the two loads has another state by the time of `publish`.
+            // In this order: an instance that begins between the two loads has another state by the time of
+            // `publish`.
             [state, _, _, _, _, announced, ..] => Reading {
                 state: SlotState(state.load(Ordering::SeqCst)),
                 changes: announced.load(Ordering::SeqCst),
@@ -105,7 +106,7 @@ impl Publisher {
         }
     }
 
-    /// Makes `mappings`, in ascending order, the list of the instance that `slot` held at `reading`.
+    /// Makes `mappings`, in ascending order, the list of the instance that was in `slot` at `reading`.
     ///
     /// Stacks walked with the list get `epoch`.
     ///
@@ -131,7 +132,8 @@ impl Publisher {
         let list = 2 * slot as usize + active_list;
         let is_first = seen == SlotState::begun(seen.instance());
         if is_first && epochs.load(Ordering::SeqCst) != 0 {
-            // A process that shared the memory of the instance that was replaced may still walk with one of its lists.
+            // A process that shared the memory of the instance that was replaced may still walk with one of
+            // its lists.
             self.await_walks()?;
         }
         // Repeats since a child can meanwhile have borrowed from another child.
@@ -161,15 +163,16 @@ impl Publisher {
         })
     }
 
-    /// Lets walks request a reload again, after one that found nothing new: until something changes, walks that lack the same are not
-    /// worth finishing.
+    /// Lets walks request a reload again, after one that found nothing new. Until something changes, walks
+    /// that lack a table or mapping are not deferred, unless they end where code is mapped by now.
     pub fn answer_reload_in_vain(&self, slot: u32) {
         let in_vain = u64::from(types::reload_request::RELOAD_IN_VAIN.0);
         self.answer(slot, |state| state | in_vain);
     }
 
-    /// Lets walks request saves again, after some were provided, or are not to be had: then walks that lack some are not worth finishing,
-    /// until something changes. What was said of reloads stays.
+    /// Lets walks request saves again, after the ones requested were provided or are found to be unavailable.
+    /// In the latter case, walks that lack saves are not deferred until something changes. The answer to
+    /// reloads stays.
     pub fn answer_saves(&self, slot: u32, provided: bool) {
         let in_vain = u64::from(types::reload_request::RELOAD_SAVES_IN_VAIN.0);
         self.answer(slot, |state| match provided {
@@ -186,7 +189,8 @@ impl Publisher {
         }
     }
 
-    /// Lets walks that end in generated code be sent, or not any more: while a JVM begins, of whose code something will be known.
+    /// Enables or disables deferral of walks that end in generated code: enabled while a JVM starts up, whose
+    /// code will be known soon.
     pub fn expect_jvm(&self, slot: u32, begins: bool) {
         if let [_, _, _, _, reload_requested, ..] = self.process(slot) {
             match begins {
@@ -196,8 +200,8 @@ impl Publisher {
         }
     }
 
-    /// Records that the active list equals `reading`, whether or not it was published for it. Returns whether it is still
-    /// current: no change has been announced since.
+    /// Records that the active list equals `reading`, whether or not it was published for it. Returns whether
+    /// it is still current: no change has been announced since.
     pub fn confirm(&self, slot: u32, reading: Reading) -> bool {
         let [state, _, _, _, _, announced, published, _] = self.process(slot) else {
             return true;
@@ -226,8 +230,8 @@ impl Publisher {
         }
     }
 
-    /// Revokes borrowed lists for which `wanted` returns true, given the lender's slot and its state at the time. Returns
-    /// whether there were any.
+    /// Revokes borrowed lists for which `wanted` returns true, given the lender's slot and its state at the
+    /// time. Returns whether there were any.
     fn take_back(&self, wanted: impl Fn(u64, u64) -> bool) -> bool {
         let mut any = false;
         for process in self.processes.words().chunks_exact(PROCESS_WORDS) {

@@ -1,4 +1,5 @@
-//! Python frames in the kernel side (`bpf/python/`): where interpreters have theirs, and the chains and code objects that probes found.
+//! Python frames on the kernel side (`bpf/python/`): where interpreters keep them, and the chains and code
+//! objects that probes found.
 
 use std::collections::HashMap;
 use std::mem::offset_of;
@@ -23,20 +24,22 @@ const CHAIN_WORDS: usize = size_of::<python_chain>() / WORD;
 
 /// Bytes from one thread-specific key's value to the next one's: `struct pthread_key_data`.
 const GLIBC_VALUE_BYTES: u32 = 16;
-/// Keys that are there; others are elsewhere. Python makes its first one as it starts.
+/// Number of keys with values in `struct pthread`; others have theirs elsewhere. Python makes its first key
+/// as it starts.
 const GLIBC_KEYS: u32 = 32;
 
 /// Instruction of a frame that has not begun.
 pub(crate) const NOT_BEGUN: u32 = python_instruction::PYTHON_NOT_BEGUN.0;
 
-/// Where an interpreter has its frames: `struct python_layout`.
+/// Places of an interpreter's frames: `struct python_layout`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PythonLayout {
     words: [u64; LAYOUT_WORDS],
 }
 
 impl PythonLayout {
-    /// Describes an interpreter whose file is at this place, in a process with this C library.
+    /// Describes an interpreter whose file is mapped with `bias`, in a process whose C library keeps thread
+    /// data at `threads`.
     pub(crate) fn of(build: &PythonBuild, bias: Bias, threads: ThreadPlaces) -> Self {
         let mut described = Self::default();
         let code_type = bias.to_avma(build.code_type);
@@ -96,7 +99,7 @@ impl PythonLayout {
                 bias.to_avma(object).get(),
                 offset,
             ),
-            // Behind the function.
+            // The argument is behind the function.
             Noted::Descriptor { descriptor } => (
                 python_noted::PYTHON_NOTED_DESCRIPTOR,
                 bias.to_avma(descriptor.wrapping_add(8)).get(),
@@ -182,7 +185,7 @@ impl PythonLayout {
     }
 }
 
-/// Number of bytes that have words at all these offsets.
+/// Number of bytes up to the end of the words at these offsets.
 fn behind(fields: impl Iterator<Item = u32>) -> u32 {
     fields.max().unwrap_or(0) + 8
 }
@@ -199,17 +202,17 @@ pub struct RawPythonCode {
     pub lines: Option<Vec<u8>>,
 }
 
-/// A string of Python: the first or the last of its bytes.
+/// A Python string, cut to its first or last bytes if it is long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawPythonText {
-    /// The word of the object that tells the size of its characters.
+    /// Word of the object that has the size of its characters.
     pub kind: u32,
-    /// Characters of the whole string.
+    /// Number of characters of the whole string.
     pub length: u32,
     pub bytes: Vec<u8>,
 }
 
-/// The kernel side's arrays.
+/// The kernel side's arrays for Python.
 #[derive(Debug)]
 pub struct Pythons {
     pub(super) layouts: SharedWords<AtomicU64>,
@@ -223,7 +226,8 @@ pub struct Pythons {
 }
 
 impl Pythons {
-    /// Lets the kernel side use all records but those that stand for none.
+    /// Lets the kernel side use all records of code objects and chains but the first ones, since number 0
+    /// stands for none.
     pub(super) fn reserve_none(&self) {
         for offset in [offset_of!(python_usage, codes), offset_of!(python_usage, chains)] {
             if let Some(used) = self.usage.words().get(offset / WORD) {
@@ -232,7 +236,8 @@ impl Pythons {
         }
     }
 
-    /// Tells the kernel side where the interpreter of the instance in a slot has its frames. From now on, stacks have them.
+    /// Tells the kernel side where the interpreter of the instance in a slot keeps its frames. From now on,
+    /// stacks have Python frames.
     pub fn publish(&self, slot: u32, instance: u32, layout: &PythonLayout) {
         let [of_instance, rest @ ..] = nth_record(&self.layouts, LAYOUT_WORDS, slot) else {
             return;
@@ -252,10 +257,11 @@ impl Pythons {
         })
     }
 
-    /// Names the room that is used up, if some is.
+    /// Kind of record without room for more, functions or stacks; `None` if there is room for all.
     pub fn exhausted(&self) -> Option<&'static str> {
         let room = |records: &SharedWords<AtomicU64>, words: usize| (records.words().len() / words) as u64;
-        // A chain takes as many frames as it has, and behind the frames is room for one.
+        // Full once the longest chain may not fit. Behind its capacity, the array has room for one more
+        // chain, since chains are written in one piece.
         let frames = room(&self.frames, 1).saturating_sub(2 * u64::from(python_limits::PYTHON_FRAMES.0));
         let all = [
             (
@@ -276,13 +282,13 @@ impl Pythons {
         full.map(|(name, ..)| name)
     }
 
-    /// How many records or frames are used.
+    /// Number of records or frames in use.
     fn used(&self, offset: usize) -> u64 {
         let word = self.usage.words().get(offset / WORD);
         word.map_or(0, |word| word.load(Ordering::Acquire))
     }
 
-    /// The chain with a number that a stack record has; `None` if it has none.
+    /// Chain by its number in a stack record; `None` if there is none.
     pub fn chain(&self, number: u32) -> Option<Arc<PythonChain>> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(chain) = known.get(&number) {
@@ -311,7 +317,7 @@ impl Pythons {
         })
     }
 
-    /// The code object with a number that a chain has; `None` if it is not known.
+    /// Code object by its number in a chain; `None` if it is not known.
     pub fn code(&self, number: u32) -> Option<RawPythonCode> {
         if number == python_code_number::PYTHON_UNKNOWN_CODE.0 {
             return None;
@@ -356,7 +362,7 @@ impl Pythons {
         })
     }
 
-    /// A table of lines, from a word on.
+    /// Table of lines that begins at word `at`; `None` if there is none.
     fn lines(&self, at: u32, bytes: u32) -> Option<Vec<u8>> {
         if at == python_lines_at::PYTHON_NO_LINES.0 {
             return None;
@@ -403,7 +409,7 @@ mod tests {
         assert_eq!(half(offset_of!(python_layout, runtime)), 0xffff_ffff);
     }
 
-    /// A stored frame has code, instruction and mark apart.
+    /// Code, instruction and mark of a stored frame are taken apart.
     #[test]
     fn frames_are_decoded() {
         assert_eq!(

@@ -1,8 +1,9 @@
-//! Programs that the kernel refused: which one and why, by what libbpf says while it loads an object. libbpf says so only to a
-//! callback, on the thread that loads.
+//! Programs that the kernel refused: which one and why, from libbpf's messages while it loads an object.
+//! libbpf passes these only to a callback, on the thread that loads.
 //!
-//! Programs are verified with [`STATISTICS`] as their level: the verifier then says why it refuses one, and not each step that
-//! led there. So the reason is known from the one attempt; without a level, libbpf repeats it to have the reason.
+//! Programs are verified with [`STATISTICS`] as their log level: the verifier then writes why it refuses one,
+//! but not each step that led there. So one attempt gives the reason; without a level, libbpf repeats the
+//! attempt to get it.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -34,14 +35,14 @@ pub struct RefusedProgram {
     pub name: String,
     /// Error of the system call.
     pub errno: Errno,
-    /// Last lines of what the verifier wrote; empty if it has not looked at the program.
+    /// Last lines of the verifier's log; empty if it has not looked at the program.
     pub log: Vec<String>,
-    /// Time that loading took, with programs before this one.
+    /// Time that loading took, programs before this one included.
     pub took: Duration,
 }
 
-/// Beginning of the verifier's complaint of a call to a kernel function that libbpf has not found (`POISON_CALL_KFUNC_PFX` of
-/// its `libbpf.c`).
+/// Beginning of the verifier's complaint about a call to a kernel function that libbpf has not found
+/// (`POISON_CALL_KFUNC_PFX` of its `libbpf.c`).
 const NO_FUNCTION: &str = "invalid func unknown#2002";
 
 impl RefusedProgram {
@@ -58,8 +59,8 @@ impl RefusedProgram {
         }
     }
 
-    /// Returns whether the verifier refused the program, and not for a function that the kernel does not have: what is the same in
-    /// another object is refused there, too.
+    /// Returns whether the verifier refused the program, and for another reason than a function that the
+    /// kernel does not have: if so, it refuses the same code in another object, too.
     pub fn is_by_verifier(&self) -> bool {
         self.last_line().is_some_and(|line| !is_about_function(line))
     }
@@ -99,13 +100,14 @@ fn is_about_function(line: &str) -> bool {
     line.starts_with(NO_FUNCTION) || line.ends_with("is referenced but wasn't resolved")
 }
 
-/// Returns whether a line is of the verifier's statistics (`print_verification_stats`), a state, an instruction or a line of source.
+/// Returns whether a line is of the verifier's statistics (`print_verification_stats`), a state, an
+/// instruction or a line of source.
 fn is_detail(line: &str) -> bool {
     const BEGINNINGS: [&str; 8] = [
         "processed ",
         "verification time ",
         "stack depth ",
-        // Of each function.
+        // One for each function.
         "subprog ",
         "cur state:",
         "old state:",
@@ -145,7 +147,7 @@ pub(super) fn version() -> (u32, u32) {
 /// Messages of libbpf while it loaded an object.
 #[derive(Debug, Default)]
 struct Heard {
-    /// Program of its last complaint about one.
+    /// Program that libbpf complained about last.
     program: Option<String>,
     /// Map that could not be created.
     map: Option<String>,
@@ -213,9 +215,9 @@ pub(super) fn last_lines(log: &str) -> Vec<String> {
     lines.into_iter().map(str::to_owned).collect()
 }
 
-/// Runs `load`, and explains its error by what libbpf has said meanwhile.
+/// Runs `load`, and explains its error by libbpf's messages meanwhile.
 pub(super) fn explained<T>(load: impl FnOnce() -> Result<T, libbpf_rs::Error>) -> Result<T, LoadError> {
-    // The callback of whoever uses this crate may be another one: then it is not known which program was refused.
+    // A user of this crate may have set another callback: then it is not known which program was refused.
     HEARD.set(Some(Heard::default()));
     let began = Instant::now();
     let loaded = load();
@@ -257,7 +259,7 @@ mod tests {
         }
     }
 
-    /// The reason is the verifier's last line before its statistics, or the error where it has not looked.
+    /// The reason is the verifier's last line before its statistics, or the error if it has written none.
     #[test]
     fn reasons() {
         let statistics = "verification time 31 usec\nstack depth 0\nprocessed 7 insns (limit 1000000) max_states_per_insn 0\n";

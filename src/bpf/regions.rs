@@ -13,21 +13,21 @@ use super::load::{LoadError, Settings};
 use super::skeleton::OpenMemleakSkel;
 use super::trampolines::try_function;
 
-/// How the beginning and the end of a mapping call are seen.
+/// Ways to see the beginning and the end of a mapping call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallHooks {
-    /// By the kernel's functions of these system calls: no other call costs anything. Needs BPF trampolines, which Linux for arm64
-    /// has not had from the beginning.
+    /// The kernel's functions for these system calls: other calls cost nothing. Needs BPF trampolines, which
+    /// Linux on arm64 did not have at first.
     Functions,
-    /// By tracepoints, whose use slows down every system call of every process.
+    /// Tracepoints, whose use slows down every system call of every process.
     Tracepoints,
 }
 
 impl CallHooks {
-    /// All of them, the cheapest first.
+    /// All hooks, the cheapest first.
     pub const ALL: [Self; 2] = [Self::Functions, Self::Tracepoints];
 
-    /// Those that this kernel has, the cheapest first. Functions are tried.
+    /// Hooks that this kernel has, the cheapest first. Functions are tried.
     pub fn supported() -> Vec<Self> {
         let is_supported = |hooks: &Self| match hooks {
             Self::Functions => match try_function(&format!("{FUNCTION_PREFIX}brk")) {
@@ -61,8 +61,8 @@ const FUNCTION_PREFIX: &str = match cfg!(target_arch = "aarch64") {
 /// Links of the programs for mapping calls; dropping it detaches them.
 pub struct RegionWatch(#[allow(dead_code, reason = "held for its drop")] Vec<Link>);
 
-/// Chooses the programs for mapping calls that are loaded, by their sections, and those for page faults. A kernel may lack what the
-/// others attach to.
+/// Chooses the programs to load: those for mapping calls, by their sections, and the one for page faults. A
+/// kernel may lack what other programs attach to.
 pub(super) fn choose_region_programs(
     object: &mut OpenMemleakSkel<'_>,
     settings: &Settings,
@@ -92,7 +92,7 @@ pub(super) fn choose_region_programs(
     Ok(())
 }
 
-/// The system call that discards pages, and changes no mapping.
+/// System call that is followed only for page faults: it discards pages, and changes no mapping.
 const ONLY_OF_FAULTS: &str = "madvise";
 
 /// Moment of a mapping call.
@@ -102,14 +102,15 @@ enum Moment {
     End,
 }
 
-/// Moments that show that a process gets memory: all that is followed to note which memory blocks were freed from.
+/// Moments at which a process gets memory: all that notes of freed memory need.
 const GIVE_MEMORY: [(Moment, &str); 3] = [
     (Moment::End, "mmap"),
     (Moment::End, "mremap"),
     (Moment::Beginning, "brk"),
 ];
 
-/// Kind of attach point, moment and system call by the section of a program for mapping calls; `None` for other programs.
+/// Kind of attach point, moment and system call by the section of a program for mapping calls; `None` for
+/// other programs.
 fn attach_point(section: &str) -> Option<(CallHooks, Moment, &str)> {
     [
         ("fentry/", CallHooks::Functions, Moment::Beginning),
@@ -134,9 +135,9 @@ impl<'obj> Kernel<'obj> {
         links.collect::<Result<_, _>>().map(RegionWatch)
     }
 
-    /// Number of calls, also of other processes, that were missed since the program was preempted, or preempted another one, on
-    /// the same CPU: the kernel skips a program then, and counts that, of tracepoints since Linux 6.7. `counters` has those of
-    /// them that a second program has seen.
+    /// Number of calls, also of other processes, that were missed because a program was preempted, or
+    /// preempted another one, on the same CPU: the kernel then skips a program and counts that, for
+    /// tracepoints since Linux 6.7. Calls that a second program saw, which `counters` has, are not included.
     pub fn missed_region_calls(&self, counters: &Counters) -> u64 {
         let missed = |program: &ProgramMut<'obj>| recursion_misses(program.as_fd());
         let programs = self.region_programs().into_iter();
@@ -152,8 +153,9 @@ impl<'obj> Kernel<'obj> {
         Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 
-    /// Programs that are loaded, each with whether it is the second of a pair, in the order in which they are attached. Ends first:
-    /// an end alone describes a call, a beginning alone does not. Of a pair, the second first: the kernel then runs it last.
+    /// Loaded programs in the order in which they are attached, each with true if it is the second of a pair.
+    /// Ends first: an end alone describes a call, a beginning alone does not. Of a pair, the second first:
+    /// the kernel then runs it last.
     pub(super) fn region_programs(&self) -> Vec<(&ProgramMut<'obj>, bool)> {
         let programs = &self.skeleton.progs;
         let all = [

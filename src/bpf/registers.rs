@@ -1,5 +1,5 @@
-//! Registers of all threads of a process, read by a BPF task iterator: nothing is stopped, and nothing is attached to the process. The
-//! object also has the iterators of `kept.rs`.
+//! Registers of all threads of a process, read by a BPF task iterator: nothing is stopped, and nothing is
+//! attached to the process. The object also has the iterators of `kept.rs`.
 
 use std::io::{self, Read};
 use std::mem::offset_of;
@@ -22,13 +22,13 @@ const MAX_THREADS: usize = 1 << 16;
 /// Bytes of a thread's record.
 const RECORD: usize = size_of::<thread_state>();
 
-/// A thread and what the kernel has of it.
+/// A thread and its state in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadState {
     /// ID in memleak's own pid namespace.
     pub tid: u32,
-    /// True if it ran on a CPU while it was looked at: its registers are then those of its last entry into the kernel, and what
-    /// it holds now is in no memory.
+    /// True if it ran on a CPU while it was read: its registers are then those of its last entry into the
+    /// kernel, and its current ones are not in memory.
     pub is_running: bool,
     /// Stack pointer.
     pub sp: Avma,
@@ -36,12 +36,13 @@ pub struct ThreadState {
     pub tp: Avma,
     /// Stack that signal handlers run on, if it has set one.
     pub alternate_stack: Option<Range<Avma>>,
-    /// Words that can be pointers, without zeros: general registers, bases of thread-local storage, and addresses that the kernel
-    /// keeps (alternate stack, list of robust futexes, places of the thread's id). Vector registers are not among them.
+    /// Words that can be pointers, without zeros: general registers, bases of thread-local storage, and
+    /// addresses that the kernel keeps (alternate stack, list of robust futexes, places of the thread's id).
+    /// Vector registers are not among them.
     pub words: Vec<u64>,
 }
 
-/// Why registers cannot be read, and what to do about it.
+/// Reason why registers cannot be read, with the remedy.
 #[derive(Debug, Error)]
 pub enum RegistersError {
     #[error(
@@ -91,7 +92,7 @@ impl<'obj> Registers<'obj> {
         &self.kept
     }
 
-    /// Has iterators that are read from now on be about process `pid`.
+    /// Makes iterators that are read from now on report process `pid`.
     pub(super) fn ask_for(&mut self, pid: u32) -> io::Result<()> {
         let room = self.skeleton.maps.bss_data.as_deref_mut();
         room.ok_or(io::ErrorKind::NotFound)?.wanted_process = pid;
@@ -103,12 +104,12 @@ impl<'obj> Registers<'obj> {
         self.skeleton.object()
     }
 
-    /// Reads the threads of process `pid`, an id in memleak's own pid namespace. Threads that began meanwhile can be missing, and
-    /// so do threads of 32-bit code. No thread at all if the process is gone.
+    /// Reads the threads of process `pid`, an id in memleak's own pid namespace. Threads that began meanwhile
+    /// can be missing; on AArch64, threads of 32-bit code always are. Empty if the process is gone.
     ///
     /// # Errors
     ///
-    /// The kernel's, or that there are too many threads.
+    /// Errors of the kernel, or too many threads.
     pub fn read(&mut self, pid: u32) -> Result<Vec<ThreadState>, RegistersError> {
         let failed = |error| RegistersError::Read { pid, error };
         self.ask_for(pid).map_err(failed)?;
@@ -129,7 +130,7 @@ pub(super) fn read_up_to(mut iterator: impl Read, most: usize) -> io::Result<Vec
         match iterator.read(&mut piece) {
             Ok(0) => break,
             Ok(length) => bytes.extend(piece.iter().take(length)),
-            // A million tasks of others were passed over without one of the process: the next read goes on from there.
+            // The kernel passed over a million tasks of other processes: the next read continues from there.
             Err(error) if [io::ErrorKind::Interrupted, io::ErrorKind::WouldBlock].contains(&error.kind()) => {
             }
             Err(error) => return Err(error),

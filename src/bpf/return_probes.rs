@@ -1,13 +1,16 @@
-//! Return probes that end a process on some kernels: of one that is confined by seccomp, or has a shadow stack.
+//! Return probes that end a process on some kernels, if it is confined by seccomp or has a shadow stack.
 //!
-//! Since Linux 6.11, on x86-64, a call with a return probe comes back to code of the kernel's that makes a system call, `uretprobe`. At first
-//! seccomp took that for one of the process's own: strict mode ends the process, and a filter that has not heard of the call ends it or
-//! fails the call, after which the code returns to anywhere. Linux 6.14 and corrected ones of 6.12 and 6.13 let it pass ("seccomp:
-//! passthrough uretprobe systemcall without filtering"). A version does not tell which is which. It is tried instead, without a probe.
+//! Since Linux 6.11 on x86-64, a call with a return probe returns to code of the kernel that makes a system
+//! call, `uretprobe`. At first, seccomp took it for a call of the process: strict mode ends the process; a
+//! filter that does not know the call ends it, or fails the call, after which that code returns to an
+//! arbitrary address. Linux 6.14 and corrected releases of 6.12 and 6.13 let the call pass ("seccomp:
+//! passthrough uretprobe systemcall without filtering"). Version numbers do not tell these kernels apart, so
+//! the call is tried, without a probe.
 //!
-//! Linux 6.6 to 6.10 give processes shadow stacks (CET), and do not put there what a return probe puts on the stack: the process ends at the
-//! `ret`. Those kernels have not got the system call, which came with what mends that ("x86/shstk: Make return uprobe work with shadow
-//! stack"). A probe at the `ret` itself changes no address.
+//! Linux 6.6 to 6.10 give processes shadow stacks (CET), but do not write to them the return address that a
+//! return probe sets, so that the process ends at the `ret`. Those kernels lack the system call, which came
+//! with the correction ("x86/shstk: Make return uprobe work with shadow stack"). A probe at the `ret` itself
+//! changes no address.
 #![allow(unsafe_code, reason = "system calls in a process that is there for them")]
 
 use std::fs;
@@ -26,9 +29,9 @@ use crate::base::proc_fields::ProcFields;
 enum Outcome {
     /// The kernel has no such call.
     Absent,
-    /// It lets it pass.
+    /// Seccomp lets the call pass.
     Passes,
-    /// It ends the process, or fails the call.
+    /// Seccomp ends the process, or fails the call.
     Filtered,
 }
 
@@ -39,13 +42,14 @@ const URETPROBE: Option<libc::c_long> = if cfg!(target_arch = "x86_64") {
     None
 };
 
-/// Tried once.
+/// Returns the effect on this kernel. Tried once.
 fn outcome() -> Outcome {
     static OUTCOME: OnceLock<Outcome> = OnceLock::new();
     *OUTCOME.get_or_init(|| URETPROBE.map_or(Outcome::Absent, of))
 }
 
-/// Tries system call `number`. That of return probes is for the kernel's own code only, and ends all else by SIGILL once it was let pass.
+/// Tries system call `number`. The call of return probes is for the kernel's own code only: once seccomp lets
+/// it pass, it ends all other callers by SIGILL.
 fn of(number: libc::c_long) -> Outcome {
     if end_of(number, true) == End::ByTheCall {
         return Outcome::Passes;
@@ -59,18 +63,18 @@ fn of(number: libc::c_long) -> Outcome {
 /// End of a process that makes the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// The call was made, and is not for such a process.
+    /// The call was made, and ended a process that it is not for.
     ByTheCall,
-    /// The kernel does not know it.
+    /// The kernel does not know the call.
     Unknown,
     Other,
 }
 
 fn end_of(number: libc::c_long, is_confined: bool) -> End {
     let process = helper::start(|| {
-        // The kernel may kill it here: no core dump, then.
+        // The kernel may kill the process here, which must leave no core dump.
         _ = prctl::set_dumpable(false);
-        // SAFETY: the process is there for this, and uses nothing after it.
+        // SAFETY: the process exists for this call, and uses nothing after it.
         unsafe {
             if is_confined {
                 libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_STRICT);
@@ -87,7 +91,8 @@ fn end_of(number: libc::c_long, is_confined: bool) -> End {
     }
 }
 
-/// Why these probes would end a process that has them, and what to do; `None` if they would not. Warns if they may, later.
+/// Reason why these probes would end a process that has them, with the remedy; `None` if they would not.
+/// Warns, once, if they may do so later.
 pub(super) fn harm(probed_in: &ProbedIn<'_>, probes: &[Probe]) -> Option<String> {
     static WARNED: Once = Once::new();
     if probes.iter().all(|probe| probe.end != CallEnd::ReturnProbe) {
@@ -124,7 +129,7 @@ pub(super) fn harm(probed_in: &ProbedIn<'_>, probes: &[Probe]) -> Option<String>
 const BY_SECCOMP: &str = "on this kernel, a return probe counts as a system call of the process's own";
 const PRELOAD: &str = "start the program with --preload, which needs no return probe";
 
-/// The first process with these probes of which this is true.
+/// First process with these probes whose status satisfies `is_it`.
 fn first(probed_in: &ProbedIn<'_>, is_it: impl Fn(&ProcFields) -> bool) -> Option<u32> {
     let is_it = |pid: &u32| is_it(&ProcFields::status(*pid).unwrap_or_default());
     match probed_in {
@@ -134,12 +139,13 @@ fn first(probed_in: &ProbedIn<'_>, is_it: impl Fn(&ProcFields) -> bool) -> Optio
     }
 }
 
-/// Modes of `proc_pid_status(5)`: 1 is strict, 2 a filter.
+/// Returns whether seccomp confines a process: mode 1 of `proc_pid_status(5)` is strict, 2 a filter.
 fn is_confined(status: &ProcFields) -> bool {
     status.number("Seccomp").is_some_and(|mode| mode != 0)
 }
 
-/// As `arch/x86/kernel/cpu/proc.c` of the kernel writes it since 6.6.
+/// Returns whether a process has a shadow stack, as the kernel's `arch/x86/kernel/cpu/proc.c` writes it since
+/// 6.6.
 fn has_shadow_stack(status: &ProcFields) -> bool {
     status
         .words("x86_Thread_features")
@@ -155,8 +161,8 @@ fn all_processes() -> impl Iterator<Item = u32> {
 mod tests {
     use super::*;
 
-    /// The kernels that tests run on are corrected, or older than the call. A call that seccomp does not let pass is told from one that
-    /// it does, and from one that is not there.
+    /// Calls that seccomp refuses, calls that it lets pass, and calls that do not exist are told apart. The
+    /// kernels that tests run on are corrected, or older than the call.
     #[test]
     fn calls_that_seccomp_refuses_are_told() {
         assert_ne!(outcome(), Outcome::Filtered);
@@ -164,7 +170,7 @@ mod tests {
         assert_eq!(of(4000), Outcome::Absent);
     }
 
-    /// A kernel that has the function of this call in its list has the call.
+    /// A kernel whose symbols have this call's function has the call.
     #[test]
     fn the_call_is_found_where_the_kernel_has_it() {
         let symbols = fs::read_to_string("/proc/kallsyms").expect("symbols");

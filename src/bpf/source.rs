@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 
-/// Name and text of every file, from the build script: the translation units first, then the headers in the order of
-/// inclusion.
+/// Name and text of every file, from the build script: the translation units first, then the headers in the
+/// order of inclusion.
 const FILES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/bpf_files.rs"));
 
 /// Writes all files, each below a line with its name.

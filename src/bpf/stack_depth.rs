@@ -1,5 +1,5 @@
-//! Stack size of a program by the rules of kernels before 6.13, where each chain of calls shares one stack of 512 bytes.
-//! Newer kernels give functions stacks of their own and accept more without notice. Tests only.
+//! Stack size of a program by the rules of kernels before 6.13, where each chain of calls shares one stack of
+//! 512 bytes. Newer kernels give functions stacks of their own and accept more without notice. Tests only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -71,7 +71,7 @@ fn part(function: &[bpf_insn]) -> u32 {
     lowest.unsigned_abs()
 }
 
-/// Offset of each register from the end of the frame, if it has the same one on every way to an instruction.
+/// Offset of each register from the end of the frame, if it is the same on every path to an instruction.
 type Offsets = [Option<i32>; 11];
 
 // Classes, operations and sources of `include/uapi/linux/bpf_common.h` and `bpf.h`.
@@ -130,7 +130,7 @@ fn next(insn: &bpf_insn, at: usize) -> [Option<usize>; 2] {
         (JUMP, 0x80) => [behind, None],
         (JUMP, 0x90) => [None, None],
         (JUMP | JUMP_32, _) => [behind, target],
-        // It has two places.
+        // A 64-bit constant takes the places of two instructions.
         _ if insn.code == 0x18 => [Some(at + 2), None],
         _ => [behind, None],
     }

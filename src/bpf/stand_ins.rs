@@ -4,15 +4,15 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::load::Sizes;
 
-/// Stand-ins, of which the kernel side takes those that are in no use.
+/// Stand-ins: the kernel side takes unused ones, and user space gives them back.
 #[derive(Debug)]
 pub struct StandIns {
-    /// Queue of indexes.
+    /// Queue of indexes of unused stand-ins.
     unused: MapHandle,
 }
 
 impl StandIns {
-    /// All stand-ins, none of them in use.
+    /// Creates all stand-ins, none of them in use.
     pub(super) fn new(unused: MapHandle, sizes: &Sizes) -> Result<Self, libbpf_rs::Error> {
         let stand_ins = Self { unused };
         let mut all = sizes.stack_capacity..sizes.stack_capacity + sizes.stand_ins;
@@ -20,7 +20,7 @@ impl StandIns {
         Ok(stand_ins)
     }
 
-    /// Lets the kernel side use a stand-in again. Its totals must be 0, and no block may have it.
+    /// Lets the kernel side use a stand-in again. Its totals must be 0, and no block may refer to it.
     pub(super) fn give_back(&self, index: u32) -> Result<(), libbpf_rs::Error> {
         self.unused.update(&[], &index.to_ne_bytes(), MapFlags::ANY)
     }

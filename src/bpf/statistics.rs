@@ -35,12 +35,14 @@ impl Runs {
 /// Runs by [`ProbeProgram`], in the order of [`ProbeProgram::ALL`].
 pub type AllRuns = [Runs; ProbeProgram::ALL.len()];
 
-/// Descriptors of the probe programs, usable on any thread. [`ProbeProgram::Ret`] has none: it is a part of another.
+/// Descriptors of the probe programs, usable on any thread. [`ProbeProgram::Ret`] has none: it is a part of
+/// another.
 #[derive(Debug)]
 pub struct ProbePrograms([Option<OwnedFd>; ProbeProgram::ALL.len()]);
 
 impl ProbePrograms {
-    /// The program for allocations at USDT probes runs once for each, as one at the entry of a function does.
+    /// Opens descriptors of the loaded programs. With USDT probes, their program for allocations counts as
+    /// the entry program, since it, too, runs once for each allocation.
     pub(super) fn of(programs: &MemleakProgs<'_>) -> io::Result<Self> {
         let announced = programs.usdt_allocation.autoload();
         let (entry, free) = match announced {

@@ -1,6 +1,6 @@
 //! Settings and maps that every object has (`bpf/store/`): what is recorded, and which calls are reported.
 //!
-//! Each object has types of its own for them; the macros here are for any of these.
+//! Each object has its own types for them; the macros here work with those of any object.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -188,8 +188,8 @@ fn large_array(name: &OsStr, bytes: u32) -> Result<MapHandle, LoadError> {
     })
 }
 
-/// Creates a mappable array of one value. libbpf would create the same array and then fill it with zeros: for 100 MB, a
-/// quarter of the loading time.
+/// Creates a mappable array of one value. libbpf would create the same array and then fill it with zeros: for
+/// 100 MB, a quarter of the loading time.
 fn zeroed_array(name: &OsStr, value_bytes: u32) -> Result<MapHandle, libbpf_rs::Error> {
     /// `BPF_OBJ_NAME_LEN` of the kernel's `include/uapi/linux/bpf.h`, with the terminating null byte.
     const NAME_BYTES: usize = 16;
@@ -223,7 +223,8 @@ pub(crate) struct Recorded {
     pub(crate) stacks: SharedWords<AtomicU64>,
     /// Array of `types::stack_totals`, with the indices of `stacks`.
     pub(crate) totals: SharedWords<AtomicU64>,
-    /// Array of `types::stack_variance`, with the indices of `stacks`; meaningless when every allocation is recorded.
+    /// Array of `types::stack_variance`, with the indices of `stacks`; meaningless when every allocation is
+    /// recorded.
     pub(crate) variances: SharedWords<AtomicU64>,
     /// Sampling at load time; [`Recorded::sampling_now`] follows the governor.
     pub(crate) sampling: Sampling,
@@ -282,7 +283,7 @@ impl Recorded {
         Ok(recorded)
     }
 
-    /// Sampling that amounts recorded so far are subject to.
+    /// Sampling that applies to the amounts recorded so far.
     pub(crate) fn sampling_now(&self) -> Sampling {
         match self.sampling {
             Sampling::Governed(_) => self.distance.sampling(),

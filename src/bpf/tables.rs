@@ -75,8 +75,8 @@ impl TableStore {
 
     /// Stores the image of `module`, which has none yet. `None` if it does not fit.
     ///
-    /// May evict images that no active mapping list refers to. Before their memory is overwritten, waits with `publisher`
-    /// for walks that use inactive lists.
+    /// May evict images that no active mapping list refers to. Before their memory is overwritten, waits with
+    /// `publisher` for walks that use inactive lists.
     ///
     /// The image is unused until a mapping list that refers to it is published.
     ///
@@ -93,8 +93,8 @@ impl TableStore {
         self.place((module, Part::Rules), image, is_used, publisher)
     }
 
-    /// Stores the saves of `module` (where its functions save registers), and refers the image of its rules, which is
-    /// stored, to them. Eviction as for [`Self::store`].
+    /// Stores the saves of `module` (where its functions save registers), and refers the image of its rules,
+    /// which is stored, to them. Eviction as for [`Self::store`].
     pub fn store_saves(
         &mut self,
         module: ModuleId,

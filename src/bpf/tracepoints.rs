@@ -1,9 +1,10 @@
-//! Layouts of the running kernel's allocation tracepoints, and names of its allocation functions, from its type information
-//! (BTF).
+//! Layouts of the running kernel's allocation tracepoints, and names of its allocation functions, from its
+//! type information (BTF).
 //!
-//! The arguments of a tracepoint differ between kernels: until 6.0, slab tracepoints have the sizes behind the address or
-//! behind the cache, and `_node` variants; from 6.1 on, one tracepoint serves both, and that of the caches has no size
-//! argument: the cache has it. The layout is chosen by the arguments' types, not by version numbers.
+//! The arguments of a tracepoint differ between kernels: until 6.0, slab tracepoints have the sizes behind
+//! the address or behind the cache, and `_node` variants; from 6.1 on, one tracepoint serves both, and that
+//! of the caches has no size argument: the cache has it. The layout is chosen by the arguments' types, not by
+//! version numbers.
 
 use std::fs;
 
@@ -72,8 +73,8 @@ impl SizeAt {
     }
 }
 
-/// Returns whether the per-CPU allocator's tracepoint begins with the caller's address (since 5.19); `None` for an unknown
-/// layout.
+/// Returns whether the per-CPU allocator's tracepoint begins with the caller's address (since 5.19); `None`
+/// for an unknown layout.
 fn percpu_has_caller(arguments: &[Argument]) -> Option<bool> {
     let size = arguments.iter().position(|&argument| argument == Argument::Size);
     let is_pointer = |number: usize| arguments.get(number) == Some(&Argument::Pointer);

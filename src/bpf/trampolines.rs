@@ -1,5 +1,5 @@
-//! Tells whether programs can be attached to the kernel's functions, by one of two instructions: loading the object to find that out
-//! takes a hundred times as long.
+//! Finds out whether programs can be attached to the kernel's functions, with a program of two instructions:
+//! loading the object for that takes a hundred times as long.
 
 #![allow(unsafe_code, reason = "functions of libbpf that libbpf-rs does not have")]
 
@@ -12,7 +12,7 @@ use libbpf_rs::libbpf_sys::{self, bpf_insn, bpf_prog_load_opts};
 
 /// Instructions of a program that does nothing: `r0 = 0; exit`.
 const NOTHING: [u8; 2] = [0xb7, 0x95];
-/// The program calls nothing that would ask for a license.
+/// License of the program, which calls nothing that requires a certain one.
 const LICENSE: &CStr = c"MIT";
 
 /// Attaches a program that does nothing to the beginning of a function of the kernel, and detaches it.
@@ -45,7 +45,7 @@ pub(super) fn try_function(name: &str) -> io::Result<()> {
             ptr::from_ref(&options).cast_mut(),
         )
     })?;
-    // SAFETY: the program is open. It has its function from its options, so that no name is read.
+    // SAFETY: the program is open. Its options have its function, so that no name is read.
     owned(unsafe { libbpf_sys::bpf_raw_tracepoint_open(ptr::null(), program.as_raw_fd()) }).map(drop)
 }
 

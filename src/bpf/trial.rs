@@ -1,4 +1,5 @@
-//! Trials of all programs of an object on this kernel, for a report on it: also of those after one that is refused.
+//! Trials of all programs of an object on this kernel, for a report on it, including those after a refused
+//! one.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -26,16 +27,17 @@ pub struct Trials<'a> {
 /// Outcome of the trial of an object's programs.
 #[derive(Debug, Default)]
 pub struct Trial {
-    /// Programs that were accepted, with the number of instructions that the verifier followed, if the kernel tells that.
+    /// Programs that were accepted, with the number of instructions that the verifier followed, if the kernel
+    /// reports it.
     pub accepted: Vec<(String, Option<u64>)>,
-    /// Programs that were refused, each with the end of all that the verifier has written.
+    /// Programs that were refused, each with the end of the verifier's whole log.
     pub refused: Vec<RefusedProgram>,
-    /// Why the others were not tried, if some were not.
+    /// Reason why the other programs were not tried, if some were not.
     pub rest: Option<String>,
 }
 
 impl<'a> Trials<'a> {
-    /// Programs that are `broken` are refused.
+    /// Begins trials in which the programs that `broken` names are refused.
     pub fn new(broken: &'a [String]) -> Self {
         Self {
             broken,
@@ -70,7 +72,7 @@ impl<'a> Trials<'a> {
         })
     }
 
-    /// Loads until all that is left is accepted.
+    /// Loads an object repeatedly, each time without the programs refused before, until the rest is accepted.
     fn of(
         &mut self,
         mut load: impl FnMut(&Exceptions) -> Result<Vec<(String, Option<u64>)>, LoadError>,
@@ -112,7 +114,7 @@ impl<'a> Trials<'a> {
     }
 }
 
-/// The end of all that the verifier writes of a program.
+/// End of the verifier's whole log of a program.
 fn whole_log<T>(
     refused: &RefusedProgram,
     broken: &[String],
@@ -130,7 +132,7 @@ fn whole_log<T>(
         .log
         .map(|log| last_lines(&log.text()))
         .unwrap_or_default();
-    // A log that did not fit may be without its end.
+    // A log that did not fit may lack its end.
     match refused.log.first().is_none_or(|reason| log.contains(reason)) {
         true => log,
         false => [log, refused.log.clone()].concat(),

@@ -23,13 +23,14 @@ pub struct UsdtProbe {
     pub offset: FileOffset,
     /// Position of a [`NOP10`](crate::allocator::NOP10) that can be probed in its place.
     pub nop10: Option<FileOffset>,
-    /// Position of the counter of those who are attached, if there is one.
+    /// Position of the semaphore, the counter of attached tracers, if there is one.
     pub semaphore: Option<FileOffset>,
     /// Index into the caller's function table.
     pub function: u8,
     /// True if it announces the free of a block.
     pub frees: bool,
-    /// Number of its arguments' places, below [`UsdtProbe::MAX_SITES`]; equal places have equal numbers.
+    /// Number of the set of its arguments' places, below [`UsdtProbe::MAX_SITES`]; equal sets have equal
+    /// numbers.
     pub site: u32,
     /// Places of the arguments that are read.
     pub arguments: Vec<Argument>,
@@ -40,7 +41,7 @@ pub struct UsdtProbe {
 }
 
 impl UsdtProbe {
-    /// Maximum number of different places of arguments.
+    /// Maximum number of different sets of arguments' places.
     pub const MAX_SITES: u32 = limits::MAX_USDT_SITES.0;
 }
 

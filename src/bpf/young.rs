@@ -1,7 +1,7 @@
 //! Reads the places of young blocks, in memory shared with the kernel, while programs change them.
 //!
-//! A place's state word differs for each block that was ever in it: what is read between two equal loads of the word is one
-//! block's. See `bpf/store/young.h`.
+//! A place's state word is different for each block that was ever in it: words that are read between two
+//! equal loads of it belong to one block. See `bpf/store/young.h`.
 
 use std::io;
 use std::mem::offset_of;
@@ -21,7 +21,8 @@ const VALUE_AT: usize = offset_of!(young_block, block) / WORD;
 const STATE: u64 = young_state::YOUNG_STATE.0 as u64;
 const FULL: u64 = young_state::YOUNG_FULL.0 as u64;
 const MOVING: u64 = young_state::YOUNG_MOVING.0 as u64;
-/// Attempts to read a place that changes meanwhile. Beyond them, its block is left out as one being allocated or freed.
+/// Attempts to read a place that changes meanwhile. Beyond them, its block is left out as one being allocated
+/// or freed.
 const MAX_TRIES: usize = 4;
 
 /// Key and value of a block in the layout of the block table, in words.
@@ -82,7 +83,8 @@ mod tests {
         place
     }
 
-    /// Only a full place holds a block, moving or not; not one that a free has emptied or that a probe is writing.
+    /// Only a full place holds a block, moving or not; not one that a free has emptied or that a probe is
+    /// writing.
     #[test]
     fn full_places_hold_blocks() {
         let expected = Some(([10, 20], [30, 40, 50]));

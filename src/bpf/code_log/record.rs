@@ -1,7 +1,8 @@
-//! Parses records of perf_event_open(2), as the events of [`super::CodeLog`] write them: bytes in, what was logged out.
+//! Parses records of perf_event_open(2), as the events of [`super::CodeLog`] write them, to [`Logged`].
 //!
-//! Pure. Each record is a header, fields of its own, and a trailer with thread and time (`sample_id_all`). The kernel writes them,
-//! but paths in them are a process's. Where a record ends too early, or has no place for what it must have, it is left out.
+//! Pure. A record is a header, the fields of its kind, and a trailer with thread and time (`sample_id_all`).
+//! The kernel writes records, but paths in them come from processes. A record that ends too early, or lacks a
+//! field, is left out.
 
 use std::ops::Range;
 
@@ -30,7 +31,8 @@ pub(super) fn take_record<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
     Some(record)
 }
 
-/// Reads a record. `None` if it tells nothing about code, or about processes outside of this pid namespace, or is malformed.
+/// Parses a record. `None` if it is not about code, is about a process outside of this pid namespace, or is
+/// malformed.
 pub(super) fn parse(record: &[u8]) -> Option<Logged> {
     let mut header = Fields(record);
     let kind = header.u32()?;
@@ -52,7 +54,7 @@ pub(super) fn parse(record: &[u8]) -> Option<Logged> {
     is_here(pid).then_some(Logged { at, pid, what })
 }
 
-/// Returns whether a process has this number in this pid namespace: others have 0, or -1 once they end.
+/// Returns whether this is the id of a process in this pid namespace: others have 0, or -1 once they end.
 fn is_here(pid: u32) -> bool {
     i32::try_from(pid).is_ok_and(|pid| pid > 0)
 }
@@ -96,8 +98,9 @@ fn range(start: u64, bytes: u64) -> Option<Range<Avma>> {
     (start < end).then(|| Avma::new(start)..Avma::new(end))
 }
 
-/// Names that the kernel gives here and not in `/proc/PID/maps` begin with two slashes: `//anon` for memory without a name, and
-/// `//toolong` or `//enomem` for a path that it could not write. No path of a file does.
+/// Parses a name. Some names, which `/proc/PID/maps` does not have, begin with two slashes: `//anon` for
+/// memory without a name, `//toolong` or `//enomem` for a path that the kernel could not write. No path of a
+/// file does.
 fn name(name: &[u8]) -> MapsName {
     match name {
         b"//anon" => MapsName::Anonymous,
@@ -105,7 +108,7 @@ fn name(name: &[u8]) -> MapsName {
     }
 }
 
-/// A thread is told like a process, as one that its own process has started.
+/// Parses a fork; `None` for a thread, which is logged like a process whose parent is its own process.
 fn forked(body: &mut Fields<'_>) -> Option<(u32, Change)> {
     let (pid, parent) = (body.u32()?, body.u32()?);
     let parent_here = if is_here(parent) { parent } else { 0 };

@@ -1,7 +1,8 @@
 //! A ring that the kernel writes records of one CPU to, as perf_event_open(2) describes it.
 //!
-//! The kernel writes behind `data_head` and never beyond `data_tail`; what does not fit is lost, and counted in a record of its own
-//! as soon as one fits again. Both positions only grow; their place in the ring is their remainder.
+//! The kernel writes at `data_head`, and never beyond `data_tail`. Records that do not fit are lost; a
+//! separate record with their number follows as soon as one fits again. Both positions only grow; their place
+//! in the ring is their remainder.
 
 use std::io;
 use std::mem::offset_of;
@@ -16,9 +17,9 @@ use crate::bpf::memory::SharedWords;
 use crate::bpf::perf_event::{self, Scope};
 
 const WORD_BYTES: usize = size_of::<u64>();
-/// Word of the first page that has the position behind the last record. The kernel writes it.
+/// Word of the first page with the position behind the last record; written by the kernel.
 const HEAD: usize = offset_of!(perf_event_mmap_page, data_head) / WORD_BYTES;
-/// Word of the first page that has the position of the first record that is not read. We write it.
+/// Word of the first page with the position of the first unread record; written by memleak.
 const TAIL: usize = offset_of!(perf_event_mmap_page, data_tail) / WORD_BYTES;
 
 /// Bytes of the largest record: one of a mapping, with a path of `PATH_MAX` bytes.
@@ -29,7 +30,7 @@ const MAX_RECORD_BYTES: u64 = 4096 + 128;
 pub(super) struct Content {
     /// Whole records, one behind the other, unless the kernel has written nonsense.
     pub(super) bytes: Vec<u8>,
-    /// True if it was so full that records may not have fitted.
+    /// True if the ring was so full that records may not have fitted.
     pub(super) was_full: bool,
 }
 
@@ -42,8 +43,8 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Starts to log the changes of code on a CPU. The ring has `pages` pages of data, a power of two, or the half as often as
-    /// it takes until the user may have that much locked memory.
+    /// Starts to log the changes of code on a CPU. The ring has `pages` data pages, a power of two, which is
+    /// halved until the user may lock that much memory.
     ///
     /// # Errors
     ///
@@ -85,8 +86,8 @@ impl Ring {
     }
 }
 
-/// An event that counts nothing: it is there for its records. They have the clock of the probes. Nobody is woken: it is read when
-/// somebody asks.
+/// Opens an event that counts nothing, for its records. They have the clock of the probes. The event wakes no
+/// reader: the ring is read on request.
 fn open_event(cpu: u32) -> io::Result<OwnedFd> {
     let mut event = perf_event::software(PERF_COUNT_SW_DUMMY)?;
     event.sample_type = (PERF_SAMPLE_TID | PERF_SAMPLE_TIME).into();
@@ -107,7 +108,8 @@ fn open_event(cpu: u32) -> io::Result<OwnedFd> {
     perf_event::open(&event, Scope::Cpu(cpu))
 }
 
-/// Maps a ring of as many pages as are permitted: half of them, as long as the kernel answers that it would be too much.
+/// Maps a ring of `pages` pages. Halves the number as long as the kernel refuses it as too much locked memory
+/// (EPERM).
 pub(super) fn largest<T>(pages: usize, mut map: impl FnMut(usize) -> io::Result<T>) -> io::Result<T> {
     let mut pages = pages;
     loop {
@@ -124,7 +126,7 @@ pub(super) fn largest<T>(pages: usize, mut map: impl FnMut(usize) -> io::Result<
     }
 }
 
-/// Copies what is between two positions. Nothing, if no ring can hold that much.
+/// Copies the bytes between two positions; none if that is more than the ring can have.
 pub(super) fn copy(data: &[AtomicU64], start: u64, end: u64) -> Vec<u8> {
     let words = |bytes: u64| usize::try_from(bytes / WORD_BYTES as u64).ok();
     let count = words(end.wrapping_sub(start)).filter(|count| *count <= data.len());
@@ -141,7 +143,8 @@ pub(super) fn copy(data: &[AtomicU64], start: u64, end: u64) -> Vec<u8> {
         .collect()
 }
 
-/// Returns whether there is less room than the largest record takes, or, of a ring that hardly holds one, less than half.
+/// Returns whether there is less room than the largest record takes, or, if that is less, than half of the
+/// ring.
 fn is_full(data: &[AtomicU64], start: u64, end: u64) -> bool {
     let size = u64::try_from(data.len() * WORD_BYTES).unwrap_or(0);
     size.saturating_sub(end.wrapping_sub(start)) < MAX_RECORD_BYTES.min(size / 2)

@@ -61,7 +61,7 @@ fn of_name(name: &[u8]) -> MapsEntry {
     }
 }
 
-/// Every field of a mapping is read, and a name means what it means in `/proc/PID/maps`.
+/// Every field of a mapping is read, and a name means the same as in `/proc/PID/maps`.
 #[test]
 fn mappings() {
     let path = b"/opt/a b\n\xff.so";
@@ -94,7 +94,7 @@ fn mappings() {
     assert_eq!(of_name(b"[vdso]").name, MapsName::Special("[vdso]".to_owned()));
 }
 
-/// Other changes; threads, other names, and processes of other namespaces are left out.
+/// Other changes are read; threads, new names, and processes of other namespaces are left out.
 #[test]
 fn other_changes() {
     const EXEC: u32 = sys::PERF_RECORD_MISC_COMM_EXEC;
@@ -175,7 +175,8 @@ fn other_changes() {
     }
 }
 
-/// A record that is cut anywhere, or states impossible ranges, is left out, and what follows a whole one is still read.
+/// A record that is cut anywhere, or has an impossible range, is left out; the record after an unknown one is
+/// still read.
 #[test]
 fn malformed_records() {
     let whole = record(sys::PERF_RECORD_MMAP2, 2, &mapping(PID, libc::PROT_EXEC, b"/a"));
@@ -208,7 +209,7 @@ fn malformed_records() {
     assert_eq!(rest, [0; 0]);
 }
 
-/// Records are whole though the ring ends within them; positions are not limited by its size.
+/// A record that continues at the start of the ring is whole; positions are not limited by the ring's size.
 #[test]
 fn wrapped_records() {
     let record = record(
@@ -236,7 +237,7 @@ fn wrapped_records() {
     }
 }
 
-/// Locked memory that the user may not have is halved until it is permitted; other errors stay.
+/// A ring of more memory than the user may lock is halved until it is permitted; other errors are returned.
 #[test]
 fn rings_that_are_permitted() {
     let permits = |most: usize, refusal: i32| {

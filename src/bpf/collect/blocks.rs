@@ -1,9 +1,9 @@
-//! Reads the block table and the young blocks, block by block, while the target runs. Totals of stacks need no such walk
-//! (`snapshot`); this is for facts of single blocks: age and address.
+//! Reads the block table and the young blocks, block by block, while the target runs. Totals of stacks need
+//! no such walk (`snapshot`); this is for facts of single blocks: age and address.
 //!
-//! A block that is outstanding throughout the walk is seen exactly once, others at most once (`bpf::batch`). Only sums are
-//! kept, so memory is bounded by the number of stacks and of young blocks, or, where single blocks are requested, by the
-//! limits of the request (`listing`).
+//! A block that is outstanding throughout the walk is seen exactly once, others at most once (`bpf::batch`).
+//! Only sums are kept, so memory is bounded by the number of stacks and of young blocks, or, where single
+//! blocks are requested, by the limits of the request (`listing`).
 
 use std::collections::{HashMap, HashSet};
 use std::mem::offset_of;
@@ -32,8 +32,8 @@ const VALUE_WORDS: usize = size_of::<block>() / size_of::<u64>();
 pub struct Moment(u64);
 
 impl Moment {
-    /// Maximum time by which the timestamp of a block is early: a timer tick, where there are 100 of them a second, and what the
-    /// bits can tell that have the number of a thread's name.
+    /// Maximum time by which the timestamp of a block is early: 10 ms, a timer tick where there are 100 a
+    /// second, and 66 µs, since its low 16 bits have the number of a thread's name.
     pub const PRECISION: Duration = Duration::from_micros(10_066);
 
     pub fn now() -> Self {
@@ -114,8 +114,8 @@ fn half(words: &[u64], at: usize) -> u32 {
     half.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
 }
 
-/// Handles of the block table and the young blocks. Any thread can read them, also after the rest of the kernel side is
-/// unloaded.
+/// Handles of the block table and the young blocks. Any thread can read them, also after the rest of the
+/// kernel side is unloaded.
 pub struct BlockTable {
     table: HashTable,
     young: YoungBlocks,
@@ -206,9 +206,9 @@ pub struct LiveBlocks {
 }
 
 impl LiveBlocks {
-    /// Reads all blocks, and separates those younger than `older` at `moment` from the others. Leaves out blocks allocated
-    /// after `moment`, since the totals that were read then lack them, too. Lists the single blocks that `list` requests, and asks
-    /// `judge`, if there is one, for the verdict on each.
+    /// Reads all blocks, and separates those younger than `older` at `moment` from the others. Leaves out
+    /// blocks allocated after `moment`, since the totals that were read then lack them, too. Lists the single
+    /// blocks that `list` requests, and asks `judge`, if there is one, for the verdict on each.
     pub fn read(
         table: &BlockTable,
         moment: Moment,
@@ -265,7 +265,7 @@ impl LiveBlocks {
         self.by_stack.get(number)?.as_deref()
     }
 
-    /// Sizes of the blocks of the stack that has these records, and their threads, whose names `text_of` enters.
+    /// Blocks of the stack with these records, by size and by thread; `text_of` enters names of threads.
     pub fn makeup(&self, records: &[u32], mut text_of: impl FnMut(&str) -> TextId) -> Makeup {
         let mut sums = MakeupSums::default();
         let stacks = records.iter().filter_map(|&record| self.record(record));
@@ -287,7 +287,8 @@ impl LiveBlocks {
         self.judged.as_ref()
     }
 
-    /// Single blocks of the stack that has these records, with their classes, whose names `text_of` enters; `None` if not requested.
+    /// Single blocks of the stack with these records, with their classes; `text_of` enters names of classes.
+    /// `None` if not requested.
     pub fn listed(&self, records: &[u32], text_of: impl FnMut(&str) -> TextId) -> Option<BlockList> {
         let listing = self.listing.as_ref();
         listing.map(|listing| listing.of(records, text_of))
@@ -298,7 +299,7 @@ impl LiveBlocks {
         self.listing.iter().flat_map(|listing| listing.places())
     }
 
-    /// Says of what C++ classes listed blocks are.
+    /// Sets the C++ classes of listed blocks.
     pub fn set_classes(&mut self, classes: HashMap<BlockPlace, String>) {
         if let Some(listing) = &mut self.listing {
             listing.set_classes(classes);
@@ -334,8 +335,8 @@ mod tests {
         }
     }
 
-    /// A block of exactly the given age is old; no block is old that was allocated less than that long ago, even shortly
-    /// after boot; blocks allocated after the moment are left out.
+    /// A block of exactly the given age is old; a younger one is not, even shortly after boot; blocks
+    /// allocated after the moment are left out.
     #[test]
     fn young_and_old() {
         let older = Duration::from_nanos(500);

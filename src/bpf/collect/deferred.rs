@@ -24,7 +24,7 @@ const PARTS: usize = deferral::STACK_PARTS.0 as usize;
 const SENT_PART: usize = size_of::<stack_part>();
 const PARTS_PER_WORD: usize = u64::BITS as usize;
 
-/// A walk that the kernel side did not finish, as something that it needs was not loaded.
+/// A walk that the kernel side did not finish, since something that it needs was not loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeferredWalk {
     /// Nanoseconds of the kernel's monotonic clock.
@@ -37,7 +37,7 @@ pub struct DeferredWalk {
     pub python: u32,
     /// Epoch of the mappings that the kernel side knew.
     pub epoch: u32,
-    /// Cause of its end in the kernel, and where.
+    /// Cause of its end in the kernel, and the address where it ended.
     pub end: End,
     pub end_pc: Avma,
     /// Number of frames found in the kernel, and the first of them.
@@ -47,7 +47,8 @@ pub struct DeferredWalk {
     /// Link register at the start, if known (AArch64).
     pub link: Option<u64>,
     pub stack: StackCopy,
-    /// Trampoline of return probes; 0 for none. And the addresses that were replaced by it, each with its slot.
+    /// Trampoline of return probes; 0 for none. `replaced` has the slots that point to it, each with the
+    /// address that it replaced there.
     pub trampoline: Avma,
     pub replaced: Vec<(Avma, Avma)>,
 }
@@ -58,7 +59,7 @@ type Part = [u8; PART];
 /// Copy of the inner part of a stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackCopy {
-    /// Where its first byte was: a multiple of a part.
+    /// Address of its first byte, a multiple of the size of a part.
     pub start: Avma,
     /// Index in `all` of each part; `None` for those that could not be read.
     parts: Vec<Option<u32>>,
@@ -91,7 +92,8 @@ struct RawWalk {
     parts: Range<usize>,
 }
 
-/// Parts of stacks that the kernel side sent last, each at its place: it sends only those that are others for the next walk.
+/// Parts of stacks that the kernel side sent last, each at its place. For the next walk, it sends only parts
+/// that differ from these.
 #[derive(Clone, Debug)]
 struct SentStack {
     parts: Box<[Part]>,
@@ -99,7 +101,8 @@ struct SentStack {
     numbers: [u32; PARTS],
 }
 
-/// Walks as they were received. All memory is there from the beginning: whoever adds one never waits for some.
+/// Walks as they were received. All memory is reserved at the start, so that adding a walk never waits for
+/// memory.
 #[derive(Debug, Default)]
 pub(super) struct RawWalks {
     walks: Vec<RawWalk>,
@@ -115,9 +118,9 @@ pub(super) struct Receiver {
     received: RawWalks,
 }
 
-/// No part.
+/// Index of a part that is not there.
 const ABSENT: u32 = u32::MAX;
-/// Maximum number of walks, which are as many as a JVM makes in a second, and of parts that are not shared, which are 64 MiB.
+/// Maximum number of walks, as many as a JVM makes in a second; and of distinct parts, which take 64 MiB.
 const MAX_WALKS: usize = 1 << 16;
 const MAX_PARTS: usize = 1 << 17;
 
@@ -134,7 +137,7 @@ impl Receiver {
         })
     }
 
-    /// Adds a record. Leaves out one that makes no sense.
+    /// Adds a record. Leaves out a malformed one.
     pub(super) fn add(&mut self, record: &[u8]) {
         let Some((header, changed)) = record.split_first_chunk::<HEADER_BYTES>() else {
             return;
@@ -177,7 +180,7 @@ impl Receiver {
         &self.received
     }
 
-    /// Returns what was received, which is `room` from now on. The kernel side's stacks remain known.
+    /// Returns the walks received so far; the next ones go to `room`. The kernel side's stacks remain known.
     pub(super) fn replace(&mut self, room: RawWalks) -> RawWalks {
         self.sent.iter_mut().for_each(|sent| sent.numbers.fill(ABSENT));
         std::mem::replace(&mut self.received, room)
@@ -185,11 +188,11 @@ impl Receiver {
 }
 
 impl RawWalks {
-    /// Room for walks. The memory is used only when they are added.
+    /// Reserves room for walks. Memory is used only as they are added.
     ///
     /// # Errors
     ///
-    /// There is not so much.
+    /// There is not enough memory.
     pub(super) fn with_room() -> Result<Self, TryReserveError> {
         let mut room = Self::default();
         room.walks.try_reserve_exact(MAX_WALKS)?;
@@ -202,14 +205,14 @@ impl RawWalks {
         self.walks.is_empty()
     }
 
-    /// Returns whether so many more walks fit in.
+    /// Returns whether there is room for `more` walks.
     pub(super) fn have_room(&self, more: usize) -> bool {
         self.walks.capacity() - self.walks.len() >= more
             && self.numbers.capacity() - self.numbers.len() >= more * PARTS
             && self.parts.capacity() - self.parts.len() >= more * PARTS
     }
 
-    /// All walks, without those that make no sense.
+    /// All walks, without malformed ones.
     pub(super) fn walks(self) -> Vec<DeferredWalk> {
         let all = Arc::new(self.parts);
         let stack_of = |walk: &RawWalk| {
@@ -229,7 +232,7 @@ impl RawWalks {
 }
 
 impl SentStack {
-    /// All parts are zero, as those of the kernel side are at first.
+    /// Creates a stack of zeros, as those of the kernel side are at first.
     fn nothing() -> Self {
         Self {
             parts: vec![[0; PART]; PARTS].into_boxed_slice(),
@@ -237,7 +240,7 @@ impl SentStack {
         }
     }
 
-    /// Puts a part that was sent at its place.
+    /// Stores a part that was sent at its place.
     fn change(&mut self, part: &[u8; SENT_PART]) {
         let place = place_of(whole(part, offset_of!(stack_part, place)));
         let words = part.last_chunk::<PART>();
@@ -263,13 +266,13 @@ impl SentStack {
     }
 }
 
-/// Place of a part with an address of `parts` parts.
+/// Place of the part at the address `parts * PART`.
 fn place_of(parts: u64) -> usize {
     usize::try_from(parts % PARTS as u64).unwrap_or_default()
 }
 
 impl DeferredWalk {
-    /// Parses what comes before the copy of the stack; `None` if it makes no sense.
+    /// Parses what comes before the copy of the stack; `None` if it is malformed.
     fn parse(header: &[u8; HEADER_BYTES], stack: StackCopy) -> Option<Self> {
         let half = |at| half(header, at);
         let whole = |at| whole(header, at);
@@ -328,7 +331,8 @@ mod tests {
         record[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// A record of a walk in stack 1 of the kernel side's, whose copy has six parts from 0x9000 on, the third of which could not be read.
+    /// A record of a walk in stack 1 of the kernel side. The copy has six parts from 0x9000 on; the third
+    /// could not be read.
     fn record() -> Vec<u8> {
         let mut record = vec![0; HEADER_BYTES];
         for (at, value) in [
@@ -421,7 +425,8 @@ mod tests {
         assert_eq!(walk.stack.end(), Avma::new(0x9c00));
     }
 
-    /// The kernel side sends only what has changed of a stack: each walk has the words of its moment, and shares parts with others.
+    /// The kernel side sends only what has changed of a stack; each walk still has the words of its moment,
+    /// and shares parts with others.
     #[test]
     fn stacks_are_put_together() {
         let mut receiver = Receiver::new(2).expect("there is memory");
@@ -453,7 +458,7 @@ mod tests {
         assert_eq!(words(second, addresses), expected([0x1235, 0x5678]));
         assert_eq!(words(other, addresses), expected([0, 0]));
 
-        // Also after they were taken.
+        // Stacks remain known after the walks were taken.
         receiver.add(&[record(), part(0x9008 + (PARTS * PART) as u64, 0x4321)].concat());
         let walks = receiver.replace(RawWalks::default()).walks();
         assert_eq!(words(&walks[0], addresses), expected([0x4321, 0x5678]));

@@ -35,7 +35,7 @@ pub enum Event {
     },
     /// A process was started that shares the memory of an instance.
     Shared { instance: u32, pid: u32 },
-    /// The program that memleak has started is stopped where it is about to end.
+    /// The program that memleak has started is stopped before it ends.
     Held,
     /// The program that memleak has started is stopped after an exec, until probes are attached.
     Stopped { instance: u32 },
@@ -121,7 +121,8 @@ impl Events {
         Ok(self.received.take())
     }
 
-    /// Receives queued mapping calls and page faults for [`Events::take_memory_events`]. Other events are kept for [`Events::wait`].
+    /// Receives queued mapping calls and page faults for [`Events::take_memory_events`]. Other events are
+    /// kept for [`Events::wait`].
     pub fn consume(&self) -> Result<(), libbpf_rs::Error> {
         self.ring.consume()
     }

@@ -23,8 +23,8 @@ impl JudgedBlocks {
         *sum = *sum + amount;
     }
 
-    /// Verdict on what is outstanding of the stack that has these records. What was not seen is unknown, for the reason `unseen`,
-    /// and everything unknown is added to `unjudged`.
+    /// Verdict on the outstanding blocks of the stack with these records. Blocks that were not seen are
+    /// unknown, for the reason `unseen`; everything unknown is added to `unjudged`.
     pub fn of(
         &self,
         records: &[u32],
@@ -32,7 +32,8 @@ impl JudgedBlocks {
         unseen: Unjudged,
         unjudged: &mut BTreeMap<Unjudged, Amount>,
     ) -> Verdict {
-        // Totals are read a moment after the blocks: what was freed between is in none of the four.
+        // Totals are read a moment after the blocks: blocks that were freed in between are in none of the
+        // four.
         let mut left = outstanding;
         let mut take = |judged| {
             let sums = records.iter().filter_map(|record| self.0.get(&(*record, judged)));
@@ -69,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    /// The four add up to what is outstanding, whatever was freed or allocated since the blocks were read.
+    /// The four add up to the outstanding amount, whatever was freed or allocated since the blocks were read.
     #[test]
     fn the_four_add_up() {
         let mut blocks = JudgedBlocks::default();

@@ -7,13 +7,13 @@ use super::snapshot::take_recorded;
 use crate::bpf::KernelTrace;
 use leak_report::model::{Snapshot, Source};
 
-/// Name of the loss cause of allocations during the recording of another.
+/// Name of the loss cause for allocations that occur while another is recorded.
 const NESTED: &str = "nested_event";
 
 /// Reads everything that kernel mode recorded so far.
 pub fn take_kernel(trace: &KernelTrace<'_>, elapsed: Duration) -> Result<Snapshot, libbpf_rs::Error> {
-    // Skipped events are read before the events that made up for them, so that the difference never counts an event as lost
-    // that was not.
+    // Skipped events are read before the events that made up for them, so that the difference never counts an
+    // event as lost that was not.
     let left_out = trace.left_out();
     let counters = Counters::read(&trace.recorded.counters)?;
     let lost = left_out

@@ -60,7 +60,7 @@ struct RankedBlocks {
 #[derive(Clone, Debug)]
 pub(super) struct Listing {
     request: ListRequest,
-    /// By the number of the stack record.
+    /// Blocks by the number of the stack record.
     by_stack: HashMap<u32, RankedBlocks>,
     kept: usize,
     /// C++ classes of those blocks that have one.
@@ -83,7 +83,7 @@ impl Listing {
         kept.map(|block| (block.place(), block.age))
     }
 
-    /// Says of what C++ classes the blocks are.
+    /// Sets the C++ classes of the blocks.
     pub(super) fn set_classes(&mut self, classes: HashMap<BlockPlace, String>) {
         self.classes = classes;
     }
@@ -161,7 +161,7 @@ mod tests {
         })
     }
 
-    /// The blocks of these records; names of classes are not asked for.
+    /// The blocks of these records, which have no classes.
     fn list(listing: &Listing, records: &[u32]) -> BlockList {
         listing.of(records, |class| unreachable!("{class}"))
     }

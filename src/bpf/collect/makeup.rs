@@ -64,7 +64,7 @@ impl MakeupSums {
         }
     }
 
-    /// Adds those of another record of the same stack.
+    /// Adds the sums of another record of the same stack.
     pub(super) fn add_all(&mut self, other: &Self) {
         other.sizes.iter().for_each(|&more| self.add_sizes(more));
         let threads = other.threads.iter();
@@ -80,7 +80,7 @@ impl MakeupSums {
         classes.collect()
     }
 
-    /// Blocks by the name of the thread, most bytes first. Those of numbers that `names` lacks have none.
+    /// Blocks by the name of the thread, most bytes first; without a name for numbers that `names` lacks.
     pub(super) fn by_thread<'a>(&self, names: &'a HashMap<u16, Arc<str>>) -> Vec<(Option<&'a str>, Amount)> {
         let mut by_name: BTreeMap<Option<&str>, WeightedSum> = BTreeMap::new();
         for (number, amount) in &self.threads {
@@ -116,8 +116,8 @@ mod tests {
         sums
     }
 
-    /// Blocks of sizes between two powers of two are one class, which has the sizes that occurred, also if they come from
-    /// several records; a size of 0 is a class of its own.
+    /// Blocks of sizes between two powers of two are one class, which has the sizes that occurred, also if
+    /// they come from several records; a size of 0 is a class of its own.
     #[test]
     fn sizes_are_classed() {
         let mut all = sums(&[(24, 1), (16, 1), (0, 1)]);
@@ -133,7 +133,7 @@ mod tests {
         );
     }
 
-    /// Threads of one name are one, and the first has most bytes.
+    /// Threads of the same name are summed up; the one with most bytes is first.
     #[test]
     fn threads_are_summed_by_name() {
         let names = HashMap::from([(1, "main".into()), (2, "worker".into()), (3, "worker".into())]);

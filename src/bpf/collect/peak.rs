@@ -1,10 +1,11 @@
-//! The highest total of outstanding memory, found by looks at the totals in place, and what each stack held then.
+//! The highest total of outstanding memory, found by looks at the totals in place, and how much of it was
+//! each stack's.
 //!
-//! The kernel side counts nothing for this. Between two looks the total can have been higher, but not by more than what was
-//! allocated: what a stack held at any moment between two readings of it is at most what it had allocated by the second
-//! less what it had freed by the first. The sum of that over all stacks is a limit that the total was never above.
+//! The kernel side counts nothing for this. Between two looks the total can have been higher, within a bound:
+//! between two readings of a stack, its outstanding bytes are at most those allocated by the second reading
+//! less those freed by the first. The total was never above the sum of these bounds over all stacks.
 //!
-//! Memory of an instance counts while that runs.
+//! Memory of an instance counts while the instance runs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -21,7 +22,7 @@ const TOTALS_WORDS: usize = size_of::<stack_totals>() / size_of::<u64>();
 /// Word of a stack record whose upper half is the number of the instance.
 const INSTANCE_WORD: usize = std::mem::offset_of!(stack_record, instance) / size_of::<u64>();
 
-/// Bytes, blocks and weight of one of a stack's sums, which a fourth word without a meaning follows.
+/// Bytes, blocks and weight of one of a stack's sums; a fourth word, which is unused, follows.
 type Words = [u64; TOTALS_WORDS / 2 - 1];
 
 /// Memory of a stack from one look to the next.
@@ -31,7 +32,7 @@ struct Row {
     instance: Option<u32>,
     /// Bytes freed by the last look.
     freed: u64,
-    /// Bytes that it can have held at most since the look before that.
+    /// Upper bound of its outstanding bytes from the look before the last one to the last one.
     limit: u64,
 }
 
@@ -55,17 +56,18 @@ pub(crate) struct PeakFinder {
 /// Tells whether an instance has ended.
 type HasEnded = Box<dyn Fn(u32) -> bool + Send>;
 
-/// Findings of the looks, without where they look.
+/// Findings of the looks, without the source of the totals.
 struct Sums {
     /// True if blocks have no weight.
     is_exact: bool,
-    /// By index of the stack record, and by number of the stack that user space has found.
+    /// Rows of stack records, by index, and (`found`) of stacks that user space has found, by number.
     stored: Vec<Row>,
     found: Vec<Row>,
     instances: Instances,
     allocated: u64,
     peak: Peak,
-    /// Amounts that stacks held at the peak, by record, and at the current look; stacks that held nothing are omitted.
+    /// Outstanding amounts by stack record at the peak, and at the current look; stacks without any are
+    /// omitted.
     at_peak: Vec<(u32, Amount)>,
     now: Vec<(u32, Amount)>,
 }
@@ -84,7 +86,7 @@ impl PeakFinder {
         }
     }
 
-    /// Looks at all totals; `elapsed` since the attach.
+    /// Looks at all totals; `elapsed` is the time since the attach.
     pub(crate) fn look(&mut self, elapsed: Duration) -> Look {
         let began = thread_nanoseconds();
         let Self { recorded, sums } = self;
@@ -118,7 +120,8 @@ impl PeakFinder {
         }
     }
 
-    /// Enters the peak into `snapshot`, which is newer than the last look, with what each of its stacks held then.
+    /// Enters the peak into `snapshot`, which is newer than the last look, and into each of its stacks the
+    /// amount at the peak.
     pub(crate) fn describe(&mut self, snapshot: &mut Snapshot) {
         self.sums.see_snapshot(snapshot);
         let at_peak: HashMap<_, _> = self.sums.at_peak.iter().copied().collect();
@@ -136,9 +139,9 @@ enum State {
     #[default]
     New,
     Running,
-    /// Has ended, but perhaps only after the look had begun: it was first seen then.
+    /// Has ended, perhaps only during the look in which it was first seen.
     EndedInLook,
-    /// Has ended since the look before had begun, and before this one has.
+    /// Has ended after the last look began, and before this one did.
     Ending,
     Ended,
 }
@@ -146,9 +149,9 @@ enum State {
 /// Instances that have stacks.
 struct Instances {
     has_ended: HasEnded,
-    /// By number; each stack is looked up in it at each look.
+    /// States by number of the instance; each look reads the one of every stack's instance.
     states: Vec<State>,
-    /// Those that had not ended by the look before the last one.
+    /// Numbers of instances that had not ended by the look before the last one.
     open: Vec<u32>,
 }
 
@@ -193,7 +196,8 @@ impl Instances {
     }
 }
 
-/// A stack: the index of its record, or its number among those that user space has found with the number of its record.
+/// A stack: the index of its record, or its number among those that user space has found with the number of
+/// its record.
 #[derive(Clone, Copy)]
 enum Place {
     Stored(u32),
@@ -227,7 +231,7 @@ impl Sums {
     }
 
     fn begin(&mut self) -> Pass<'_> {
-        // Before anything is read: what ends during the look still counts.
+        // Before anything is read: an instance that ends during the look still counts.
         self.instances.update();
         self.now.clear();
         Pass {
@@ -238,10 +242,11 @@ impl Sums {
         }
     }
 
-    /// Takes the snapshot as the peak if it is one: it has what was allocated since the last look. So does what an instance held at
-    /// its end, which can have come before any look.
+    /// Takes the snapshot as the peak if it is higher: it includes what was allocated since the last look.
+    /// Each ended instance is compared by itself, with its amount at its end, which can have come before any
+    /// look.
     fn see_snapshot(&mut self, snapshot: &Snapshot) {
-        // All that run are together; each that has ended is by itself.
+        // Running instances count together; each ended one counts by itself.
         let mut moments: BTreeMap<Option<u32>, Vec<(u32, Amount)>> = BTreeMap::new();
         for stack in &snapshot.stacks {
             let held = stack.outstanding().amount;
@@ -257,7 +262,7 @@ impl Sums {
         }
     }
 
-    /// Makes this the peak if it is higher; returns what is not needed any more.
+    /// Makes this the peak if it is higher; returns the list that is not needed, for reuse.
     fn take(&mut self, elapsed: Duration, total: Amount, held: Vec<(u32, Amount)>) -> Vec<(u32, Amount)> {
         let key = |total: Amount| (total.bytes, total.blocks);
         if key(total) <= key(self.peak.total) {
@@ -273,7 +278,7 @@ impl Sums {
 }
 
 impl Pass<'_> {
-    /// Sees the sums of a stack; `instance` reads whose it is.
+    /// Adds the sums of a stack; `instance` reads which instance it belongs to.
     fn see(&mut self, place: Place, allocated: Words, freed: Words, instance: impl FnOnce() -> u32) {
         let sums = &mut *self.sums;
         let [allocated_bytes, ..] = allocated;
@@ -294,7 +299,8 @@ impl Pass<'_> {
             return;
         }
         let limit = allocated_bytes.saturating_sub(row.freed);
-        // While this look reads one stack after the other, a stack is before its reading or behind it.
+        // A look reads one stack after the other: at a moment during it, some are before their reading and
+        // others after it, so that either bound can apply.
         self.limit = self.limit.saturating_add(limit.max(row.limit));
         (row.freed, row.limit) = (freed_bytes, limit);
         if state != State::Running {
@@ -341,7 +347,8 @@ fn instance_of(recorded: &Recorded, index: u32) -> u32 {
     u32::from_le_bytes([a, b, c, d])
 }
 
-/// Outstanding amount of a stack; its blocks are their weights, rounded, unless all were recorded.
+/// Outstanding amount of a stack. The number of blocks is the sum of their weights, rounded, unless all were
+/// recorded.
 fn outstanding(allocated: &Words, freed: &Words, is_exact: bool) -> Amount {
     let [bytes, blocks, weight] = *allocated;
     let [freed_bytes, freed_blocks, freed_weight] = *freed;
@@ -418,8 +425,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens between two readings, and whenever an instance ends: the total was never above the limit, what
-        /// is kept adds up, and what a quiet look sees is in it.
+        /// Whatever happens between two readings, and whenever an instance ends: the total was never above
+        /// the bound, the amounts of stacks at the peak add up to it, and the peak is at least what a quiet
+        /// look sees.
         #[test]
         fn totals_are_never_above_the_limit(events in events()) {
             let has_ended = Arc::new(AtomicBool::new(false));

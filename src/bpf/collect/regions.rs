@@ -1,5 +1,5 @@
-//! Parses mapping calls and page faults from the kernel side. Their effect is `crate::process::regions` and
-//! `crate::process::touched`.
+//! Parses mapping calls and page faults from the kernel side. `crate::process::regions` and
+//! `crate::process::touched` apply them.
 
 use std::mem::offset_of;
 
@@ -44,7 +44,7 @@ pub enum MemoryEvent {
 impl MemoryEvent {
     /// Bytes that it takes in the queue.
     pub fn queued_bytes(&self) -> usize {
-        /// The kernel's, of each record.
+        /// Bytes that the kernel puts before each record.
         const HEADER_BYTES: usize = 8;
         let bytes = match self {
             Self::Call(_) => size_of::<region_event>(),

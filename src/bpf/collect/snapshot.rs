@@ -1,8 +1,8 @@
 //! Snapshots: all stacks that allocated, with their totals, at one moment.
 //!
-//! Read in place from the kernel's arrays: no table is walked, so the time is bounded by the number of stacks, and no block
-//! is counted twice, however busy the target is. Of each stack, freed is read before allocated, so it is never the larger;
-//! the totals of different stacks are some microseconds apart.
+//! Read in place from the kernel's arrays: no table is walked, so the time is bounded by the number of
+//! stacks, and no block is counted twice, however busy the target is. Of each stack, freed is read before
+//! allocated, so it is never the larger; the totals of different stacks are some microseconds apart.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -204,7 +204,7 @@ pub fn stack_of(kernel: &Kernel<'_>, index: u32) -> Option<StackTotals> {
     stack_of_recorded(&kernel.recorded, index)
 }
 
-/// Record of the stack that a stand-in stands for; of others, their own.
+/// Record of the stack that a stand-in stands for; other indexes stay the same.
 pub fn record_of(kernel: &Kernel<'_>, index: u32) -> u32 {
     let found = kernel.recorded.finished();
     let record = found.stack_of(index);
@@ -266,7 +266,7 @@ fn python_chain(recorded: &Recorded, number: u32) -> Option<Arc<PythonChain>> {
     recorded.pythons.as_ref()?.chain(number)
 }
 
-/// Record of what `function` has allocated at stacks that nobody has walked.
+/// Record of the allocations by `function` whose stacks were not walked.
 pub fn not_walked(function: u8) -> u32 {
     limits::MAX_FUNCTIONS.0 + u32::from(function)
 }

@@ -18,7 +18,7 @@ pub(super) fn read(recorded: &Recorded, index: u32) -> Option<Totals> {
     Some(decode(recorded, &recorded.sums_of(index)?))
 }
 
-/// Amounts that sums are of.
+/// Decodes sums into amounts.
 pub(super) fn decode(recorded: &Recorded, sums: &Sums) -> Totals {
     let [allocated, freed] = sums.halves();
     match recorded.sampling {

@@ -1,8 +1,9 @@
 //! The queue of walks for user space to finish.
 //!
-//! A library that is loaded can allocate ten thousand times until its table is in the kernel, and each walk has a copy of its stack. A
-//! thread of its own takes them out of the kernel's queue, which would have to be several times as large otherwise. It shares no lock
-//! with threads that may have to wait for a CPU, but for the moment in which they take what it has received, and asks for no memory.
+//! A newly loaded library can allocate ten thousand times before its table is in the kernel, and each walk
+//! has a copy of its stack. So a separate thread takes walks out of the kernel's queue, which would have to
+//! be several times as large otherwise. It allocates no memory, and shares a lock with threads that may have
+//! to wait for a CPU only for the moment in which they take the received walks.
 
 #![allow(unsafe_code, reason = "a descriptor that libbpf-rs gives as a number")]
 
@@ -20,7 +21,7 @@ use super::deferred::{DeferredWalk, RawWalks, Receiver};
 use crate::base::parallel::lock;
 use crate::bpf::Kernel;
 
-/// Time to wait while there is no room here.
+/// Time to wait while there is no room for more walks.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Walks that are taken at once.
 const AT_ONCE: usize = 64;
@@ -28,7 +29,8 @@ const AT_ONCE: usize = 64;
 /// Walks received so far. Dropping it ends the thread.
 pub struct WalkQueue {
     received: Received,
-    /// To the thread: each byte asks for all that was sent until then, which it answers by a byte.
+    /// Socket to the thread. Each byte requests all walks that were sent until then; the thread answers it by
+    /// a byte.
     requests: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
 }
@@ -84,13 +86,13 @@ impl WalkQueue {
 impl Drop for WalkQueue {
     fn drop(&mut self) {
         self.requests = None;
-        // It has not panicked; and if it has, there is nothing to do about it.
+        // If the thread has panicked, nothing can be done about it here.
         _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
-/// Lets this thread run as soon as it has something to do, if that is permitted (`CAP_SYS_NICE`): it does little, and what it gets too
-/// late is lost.
+/// Lets this thread run as soon as it has work, if that is permitted (`CAP_SYS_NICE`): it does little, and
+/// walks that it takes too late are lost.
 fn run_at_once() {
     let priority = libc::sched_param { sched_priority: 1 };
     let this_thread = 0;
@@ -101,10 +103,10 @@ fn run_at_once() {
     }
 }
 
-/// Receives walks until there is nobody to ask for them.
+/// Receives walks until the other end of `requests` is closed.
 fn receive(ring: &RingBuffer<'_>, received: &Received, mut requests: UnixStream) {
     run_at_once();
-    // SAFETY: the ring has it open, and is longer there.
+    // SAFETY: the ring owns this descriptor, and outlives the borrow.
     let queue = unsafe { BorrowedFd::borrow_raw(ring.epoll_fd()) };
     let has_room = || lock(received).received().have_room(AT_ONCE);
     loop {
@@ -116,7 +118,7 @@ fn receive(ring: &RingBuffer<'_>, received: &Received, mut requests: UnixStream)
             PollFd::new(requests.as_fd(), PollFlags::POLLIN),
             PollFd::new(queue, events),
         ];
-        // A signal is another thread's.
+        // Signals that interrupt this are handled by another thread.
         let is_asked = poll(&mut ready, timeout).is_ok() && ready[0].any() == Some(true);
         if is_asked && requests.read_exact(&mut [0]).is_err() {
             return;

@@ -94,8 +94,8 @@ fn counter(trace: &KernelTrace<'_>, counter: super::super::types::counter) -> u6
 
 use super::super::types::counter as c;
 
-/// With both layouts of the tracepoints, blocks have the requested size until they are freed; failed allocations and the
-/// empty block leave nothing.
+/// With both layouts of the tracepoints, blocks have the requested size until they are freed; failed
+/// allocations and the empty block leave nothing.
 #[test]
 fn slab_blocks_of_both_layouts_as_root() {
     for is_new in [true, false] {

@@ -6,8 +6,8 @@ use super::trial::{Code, of};
 use super::{Outcome, outcome};
 use crate::allocator::{NOP5, NOP10};
 
-/// The kernel makes a call of one of the two instructions if it has the function for that; of five bytes, it does harm wherever that
-/// is done.
+/// A kernel that has the function for it replaces exactly one of the two instructions by a call; where it
+/// replaces the one of five bytes, that does harm.
 #[test]
 #[allow(clippy::print_stdout, reason = "what tests/kernels.sh shows")]
 fn calls_that_do_harm_are_found_as_root() {
@@ -29,7 +29,7 @@ fn calls_that_do_harm_are_found_as_root() {
     assert_ne!(five, Outcome::Call);
 }
 
-/// The code does what it is said to do: it works without a probe, and tells what was overwritten.
+/// The function returns success without a probe, and failure after an instruction that overwrites something.
 #[test]
 fn what_is_overwritten_is_seen() {
     for (instruction, is_unharmed) in [

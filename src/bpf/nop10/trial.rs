@@ -1,4 +1,4 @@
-//! The trial: a function that tells whether anything of its own was changed, probed in a process that is there for that.
+//! The trial: probes a function that notices changes to its red zone and registers, in a separate process.
 #![allow(unsafe_code, reason = "code that is called where it was copied to")]
 
 use std::arch::global_asm;
@@ -20,9 +20,9 @@ use super::super::perf_event::{self, Scope};
 use super::Outcome;
 use crate::base::helper;
 
-// A function of a number that fills with it the red zone and the registers that a system call changes, executes what is probed,
-// and returns 0 if the number is still everywhere. The instruction is at the second label, where there is room for one of up to 10
-// bytes.
+// A function that fills the red zone, and the registers that a system call changes, with its argument,
+// executes the probed instruction, and returns 0 if the argument is still in all of them. The instruction is
+// at the second label, where there is room for one of up to 10 bytes.
 global_asm!(
     ".pushsection .text.memleak_nop10, \"ax\", @progbits",
     ".globl memleak_nop10_function, memleak_nop10_instruction, memleak_nop10_end",
@@ -89,7 +89,7 @@ pub(super) fn of(instruction: &[u8]) -> Outcome {
     let is_said = from.read_exact(&mut said).is_ok();
     _ = waitpid(helper, None);
     match said {
-        // It was killed, as the program would have been.
+        // The helper was killed, as a traced program would have been.
         _ if !is_said => Outcome::Harmful,
         [said] if said == Outcome::Call as u8 => Outcome::Call,
         [said] if said == Outcome::Harmful as u8 => Outcome::Harmful,
@@ -97,8 +97,8 @@ pub(super) fn of(instruction: &[u8]) -> Outcome {
     }
 }
 
-/// In the helper. The program does what it does under memleak: it is probed alone and among all processes, forks, goes on without the
-/// probe, and is probed again.
+/// Runs in the helper, which does what a program does under memleak: it is probed alone and among all
+/// processes, forks, continues without the probe, and is probed again.
 fn attempt(instruction: &[u8]) -> io::Result<Outcome> {
     let code = Code::new(instruction)?;
     if !code.is_unharmed() {
@@ -121,16 +121,16 @@ fn attempt(instruction: &[u8]) -> io::Result<Outcome> {
     Ok(Outcome::Call)
 }
 
-/// Byte of a probe that is hit by a trap.
+/// First byte of a probe that is hit by a trap.
 const BREAKPOINT: u8 = 0xcc;
 const PAGE: usize = 4096;
 
 /// A copy of the function, in a file that only this process has.
 pub(super) struct Code {
     file: OwnedFd,
-    /// Where the function is mapped.
+    /// The function as it is mapped.
     function: extern "C" fn(u64) -> u64,
-    /// Bytes from its beginning to the instruction, and of that.
+    /// Bytes from its beginning to the instruction, and (`length`) of the instruction.
     offset: usize,
     length: usize,
 }
@@ -165,29 +165,31 @@ impl Code {
     /// The instruction as it is in memory.
     pub(super) fn first_bytes(&self) -> Vec<u8> {
         let at = (self.function as *const u8).wrapping_add(self.offset);
-        // SAFETY: within the page, which only the kernel changes; what it writes is read anew, as it is not known here.
+        // SAFETY: within the page, which only the kernel changes. Each read is volatile, since the compiler
+        // does not know of such changes.
         (0..self.length)
             .map(|index| unsafe { ptr::read_volatile(at.wrapping_add(index)) })
             .collect()
     }
 
-    /// True if calls change nothing that is not theirs.
+    /// Returns true if calls leave the red zone and the registers unchanged.
     pub(super) fn is_unharmed(&self) -> bool {
         (0..HITS).all(|_| (self.function)(NUMBER) == 0)
     }
 
-    /// True if that holds in a forked child, which begins with the code as it is now, and is confined by seccomp: the page may make a
-    /// system call, which is none of the child's own.
+    /// Returns true if that holds in a forked child, too, which begins with the code as it is now. The child
+    /// is confined by seccomp: the page may make a system call, which is not the child's own.
     fn is_unharmed_in_a_child(&self) -> bool {
         // SAFETY: this process has one thread.
         match unsafe { fork() } {
             Ok(ForkResult::Child) => {
-                // The kernel may kill it here: no core dump, then.
+                // The kernel may kill the child here, which must leave no core dump.
                 _ = prctl::set_dumpable(false);
-                // SAFETY: the mode has no pointer. Where it is refused, for a filter that is in force, the child has that one.
+                // SAFETY: the mode has no pointer. If it is refused because a filter is in force, the child
+                // keeps that filter.
                 unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_STRICT) };
                 let status = i32::from(!self.is_unharmed());
-                // SAFETY: exits the process, by the call that strict mode permits; else as ever.
+                // SAFETY: exits the process, by the call that strict mode permits, or else in the usual way.
                 unsafe {
                     libc::syscall(libc::SYS_exit, status);
                     libc::_exit(status)

@@ -6,12 +6,12 @@ use super::{real, whole};
 use crate::bpf::{AllRuns, Runs};
 use leak_report::model::{ProbeProgram, Spent, Traps, ratio};
 
-/// Windows that are kept.
+/// Maximum number of windows that are kept.
 const WINDOWS: usize = 8;
 /// Minimum number of runs for a mean to be meaningful.
 const ENOUGH: u64 = 50;
-/// Runs per entry of an allocator function, and nanoseconds per run, where the kernel has no statistics: some 10 frames,
-/// each block freed. As measured on several machines.
+/// Assumed runs per entry of an allocator function, and nanoseconds per run, where the kernel has no
+/// statistics: stacks of some 10 frames, each block freed. As measured on several machines.
 const ASSUMED: [(ProbeProgram, f64, u64); 2] =
     [(ProbeProgram::Session, 2.0, 600), (ProbeProgram::Free, 1.0, 400)];
 
@@ -25,8 +25,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// Splits off [`ProbeProgram::Ret`], given the probe hits of `ret`s, from the program that handles them with returns. They
-    /// are taken to last as long as its other runs.
+    /// Splits off [`ProbeProgram::Ret`] from the program that handles `ret`s together with returns, given the
+    /// probe hits of `ret`s. Their runs are taken to last as long as its other runs.
     pub fn split_rets(&mut self, hits: u64) {
         let [session, _, returned, ret, _] = &mut self.runs;
         let both = if session.count > 0 { session } else { returned };
@@ -118,8 +118,8 @@ impl Account {
         self.windows.clear();
     }
 
-    /// Brings the sum up to date, given the total count of entries and the trace's time in seconds. Without a window, all
-    /// of it is deferred.
+    /// Brings the sum up to date, given the total count of entries and the trace's time in seconds. Without a
+    /// window, all of it is deferred.
     pub fn advance(&mut self, seconds: f64, entries: u64) {
         let Some(last) = self.windows.front().copied() else {
             return;
@@ -188,8 +188,8 @@ impl Account {
 
 /// Nanoseconds per run of a program, without the cost of the statistics themselves.
 ///
-/// Time during which a program is interrupted is counted as well. So this is the median of the windows' means: most windows
-/// are too short for an interruption.
+/// Time during which a program is interrupted is counted as well. So this is the median of the windows'
+/// means: most windows are too short for an interruption.
 fn per_run(windows: &VecDeque<Window>, number: usize, empty: f64) -> f64 {
     let runs = windows.iter().map(|window| window.runs[number]);
     let enough = runs.clone().filter(|runs| runs.count >= ENOUGH);

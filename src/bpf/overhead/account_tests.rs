@@ -135,7 +135,8 @@ fn interrupted_windows() {
     );
 }
 
-/// Entries before the first window with entries are deferred to it, and are reported as unmeasured until then.
+/// Entries before the first window with entries are deferred to it, and are reported as unmeasured until
+/// then.
 #[test]
 fn entries_wait_for_a_window() {
     let mut account = Account::new(TRAPS);

@@ -1,8 +1,9 @@
 //! The governor: adapts the sampling interval so that the cost stays under a limit.
 //!
-//! The cost falls as the interval grows, at most in proportion, down to the cost of the probes themselves. So a step by the
-//! factor by which the cost is too large never overshoots, and the steps converge. The interval grows at once, by the whole
-//! factor; it shrinks only after the cost was well under the limit for a second, and slowly.
+//! The cost falls as the interval grows, at most in proportion, down to the cost of the probes themselves. So
+//! a step by the factor by which the cost is too large never overshoots, and the steps converge. The interval
+//! grows at once, by the whole factor; it shrinks only after the cost was well under the limit for a second,
+//! and slowly.
 
 use super::{real, whole};
 use leak_report::model::Sampling;
@@ -13,14 +14,16 @@ const LOW: f64 = 0.75;
 /// Maximum factors of one step.
 const MAX_UP: f64 = 8.0;
 const MAX_DOWN: f64 = 1.5;
-/// Share recorded above which intervals are far below the sizes of blocks, so that small steps would change nothing.
+/// Share recorded above which intervals are far below the sizes of blocks, so that small steps would change
+/// nothing.
 const NEARLY_ALL: f64 = 0.9;
 const UP_FROM_ALL: f64 = 4.0;
 /// Consecutive measurements before the interval shrinks, or before the floor is reported.
 pub(super) const PATIENCE: u32 = 4;
-/// Smallest interval that has an effect: with any below, allocations of 16 bytes and more are nearly all recorded.
+/// Smallest interval that has an effect: with any below, allocations of 16 bytes and more are nearly all
+/// recorded.
 const FIRST: f64 = 16.0;
-/// Share recorded below which recording is not what exceeds the limit.
+/// Share recorded below which the cost of recording is not what exceeds the limit.
 const FEW: f64 = 1.0 / 64.0;
 
 /// Measurements since the last decision.
@@ -51,7 +54,7 @@ pub struct Governor {
     floor: Floor,
 }
 
-/// Consecutive measurements above a limit that a larger interval would not help.
+/// Consecutive measurements above the limit at which a larger interval would not help.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Floor {
     measurements: u32,
@@ -74,7 +77,8 @@ impl Floor {
 }
 
 impl Governor {
-    /// Creates a governor for `limit`, a share of one CPU. Intervals are at least `min_distance`, which is the first.
+    /// Creates a governor for `limit`, a share of one CPU. Intervals are at least `min_distance`, which is
+    /// the first.
     pub fn new(limit: f64, min_distance: u64) -> Self {
         let min_distance = real(min_distance.clamp(1, Sampling::MAX_BYTES));
         Self {
@@ -123,7 +127,8 @@ impl Governor {
             false => MAX_DOWN,
         };
         let distance = (self.distance / factor).max(self.min_distance);
-        // For small blocks, the step to an interval of 1 is large; the current cost predicts what it leads to.
+        // For small blocks, the step to an interval of 1 is large; the current cost predicts what it leads
+        // to.
         let is_all = whole(distance) == 1;
         self.distance = if is_all && share > recorded * self.limit {
             2.0
@@ -137,8 +142,8 @@ impl Governor {
 mod tests {
     use super::*;
 
-    /// A target with `rate` allocations per second, all of `size` bytes, each of which costs `probe` nanoseconds, and
-    /// `record` more if it is recorded.
+    /// A target with `rate` allocations per second, all of `size` bytes, each of which costs `probe`
+    /// nanoseconds, and `record` more if it is recorded.
     #[derive(Clone, Copy)]
     struct Plant {
         rate: f64,
@@ -165,7 +170,7 @@ mod tests {
         record: 3000.0,
     };
 
-    /// Measurements and decisions of so many seconds.
+    /// Measurements and decisions during `seconds`.
     fn run(
         governor: &mut Governor,
         seconds: usize,
@@ -182,8 +187,8 @@ mod tests {
             .collect()
     }
 
-    /// A limit that can be kept is kept within four seconds, whatever the size of blocks, and some seconds later the
-    /// interval no longer changes.
+    /// A limit that can be kept is kept within four seconds, whatever the size of blocks, and some seconds
+    /// later the interval no longer changes.
     #[test]
     fn interval_settles_under_the_limit() {
         for size in [1.0, 64.0, 4096.0, 1e6] {
@@ -226,8 +231,8 @@ mod tests {
         assert!(measurements.iter().all(|(_, decision)| decision.distance == 512));
     }
 
-    /// A rate that rises by a factor of 100 is answered within two seconds; after it falls, everything is recorded again
-    /// within a minute, without exceeding the limit on the way.
+    /// A rate that rises by a factor of 100 is answered within two seconds; after it falls, everything is
+    /// recorded again within a minute, without exceeding the limit on the way.
     #[test]
     fn interval_follows_a_change_of_rate() {
         let plant = |number: usize| Plant {
@@ -288,8 +293,8 @@ mod tests {
         assert!(max <= 3 * min, "{min} to {max}");
     }
 
-    /// If the probes alone exceed the limit, that is reported once, with the figure, and the interval does not grow without
-    /// bound.
+    /// If the probes alone exceed the limit, that is reported once, with the figure, and the interval does
+    /// not grow without bound.
     #[test]
     fn unreachable_limits_are_reported_once() {
         let mut governor = Governor::new(0.01, 1);

@@ -1,12 +1,13 @@
-//! The governor of processes that announce what they choose, at one of a few intervals: steps from one to the next.
+//! Governor for processes that choose and announce blocks by themselves, at one of a few intervals: goes from
+//! one interval to the next.
 //!
-//! The cost falls as the interval grows, at most in proportion. So the interval shrinks only when the cost would stay under the
-//! limit even if it rose in proportion.
+//! The cost falls as the interval grows, at most in proportion. So the interval shrinks only when the cost
+//! would stay under the limit even if it rose in proportion.
 
 use super::governor::{Decision, Floor, Measurement, PATIENCE};
 use super::real;
 
-/// Share of the limit up to which the cost may be expected to rise by a smaller interval.
+/// Share of the limit under which the expected cost of the next smaller interval must stay.
 const LOW: f64 = 0.75;
 /// Measurements that are not judged after a step: probes of the next interval are attached meanwhile.
 const SETTLING: u32 = 2;
@@ -25,8 +26,8 @@ pub struct Ladder {
 }
 
 impl Ladder {
-    /// Creates a governor for `limit`, a share of one CPU. It begins with the first of the intervals, which ascend; there is at
-    /// least one.
+    /// Creates a governor for `limit`, a share of one CPU. It begins with the first of the intervals, which
+    /// ascend; there is at least one.
     pub fn new(limit: f64, distances: Vec<u64>) -> Self {
         Self {
             limit,
@@ -66,7 +67,7 @@ impl Ladder {
         }
     }
 
-    /// The most that the next smaller interval would cost; `None` if there is none.
+    /// Maximum cost at the next smaller interval; `None` if there is none.
     fn share_below(&self, share: f64) -> Option<f64> {
         let below = self.distances[self.current.checked_sub(1)?];
         Some(share * real(self.distances[self.current]) / real(below))
@@ -89,7 +90,7 @@ mod tests {
         Ladder::new(limit, DISTANCES.to_vec())
     }
 
-    /// Decisions of so many seconds about a process whose cost at the smallest interval is `share`.
+    /// Decisions during `seconds` for a process whose cost at the smallest interval is `share`.
     fn run(ladder: &mut Ladder, seconds: usize, share: impl Fn(usize) -> f64) -> Vec<Decision> {
         let mut distance = ladder.distances[ladder.current];
         (0..4 * seconds)
@@ -102,8 +103,8 @@ mod tests {
             .collect()
     }
 
-    /// The smallest interval that keeps to the limit is found within two seconds, and stays; noise of a fifth does not change
-    /// it.
+    /// The smallest interval that keeps to the limit is found within two seconds, and stays; noise of a fifth
+    /// does not change it.
     #[test]
     fn interval_settles() {
         for (share, settled) in [(0.04, 0), (0.2, 1), (0.39, 1), (1.0, 2), (3.0, 2)] {
@@ -118,7 +119,7 @@ mod tests {
         }
     }
 
-    /// A burst makes the interval larger at once, and small again some seconds after it, never with one step over the limit.
+    /// A burst makes the interval larger at once; some seconds after it, the interval is small again.
     #[test]
     fn interval_follows_a_change_of_rate() {
         let mut ladder = ladder(0.05);
@@ -133,7 +134,7 @@ mod tests {
         assert_eq!(at(100), DISTANCES[0]);
     }
 
-    /// If even the largest interval costs too much, that is said once.
+    /// If even the largest interval costs too much, that is reported once.
     #[test]
     fn unreachable_limits_are_reported_once() {
         let decisions = run(&mut ladder(0.01), 20, |_| 1.28);

@@ -1,10 +1,10 @@
-//! CPU time that tracing costs the target, and the sampling interval that keeps it below a limit. Pure: `session` reads the
-//! kernel and the clock.
+//! CPU time that tracing costs the target, and the sampling interval that keeps it below a limit. Pure:
+//! `session` reads the kernel and the clock.
 //!
 //! Each probe hit costs a trap and a run of a program. The cost of a trap is measured once, on this process
-//! ([`Traps`](leak_report::model::Traps)). The cost and frequency of runs are known from short [`Window`]s of the kernel's
-//! statistics; in between, allocations come from a count that programs keep anyway, and everything else is taken to be as
-//! frequent and as expensive as in the window.
+//! ([`Traps`](leak_report::model::Traps)). The cost and frequency of runs are known from short [`Window`]s of
+//! the kernel's statistics; in between, allocations come from a count that programs keep anyway, and
+//! everything else is taken to be as frequent and as expensive as in the window.
 
 mod account;
 mod governor;

@@ -1,5 +1,5 @@
-//! The kernel side for the other architecture: it compiles, and its programs need no more stack than the oldest supported
-//! kernels have.
+//! The kernel side for the other architecture: it compiles, and its programs need no more stack than the
+//! oldest supported kernels have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;

@@ -18,7 +18,7 @@ use crate::base::pages;
 use crate::process::maps::MapsName;
 use crate::process::{MappedCode, Modules, Unreadable};
 
-/// Files of one page that are mapped as code, in a directory of their own.
+/// Files of one page that are mapped as code, in a separate directory.
 struct Files {
     directory: tempfile::TempDir,
     files: [File; 2],
@@ -54,14 +54,14 @@ fn page() -> NonZero<usize> {
     NonZero::new(bytes).expect("pages are not empty")
 }
 
-/// A page that nothing else is mapped at.
+/// Reserves a page where nothing else is mapped.
 fn reserve() -> NonZero<usize> {
     // SAFETY: new memory, where the kernel finds room.
     let memory = unsafe { mmap_anonymous(None, page(), ProtFlags::PROT_NONE, MapFlags::MAP_PRIVATE) };
     memory.expect("memory").addr()
 }
 
-/// Removes what was mapped. The page stays reserved: other tests map memory at the same time.
+/// Removes a mapping. The page stays reserved: other tests map memory at the same time.
 fn clear(address: NonZero<usize>) {
     let over = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED;
     // SAFETY: the address is one of `reserve`, which nothing else uses.
@@ -88,7 +88,7 @@ fn stay_on(cpu: u32) {
     assert_eq!(result, 0, "the CPU is online");
 }
 
-/// The paths of what `changes` say was mapped by this process below `directory`, with times and addresses.
+/// Files below `directory` that this process mapped according to `changes`, each with time and address.
 fn mapped_below(changes: &[Logged], directory: &Path) -> Vec<(u64, PathBuf, u64)> {
     let own = changes.iter().filter(|change| change.pid == std::process::id());
     own.filter_map(|change| match &change.what {
@@ -111,8 +111,8 @@ fn losses(changes: &[Logged]) -> Vec<u64> {
     lost.collect()
 }
 
-/// Two threads on two CPUs take turns to map one of two files at one address, 2000 times, while the log is read: it has each, in
-/// order, at the time when it was mapped, and nothing is lost.
+/// Two threads on two CPUs take turns to map one of two files at one address, 2000 times, while the log is
+/// read: it has each mapping, in order, at the time when it was made, and nothing is lost.
 #[test]
 fn files_that_alternate_at_one_address_as_root() {
     const TURNS: usize = 2000;
@@ -135,7 +135,7 @@ fn files_that_alternate_at_one_address_as_root() {
                     files.map(number, address);
                     let after = monotonic_nanoseconds();
                     clear(address);
-                    // After the last turn, nobody waits.
+                    // After the last turn, the other thread does not wait.
                     _ = other.send(());
                     (before, after)
                 };
@@ -165,7 +165,8 @@ fn files_that_alternate_at_one_address_as_root() {
     }
 }
 
-/// A mapping in the log is the entry of `/proc/PID/maps`, also if memory becomes executable later, and if its file is deleted.
+/// A mapping in the log equals the entry of `/proc/PID/maps`, also if its memory becomes executable later,
+/// and if its file is deleted.
 #[test]
 fn entries_are_those_of_the_maps_as_root() {
     let files = Files::new();
@@ -209,8 +210,8 @@ fn entries_are_those_of_the_maps_as_root() {
     unmap(readable);
 }
 
-/// A library that was loaded, unloaded and deleted is not taken for the next one at its path and address, though the file may have
-/// its inode number; the next one is found.
+/// A library that was loaded, unloaded and deleted is not taken for the next one at its path and address,
+/// though that file may have the same inode number; the next one is found.
 #[test]
 fn libraries_that_succeed_one_another_as_root() {
     let pid = std::process::id();
@@ -226,9 +227,9 @@ fn libraries_that_succeed_one_another_as_root() {
     for library in ["libutil.so.1", "libdl.so.2"] {
         _ = fs::remove_file(&path);
         fs::copy(libraries.join(library), &path).expect("a library");
-        // Longer than a tick of the clock of files.
+        // Longer than a tick of the clock for times of files.
         thread::sleep(Duration::from_millis(30));
-        // SAFETY: a library of the system's, whose initialization does nothing.
+        // SAFETY: a library of the system, whose initialization does nothing.
         drop(unsafe { libloading::Library::new(&path) }.expect("it can be loaded"));
     }
     let changes = log.read();
@@ -263,7 +264,7 @@ fn libraries_that_succeed_one_another_as_root() {
     );
 }
 
-/// A program that is started was forked, executed, and mapped, in this order; its threads are not told.
+/// A program that is started is logged as forked, executed and mapped, in this order; threads are not logged.
 #[test]
 fn programs_that_start_as_root() {
     let mut log = CodeLog::open().expect("the kernel tells (as root)");
@@ -298,7 +299,8 @@ fn programs_that_start_as_root() {
     assert_eq!(changes.iter().find(forked), None);
 }
 
-/// A full ring loses changes: that it may have is told at once, and how many with the next change. Other tests and processes fill it, too.
+/// A full ring loses changes: a possible loss is reported at once, the number of lost changes with the next
+/// one. Other tests and processes fill the ring, too.
 #[test]
 fn losses_are_counted_as_root() {
     const TURNS: usize = 500;
@@ -335,7 +337,7 @@ fn losses_are_counted_as_root() {
     unmap(address);
 }
 
-/// A CPU that comes online is logged from then on, and it is told that it was not before.
+/// A CPU that comes online is logged from then on; a possible loss of earlier changes is reported.
 #[test]
 fn cpus_that_come_online_as_root() {
     let files = Files::new();
