@@ -27,7 +27,7 @@ impl Session<'_> {
         signals: &Signals,
         judging: Option<Judging>,
     ) -> anyhow::Result<(Option<LiveBlocks>, Option<Judging>)> {
-        // A verdict is on blocks, too.
+        // A verdict needs the blocks, too.
         let older = view.older.or(judging.as_ref().map(|_| Duration::ZERO));
         let Some(older) = older else {
             return Ok((None, None));
@@ -52,8 +52,8 @@ impl Session<'_> {
         Ok((Some(blocks.context("cannot read the block table")?), judging))
     }
 
-    /// Does `work` in a thread of its own, and follows the processes meanwhile: millions of blocks take seconds, and what the
-    /// processes do in that time, such as loading a library, must be handled at once.
+    /// Runs `work` in another thread, and follows the processes meanwhile: reading millions of blocks takes
+    /// seconds, and events in that time, such as the load of a library, must be handled at once.
     pub(super) fn meanwhile<T: Send + 'static>(
         &mut self,
         signals: &Signals,

@@ -16,7 +16,7 @@ use crate::process::{Mappings, ModuleId, Modules};
 #[derive(Debug, Default)]
 pub(super) struct Attachments {
     // Fields drop in this order.
-    /// USDT probes of the distance that is used.
+    /// USDT probes of the distance in use.
     of_distance: Attached,
     probes: Attached,
     hooks: Vec<AttachedHook>,
@@ -24,14 +24,15 @@ pub(super) struct Attachments {
     probed: HashSet<ModuleId>,
     /// Loaders already handled: their hook, if any, is attached, or attaching failed.
     hooked: HashSet<ModuleId>,
-    /// Modules in which the end of the program was looked for.
+    /// Modules that were searched for the function by which programs end.
     exits: HashSet<ModuleId>,
     /// Python's interpreters whose hook is attached.
     pythons: HashSet<ModuleId>,
 }
 
 impl Attachments {
-    /// Attaches to the mapped files not handled yet. Returns whether any has an allocator, whose blocks were not seen until now.
+    /// Attaches to the mapped files not handled yet. Returns whether any has an allocator, whose blocks were
+    /// not seen until now.
     ///
     /// # Errors
     ///
@@ -62,8 +63,8 @@ impl Attachments {
         Ok(is_seen_now)
     }
 
-    /// Attaches to the USDT probes of the distance that is used now, in the files that are probed already. Returns those of the
-    /// one that was, which are still attached.
+    /// Attaches to the USDT probes of the present distance, in the files that are already probed. Returns
+    /// those of the former distance, which are still attached.
     ///
     /// # Errors
     ///
@@ -85,7 +86,7 @@ impl Attachments {
         Ok(std::mem::replace(&mut self.of_distance, attached))
     }
 
-    /// Has a process that has come later carry all that is attached in families.
+    /// Makes a process that was added later carry all probes that are attached in families.
     ///
     /// # Errors
     ///
@@ -140,7 +141,7 @@ impl Attachments {
         }
     }
 
-    /// Attaches to where the code objects of an interpreter end, unless that was done.
+    /// Attaches to the function that ends code objects of an interpreter, unless that was done before.
     ///
     /// # Errors
     ///
@@ -160,7 +161,7 @@ impl Attachments {
         Ok(())
     }
 
-    /// Detaches all of these, in no particular order. What was recorded must have been read before.
+    /// Detaches all of these, in no particular order. Recorded data must be read before.
     pub(super) fn detach(all: impl IntoIterator<Item = Self>) {
         let (probes, hooks): (Vec<_>, Vec<_>) = all
             .into_iter()

@@ -1,5 +1,5 @@
-//! Attempts to start a trace by one way after another: which are worth it after the kernel has refused a program, and what is
-//! said in the end.
+//! Attempts to start a trace by one way after another: which ways are worth trying after the kernel has
+//! refused a program, and the warnings or the error at the end.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use crate::bpf::{AttachPath, RefusedProgram, Tolerance, release};
 /// Maximum number of attempts to load.
 pub(super) const MAX_ATTEMPTS: usize = MAX_WAYS + TracePart::ALL.len();
 
-/// Time spent on refused programs after which no other way is tried: a kernel whose verifier follows a million instructions before
-/// it gives up takes seconds for each, and half a minute under emulation.
+/// Time spent on refused programs after which no other way is tried: a kernel whose verifier follows a
+/// million instructions before it gives up takes seconds for each, and half a minute under emulation.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Command that writes what an issue needs.
+/// Hint at the command that writes the data an issue needs.
 const TO_REPORT: &str = "to report it: memleak doctor --report";
 
-/// Ways that are left, and what became of the others.
+/// Ways that are left to try, and the results of the others.
 pub(super) struct Attempts {
     left: VecDeque<Way>,
     best: Option<Way>,
@@ -63,7 +63,7 @@ impl Attempts {
         None
     }
 
-    /// Returns whether a way can work after all that was refused.
+    /// Returns whether a way can work, given the programs that were refused.
     fn is_worth_it(&self, way: &Way) -> bool {
         let begins_with_python = self.best.is_some_and(|best| best.python);
         let way = self.effective(way);
@@ -76,7 +76,7 @@ impl Attempts {
         helps && !self.refused.iter().any(refused_again)
     }
 
-    /// A way without what is left out by now.
+    /// A way without the parts that are left out by now.
     fn effective(&self, way: &Way) -> Way {
         Way {
             python: way.python && !self.tolerance.lacks(TracePart::Python),
@@ -97,7 +97,7 @@ impl Attempts {
         }
     }
 
-    /// Says what the trace goes without, by the way that worked. Returns that.
+    /// Warns of the parts that the trace lacks by the way that worked. Returns these.
     pub(super) fn succeeded(mut self, way: Way) -> Vec<Missing> {
         for (part, is_missing, of) in [
             (
@@ -149,13 +149,13 @@ impl Attempts {
             }
         };
         match self.last.or(self.first) {
-            // A missing privilege of the last way says more than a refusal before.
+            // A missing privilege in the last way says more than an earlier refusal.
             Some(error) => explain(error, &[others, remedies].concat()),
             None => anyhow!("cannot trace: no way to attach was given"),
         }
     }
 
-    /// Flags that can help after a refusal, of what was not tried.
+    /// Flags that can help after a refusal, as they lead to something that was not tried.
     fn remedies(&self, config: &TraceConfig) -> String {
         let is_refused = |beginning| {
             self.refused
@@ -228,8 +228,8 @@ pub(super) fn warn_of(missing: &[Missing]) {
     }
 }
 
-/// Error with what explains it: obstacles of this system if there are some, else, of a refused program, `advice` and how to report
-/// it.
+/// Adds an explanation to an error: obstacles of this system if there are any; else, for a refused program,
+/// `advice` and how to report it.
 pub(super) fn explain(error: Error, advice: &str) -> Error {
     let obstacles = preflight::obstacles();
     if !obstacles.is_empty() {

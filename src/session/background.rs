@@ -1,4 +1,4 @@
-//! Threads that do something again and again until their owner is dropped.
+//! Threads that repeat their work until their owner is dropped.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};

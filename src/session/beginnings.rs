@@ -1,5 +1,6 @@
-//! Programs that traced processes execute, and whose first allocations are not seen: those of an allocator in a file that no process had
-//! mapped before. The program that memleak has started is held meanwhile.
+//! Programs that traced processes execute, and whose first allocations are not seen because their allocator
+//! is in a file that no process had mapped before. The program that memleak has started misses none, as it is
+//! stopped meanwhile.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -9,14 +10,15 @@ use leak_report::model::Snapshot;
 use super::live::Live;
 use crate::bpf::Origin;
 
-/// Time after an exec in which probes that are added, though not the first, are those that the program lacked from its start on.
+/// Time after an exec in which added probes, even if they are not the first, count as having been missing
+/// since the program's start.
 const BEGINNING: Duration = Duration::from_secs(1);
 
 /// Beginning of one instance.
 #[derive(Debug)]
 pub(super) struct Beginning {
     at: Instant,
-    /// True once it was attached to what it had mapped.
+    /// True once probes were attached to the files that it had mapped.
     is_attached: bool,
     is_missed: bool,
 }
@@ -36,8 +38,8 @@ impl Beginning {
         self.is_attached = true;
     }
 
-    /// Notes that allocations until now were not seen. Returns the time for which that was so, unless it is known already, or is no longer
-    /// the beginning.
+    /// Notes that allocations until now were not seen. Returns for how long; `None` if that was noted before,
+    /// or if this is no longer the beginning.
     fn miss(&mut self) -> Option<Duration> {
         let lasted = self.at.elapsed();
         let is_new = !self.is_missed && (!self.is_attached || lasted < BEGINNING);
@@ -47,8 +49,8 @@ impl Beginning {
 }
 
 impl Live<'_> {
-    /// Number of programs whose first allocations were not seen. Those that have ended before anything was attached to them count if their
-    /// allocator is in their own file, and no block of theirs was seen.
+    /// Number of programs whose first allocations were not seen. Those that have ended before anything was
+    /// attached to them count if their allocator is in their own file, and no block of theirs was seen.
     pub(super) fn missed_beginnings(&self, snapshot: &Snapshot) -> u64 {
         let seen: HashSet<u32> = snapshot.stacks.iter().map(|stack| stack.instance).collect();
         let unseen = self.processes.iter().filter(|(number, process)| {
@@ -58,12 +60,12 @@ impl Live<'_> {
         self.missed_beginnings + unseen.count() as u64
     }
 
-    /// Returns whether process `pid` is held after an exec until it has its probes.
+    /// Returns whether process `pid` is stopped after an exec until it has its probes.
     pub(super) fn is_held_at_exec(&self, pid: u32) -> bool {
         self.hold.as_ref().is_some_and(|hold| hold.pid() == pid)
     }
 
-    /// Handles that an instance has probes which it lacked until now.
+    /// Handles new probes of an instance, which lacked them until now.
     pub(super) fn note_beginning(&mut self, number: u32) {
         let Some(process) = self.processes.get(&number) else {
             return;

@@ -1,4 +1,4 @@
-//! Processes that are not traced and would take harm from probes that are in all of them.
+//! Processes that are not traced, and that probes in all processes would harm.
 
 use anyhow::{Context as _, bail};
 
@@ -7,11 +7,12 @@ use super::attachments::Attachments;
 use crate::bpf::{AttachPath, DynamicEvents, ProbedIn};
 use crate::process::translator::{self, Translated};
 
-/// Maximum number of processes with probes of their own. Each adds some 50 ns to a trap of all others, and takes a tenth of a second to
-/// attach and to detach; but shared probes are a trap for every process that has mapped the same files, traced or not.
+/// Maximum number of processes that get separate probes. Each adds some 50 ns to a trap of all others, and
+/// takes a tenth of a second to attach and to detach; but shared probes are a trap for every process that has
+/// mapped the same files, traced or not.
 const MAX_PROBED_APART: usize = 16;
-/// Maximum number of processes that carry events. The kernel looks at all carriers for each process that has the file mapped, for each
-/// carrier that is added: 200 take 0.7 s, a thousand minutes.
+/// Maximum number of processes that carry events. For each added carrier, the kernel looks at all carriers
+/// for each process that has the file mapped: 200 take 0.7 s, a thousand take minutes.
 const MAX_FAMILIES: usize = 256;
 /// Maximum number of processes that a message names.
 const MAX_NAMED: usize = 4;
@@ -19,20 +20,22 @@ const MAX_NAMED: usize = 4;
 /// How the processes of a trace have their probes.
 #[derive(Debug)]
 pub(super) enum Sharing {
-    /// Each has probes of its own.
+    /// Each has separate probes.
     Apart,
-    /// One set is in the traced ones, and in what they start from its first instruction on, and in no other process.
+    /// One set is in the traced processes and, from their first instruction on, in those that they start; in
+    /// no others.
     Families(DynamicEvents),
     /// One set is in all processes with the same files.
     All,
 }
 
 impl Sharing {
-    /// Chooses for a way to attach. `events`: those of [`events_for`], unless a way that was tried before has taken them.
+    /// Chooses how probes are shared for a way to attach. `events`: those of [`events_for`], unless a way
+    /// that was tried before has taken them.
     ///
     /// # Errors
     ///
-    /// Probes would be in all processes, and end some.
+    /// Probes would be in all processes, and would kill some.
     pub(super) fn choose(
         config: &TraceConfig,
         processes: usize,
@@ -59,7 +62,7 @@ impl Sharing {
         !matches!(self, Self::Apart)
     }
 
-    /// Adds the probes that are there to a process that was not started by a traced one.
+    /// Adds the attached probes to a process that was not started by a traced one.
     pub(super) fn carry(&self, attached: &mut Attachments, pid: u32) -> anyhow::Result<()> {
         let Self::Families(events) = self else {
             return Ok(());
@@ -67,7 +70,8 @@ impl Sharing {
         attached.carry(events, pid).context("cannot add its probes")
     }
 
-    /// Where probes are attached for process `pid`, given all that are traced, which only families ask for.
+    /// Returns where probes are attached for process `pid`. `all` are the traced processes, used only for
+    /// families.
     pub(super) fn probed_in(&self, pid: u32, all: impl Iterator<Item = u32>) -> ProbedIn<'_> {
         match self {
             Self::Apart => ProbedIn::Process(pid),
@@ -77,19 +81,21 @@ impl Sharing {
     }
 }
 
-/// Events that so many processes can carry, if they share probes; `None` if there are none, or they would take too long.
+/// Events that this number of processes can carry, if they share probes; `None` if there are no such events,
+/// or attaching them would take too long.
 pub(super) fn events_for(config: &TraceConfig, processes: usize) -> Option<DynamicEvents> {
     (share_probes(config.follow_fork, processes) && processes <= MAX_FAMILIES)
         .then(DynamicEvents::available)
         .flatten()
 }
 
-/// Returns whether one set of probes is for several processes.
+/// Returns whether several processes share one set of probes.
 pub(super) fn share_probes(follow_fork: bool, processes: usize) -> bool {
     follow_fork || processes > MAX_PROBED_APART
 }
 
-/// Checks that probes in all processes will end none of them. Of those that are to be traced, each is checked by itself.
+/// Checks that probes in all processes will kill none of them. Processes to trace are checked elsewhere, one
+/// by one.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! Calls traced one by one (`-t`): reads them from the kernel side, resolves their callers and sends them to the sinks.
+//! Calls traced one by one (`-t`): reads them from the kernel side, resolves their callers and sends them to
+//! the sinks.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -53,8 +54,8 @@ impl CallTracer {
         }
     }
 
-    /// Sends the queued calls to `reports`. `caller_of` gives the caller for a stack record, `pid_of` the process of a
-    /// call.
+    /// Sends the queued calls to `reports`. `caller_of` gives the caller for a stack record, `pid_of` the
+    /// process of a call.
     pub(super) fn trace_all(
         &mut self,
         reports: &mut dyn ReportSink,

@@ -1,4 +1,5 @@
-//! Sizes of the kernel side's tables: what the processes need at the start, with room for what they may need later.
+//! Sizes of the kernel side's tables: what the processes need at the start, with room for what they may need
+//! later.
 
 use std::ops::Range;
 
@@ -21,21 +22,22 @@ const MIN_TABLE_WORDS: usize = 1 << 20;
 const FOLLOWED_TABLES_HEADROOM: usize = 4;
 const MIN_FOLLOWED_TABLE_WORDS: usize = 1 << 23;
 
-/// Default size of the block table: one block per this many resident bytes that are not of files.
+/// Default size of the block table: one block per this many resident bytes of anonymous memory.
 const RESIDENT_BYTES_PER_BLOCK: u64 = 64;
 const MIN_BLOCKS: u32 = 1 << 20;
 const MAX_BLOCKS: u32 = 1 << 25;
 
-/// Default size of the stack table: one stack per this many bytes of code. clang, with a hundred megabytes of code,
-/// allocates from 124 000 stacks. Each takes 640 bytes, in this program's memory too.
+/// Default size of the stack table: one stack per this many bytes of code. clang, with a hundred megabytes of
+/// code, allocates from 124 000 stacks. Each takes 640 bytes, in this program's memory too.
 const CODE_BYTES_PER_STACK: u64 = 512;
 const MIN_STACKS: u32 = 1 << 16;
 const MAX_STACKS: u32 = 1 << 17;
-/// Walks that user space finishes whose blocks are outstanding. One library, while memleak waits for a CPU, can allocate some
-/// thousand: libsqlite3 and OpenSSL each 4000 blocks when they are loaded, which they keep.
+/// Maximum number of outstanding blocks of deferred walks. While memleak waits for a CPU, one library can
+/// allocate some thousand: libsqlite3 and OpenSSL each allocate 4000 blocks when they are loaded, and keep
+/// them.
 const STAND_INS: u32 = 1 << 15;
 
-/// Capacities for a trace, by what its processes are now and what can come.
+/// Capacities for a trace, by its present processes and those that can come.
 pub(super) fn of(config: &TraceConfig, prepared: &Prepared) -> Capacity {
     let fit = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let counts = prepared.mappings.iter().map(|mappings| mappings.entries().len());
@@ -57,7 +59,7 @@ pub(super) fn of(config: &TraceConfig, prepared: &Prepared) -> Capacity {
     }
 }
 
-/// Estimates the number of stacks from the size of the code; each process has stacks of its own.
+/// Estimates the number of stacks from the size of the code; processes share no stacks.
 fn stacks(follow_fork: bool, processes: &[Mappings]) -> u32 {
     let mappings = processes.iter().flat_map(Mappings::entries);
     let bytes = |range: &Range<Avma>| range.end.get().saturating_sub(range.start.get());
@@ -71,8 +73,8 @@ fn stacks(follow_fork: bool, processes: &[Mappings]) -> u32 {
     stacks - Capacity::FIXED_STACKS
 }
 
-/// Estimates the number of outstanding blocks from the resident memory. An entry of the block table takes 16 bytes; a
-/// block takes more only once it exists.
+/// Estimates the number of outstanding blocks from the resident memory. An entry of the block table takes 16
+/// bytes; a block takes more only once it exists.
 fn blocks(targets: &[Target]) -> u32 {
     let resident: u64 = targets.iter().filter_map(Target::anonymous_bytes).sum();
     let blocks = resident / RESIDENT_BYTES_PER_BLOCK;
@@ -81,8 +83,8 @@ fn blocks(targets: &[Target]) -> u32 {
         .clamp(MIN_BLOCKS, MAX_BLOCKS)
 }
 
-/// Words of the table store, a power of two: what `--table-memory` allows, or what the processes need now, with
-/// headroom.
+/// Words of the table store, a power of two: what `--table-memory` allows, or what the processes need now,
+/// with headroom.
 fn table_words(config: &TraceConfig, needed: usize) -> usize {
     let words_in = |bytes: u32| 1 << (bytes as usize / size_of::<u32>()).max(1).ilog2();
     match config.table_memory {

@@ -1,5 +1,5 @@
-//! C++ classes of outstanding blocks, by what they begin with (`--classes`): by site, and of each block that is listed (`-a`).
-//! Nothing else is read of them.
+//! C++ classes of outstanding blocks (`--classes`), recognized by their first word: by site, and for each
+//! listed block (`-a`). Nothing else is read of the blocks.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -20,7 +20,7 @@ use crate::reach::pages::Pages;
 use crate::reach::reader::Reader;
 use leak_report::model::{Amount, LookedAt};
 
-/// Maximum number of blocks of a stack that are looked at; of more, so many at random.
+/// Maximum number of blocks of a stack that are looked at; if there are more, a random sample of this size.
 const OF_A_STACK: usize = 4096;
 /// Maximum number of blocks that are looked at, of all stacks: some 50 MiB while a report is made.
 const IN_ALL: usize = 1 << 19;
@@ -34,7 +34,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// Chooses what `view` asks for. A verdict (`is_judged`) tells of classes by site.
+    /// Chooses the blocks for which `view` asks. A verdict (`is_judged`) finds the classes of sites itself.
     pub(super) fn new(view: &View, is_judged: bool, blocks: Option<&LiveBlocks>) -> Self {
         let blocks = blocks.filter(|_| view.classes || is_judged);
         let listed = blocks.into_iter().flat_map(LiveBlocks::listed_places);
@@ -55,7 +55,7 @@ pub(super) struct Found {
 }
 
 impl Session<'_> {
-    /// Finds the classes of blocks, of those that were not allocated after `moment`.
+    /// Finds the classes of blocks that were not allocated later than `moment`.
     pub(super) fn classes(
         &mut self,
         moment: Moment,
@@ -81,7 +81,7 @@ impl Session<'_> {
     }
 }
 
-/// Classes of blocks of some instances with their processes.
+/// Finds the classes of blocks of some `processes`, pairs of instance and process id.
 fn find(
     table: &BlockTable,
     processes: &[(u32, u32)],
@@ -122,7 +122,7 @@ fn find(
             tracing::warn!("classes of the blocks of process {pid} are not known: {error}");
         }
     }
-    // Blocks that were freed meanwhile may have been another's when they were read.
+    // The memory of a block that was freed meanwhile may have been another block's when it was read.
     let mut words: HashMap<u32, Words> = HashMap::new();
     table.visit(|block| {
         let first = firsts
@@ -139,7 +139,7 @@ fn find(
     for &(instance, pid) in processes {
         let words = words.remove(&instance).unwrap_or_default();
         let classes = classes_by_word(pid, &words.all());
-        // What was read by the process's number is its own if it has not ended by now.
+        // Memory that was read by process id is the instance's if that has not ended by now.
         if endings.has_ended(instance) {
             continue;
         }
@@ -154,7 +154,7 @@ fn find(
     Ok(found)
 }
 
-/// Sums up what begins with what, by stack record.
+/// Sums up classes by stack record, given the blocks by stack record and first word.
 fn holding(
     firsts: &HashMap<(u32, u64), Amount>,
     classes: &HashMap<u64, String>,
@@ -251,7 +251,8 @@ impl Words {
     }
 }
 
-/// Reads the first words of blocks of process `pid`. Those in pages that are not resident begin with nothing.
+/// Reads the first words of blocks of process `pid`. The word of those in pages that are not resident stays
+/// 0.
 fn read_firsts(pid: u32, firsts: &mut Firsts) -> io::Result<()> {
     if firsts.is_empty() {
         return Ok(());
@@ -270,7 +271,7 @@ fn read_firsts(pid: u32, firsts: &mut Firsts) -> io::Result<()> {
     Ok(())
 }
 
-/// Blocks to look at, of each stack all or so many at random.
+/// Blocks to look at: all of a stack, or a random sample of [`OF_A_STACK`].
 struct Chosen {
     /// By stack record: number of blocks, and those that are kept.
     by_stack: HashMap<u32, (u64, Vec<Block>)>,
@@ -341,7 +342,7 @@ mod tests {
     use super::*;
     use leak_report::model::Weight;
 
-    /// So many of a stack's blocks are kept, early and late ones alike; if there are fewer, all.
+    /// At most [`OF_A_STACK`] blocks of a stack are kept, early and late ones alike; all, if there are fewer.
     #[test]
     fn blocks_are_chosen_evenly() {
         const ALL: u64 = 40_000;

@@ -1,5 +1,5 @@
-//! Validated settings of a session: what to trace and how. `cli` has the command line's part, and `sinks` where reports
-//! go.
+//! Validated settings of a session: what to trace and how. `cli` has the command line's part, and `sinks`
+//! where reports go.
 
 use std::ffi::OsString;
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -17,7 +17,7 @@ use crate::process::select::{Found, Selectors};
 use crate::reach::tags::Tags;
 use crate::symbolize::debuginfod::DebuginfodSettings;
 
-/// Processes that can be traced at once, for each one at the start, if others can come.
+/// Factor from the processes at the start to those that can be traced at once, if others can come.
 const ROOM_PER_PROCESS: u32 = 4;
 
 /// Settings of a trace; each value is valid by itself.
@@ -25,21 +25,24 @@ const ROOM_PER_PROCESS: u32 = 4;
 pub struct TraceConfig {
     /// Processes to trace, each once; none if a program is started.
     pub pids: Vec<u32>,
-    /// Processes to trace that were found by what they are, each once: those that cannot be traced are left out.
+    /// Processes to trace that were found by their properties, each once. Those that cannot be traced are
+    /// left out.
     pub found: Vec<Found>,
-    /// Properties of these, by which others that come later are traced, too, and those that lose them no longer.
+    /// Selectors of these processes. Processes that match later are traced, too; those that no longer match
+    /// are not.
     pub members: Option<Selectors>,
     /// Set if the kernel's own allocations are traced instead of processes.
     pub kernel: Option<KernelConfig>,
     /// Program to start and its arguments; empty if running processes are traced.
     pub program: Vec<OsString>,
-    /// True if the program is started with the library that has it sample its allocations itself.
+    /// True if the program is started with the library that makes it sample its own allocations.
     pub preload: bool,
     /// True if child processes are traced too.
     pub follow_fork: bool,
-    /// True if probes may be in all processes though they end some that are executed in translated copies.
+    /// True if probes may be in all processes even if they kill some that are executed in translated copies.
     pub ignores_translators: bool,
-    /// Maximum number of processes that are traced at once; by default some more than at the start, if others can come.
+    /// Maximum number of processes that are traced at once; by default some more than at the start, if others
+    /// can come.
     pub max_processes: Option<u32>,
     /// True if mappings are accounted instead of what allocator functions allocate.
     pub mmap: bool,
@@ -60,7 +63,7 @@ pub struct TraceConfig {
     pub streams: Streams,
     /// Maximum number of stacks in a text report.
     pub top: usize,
-    /// Part of what was recorded that reports show.
+    /// Part of the recorded data that reports show.
     pub view: View,
     /// Form in which calls are traced one by one; `None` if they are not.
     pub calls: Option<CallFormat>,
@@ -83,12 +86,12 @@ pub struct TraceConfig {
     /// Names of BPF programs that are broken, for tests.
     pub broken: Vec<String>,
     pub interval: Duration,
-    /// True if processes that are selected by what they are, and have ended, are waited for.
+    /// True if `start_when` keeps waiting for processes to select after all have ended (`--wait`).
     pub waits: bool,
-    /// Conditions of which one must be true before anything is attached.
+    /// Conditions, one of which must be true before anything is attached.
     pub start_when: Vec<StartCondition>,
-    /// Conditions that a report is made by whenever one becomes true; looked at each `interval`. Without any, there is a report each
-    /// `interval`.
+    /// Conditions that are checked each `interval`; a report is made whenever one becomes true. Without any,
+    /// there is a report each `interval`.
     pub report_when: Vec<ReportCondition>,
     /// Number of reports to make; unlimited without it.
     pub count: Option<NonZeroU64>,
@@ -99,7 +102,8 @@ pub struct TraceConfig {
 /// Source of what memleak knows of blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum SourceChoice {
-    /// The processes themselves if all of them announce what they allocate (`usdt`), else probes in allocators (`uprobe`).
+    /// The processes themselves if all of them announce what they allocate (`usdt`), else probes in
+    /// allocators (`uprobe`).
     #[default]
     Auto,
     /// USDT probes of processes that sample their allocations (otel_memory).
@@ -133,7 +137,7 @@ pub struct KernelConfig {
     pub percpu: bool,
 }
 
-/// Part of what was recorded that reports show, and its form.
+/// Part of the recorded data that reports show, and its form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View {
     /// Age below which blocks are hidden in formats for people. Without it, ages are not read.
@@ -161,7 +165,7 @@ pub struct View {
 pub struct VerdictSettings {
     /// True if each report has one, not only the last.
     pub each: bool,
-    /// True if the threads of a process that run are stopped while its memory is copied.
+    /// True if the running threads of a process are stopped while its memory is copied.
     pub stops: bool,
     /// Time after which no further pass begins.
     pub limit: Duration,
@@ -266,8 +270,8 @@ impl TraceConfig {
         }
     }
 
-    /// Default time between reports: 1 s if `is_often`, for someone who watches; else 5 s, as growth shows only after
-    /// several.
+    /// Default time between reports: 1 s if `is_often`, for someone who watches; else 5 s, as growth shows
+    /// only after several.
     pub(crate) const fn default_interval(is_often: bool) -> Duration {
         match is_often {
             true => Duration::from_secs(1),

@@ -1,6 +1,7 @@
 //! Finds copies of one file, as containers have them, which share one unwind table.
 //!
-//! Two files with the same build-id may be copies; only equal bytes prove it. No table is shared on the build-id alone.
+//! Two files with the same build-id may be copies; only equal bytes prove it. No table is shared on the
+//! build-id alone.
 
 use std::collections::HashMap;
 
@@ -25,7 +26,8 @@ impl Copies {
         original
     }
 
-    /// Like [`Copies::original`], but without a search: a module that was not looked up before stands for itself.
+    /// Like [`Copies::original`], but without a search: a module that was not looked up before stands for
+    /// itself.
     pub(super) fn known_original(&self, id: ModuleId) -> ModuleId {
         self.originals.get(&id).copied().unwrap_or(id)
     }
@@ -73,7 +75,8 @@ mod tests {
         }
     }
 
-    /// A copy has its original's table; a file that differs in one byte has its own, even with the same build-id.
+    /// A copy has its original's table; a file that differs in one byte has its own, even with the same
+    /// build-id.
     #[test]
     fn copies_by_content() {
         let mut bytes = std::fs::read("/usr/bin/env").expect("a program with a build-id");

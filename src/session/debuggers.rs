@@ -1,19 +1,21 @@
-//! Debuggers of traced processes: a breakpoint of theirs and a probe of ours cannot be on the same instruction.
+//! Debuggers of traced processes: one of their breakpoints and one of our probes cannot be on the same
+//! instruction.
 
 use std::collections::BTreeMap;
 
 use super::live::Live;
 use crate::base::proc_fields::ProcFields;
 
-/// Tracers by ptrace(2) that set no breakpoints: memleak itself, while it copies memory.
+/// Tracers by ptrace(2) that set no breakpoints: strace, and memleak itself while it copies memory.
 const OTHERS: [&str; 2] = ["strace", "memleak"];
 
 /// Debuggers by the process that they debug.
 pub(super) type Debuggers = BTreeMap<u32, u32>;
 
 impl Live<'_> {
-    /// Warns of debuggers that were not there before. Who sets a breakpoint where a probe is takes the probe's for the program's own
-    /// instruction, and puts it back when memleak has left: the process then ends by SIGTRAP there.
+    /// Warns of new debuggers. A debugger that sets a breakpoint where a probe is takes the probe's
+    /// instruction for the program's own, and restores it when memleak has left: the process is then killed
+    /// there by SIGTRAP.
     pub(super) fn warn_of_debuggers(&mut self) {
         let debugged: Vec<_> = self.live_pids().collect();
         for pid in debugged {

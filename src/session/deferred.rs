@@ -1,8 +1,9 @@
 //! Finishes walks in user space that met code whose table was not in the kernel yet.
 //!
-//! The kernel side sends all that such a walk depends on, with a copy of the stack. Here it is done again, from its beginning, by the
-//! reference walker and by the mappings of that moment, which the kernel's log of code mappings tells: an object may have come and gone
-//! meanwhile. Its first frames must be those that were found in the kernel; if not, the stack stays as it was found there.
+//! The kernel side sends everything that such a walk depends on, with a copy of the stack. Here the walk is
+//! repeated from its beginning, by the reference walker and with the mappings of that moment, which the
+//! kernel's log of code mappings tells: an object may have come and gone meanwhile. The first frames must be
+//! those that were found in the kernel; if not, the stack stays as it was found there.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -24,61 +25,64 @@ use crate::process::{
     GeneratedCode, JvmCode, JvmWatch, MappedCode, Mappings, Modules, ProcessRoot, Target, Timeline,
 };
 
-/// Nanoseconds after which nobody asks for a moment any more.
+/// Length of history that timelines keep, in nanoseconds.
 const OLDEST: u64 = 2_000_000_000;
-/// Time for which walks are finished before other work is looked for.
+/// Time for which walks are finished before other work has its turn.
 const AT_ONCE: Duration = Duration::from_millis(3);
-/// Time for which walks are finished that were sent after all were asked for.
+/// Extra time that a report gives to walks that arrive while it is made.
 const FOR_LATER: Duration = Duration::from_millis(500);
-/// Minimum pause between two looks for stand-ins to be used again.
+/// Minimum pause between two searches for stand-ins that can be reused.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Minimum pause between two looks at memory for generated code: some compilers make theirs writable, and executable again, all the time.
+/// Minimum pause between two looks at memory for generated code: some compilers keep making theirs writable
+/// and then executable again.
 const PAUSE_OF_GENERATED: Duration = Duration::from_millis(50);
-/// Maximum number of times that a walk is done again as it needs more than was loaded.
+/// Maximum number of attempts at a walk that needs saves which are not loaded yet.
 const MAX_TRIES: usize = 4;
-/// JVMs that are watched at once: code of others is read between other work.
+/// Maximum number of JVMs that are watched at once; the code of others is read between other work.
 const MAX_WATCHES: usize = 8;
-/// Timelines of processes that are not known (yet): more of them are forgotten.
+/// Maximum number of timelines of processes that are not known (yet); beyond it, all of these are dropped.
 const MAX_UNKNOWN: usize = 64;
 
 /// Code of processes over time, as far as it is known.
 #[derive(Default)]
 pub(super) struct CodeOverTime {
-    /// `None` if the kernel does not log: then nothing is known of a past moment.
+    /// `None` if the kernel does not log; then nothing is known of past moments.
     log: Option<CodeLog>,
     /// By process id.
     timelines: HashMap<u32, Known>,
-    /// Walks that were received and are not finished yet, the last first.
+    /// Walks that were received and are not finished yet, newest first.
     waiting: Vec<DeferredWalk>,
     last: Option<LastList>,
-    /// Time before which stand-ins are not given back again.
+    /// Time before which stand-ins are not searched for again.
     give_back_not_before: Option<Instant>,
-    /// Memory for generated code that processes have mapped, and the time before which it is not looked at again.
+    /// Memory for generated code that processes have mapped, and the time before which it is not looked at
+    /// again.
     generated: Vec<(u32, Range<Avma>)>,
     generated_not_before: Option<Instant>,
 }
 
-/// Mappings that were walked by last, as walks need them.
+/// Mappings of the last walk, in the form that walks need.
 struct LastList {
     mappings: Arc<Mappings>,
     list: Vec<Mapping>,
-    /// Code of a JVM that was known when it was made.
+    /// Code of a JVM, as known when the list was made.
     jvm: JvmCode,
-    /// [`TableStore::stored`](crate::bpf::TableStore::stored) when it was made: it says where tables were then.
+    /// [`TableStore::stored`](crate::bpf::TableStore::stored) when the list was made: while it is the same,
+    /// tables are where they were.
     stored: u64,
 }
 
-/// Code of one process over time, and where its files are.
+/// Code of one process over time, and the root directory of its files.
 #[derive(Default)]
 struct Known {
     timeline: Timeline,
-    /// Its root, for after its end; `None` if it had ended before.
+    /// Its root directory, for after its end; `None` if it had ended before.
     root: Option<Arc<ProcessRoot>>,
     /// Code that it has generated, for after its end.
     generated: GeneratedCode,
-    /// Code of its JVM, as far as it was known last: it stays where it is.
+    /// Code of its JVM, as last known; it does not move.
     jvm: JvmCode,
-    /// Finds the code of a JVM that begins.
+    /// Finds the code of a JVM that starts up.
     watch: Option<JvmWatch>,
     /// Moment when the last reading of its mappings began.
     read_at: u64,
@@ -92,7 +96,7 @@ impl Known {
         }
     }
 
-    /// A child that was forked at a moment begins with this.
+    /// State of a child that was forked at a moment.
     fn forked(&mut self, at: u64) -> Self {
         Self {
             timeline: Timeline::forked(self.timeline.at(at)),
@@ -123,7 +127,7 @@ impl CodeOverTime {
             if !generated.is_empty() {
                 known.generated = generated;
             }
-            // Of a process that is about to end, memory is gone before its mappings are.
+            // When a process is about to end, its memory is gone before its mappings are.
             if mappings.jvm().keeps_frame_pointers {
                 known.jvm = mappings.jvm().clone();
             }
@@ -133,7 +137,7 @@ impl CodeOverTime {
         }
     }
 
-    /// Watches a JVM that begins.
+    /// Watches a JVM that starts up.
     pub(super) fn watch_jvm(&mut self, target: &Target, mappings: &Mappings, modules: &Modules) {
         let watches = self.timelines.values().filter_map(|known| known.watch.as_ref());
         if mappings.jvm().begins
@@ -148,7 +152,7 @@ impl CodeOverTime {
         }
     }
 
-    /// Notes what was found of JVMs that begin.
+    /// Notes the code that was found of JVMs that start up.
     fn note_watched(&mut self) {
         for known in self.timelines.values_mut() {
             if let Some((jvm, generated)) = known.watch.as_ref().and_then(JvmWatch::take) {
@@ -200,7 +204,8 @@ impl CodeOverTime {
         lost
     }
 
-    /// Processes that have mapped memory for generated code, in any order; none again until some time is over.
+    /// Takes the memory for generated code that processes have mapped, in any order; nothing until
+    /// [`PAUSE_OF_GENERATED`] has passed.
     fn that_generate(&mut self, now: Instant) -> Vec<(u32, Range<Avma>)> {
         if self.generated.is_empty()
             || self
@@ -213,7 +218,7 @@ impl CodeOverTime {
         std::mem::take(&mut self.generated)
     }
 
-    /// Forgets what nobody asks for any more.
+    /// Drops history that is older than [`OLDEST`], and timelines of unknown processes if they are too many.
     fn forget(&mut self, is_known: impl Fn(u32) -> bool) {
         let oldest = monotonic_nanoseconds().saturating_sub(OLDEST);
         self.timelines
@@ -233,8 +238,8 @@ fn has_generated(mappings: &Mappings, range: &Range<Avma>) -> bool {
 }
 
 impl Live<'_> {
-    /// Finishes walks that were received, for some milliseconds. Returns after which time to go on, if there are more: mappings that are due
-    /// come first, since they spare walks from being sent.
+    /// Finishes received walks for some milliseconds. If there are more, returns the time until the next
+    /// call: reloads of mappings that are due come first, since they keep walks from being sent.
     pub(super) fn finish_some_walks(&mut self) -> anyhow::Result<Option<Duration>> {
         let now = Instant::now();
         self.finish_walks(Some(now + AT_ONCE))?;
@@ -249,10 +254,11 @@ impl Live<'_> {
         Ok((!self.code.waiting.is_empty()).then_some(Duration::ZERO))
     }
 
-    /// Finishes walks that were received, until a deadline if there is one. Returns when the first of them was sent, if there were any.
+    /// Finishes walks that were received, until a deadline if there is one. Returns when the first of them
+    /// was sent, if there were any.
     fn finish_walks(&mut self, deadline: Option<Instant>) -> anyhow::Result<Option<u64>> {
         let received = self.walks.take().context("cannot receive walks")?;
-        // What a walk has met was logged before.
+        // Mappings that a walk has met were logged before it was sent.
         let lost = self.code.note_changes(&mut self.modules, self.follow_fork);
         if lost {
             tracing::debug!("changes of code were not logged");
@@ -287,7 +293,8 @@ impl Live<'_> {
         Ok(first)
     }
 
-    /// Reads the code of each JVM that begins, if walks were sent since it was read: it was known before they ran it.
+    /// Reads the code of each JVM that starts up, if walks were sent since it was last read: the JVM
+    /// describes code before running it.
     fn read_jvms(&mut self) -> anyhow::Result<()> {
         let beginning = self
             .processes
@@ -306,8 +313,8 @@ impl Live<'_> {
         Ok(())
     }
 
-    /// Finishes all walks that were sent by now, and those that are sent meanwhile, for a while: a program that goes on to map code does
-    /// not keep a report back.
+    /// Finishes all walks that were sent by now and, for up to [`FOR_LATER`], those that are sent meanwhile:
+    /// a program that keeps mapping code must not hold up a report.
     pub(super) fn finish_all_walks(&mut self) -> anyhow::Result<()> {
         let (now, deadline) = (monotonic_nanoseconds(), Instant::now() + FOR_LATER);
         self.observe()?;
@@ -323,7 +330,7 @@ impl Live<'_> {
         Ok(())
     }
 
-    /// Does a walk again; `None` if that is not possible, or finds something else.
+    /// Repeats a walk; `None` if that is impossible, or if it does not find the kernel's frames.
     fn found_stack(&mut self, walk: &DeferredWalk) -> anyhow::Result<Option<FinishedStack>> {
         if !self.processes.contains_key(&walk.instance) {
             self.observe()?;
@@ -378,7 +385,7 @@ impl Live<'_> {
         self.code.timelines.get(&process.facts.pid)
     }
 
-    /// Walks by the mappings of that moment and the tables as they are now.
+    /// Repeats a walk with the mappings of its moment and the present tables.
     fn walk_again(&mut self, walk: &DeferredWalk, mappings: &Arc<Mappings>) -> anyhow::Result<Stack> {
         let stored = self.kernel.tables.stored();
         let jvm = self.known_of(walk).map(|known| &known.jvm);
@@ -392,7 +399,7 @@ impl Live<'_> {
         if !self.code.last.as_ref().is_some_and(is_last) {
             self.provide_tables(mappings)?;
             let list = self.tables.kernel_mappings(mappings, &jvm, &self.modules);
-            // That they were there is known.
+            // No need to verify them: they are known to have been there.
             let list = list.into_iter().map(|mapping| Mapping {
                 identity: Identity::SETTLED,
                 ..mapping
@@ -448,7 +455,8 @@ impl Live<'_> {
         self.provide_saves_of(module, Some(mappings))
     }
 
-    /// Lets stand-ins be used again whose blocks were freed or forgotten. Not while blocks are read, nor if single ones are told of later.
+    /// Gives back stand-ins whose blocks were freed or forgotten. Does nothing while blocks are read, or if
+    /// stand-ins may be referred to later: by traced calls, mappings or pages.
     pub(super) fn give_back_stand_ins(&self) -> anyhow::Result<()> {
         if self.is_being_read || !self.is_of_blocks() || self.traces_calls {
             return Ok(());
@@ -462,7 +470,7 @@ impl Live<'_> {
     }
 }
 
-/// A walk that cannot be finished: the first of the frames found in the kernel, and why it ended there.
+/// Result for a walk that cannot be finished: the first of the frames found in the kernel, and the end there.
 fn as_found_in_the_kernel(walk: &DeferredWalk) -> FinishedStack {
     let number = |frames: usize| u32::try_from(frames).unwrap_or(u32::MAX);
     let sent = walk.frames.len();
@@ -482,7 +490,7 @@ fn as_found_in_the_kernel(walk: &DeferredWalk) -> FinishedStack {
     }
 }
 
-/// Code that a program has written: its memory, and what was copied of that.
+/// Sources of code that a program has generated: its memory, and the copy of it.
 struct Written<'a> {
     target: Option<&'a Target>,
     copy: Option<&'a GeneratedCode>,
@@ -495,8 +503,8 @@ impl Written<'_> {
     }
 }
 
-/// The 8 bytes of code at an address: of an object from its file, which may not be mapped any more; of code that a program has written
-/// from its memory, or from a copy once it has ended.
+/// Reads the 8 bytes of code at an address: of an object from its file, as it may no longer be mapped; of
+/// generated code from the program's memory, or from a copy once the program has ended.
 fn code_word(mappings: &Mappings, modules: &Modules, written: &Written<'_>, at: Avma) -> Option<u64> {
     match mappings.find(at)?.code {
         MappedCode::Module { module, bias } => {

@@ -63,7 +63,7 @@ pub(super) trait Origin {
     }
 }
 
-/// Resolves what was recorded: names frames, and fills the dictionary that stacks refer to.
+/// Resolves recorded data: names frames, and fills the dictionary that stacks refer to.
 pub(super) struct Describer<O: Origin> {
     origin: O,
     dictionary: Dictionary,
@@ -109,20 +109,21 @@ impl RecentFacts<'_> {
     }
 }
 
-/// Report options that do not depend on what was recorded.
+/// Report options that do not depend on the recorded data.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shown<'a> {
     pub(super) view: &'a View,
     /// Maximum number of stacks in a text report.
     pub(super) top: usize,
     pub(super) unwind: Unwind,
-    /// The snapshot with all frames that walks found, if some are never shown: how they were found is told of all.
+    /// Unfiltered snapshot for statistics of how frames were found, if some frames are never shown.
     pub(super) walked: Option<&'a Snapshot>,
     /// Holders of blocks, if a verdict was made.
     pub(super) holdings: &'a [Holding],
 }
 
-/// Makes the report of `snapshot`, without its targets. `inspect` is called with all sites before any frame is left out.
+/// Makes the report of `snapshot`, without its targets. `inspect` is called with all sites before any frame
+/// is left out.
 pub(super) fn report<O: Origin>(
     origin: O,
     snapshot: &Snapshot,
@@ -266,8 +267,8 @@ fn recent<M>(site: &Site<M>, processes: SiteProcesses, view: &View, changes: &Ch
     }
 }
 
-/// Counts all outstanding blocks as left out if the instance ended before the last report: none is in the table any
-/// more.
+/// Counts all outstanding blocks as left out if the instance ended before the last report: the table has none
+/// of them.
 fn still_known(list: BlockList, processes: SiteProcesses, outstanding: Amount) -> BlockList {
     match processes {
         SiteProcesses::Ended if list.listed.is_empty() => BlockList {
@@ -304,7 +305,8 @@ impl Origin for Processes<'_> {
         process.map_or(&self.unknown, |process| &process.history)
     }
 
-    /// Returns the only process for every stack, if there is just one: a stack without an instance must be its.
+    /// Returns the only process for every stack, if there is just one: a stack without an instance must be
+    /// its.
     fn process(&self, instance: u32) -> Option<&TargetFacts> {
         let process = match self.all.len() {
             1 => self.all.values().next(),

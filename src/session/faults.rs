@@ -1,5 +1,5 @@
-//! Accounts pages instead of blocks (`--faults`): follows the page faults of each instance and the calls that discard pages,
-//! compares with what is resident, and replaces an allocator's totals by those of pages.
+//! Accounts pages instead of blocks (`--faults`): follows the page faults of each instance and the calls that
+//! discard pages, compares with the resident pages, and replaces an allocator's totals by those of pages.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -22,13 +22,16 @@ use crate::process::touched::{
 };
 use leak_report::model::{Amount, Estimate, Sampling, Snapshot, Source, Spread, StackTotals};
 
-/// Minimum pause between two comparisons with what is resident.
+/// Minimum pause between two comparisons with the resident pages.
 const MIN_PAUSE: Duration = Duration::from_secs(1);
-/// Minimum pause as a multiple of the time that the last comparison took: at most 2 % of the time is spent on them.
+/// Minimum pause as a multiple of the time that the last comparison took: at most 2 % of the time is spent on
+/// them.
 const PAUSE_PER_WORK: u32 = 50;
-/// Maximum number of comparisons for one report: pages whose faults are just being handled are looked at again.
+/// Maximum number of comparisons for one report: pages whose faults are just being handled are looked at
+/// again.
 const MAX_COMPARISONS: usize = 2;
-/// Maximum number of events that are kept for instances that are not known yet. Pages of others are found as lost.
+/// Maximum number of events that are kept for instances that are not known yet. Pages of dropped events are
+/// found as lost.
 const MAX_EARLY: usize = 1 << 20;
 
 /// Maximum pages per process that stacks have touched: 256 GiB of pages of 4 KiB, in 256 MB.
@@ -58,12 +61,13 @@ struct Traced {
     pages: Pages,
     /// `None` once it has ended.
     resident: Option<ResidentPages>,
-    /// False until the first comparison: what that finds is older than the trace.
+    /// False until the first comparison: pages that it finds are older than the trace.
     is_compared: bool,
 }
 
 impl PageLedger {
-    /// Creates an empty ledger, which follows nothing yet. `capacity` is the maximum number of pages per instance.
+    /// Creates an empty ledger, which follows nothing yet. `capacity` is the maximum number of pages per
+    /// instance.
     pub(super) fn new(choice: Choice, function: u8, capacity: u32) -> Self {
         Self {
             instances: BTreeMap::new(),
@@ -92,8 +96,8 @@ impl PageLedger {
         }
     }
 
-    /// Begins the pages of a new instance. A child of fork has those that its parent had then: the parent's events until the
-    /// child's first one are applied.
+    /// Begins the pages of a new instance. A child of fork has those that its parent had then: the parent's
+    /// events until the child's first one are applied.
     fn begin(&mut self, kernel: &Kernel<'_>, number: u32, process: &Process) {
         let instance = &process.instance;
         let parent = instance.parent.filter(|_| instance.origin == Origin::Forked);
@@ -124,9 +128,9 @@ fn open_pages(kernel: &Kernel<'_>, pid: u32, slot: u32, instance: u32) -> Option
 }
 
 impl Live<'_> {
-    /// Starts following page faults and calls. What is resident by then belongs to no stack.
+    /// Starts following page faults and calls. Pages that are resident by then belong to no stack.
     pub(super) fn start_faults(&mut self, children: bool) -> anyhow::Result<()> {
-        // Before and after: what is found only afterwards is new if its fault was seen.
+        // Compared before and after: a page that is found only afterwards is new if its fault was seen.
         self.compare_pages()?;
         let Some(ledger) = &mut self.pages else {
             return Ok(());
@@ -154,7 +158,7 @@ impl Live<'_> {
         Ok(())
     }
 
-    /// Applies faults and calls since the last time, and compares now and then with what is resident.
+    /// Applies faults and calls since the last time, and compares now and then with the resident pages.
     pub(super) fn follow_faults(&mut self) -> anyhow::Result<()> {
         self.apply_memory_events();
         if self
@@ -210,7 +214,8 @@ impl Live<'_> {
         bytes
     }
 
-    /// Compares the pages of all running instances with what is resident. Returns how many have to be looked at again.
+    /// Compares the pages of all running instances with the resident ones. Returns how many have to be looked
+    /// at again.
     fn compare_pages(&mut self) -> anyhow::Result<u64> {
         let began = Instant::now();
         self.begin_pages();
@@ -261,7 +266,7 @@ impl Live<'_> {
                     is_searched,
                 })
             };
-            // It has just ended, or executed another program, if something cannot be read.
+            // If something cannot be read, the process has just ended or executed another program.
             let Some(scans) = batch.iter().map(read).collect::<Option<Vec<_>>>() else {
                 return Ok(missed);
             };
@@ -297,7 +302,7 @@ impl Live<'_> {
         pages.settle(scans, unexplained, huge)
     }
 
-    /// Applies all faults and calls up to now, and compares with what is resident, for a report.
+    /// Applies all faults and calls up to now, and compares with the resident pages, for a report.
     pub(super) fn settle_faults(&mut self) -> anyhow::Result<()> {
         if self.pages.is_none() {
             return Ok(());
@@ -370,7 +375,8 @@ fn with_pages(shape: StackTotals, totals: PageTotals, choice: Choice) -> StackTo
         squares,
         lost,
     } = totals;
-    // Of what is gone, it is not known which pages one fault had made resident together: they count as all do.
+    // For pages that are gone, it is unknown which of them one fault had made resident together: assume their
+    // share of all.
     let gone_squares = u128::from(squares) * u128::from(gone) / u128::from(touched.max(1));
     StackTotals {
         allocated: estimate(touched, squares.into(), choice.interval),
@@ -388,8 +394,9 @@ fn amount(pages: u64, interval: u64) -> Amount {
     }
 }
 
-/// Amount of `pages` pages, each of which stands for `interval`: with v pages for each fault, and the probability p that it is
-/// recorded, the variance of the sum of v / p is estimated by the sum of v²(1 - p) / p² (Horvitz-Thompson).
+/// Amount of `pages` pages, each of which stands for `interval`: with v pages for each fault, and the
+/// probability p that it is recorded, the variance of the sum of v / p is estimated by the sum of v²(1 - p) /
+/// p² (Horvitz-Thompson).
 fn estimate(pages: u64, squares: u128, interval: u64) -> Estimate {
     /// Unit of [`Spread::blocks`].
     const UNITS_PER_BLOCK: u128 = 1 << 32;

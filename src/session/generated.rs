@@ -42,7 +42,7 @@ fn names_of_generated_code(target: &Target, mappings: &Mappings) -> Option<PerfM
     map
 }
 
-/// Returns whether a path is what a process with this pid, in its own pid namespace, calls its dump.
+/// Returns whether a path is that of the dump of a process with this pid in its own pid namespace.
 fn is_jit_dump(path: &Path, pid: u32) -> bool {
     path.file_name()
         .is_some_and(|name| name == &*format!("jit-{pid}.dump"))

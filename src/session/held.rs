@@ -8,11 +8,11 @@ use leak_report::model::{
     Amount, Class, Dictionary, Held, Holder, LookedAt, Root, Sampling, Stack, Step, TextId, TextKind,
 };
 
-/// Chains of a stack that are told apart, and classes.
+/// Maximum number of chains of a stack that are listed, and of classes.
 const MAX_HOLDERS: usize = 3;
 const MAX_CLASSES: usize = 8;
 
-/// Chain by sites: root, then numbers of sites, each with whether it repeats, and whether steps are left out.
+/// Chain by sites: root; numbers of sites, each with true if it repeats; true if steps are left out.
 type Key = (Root<TextId>, Vec<(usize, bool)>, bool);
 
 /// Fills in the holders of `stacks`, each of which has `records`.
@@ -41,7 +41,7 @@ pub(super) fn fill(
         let judged = stack.verdict.is_some();
         for (holding, roots) in holdings.iter().zip(&roots) {
             for of_stack in records.iter().filter_map(|record| holding.by_stack.get(record)) {
-                // Without a verdict on the stack, holders are of other blocks than its own.
+                // Without a verdict on the stack, the holders are of other blocks.
                 if judged || of_stack.looked.is_some() {
                     sum.add(of_stack, |chain| key(chain, roots, &sites, own));
                 }
@@ -60,7 +60,8 @@ pub(super) fn fill(
     }
 }
 
-/// A chain to a site by sites; `None` if part of it is not known. A site is in it once, and the one that it leads to is not.
+/// Converts a chain to a site into a chain of sites; `None` if part of it is unknown. Each site is in it
+/// once, and the site that it leads to is not.
 fn key(chain: &Chain, roots: &[Root<TextId>], sites: &HashMap<u32, usize>, own: usize) -> Option<Key> {
     let root = roots.get(chain.root as usize)?.clone();
     let mut via: Vec<(usize, bool)> = Vec::new();
@@ -111,7 +112,7 @@ impl Sum {
         }
     }
 
-    /// `None` if nothing was found.
+    /// Returns the sums for the report; `None` if nothing was found.
     fn held(
         self,
         scale: Scale,
@@ -137,7 +138,7 @@ impl Sum {
                 .then_with(|| a.cmp(b))
         });
         classes.truncate(MAX_CLASSES);
-        // Of the blocks that were looked at, it says how many.
+        // Classes of blocks that were looked at are counts of these, and not scaled.
         let of_class = if self.looked.is_some() { Scale::One } else { scale };
         Some(Box::new(Held {
             by: by
@@ -150,7 +151,7 @@ impl Sum {
                 })
                 .collect(),
             others: scale.of_amount(others),
-            // What samples lead to is not all that the others do.
+            // Not estimated from samples: sampled blocks lead to only a part of what is retained.
             retained: self.retained.filter(|_| matches!(scale, Scale::One)),
             classes: classes
                 .into_iter()

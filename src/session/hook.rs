@@ -1,5 +1,6 @@
-//! The loader's hook: the function that a target's loader calls, for debuggers, before and after it maps or unmaps
-//! objects (`r_brk` of `struct r_debug`; glibc and musl both call it `_dl_debug_state`). And the function by which programs end.
+//! The loader's hook: the function that a target's loader calls, for debuggers, before and after it maps or
+//! unmaps objects (`r_brk` of `struct r_debug`; glibc and musl both call it `_dl_debug_state`). And the
+//! function by which programs end.
 
 use object::read::elf::ElfFile64;
 use object::{LittleEndian, Object, ObjectSymbol};
@@ -12,8 +13,8 @@ use crate::process::{MappedCode, Mappings, Module, Modules};
 
 const HOOK: &str = "_dl_debug_state";
 
-/// Function by which programs end, after all that `atexit` has registered. `_exit` is another name of it (glibc), or calls it, and is not
-/// called where `main` returns (musl).
+/// Function by which programs end, after all that `atexit` has registered. `_exit` is another name of it
+/// (glibc), or calls it, and is not called where `main` returns (musl).
 const EXIT: &str = "_Exit";
 
 /// Symbol of the loader's `struct r_debug`.
@@ -21,7 +22,8 @@ const RECORD: &str = "_r_debug";
 /// Offset of `r_state` in `struct r_debug`: 0 unless the loader is changing its mappings.
 const STATE_AT: u64 = 24;
 
-/// Finds the loader's hook in these mappings; `None` if the loader has none, or a static program has no loader.
+/// Finds the loader's hook in these mappings; `None` if the loader has none, or a static program has no
+/// loader.
 pub(super) fn find(mappings: &Mappings, modules: &Modules) -> Option<Hook> {
     let loader = modules.get(mappings.loader()?)?;
     Some(Hook {
@@ -32,7 +34,8 @@ pub(super) fn find(mappings: &Mappings, modules: &Modules) -> Option<Hook> {
     })
 }
 
-/// Finds where the C library's programs end: `None` if the program has no C library, or another module is asked about.
+/// Finds the function by which programs of a C library end; `None` if `module` is no C library, or has no
+/// such function.
 pub(super) fn exit(module: &Module, is_loader: bool) -> Option<Hook> {
     // musl's loader is its C library.
     let is_c_library = module.is_glibc() || module.is_static_program() || is_loader;
@@ -60,8 +63,8 @@ fn site(loader: &Module) -> Option<Svma> {
         .ok()
 }
 
-/// Addresses in the process of the hook and of `r_state`, which is 0 when the hook is called after everything is mapped
-/// and relocated. Without that word (musl), the first call of the hook means this.
+/// Addresses in the process of the hook and of `r_state`, which is 0 when the hook is called after everything
+/// is mapped and relocated. Without that word (musl), the first call of the hook means this.
 pub(super) fn in_memory(mappings: &Mappings, modules: &Modules) -> Option<(Avma, Option<Avma>)> {
     let loader = modules.get(mappings.loader()?)?;
     let bias = mappings.entries().iter().find_map(|entry| match entry.code {

@@ -100,7 +100,7 @@ struct Trace<'obj> {
     since: Since,
 }
 
-/// Loads and attaches all that the kernel accepts.
+/// Loads and attaches all programs that the kernel accepts.
 fn start<'obj>(
     storages: &'obj mut Storages,
     config: &TraceConfig,

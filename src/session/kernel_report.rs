@@ -17,7 +17,8 @@ use leak_report::model::{
     Symbol, Symbolized, TargetFacts,
 };
 
-/// Upper bits of a kernel address, which a stored frame has no room for. All are set in every address of kernel code.
+/// Upper bits of a kernel address, which a stored frame has no room for. All are set in every address of
+/// kernel code.
 const HIGH_BITS: u64 = 0xff << 56;
 
 /// Facts that are the same in every report.

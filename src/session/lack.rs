@@ -1,5 +1,5 @@
-//! Why processes were killed for lack of memory: the kernel's log says whose memory was short, and files of that cgroup, how much there
-//! was. And this process's own chance to be killed.
+//! Reasons why processes were killed for lack of memory: the kernel's log says whose memory was short, and
+//! the files of that cgroup say how much it had. Also lowers this process's own chance of being killed.
 
 use std::fs;
 
@@ -7,13 +7,14 @@ use crate::process::kernel_log::{KernelLog, Shortage};
 use crate::process::select::MemoryLimits;
 use leak_report::model::MemoryLack;
 
-/// Never to be killed for lack of memory (`OOM_SCORE_ADJ_MIN`). The kernel adds thousandths of the memory that there is, of the machine
-/// or below the limit, to what each process has, which includes mapped files: below a limit of some ten MiB, nothing less protects
-/// memleak, whose own memory is bounded but for verdicts ([`Killable`]).
+/// Score of a process that is never killed for lack of memory (`OOM_SCORE_ADJ_MIN`). To the memory that each
+/// process has, mapped files included, the kernel adds as many thousandths of all memory, of the machine or
+/// below the limit: below a limit of some ten MiB, no other score protects memleak. Its own memory is
+/// bounded, except for verdicts ([`Killable`]).
 const OOM_SCORE: i32 = -1000;
 const OOM_SCORE_FILE: &str = "/proc/self/oom_score_adj";
 
-/// Where to look when a process was killed.
+/// Sources of the reason why a process was killed.
 #[derive(Debug, Default)]
 pub(super) struct LackWatch {
     /// Opened with the first process.
@@ -28,7 +29,7 @@ struct Sources {
 }
 
 impl LackWatch {
-    /// Begins with a process that runs.
+    /// Begins to watch a running process; what the log says of an earlier one with its id is forgotten.
     pub(super) fn begin(&mut self, pid: u32) {
         let sources = self.sources.get_or_insert_with(|| Sources {
             log: KernelLog::open(),
@@ -39,7 +40,7 @@ impl LackWatch {
         }
     }
 
-    /// The memory that was short when a process was killed for it a moment ago.
+    /// Returns which memory was short when process `pid` was killed for lack of it, a moment ago.
     pub(super) fn of(&mut self, pid: u32) -> MemoryLack {
         let Some(Sources { log, limits }) = &mut self.sources else {
             return MemoryLack::Unknown;
@@ -53,14 +54,16 @@ impl LackWatch {
     }
 }
 
-/// Has the kernel kill others for lack of memory, and not this process. Programs that it starts later inherit that.
+/// Makes the kernel kill other processes for lack of memory instead of this one. Programs that it starts
+/// later inherit that.
 pub(super) fn survive() {
     if score().is_some_and(|now| now > OOM_SCORE) {
         set_score(OOM_SCORE);
     }
 }
 
-/// While it exists, this process can be killed for lack of memory as any other: for work that takes as much as what is traced has.
+/// Guard during which this process can be killed for lack of memory like any other: for work that takes as
+/// much memory as the traced processes have.
 #[derive(Debug)]
 pub(super) struct Killable {
     before: Option<i32>,

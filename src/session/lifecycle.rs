@@ -1,8 +1,8 @@
 //! Follows processes as they start and end: fork, exec, exit.
 //!
-//! The kernel side acts first, in the process itself: a new instance has a number and a slot before its code runs, and
-//! an ended one's slot is closed. This file catches up by reading the kernel side's record of all instances; events
-//! only say that there is something to read.
+//! The kernel side acts first, in the process itself: a new instance has a number and a slot before its code
+//! runs, and an ended one's slot is closed. This file catches up by reading the kernel side's record of all
+//! instances; events only say that there is something to read.
 
 use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt as _;
@@ -27,7 +27,8 @@ use leak_report::model::InstanceEnd;
 
 /// Minimum pause between two removals of ended instances from the block table.
 const MIN_PAUSE: Duration = Duration::from_millis(250);
-/// Minimum pause as a multiple of the time that the last removal took: less than 5 % of the time is spent on it.
+/// Minimum pause as a multiple of the time that the last removal took: less than 5 % of the time is spent on
+/// it.
 const PAUSE_PER_WORK: u32 = 20;
 
 /// Pause between two looks for ends that the kernel side has missed.
@@ -46,15 +47,15 @@ pub(super) struct Lifecycle {
     /// Time at which to look again for ends that the kernel side has missed.
     next_look: Option<Instant>,
     pub(super) lack: LackWatch,
-    /// Those that were warned of.
+    /// Debuggers that were warned of.
     pub(super) debuggers: Debuggers,
-    /// True if it is the user's wish that probes end translated processes.
+    /// True if the user accepts that probes kill translated processes.
     ignores_translators: bool,
-    /// Why the trace has to end: probes would end a process.
+    /// Error that ends the trace, as probes would kill a process.
     translated: Option<anyhow::Error>,
 }
 
-/// Opens the process of a new instance, if its code will be executed as it is.
+/// Opens the process of a new instance, unless its code will be executed in translated copies.
 fn open_new(instance: &Instance) -> Result<Target, TargetError> {
     let target = Target::open(instance.pid)?;
     match translator::started_by(target.comm()).filter(|_| instance.origin == Origin::Execed) {
@@ -87,7 +88,7 @@ impl Live<'_> {
     ///
     /// # Errors
     ///
-    /// One has executed a program in translated copies of its code, which probes would end.
+    /// A process runs a program in translated copies of its code, and probes would kill it.
     pub(super) fn observe(&mut self) -> anyhow::Result<()> {
         // A new instance may itself have ended in the meantime.
         while self.observe_once() {}
@@ -97,8 +98,8 @@ impl Live<'_> {
 
     /// Returns whether there was a new instance.
     fn observe_once(&mut self) -> bool {
-        // Ends are read first and applied last: the last act of an instance may be to begin another, which takes over
-        // part of its parent's state.
+        // Ends are read first and applied last: the last act of an instance may be to begin another, which
+        // takes over part of its parent's state.
         let ended = self.observe_ends();
         let first = self.lifecycle.next;
         if self.observe_beginnings() {
@@ -122,7 +123,8 @@ impl Live<'_> {
     fn observe_ends(&mut self) -> Vec<(u32, InstanceEnd)> {
         let kernel = &self.kernel.processes;
         let live = self.processes.iter().filter(|(_, process)| process.is_live());
-        // Only an end that the kernel side has missed takes a look at the process: it was begun at that moment.
+        // The process is only looked at for an end that the kernel side has missed, as it came while the
+        // instance was begun.
         let looks = self.lifecycle.next_look.is_none_or(|next| Instant::now() >= next);
         let ended: Vec<_> = live
             .filter_map(|(&number, process)| {
@@ -139,7 +141,7 @@ impl Live<'_> {
         ended
     }
 
-    /// Returns whether all were seen: an instance may have its number, but not yet its record.
+    /// Returns whether all new instances were seen: one may have its number, but not yet its record.
     fn observe_beginnings(&mut self) -> bool {
         let end = self.kernel.processes.next();
         self.lifecycle.next = self.lifecycle.next.max(1);
@@ -212,13 +214,13 @@ impl Live<'_> {
         if let Some(error) = failed {
             self.not_opened(number, error);
         }
-        // By now it has no probes, if it translates code.
+        // Has no probes by now if it translates code.
         if origin == Origin::Execed && may_be_stopped && !self.is_held_at_exec(pid) {
             continue_stopped(pid);
         }
     }
 
-    /// Lets those go on that were stopped because of probes, which are no more.
+    /// Resumes processes that were stopped because of probes, after these were removed.
     pub(super) fn let_go_on(&self) {
         for pid in self.live_pids() {
             let comm = std::fs::read_to_string(format!("/proc/{pid}/comm"));
@@ -228,7 +230,8 @@ impl Live<'_> {
         }
     }
 
-    /// Takes its probes out of a new instance that cannot be looked at as it is translated: they came with the exec, and would end it.
+    /// Removes the probes of a new instance that was not opened because it is translated: they came with the
+    /// exec, and would kill it.
     fn not_opened(&mut self, number: u32, error: TargetError) {
         let TargetError::Translated { pid, .. } = error else {
             tracing::debug!("{error}");
@@ -271,7 +274,7 @@ impl Live<'_> {
         self.lifecycle.to_forget = true;
     }
 
-    /// Ends to trace an instance that runs on.
+    /// Stops tracing an instance that continues to run.
     pub(super) fn leave(&mut self, number: u32) {
         let Some(process) = self.processes.get_mut(&number) else {
             return;
@@ -319,7 +322,7 @@ impl Live<'_> {
         Ok(())
     }
 
-    /// Attaches to what the started program has mapped since its exec, and lets it go on.
+    /// Attaches to the files that the started program has mapped since its exec, and resumes it.
     fn attach_stopped(&mut self, number: u32) -> anyhow::Result<()> {
         let began = Instant::now();
         let attached = self.reload_and_attach(number);
@@ -367,7 +370,7 @@ impl Live<'_> {
         provided.context("cannot store unwind tables")
     }
 
-    /// Lets the started program go on, after probes are detached, and stops it no more.
+    /// Resumes the started program after probes are detached; it is not stopped again.
     pub(super) fn let_go(&mut self) -> anyhow::Result<()> {
         if let Some(hold) = &self.hold {
             self.kernel.exec_stops.end();
@@ -477,9 +480,10 @@ impl Live<'_> {
         Ok(())
     }
 }
-/// Returns whether the kernel has taken all perf events from a process when that executed its program (`begin_new_exec`): it does so with one that
-/// may not be dumped. That is one with other rights than its user's (setuid, setgid), or more than it had (capabilities of the
-/// file), or which its user may not read; the files of such a process in `/proc` belong to root (`task_dump_owner`).
+/// Returns whether the kernel removed all perf events from a process when it executed its program
+/// (`begin_new_exec`), as it does if the process may not be dumped. Such a process has other rights than its
+/// user (setuid, setgid), or more than it had (capabilities of the file), or its user may not read the file;
+/// its files in `/proc` belong to root (`task_dump_owner`).
 fn loses_events(pid: u32) -> bool {
     let status = ProcFields::status(pid).unwrap_or_default();
     let ids = |name| {

@@ -63,12 +63,12 @@ pub(super) struct Live<'obj> {
     /// Instances by number, including ended ones.
     pub(super) processes: BTreeMap<u32, Process>,
     _watch: Watch,
-    /// Lets the started program go on when this is dropped, which is after the BPF programs that stop it. `None` if no program was
-    /// started, or that cannot be guaranteed.
+    /// Resumes the started program when dropped, which is after the BPF programs that stop it. `None` if no
+    /// program was started, or if resuming cannot be guaranteed.
     pub(super) hold: Option<Hold>,
-    /// True if it is to be stopped where it is about to end.
+    /// True if the started program is stopped where it is about to end.
     holds_end: bool,
-    /// Notes what mapping calls give to processes, if it is noted which memory blocks were freed from.
+    /// Notes the memory that mapping calls give to processes, if there are notes on freed memory.
     _given: Option<RegionWatch>,
     /// Mappings that are accounted instead of blocks (`--mmap`).
     pub(super) regions: Option<Ledger>,
@@ -80,14 +80,14 @@ pub(super) struct Live<'obj> {
     pub(super) checks_walks: bool,
     pub(super) follow_fork: bool,
     pub(super) sharing: Sharing,
-    /// The first instance that had begun neither before the last probes were attached nor meanwhile: those before it may lack them.
+    /// First instance that began after the last probes were attached; earlier ones may lack them.
     pub(super) probed_since: u32,
     /// True if reports list single blocks.
     pub(super) lists_blocks: bool,
     pub(super) tables: ModuleTables,
     pub(super) modules: Modules,
     pub(super) probes: AllocatorProbes,
-    /// Walks that are to be finished here.
+    /// Walks to be finished in user space.
     pub(super) walks: WalkQueue,
     pub(super) code: CodeOverTime,
     pub(super) python: PythonTracing,
@@ -143,8 +143,8 @@ impl<'obj> Live<'obj> {
         Err(attempts.into_error(config))
     }
 
-    /// Tries one way to attach. Takes the modules and probes out of `prepared`; if it fails later, it puts them back
-    /// for the next way.
+    /// Tries one way to attach. Takes the modules and probes out of `prepared`; if it fails later, it puts
+    /// them back for the next way.
     fn attempt(
         storages: &mut slice::IterMut<'obj, Storage>,
         trial: Trial<'_>,
@@ -177,7 +177,7 @@ impl<'obj> Live<'obj> {
             .collect();
         let kernel = Kernel::load_tolerantly(storages, &settings, tolerance)
             .with_context(|| format!("cannot trace process {}", pids.join(", ")))?;
-        // Before the first probe: then no mapping is older than a block that was freed and newer than that.
+        // Before the first probe, so that every mapping made after a noted free is noted, too.
         let given = kernel.free_notes.as_ref().map(|_| kernel.watch_regions());
         let follow_fork = config.follow_fork && !tolerance.lacks(TracePart::Children);
         let sharing = Sharing::choose(config, prepared.targets.len(), way.path, events)?;
@@ -234,8 +234,8 @@ impl<'obj> Live<'obj> {
     }
 
     fn add_targets(&mut self, prepared: &Prepared) -> anyhow::Result<()> {
-        // `used` is called in the order in which tables were built, so that the same one of several copies stands for
-        // all.
+        // `used` is called in the order in which tables were built, so that the same one of several copies
+        // stands for all.
         let (built, all) = (&prepared.built, &prepared.mappings);
         let used = self.tables.used(all, &self.modules);
         let stored = self.tables.store(built, &self.modules, &used, &mut self.kernel);
@@ -303,7 +303,7 @@ impl<'obj> Live<'obj> {
         Ok(number)
     }
 
-    /// Begins to trace a process that has come later. Returns its instance.
+    /// Starts tracing a process that was added later. Returns its instance.
     pub(super) fn add_opened(&mut self, target: Target) -> anyhow::Result<u32> {
         let pid = target.pid();
         let number = self.begin_opened(target)?;
@@ -373,11 +373,11 @@ impl<'obj> Live<'obj> {
         tracing::debug!("attached by {links} {:?} links", way.path);
     }
 
-    /// Uses the USDT probes of another `distance`: those of both are attached for a moment, of which the kernel side ignores one.
+    /// Changes to USDT probes of another `distance`. While both are attached, the kernel side ignores one.
     ///
     /// # Errors
     ///
-    /// Fails if probes cannot be attached; then those of the distance until now are used.
+    /// Fails if probes cannot be attached; then the former distance stays in use.
     pub(super) fn change_distance(&mut self, distance: u64) -> anyhow::Result<()> {
         let before = self.probes.distance();
         self.probes.use_distance(distance);
@@ -418,7 +418,7 @@ impl<'obj> Live<'obj> {
         Ok(())
     }
 
-    /// Removes all probes from all processes. What was recorded stays.
+    /// Removes all probes from all processes. Recorded data stays.
     pub(super) fn detach(&mut self) {
         let began = Instant::now();
         self.warn_of_debuggers();
@@ -435,8 +435,8 @@ impl<'obj> Live<'obj> {
         tracing::debug!("detached in {:.1?}", began.elapsed());
     }
 
-    /// Reads an instance's mappings again and publishes them with the tables that they need. Returns whether they
-    /// changed.
+    /// Reads an instance's mappings again and publishes them with the tables that they need. Returns whether
+    /// they changed.
     pub(super) fn reload(&mut self, number: u32) -> anyhow::Result<bool> {
         let Some(process) = self.processes.get_mut(&number) else {
             return Ok(false);
@@ -459,7 +459,7 @@ impl<'obj> Live<'obj> {
         }
         let begins = process.note_jvm(mappings.jvm(), Instant::now());
         if changed {
-            // First: walks that lack a table are finished later, but Python's functions are read now or never.
+            // First, as walks can be finished later, but Python's functions are read now or never.
             self.attach_python(number, &mappings);
             self.publish(number, reading, mappings)?;
         }

@@ -1,5 +1,5 @@
-//! Opens the processes to trace. One that is given by its number must be traceable; of those that were found by what they
-//! are, some may not be, or have ended meanwhile: they are left out with a warning, as long as one is left.
+//! Opens the processes to trace. Those given by number must be traceable. Those found by their properties are
+//! left out with a warning if they are not traceable or have ended meanwhile, as long as one process is left.
 
 use anyhow::{Context, bail};
 
@@ -18,7 +18,7 @@ impl Members {
     ///
     /// # Errors
     ///
-    /// One that is given cannot be traced, or none of those that were found.
+    /// A given process cannot be traced, or none of those that were found.
     pub(super) fn open(
         config: &TraceConfig,
         started: Option<u32>,
@@ -55,11 +55,11 @@ impl Members {
         Ok(())
     }
 
-    /// Leaves out those that were found and in which nothing can be probed.
+    /// Leaves out processes that were found if nothing can be probed in them.
     ///
     /// # Errors
     ///
-    /// Nothing can be probed in one that is given, or in any.
+    /// Nothing can be probed in a given process, or in any.
     pub(super) fn keep_probed(
         &mut self,
         config: &TraceConfig,

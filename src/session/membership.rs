@@ -1,4 +1,5 @@
-//! Follows who belongs to the selected processes: those that come later are traced from then on, those that no longer match are not.
+//! Follows which processes match the selectors: new matches are traced from then on, processes that no longer
+//! match are not.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -11,7 +12,8 @@ use crate::process::Target;
 use crate::process::select::{Found, Selection, Sight};
 use leak_report::render::counted;
 
-/// Time between two looks at all processes if nothing hints at a change: a user, for example, changes in silence.
+/// Time between two looks at all processes without a hint at a change. A change of user, for example, gives
+/// none.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Minimum pause between two looks.
 const MIN_PAUSE: Duration = Duration::from_millis(20);
@@ -64,12 +66,13 @@ impl Membership {
         self.left_out.len() as u64
     }
 
-    /// Looks at all processes if it is time to, and begins or ends to trace those that have come or left.
+    /// Looks at all processes if that is due. Starts tracing those that have come, and stops tracing those
+    /// that have left.
     pub(super) fn follow(&mut self, live: &mut Live<'_>, events: &[Event]) -> anyhow::Result<()> {
         self.is_hinted |= events.contains(&Event::Members);
         let began = Instant::now();
         let is_due = self.is_hinted && began >= self.not_before || began >= self.next;
-        // Before the trace ends for want of processes, others may have taken over.
+        // Looks in any case before the trace ends because no process is left: others may have taken over.
         if !is_due && live.any_process_running() {
             return Ok(());
         }
@@ -92,7 +95,7 @@ impl Membership {
         Ok(())
     }
 
-    /// Ends to trace members that do not match any more. With their children, those that have belonged to them stay.
+    /// Stops tracing members that no longer match. If children are followed, former members stay.
     fn let_go(&self, live: &mut Live<'_>, sight: &Sight) -> anyhow::Result<()> {
         if live.follow_fork {
             return Ok(());
@@ -109,11 +112,11 @@ impl Membership {
         for &number in &left {
             live.leave(number);
         }
-        // They end as others do.
+        // These instances end like others.
         if left.is_empty() { Ok(()) } else { live.observe() }
     }
 
-    /// Begins to trace what has come.
+    /// Starts tracing processes that have come.
     fn admit(&mut self, live: &mut Live<'_>, sight: &Sight) -> anyhow::Result<()> {
         // The kernel side begins children by itself.
         live.observe()?;

@@ -1,5 +1,5 @@
-//! Breaks down the resident memory of each process (`crate::process::memory`): reads the data at the attach and for
-//! each report.
+//! Breaks down the resident memory of each process (`crate::process::memory`): reads the data at the attach
+//! and for each report.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -16,8 +16,8 @@ use leak_report::model::Snapshot;
 /// Facts about a process's memory that are kept between readings.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memory {
-    /// Resident memory when the trace of the process began; `None` if that is not known: what a forked one inherited is older than
-    /// its trace.
+    /// Resident memory when the trace of the process began; `None` if that is not known: what a forked one
+    /// inherited is older than its trace.
     at_attach: Option<Sums>,
     /// Stack pointers by thread, from when the thread was last seen waiting.
     stack_pointers: BTreeMap<u32, Avma>,
@@ -89,7 +89,7 @@ impl Live<'_> {
         }
     }
 
-    /// Returns whether, by the last breakdown, a process grows by other memory than what was allocated.
+    /// Returns whether, by the last breakdown, a process grows by memory other than allocations.
     pub(super) fn grows_elsewhere(&self) -> bool {
         let parts = self.processes.values().filter_map(|process| process.facts.memory);
         parts.filter_map(|parts| parts.grows_elsewhere()).next().is_some()
@@ -114,8 +114,8 @@ impl Live<'_> {
         totals
     }
 
-    /// Reads the resident memory of instances, but for those that have ended: sums, and true if the address of everything outstanding
-    /// is known.
+    /// Reads the resident memory of instances, except those that have ended: sums, and true if the addresses
+    /// of all outstanding amounts are known.
     fn read_resident(&mut self, numbers: &[u32]) -> Vec<(u32, Sums, bool)> {
         let readings: Vec<_> = numbers
             .iter()
@@ -148,14 +148,14 @@ impl Live<'_> {
         .collect()
     }
 
-    /// Reads the mappings of a process, with what is resident; `None` if it has ended.
+    /// Reads the mappings of a process, with their resident memory; `None` if it has ended.
     fn read_mapped(&mut self, number: u32) -> Option<Reading> {
         let process = self.processes.get_mut(&number)?;
         let target = process.target.as_ref()?;
         let mappings = target.read_smaps().ok()?;
         process.memory.update(target.stack_pointers());
         let pointers = process.memory.stack_pointers.values().copied().collect();
-        // Pages can be in all.
+        // Pages can be in all mappings.
         let is_of_pages = self.pages.is_some();
         let anonymous = mappings
             .iter()

@@ -1,7 +1,7 @@
 //! Runs a trace from start to end: the only file that knows the order of its steps.
 //!
-//! Tables are built and published before the first probe is attached; probes are detached before anything else is taken
-//! down. Parsing, formatting and map access are elsewhere.
+//! Tables are built and published before the first probe is attached; probes are detached before anything
+//! else is taken down. Parsing, formatting and map access are elsewhere.
 
 mod ages;
 mod attachments;
@@ -109,8 +109,8 @@ pub fn storages() -> Storages {
 /// Maximum time between two checks of the target and of signals.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Traces as `config` says and sends reports to `reports`, until all are made, `signals` request the end, or the target
-/// ends. Returns the exit status of the program that it started if that has ended, else 0.
+/// Traces as `config` says and sends reports to `reports`, until all are made, `signals` request the end, or
+/// the target ends. Returns the exit status of the program that it started if that has ended, else 0.
 ///
 /// # Errors
 ///
@@ -147,7 +147,7 @@ pub struct Session<'obj> {
     python_names: PythonNames,
     /// Program that the session started.
     program: Option<Running>,
-    /// Set if processes were selected by what they are.
+    /// Set if processes were selected by their properties.
     membership: Option<Membership>,
     since: Since,
     /// Blocks that a verdict has called lost.
@@ -162,7 +162,8 @@ impl<'obj> Session<'obj> {
         Self::start_with(storages, config, &Arc::default(), &mut |_| Ok(()))
     }
 
-    /// Like [`Session::start`], but announces each stage to `on_stage`, and connects `relay` to a program that it starts.
+    /// Like [`Session::start`], but announces each stage to `on_stage`, and connects `relay` to a program
+    /// that it starts.
     fn start_with(
         storages: &'obj mut Storages,
         config: &TraceConfig,
@@ -214,8 +215,8 @@ impl<'obj> Session<'obj> {
         })
     }
 
-    /// Follows the processes until `deadline`, and marks the baseline if that is requested. Returns whether the trace
-    /// ended before: all processes have ended, or the end was requested.
+    /// Follows the processes until `deadline`, and marks the baseline if that is requested. Returns whether
+    /// the trace ended before: all processes have ended, or the end was requested.
     pub fn follow(&mut self, deadline: Instant, signals: &Signals) -> anyhow::Result<bool> {
         self.follow_with(deadline, signals, &mut |_| Ok(()))
     }
@@ -254,7 +255,7 @@ impl<'obj> Session<'obj> {
             }
             next_reload = live.reload_due()?;
             next_reload = live.finish_some_walks()?.or(next_reload);
-            // It takes a while: not before what a new program waits for.
+            // Takes a while, so it comes after the work that a new program waits for.
             live.forget_when_due()?;
             if signals.take_mark() {
                 self.since.mark(&self.snapshot()?);
@@ -266,14 +267,15 @@ impl<'obj> Session<'obj> {
         }
     }
 
-    /// Announces the end of the program that was started, if it has ended. Returns its exit status as shells report it;
-    /// 0 while it runs, or if there is none.
+    /// Announces the end of the program that was started, if it has ended. Returns its exit status as shells
+    /// report it; 0 while it runs, or if there is none.
     fn end_of_program(&self, reports: &mut dyn ReportSink) -> anyhow::Result<u8> {
         let Some(program) = &self.program else {
             return Ok(0);
         };
         let mut given = self.live.processes.values().filter(|process| process.is_given);
-        // The kernel side sees the exit before this process, the parent, is notified: only then is it worth waiting.
+        // The kernel side sees the exit before this process, the parent, is notified: only then is it worth
+        // waiting.
         let has_exited = given.any(|process| {
             matches!(
                 process.ended,
@@ -319,10 +321,11 @@ impl<'obj> Session<'obj> {
         self.report_with(view, top, signals, Patience::None, None)
     }
 
-    /// Makes the last report. Detaches as soon as everything is read, before names are resolved, which can take
-    /// seconds. (Not earlier: the probes of allocations and frees are not detached at the same moment.)
+    /// Makes the last report. Detaches as soon as everything is read, before names are resolved, which can
+    /// take seconds. (Not earlier: the probes of allocations and frees are not detached at the same moment.)
     pub fn last_report(&mut self, view: &View, top: usize, signals: &Signals) -> anyhow::Result<Report> {
-        // After a signal has requested the end, only a second one can cut this short, and that one ends at once.
+        // After a signal has requested the end, only a second one can cut this short, and that one ends at
+        // once.
         let patience = match signals.wants_end() {
             true => Patience::Long,
             false => Patience::Until(Arc::clone(&signals.stop)),
@@ -339,7 +342,7 @@ impl<'obj> Session<'obj> {
         ending: Option<fn(&mut Live<'obj>)>,
     ) -> anyhow::Result<Report> {
         let judging = self.judge(view, ending.is_some(), signals)?;
-        // What a program holds at its end is not young any more.
+        // At a program's end, no block is young.
         let view = &View {
             older: view
                 .older
@@ -368,7 +371,7 @@ impl<'obj> Session<'obj> {
             blocks.set_classes(classes.listed);
         }
         let holdings = holdings.or(classes.of_sites);
-        // The snapshot may have stacks of instances and in mappings that are newer than what was last read of them.
+        // The snapshot may have stacks of instances and in mappings that are newer than those read last.
         self.live.observe()?;
         self.live.reload_all()?;
         self.live.finish_all_walks()?;

@@ -1,5 +1,5 @@
-//! Measures the cost of tracing once a second or more often, and runs the governor, in a thread of its own: neither may
-//! wait while tables are built or a report is made.
+//! Measures the cost of tracing once a second or more often, and runs the governor, in a separate thread:
+//! neither may wait while tables are built or a report is made.
 //!
 //! `bpf::overhead` defines the numbers.
 
@@ -22,7 +22,8 @@ use crate::bpf::{Calibration, ProbePrograms, Recorded, Statistics};
 use leak_report::model::{Governed, Overhead, Sampling, Source, Spent, Traps};
 use leak_report::render;
 
-/// Length of one measurement, for which the kernel keeps statistics. They make each run of a program some 40 ns longer.
+/// Length of one measurement, for which the kernel keeps statistics. They make each run of a program some 40
+/// ns longer.
 const WINDOW: Duration = Duration::from_millis(10);
 /// Time between measurements with a governor, or until the cost at the start is logged.
 const SHORT_PAUSE: Duration = Duration::from_millis(240);
@@ -30,7 +31,7 @@ const SHORT_PAUSE: Duration = Duration::from_millis(240);
 const LONG_PAUSE: Duration = Duration::from_millis(990);
 /// Period of the recent cost, and minimum time measured before the cost is logged.
 const RECENT_PERIOD: Duration = Duration::from_millis(900);
-/// Nanoseconds per trap where they cannot be measured, as on other machines.
+/// Nanoseconds per trap that are assumed where they cannot be measured; typical of other machines.
 const ASSUMED_TRAPS: Traps = Traps {
     emulated: 500.0,
     stepped: Some(16_000.0),
@@ -79,11 +80,12 @@ struct Governing {
     recorded: u64,
 }
 
-/// Intervals that there are to choose from.
+/// Intervals to choose from.
 enum Policy {
     /// Any: the kernel side chooses the allocations.
     Any(Governor),
-    /// A few, each with probes by which processes announce what they choose; another is used by attaching.
+    /// A few, each with its own probes, by which processes announce the blocks that they choose; changing
+    /// means attaching to others.
     Announced(Ladder),
 }
 
@@ -130,8 +132,8 @@ impl Meter {
         }))
     }
 
-    /// Attaches to the probes of another interval if the governor has decided for one that the kernel side cannot choose by
-    /// itself.
+    /// Attaches to the probes of another interval if the governor has decided on one and processes choose the
+    /// blocks.
     pub(super) fn apply_decision(&self, live: &mut Live<'_>) {
         let pending = |state: &mut State| state.governing.as_mut()?.pending.take();
         let Some(distance) = pending(&mut lock(&self.shared.state)) else {
@@ -165,7 +167,7 @@ impl Shared {
             tracing::debug!("traps take {traps:?}");
             lock(&self.state).account.set_traps(traps);
         }
-        // Another thread detaches: that takes some tens of milliseconds, or more on a busy machine.
+        // Detached by another thread, as that takes some tens of milliseconds, or more on a busy machine.
         thread::scope(|scope| {
             _ = thread::Builder::new().spawn_scoped(scope, move || drop(calibration));
             self.measure_until(ending);
@@ -268,8 +270,8 @@ impl State {
         }
     }
 
-    /// Logs the forecast once: when the target was measured for [`RECENT_PERIOD`], is active, and at most half of its hits
-    /// were not measured, as bursts may fall between the first windows.
+    /// Logs the forecast once: when the target was measured for [`RECENT_PERIOD`], is active, and at most
+    /// half of its hits were not measured, as bursts may fall between the first windows.
     fn log_forecast(&mut self) {
         let recent = self.recent();
         let is_known = recent.entries > 0.0 && recent.unmeasured <= recent.entries / 2.0;

@@ -1,4 +1,4 @@
-//! Looks for the peak in a thread of its own: a report takes seconds, in which the total can rise and fall.
+//! Looks for the peak in a separate thread: a report takes seconds, in which the total can rise and fall.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -17,8 +17,8 @@ const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_millis(10);
 /// Time between two looks as a multiple of the CPU time of one: they take at most 1 % of a core.
 const PAUSE_PER_COST: u32 = 100;
-/// Share of the peak that may be allocated between two looks, as its inverse. The limit of the true peak is then some 2 % above
-/// what was seen.
+/// Inverse of the share of the peak that may be allocated between two looks. The true peak is then at most
+/// some 2 % above the highest total that was seen.
 const PARTS: u64 = 50;
 /// Bytes that may be allocated between two looks in any case.
 const NEGLIGIBLE: u64 = 16 << 10;
@@ -35,7 +35,8 @@ struct Shared {
 }
 
 impl PeakWatch {
-    /// Starts with a trace that has just begun; `None` with `--mmap` and `--faults`, which have no totals in the kernel.
+    /// Starts with a trace that has just begun; `None` with `--mmap` and `--faults`, which have no totals in
+    /// the kernel.
     pub(super) fn start(live: &Live<'_>) -> anyhow::Result<Option<Self>> {
         if !live.is_of_blocks() {
             return Ok(None);
@@ -52,7 +53,7 @@ impl PeakWatch {
         }))
     }
 
-    /// Enters the peak so far into `snapshot`, which is of now.
+    /// Enters the peak so far into `snapshot`, which was just taken.
     pub(super) fn describe(&self, snapshot: &mut Snapshot) {
         let mut finder = lock(&self.shared.finder);
         finder.look(self.shared.started.elapsed());
@@ -116,7 +117,7 @@ mod tests {
             (2000, look(0, 0, 1), 4000),
             (8000, look(0, 0, 1), 10_000),
             (2000, look(100, 0, 1), 4000),
-            // A fiftieth of the peak is as much as there may be; twice of it halves the pause.
+            // A fiftieth of the peak is allowed; twice as much halves the pause.
             (4000, look(1 << 20, 50 << 20, 1), 4000),
             (4000, look(2 << 20, 50 << 20, 1), 2000),
             (4000, look(1 << 30, 50 << 20, 1), 1000),

@@ -1,5 +1,5 @@
-//! The library that a program is started with so that it samples its allocations itself (`--preload`): `libmemleak.so`, which is
-//! a part of memleak.
+//! The library with which a program is started to sample its own allocations (`--preload`): `libmemleak.so`,
+//! which is embedded in memleak.
 
 use std::ffi::OsString;
 use std::fs;
@@ -21,10 +21,11 @@ pub(super) static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lib
 /// File name of the library.
 const FILE_NAME: &str = "libmemleak.so";
 
-/// Variable by which the loader is told of it.
+/// Environment variable that makes the loader load it.
 const VARIABLE: &str = "LD_PRELOAD";
 
-/// Returns the environment variable that has a program load the library before all others, and those it loads anyway behind it.
+/// Returns the environment variable that makes a program load the library before all others, followed by
+/// those already in the variable.
 ///
 /// # Errors
 ///
@@ -38,8 +39,8 @@ pub(super) fn environment() -> anyhow::Result<(&'static str, OsString)> {
     Ok((VARIABLE, value))
 }
 
-/// Path of the library: the installed one if it is of this version, else a copy of it, which is written if it is not there. It stays:
-/// children of the program load it too, as long as there are any.
+/// Path of the library: the installed one if it is of this version, else a copy, which is written if it is
+/// missing. The copy is not removed, as children of the program load it too.
 fn library() -> anyhow::Result<PathBuf> {
     let is_this = |path: &PathBuf| fs::read(path).is_ok_and(|bytes| bytes == LIBRARY);
     let exe = std::env::current_exe().context("cannot find memleak's own file")?;
@@ -82,7 +83,7 @@ fn library() -> anyhow::Result<PathBuf> {
 /// The file has something else, or cannot be written.
 pub fn write_library(path: &Path) -> anyhow::Result<()> {
     let is_other = match fs::metadata(path) {
-        // Reading another kind of file could wait for ever.
+        // Reading another kind of file could block forever.
         Ok(metadata) if !metadata.is_file() => true,
         Ok(_) => !fs::read(path).is_ok_and(|bytes| is_sampler_file(&bytes)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => false,
@@ -99,7 +100,7 @@ pub fn write_library(path: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// A directory that nobody else can write to.
+/// A directory that other users cannot write to; `None` without a home directory.
 fn copies_directory() -> Option<PathBuf> {
     if nix::unistd::geteuid().is_root() {
         return Some(PathBuf::from("/var/lib/memleak"));
@@ -110,7 +111,8 @@ fn copies_directory() -> Option<PathBuf> {
     Some(cache.join("memleak"))
 }
 
-/// Writes the library, in a directory that is made if it is not there, for everybody to read: the program may run as another user. At once, as other programs may be starting.
+/// Writes the library into `directory`, which is created if it is missing. All users can read the file, as
+/// the program may run as another one. It appears at once as a whole, as other programs may be starting.
 fn write(directory: &Path, path: &Path) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     let mut file = tempfile::NamedTempFile::new_in(directory)?;
@@ -125,7 +127,7 @@ fn write(directory: &Path, path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// It does not; the error says why, and what to do instead.
+/// The program does not have it or does not call it; the error says why, and what to do instead.
 pub(super) fn check(
     name: &str,
     mappings: &Mappings,
@@ -159,7 +161,7 @@ pub(super) fn check(
 
 /// Name of the sanitizer that a program is built with.
 fn sanitizer(mapped: &[&Module], program: &Module) -> Option<&'static str> {
-    /// Functions that each calls first, with its library's name, if it is not a part of the program.
+    /// Function that each calls first, name of its library if it is not part of the program, and its name.
     const SANITIZERS: [(&[u8], &str, &str); 5] = [
         (b"__asan_init\0", "libasan.so", "AddressSanitizer"),
         (b"__tsan_init\0", "libtsan.so", "ThreadSanitizer"),
@@ -187,7 +189,8 @@ mod tests {
     use super::*;
     use crate::allocator::{NOP10, usdt};
 
-    /// A hit of a probe can be a call: the long `nop` is behind the one that the note names, and not in two pages.
+    /// The kernel can replace the trap of a probe by a call: the long `nop` is behind the one that the note
+    /// names, and within one page.
     #[test]
     fn probes_have_a_long_nop() {
         let elf = ElfView::parse(LIBRARY).expect("an ELF file");
@@ -201,7 +204,7 @@ mod tests {
         }
     }
 
-    /// Instructions of each call are in one line of the cache.
+    /// The instructions of each call are in one cache line.
     #[test]
     fn hot_functions_are_in_one_line_of_the_cache() {
         let file = object::File::parse(LIBRARY).expect("an ELF file");

@@ -22,7 +22,7 @@ pub(super) struct Probes {
     pub(super) usdt: Vec<UsdtProbe>,
 }
 
-/// Says what a process lacks that announces nothing, with the remedy.
+/// Message for a process that announces nothing: what it lacks, with the remedy.
 pub(super) const NO_ANNOUNCEMENT: &str = "no file that it has mapped has the USDT probes otel_memory:alloc and otel_memory:free; \
      --source uprobe traces the calls of its allocator";
 
@@ -30,13 +30,14 @@ pub(super) const NO_ANNOUNCEMENT: &str = "no file that it has mapped has the USD
 #[derive(Debug, Default)]
 pub(super) struct AllocatorProbes {
     by_module: HashMap<ModuleId, Probes>,
-    /// Modules that are `libmemleak.so`, with the address of the counter of blocks that it could not announce.
+    /// Modules that are `libmemleak.so`, with the address of the counter of blocks that it could not
+    /// announce.
     samplers: HashMap<ModuleId, Option<Svma>>,
-    /// Files of CPython whose environment has not asked for the mimalloc in them yet.
+    /// Files of CPython with a mimalloc in them that no process's environment has selected yet.
     pythons_with_lock: HashMap<ModuleId, PathBuf>,
     /// True if USDT probes are used instead of those in functions.
     are_announced: bool,
-    /// Distance of the USDT probes that are used, of providers that offer a choice.
+    /// Distance of the USDT probes in use, for providers that offer a choice.
     distance: u64,
     /// Places of the arguments of USDT probes, by number.
     places: Vec<Vec<Argument>>,
@@ -73,8 +74,8 @@ impl SlowSites {
         *all += 1;
     }
 
-    /// Shares of hits that are at slow sites, given the blocks recorded per function. Frees are not counted by
-    /// function: each site has the same weight.
+    /// Shares of hits that are at slow sites, given the blocks recorded per function. Frees are not counted
+    /// by function: each site has the same weight.
     pub(super) fn shares(&self, recorded: &[u64]) -> SlowShares {
         let share = |(slow, all): (u32, u32)| f64::from(slow) / f64::from(all.max(1));
         let (mut slow, mut sum) = (0.0, 0.0);
@@ -106,7 +107,8 @@ impl AllocatorProbes {
         }
     }
 
-    /// Returns whether some functions that allocate are known not to be probed, or to be called past their probes.
+    /// Returns whether some functions that allocate are known not to be probed, or to be called past their
+    /// probes.
     pub(super) fn misses_some(&self) -> bool {
         self.misses_some
     }
@@ -123,7 +125,7 @@ impl AllocatorProbes {
         self.distance = distance;
     }
 
-    /// Distance of the USDT probes that are used, of providers that offer a choice.
+    /// Distance of the USDT probes in use, for providers that offer a choice.
     pub(super) fn distance(&self) -> u64 {
         self.distance
     }
@@ -230,7 +232,8 @@ impl AllocatorProbes {
         discovery
     }
 
-    /// Warns, once for each file, of a CPython whose environment in this process has it use the mimalloc in it.
+    /// Warns, once for each file, of a CPython that uses the mimalloc in it because this process's
+    /// environment says so.
     pub(super) fn warn_of_environment(&mut self, pid: u32, mappings: &Mappings) {
         let modules = mappings.module_ids();
         let pythons: Vec<_> = { modules }
@@ -275,7 +278,7 @@ impl AllocatorProbes {
             });
     }
 
-    /// Number of these places of arguments, which the kernel side knows them by; `None` if there are too many.
+    /// Number by which the kernel side knows these places of arguments; `None` if there are too many.
     fn number_of(&mut self, arguments: &[Argument]) -> Option<u32> {
         let known = self.places.iter().position(|places| places == arguments);
         let number = known.unwrap_or(self.places.len());
@@ -308,7 +311,8 @@ impl AllocatorProbes {
         modules.any(|module| self.announces(module))
     }
 
-    /// Returns whether a program calls an allocator in its own file, `program`, past the library that would announce blocks.
+    /// Returns whether a program calls an allocator in its own file, `program`, past the library that would
+    /// announce blocks.
     pub(super) fn is_passed_by(
         &self,
         program: Option<ModuleId>,
@@ -333,7 +337,8 @@ impl AllocatorProbes {
             .is_some_and(|probes| !probes.usdt.is_empty())
     }
 
-    /// Returns whether what announces blocks in `modules` offers a choice of distances; `None` if nothing does announce any.
+    /// Returns whether all providers in `modules` offer a choice of distances; `None` if there is no
+    /// provider.
     pub(super) fn offers_distances(&self, modules: impl Iterator<Item = ModuleId>) -> Option<bool> {
         let providers = modules.filter_map(|module| self.by_module.get(&module));
         let mut providers = providers.filter(|probes| !probes.usdt.is_empty()).peekable();
@@ -351,7 +356,8 @@ impl AllocatorProbes {
     }
 }
 
-/// Logs where the probes of functions are, which sites the kernel has to single-step, and what cannot be probed.
+/// Logs where the probes of functions are, which sites the kernel has to single-step, and what cannot be
+/// probed.
 pub(super) fn log_discovery(discovery: &Discovery) {
     // Problems without a module are skipped: what these modules lack may be in one that was examined before.
     for problem in discovery
@@ -406,7 +412,8 @@ fn probe(site: &ProbeSite, offset: FileOffset, modules: &Modules) -> Option<Prob
     })
 }
 
-/// Makes the probe of a USDT `site` whose arguments have the number `places`; `None` if its module has no file to probe.
+/// Makes the probe of a USDT `site` whose arguments have the number `places`; `None` if its module has no
+/// file to probe.
 fn usdt_probe(site: &UsdtSite, places: u32, modules: &Modules) -> Option<UsdtProbe> {
     let module = modules.get(site.module)?;
     Some(UsdtProbe {
@@ -432,8 +439,8 @@ fn file_name(module: &Module) -> String {
     }
 }
 
-/// Message about something that the user requested and that is nowhere to be found, with the remedy; `None` if nothing
-/// is.
+/// Message about something that the user requested and that is missing, with the remedy; `None` if nothing is
+/// missing.
 pub(super) fn missing_by_request<'a>(
     selection: &Selection,
     problems: &[Problem],

@@ -30,11 +30,11 @@ pub(super) struct Process {
     pub(super) mappings: Mappings,
     pub(super) reloads: Reloads,
     pub(super) beginning: Beginning,
-    /// Time when it was first seen to begin a JVM.
+    /// Time when its JVM was first seen starting up.
     jvm_seen: Option<Instant>,
-    /// True while it begins one.
+    /// True while its JVM starts up.
     pub(super) begins_jvm: bool,
-    /// True if a warning told that its JVM is not one that is known.
+    /// True once a warning was logged that its JVM is of an unknown kind.
     is_jvm_told: bool,
     /// True if the user named the process, while it ran this program or one that this replaced.
     pub(super) is_given: bool,
@@ -42,7 +42,7 @@ pub(super) struct Process {
     pub(super) is_member: bool,
     pub(super) ended: Option<InstanceEnd>,
     pub(super) memory: Memory,
-    /// True if a warning told that it announces nothing.
+    /// True once a warning was logged that it announces nothing.
     pub(super) is_silence_told: bool,
     pub(super) not_announced: NotAnnounced,
     /// Python's interpreter, if it has one that is known.
@@ -78,8 +78,8 @@ impl Process {
         }
     }
 
-    /// Notes what was read of a JVM's code. Returns whether walks that end in generated code are to be finished when more is known of it: not
-    /// for long, if nothing comes.
+    /// Notes facts read about a JVM's code. Returns whether walks that end in generated code are deferred
+    /// until more is known of it: for at most [`LONGEST_JVM_BEGINNING`].
     pub(super) fn note_jvm(&mut self, code: &JvmCode, now: Instant) -> bool {
         if let Some(lacks) = code.lacks.filter(|_| !self.is_jvm_told) {
             self.is_jvm_told = true;
@@ -127,8 +127,9 @@ fn facts(instance: &Instance, target: Option<&Target>) -> TargetFacts {
     }
 }
 
-/// Returns whether an opened process is still the instance whose first thread had the name `comm`: it may have executed
-/// another program since. That is named by its file; a script's interpreter keeps the script's name.
+/// Returns whether an opened process is still the instance whose first thread had the name `comm`: it may
+/// have executed another program since. That is named by its file; a script's interpreter keeps the script's
+/// name.
 fn is_of_instance(target: &Target, comm: &str) -> bool {
     let file = target.exe().file_name().map(|name| name.to_string_lossy());
     let short = |name: &str| name.chars().take(15).collect::<String>();

@@ -1,4 +1,5 @@
-//! Starts the program to trace and holds it where everything that it needs is mapped, but none of it has run.
+//! Starts the program to trace and stops it where everything that it needs is mapped, but none of its code
+//! has run.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -12,12 +13,14 @@ use super::hook;
 use crate::process::launch::{Relay, StoppedProgram, Streams};
 use crate::process::{MappedCode, Mappings, Modules, Target, translator};
 
-/// Starts `program`, with the environment variable that has it load a library before others if there is one, and holds it: at the last call of its loader's hook before constructors run, or at its entry point
-/// if it has no loader or that calls no hook. Where the command is a loader itself, with a program to load, that one's loader is meant.
+/// Starts `program` and stops it: at the last call of its loader's hook before constructors run, or at its
+/// entry point if it has no loader, or one that calls no hook. `preloaded` is an environment variable that
+/// makes it load a library before others. Where the command is a loader itself, with a program to load, that
+/// program's loader is meant.
 ///
 /// # Errors
 ///
-/// Fails if the program cannot be started, held or inspected. It does not run then.
+/// Fails if the program cannot be started, stopped or inspected. It does not run then.
 pub(super) fn start_stopped(
     program: &[OsString],
     preloaded: Option<(&'static str, OsString)>,
@@ -49,13 +52,13 @@ pub(super) fn start_stopped(
     let memory = File::open(format!("/proc/{}/mem", stopped.pid())).context("cannot read its memory")?;
     let place = hook.map(|(hook, _)| hook);
     let (first, other) = match place {
-        // The loader is what was started: it is held at its own first instruction, and has not mapped anything.
+        // The loader itself was started: it is stopped at its first instruction, and has not mapped anything.
         Some(place) if is_of_loader(&mappings, entry) => (place, None),
         place => (entry, place),
     };
     while stopped.run_to(first, other)? != entry {
-        // AArch64 would stop at it again. Also, a probe will be placed here, which would announce a change that did not
-        // happen.
+        // AArch64 would stop at it again. Also, a probe will be placed here, which would announce a change
+        // that did not happen.
         stopped.step()?;
         let state = hook.and_then(|(_, state)| state);
         if state.is_none_or(|state| is_zero(&memory, state)) {

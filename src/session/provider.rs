@@ -1,5 +1,5 @@
-//! Processes that announce what they allocate: chooses whether and how they are traced by that, leaves out the frames of the code
-//! that announces, and warns of those that do not.
+//! Processes that announce their allocations: chooses whether and how they are traced by their announcements,
+//! leaves out the frames of announcing code, and warns of processes that announce nothing.
 
 use std::collections::BTreeSet;
 
@@ -18,19 +18,19 @@ use leak_report::model::leak::leave_out_providers;
 use leak_report::model::{Sampling, Snapshot, StackTotals};
 use leak_report::render::printable;
 
-/// Announcements to trace processes by.
+/// Announcements by which processes are traced.
 pub(super) struct Chosen {
     /// Distance of the probes that are used where there is a choice; with a governor, the first and smallest.
     pub(super) distance: u64,
-    /// True if all that announce blocks offer a choice, so that this is the distance of each.
+    /// True if all providers offer a choice, so that this is the distance of each.
     pub(super) is_known: bool,
 }
 
-/// Chooses how the processes are traced by what they announce; `None` if they are not.
+/// Chooses how the processes are traced by their announcements; `None` if they are not.
 ///
 /// # Errors
 ///
-/// They are to be, and cannot as the flags say.
+/// Tracing by announcements is requested, but not possible with these flags.
 pub(super) fn choose(
     config: &TraceConfig,
     targets: &[Target],
@@ -51,7 +51,7 @@ pub(super) fn choose(
     let is_known = offers.iter().all(|offer| *offer == Some(true));
     match config.source {
         SourceChoice::Uprobe => Ok(None),
-        // Whoever asks for some functions, or for another choice of calls, asks for probes in allocators.
+        // A request for some functions, or for another choice of calls, is one for probes in allocators.
         SourceChoice::Auto => {
             let is_announced = offers.iter().all(Option::is_some);
             let is_any = config.sampling == Sampling::All;
@@ -85,7 +85,7 @@ pub(super) fn choose(
     }
 }
 
-/// Returns whether what announces a process's blocks offers a choice of distances; `None` if nothing does.
+/// Returns whether the providers of a process all offer a choice of distances; `None` if it has none.
 fn offer(
     config: &TraceConfig,
     target: &Target,
@@ -171,7 +171,7 @@ impl Live<'_> {
         }
     }
 
-    /// Adds blocks that were chosen and not announced to what `snapshot` lacks.
+    /// Adds blocks that were chosen but not announced to the losses of `snapshot`.
     pub(super) fn add_not_announced(&self, snapshot: &mut Snapshot) {
         let counts = self.processes.values().map(|process| process.not_announced);
         let blocks = counts.map(NotAnnounced::since_begin).fold(0, u64::saturating_add);
@@ -192,8 +192,8 @@ impl Live<'_> {
         })
     }
 
-    /// Leaves out of `stacks` the frames of libraries that announced the blocks; of a program that announces them itself, the
-    /// innermost frame.
+    /// Leaves out of `stacks` the frames of libraries that announced the blocks; of a program that announces
+    /// them itself, the innermost frame.
     pub(super) fn leave_out_providers(&self, stacks: &mut [StackTotals]) {
         if !self.probes.are_announced() {
             return;

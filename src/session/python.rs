@@ -1,4 +1,5 @@
-//! Python in traced processes: tells the kernel side where interpreters have their frames, and puts what it found of them into stacks.
+//! Python in traced processes: tells the kernel side where interpreters have their frames, and puts the
+//! functions of Python that it found into stacks.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -22,7 +23,7 @@ use leak_report::model::{Snapshot, StackTotals, Symbolized};
 /// Interpreters in the files of traced processes, and whether their frames are read.
 pub(super) struct PythonTracing {
     reads: Reads,
-    /// True once a warning told that Python has come although nothing was expected.
+    /// True once a warning was logged that Python was loaded unexpectedly.
     is_told: bool,
     /// `None` for files without one, or with one that is not known.
     by_module: HashMap<ModuleId, Option<Arc<Interpreter>>>,
@@ -32,7 +33,8 @@ pub(super) struct PythonTracing {
 #[derive(Debug)]
 pub(super) struct Interpreter {
     build: PythonBuild,
-    /// The function that runs Python's frames: itself, and what the compiler has put elsewhere of it.
+    /// Code of the function that runs Python's frames, with the parts of it that the compiler has put
+    /// elsewhere.
     evaluator: Vec<Range<Svma>>,
 }
 
@@ -110,7 +112,7 @@ impl PythonTracing {
         interpreter.clone()
     }
 
-    /// The interpreter that a process has mapped, in which file, and where.
+    /// The interpreter that a process has mapped, with its file and bias.
     fn in_mappings<'a>(
         &mut self,
         mappings: &Mappings,
@@ -138,7 +140,7 @@ impl PythonTracing {
     }
 }
 
-/// The hook where code objects end.
+/// The hook at the function that ends code objects.
 fn hook(build: &PythonBuild, module: &Module) -> Option<Hook> {
     Some(Hook {
         kind: HookKind::PythonCode,
@@ -151,7 +153,8 @@ fn hook(build: &PythonBuild, module: &Module) -> Option<Hook> {
 }
 
 impl Live<'_> {
-    /// Lets the stacks of an instance have Python frames, if it has an interpreter that is known, and have not yet.
+    /// Enables Python frames in the stacks of an instance, if it has a known interpreter and they are not
+    /// enabled yet.
     pub(super) fn attach_python(&mut self, number: u32, mappings: &Mappings) {
         let Some(process) = self.processes.get_mut(&number) else {
             return;
@@ -187,7 +190,7 @@ impl Live<'_> {
         let modules = mappings.module_ids().filter_map(|id| self.modules.get(id));
         let threads = match ThreadPlaces::of(loader, modules) {
             Ok(Some(threads)) => threads,
-            // The C library comes yet.
+            // The C library is not mapped yet.
             Ok(None) => return,
             Err(reason) => {
                 if process.is_given {
@@ -207,7 +210,8 @@ impl Live<'_> {
             false => &mut process.attached,
         };
         let layout = PythonLayout::of(build, bias, threads);
-        // First the hook: a code object that ends before it would be taken for the next one at its address.
+        // First the hook: a code object that ended before it is attached would be taken for the next one at
+        // its address.
         let hook = || hook(build, module);
         match attached.add_python_hook(&self.kernel, probed_in, module.id, hook) {
             Ok(()) => {
@@ -224,7 +228,8 @@ impl Live<'_> {
 }
 
 impl Session<'_> {
-    /// Puts the functions of Python of all stacks between their native frames. Their frames have lines for instructions from then on.
+    /// Puts the functions of Python of all stacks between their native frames. Their frames have lines for
+    /// instructions from then on.
     pub(super) fn place_python_frames(&mut self, snapshot: &mut Snapshot) {
         let Some(pythons) = self.live.kernel.pythons() else {
             return;
@@ -261,11 +266,11 @@ pub(super) struct PythonNames {
     functions: HashMap<Function, u32>,
     /// Chains with lines, by the address of the kernel side's.
     chains: HashMap<*const PythonChain, Arc<PythonChain>>,
-    /// True once a warning told that there is no room for more.
+    /// True once a warning was logged that there is no room for more.
     is_full: bool,
 }
 
-/// A function is one, however often its code is made again.
+/// Identity of a function, which is the same however often its code object is created again.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Function {
     instance: u32,
@@ -285,8 +290,8 @@ struct Known {
 }
 
 impl PythonNames {
-    /// A chain with the first code object of each function, and lines, 0 for none, for instructions: two that differ in nothing else are
-    /// the same to who reads them.
+    /// Converts a chain: code objects become the first one of their function, and instructions become lines,
+    /// 0 for none. Chains that differ in nothing else are the same to a reader.
     fn with_lines(
         &mut self,
         chain: &Arc<PythonChain>,
@@ -300,7 +305,8 @@ impl PythonNames {
             let at = build.and_then(|build| self.place(frame, pythons, build));
             let (code, instruction) = at.unwrap_or((frame.code, 0));
             let is_function = self.codes.get(&frame.code).is_none_or(|known| known.is_function);
-            // It never runs in a frame of the main function's own: the function that it is called by does.
+            // Code between functions never has a separate eval frame: it runs in that of the function that
+            // calls it.
             (is_function || frame.is_entry).then_some(PythonFrame {
                 code,
                 instruction,
@@ -377,7 +383,7 @@ fn text(text: &RawPythonText, kept: Kept) -> Option<Arc<str>> {
     let state = TextState(text.kind);
     let whole = usize::try_from(text.length).unwrap_or(usize::MAX);
     let whole = whole.saturating_mul(state.character_bytes()?);
-    // The last characters are at the start of the room for them, too.
+    // Where the last characters are kept, they are at the start of the buffer, too.
     let bytes = text.bytes.get(..whole).unwrap_or(&text.bytes);
     decode_text(state, text.length.into(), bytes, kept).map(Arc::from)
 }

@@ -1,5 +1,5 @@
-//! Accounts mappings instead of blocks (`--mmap`): follows the mapping calls of each instance, and replaces an
-//! allocator's totals by those of its mappings.
+//! Accounts mappings instead of blocks (`--mmap`): follows the mapping calls of each instance, and replaces
+//! an allocator's totals by those of its mappings.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -51,7 +51,8 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// Creates an empty ledger, which follows no calls yet. `capacity` is the maximum number of pieces per instance.
+    /// Creates an empty ledger, which follows no calls yet. `capacity` is the maximum number of pieces per
+    /// instance.
     pub(super) fn new(capacity: u32) -> Self {
         Self {
             regions: BTreeMap::new(),
@@ -80,7 +81,7 @@ impl Ledger {
         }
     }
 
-    /// Number of calls, and amount of what they mapped that is still mapped.
+    /// Number of calls, and the amount that is still mapped of what they mapped.
     pub(super) fn totals(&self) -> (u64, Amount) {
         let calls = self.regions.values().map(|regions| regions.events().calls);
         let pieces = self.regions.values().flat_map(Regions::iter);
@@ -91,7 +92,7 @@ impl Ledger {
         (calls.sum(), live.sum())
     }
 
-    /// Reads the mappings that an instance has from before, if they can be read and are not known yet.
+    /// Reads the mappings that an instance already has, if they can be read and are not known yet.
     fn enter_existing(&mut self, kernel: &Kernel<'_>, processes: &BTreeMap<u32, Process>, instance: u32) {
         let capacity = self.capacity;
         let entry = self.regions.entry(instance);
@@ -119,7 +120,7 @@ impl Ledger {
     }
 }
 
-/// Maps of a running instance; `None` if it has none any more.
+/// Maps of a running instance; `None` if it no longer has any.
 pub(super) fn maps_of(
     kernel: &Kernel<'_>,
     processes: &BTreeMap<u32, Process>,
@@ -134,7 +135,7 @@ pub(super) fn maps_of(
 }
 
 impl Live<'_> {
-    /// Records what the processes have mapped by now as older than the trace: calls are followed from now on.
+    /// Records the present mappings of the processes as older than the trace: calls are followed from now on.
     pub(super) fn enter_existing_regions(&mut self) {
         let Some(ledger) = &mut self.regions else {
             return;
@@ -160,7 +161,7 @@ impl Live<'_> {
         let calls = || {
             events.iter().filter_map(|event| match event {
                 MemoryEvent::Call(call) => Some(call),
-                // They are not traced.
+                // Faults are not traced.
                 MemoryEvent::Fault(_) => None,
             })
         };
@@ -176,8 +177,8 @@ impl Live<'_> {
         events.iter().map(MemoryEvent::queued_bytes).sum()
     }
 
-    /// Compares what is known to be mapped with the processes' maps, except where a call has changed it meanwhile.
-    /// Returns what turned out not to be mapped; `None` if nothing was compared.
+    /// Compares the known mappings with the processes' maps, except where a call has changed them meanwhile.
+    /// Returns the amount that turned out not to be mapped; `None` if nothing was compared.
     fn settle_doubts(&mut self, scope: Scope) -> anyhow::Result<Option<Amount>> {
         let Some(ledger) = &mut self.regions else {
             return Ok(None);
@@ -206,8 +207,9 @@ impl Live<'_> {
         Ok(Some(settled.sum()))
     }
 
-    /// Applies, by `apply`, which returns the bytes that it took in, all that has begun by now. Returns whether that was possible:
-    /// the kernel side writes in turn, and the thread whose turn it is may be waiting for a CPU.
+    /// Applies all events that have begun by now, by `apply`, which returns how many bytes of the queue it
+    /// took. Returns whether that was possible: events are written in turn, and the thread whose turn it is
+    /// may be waiting for a CPU.
     pub(super) fn apply_begun(&mut self, apply: impl Fn(&mut Self) -> usize) -> anyhow::Result<bool> {
         let waiting = self.kernel.waiting_region_bytes();
         let mut waiting = waiting.context("cannot ask for mapping calls and page faults that wait")?;
@@ -223,8 +225,9 @@ impl Live<'_> {
         Ok(true)
     }
 
-    /// Applies all mapping calls up to now, and compares everything known to be mapped with the processes' maps. These
-    /// make up for missed calls as far as they show what is no longer mapped. Returns how many calls were missed.
+    /// Applies all mapping calls up to now, and compares everything known to be mapped with the processes'
+    /// maps. These make up for missed calls as far as they show what is no longer mapped. Returns how many
+    /// calls were missed.
     pub(super) fn settle_regions(&mut self) -> anyhow::Result<u64> {
         if self.regions.is_none() {
             return Ok(0);
@@ -342,8 +345,8 @@ impl Live<'_> {
         count_events(snapshot, causes);
     }
 
-    /// Returns whether a stack is that of an allocator taking memory from the kernel: one of its innermost frames is an
-    /// allocator's function, or the mapping call was made by a library that is an allocator.
+    /// Returns whether a stack is that of an allocator taking memory from the kernel: one of its innermost
+    /// frames is an allocator's function, or the mapping call was made by a library that is an allocator.
     fn is_allocators(&self, instance: u32, stack: u32, symbolizer: &mut Symbolizer) -> bool {
         let (Some(process), Some(stack)) = (self.processes.get(&instance), stack_of(&self.kernel, stack))
         else {
@@ -387,7 +390,7 @@ impl Live<'_> {
     }
 }
 
-/// Adds to the losses the mappings that there was no room for here.
+/// Adds to the losses the mappings for which the ledger had no room.
 fn add_lost(snapshot: &mut Snapshot) {
     let of_mappings = snapshot.stacks.iter().filter(|stack| stack.kind.is_some());
     let lost: Amount = of_mappings.map(|stack| stack.lost).sum();
@@ -421,7 +424,8 @@ fn is_allocator(symbol: &str) -> bool {
     plain.starts_with("operator new") || allocating.any(|function| function.name == plain)
 }
 
-/// Adds to `snapshot` the causes of losses that there are, and what its stacks count as allocations and frees.
+/// Adds to `snapshot` the causes of losses with a count above 0, and sets its allocations and frees by its
+/// stacks.
 pub(super) fn count_events<const N: usize>(snapshot: &mut Snapshot, causes: [(&'static str, u64); N]) {
     for (cause, count) in causes.into_iter().filter(|(_, count)| *count > 0) {
         snapshot.losses.causes.insert(cause.into(), count);

@@ -1,14 +1,15 @@
-//! Decides when to read a process's mappings again: at once when the loader announces a change or a walk requests it,
-//! but ever more rarely while walks request it and nothing is new (garbage on a stack causes requests too, and has no
-//! mapping). After an exec also a few times without a request: until the new program's loader and allocator are probed,
-//! there is none.
+//! Decides when to read a process's mappings again: at once when the loader announces a change or a walk
+//! requests it, but ever more rarely while walks request it and nothing is new (garbage on a stack causes
+//! requests too, and has no mapping). After an exec also a few times without a request: until the new
+//! program's loader and allocator are probed, there is none.
 
 use std::time::{Duration, Instant};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_REST: Duration = Duration::from_millis(10);
-/// First pause between checks after an exec; each further one is `CHECK_GROWTH` times as long, up to `LAST_CHECK`.
+/// First pause between checks after an exec; each further one is `CHECK_GROWTH` times as long, up to
+/// `LAST_CHECK`.
 const FIRST_CHECK: Duration = Duration::from_millis(10);
 const CHECK_GROWTH: u32 = 3;
 const LAST_CHECK: Duration = Duration::from_millis(810);

@@ -12,7 +12,8 @@ use leak_report::render::ReportSink;
 
 /// Source of reports: traced processes, or the kernel.
 pub(super) trait Traced {
-    /// Follows it until `deadline`, sending calls to `reports` as they arrive. Returns whether the trace ended before.
+    /// Follows the source until `deadline`, sending calls to `reports` as they arrive. Returns whether the
+    /// trace ended before.
     fn follow_until(
         &mut self,
         deadline: Instant,

@@ -30,14 +30,15 @@ impl Schedule {
         }
     }
 
-    /// Time of the next report: one interval after the last was due, however long that took; missed ones are not made
-    /// up for.
+    /// Time of the next report: one interval after the last was due, however long that took; missed ones are
+    /// not made up for.
     pub(super) fn next(&mut self, now: Instant) -> Instant {
         self.next = (self.next + self.interval).max(now);
         self.end.map_or(self.next, |end| self.next.min(end)).max(now)
     }
 
-    /// Counts a report if one `is_made`, by conditions or at the time of [`Schedule::next`]. Returns whether it is the last.
+    /// Counts a report if one `is_made`, by conditions or at the time of [`Schedule::next`]. Returns whether
+    /// it is the last.
     pub(super) fn is_last(&mut self, is_made: bool) -> bool {
         self.made += u64::from(is_made);
         self.count.is_some_and(|count| self.made >= count.get())
@@ -49,8 +50,8 @@ impl Schedule {
 mod tests {
     use super::*;
 
-    /// Seconds after the start at which reports are made, up to five, and whether the last of them ends the trace;
-    /// making one takes `cost` seconds.
+    /// Seconds after the start at which reports are made, up to five, and whether the last of them ends the
+    /// trace; making one takes `cost` seconds.
     fn reports(interval: u64, count: Option<u64>, duration: Option<u64>, cost: u64) -> (Vec<u64>, bool) {
         let begin = Instant::now();
         let config = TraceConfig {
@@ -72,7 +73,8 @@ mod tests {
         (made, false)
     }
 
-    /// Reports are made at intervals until there are `count`, or until the duration is over: then with a last one.
+    /// Reports are made at intervals until there are `count`, or until the duration is over: then with a last
+    /// one.
     #[test]
     fn ends() {
         assert_eq!(reports(5, None, None, 0), (vec![5, 10, 15, 20, 25], false));
@@ -83,7 +85,7 @@ mod tests {
         assert_eq!(reports(60, None, Some(3), 0), (vec![3], true));
     }
 
-    /// COUNT is of reports that are made; looks at which there is none end nothing but the duration.
+    /// `count` is of reports that are made. A look without a report can only end the trace by the duration.
     #[test]
     fn looks() {
         let begin = Instant::now();

@@ -1,7 +1,9 @@
-//! Processes that share the memory of a traced one: what they allocate and free is that one's, as if a thread of it did it.
+//! Processes that share the memory of a traced one: their allocations and frees count as that one's, as if
+//! its threads made them.
 //!
-//! The kernel side knows those that are started during the trace before they run. Those of before are found by comparing memory. Where a
-//! probe tells processes apart, each has links of its own: until they are attached, its calls are not seen.
+//! The kernel side knows sharers that are started during the trace before they run. Earlier ones are found by
+//! comparing memory. Where a probe tells processes apart, each sharer has its own links: until they are
+//! attached, its calls are not seen.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,9 +14,10 @@ use super::live::Live;
 use crate::bpf::ProbedIn;
 use crate::process::shared::{share_memory, sharing_with};
 
-/// Time after which a process that still shares memory was not started by `vfork`, to execute another program.
+/// Time within which a process that was started by `vfork` executes another program: one that shares memory
+/// for longer is a sharer.
 const PASSING: Duration = Duration::from_millis(20);
-/// Pause between two looks for those that have ended.
+/// Pause between two looks for sharers that have ended.
 const LOOK_PAUSE: Duration = Duration::from_millis(500);
 
 /// Sharers of one instance, by pid, each with its links: none where probes do not tell processes apart.
@@ -42,7 +45,7 @@ impl Awaited {
 }
 
 impl Live<'_> {
-    /// The running instance whose memory a process shares, if it is not that one's own.
+    /// The running instance of another process whose memory process `pid` shares.
     pub(super) fn owner_of_memory(&self, pid: u32) -> Option<u32> {
         let mut live = self.processes.iter().filter(|(_, process)| process.is_live());
         live.find(|(_, process)| process.facts.pid != pid && share_memory(process.facts.pid, pid) == Ok(true))
@@ -69,7 +72,8 @@ impl Live<'_> {
         }
     }
 
-    /// Has calls of process `pid` count as those of an instance, whose memory it shares. [`Live::attach_new`] attaches its probes.
+    /// Makes calls of process `pid` count as those of an instance whose memory it shares.
+    /// [`Live::attach_new`] attaches its probes.
     fn add_sharer(&mut self, number: u32, pid: u32) {
         let Some(process) = self.processes.get_mut(&number) else {
             return;
@@ -87,7 +91,7 @@ impl Live<'_> {
         process.sharers.insert(pid, Attachments::default());
     }
 
-    /// Looks at those that have begun to share memory a while ago, and for those that have ceased to.
+    /// Adds processes that have shared memory for [`PASSING`], and forgets sharers that no longer do.
     ///
     /// # Errors
     ///
@@ -119,7 +123,7 @@ impl Live<'_> {
         Ok(())
     }
 
-    /// Detaches from those that have ended, or execute another program.
+    /// Detaches from sharers that have ended, or have executed another program.
     fn forget_sharers(&mut self) {
         let mut ceased = Vec::new();
         for process in self.processes.values_mut().filter(|process| process.is_live()) {
@@ -131,7 +135,7 @@ impl Live<'_> {
         Attachments::detach(ceased);
     }
 
-    /// Returns whether probes of one process are not hit by another with its memory.
+    /// Returns whether probes of one process are not hit by another that shares its memory.
     fn tells_apart(&self) -> bool {
         matches!(self.sharing, Sharing::Apart) && self.kernel.tells_processes_apart()
     }

@@ -10,9 +10,11 @@ use crate::process::launch::Relay;
 pub struct Signals {
     /// True if the end is requested; the last report is still made.
     pub stop: Arc<AtomicBool>,
-    /// True if what is outstanding now is to become the baseline of growth. The session clears it when it does that.
+    /// True if the blocks that are outstanding now shall become the baseline of growth. The session then
+    /// clears it.
     pub mark: Arc<AtomicBool>,
-    /// True if each report is to have a verdict, as if that had been asked for. The session clears it where there can be none.
+    /// True if each report shall have a verdict, as if requested at the start. The session clears it if there
+    /// can be none.
     pub verdict: Arc<AtomicBool>,
     /// Forwards signals to the program that is started.
     pub relay: Arc<Relay>,

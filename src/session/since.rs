@@ -15,7 +15,7 @@ pub(super) struct Since {
 }
 
 impl Since {
-    /// Makes what is outstanding in `snapshot`, which is of now, the baseline.
+    /// Makes the amounts outstanding in `snapshot`, which was just taken, the baseline.
     pub(super) fn mark(&mut self, snapshot: &Snapshot) {
         let time = time_of_day();
         self.growth.mark(snapshot);
@@ -37,8 +37,8 @@ impl Since {
         }
     }
 
-    /// Makes `snapshot` the one to compare the next report with. Blocks of instances that `has_ended` are no longer in
-    /// `blocks`.
+    /// Makes `snapshot` the one to compare the next report with. Blocks of instances that `has_ended` are no
+    /// longer in `blocks`.
     pub(super) fn reported(
         &mut self,
         snapshot: &Snapshot,

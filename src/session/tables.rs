@@ -1,4 +1,5 @@
-//! Unwind tables of a process's modules: built on all cores, stored in the kernel, referred to by its mappings.
+//! Unwind tables of a process's modules: built on all cores, stored in the kernel, referred to by its
+//! mappings.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -48,11 +49,12 @@ pub(super) struct ModuleTables {
     saves: HashSet<ModuleId>,
 }
 
-/// Files that tables are made of.
+/// Files from which tables are made.
 #[derive(Clone, Copy)]
 pub(super) struct Files<'a> {
     pub(super) modules: &'a Modules,
-    /// Returns the root directories to search for debug files, which objects without CFI of their own may have.
+    /// Returns the root directories to search for debug files, which objects without CFI of their own may
+    /// have.
     pub(super) roots: &'a dyn Fn() -> Vec<PathBuf>,
 }
 
@@ -81,7 +83,8 @@ fn words(built: &Built) -> usize {
 impl ModuleTables {
     /// Compiles the modules of `mappings` that have no table and could have one, on all cores.
     ///
-    /// `has_room` returns whether a table of that many words would fit now, for those that did not fit before.
+    /// `has_room` returns whether a table of that many words would fit now, for those that did not fit
+    /// before.
     pub(super) fn build<'a>(
         &mut self,
         mappings: impl IntoIterator<Item = &'a Mappings>,
@@ -112,11 +115,12 @@ impl ModuleTables {
         BuiltTables(built)
     }
 
-    /// Stores what was built. Tables that `used` modules need stay; others are evicted if there is not enough room.
+    /// Stores built tables. Tables that `used` modules need stay; others are evicted if there is not enough
+    /// room.
     ///
     /// # Errors
     ///
-    /// Fails if it cannot wait for walks that may still use what is evicted.
+    /// Fails if it cannot wait for walks that may still use evicted tables.
     pub(super) fn store(
         &mut self,
         built: &BuiltTables,
@@ -172,7 +176,8 @@ impl ModuleTables {
         Ok(State::NoRoom(image.words().len()))
     }
 
-    /// Builds and stores the saves of a module, once. Returns whether it has them now, and had not before.
+    /// Builds and stores the saves of a module, once. Returns whether the module has them now, and did not
+    /// have them before.
     pub(super) fn provide_saves(
         &mut self,
         module: ModuleId,
@@ -292,7 +297,7 @@ impl ModuleTables {
         }
     }
 
-    /// Pieces of a mapping by where its code is in the image.
+    /// Splits a mapping by the places of its code in the image.
     fn placed(&self, mapping: Mapping, code: &MappedCode) -> Vec<Mapping> {
         let places = match (code, mapping.kind) {
             (&MappedCode::Module { module, .. }, MappingKind::Table) => {
@@ -315,7 +320,8 @@ impl ModuleTables {
     }
 }
 
-/// Pieces of a mapping of a process with a JVM: generated code of one that keeps frame pointers is told apart by what is known of it.
+/// Splits a mapping of a process with a JVM. If the JVM keeps frame pointers, its generated code is split by
+/// what is known of it.
 fn of_jvm(mapping: Mapping, jvm: &JvmCode) -> Vec<Mapping> {
     let piece = |start: Avma, end: Avma, kind| Mapping {
         start,
@@ -409,7 +415,8 @@ fn saves_of(module: &Module, roots: &[PathBuf]) -> Result<Option<Image>, TableEr
 mod tests {
     use super::*;
 
-    /// Generated code is told apart where what is known of it begins and ends; nothing is lost, and other mappings stay as they are.
+    /// Generated code is split where known code begins and ends; nothing is lost, and other mappings stay as
+    /// they are.
     #[test]
     fn code_of_a_jvm_is_told_apart() {
         let mapping = |start, end, kind| Mapping {

@@ -74,8 +74,8 @@ fn follow_and_count(session: &mut Session<'_>) -> (u64, u64) {
     (blocks(true), blocks(false))
 }
 
-/// A walk never uses scratch that another walk has taken: while all is taken, blocks are recorded as not walked, and
-/// walks resume when it is free again.
+/// A walk never uses scratch that another walk has taken: while all is taken, blocks are recorded as not
+/// walked, and walks resume when it is free again.
 ///
 /// This stands for a walk that is preempted by others on its CPU, which cannot be caused at will.
 #[test]

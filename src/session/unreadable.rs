@@ -18,7 +18,8 @@ impl UnreadableLog {
         for entry in mappings.entries() {
             match &entry.code {
                 MappedCode::Unreadable {
-                    // Neither is a file that stays without a table: the next reading of the mappings has another.
+                    // Not logged: a kernel page is no file, and in place of a file that is gone, the next
+                    // reading of the mappings finds another.
                     why: Unreadable::KernelPage | Unreadable::Gone,
                     ..
                 } => {}

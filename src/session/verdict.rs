@@ -1,5 +1,5 @@
-//! Verdicts on outstanding blocks: which of them the processes can still reach. A thread of its own makes them, while the processes
-//! run and are followed.
+//! Verdicts on outstanding blocks: which of them the processes can still reach. A separate thread makes them,
+//! while the processes run and are followed.
 
 mod at_once;
 mod finding;
@@ -32,7 +32,7 @@ pub use in_use::{InUse, InUseError, LostBlock, judge_in_use};
 use subject::{Known, Listed, Subject};
 pub(super) use watch::Watch;
 
-/// A verdict, and what is watched because of it and earlier ones, while a report is made.
+/// A verdict while a report is made, with the blocks that are watched because of it and of earlier ones.
 #[derive(Debug)]
 pub(super) struct Judging {
     finding: Finding,
@@ -40,7 +40,7 @@ pub(super) struct Judging {
 }
 
 impl Judging {
-    /// The verdict on a block, which is outstanding.
+    /// Returns the verdict on an outstanding block, and notes for the watch that it is outstanding.
     pub(super) fn see(&mut self, block: &collect::Block) -> Judged {
         self.watch
             .see(&(block.instance, block.address, block.allocated_at));
@@ -48,7 +48,7 @@ impl Judging {
     }
 }
 
-/// Time for which what is called lost is watched before it is reported.
+/// Time for which blocks that are called lost are watched before they are reported.
 const WATCH_TIME: Duration = Duration::from_secs(1);
 
 impl Session<'_> {
@@ -64,8 +64,8 @@ impl Session<'_> {
         };
         // Copies of the processes' memory are made.
         let _killable = Killable::begin();
-        // A child that has just begun is judged, too. Blocks are listed with the stacks that they have in the report, so that it is said who
-        // holds them.
+        // So that a child that has just begun is judged, too, and blocks are listed with the stacks that they
+        // have in the report, to which holders are assigned.
         self.live.finish_all_walks()?;
         let table = BlockTable::of(&self.live.kernel).context("cannot read the block table")?;
         let live = self.live.processes.values().filter(|process| process.is_live());
@@ -95,7 +95,8 @@ impl Session<'_> {
         let watch_time = if is_still { Duration::ZERO } else { WATCH_TIME };
         let judge = move || {
             let since = (!is_still).then(|| {
-                // Then what was allocated until now is not taken for younger, though timestamps are imprecise.
+                // So that no block that was allocated until now is taken for younger, though timestamps are
+                // imprecise.
                 std::thread::sleep(Moment::PRECISION);
                 Moment::now()
             });
@@ -110,7 +111,7 @@ impl Session<'_> {
         Ok(Some(Judging { finding, watch }))
     }
 
-    /// How the verdict of this report is to be made; `None` if it is to have none.
+    /// Settings for the verdict of this report; `None` if it gets none.
     fn asked(&self, view: &View, ending: bool, signals: &Signals) -> Option<VerdictSettings> {
         if signals.want_verdicts() && view.older.is_none() {
             tracing::warn!("no verdict: reports of this trace are not of single blocks");
@@ -120,7 +121,7 @@ impl Session<'_> {
         asked.or_else(|| signals.want_verdicts().then(|| view.verdict.unwrap_or_default()))
     }
 
-    /// Facts about a verdict, after all blocks were seen, and who holds what.
+    /// Facts about a verdict, after all blocks were seen, and the holders of blocks.
     pub(super) fn judgement(&mut self, judging: Judging) -> (Judgement, Vec<Holding>) {
         let Judging { finding, watch } = judging;
         self.watch = watch;
@@ -134,7 +135,8 @@ impl Session<'_> {
     }
 }
 
-/// Makes passes until they are enough for each of `subjects`, or time is over. Blocks allocated `since` are too young for a verdict.
+/// Makes passes until they are enough for each of `subjects`, or time is over. Blocks allocated `since` are
+/// too young for a verdict.
 fn judge(
     (table, notes): (&BlockTable, Option<&FreeNotes>),
     since: Option<Moment>,
@@ -174,13 +176,13 @@ fn judge(
     Ok(Finding::new(since, began.elapsed(), subjects))
 }
 
-/// Lists the blocks of some instances, and what is noted of their free memory.
+/// Lists the blocks of some instances, and the notes on their freed memory.
 fn list(
     table: &BlockTable,
     notes: Option<&FreeNotes>,
     instances: &[u32],
 ) -> io::Result<HashMap<u32, Listed>> {
-    // In this order: what is allocated meanwhile where a block was freed is among the blocks.
+    // In this order: a block that is allocated meanwhile in freed memory is then among the blocks.
     let noted = notes
         .map(|notes| notes.read(instances.iter().copied()))
         .transpose();

@@ -9,7 +9,8 @@ use super::live::Prepared;
 use crate::allocator::Selection;
 use crate::bpf::{AttachPath, CallHooks};
 
-/// Maximum number of ways: mapping calls are followed in one of several ways, or not at all, and Python's functions are read or not.
+/// Maximum number of ways: mapping calls are followed in one of several ways, or not at all, and Python's
+/// functions are read or not.
 pub(super) const MAX_WAYS: usize = AttachPath::ALL.len() * (CallHooks::ALL.len() + 1) * 2;
 
 /// A way to attach.
@@ -18,20 +19,20 @@ pub(super) struct Way {
     pub(super) path: AttachPath,
     /// How mapping calls are followed to account mappings or pages.
     pub(super) regions: Option<CallHooks>,
-    /// How they are followed to note which memory blocks were freed from.
+    /// How they are followed for notes on freed memory.
     pub(super) frees: Option<CallHooks>,
     /// True if walks read functions of Python.
     pub(super) python: bool,
 }
 
 impl Way {
-    /// Returns whether a program is loaded for this way, of those that are loaded for some.
+    /// Returns whether a program that is loaded for some ways is loaded for this one.
     pub(super) fn loads(&self, program: &str) -> bool {
         let hooks = CallHooks::of_program(program);
         self.path.loads(program) && (hooks.is_none() || hooks == self.regions.or(self.frees))
     }
 
-    /// Returns whether a program that both ways load is the same in both, but for how it is attached.
+    /// Returns whether a program that both ways load is the same in both, except for how it is attached.
     pub(super) fn has_the_programs_of(&self, other: &Self) -> bool {
         (self.python, self.frees.is_some()) == (other.python, other.frees.is_some())
     }
@@ -47,7 +48,8 @@ impl fmt::Display for Way {
     }
 }
 
-/// Ways to attach, the best first: those without Python's functions last, if `reads_python`. `has_events`: families can carry events.
+/// Ways to attach, the best first: those without Python's functions last, if `reads_python`. `has_events`:
+/// families can carry events.
 pub(super) fn ways(
     config: &TraceConfig,
     prepared: &Prepared,
@@ -57,13 +59,14 @@ pub(super) fn ways(
     let hooks = || CallHooks::supported().into_iter().map(Some);
     let (regions, frees) = match (config.is_of_blocks(), notes_frees(config, prepared)) {
         (false, _) => (hooks().collect(), vec![None]),
-        // Verdicts are possible without.
+        // Verdicts are possible without such notes.
         (true, true) => (vec![None], hooks().chain([None]).collect()),
         (true, false) => (vec![None], vec![None]),
     };
     let paths = paths(config, has_events);
     let mut ways = Vec::new();
-    // A kernel can lack one path or one kind of hooks: of the hooks there is less to choose from that is worth having.
+    // A kernel can lack one path or one kind of hooks: of the hooks there is less to choose from that is
+    // worth having.
     for python in [true, false]
         .into_iter()
         .filter(|&python| reads_python || !python)
@@ -83,7 +86,7 @@ pub(super) fn ways(
     ways
 }
 
-/// Paths to attach by: where processes share probes, first the one by which no other process has them.
+/// Paths to attach by. If processes share probes, the path by which no other process gets them comes first.
 fn paths(config: &TraceConfig, has_events: bool) -> Vec<AttachPath> {
     let mut paths = config.attach.clone();
     if has_events {
@@ -92,8 +95,8 @@ fn paths(config: &TraceConfig, has_events: bool) -> Vec<AttachPath> {
     paths
 }
 
-/// Returns whether it is noted which memory blocks were freed from: for verdicts, if all blocks are recorded of functions that are
-/// known to do nothing else than allocate and free.
+/// Returns whether notes on freed memory are kept: for verdicts, if all blocks are recorded, and all probed
+/// functions are known to do nothing but allocate and free.
 fn notes_frees(config: &TraceConfig, prepared: &Prepared) -> bool {
     config.view.verdict.is_some()
         && prepared.sampling == Sampling::All

@@ -46,7 +46,8 @@ fn tried(refused: &[&str], log: &[&str]) -> Vec<(AttachPath, bool)> {
     tried
 }
 
-/// A program that the verifier has refused is not tried again by another way that loads the same; without Python, it is another.
+/// A program that the verifier has refused is not tried again by another way that loads the same; without
+/// Python, it counts as another program.
 #[test]
 fn what_was_refused_is_not_tried_again() {
     use AttachPath::{Multi, Session};
@@ -71,7 +72,7 @@ fn what_was_refused_is_not_tried_again() {
     assert_eq!(tried(&["free_entry"], &["invalid func unknown#2002000000"]), all);
 }
 
-/// After too much time in the verifier, nothing else is tried, and the error says what can be.
+/// After too much time in the verifier, nothing else is tried, and the error says what the user can try.
 #[test]
 fn time_is_bounded() {
     let mut attempts = Attempts::new(ways(None), &config());
@@ -86,7 +87,7 @@ fn time_is_bounded() {
     );
 }
 
-/// Python that is left out is known to be missing, and why.
+/// Python that is left out is listed as missing, with the reason.
 #[test]
 fn missing_parts() {
     let mut attempts = Attempts::new(ways(Some(CallHooks::Functions)), &config());

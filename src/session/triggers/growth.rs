@@ -1,5 +1,5 @@
-//! Growth of a quantity over the last time: the median of the slopes between all its values (Theil and Sen), which single steps and peaks
-//! hardly change.
+//! Recent growth of a quantity: the median of the slopes between all pairs of its values (Theil–Sen), which
+//! single steps and peaks hardly change.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ const MIN_LOOKS: u32 = 20;
 /// Maximum number of values: the work for a slope grows with their square.
 const MAX_VALUES: usize = 60;
 
-/// Values over the last time.
+/// Recent values of a quantity.
 #[derive(Clone, Debug)]
 pub(super) struct Course {
     window: Duration,
@@ -80,7 +80,7 @@ mod tests {
         (course.values.len(), course.growth())
     }
 
-    /// A constant rate is found at any interval, from ten values on, of which there are never many.
+    /// A constant rate is found at any interval, from ten values on; few values are ever kept.
     #[test]
     fn constant_rates() {
         for milliseconds in [10, 100, 1000, 7000, 600_000] {

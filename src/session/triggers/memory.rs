@@ -9,7 +9,7 @@ use crate::process::Target;
 use crate::process::select::{MemoryLimit, MemoryLimits};
 use leak_report::model::Measured;
 
-/// The highest value of a quantity that is looked for.
+/// Quantity of which the highest value is looked for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Highest {
     pub(super) measure: MemoryMeasure,
@@ -17,7 +17,7 @@ pub(super) struct Highest {
     pub(super) is_share: bool,
 }
 
-/// Reads what processes have.
+/// Reads the memory of processes.
 #[derive(Debug)]
 pub(super) struct MemoryReader {
     limits: MemoryLimits,
@@ -30,7 +30,7 @@ impl MemoryReader {
         }
     }
 
-    /// Begins a look: what was read before is read again.
+    /// Begins a look: values that were read before are read again.
     pub(super) fn begin(&mut self) {
         self.limits.forget();
     }
@@ -49,7 +49,7 @@ impl MemoryReader {
             (MemoryMeasure::Cgroup, true) => Measured::Percent(share(&self.limits.of(pid)?)),
             (MemoryMeasure::Cgroup, false) => Measured::Bytes(self.limits.usage_of(pid)?.bytes),
         };
-        // Otherwise, it can be another one's, which has its pid now.
+        // Otherwise, the value can be that of another process, which has its pid now.
         let is_its_own = !target.has_exited();
         is_its_own.then_some(Value {
             measured,

@@ -1,13 +1,14 @@
-//! Conditions that say when: when a trace starts (`--start-when`), and when it makes reports (`--report-when`).
+//! Conditions that say when: when a trace starts (`--start-when`), and when it makes reports
+//! (`--report-when`).
 //!
 //! ```text
 //!  /proc, cgroupfs ─ memory ─►  values ─ growth ─►  Condition ─►  start: the trace begins
-//!  totals in place ──────────►                               ─►  Triggers: a report, once per time that it becomes true
+//!  totals in place ──────────►                              ─►  Triggers: a report each time it becomes true
 //! ```
 //!
-//! Several conditions are alternatives. A value is that of all traced processes together where memleak counts (`outstanding`,
-//! `growth`), and of the process with the highest one where the kernel does (`rss`, `anon`, `cgroup`): limits are of processes and
-//! cgroups.
+//! Several conditions are alternatives. A value is that of all traced processes together where memleak counts
+//! (`outstanding`, `growth`), and of the process with the highest one where the kernel does (`rss`, `anon`,
+//! `cgroup`): limits are of processes and cgroups.
 
 mod growth;
 mod memory;
@@ -46,7 +47,7 @@ pub fn parse_report(text: &str) -> Result<ReportCondition, ConditionError> {
     condition::parse("--report-when", text)
 }
 
-/// Quantity that the kernel has of a process.
+/// Quantity that the kernel counts for a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryMeasure {
     /// Resident memory.
@@ -106,7 +107,7 @@ impl condition::Measure for ReportMeasure {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Value {
     measured: Measured,
-    /// `None` if it is of all that is traced.
+    /// `None` if the value is of all traced processes together.
     pid: Option<u32>,
 }
 
@@ -124,7 +125,8 @@ struct Trigger {
 }
 
 impl Trigger {
-    /// Returns whether the condition has become true by this value; without one, it stays what it was.
+    /// Returns the condition as reached if it has become true by this value. Without a value, nothing
+    /// changes.
     fn look(&mut self, value: Option<Value>) -> Option<Reached> {
         let value = value?;
         let is_true = self.condition.is_exceeded_by(value.measured.value());
@@ -147,7 +149,7 @@ fn reached<M>(condition: &condition::Condition<M>, value: Value) -> Reached {
 pub(super) struct Triggers {
     triggers: Vec<Trigger>,
     memory: MemoryReader,
-    /// Outstanding bytes over the last time.
+    /// Recent outstanding bytes.
     course: Course,
 }
 
@@ -170,7 +172,8 @@ impl Triggers {
         self.triggers.is_empty()
     }
 
-    /// Looks at all conditions. Returns those that have become true since the last look; `None` if there are none.
+    /// Looks at all conditions. Returns those that have become true since the last look; `None` if there are
+    /// none.
     ///
     /// # Errors
     ///
@@ -213,7 +216,7 @@ impl Triggers {
         Ok((!all.is_empty()).then_some(Reason::Conditions(all)))
     }
 
-    /// Fails if a condition is about a limit that no cgroup has which these processes are in.
+    /// Fails if a condition is about a limit that no cgroup of these processes has.
     ///
     /// # Errors
     ///
@@ -249,7 +252,8 @@ mod tests {
         looks.collect()
     }
 
-    /// A condition reports when it becomes true, and again only after it was false; what cannot be read is neither.
+    /// A condition reports when it becomes true, and again only after it was false; a value that cannot be
+    /// read is neither.
     #[test]
     fn edges() {
         let (low, high) = (Some(10), Some(11));

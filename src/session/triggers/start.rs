@@ -19,7 +19,8 @@ use leak_report::render::ReportSink;
 /// Time between two looks.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Waits until one of the conditions is true. Returns the settings of the trace with those of its processes that run then.
+/// Waits until one of the conditions is true. Returns the settings of the trace with those of its processes
+/// that run then.
 ///
 /// # Errors
 ///
@@ -62,9 +63,9 @@ type Identity = (u32, u64);
 struct Waiting<'a> {
     config: &'a TraceConfig,
     selection: Option<Selection>,
-    /// Those that were found last.
+    /// Processes that were found last.
     found: Vec<Found>,
-    /// Processes of which one may reach a condition, given or found.
+    /// Processes, given or found, any of which may reach a condition.
     targets: HashMap<Identity, Target>,
     memory: MemoryReader,
     courses: HashMap<Identity, Course>,
@@ -104,7 +105,7 @@ impl<'a> Waiting<'a> {
         Ok(())
     }
 
-    /// Looks who is there now.
+    /// Finds the processes that run and match now.
     fn find_processes(&mut self) {
         if let Some(selection) = &mut self.selection {
             match selection.look() {
@@ -125,7 +126,8 @@ impl<'a> Waiting<'a> {
         self.open_found();
     }
 
-    /// Opens those that were found. One that cannot be opened is left out, as it is at the start of a trace, where that is told.
+    /// Opens the processes that were found. One that cannot be opened is left out, as at the start of a
+    /// trace, which warns of it.
     fn open_found(&mut self) {
         for found in &self.found {
             let identity = (found.pid, found.start_time);

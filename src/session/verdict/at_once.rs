@@ -1,4 +1,5 @@
-//! A verdict on a process whose threads are stopped while its memory is copied: one pass over the copy says everything.
+//! A verdict on a process whose threads are stopped while its memory is copied: one pass over the copy is
+//! enough.
 
 use std::collections::HashSet;
 use std::io;
@@ -30,9 +31,9 @@ enum Attempt {
 }
 
 impl Subject {
-    /// Makes a verdict from a copy. Without success, passes are needed as if this had not been tried.
+    /// Makes a verdict from a copy. If that fails, passes are needed as if it had not been tried.
     ///
-    /// `list` returns what is outstanding. Holders are looked for until `deadline`.
+    /// `list` returns the outstanding blocks. Holders are looked for until `deadline`.
     pub(super) fn judge_at_once(
         &mut self,
         list: &mut dyn FnMut() -> io::Result<Listed>,
@@ -86,9 +87,9 @@ impl Subject {
         let (copy, mappings, mut outside) = copied?;
         let in_copy = self.list_in_copy(&copy, &mappings);
         let is_of_copy = in_copy.is_some();
-        // What is in use in the copy is listed now, or was freed since this began: only so does free memory say what it was in a copy
-        // that is not looked at twice.
-        // A call that was stopped before its end, such as a realloc that has moved its block, has come to it then.
+        // Listed again: every block that was in use in the copy is listed now, or was freed after this
+        // verdict began. Only then do notes on freed memory hold for the copy, which is looked at once. The
+        // pause lets a call end that was stopped midway, such as a realloc that had moved its block.
         sleep(Moment::PRECISION);
         let after = list()?;
         outside.vectors = words;
@@ -100,7 +101,7 @@ impl Subject {
             freed: self.freed(&after, &mappings),
         };
         self.look(in_copy.unwrap_or(before), &seen, is_complete, deadline);
-        // What was freed between the listing and the stop was listed for nothing.
+        // Drop blocks that were freed between the listing and the stop.
         if !is_of_copy {
             let after: HashSet<_> = after.blocks.iter().map(Block::identity).collect();
             self.retain_lost(|block| after.contains(&block.identity()));
@@ -112,7 +113,7 @@ impl Subject {
         })
     }
 
-    /// Copies all that a verdict needs.
+    /// Copies all data that a verdict needs.
     fn copy(
         &mut self,
         room: Room,
@@ -126,7 +127,7 @@ impl Subject {
         Ok((copy, mappings, outside))
     }
 
-    /// Makes room for a copy, and says how long it will take.
+    /// Allocates room for a copy, and logs how long the copy will take.
     fn make_room(&self) -> io::Result<Room> {
         let pages = self.pages(&maps_of(self.pid())?)?;
         let memory = ProcFields::read("/proc/meminfo")?;

@@ -1,4 +1,4 @@
-//! Result of a verdict, by which single blocks are told apart.
+//! Result of a verdict, which classifies single blocks.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -32,10 +32,10 @@ enum OfInstance {
     Settled {
         definitely: HashMap<Identity, u64>,
         indirectly: HashMap<Identity, u64>,
-        /// Those that the kernel may hold.
+        /// Blocks to which the kernel may have pointers.
         perhaps: HashSet<Identity>,
     },
-    /// Blocks that no pass has reached, of too few.
+    /// Blocks that no pass has reached, after too few passes.
     NotSettled(HashSet<Identity>),
     Unreadable,
 }

@@ -1,4 +1,4 @@
-//! Holders of the blocks of a process, with names: looked for once a verdict is settled, by one more marking.
+//! Holders of the blocks of a process, with names: found by one more marking, once a verdict is settled.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
@@ -27,29 +27,29 @@ pub(in crate::session) struct Holding {
     /// Chains refer to these by number.
     pub(in crate::session) roots: Vec<Root>,
     pub(in crate::session) by_stack: HashMap<u32, OfStack>,
-    /// Blocks that only pointers into them lead to.
+    /// Blocks to which only pointers into them lead, by the kind of pointer.
     pub(in crate::session) inside: BTreeMap<Inside, Amount>,
 }
 
 /// Holders and classes of the blocks of a stack record.
 #[derive(Clone, Debug, Default)]
 pub(in crate::session) struct OfStack {
-    /// `None` is what is held by chains that were too many to tell apart.
+    /// Amounts of blocks by chain; `None` for chains that were too many to tell apart.
     pub(in crate::session) by: Vec<(Option<Chain>, Amount)>,
     pub(in crate::session) retained: Option<Amount>,
     pub(in crate::session) classes: HashMap<String, Amount>,
-    /// Set if not all of the blocks were looked at for their classes, or not for a verdict.
+    /// Set if not all of the blocks were looked at for their classes, or if that was not for a verdict.
     pub(in crate::session) looked: Option<LookedAt>,
 }
 
-/// Bytes of the address of a class's table, with which its objects begin.
+/// Size of the address of a class's table of virtual functions, with which its objects begin, in bytes.
 pub(in crate::session) const FIRST_BYTES: u64 = 8;
 
-/// A process that is looked at.
+/// Process for whose blocks holders are looked for.
 pub(super) struct Looked<'a> {
     pub(super) pid: u32,
     pub(super) sight: &'a Sight<'a>,
-    /// Memory that is unused, as the verdict has it.
+    /// Memory that is unused according to the verdict.
     pub(super) idle: &'a [std::ops::Range<Avma>],
     pub(super) mappings: &'a [MapsEntry],
     pub(super) threads: &'a [Thread],
@@ -109,7 +109,7 @@ pub(super) fn find(looked: &Looked<'_>) -> Result<(Holding, Bits), Missing> {
 /// Words, each with the number of its root.
 type Words = Vec<(u64, u32)>;
 
-/// Classes of some blocks of process `pid`, which ascend, by address.
+/// Classes of some blocks (ascending) of process `pid`, by address.
 pub(super) fn classes_of(pid: u32, memory: &dyn Memory, blocks: &[Block]) -> HashMap<Avma, String> {
     let mut objects = Objects::of(pid);
     let loaded = objects.memory(|_| true);
@@ -126,9 +126,10 @@ pub(super) fn classes_of(pid: u32, memory: &dyn Memory, blocks: &[Block]) -> Has
     found
 }
 
-/// Classes of objects of process `pid`, by the words that they begin with. Words that begin no object have none.
+/// Classes of objects of process `pid`, by the words that they begin with. Words that begin no object have
+/// none.
 pub(in crate::session) fn classes_by_word(pid: u32, words: &HashSet<u64>) -> HashMap<u64, String> {
-    // Then its files need not be read.
+    // Spares reading the process's files.
     if words.is_empty() {
         return HashMap::new();
     }
@@ -153,7 +154,7 @@ fn words(looked: &Looked<'_>, names: &mut Roots<'_>) -> (Words, Words) {
     (registers, kept.collect())
 }
 
-/// Kinds of roots, those first whose names say most.
+/// Kinds of roots, with the most telling names first.
 fn origins<'a>(
     places: &Places,
     all: &[std::ops::Range<Avma>],

@@ -1,4 +1,5 @@
-//! A verdict on all blocks that a process has from its allocator, without a trace: what the allocator's own structures list.
+//! A verdict without a trace, on all blocks that a process has from its allocator: those that the allocator's
+//! structures list.
 
 use std::collections::HashSet;
 use std::io;
@@ -28,7 +29,7 @@ pub struct InUse {
     pub target: Target,
     /// Allocators whose blocks these are.
     pub allocators: Vec<Allocator>,
-    /// Most bytes of arenas that could not be listed at a time.
+    /// Maximum bytes of arenas that could not be listed at one time.
     pub left: u64,
     pub verdict: Verdict,
     pub facts: Judgement,
@@ -60,10 +61,10 @@ pub enum InUseError {
     Unreadable { pid: u32, error: io::Error },
 }
 
-/// Listings at the end, at most.
+/// Maximum number of listings at the end.
 const LISTINGS: usize = 3;
 
-/// Makes a verdict on the blocks of process `pid`. What is called lost is watched for a second.
+/// Makes a verdict on the blocks of process `pid`. Blocks that are called lost are watched for a second.
 ///
 /// # Errors
 ///
@@ -88,7 +89,7 @@ pub fn judge_in_use(pid: u32, settings: VerdictSettings) -> Result<InUse, InUseE
         return Err(InUseError::NotListed(pid));
     }
     if settings.stops {
-        // Blocks are listed in the copy.
+        // Returns none, as blocks are listed in the copy.
         let nothing = &mut || Ok(Listed::default());
         subject.judge_at_once(nothing, registers.as_mut(), began + settings.limit);
     }
@@ -113,7 +114,8 @@ pub fn judge_in_use(pid: u32, settings: VerdictSettings) -> Result<InUse, InUseE
     };
     subject.add_to(&mut facts);
     sleep(WATCH_TIME);
-    // Blocks that one listing misses, in memory that changes, are not freed.
+    // A block that is missing from one listing of changing memory need not have been freed: make several
+    // listings.
     let mut last = Vec::new();
     let mut here = HashSet::new();
     for _ in 0..LISTINGS {
@@ -156,7 +158,8 @@ pub fn judge_in_use(pid: u32, settings: VerdictSettings) -> Result<InUse, InUseE
     Ok(in_use)
 }
 
-/// Blocks that the process has now; none, and no allocator, if the structures of none are known.
+/// Lists the blocks that the process has now; without blocks and allocators if no allocator's structures are
+/// found.
 fn list(subject: &Subject) -> io::Result<Listing> {
     let mappings = maps_of(subject.pid())?;
     let reader = Reader::new(subject.pid(), subject.pages(&mappings)?);
@@ -177,8 +180,9 @@ fn with_classes(pid: u32, lost: Vec<(Block, bool)>) -> io::Result<Vec<LostBlock>
 }
 
 impl InUse {
-    /// Sums `blocks` by verdict: those of the copy by which it was made, or those in use at the end. What was not there at `first`, or is
-    /// `unjudged` for a reason, is unknown. What is lost and not `here` any more was freed.
+    /// Sums `blocks` by verdict: those of the copy by which it was made, or those in use at the end. Blocks
+    /// missing from `first`, or `unjudged` for a reason, are unknown. Lost blocks missing from `here` were
+    /// freed.
     fn sum(
         &mut self,
         blocks: &[Block],

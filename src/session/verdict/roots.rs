@@ -16,7 +16,7 @@ use leak_report::model::{Root, RootKind, ThreadName};
 /// Objects of a process whose data roots can be in.
 pub(super) struct Objects {
     modules: Modules,
-    /// The program is the first, if it is known.
+    /// The program comes first, if it is known.
     loaded: Vec<Loaded>,
     finder: VariableFinder,
 }
@@ -25,7 +25,7 @@ pub(super) struct Objects {
 struct Loaded {
     module: ModuleId,
     bias: Bias,
-    /// Read when first asked for.
+    /// Read on first use.
     variables: Option<Variables>,
 }
 
@@ -92,7 +92,7 @@ impl Objects {
         objects
     }
 
-    /// Memory of the objects, each with its number, ascending.
+    /// Memory of the objects' segments that `is_asked` selects, each with its object's number, ascending.
     pub(super) fn memory(
         &self,
         is_asked: impl Fn(&unwind_tables::elf::Segment) -> bool,
@@ -128,7 +128,7 @@ impl Objects {
         }
     }
 
-    /// Place of an address in an object.
+    /// SVMA of an address in an object.
     pub(super) fn svma(&self, object: usize, at: Avma) -> Option<u64> {
         Some(self.loaded.get(object)?.bias.to_svma(at).get())
     }
@@ -234,7 +234,7 @@ impl<'a> Roots<'a> {
         }
     }
 
-    /// Where the variables are declared, by object.
+    /// Declarations of the variables that were found, by object.
     fn declared(&self) -> HashMap<usize, HashMap<VariablePlace, Declared>> {
         let mut places: HashMap<usize, HashSet<VariablePlace>> = HashMap::new();
         for (key, _) in &self.found {

@@ -1,4 +1,4 @@
-//! One process that a verdict is made on.
+//! A process on which a verdict is made.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -32,13 +32,13 @@ pub(super) struct Subject {
     resident: Option<ResidentPages>,
     judge: Judge,
     known: Known,
-    /// Time before the first pass: what was freed later may have been in use at a pass.
+    /// Time before the first pass: memory that was freed later may have been in use at a pass.
     began: u64,
     /// Set once enough passes were made.
     lost: Option<LostBlocks>,
     /// Set with `lost`.
     holding: Option<Result<Holding, Missing>>,
-    /// Blocks of the last copy, if they are not a trace's.
+    /// Blocks that were listed in the last copy, without a trace.
     in_copy: Option<Listing>,
     has_failed: bool,
     read: u64,
@@ -47,14 +47,14 @@ pub(super) struct Subject {
     stopped: Option<Duration>,
     /// Places that the last pass could not look into.
     hidden: BTreeMap<Hidden, u64>,
-    /// Most words that were in such places at a pass.
+    /// Maximum number of words in such places at one pass.
     hidden_words: u64,
 }
 
-/// Facts about a process from before it is looked at.
+/// Facts about a process that are known before it is looked at.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Known {
-    /// True if nothing of it runs: then one pass says everything.
+    /// True if none of its threads runs, so that one pass is enough.
     pub(super) is_still: bool,
     /// True if it can have pointers in blocks beyond their requested size.
     pub(super) uses_slack: bool,
@@ -68,7 +68,7 @@ pub(super) struct Known {
 #[derive(Debug)]
 pub(super) enum End {
     Settled(LostBlocks),
-    /// Blocks that no pass has reached, of too few.
+    /// Blocks that no pass has reached, after too few passes.
     NotSettled(Vec<Identity>),
     /// The memory could not be read.
     Failed,
@@ -110,7 +110,7 @@ impl Subject {
         self.instance
     }
 
-    /// True if nothing of it runs.
+    /// True if none of its threads runs.
     pub(super) fn is_still(&self) -> bool {
         self.known.is_still
     }
@@ -120,7 +120,7 @@ impl Subject {
         self.lost.is_none() && !self.has_failed
     }
 
-    /// Adds what was done to the facts about a verdict.
+    /// Adds facts about the passes to those about a verdict.
     pub(super) fn add_to(&self, facts: &mut Judgement) {
         facts.passes = facts.passes.max(self.judge.passes().count());
         facts.read = facts.read.saturating_add(self.read);
@@ -133,12 +133,13 @@ impl Subject {
         facts.hidden_words = facts.hidden_words.saturating_add(self.hidden_words);
     }
 
-    /// Holders of the blocks; `None` if that was not asked for yet.
+    /// Holders of the blocks; `None` if they were not looked for yet.
     pub(super) fn take_holding(&mut self) -> Option<Result<Holding, Missing>> {
         self.holding.take()
     }
 
-    /// Makes a pass, in which what is `listed` is all that is outstanding. If it is the last one, holders are looked for until `deadline`.
+    /// Makes a pass; the `listed` blocks are all that are outstanding. If it is the last pass, holders are
+    /// looked for until `deadline`.
     pub(super) fn pass(&mut self, listed: Listed, registers: Option<&mut Registers<'_>>, deadline: Instant) {
         if let Err(error) = self.try_pass(listed, registers, deadline) {
             tracing::debug!("pass over process {}: {error}", self.pid);
@@ -168,8 +169,8 @@ impl Subject {
         self.check()
     }
 
-    /// Memory that blocks were freed from. `listed` is from after anything else was seen, or from before in the first of passes that
-    /// others follow.
+    /// Memory that blocks were freed from. `listed` was made after everything else was seen, or before it in the
+    /// first of several passes.
     pub(super) fn freed(&self, listed: &Listed, mappings: &[MapsEntry]) -> Freed {
         let Listed { blocks, notes } = listed;
         let freed = seen::find(notes, blocks, mappings, self.began, Moment::PRECISION);
@@ -189,8 +190,9 @@ impl Subject {
         freed
     }
 
-    /// Marks what the process reaches in what was seen of it. If nothing of it ran, or passes are enough, what none has reached is
-    /// lost, and holders of the rest are looked for until `deadline`.
+    /// Marks the blocks that the process reaches in `seen`. If none of its threads ran (`is_still`), or there
+    /// were enough passes, blocks that none has reached are lost, and holders of the others are looked for
+    /// until `deadline`.
     pub(super) fn look(&mut self, blocks: Vec<Block>, seen: &Seen<'_>, is_still: bool, deadline: Instant) {
         let &Seen {
             memory,
@@ -236,7 +238,7 @@ impl Subject {
             kept: &outside.kept,
             deadline,
         });
-        // What this has reached is no more lost than what a pass has.
+        // Blocks that this search has reached are not lost, either.
         let holding = found.map(|(holding, reached)| {
             self.judge.take_out(&heap, &reached);
             holding
@@ -247,8 +249,8 @@ impl Subject {
         self.holding = Some(holding);
     }
 
-    /// Blocks that its allocator lists in a copy, if they are not a trace's: what it has listed before can be free there, and another one
-    /// later that cannot be told from it.
+    /// Lists the blocks by the allocator's structures in a copy; `None` with a trace. A block that was listed
+    /// before can be free in the copy, and be followed later by another that cannot be told from it.
     pub(super) fn list_in_copy(&mut self, copy: &dyn Memory, mappings: &[MapsEntry]) -> Option<Vec<Block>> {
         if !self.known.is_untraced {
             return None;
@@ -258,19 +260,19 @@ impl Subject {
         Some(listing.blocks)
     }
 
-    /// All that its allocator has listed in a copy, if a verdict was made by that.
+    /// The listing in the last copy, if a verdict was made by that copy.
     pub(super) fn take_in_copy(&mut self) -> Option<Listing> {
         self.in_copy.take().filter(|_| self.lost.is_some())
     }
 
-    /// Returns whether all that is lost is `here`.
+    /// Returns whether all lost blocks are `here`.
     pub(super) fn has_all_lost(&self, here: &HashSet<Identity>) -> bool {
         let lost = self.lost.iter();
         let mut lost = lost.flat_map(|lost| lost.definitely.iter().chain(&lost.indirectly));
         lost.all(|block| here.contains(&block.identity()))
     }
 
-    /// Leaves of what is lost the blocks that are outstanding still.
+    /// Keeps of the lost blocks those that are still outstanding.
     pub(super) fn retain_lost(&mut self, is_outstanding: impl Fn(&Block) -> bool) {
         if let Some(lost) = &mut self.lost {
             lost.definitely.retain(&is_outstanding);
@@ -279,12 +281,12 @@ impl Subject {
         }
     }
 
-    /// Checks that it is the same program still: only then, all that was read was its.
+    /// Checks that the process still runs the same program: only then was everything read from it.
     pub(super) fn check(&self) -> io::Result<()> {
         self.resident.as_ref().map_or(Ok(()), ResidentPages::check)
     }
 
-    /// Pages of `mappings`, which are its.
+    /// Pages of `mappings`, which are the process's.
     pub(super) fn pages(&self, mappings: &[MapsEntry]) -> io::Result<Pages> {
         match &self.resident {
             Some(resident) => Pages::read(resident, mappings),
@@ -321,7 +323,7 @@ pub(super) struct Seen<'a> {
     pub(super) freed: Freed,
 }
 
-/// Outstanding blocks, and what was noted of free memory before they were listed.
+/// Outstanding blocks, and the notes on freed memory that were read before the blocks were listed.
 #[derive(Debug, Default)]
 pub(super) struct Listed {
     pub(super) blocks: Vec<Block>,

@@ -1,8 +1,9 @@
 //! C++ classes by the tables of virtual functions that blocks begin with.
 //!
-//! The Itanium C++ ABI puts the address of the class's `type_info` before the table's first function, whose second word is the address of
-//! the mangled name (2.5.2, 2.9.5). Where a symbol is left, it says the same. Memory is untrusted: nothing but a name that is mangled as
-//! types are, and that `type_info` is known to have, makes a class.
+//! The Itanium C++ ABI puts the address of the class's `type_info` before the table's first function, whose
+//! second word is the address of the mangled name (2.5.2, 2.9.5). A symbol, if there is one, has the same
+//! name. Memory is untrusted: only a name that is mangled like a type's, at the place where a `type_info` has
+//! it, makes a class.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -20,7 +21,7 @@ pub(super) fn class_of_symbol(name: &[u8], offset: u64) -> Option<String> {
     class_name(class)
 }
 
-/// Class of objects that begin with the address `table`, by the memory of their process.
+/// Class of objects that begin with the address `table`, as read from the memory of their process.
 pub(super) fn class_in_memory(memory: &File, table: u64, is_data: impl Fn(u64) -> bool) -> Option<String> {
     let word = |at: u64| {
         let mut bytes = [0; 8];
@@ -73,7 +74,8 @@ mod tests {
         }
     }
 
-    /// Classes in memory: by `type_info` alone; whatever else is there is none, and no address is followed out of the data.
+    /// Classes in memory: by `type_info` alone. Anything else is no class, and no address is followed out of
+    /// the data.
     #[test]
     fn memory() {
         let memory = File::open("/proc/self/mem").expect("our own");

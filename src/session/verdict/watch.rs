@@ -6,7 +6,7 @@ use super::Finding;
 use super::finding::Key;
 use leak_report::model::Amount;
 
-/// Blocks that were called lost and are outstanding, as far as is known.
+/// Blocks that were called lost and are outstanding, as far as known.
 #[derive(Debug, Default)]
 pub(in crate::session) struct Watch {
     lost: HashMap<Key, Watched>,
@@ -20,7 +20,7 @@ struct Watched {
 }
 
 impl Watch {
-    /// Watches what `finding` calls lost.
+    /// Watches the blocks that `finding` calls lost.
     pub(super) fn begin(&mut self, finding: &Finding) {
         for (key, bytes) in finding.lost() {
             self.lost.entry(key).or_insert(Watched {
@@ -37,8 +37,8 @@ impl Watch {
         }
     }
 
-    /// Returns what was freed since, after all outstanding blocks were seen. Blocks of instances that are not live any more have
-    /// gone with them.
+    /// Returns the amount that was freed since, after all outstanding blocks were seen. Blocks of instances
+    /// that have ended are not counted.
     pub(super) fn freed(&mut self, is_live: impl Fn(u32) -> bool) -> Amount {
         let freed = &mut self.freed;
         self.lost.retain(|(instance, ..), watched| {
@@ -61,7 +61,8 @@ mod tests {
 
     use super::*;
 
-    /// A block that is gone was freed, unless its process is gone; it is counted once. Each is looked for each time.
+    /// A block that is gone was freed, unless its process is gone; it is counted once. Each is looked for
+    /// each time.
     #[test]
     fn freed_later() {
         let key = |instance, address| (instance, Avma::new(address), 7);
