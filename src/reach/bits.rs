@@ -24,7 +24,7 @@ impl Bits {
         self.0.get(word).is_some_and(|word| word & bit != 0)
     }
 
-    /// Puts `number` in, if there is a place for it. Returns whether it is new.
+    /// Inserts `number`, if it is in range. Returns true if it is new.
     pub fn insert(&mut self, number: u32) -> bool {
         let (word, bit) = place(number);
         let Some(word) = self.0.get_mut(word) else {
@@ -35,19 +35,19 @@ impl Bits {
         is_new
     }
 
-    /// Takes out all that `other` has, which is of as many numbers.
+    /// Removes all numbers of `other`, which has the same range.
     pub fn remove(&mut self, other: &Self) {
         for (word, other) in self.0.iter_mut().zip(&other.0) {
             *word &= !other;
         }
     }
 
-    /// How many it has.
+    /// Number of elements.
     pub fn count(&self) -> usize {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// All that it has, ascending.
+    /// All elements, ascending.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         (0..).step_by(64).zip(&self.0).flat_map(|(first, &word)| {
             let numbers = first..first + 64_u32;

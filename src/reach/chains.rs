@@ -1,13 +1,14 @@
-//! Chains of holders by site: a root, and the stacks of the blocks that lead from there, each stack once.
+//! Chains of holders by site: a root, and the stacks of the blocks on the way from it, each stack once.
 //!
-//! All blocks that are held in the same way share a chain, so that a million nodes of a list are one. A tree has them all: a chain is its
-//! last link, which knows the one before it.
+//! All blocks that are held in the same way share a chain, so that a million nodes of a list have one. Chains
+//! form a tree: a chain is identified by its last link, which knows the link before it.
 
 use std::collections::HashMap;
 
-/// Links of a chain at most; what is held by longer ones counts for their beginning.
+/// Maximum number of links of a chain. Blocks that are held by a longer one count for its beginning.
 pub const MAX_LINKS: usize = 8;
-/// Chains at most: what is held by others is not told apart. Some 100 bytes each.
+/// Maximum number of chains, of some 100 bytes each. The holders of all further blocks count as
+/// [`ChainId::UNKNOWN`].
 const MAX_CHAINS: usize = 1 << 20;
 
 /// Number of a chain.
@@ -15,7 +16,7 @@ const MAX_CHAINS: usize = 1 << 20;
 pub struct ChainId(u32);
 
 impl ChainId {
-    /// A chain that is not known: there were too many.
+    /// Unknown chain: there were too many.
     pub const UNKNOWN: Self = Self(u32::MAX);
 }
 
@@ -23,9 +24,9 @@ impl ChainId {
 struct Link {
     /// The link before it.
     before: Option<ChainId>,
-    /// Number of a root at the beginning, else that of a stack.
+    /// Number of the root in the first link, number of the stack record in others.
     number: u32,
-    /// Links up to here, without the root.
+    /// Number of links up to here, without the root.
     depth: usize,
     repeats: bool,
     is_cut: bool,
@@ -59,7 +60,7 @@ pub struct Chains {
 }
 
 impl Chains {
-    /// The chain of what a root holds.
+    /// Returns the chain of blocks that a root holds.
     pub fn root(&mut self, root: u32) -> ChainId {
         if let Some(&known) = self.roots.get(&root) {
             return known;
@@ -75,7 +76,7 @@ impl Chains {
         chain
     }
 
-    /// The chain of what a block of `stack` holds, whose own is `chain`.
+    /// Returns the chain of blocks that are held by a block of `stack`, which is itself held by `chain`.
     pub fn through(&mut self, chain: ChainId, stack: u32) -> ChainId {
         if let Some(&known) = self.through.get(&(chain, stack)) {
             return known;
@@ -106,13 +107,14 @@ impl Chains {
         through
     }
 
-    /// The chain up to the first block of `stack`: a list's nodes are held by what holds the list.
+    /// Returns the part of a chain before the first block of `stack`: all nodes of a list are held by the
+    /// holder of the list.
     pub fn up_to(&self, chain: ChainId, stack: u32) -> ChainId {
         let own = self.with(chain, stack).and_then(|own| self.link(own));
         own.and_then(|own| own.before).unwrap_or(chain)
     }
 
-    /// The part of a chain that ends with `stack`, if it has that.
+    /// Returns the part of a chain that ends with `stack`, if that is in the chain.
     fn with(&self, chain: ChainId, stack: u32) -> Option<ChainId> {
         let mut at = chain;
         loop {
@@ -170,7 +172,8 @@ impl Chains {
 mod tests {
     use super::*;
 
-    /// Each stack is in a chain once; blocks of a stack that hold each other are held by what holds the first of them.
+    /// Each stack is in a chain once; blocks of one stack that hold each other have the holder of the first
+    /// of them.
     #[test]
     fn repetitions() {
         let mut chains = Chains::default();
@@ -192,7 +195,7 @@ mod tests {
         assert_eq!(chains.up_to(item, 3), item);
     }
 
-    /// A chain ends where it would be too long, and says so; there are no more than a bounded number of them.
+    /// A chain that would be too long is cut, and says so; the number of chains is bounded.
     #[test]
     fn bounds() {
         let mut chains = Chains::default();

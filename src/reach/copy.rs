@@ -1,4 +1,4 @@
-//! Copy of a process's memory, as it was while nothing of it ran.
+//! Copy of a process's memory from a time when none of its threads ran.
 
 use std::io;
 use std::ops::Range;
@@ -11,19 +11,20 @@ use super::pages::Pages;
 use super::reader::{Reader, down, length, up};
 
 const WORD_BYTES: usize = size_of::<u64>();
-/// Words that are shown at once.
+/// Number of words that are shown at once.
 const WORDS_AT_ONCE: usize = 1 << 14;
-/// Bytes that are made room for beyond what is there now: the process runs on until it is copied.
+/// Bytes of extra room, beyond what is there now: the process runs on until it is copied.
 const SPARE_BYTES: u64 = 16 << 20;
-/// Bytes by which the time of a copy is judged.
+/// Bytes of a sample by which the time of a copy is estimated.
 const SAMPLE_BYTES: u64 = 64 << 20;
 
-/// Memory of this process that a copy fits into. It was touched: a copy is not to wait for pages while the other process is stopped.
+/// Memory of this process with room for a copy. All of it was touched: a copy must not wait for pages while
+/// the other process is stopped.
 #[derive(Debug)]
 pub struct Room(Vec<u8>);
 
 impl Room {
-    /// Makes room for memory like `pages`.
+    /// Makes room for a copy of `pages`.
     ///
     /// # Errors
     ///
@@ -41,12 +42,12 @@ impl Room {
         let mut room = Vec::new();
         let length = usize::try_from(bytes).map_err(|_| refuse())?;
         room.try_reserve_exact(length).map_err(|_| refuse())?;
-        // Zeros would not touch it.
+        // Zeros might leave the pages untouched.
         room.resize(length, 0xff);
         Ok(Self(room))
     }
 
-    /// Returns how long it takes to fill with all pages of `reader`, judged by some of them.
+    /// Estimates how long it takes to copy all pages of `reader`, by a sample of them.
     pub fn expected_time(&mut self, reader: &Reader) -> Duration {
         let all = reader.pages().bytes();
         let some = all.clamp(1, SAMPLE_BYTES);
@@ -56,7 +57,7 @@ impl Room {
         began.elapsed().mul_f64(all as f64 / some as f64)
     }
 
-    /// The room's memory, of a length that is asked for.
+    /// Returns the room's memory, resized to `length`.
     fn of(mut self, length: usize) -> Vec<u8> {
         self.0.resize(length, 0);
         self.0
@@ -67,13 +68,13 @@ impl Room {
 #[derive(Debug)]
 pub struct Copy {
     pages: Pages,
-    /// Place of the first byte of each run of pages.
+    /// Index in `bytes` of each run of pages.
     places: Vec<usize>,
     bytes: Vec<u8>,
 }
 
 impl Copy {
-    /// Copies all pages of `reader`. Returns also the bytes that could not be read.
+    /// Copies all pages of `reader`. Also returns the number of bytes that could not be read.
     pub fn of(reader: Reader, room: Room) -> (Self, u64) {
         let runs = reader.pages().runs();
         let mut end = 0;
@@ -98,7 +99,7 @@ impl Copy {
         &self.pages
     }
 
-    /// Calls `see` with the bytes that there are of `range`, and their address.
+    /// Calls `see` with each part of `range` that was copied, and its address.
     fn parts<'a>(&'a self, range: &Range<Avma>, mut see: impl FnMut(Avma, &'a [u8])) {
         let runs = self.pages.runs();
         let first = runs.partition_point(|run| run.end <= range.start);
@@ -130,7 +131,7 @@ impl Memory for Copy {
         }
     }
 
-    /// Pages that are not in the copy are zeros, and so is what could not be copied.
+    /// Reads pages that are not in the copy, or that could not be copied, as zeros.
     fn read(&self, at: Avma, words: &mut [u64]) -> bool {
         let Some(end) = at.checked_add((words.len() * WORD_BYTES) as u64) else {
             return false;
@@ -154,7 +155,8 @@ mod tests {
     use super::*;
     use crate::base::pages;
 
-    /// A copy shows what was there when it was made, of what is asked for, and zeros where there was nothing.
+    /// A copy shows memory as it was when the copy was made, for each range that is asked for, and zeros
+    /// where there was none.
     #[test]
     fn of_own_memory() {
         let page = usize::try_from(pages::bytes()).expect("small");

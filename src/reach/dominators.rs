@@ -1,18 +1,20 @@
-//! Dominators: blocks without which others could not be reached. What a block dominates would be lost with it.
+//! Dominators: blocks without which others could not be reached. If a block is lost, so are all blocks that
+//! it dominates.
 //!
-//! By Lengauer and Tarjan's algorithm with path compression ("A fast algorithm for finding dominators in a flowgraph", 1979):
-//! O(m log n) for m pointers and n blocks in whatever shape, which iterating to a fixed point is not for a list that can be entered at
-//! both ends. Nothing recurses, since a list can be as long as memory is. Some 50 bytes a block and 8 a pointer.
+//! Uses Lengauer and Tarjan's algorithm with path compression ("A fast algorithm for finding dominators in a
+//! flowgraph", 1979): O(m log n) for m pointers and n blocks, for any shape. Iteration to a fixed point takes
+//! longer for a list that can be entered at both ends. Nothing recurses, since a list can be as long as
+//! memory. Needs some 50 bytes a block and 8 a pointer.
 
 use leak_report::model::Amount;
 
 /// No vertex.
 const NONE: u32 = u32::MAX;
 
-/// A directed graph, whose vertices were added one after the other; the last one is where everything is reached from.
+/// Directed graph. Vertices are added one after the other; the last one is the root.
 #[derive(Debug)]
 pub struct Graph {
-    /// Index in `targets` of the first edge of each vertex, and behind the last.
+    /// Index in `targets` of the first edge of each vertex, and the end of the last one's edges.
     starts: Vec<u32>,
     targets: Vec<u32>,
 }
@@ -41,7 +43,7 @@ impl Graph {
         self.targets.push(target);
     }
 
-    /// Ends the vertex that is being added, and leaves out edges that it has twice.
+    /// Ends the vertex that is being added, and drops its duplicate edges.
     pub fn end_vertex(&mut self) {
         let begin = self.starts.last().map_or(0, |&start| start as usize);
         let edges = &mut self.targets[begin..];
@@ -67,7 +69,7 @@ impl Graph {
         self.starts.len() - 1
     }
 
-    /// Renames targets. Those that have no vertex are [`u32::MAX`].
+    /// Renames targets. `name` returns [`u32::MAX`] for targets that have no vertex.
     pub fn rename(&mut self, name: impl Fn(u32) -> u32) {
         self.targets.iter_mut().for_each(|target| *target = name(*target));
     }
@@ -80,7 +82,7 @@ impl Graph {
         }
     }
 
-    /// Finds the dominators of all that the last vertex leads to.
+    /// Finds the dominators of all vertices that can be reached from the last one.
     pub fn dominators(self) -> Dominators {
         let Some(root) = self.vertices().checked_sub(1) else {
             return Dominators {
@@ -145,7 +147,8 @@ impl Visit {
         self.parents.push(parent);
     }
 
-    /// Places that lead to each place: indices of the first one of each, and the places.
+    /// Returns the places that lead to each place: for each the index of its first source, and the sources of
+    /// all.
     fn sources(&self, graph: &Graph) -> (Vec<u32>, Vec<u32>) {
         let places = |vertex: u32| {
             graph
@@ -185,7 +188,7 @@ struct Search {
     semi: Vec<u32>,
     label: Vec<u32>,
     ancestor: Vec<u32>,
-    /// First vertex of each bucket, and the next one in the same.
+    /// First vertex of each bucket. `next` has the next one in the same bucket.
     bucket: Vec<u32>,
     next: Vec<u32>,
     dominators: Vec<u32>,
@@ -263,11 +266,11 @@ impl Search {
 }
 
 impl Dominators {
-    /// Sums, for each group of `groups`, the weight of all that its vertices dominate, themselves included; each vertex counts once for
-    /// a group. `of` has weight and group of each vertex.
+    /// Sums, for each of `groups` groups, the weight of all vertices that its vertices dominate, themselves
+    /// included. Each vertex counts once for a group. `of` returns weight and group of a vertex.
     ///
-    /// That is at least what would be lost with the whole group: what can be reached by any of several of its vertices, and only by
-    /// these, is dominated by none of them.
+    /// Each sum is a lower bound of what would be lost with the whole group: a vertex that can be reached
+    /// through any of several vertices of the group, but only through these, is dominated by none of them.
     pub fn retained(&self, groups: usize, of: impl Fn(u32) -> (Amount, u32)) -> Vec<Amount> {
         let mut retained = vec![Amount::default(); groups];
         let mut weights: Vec<Amount> = self.order.iter().map(|&vertex| of(vertex).0).collect();
@@ -278,7 +281,7 @@ impl Dominators {
         }
         let (first, next) = self.children();
         let group = |at: u32| of(self.order[at as usize]).1 as usize;
-        // How many vertices of each group dominate the one that is looked at.
+        // Number of vertices of each group that dominate the current one.
         let mut open = vec![0_u32; groups];
         let mut at = 0;
         if self.order.is_empty() {
@@ -312,7 +315,7 @@ impl Dominators {
         }
     }
 
-    /// First of those that each dominates immediately, and the next of those that the same one dominates; by place.
+    /// Returns the tree of dominators, by place: the first child of each vertex, and its next sibling.
     fn children(&self) -> (Vec<u32>, Vec<u32>) {
         let count = self.order.len();
         let (mut first, mut next) = (vec![NONE; count], vec![NONE; count]);
@@ -350,7 +353,7 @@ mod tests {
         graph
     }
 
-    /// All that the last vertex leads to without going through `without`.
+    /// All vertices that can be reached from the last one without going through `without`.
     fn reached(vertices: &[Vec<u32>], without: Option<u32>) -> BTreeSet<u32> {
         let root = u32::try_from(vertices.len() - 1).expect("few");
         let mut found = BTreeSet::new();
@@ -376,8 +379,9 @@ mod tests {
     }
 
     proptest! {
-        /// A vertex dominates what cannot be reached without it, and the immediate dominator is the one that all others dominate; what a
-        /// group retains is what its vertices dominate, each counted once.
+        /// A vertex dominates the vertices that cannot be reached without it. The immediate dominator is
+        /// dominated by all others. A group retains the vertices that its members dominate, each counted
+        /// once.
         #[test]
         fn as_found_by_taking_each_away((vertices, groups) in graphs()) {
             let all = reached(&vertices, None);
@@ -405,8 +409,8 @@ mod tests {
         }
     }
 
-    /// A million nodes of a list that can be entered at both ends, each with something of its own, and a chain as long: in seconds, and
-    /// without recursion.
+    /// A list of a million nodes that can be entered at both ends, with a further block for each node, and a
+    /// chain as long, take seconds and no recursion.
     #[test]
     fn long_lists() {
         let nodes = 1_000_000_u32;
@@ -471,7 +475,7 @@ mod tests {
         assert!(took.as_secs() < 60, "{took:?}");
     }
 
-    /// Nothing leads to nothing.
+    /// A graph without vertices has no dominators, and nothing is retained.
     #[test]
     fn no_vertices() {
         assert!(Graph::default().dominators().retained(1, |_| (block(1), 0)) == [Amount::default()]);

@@ -1,4 +1,5 @@
-//! Lost blocks that may be held after all, by words that are in the kernel and cannot be read: of how many there are, not of where they lead.
+//! Lost blocks that may be reachable after all, by words in the kernel that cannot be read. Only the number
+//! of these words is known.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -8,11 +9,12 @@ use super::heap::{Block, Heap};
 use super::judge::LostBlocks;
 use super::marking::Marking;
 
-/// Takes out of `lost` what as many as `most` words of the kernel can hold: of each stack so many blocks, the youngest, and what these lead
-/// to.
+/// Moves the blocks that `most` words in the kernel may hold from `lost` to its `perhaps`: for each stack,
+/// the `most` youngest definitely lost blocks, and the indirectly lost blocks that these lead to.
 ///
-/// A word holds one block at most, so that of the others of a stack each is lost, or holds the place of one that is. A request is under way
-/// for a short time, mostly, so that its block is young.
+/// A word holds at most one block. So each of a stack's remaining blocks is lost, or else one of those moved
+/// is lost in its place. The youngest are taken as a request to the kernel mostly takes a short time, so that
+/// its block is young.
 pub fn take_out(lost: &mut LostBlocks, heap: &Heap, memory: &dyn Memory, most: u64) {
     if most == 0 {
         return;

@@ -1,8 +1,8 @@
-//! Stacks of threads that have ended, which glibc keeps for threads to come. What is on them nobody reads any more.
+//! Stacks of exited threads in glibc's stack cache. Their contents are dead.
 //!
-//! glibc writes where a stack is to the thread's own data, at its outer end: the start of the mapping with its guard, its size, and the
-//! guard's (`stackblock`, `stackblock_size` and `guardsize` of `struct pthread`, `nptl/descr.h`). A stack that the program made itself
-//! is not described like that.
+//! glibc describes a stack in the thread's own data, at the outer end of the stack: by the start of the
+//! mapping with its guard, its size, and the guard's size (`stackblock`, `stackblock_size` and `guardsize` of
+//! `struct pthread`, `nptl/descr.h`). A stack that the program made itself is not described like that.
 
 use std::ops::Range;
 
@@ -12,23 +12,26 @@ use super::Memory;
 use super::roots::Thread;
 use crate::process::maps::{MapsEntry, MapsName};
 
-/// Bytes of a stack that are searched for its description. Other memory can be behind it, in one mapping with it.
+/// Bytes of a mapping that are searched for the description of its stack. Other memory can follow the stack
+/// in the same mapping.
 const SEARCHED: u64 = 64 << 20;
-/// Words of a thread's data before the description, at most: it has some 2300 bytes in all.
+/// Maximum number of words of a thread's data before the description: all of the data is some 2300 bytes.
 const BEFORE: usize = 512;
-/// Words from a thread pointer to the second place where it is (`tcbhead_t` on x86-64: `tcb`, `dtv`, `self`).
+/// Words from a thread pointer, which points to itself, to the second word that does (`tcbhead_t` on x86-64:
+/// `tcb`, `dtv`, `self`).
 const TO_SELF: usize = 2;
 
-/// Words from a thread pointer to the thread's id, and what that is when the thread has ended, by the kernel's hand or by glibc's.
+/// Words from a thread pointer to the thread's id. The id of an exited thread is 0, written by the kernel, or
+/// -1, written by glibc.
 const TO_ID: usize = 90;
 const NO_ID: [u64; 2] = [0, ID];
 const ID: u64 = 0xffff_ffff;
 
-/// Finds the stacks of threads that have ended, ascending, without what is kept of the threads themselves: a result may be waited
-/// for.
+/// Finds the stacks of exited threads, ascending. Leaves out the threads' own data: another thread can still
+/// join one, and get its result from there.
 pub fn stacks(memory: &dyn Memory, mappings: &[MapsEntry], threads: &[Thread]) -> Vec<Range<Avma>> {
     if threads.is_empty() {
-        // A process has at least one: nothing is known of them.
+        // A process has at least one thread: none are known.
         return Vec::new();
     }
     let pairs = mappings.windows(2);
@@ -53,7 +56,7 @@ pub fn stacks(memory: &dyn Memory, mappings: &[MapsEntry], threads: &[Thread]) -
     found.collect()
 }
 
-/// Address of the data of the thread that has ended whose stack begins where `stack` does, behind a guard that is in `guard`.
+/// Finds the own data of an exited thread whose stack begins with `stack`, behind a guard in `guard`.
 fn own_data(memory: &dyn Memory, guard: &Range<Avma>, stack: &Range<Avma>) -> Option<Avma> {
     let end = stack.end.min(stack.start.wrapping_add(SEARCHED));
     let mut found = None;
@@ -138,7 +141,8 @@ mod tests {
             .collect()
     }
 
-    /// The stack is what is before the thread's own data; one that is described otherwise, or that a thread uses, is not told of.
+    /// A stack ends before the thread's own data; one that is described otherwise, or that a thread uses, is
+    /// not found.
     #[test]
     fn stacks_of_ended_threads() {
         let thread = |sp, tp| Thread {

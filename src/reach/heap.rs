@@ -1,4 +1,4 @@
-//! The blocks in question: found by any address in them.
+//! Index of the blocks to judge, which finds a block by any address in it.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -16,43 +16,46 @@ pub struct Block {
     pub address: Avma,
     /// Requested size in bytes.
     pub size: u64,
-    /// Nanoseconds of the kernel's monotonic clock: with the address, its identity.
+    /// Time in nanoseconds of the kernel's monotonic clock. With the address, it identifies the block.
     pub allocated_at: u64,
     /// Number of its stack record.
     pub stack: u32,
 }
 
 impl Block {
-    /// Tells it from any other, also from earlier ones at its address.
+    /// Returns the identity, which differs from that of any other block, including earlier ones at the same
+    /// address.
     pub fn identity(&self) -> Identity {
         (self.address, self.allocated_at)
     }
 
-    /// Addresses that lead to it. A block of no bytes has one, too.
+    /// Addresses that lead to the block. A block of size 0 has one, too.
     pub fn range(&self) -> Range<Avma> {
         let end = self.address.get().saturating_add(self.size.max(1));
         self.address..Avma::new(end)
     }
 }
 
-/// Addresses of one entry of the index, and of a part of it.
+/// Bits of an address within a chunk, for which the index has one entry, and within a part of a chunk.
 const CHUNK_BITS: u32 = 21;
 const PART_BITS: u32 = 12;
 const PARTS: usize = 1 << (CHUNK_BITS - PART_BITS);
 
-/// Chunks that are indexed, by 2 KiB each: 64 GiB of blocks. A program can claim any size; what is beyond is searched for.
+/// Maximum number of chunks with an index, of 2 KiB each: 64 GiB of blocks. A program can claim any size;
+/// blocks in further chunks are found by a binary search of all.
 const MAX_CHUNKS: usize = 1 << 15;
 
-/// Number of the first block that begins in each part of a chunk or behind it, and behind the last part.
+/// For each part of a chunk, the number of the first block that begins there or behind it; at last, of the
+/// first behind the chunk.
 type Chunk = [u32; PARTS + 1];
 
 /// Blocks by address. Each has a number: its place in that order.
 #[derive(Debug, Default)]
 pub struct Heap {
     blocks: Vec<Block>,
-    /// Bytes behind the requested size that are the block's, too; empty if that is not known.
+    /// Bytes of each block beyond the requested size; empty if that is not known.
     slack: Vec<u16>,
-    /// True if the program can have put pointers there.
+    /// True if the program may have put pointers into the slack.
     is_slack_used: bool,
     chunks: HashMap<u64, Box<Chunk>, BuildHasherDefault<Spread>>,
     /// True if all chunks of blocks are indexed.
@@ -62,8 +65,8 @@ pub struct Heap {
 }
 
 impl Heap {
-    /// Takes blocks in any order. Of several that overlap, which no allocator makes, the last allocated remains: the others' frees
-    /// were not seen.
+    /// Takes blocks in any order. No allocator returns blocks that overlap: of several that do, the last
+    /// allocated one is kept, as the frees of the others were not seen.
     pub fn new(mut blocks: Vec<Block>) -> Self {
         blocks.sort_unstable_by_key(|block| (block.address, block.allocated_at));
         let mut kept: Vec<Block> = Vec::with_capacity(blocks.len());
@@ -80,7 +83,7 @@ impl Heap {
                 kept.push(block);
             }
         }
-        // Numbers are of 32 bits; so are the kernel side's.
+        // Numbers of blocks have 32 bits, as on the kernel side.
         kept.truncate(u32::MAX as usize);
         let mut heap = Self {
             all: extent(&kept),
@@ -111,7 +114,8 @@ impl Heap {
         }
     }
 
-    /// Index of a chunk; blocks before `from` begin before it, but for the one that reaches into it.
+    /// Returns the index of a chunk. `from` is the first block that reaches into it: all earlier ones begin
+    /// before it.
     fn index_of(&self, chunk: u64, from: usize) -> Box<Chunk> {
         let mut next = from;
         let part = |part: u64| (chunk << CHUNK_BITS).saturating_add(part << PART_BITS);
@@ -129,7 +133,7 @@ impl Heap {
         self.tags = tags;
     }
 
-    /// Number of the block that `word` leads to: as an address in it, or if not as one with a tag.
+    /// Number of the block that `word` leads to: as an address in it, or else as an address with a tag.
     pub fn at(&self, word: u64) -> Option<u32> {
         let tagged = || self.tags.addresses(word).find_map(|address| self.has(address));
         self.has(word).or_else(tagged)
@@ -162,8 +166,9 @@ impl Heap {
         (block.range().end == end).then_some(number)
     }
 
-    /// Notes where blocks end, by number, beyond their requested size. `is_used`: the program can have asked for that, and have put
-    /// pointers there. Otherwise only those of the memory's former life can be there.
+    /// Sets the ends of blocks, by number, if they are beyond the requested size. `is_used` is true if the
+    /// program may have asked for the usable size and put pointers there. Otherwise only stale pointers can
+    /// be there.
     pub fn extend(&mut self, usable: &[(u32, Avma)], is_used: bool) {
         self.is_slack_used = is_used;
         self.slack = vec![0; self.blocks.len()];
@@ -179,7 +184,8 @@ impl Heap {
         self.all.end = self.all.end.max(self.range(number(last)).end.get());
     }
 
-    /// Addresses that lead to a block, with what the program can use beyond the requested size; none if there is no such block.
+    /// Addresses that lead to a block, including usable memory beyond the requested size; empty if there is
+    /// no such block.
     pub fn range(&self, number: u32) -> Range<Avma> {
         let number = number as usize;
         let range = self
@@ -191,7 +197,7 @@ impl Heap {
         range.start..Avma::new(end)
     }
 
-    /// Addresses of a block whose words can be the program's.
+    /// Addresses of a block in which the program may have put pointers.
     pub fn contents(&self, number: u32) -> Range<Avma> {
         let requested = || self.blocks.get(number as usize).map(Block::range);
         match self.is_slack_used {
@@ -215,7 +221,7 @@ impl Heap {
         self.blocks.get(number as usize).map(Block::identity)
     }
 
-    /// Numbers of those of `blocks`, which ascend, that are here.
+    /// Numbers of those of `blocks`, which ascend, that are in this heap.
     pub fn numbers(&self, blocks: &[Identity]) -> Bits {
         let mut here = Bits::new(self.blocks.len());
         let mut asked = blocks.iter().copied().peekable();
@@ -237,7 +243,7 @@ fn extent(blocks: &[Block]) -> Range<u64> {
     }
 }
 
-/// Number of the block at `index`: there are no more than numbers.
+/// Number of the block at `index`. There are at most [`u32::MAX`] blocks.
 fn number(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }
@@ -246,7 +252,8 @@ fn chunk_of(address: u64) -> u64 {
     address >> CHUNK_BITS
 }
 
-/// Hash of a chunk's number: nobody chooses these to collide, since the kernel chooses where memory is.
+/// Hash of a chunk's number. It need not resist chosen collisions, since the kernel chooses the addresses of
+/// memory.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spread(u64);
 

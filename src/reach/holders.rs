@@ -1,8 +1,9 @@
-//! Holders of blocks: one more marking, which remembers for each block what led to it first.
+//! Holders of blocks, found by one more marking, which remembers for each block what led to it first.
 //!
-//! Roots are followed kind by kind, the best names first, and everything that one kind reaches belongs to it: what a variable leads to is
-//! held by that, though a stack, where a stale pointer may be, leads there in fewer steps. Within a kind it is breadth first, so that
-//! chains are short.
+//! Roots are followed kind by kind, those with the best names first, and everything that one kind reaches
+//! belongs to it: a block that a variable leads to is held by the variable, even if a stack, where a stale
+//! pointer may be, leads there in fewer steps. Within a kind the search is breadth first, so that chains are
+//! short.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -21,22 +22,23 @@ use super::ranges::has;
 
 /// Blocks, and ranges of roots, that are read at once.
 const BATCH: usize = 1 << 14;
-/// Blocks of a process at most for which holders are looked for. With 100 bytes a block, and 8 a pointer, that is 2.6 GiB at worst.
+/// Maximum number of blocks of a process for which holders are searched. At 100 bytes a block, and 8 a
+/// pointer, that is 2.6 GiB at worst.
 pub const MAX_BLOCKS: usize = 1 << 24;
-/// Pointers at most: with more, nothing is said of what would be lost with what.
+/// Maximum number of pointers. With more, the retained amounts are not computed.
 const MAX_POINTERS: usize = 1 << 27;
-/// Pairs of a stack and the first word of some of its blocks at most.
+/// Maximum number of pairs of a stack and the first word of some of its blocks.
 const MAX_FIRSTS: usize = 1 << 18;
 
-/// Where a process begins to look, as its chains begin there.
+/// Roots of one kind, at which chains begin.
 pub struct Origin<'a> {
     /// Memory of one kind, ascending.
     pub ranges: Vec<Range<Avma>>,
-    /// Words that are in no memory, each with the number of its root.
+    /// Words outside memory, each with the number of its root.
     pub words: &'a [(u64, u32)],
 }
 
-/// A process, as the search sees it.
+/// Process to search, and how to search it.
 pub struct Search<'a> {
     pub heap: &'a Heap,
     pub memory: &'a dyn Memory,
@@ -48,7 +50,7 @@ pub struct Search<'a> {
     pub deadline: Instant,
 }
 
-/// Why holders were not found.
+/// Reason for missing holders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
     TooManyBlocks,
@@ -59,25 +61,26 @@ pub enum Missing {
 #[derive(Debug, Default)]
 pub struct Holders {
     pub chains: Chains,
-    /// Blocks of a stack that are held by a chain.
+    /// Blocks by their stack and the chain that holds them.
     pub held: HashMap<(u32, ChainId), Amount>,
-    /// Blocks that would be lost with all of a stack, these included, at least; `None` if there was no time, or there were too many pointers.
+    /// Lower bound of the blocks that would be lost with all blocks of a stack, these included; `None` if
+    /// there was no time, or there were too many pointers.
     pub retained: Option<HashMap<u32, Amount>>,
-    /// Blocks of a stack that begin with the address of a table.
+    /// Blocks by their stack and their first word, if that is the address of a table of virtual functions.
     pub firsts: HashMap<(u32, u64), Amount>,
     /// All blocks that were reached.
     pub reached: Bits,
-    /// Reached blocks that only pointers into them lead to.
+    /// Reached blocks that only interior pointers lead to.
     pub inside: BTreeMap<Inside, Amount>,
-    /// Pointers from block to block, and from roots, each pair once.
+    /// Number of pointers from block to block and from roots to blocks, each pair once.
     pub pointers: usize,
 }
 
-/// Finds the holders of all blocks that can be reached. `root` numbers the root that is at an address.
+/// Finds the holders of all blocks that can be reached. `root` returns the number of the root at an address.
 ///
 /// # Errors
 ///
-/// There are more blocks than can be looked at, or no time is left.
+/// There are too many blocks, or the deadline has passed.
 pub fn find(search: &Search<'_>, root: &mut dyn FnMut(Avma) -> u32) -> Result<Holders, Missing> {
     if search.heap.blocks().len() > MAX_BLOCKS {
         return Err(Missing::TooManyBlocks);
@@ -98,11 +101,11 @@ struct Walk<'a> {
     rooted: Bits,
     reached: Bits,
     pointers: Pointers,
-    /// By block.
+    /// Chain of each block that was reached.
     chains: Vec<ChainId>,
-    /// Blocks that were reached, and are to be read.
+    /// Blocks that were reached, and are still to be read.
     pending: Vec<u32>,
-    /// Blocks that were read: their places are vertices.
+    /// Blocks that were read, in this order: their indices are their vertices.
     read: Vec<u32>,
     /// `None` if there are too many pointers.
     graph: Option<Graph>,
@@ -152,7 +155,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Reads what was reached, level by level.
+    /// Reads the reached blocks, level by level.
     fn follow(&mut self) -> Result<(), Missing> {
         while !self.pending.is_empty() {
             let mut level = std::mem::take(&mut self.pending);
@@ -315,7 +318,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// There are fewer stacks than blocks.
+/// Index of a stack. There are fewer stacks than block numbers.
 fn index(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }

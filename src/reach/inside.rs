@@ -1,5 +1,6 @@
-//! Blocks that are reachable, but by pointers into them only. Some forms of such pointers are what compilers and libraries make of
-//! pointers to a whole block, as memcheck's heuristics have them; of others, memcheck calls the block possibly lost.
+//! Blocks that are reachable only by interior pointers. Compilers and libraries make some forms of these from
+//! pointers to a whole block: memcheck has a heuristic for each. By any other form, memcheck calls a block
+//! possibly lost.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -12,7 +13,8 @@ use super::bits::Bits;
 use super::heap::{Block, Heap};
 use super::ranges::has;
 
-/// Blocks of which a pointer is remembered until one to their start is found; beyond it, they are not told of.
+/// Maximum number of blocks for which an interior pointer is remembered until one to their start is found.
+/// Further ones are not reported.
 const MAX_REMEMBERED: usize = 1 << 20;
 const WORD: u64 = 8;
 /// Bytes of the header of a reference-counted string of libstdc++ (`_Rep_base`: length, capacity, count).
@@ -23,12 +25,12 @@ const STRING_HEADER: u64 = 24;
 pub struct Pointers {
     /// Blocks with a pointer to their start.
     whole: Bits,
-    /// Least distance of a pointer from the start, of other blocks.
+    /// Smallest offset of an interior pointer in bytes, for all other blocks.
     inside: HashMap<u32, u64>,
 }
 
 impl Pointers {
-    /// No pointers to any of `count` blocks.
+    /// Starts without pointers to any of `count` blocks.
     pub fn new(count: usize) -> Self {
         Self {
             whole: Bits::new(count),
@@ -40,7 +42,7 @@ impl Pointers {
     pub fn see(&mut self, heap: &Heap, number: u32, word: u64) {
         let start = heap.blocks().get(number as usize).map(|block| block.address);
         let offset = start.map_or(0, |start| word.wrapping_sub(start.get()));
-        // One with a tag is outside, and counts as one to the start.
+        // A word with a tag is no address in the block, and counts as a pointer to its start.
         let is_inside = offset != 0 && contains(&heap.range(number), Avma::new(word));
         if !is_inside {
             if self.whole.insert(number) {
@@ -56,8 +58,8 @@ impl Pointers {
         }
     }
 
-    /// Sums the blocks without a pointer to their start, by what the one into them is. `tables` is memory that tables of virtual
-    /// functions can be in, ascending.
+    /// Sums the blocks without a pointer to their start, by the form of their interior pointer. `tables` is
+    /// memory that can contain tables of virtual functions, ascending.
     pub fn sums(self, heap: &Heap, memory: &dyn Memory, tables: &[Range<Avma>]) -> BTreeMap<Inside, Amount> {
         let mut sums: BTreeMap<Inside, Amount> = BTreeMap::new();
         let is_table = |word: u64| has(tables, Avma::new(word));
@@ -76,7 +78,7 @@ impl Pointers {
     }
 }
 
-/// Tells what a pointer is that is `offset` bytes behind the start of a block.
+/// Returns the form of a pointer that leads `offset` bytes behind the start of a block.
 fn form(block: &Block, offset: u64, memory: &dyn Memory, is_table: impl Fn(u64) -> bool) -> Inside {
     let word = |offset: u64| {
         let mut word = [0];
@@ -120,7 +122,8 @@ mod tests {
         }
     }
 
-    /// Each form is told by the block's words; a pointer to the start, or one with a tag, outweighs any other.
+    /// Each form is recognized by the block's words; a pointer to the start, or one with a tag, outweighs any
+    /// other.
     #[test]
     fn forms() {
         let block = |address: u64, size: u64| Block {
@@ -133,7 +136,8 @@ mod tests {
         let blocks = sizes.iter().zip(1..).map(|(&size, at)| block(at * 0x1000, size));
         let heap = Heap::new(blocks.collect());
         let memory = Words(vec![
-            // Four of eight bytes; 40 bytes in all; a string of 5 of 30; two tables; a number.
+            // Four elements of 8 bytes; 40 bytes in all; a string of length 5 and capacity 30; two tables; a
+            // number.
             (0x1000, 4),
             (0x2000, 40),
             (0x3000, 5),

@@ -1,4 +1,4 @@
-//! The order of things in a verdict on one process.
+//! Order of the steps of a verdict on one process.
 
 use std::ops::Range;
 
@@ -16,15 +16,15 @@ use super::roots::roots;
 /// A process at one pass.
 pub struct Sight<'a> {
     pub memory: &'a dyn Memory,
-    /// Where memory is, ascending.
+    /// Pages that may be read, ascending.
     pub pages: &'a [Range<Avma>],
     /// Blocks that were listed before anything else was read.
     pub heap: &'a Heap,
-    /// Memory that the allocator says is in no use, ascending.
+    /// Memory that is in no use, of the allocator or of exited threads, ascending.
     pub unused: &'a [Range<Avma>],
-    /// Parts of stacks that are in no use, ascending.
+    /// Dead parts of stacks, ascending.
     pub dead: &'a [Range<Avma>],
-    /// Words that are in no memory: registers, and what the kernel keeps.
+    /// Words outside memory: in registers, and those that the kernel keeps.
     pub words: &'a [u64],
 }
 
@@ -33,7 +33,8 @@ pub struct Sight<'a> {
 pub struct LostBlocks {
     pub definitely: Vec<Block>,
     pub indirectly: Vec<Block>,
-    /// Neither, if words that could not be read lead to them: [`take_out`](super::elsewhere::take_out).
+    /// Blocks that are neither, if words that could not be read may hold them:
+    /// [`take_out`](super::elsewhere::take_out).
     pub perhaps: Vec<Block>,
 }
 
@@ -44,21 +45,23 @@ pub struct Judge {
     idle: Idle,
 }
 
-/// Memory that was unused at the last passes: what was in use at one of them can have been at the moment that it was read, whatever
-/// the allocator said a moment before.
+/// Memory that was unused at all of the last passes. Memory that was in use at one of them may have been in
+/// use when it was read, whatever the allocator's structures said a moment before.
 ///
-/// At first that is all passes, later at least the last [`MIN_PASSES`]: of a process that goes on allocating, in the end all memory
-/// was in use some time, and the more passes were made, the more stale pointers would count.
+/// At first these are all passes, later at least the last [`MIN_PASSES`]: a process that goes on allocating
+/// uses all of its memory at some time, and with the number of passes, the number of stale pointers that
+/// count would grow.
 #[derive(Debug, Default)]
 struct Idle {
-    /// Unused at each of `passes`, and at each of the later half of them, since there are enough.
+    /// Memory that was unused at each of `passes` passes. `later` counts only those behind the first
+    /// [`MIN_PASSES`] of these, and replaces `all` when there are twice as many.
     all: Option<Vec<Range<Avma>>>,
     later: Option<Vec<Range<Avma>>>,
     passes: u32,
 }
 
 impl Idle {
-    /// Adds what is unused at one more pass. Returns what is idle.
+    /// Adds the memory that is unused at one more pass. Returns the idle memory.
     fn add(&mut self, unused: &[Range<Avma>]) -> &[Range<Avma>] {
         if self.passes == 2 * MIN_PASSES {
             self.all = self.later.take();
@@ -72,7 +75,7 @@ impl Idle {
     }
 }
 
-/// Leaves of `ranges` what is in `others`, too; all of these at first.
+/// Intersects `ranges` with `others`. At first, `ranges` becomes `others`.
 fn narrow<'a>(ranges: &'a mut Option<Vec<Range<Avma>>>, others: &[Range<Avma>]) -> &'a [Range<Avma>] {
     let narrowed = match ranges.take() {
         None => others.to_vec(),
@@ -82,7 +85,7 @@ fn narrow<'a>(ranges: &'a mut Option<Vec<Range<Avma>>>, others: &[Range<Avma>]) 
 }
 
 impl Judge {
-    /// Marks what the process reaches now.
+    /// Makes a pass: marks the blocks that the process reaches now.
     pub fn pass(&mut self, sight: &Sight<'_>) {
         let idle = self.idle.add(sight.unused);
         let mut marking = Marking::new(sight.heap);
@@ -91,12 +94,12 @@ impl Judge {
         self.passes.add(sight.heap, &marking.reached());
     }
 
-    /// Notes what was reached besides the passes, in a marking of the last one's `heap`: it is held.
+    /// Notes the blocks that another marking of the last pass's `heap` has reached: they are held.
     pub fn take_out(&mut self, heap: &Heap, reached: &Bits) {
         self.passes.take_out(heap, reached);
     }
 
-    /// Memory that was unused at every pass so far, ascending.
+    /// Memory that was unused at all of the last passes, ascending.
     pub fn idle(&self) -> &[Range<Avma>] {
         self.idle.all.as_deref().unwrap_or_default()
     }
@@ -106,7 +109,8 @@ impl Judge {
         &self.passes
     }
 
-    /// Tells apart what is lost, by memory that no one can have changed since.
+    /// Splits the lost blocks by kind. Their contents in `memory` are final, as the process cannot reach
+    /// them.
     pub fn lost(&self, heap: &Heap, memory: &dyn Memory) -> LostBlocks {
         let lost = tell_apart(heap, &heap.numbers(self.passes.missed()), memory);
         let blocks = |bits: &Bits| {
@@ -127,7 +131,7 @@ impl Judge {
 mod tests {
     use super::*;
 
-    /// Memory is idle if it was unused at every pass, of many at the last five to ten.
+    /// Memory is idle if it was unused at every pass; after many passes, at the last five to ten.
     #[test]
     fn idle_memory() {
         let range = |start, end| Avma::new(start)..Avma::new(end);

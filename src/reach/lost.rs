@@ -1,23 +1,26 @@
-//! Lost blocks in memcheck's words: definitely lost, or only indirectly, by others that are lost.
+//! Lost blocks in memcheck's terms: definitely lost, or indirectly lost, because only lost blocks lead to
+//! them.
 
 use super::Memory;
 use super::bits::Bits;
 use super::heap::Heap;
 use super::marking::Marking;
 
-/// Lost blocks, told apart.
+/// Lost blocks, by kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// No other lost block leads to them; of those that lead to each other in a circle, and to which no other leads, one.
+    /// Blocks that no other lost block leads to, and one block of each cycle that no other lost block leads
+    /// to.
     pub definitely: Bits,
-    /// Whoever mends the former has these back, too.
+    /// Blocks that definitely lost blocks lead to: freeing those properly frees these, too.
     pub indirectly: Bits,
 }
 
-/// Tells apart the blocks of `lost`.
+/// Splits `lost` into definitely and indirectly lost blocks.
 pub fn tell_apart(heap: &Heap, lost: &Bits, memory: &dyn Memory) -> Lost {
     let leaders = |candidates: &mut dyn Iterator<Item = u32>| not_led_to(heap, lost, memory, candidates);
-    // None of the first leaders leads to a later one. So backwards, each that is not reached yet is one that no other leads to.
+    // No leader of the first pass leads to a later one. So in reverse order, a leader that is not reached yet
+    // has no other leader.
     let first = leaders(&mut lost.iter());
     let mut definitely = Bits::new(heap.blocks().len());
     for leader in leaders(&mut first.into_iter().rev()) {
@@ -31,7 +34,7 @@ pub fn tell_apart(heap: &Heap, lost: &Bits, memory: &dyn Memory) -> Lost {
     }
 }
 
-/// Candidates, in their order, that none before them leads to.
+/// Returns the candidates, in their order, that no earlier candidate leads to.
 fn not_led_to(
     heap: &Heap,
     lost: &Bits,

@@ -28,7 +28,7 @@ impl<'a> Marking<'a> {
         }
     }
 
-    /// Marks no others than `blocks`: those count as reached, and what they lead to is not followed.
+    /// Restricts marking to `blocks`: all other blocks count as reached from the start, and are not followed.
     pub fn within(heap: &'a Heap, blocks: &Bits) -> Self {
         let mut reached = Bits::all(heap.blocks().len());
         reached.remove(blocks);
@@ -38,7 +38,7 @@ impl<'a> Marking<'a> {
         }
     }
 
-    /// Marks a block. Returns whether it is new.
+    /// Marks a block. Returns true if it is new.
     pub fn mark(&mut self, number: u32) -> bool {
         let is_new = self.reached.insert(number);
         if is_new {
@@ -56,7 +56,8 @@ impl<'a> Marking<'a> {
         }
     }
 
-    /// Marks what is reached from `roots`, which ascend and do not overlap, and from what was marked before.
+    /// Marks all blocks that can be reached from `roots`, which ascend and do not overlap, and from blocks
+    /// that were marked before.
     pub fn follow(&mut self, memory: &dyn Memory, roots: impl IntoIterator<Item = Range<Avma>>) {
         let mut roots = roots.into_iter();
         loop {
@@ -75,7 +76,7 @@ impl<'a> Marking<'a> {
         }
     }
 
-    /// All that was reached.
+    /// All blocks that were reached.
     pub fn reached(self) -> Bits {
         self.reached
     }

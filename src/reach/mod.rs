@@ -1,11 +1,14 @@
-//! Blocks that a process can still reach: by pointers from where it begins to look (its data, stacks and registers), and from block to
-//! block. What cannot be reached is lost: no pointer to it can ever come back.
+//! Reachability of blocks: from the roots of a process (its data, stacks and registers), and through pointers
+//! from block to block. A block that cannot be reached is lost: the process can never get a pointer to it
+//! back.
 //!
-//! [`heap`] is the blocks in question, [`free`] the allocator's memory that holds none, [`ended`] stacks that nobody uses, [`roots`]
-//! where a process begins to look, [`marking`] one pass from there through the blocks, [`passes`] what several passes over a running process say together, [`lost`]
-//! how memcheck tells apart what is lost. [`holders`] finds who holds what is not, by [`chains`] from [`places`], [`inside`] by what pointers, and with [`dominators`]
-//! what would be lost with it. All of these are pure; [`reader`], [`pages`] and [`copy`] read a process. [`judge`] puts them in
-//! order.
+//! [`heap`] indexes the blocks to judge, [`free`] finds memory of the allocator that holds no block,
+//! [`ended`] the stacks of exited threads, [`roots`] the memory where the search begins. [`marking`] is one
+//! pass from the roots through the blocks, [`passes`] combines several passes over a running process, and
+//! [`lost`] tells definitely from indirectly lost blocks, like memcheck. [`holders`] finds what holds the
+//! reachable blocks: [`chains`] that begin in [`places`]. [`inside`] classifies interior pointers, and
+//! [`dominators`] computes what would be lost with a block. All of these are pure; [`reader`], [`pages`] and
+//! [`copy`] read a process. [`judge`] puts the steps in order.
 
 pub mod bits;
 pub mod chains;
@@ -36,8 +39,9 @@ use unwind_tables::addr::Avma;
 
 /// Memory of a process, as far as it can be read.
 pub trait Memory {
-    /// Reads the aligned words of `ranges`, which ascend and do not overlap, and calls `see` with the address of the first of some
-    /// consecutive ones, and these. What cannot be read, or was never touched, is left out.
+    /// Reads the aligned words of `ranges`, which ascend and do not overlap. Calls `see` with each run of
+    /// consecutive words and the address of its first. Leaves out memory that was never touched. Memory that
+    /// cannot be read is left out, too, or shown as zeros.
     fn visit(&self, ranges: &[Range<Avma>], see: &mut dyn FnMut(Avma, &[u64]));
 
     /// Fills `words` from the aligned address `at` on. Returns false if not all of them could be read.

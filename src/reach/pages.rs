@@ -1,4 +1,4 @@
-//! Pages that hold memory of a process, so that nothing is read where nothing is: a read of an untouched page would give it one.
+//! Pages that a process has touched. Only these are read, as a read of an untouched page would allocate it.
 
 use std::io;
 use std::ops::Range;
@@ -8,24 +8,24 @@ use unwind_tables::addr::Avma;
 use crate::process::maps::{MapsEntry, MapsName};
 use crate::process::touched::{Found, ResidentPages};
 
-/// Mappings of the kernel's own, which hold no pointers of the program.
+/// Mappings of the kernel, which hold no pointers of the program.
 const OF_KERNEL: [&str; 5] = ["[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]", "[uprobes]"];
 
 /// Runs of pages, ascending.
 #[derive(Debug, Default)]
 pub struct Pages {
     runs: Vec<Range<Avma>>,
-    /// Guards that are parts of mappings, ascending: an access ends the program, whatever the mapping allows.
+    /// Guards inside mappings, ascending: an access ends the program, whatever the mapping allows.
     guards: Vec<Range<Avma>>,
 }
 
 impl Pages {
-    /// Reads which pages of `mappings`, which ascend, hold what the process can have written: of private mappings those that are
-    /// its own, resident or swapped out, of shared ones those that it has touched.
+    /// Finds the pages of `mappings`, which ascend, that the process may have written to: in private mappings
+    /// its own pages, resident or swapped out, in shared ones those that it has touched.
     ///
     /// # Errors
     ///
-    /// The process has no memory any more, or the kernel's error.
+    /// The process's memory is gone (it has exited, or executed another program), or the kernel's error.
     pub fn read(resident: &ResidentPages, mappings: &[MapsEntry]) -> io::Result<Self> {
         let mut found = Self::default();
         for mapping in mappings.iter().filter(|mapping| can_hold(mapping)) {
@@ -41,7 +41,8 @@ impl Pages {
         Ok(found)
     }
 
-    /// Splits mappings, which ascend, at the guards inside them. Each guard becomes an entry without access rights.
+    /// Splits mappings, which ascend, at the guards inside them. Each guard becomes an entry without access
+    /// rights.
     pub fn with_guards(&self, mappings: &[MapsEntry]) -> Vec<MapsEntry> {
         let mut parts = Vec::with_capacity(mappings.len() + 2 * self.guards.len());
         for mapping in mappings {
@@ -75,7 +76,7 @@ impl Pages {
         parts
     }
 
-    /// Pages that are known by other ways.
+    /// Pages that are known otherwise.
     #[cfg(test)]
     pub(super) fn of(runs: Vec<Range<Avma>>) -> Self {
         let guards = Vec::new();
@@ -87,13 +88,13 @@ impl Pages {
         &self.runs
     }
 
-    /// Their bytes.
+    /// Size of all runs in bytes.
     pub fn bytes(&self) -> u64 {
         self.runs.iter().map(|run| run.end.offset_from(run.start)).sum()
     }
 }
 
-/// Adds a run behind others.
+/// Appends a run, joined to the last one if they touch.
 fn add(runs: &mut Vec<Range<Avma>>, run: Range<Avma>) {
     match runs.last_mut() {
         Some(last) if last.end == run.start => last.end = run.end,
@@ -101,7 +102,7 @@ fn add(runs: &mut Vec<Range<Avma>>, run: Range<Avma>) {
     }
 }
 
-/// Returns whether pointers can be in the mapping.
+/// Returns true if pointers can be in the mapping.
 fn can_hold(mapping: &MapsEntry) -> bool {
     match &mapping.name {
         MapsName::Special(name) => !OF_KERNEL.contains(&name.as_str()),

@@ -1,22 +1,24 @@
-//! Several passes over a process that runs. Each sees memory while pointers move in it, so that one alone can miss the only pointer
-//! to a block: it was read where the pointer was not yet, and not any more. What one pass has found is held for good; what none has
-//! found after enough of them is lost, as nobody can bring a pointer to it back.
+//! Several passes over a running process. Pointers move while a pass reads memory, so that a single pass can
+//! miss the only pointer to a block: it reads the new place too early and the old place too late. A block
+//! that one pass has found is held for good; a block that enough passes have not found is lost, as the
+//! process has no way to get a pointer to it back.
 
 use unwind_tables::addr::Avma;
 
 use super::bits::Bits;
 use super::heap::Heap;
 
-/// Passes without which nothing is called lost.
+/// Minimum number of passes before a block is called lost.
 pub const MIN_PASSES: u32 = 5;
-/// Passes at the end, in a row, that find nothing new.
+/// Number of last passes, in a row, that must find nothing new.
 pub const QUIET_PASSES: u32 = 4;
-/// Lost blocks are found, too, by stale pointers that come up in memory in use: of a process that has lost many, a few in nearly each
-/// pass, however many are made. So K passes in a row, more than [`QUIET_PASSES`], may find some: at most this part of 2^K, so that
-/// no held one is left if each pass finds half of those that there are; and as steadily as these would not be found. (Of blocks whose
-/// pointers move as fast as two threads can do that, a pass found 62 of 100.)
+/// Part of 2^K blocks that the last K passes, at least [`QUIET_PASSES`], may still find. Stale pointers that
+/// come up in memory in use find lost blocks, too: in a process that has lost many, a few in nearly each
+/// pass, however many passes are made. If no more are found, no held block can be left, provided that each
+/// pass finds half of those that remain. They must also be found steadily, as held blocks would not be.
+/// (Measured: of blocks whose pointers move as fast as two threads can move them, a pass found 62 of 100.)
 const FOUND_OF_ALL: f64 = 0.01;
-/// Passes at the end that are looked at: more blocks than 2^40 / 100 there are not.
+/// Maximum K (see `FOUND_OF_ALL`): there are never more than 2^40 / 100 blocks.
 const LAST_PASSES: usize = 40;
 
 /// Address of a block and when it was allocated: its identity.
@@ -25,10 +27,10 @@ pub type Identity = (Avma, u64);
 /// Result of the passes so far.
 #[derive(Debug, Default)]
 pub struct Passes {
-    /// Blocks that were there at the first pass and at each since, and that none has reached, ascending. Others are held, or too
-    /// young to be asked about, or freed.
+    /// Blocks that were listed at the first pass and at each later one, and that no pass has reached,
+    /// ascending. All other blocks are held, younger than the first pass, or freed.
     missed: Vec<Identity>,
-    /// How many blocks each pass has found that no earlier one had.
+    /// Number of blocks that each pass was the first to find.
     found: Vec<usize>,
 }
 
@@ -46,20 +48,21 @@ impl Passes {
         self.missed = missed.iter().filter_map(identity).collect();
     }
 
-    /// Takes out what was reached besides the passes, in a marking of the last one's `heap`.
+    /// Removes the blocks that another marking of the last pass's `heap` has reached.
     pub fn take_out(&mut self, heap: &Heap, reached: &Bits) {
         let mut missed = heap.numbers(&self.missed);
         missed.remove(reached);
         self.missed = missed.iter().filter_map(|number| heap.identity(number)).collect();
     }
 
-    /// Returns whether more passes would be expected to say the same.
+    /// Returns true if more passes are not expected to change the result.
     pub fn are_enough(&self) -> bool {
         let is_empty = !self.found.is_empty() && self.missed.is_empty();
         is_empty || (self.count() >= MIN_PASSES && self.is_quiet())
     }
 
-    /// Returns whether the last passes have found nothing, or in many so little, and so steadily, that no held block can be left.
+    /// Returns true if the last passes have found nothing, or so few blocks and so steadily that no held
+    /// block can be left.
     fn is_quiet(&self) -> bool {
         let later = self.found.get(1..).unwrap_or_default();
         let sum = |passes: usize| -> usize { later.iter().rev().take(passes).sum() };
@@ -78,7 +81,7 @@ impl Passes {
         u32::try_from(self.found.len()).unwrap_or(u32::MAX)
     }
 
-    /// Blocks that were asked about and that no pass has reached, ascending.
+    /// Blocks that were listed at each pass and that no pass has reached, ascending.
     pub fn missed(&self) -> &[Identity] {
         &self.missed
     }

@@ -1,5 +1,5 @@
-//! Places of roots: the data of an object, a thread's own data and stack, and other memory. By them chains begin with a name, and the
-//! best names are followed first.
+//! Places of roots: an object's data, a thread's own data or its stack, other memory. They name the
+//! beginnings of chains, and roots with the best names are followed first.
 
 use std::ops::Range;
 
@@ -10,8 +10,8 @@ use super::ranges::{common, without};
 use super::roots::Thread;
 use crate::process::maps::{MapsEntry, MapsName};
 
-/// Bytes around a thread pointer that are the thread's own data: its descriptor in the C library behind it, storage of libraries before
-/// it. What is beyond is taken for other memory.
+/// Bytes around a thread pointer that are the thread's own data: the C library's descriptor of the thread
+/// behind it, storage of libraries before it. Memory further away counts as other memory.
 const THREAD_DATA: u64 = 4096;
 
 /// A kind of place, with the number of the object, of the thread or of the mapping.
@@ -29,12 +29,13 @@ pub enum Place {
     Untraced,
 }
 
-/// Places, ascending, apart from each other.
+/// Ranges of addresses with their places, ascending, without overlap.
 #[derive(Debug, Default)]
 pub struct Places(Vec<(Range<Avma>, Place)>);
 
 impl Places {
-    /// Tells places apart: `data` is the memory of objects, ascending, `storage` the bytes of the program's thread-local variables.
+    /// Assigns places to all of `mappings`. `data` is the memory of objects, ascending, `storage` the size in
+    /// bytes of the program's thread-local variables.
     pub fn of(
         mappings: &[MapsEntry],
         data: &[(Range<Avma>, usize)],
@@ -57,7 +58,7 @@ impl Places {
             let within = &mapping_of(thread.tp)?.range;
             let first = Avma::new(thread.tp.get().saturating_sub(storage));
             let around = match contains(within, thread.sp) {
-                // The C library puts it at the outer end of the stack.
+                // The C library puts a thread's data at the outer end of its stack.
                 true => first..within.end,
                 false => {
                     let end = Avma::new(thread.tp.get().saturating_add(THREAD_DATA));
@@ -114,7 +115,7 @@ impl Places {
         contains(range, address).then_some(*place)
     }
 
-    /// The parts of `ranges`, which ascend, that are in places of one kind.
+    /// Returns the parts of `ranges`, which ascend, whose place `is_of_kind`.
     pub fn within(&self, ranges: &[Range<Avma>], is_of_kind: impl Fn(Place) -> bool) -> Vec<Range<Avma>> {
         let places = self.0.iter().filter(|(_, place)| is_of_kind(*place));
         let places: Vec<_> = places.map(|(range, _)| range.clone()).collect();
@@ -126,7 +127,7 @@ fn is_first_stack(mapping: &MapsEntry) -> bool {
     mapping.name == MapsName::Special("[stack]".into())
 }
 
-/// Returns whether a block begins in the mapping.
+/// Returns true if a block begins in the mapping.
 fn has_blocks(heap: &Heap, mapping: &Range<Avma>) -> bool {
     let blocks = heap.blocks();
     let first = blocks.partition_point(|block| block.address < mapping.start);
@@ -151,8 +152,9 @@ mod tests {
 7ffd00000000-7ffd00021000 rw-p 00000000 00:00 0   [stack]
 ";
 
-    /// Each address has the place that is most particular: data with what follows it, a thread's own data in its stack, and in memory of
-    /// the C library; what holds blocks is the allocator's.
+    /// Each address has its most specific place: data of objects includes the memory that follows, a thread's
+    /// own data comes first, in its stack as in memory of the C library; mappings with blocks are the
+    /// allocator's.
     #[test]
     fn places() {
         let mappings: Vec<_> = maps::parse(MAPS.as_bytes()).filter_map(Result::ok).collect();

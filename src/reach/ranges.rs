@@ -5,15 +5,15 @@ use std::ops::Range;
 
 use unwind_tables::addr::{Avma, contains};
 
-/// Parts of some ranges that are in none of others.
+/// Iterator over the parts of ranges that are in no range of another list.
 pub(super) struct Without<A, B: Iterator> {
     from: A,
-    /// The rest of the range that is looked at.
+    /// Rest of the current range.
     rest: Option<Range<Avma>>,
     taken: Peekable<B>,
 }
 
-/// Takes `taken` from `from`. Both ascend; none of `from` overlap.
+/// Subtracts `taken` from `from`. Both ascend; ranges of `from` do not overlap.
 pub(super) fn without<A, B>(from: A, taken: B) -> Without<A::IntoIter, B::IntoIter>
 where
     A: IntoIterator<Item = Range<Avma>>,
@@ -54,7 +54,7 @@ where
     }
 }
 
-/// Parts that both have. Each ascends without overlap.
+/// Returns the intersection of two lists of ranges, each ascending without overlap.
 pub(super) fn common(one: &[Range<Avma>], other: &[Range<Avma>]) -> Vec<Range<Avma>> {
     let mut common = Vec::new();
     let (mut ones, mut others) = (one.iter().peekable(), other.iter().peekable());
@@ -71,7 +71,7 @@ pub(super) fn common(one: &[Range<Avma>], other: &[Range<Avma>]) -> Vec<Range<Av
     common
 }
 
-/// Returns whether one of some ranges, which ascend, has an address.
+/// Returns true if `address` is in one of `ranges`, which ascend.
 pub(super) fn has(ranges: &[Range<Avma>], address: Avma) -> bool {
     let candidate = ranges.partition_point(|range| range.end <= address);
     ranges
@@ -79,7 +79,7 @@ pub(super) fn has(ranges: &[Range<Avma>], address: Avma) -> bool {
         .is_some_and(|range| contains(range, address))
 }
 
-/// All addresses of ranges in any order, as few ascending ones.
+/// Joins ranges, given in any order, to the fewest ascending ones.
 pub(super) fn joined(mut ranges: Vec<Range<Avma>>) -> Vec<Range<Avma>> {
     ranges.retain(|range| !range.is_empty());
     ranges.sort_unstable_by_key(|range| range.start);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     proptest! {
-        /// As if done address by address, and no empty range is left.
+        /// Differences and intersections are right for each address, and no empty range is left.
         #[test]
         fn address_by_address(both in prop::collection::vec((any::<bool>(), any::<bool>()), 0..60)) {
             let (one, other): (Vec<bool>, Vec<bool>) = both.iter().copied().unzip();

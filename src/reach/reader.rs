@@ -1,4 +1,4 @@
-//! Reads the memory of a process that runs: nothing in it is written, and nothing of it is stopped.
+//! Reads the memory of a running process, without writing to it and without stopping it.
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
@@ -16,19 +16,19 @@ use crate::base::pages;
 
 const WORD_BYTES: usize = size_of::<u64>();
 const WORD: u64 = WORD_BYTES as u64;
-/// Bytes that are read by one call of the system, and ranges, which it bounds by 1024 (`IOV_MAX`).
+/// Bytes and ranges that one system call reads. The kernel's own limit is 1024 ranges (`IOV_MAX`).
 const BYTES_AT_ONCE: usize = 1 << 20;
 const RANGES_AT_ONCE: usize = 512;
-/// Ranges of at most that many bytes that are copied by one call.
+/// Ranges, each of at most `BYTES_AT_ONCE` bytes, that one call copies.
 const SPANS_AT_ONCE: usize = 64;
-/// Bytes between two ranges that are cheaper to read than another range.
+/// Gap in bytes up to which two ranges are cheaper to read as one.
 const GAP: u64 = 1024;
 
-/// Memory of a process. By pid: whoever makes it sees to it that the process has not ended meanwhile.
+/// Memory of a process, found by its pid: the caller makes sure that the process has not ended meanwhile.
 #[derive(Debug)]
 pub struct Reader {
     pid: Pid,
-    /// Reads pages that the process itself may not (`PROT_NONE`).
+    /// `/proc/PID/mem`, which also reads pages that the process itself cannot access (`PROT_NONE`).
     file: Option<File>,
     pages: Pages,
     buffer: RefCell<Vec<u8>>,
@@ -36,17 +36,18 @@ pub struct Reader {
     unreadable: Cell<u64>,
 }
 
-/// Ranges that are read together: `spans` of memory, in the buffer one behind the other, and `pieces` of them.
+/// Ranges that are read together: `spans` of memory, consecutive in the buffer, and the requested `pieces` of
+/// these.
 #[derive(Debug, Default)]
 struct Batch {
     spans: Vec<Range<Avma>>,
-    /// Each with the place of its first byte in the buffer.
+    /// Each with the offset of its first byte in the buffer.
     pieces: Vec<(usize, Range<Avma>)>,
     bytes: usize,
 }
 
 impl Reader {
-    /// Memory of process `pid`, where it has `pages`.
+    /// Memory of process `pid`, of which only `pages` are read.
     pub fn new(pid: u32, pages: Pages) -> Self {
         Self {
             pid: Pid::from_raw(i32::try_from(pid).unwrap_or(-1)),
@@ -66,7 +67,7 @@ impl Reader {
         self.pages
     }
 
-    /// Fills `bytes` with all pages, one behind the other, as far as they fit.
+    /// Fills `bytes` with the contents of all pages, consecutively, as far as they fit.
     pub(super) fn read_all(&self, mut bytes: &mut [u8]) {
         let mut spans = Vec::new();
         for run in self.pages.runs() {
@@ -88,7 +89,7 @@ impl Reader {
         self.fill_first(&mut spans, bytes);
     }
 
-    /// Fills the first of `bytes` with `spans`, which are empty then, and returns the rest.
+    /// Reads `spans` to the start of `bytes`, clears `spans`, and returns the rest of `bytes`.
     fn fill_first<'a>(&self, spans: &mut Vec<Range<Avma>>, bytes: &'a mut [u8]) -> &'a mut [u8] {
         let together = spans.iter().map(length).sum();
         let (these, rest) = bytes.split_at_mut(together);
@@ -103,12 +104,12 @@ impl Reader {
         self.read.get()
     }
 
-    /// Bytes of those that could not be read.
+    /// Bytes that could not be read, and count as zeros; included in [`read`](Self::read).
     pub fn unreadable(&self) -> u64 {
         self.unreadable.get()
     }
 
-    /// Reads a batch, and shows its words.
+    /// Reads a batch, and calls `see` with the words of each of its pieces.
     fn flush(&self, batch: &mut Batch, see: &mut dyn FnMut(Avma, &[u64])) {
         let mut buffer = self.buffer.borrow_mut();
         let bytes = &mut buffer[..batch.bytes];
@@ -126,7 +127,8 @@ impl Reader {
         batch.bytes = 0;
     }
 
-    /// Fills `bytes` with the memory of `spans`. What cannot be read is zeros, which lead nowhere.
+    /// Fills `bytes` with the memory of `spans`. Memory that cannot be read becomes zeros, which lead
+    /// nowhere.
     fn fill(&self, spans: &[Range<Avma>], mut bytes: &mut [u8]) {
         let mut spans = spans.iter().cloned();
         let mut left: Vec<Range<Avma>> = spans.by_ref().collect();
@@ -141,7 +143,7 @@ impl Reader {
                 let bytes_of = span.end.offset_from(span.start);
                 if read < bytes_of {
                     let failed = span.start.wrapping_add(read);
-                    // To the end of the page, by the other way; then on with the rest.
+                    // Read up to the end of the page through `/proc/PID/mem`, then go on with the rest.
                     let page_end = (failed.get() / pages::bytes() + 1).saturating_mul(pages::bytes());
                     let end = Avma::new(page_end).min(span.end);
                     let (these, others) = bytes.split_at_mut(length(&(failed..end)));
@@ -158,7 +160,7 @@ impl Reader {
         }
     }
 
-    /// Fills `bytes` with memory that cannot be read as the process would.
+    /// Fills `bytes` with memory that `process_vm_readv` cannot read.
     fn fill_hidden(&self, from: Avma, bytes: &mut [u8]) {
         let file = self.file.as_ref();
         let is_read = file.is_some_and(|file| file.read_exact_at(bytes, from.get()).is_ok());
@@ -195,7 +197,7 @@ impl Memory for Reader {
         self.flush(&mut batch, see);
     }
 
-    /// Pages that were never touched are zeros.
+    /// Reads pages that were never touched as zeros.
     fn read(&self, at: Avma, words: &mut [u64]) -> bool {
         let bytes = words.len() as u64 * WORD;
         let Some(end) = at.checked_add(bytes) else {
@@ -218,7 +220,8 @@ impl Memory for Reader {
 }
 
 impl Batch {
-    /// Adds as much of `range` as there is room for, and returns the end of that. Memory from `readable` on can be read.
+    /// Adds as much of `range` as there is room for, and returns the end of that part. Memory from `readable`
+    /// up to `range` can be read, too.
     fn add(&mut self, range: Range<Avma>, readable: Avma) -> Avma {
         let near = self.spans.last_mut().filter(|last| {
             last.end <= range.start && last.end >= readable && range.start.offset_from(last.end) <= GAP
@@ -252,7 +255,7 @@ pub(super) fn length(range: &Range<Avma>) -> usize {
     usize::try_from(range.end.get().saturating_sub(range.start.get())).unwrap_or(usize::MAX)
 }
 
-/// The next word's address.
+/// Address of the first word at or behind `address`.
 pub(super) fn up(address: Avma) -> Avma {
     Avma::new(address.get().next_multiple_of(WORD))
 }
@@ -270,8 +273,8 @@ mod tests {
     use crate::process::maps_of;
     use crate::process::touched::ResidentPages;
 
-    /// Each word of some ranges is seen once, at its address, whatever lies between; memory that nobody may access is read, and
-    /// what was never touched, or is not mapped, is left out.
+    /// Each word of some ranges is seen once, at its address, whatever lies between the ranges; memory that
+    /// was never touched is left out.
     #[test]
     fn own_memory() {
         let page = usize::try_from(pages::bytes()).expect("small");
@@ -288,7 +291,7 @@ mod tests {
         let resident = ResidentPages::open(pid).expect("our own");
         let maps = maps_of(pid).expect("our own");
         let reader = Reader::new(pid, Pages::read(&resident, &maps).expect("our own"));
-        // One and a half pages, in every fourth; at unaligned addresses; and all of the rest.
+        // Nearly two of every four pages, at unaligned addresses; and all of the rest.
         let (size, end) = (pages::bytes(), length as u64);
         let parts = (0..50).map(|number| number * 4 * size + 1..(number * 4 + 2) * size - 100);
         let parts: Vec<Range<u64>> = parts.chain(std::iter::once(200 * size..end)).collect();
@@ -311,7 +314,7 @@ mod tests {
         assert_eq!(reader.unreadable(), 0);
     }
 
-    /// Memory that cannot be read is counted and holds nothing; what is behind it is read.
+    /// Memory that cannot be read is counted and read as zeros; memory behind it is read.
     #[test]
     fn unreadable_memory() {
         let page = usize::try_from(pages::bytes()).expect("small");

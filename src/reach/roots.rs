@@ -1,4 +1,5 @@
-//! Memory and words from which a process can begin to look: all that is in no block and is not known to be dead.
+//! Memory where the search for reachable blocks begins: everything that is in no block and is not known to be
+//! dead.
 
 use std::ops::Range;
 
@@ -10,8 +11,8 @@ use crate::process::maps::{MapsEntry, MapsName};
 
 /// Bytes below the stack pointer that a function may use (x86-64 psABI, red zone).
 const RED_ZONE: u64 = 128;
-/// Bytes below the stack pointer that are read of a thread that runs: what is known of its registers is from its last entry into the
-/// kernel, and it may have called since.
+/// Bytes below the stack pointer that count as used while a thread runs: its registers are known from its
+/// last entry into the kernel, and it may have called functions since.
 const RUNNING: u64 = 64 << 10;
 
 /// A thread, as far as its stack is concerned.
@@ -33,10 +34,11 @@ impl Thread {
     }
 }
 
-/// Finds parts of stacks that no function uses any more, ascending: below the stack pointers of threads.
+/// Finds the dead parts of stacks, ascending: those below the threads' stack pointers.
 ///
-/// A stack is known where the kernel made it, or where it begins right behind memory that nobody may access and ends with the
-/// thread's own data. Any other memory that a stack pointer is in can be several stacks, of coroutines for example.
+/// Two kinds of mappings are known to be a single stack: the kernel's `[stack]`, and one that begins right
+/// behind a guard without access rights and ends with the thread's own data. Any other mapping that a stack
+/// pointer is in may hold several stacks, of coroutines for example.
 pub fn dead_stacks(mappings: &[MapsEntry], threads: &[Thread]) -> Vec<Range<Avma>> {
     let mut before: Option<&MapsEntry> = None;
     let mut dead = Vec::new();
@@ -51,7 +53,7 @@ pub fn dead_stacks(mappings: &[MapsEntry], threads: &[Thread]) -> Vec<Range<Avma
         let Some(lowest) = here.min_by_key(|thread| thread.sp) else {
             continue;
         };
-        // No other thread's data is below it.
+        // No other thread's data is below that of this thread.
         let first_data = threads.iter().map(|thread| thread.tp).filter(within).min();
         let is_made = is_guarded && lowest.sp < lowest.tp && first_data == Some(lowest.tp);
         let end = lowest.lowest();
@@ -62,8 +64,8 @@ pub fn dead_stacks(mappings: &[MapsEntry], threads: &[Thread]) -> Vec<Range<Avma
     dead
 }
 
-/// Memory that is a root: of `pages`, all that is in no block of `heap`, and neither `unused` by the allocator nor `dead`. All
-/// ascend.
+/// Returns the memory that is a root: `pages` without the blocks of `heap`, memory `unused` by the allocator,
+/// and `dead` stacks. All ranges ascend.
 pub fn roots<'a>(
     pages: &'a [Range<Avma>],
     heap: &'a Heap,
@@ -105,7 +107,8 @@ mod tests {
             .collect()
     }
 
-    /// Below the stack pointer and its red zone, in stacks that the kernel or the C library has made.
+    /// Memory below the stack pointer and its red zone is dead in stacks that the kernel or the C library has
+    /// made.
     #[test]
     fn below_the_stack_pointer() {
         let first = (0x7ffd_0002_0000, 0x7f00_0000_0740, false);
@@ -120,14 +123,15 @@ mod tests {
         // A thread that runs may have called functions since.
         let running = (0x7f00_2080_0000, 0x7f00_2080_0700, true);
         assert_eq!(dead(&[running]), [(0x7f00_2000_1000, 0x7f00_207f_0000)]);
-        // Its stack may be no longer than that.
+        // The stack can begin within that distance.
         assert_eq!(dead(&[(0x7f00_2000_2000, 0x7f00_2080_0700, true)]), []);
     }
 
     /// Memory that can be several stacks is not dead below a stack pointer.
     #[test]
     fn stacks_of_others() {
-        // Not behind a guard; thread data elsewhere, as that of a coroutine's thread is; a thread's data below the pointer.
+        // No guard before it; thread data elsewhere, as of a thread that runs a coroutine; another thread's
+        // data below the pointer.
         assert_eq!(dead(&[(0x7f00_0070_0000, 0x7f00_0070_0700, false)]), []);
         assert_eq!(dead(&[(0x7f00_2080_0000, 0x7f00_2100_0700, false)]), []);
         let two = [

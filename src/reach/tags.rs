@@ -24,18 +24,18 @@ impl Tag {
     }
 }
 
-/// Places of tags that words are looked at for.
+/// Set of tags that pointers may have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tags([Option<Tag>; 3]);
 
 impl Tags {
-    /// Looks for all of these.
+    /// Returns the set of `tags`.
     pub fn new(tags: &[Tag]) -> Self {
         let all = [Tag::Top8, Tag::Top16, Tag::Low16];
         Self(all.map(|tag| tags.contains(&tag).then_some(tag)))
     }
 
-    /// Addresses that a word can stand for, beside itself.
+    /// Addresses that a word can stand for, besides itself.
     pub(super) fn addresses(self, word: u64) -> impl Iterator<Item = u64> {
         let tags = self.0.into_iter().flatten();
         tags.map(move |tag| tag.address(word))

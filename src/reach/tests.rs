@@ -44,7 +44,8 @@ fn block(address: u64, size: u64) -> Block {
     }
 }
 
-/// Blocks of 64 bytes each at 64 KiB, and those that they point to, by number; `None` is a root.
+/// Heap of `count` blocks of 64 bytes each from 64 KiB on, and pointers between them, by number; `None` is a
+/// root.
 fn graph(count: u64, edges: &[(Option<u64>, u64)]) -> (Heap, Words) {
     let at = |number: u64| 0x10000 + number * 64;
     let heap = Heap::new((0..count).map(|number| block(at(number), 64)).collect());
@@ -73,7 +74,8 @@ fn lost(heap: &Heap, words: &Words) -> (Vec<u32>, Vec<u32>) {
     (told.definitely.iter().collect(), told.indirectly.iter().collect())
 }
 
-/// A block is found by each address in it, and by none around it; blocks can be empty, large, and far from each other.
+/// A block is found by each address in it, and by none around it; blocks can be empty, large, and far from
+/// each other.
 #[test]
 fn any_address_in_a_block() {
     let heap = Heap::new(vec![
@@ -106,7 +108,7 @@ fn any_address_in_a_block() {
     assert_eq!(Heap::default().at(0), None);
 }
 
-/// A size that a program makes up costs no more than a bounded index, and blocks beyond that are found all the same.
+/// Sizes that a program makes up cost at most a bounded index, and blocks beyond that are found all the same.
 #[test]
 fn claimed_sizes() {
     let heap = Heap::new(vec![block(0x1000, u64::MAX), block(0x10, 8)]);
@@ -127,8 +129,8 @@ fn claimed_sizes() {
     assert_eq!((heap.at(u64::MAX - 8), heap.at(u64::MAX)), (Some(2), None));
 }
 
-/// A block is as long as the program can use it, up to the next one. Its words are those that the program has requested, unless it
-/// has asked for more.
+/// A block includes what the program can use of it, up to the next block. Its contents are the requested
+/// bytes, unless the program may have asked for more.
 #[test]
 fn usable_sizes() {
     let mut heap = Heap::new(vec![block(0x1000, 20), block(0x1020, 20), block(0x1040, 20)]);
@@ -161,7 +163,8 @@ fn overlapping_blocks() {
     assert_eq!(times, [3, 2]);
 }
 
-/// Blocks that roots lead to are reached, through other blocks and in circles, and by pointers into the middle.
+/// Blocks that roots lead to are reached, through other blocks and in circles, and by pointers into the
+/// middle.
 #[test]
 fn reached_from_roots() {
     let (heap, mut words) = graph(
@@ -172,20 +175,21 @@ fn reached_from_roots() {
     assert_eq!(reached(&heap, &words).iter().collect::<Vec<_>>(), [1, 2, 6]);
 }
 
-/// As memcheck has it: of a list its head is lost definitely, of a circle one block, and the rest indirectly.
+/// The head of a list and one block of a cycle are definitely lost, all other blocks indirectly, as memcheck
+/// has it.
 #[test]
 fn definitely_and_indirectly() {
     let (heap, words) = graph(3, &[(Some(2), 1), (Some(1), 0)]);
     assert_eq!(lost(&heap, &words), (vec![2], vec![0, 1]));
     let (heap, words) = graph(3, &[(Some(0), 1), (Some(1), 2), (Some(2), 0)]);
     assert_eq!(lost(&heap, &words), (vec![0], vec![1, 2]));
-    // Itself, and a circle that another block leads to.
+    // A block that leads to itself, and a cycle that another block leads to.
     let (heap, words) = graph(4, &[(Some(0), 0), (Some(1), 2), (Some(2), 1), (Some(3), 1)]);
     assert_eq!(lost(&heap, &words), (vec![0, 3], vec![1, 2]));
 }
 
-/// A block that one pass has found stays held; one that has come or gone since the first is not asked about; passes end when
-/// enough of them have found nothing new.
+/// A block that one pass has found stays held; one that was allocated or freed since the first pass is not
+/// judged; passes end when enough of them have found nothing new.
 #[test]
 fn several_passes() {
     let heap = |addresses: &[u64]| Heap::new(addresses.iter().map(|&address| block(address, 8)).collect());
@@ -209,7 +213,7 @@ fn several_passes() {
     assert_eq!(passes.count(), 3 + more);
     assert_eq!(passes.count(), MIN_PASSES.max(2 + QUIET_PASSES));
     assert_eq!(addresses(&passes), [0x200, 0x400]);
-    // What another marking has reached is held, too.
+    // Blocks that another marking has reached are held, too.
     passes.take_out(&heap(&[0x200, 0x300, 0x400]), &bits(&[1, 2]));
     assert_eq!(addresses(&passes), [0x200]);
     // With nothing left to ask about, no more are needed.
@@ -217,7 +221,8 @@ fn several_passes() {
     assert!(passes.are_enough() && passes.missed().is_empty());
 }
 
-/// Passes end where each finds as few as stale pointers lead to; where they find fewer and fewer, not before they find none.
+/// Passes end if each finds as few blocks as stale pointers lead to. If they find fewer and fewer, they end
+/// only when they find none.
 #[test]
 fn passes_that_find_some() {
     let heap = Heap::new((1..=2000).map(|number| block(number * 16, 8)).collect());
@@ -254,7 +259,8 @@ fn passes_that_find_some() {
         }
     };
     assert_eq!(passes_until_enough(&fewer), (10, 1996));
-    // Each finds two of three held ones that are left, of 1000, beside 50 lost ones.
+    // After the first pass 1000 held ones are left, beside 50 lost ones. Each pass finds two thirds of the
+    // rest.
     let most = |pass: u32| (50..2000 - 1000 / 3_u32.saturating_pow(pass)).collect();
     assert_eq!(passes_until_enough(&most).1, 50);
 }
@@ -262,7 +268,7 @@ fn passes_that_find_some() {
 fn graphs() -> impl Strategy<Value = (u64, Vec<(Option<u64>, u64)>)> {
     (1..40_u64).prop_flat_map(|count| {
         let edge = (prop::option::weighted(0.9, 0..count), 0..count);
-        // No block has more words than eight.
+        // No block has more than eight words.
         (Just(count), prop::collection::vec(edge, 0..60)).prop_map(|(count, edges)| {
             let mut of = BTreeMap::new();
             let is_kept = |(from, _): &(Option<u64>, u64)| {
@@ -276,8 +282,9 @@ fn graphs() -> impl Strategy<Value = (u64, Vec<(Option<u64>, u64)>)> {
 }
 
 proptest! {
-    /// Whatever leads to whatever: reached is what there is a path to; each lost block is lost definitely or indirectly, and
-    /// every one of the latter is led to by one of the former, none of which leads to another.
+    /// In any graph, the blocks to which there is a path are reached; each other block is lost, definitely or
+    /// indirectly; a definitely lost block leads to each indirectly lost one, and to no other definitely lost
+    /// one.
     #[test]
     fn any_graph((count, edges) in graphs()) {
         let (heap, words) = graph(count, &edges);

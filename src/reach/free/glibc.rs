@@ -1,8 +1,9 @@
-//! Unused memory of glibc's malloc, 2.26 to 2.43, of programs of 64 bits.
+//! Unused memory of glibc's malloc, 2.26 to 2.43, in 64-bit programs.
 //!
-//! [`arenas`] finds the arenas and their memory, [`walk`] goes from chunk to chunk through it, [`collector`] holds the chunks against
-//! the listed blocks, [`lists`] finds those that are free and look used. A walk begins where an arena begins; where that is not known,
-//! and behind memory that the program took by `sbrk` itself, at the next listed block or binned chunk. What is before it stays roots.
+//! [`arenas`] finds the arenas and their memory, [`walk`] goes from chunk to chunk through it, [`collector`]
+//! compares the chunks with the listed blocks, [`lists`] finds free chunks that look used. A walk begins at
+//! the start of an arena. Where that is not known, and behind memory that the program took by `sbrk` itself,
+//! it begins at the next listed block or binned chunk. Memory before that stays a root.
 
 mod arenas;
 mod collector;
@@ -25,15 +26,16 @@ use crate::process::maps::{MapsEntry, MapsName};
 use crate::reach::Memory;
 use crate::reach::heap::{Block, Heap};
 
-/// Walks in one mapping or heap, and those of them that may end too early.
+/// Maximum number of walks in one mapping or heap, and of those among them that end early.
 const MAX_WALKS: usize = 1 << 12;
 const MAX_BROKEN: usize = 64;
-/// At most 16 MiB are skipped at once.
+/// Maximum shift of the 16 bytes that are skipped: at most 16 MiB at once.
 const MAX_SHIFT: usize = 20;
-/// Words at the start of the main arena's memory among which its first thread's cache is searched: of a static program, data of the
-/// thread itself are before it.
+/// Words at the start of the main arena's memory that are searched for its first thread's cache: in a static
+/// program, data of the thread itself comes before it.
 const SEARCHED_WORDS: usize = 1 << 13;
-/// Blocks that can be mappings of their own are at least so large, and so many are looked at.
+/// Minimum size in bytes of blocks that may have their own mapping, and maximum number of such blocks that
+/// are checked.
 const MIN_MAPPED: u64 = 64 << 10;
 const MAX_MAPPED: usize = 1 << 16;
 
@@ -78,7 +80,7 @@ fn search<'a>(memory: &'a dyn Memory, maps: &[MapsEntry], heap: &'a Heap) -> (Ve
     (arenas, finder)
 }
 
-/// Memory that the main arena can have, of mappings that are next to each other.
+/// Adjacent mappings that can be memory of the main arena.
 struct Area {
     range: Range<u64>,
     is_brk: bool,
@@ -117,12 +119,12 @@ struct Finder<'a> {
 struct Memories<'a> {
     arena: &'a Arena,
     range: Range<u64>,
-    /// Chunks for sure.
+    /// Addresses that are known to be chunks.
     known: &'a BTreeSet<u64>,
 }
 
 impl Finder<'_> {
-    /// Walks through all memory of a main arena. That of the heap segment (`brk`) is the first one's.
+    /// Walks through all memory of a main arena. The heap segment (`brk`) belongs to the first one.
     fn walk_main(&mut self, arena: &Arena, areas: &[Area], is_first: bool) {
         let mut known = arena.binned(self.memory);
         known.extend(arena.top(self.memory));
@@ -134,7 +136,7 @@ impl Finder<'_> {
                     known: &known,
                 };
                 let begins = self.begins(range);
-                // Another mapping can be next to memory that the arena took by `mmap`.
+                // Not for memory that the arena took by `mmap`: another mapping can be adjacent to that.
                 if *is_brk {
                     let begin = begins.first().map_or(range.start, |begin| *begin);
                     let memory = Avma::new(begin)..Avma::new(range.end);
@@ -164,7 +166,7 @@ impl Finder<'_> {
         }
     }
 
-    /// Finds where the main arena's memory can begin.
+    /// Finds addresses where the main arena's memory can begin.
     fn begins(&self, range: &Range<u64>) -> Vec<u64> {
         let start = range.start.saturating_add(15) & !15;
         let bytes = range.end.saturating_sub(start);
@@ -181,7 +183,7 @@ impl Finder<'_> {
         first.into_iter().chain(cache).map(|(at, _)| at).collect()
     }
 
-    /// Walks from where the memory can begin, and again from behind where each walk ended.
+    /// Walks from the addresses where the memory can begin, and again behind the end of each walk.
     fn walk_from_each(&mut self, memories: &Memories<'_>, begins: &[u64]) {
         let mut behind = memories.range.start;
         for &begin in begins {
@@ -194,7 +196,7 @@ impl Finder<'_> {
             let Some(next) = self.next_known(memories, behind) else {
                 return;
             };
-            // Where walks fail again and again, larger and larger parts are left roots.
+            // The more walks fail, the larger are the parts that are skipped and stay roots.
             let skipped = HEADER << broken.min(MAX_SHIFT);
             let ended = self.walk_from(memories, next, next.saturating_add(skipped));
             behind = ended.1;
@@ -205,7 +207,8 @@ impl Finder<'_> {
         }
     }
 
-    /// Returns why the walk ended, and where to go on: `behind` if it is not to be trusted.
+    /// Walks from `first`. Returns the reason for the end, and where to go on: at the end, or at `behind` if
+    /// the walk is distrusted.
     fn walk_from(&mut self, memories: &Memories<'_>, first: u64, behind: u64) -> (End, u64) {
         let stretch = walk::Stretch {
             first,
@@ -222,8 +225,9 @@ impl Finder<'_> {
         (end, if is_trusted { at.max(behind) } else { behind })
     }
 
-    /// The next chunk at `behind` or beyond that is one for sure, or that has a listed block and a header that makes sense. At a page's
-    /// start, what has such a header can be one, too: memory that the arena takes by `mmap` is often next to what it had.
+    /// Finds the next chunk at or beyond `behind`: one that is known to be a chunk, or one with a listed
+    /// block and a valid header. If `behind` is the start of a page, a valid header there is enough: memory
+    /// that the arena takes by `mmap` is often adjacent to what it had.
     fn next_known(&self, memories: &Memories<'_>, behind: u64) -> Option<u64> {
         let range = behind..memories.range.end.max(behind);
         let known = memories.known.range(range.clone()).next().copied();
@@ -249,7 +253,7 @@ impl Finder<'_> {
         known.into_iter().chain(listed).min()
     }
 
-    /// Adds the chunks that caches and arenas have in their lists.
+    /// Adds the chunks in the lists of caches and arenas.
     fn add_lists(&mut self, arenas: &[Arena]) {
         let collector = &mut self.collector;
         let mut lists = Lists::new(self.memory, &mut collector.unlisted);
@@ -270,7 +274,7 @@ impl Finder<'_> {
             .runs(&mut |run| ranges.push(run.start + 8..run.end.saturating_add(8)));
     }
 
-    /// Adds what can be used of blocks that are mappings of their own.
+    /// Adds the usable memory of blocks that have their own mapping.
     fn add_mapped(&mut self) {
         let blocks = self.heap.blocks().iter().zip(0..);
         let large = blocks
@@ -285,7 +289,8 @@ impl Finder<'_> {
     }
 }
 
-/// The end of a block's mapping, if it has one of its own. Its chunk says how much is before it, too.
+/// Returns the end of a block's mapping, if the block has its own. The header of its chunk also has the
+/// number of bytes before it.
 fn mapped_end(memory: &dyn Memory, block: &Block) -> Option<u64> {
     let chunk = block.address.get().checked_sub(HEADER)?;
     let mut header = [0; 2];

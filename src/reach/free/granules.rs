@@ -1,4 +1,4 @@
-//! Sets of addresses that are multiples of 16, as allocators align blocks: a bit for each.
+//! Sets of addresses that are multiples of 16, the alignment of allocators' blocks: one bit for each.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,7 +8,8 @@ pub(super) const GRANULE: u64 = 16;
 /// Words of a part, which stands for 1 MiB.
 const WORDS: usize = 1024;
 const PART: u64 = GRANULE * 64 * WORDS as u64;
-/// Parts of one set, of 8 KiB each: 128 MiB for 16 GiB. What is beyond is not put in.
+/// Maximum number of parts of one set, of 8 KiB each: 128 MiB for 16 GiB. Granules in further parts are not
+/// inserted.
 const MAX_PARTS: usize = 1 << 14;
 
 /// A set of granules, sparse by parts.
@@ -18,7 +19,7 @@ pub(super) struct Granules {
 }
 
 impl Granules {
-    /// Puts in the granule at `address`. Returns false if there is no place.
+    /// Inserts the granule at `address`. Returns false if there is no room.
     pub(super) fn insert(&mut self, address: u64) -> bool {
         let (part, word, bit) = place(address);
         if self.parts.len() == MAX_PARTS && !self.parts.contains_key(&part) {
@@ -29,13 +30,13 @@ impl Granules {
         true
     }
 
-    /// Puts in all granules of `size` bytes from `address` on. Returns false if there is not place for all.
+    /// Inserts all granules of `size` bytes from `address` on. Returns false if there is not room for all.
     pub(super) fn insert_all(&mut self, address: u64, size: u64) -> bool {
         let mut granules = (0..size / GRANULE).map(|index| address.wrapping_add(index * GRANULE));
         granules.all(|granule| self.insert(granule))
     }
 
-    /// Takes out the granule at `address`. Returns whether it was in.
+    /// Removes the granule at `address`. Returns true if it was in the set.
     pub(super) fn take(&mut self, address: u64) -> bool {
         let (part, word, bit) = place(address);
         let Some(words) = self.parts.get_mut(&part) else {
@@ -46,7 +47,7 @@ impl Granules {
         was_in
     }
 
-    /// Takes out all granules that begin in `range`.
+    /// Removes all granules that begin in `range`.
     pub(super) fn take_all(&mut self, range: Range<u64>) {
         for (&part, words) in self.parts.range_mut(range.start / PART..=range.end / PART) {
             let granules = (part * PART..).step_by(16).take(WORDS * 64);
@@ -62,7 +63,7 @@ impl Granules {
         self.parts.get(&part).is_some_and(|words| words[word] & bit != 0)
     }
 
-    /// Calls `see` with each longest run of granules that are in, ascending.
+    /// Calls `see` with each maximal run of granules in the set, ascending.
     pub(super) fn runs(&self, see: &mut dyn FnMut(Range<u64>)) {
         let mut last: Option<Range<u64>> = None;
         let mut add = |run: Range<u64>| match &mut last {

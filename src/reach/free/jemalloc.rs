@@ -1,11 +1,12 @@
-//! Unused memory of jemalloc 5.3, of programs of 64 bits with pages of 4 KiB.
+//! Unused memory of jemalloc 5.3, in 64-bit programs with pages of 4 KiB.
 //!
-//! Its memory is extents: slabs of regions of one size, single large blocks, and free ones. [`base`] finds the memory that it keeps its
-//! records in, [`tree`] the map from pages to records, which is anchored in the data of an object, [`extents`] reads the records,
-//! [`caches`] the stacks of the threads' caches, whose blocks look used. [`classes`] are the sizes that blocks have.
+//! jemalloc's memory consists of extents: slabs of regions of one size, single large blocks, and free
+//! extents. [`base`] finds the memory of its records, [`tree`] the map from pages to records, which is
+//! anchored in the data of an object. [`extents`] reads the records, [`caches`] the stacks of the threads'
+//! caches, whose blocks look used. [`classes`] has the sizes of blocks.
 //!
-//! Nothing is found by symbols, which libraries rarely have: what is found has to agree with what leads to it, in both directions.
-//! Records of other versions do not, and all of their memory stays roots.
+//! Nothing is found by symbols, which libraries rarely have. Instead, each structure has to agree with what
+//! leads to it, in both directions. Records of other versions do not, and all of their memory stays a root.
 
 mod base;
 mod caches;
@@ -33,10 +34,11 @@ use crate::reach::ranges::common;
 
 const PAGE: u64 = 4096;
 
-/// Listed blocks that may be elsewhere than an extent has them, beside one of 16: blocks come and go while the process runs.
+/// Listed blocks that need not be where an extent has them, besides one in 16: blocks come and go while the
+/// process runs.
 const ODD_BLOCKS: u64 = 16;
 
-/// All that is known of the memory of all jemallocs of a process.
+/// Structures of all jemallocs of a process.
 struct Found {
     base: Vec<Range<u64>>,
     extents: Extents,
@@ -44,7 +46,7 @@ struct Found {
     rounds: [Round; 2],
     /// Memory of the stacks of caches, ascending.
     stacks: Vec<Range<u64>>,
-    /// Memory of the stacks of caches of which it is not known how full they are.
+    /// Memory of the stacks of caches whose contents are unknown.
     unknown: Vec<Range<u64>>,
 }
 
@@ -99,7 +101,8 @@ pub(super) fn find(memory: &dyn Memory, maps: &[MapsEntry], heap: &Heap) -> Unus
 }
 
 impl Found {
-    /// Holds the listed blocks against the extents. Returns where those end that the program can use more of than it has requested.
+    /// Compares the listed blocks with the extents. Returns the ends of those that have usable words beyond
+    /// the requested size.
     fn hold_against(&self, heap: &Heap, facts: &mut Facts) -> Vec<(u32, Avma)> {
         let mut usable = Vec::new();
         for (block, number) in heap.blocks().iter().zip(0..) {
@@ -115,7 +118,7 @@ impl Found {
                         usable.push((number, Avma::new(region.end)));
                     }
                 }
-                // Freed since it was listed, and the extent is another one's.
+                // Freed since it was listed, and the memory belongs to another extent now.
                 Some(_) | None => facts.disagreeing += 1,
             }
         }

@@ -1,10 +1,11 @@
-//! Memory of the allocator that holds no block in use. It is full of stale pointers, so it must not be a root: what they lead to is
-//! lost all the same.
+//! Memory of the allocator that holds no block in use. It is full of stale pointers, so it must not be a
+//! root: blocks that only these lead to are lost.
 //!
-//! Only what the allocator's own structures prove is called unused, read as untrusted: a doubt leaves memory a root. Blocks that are
-//! in use and not listed, from before the trace, stay roots, too. The structures of glibc's malloc, of musl's and of jemalloc are known;
-//! memory of others is not told apart by them, and no allocator at all is found there. What was freed while it was traced is known of all
-//! ([`seen`]).
+//! Only memory that the allocator's own structures prove to be unused counts as such. The structures are read
+//! as untrusted input: in doubt, memory stays a root. Blocks that are in use and not listed, as they are
+//! older than the trace, stay roots, too. The structures of glibc's malloc, of musl's and of jemalloc are
+//! known; for other allocators, no structures and no allocator are found. Memory that was freed during the
+//! trace is known for every allocator ([`seen`]).
 
 mod glibc;
 mod granules;
@@ -24,36 +25,38 @@ use super::heap::{Block, Heap};
 use super::ranges::{joined, without};
 use crate::process::maps::MapsEntry;
 
-/// Memory that is read with no block, or with another one than its requested size says.
+/// Memory of the allocator that no block in use has, and usable memory of listed blocks beyond their
+/// requested sizes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unused {
-    /// Memory that holds no block in use: contents of free chunks, tails of arenas, the allocator's own bins and caches. Ascending,
-    /// apart from each other, and from each listed block.
+    /// Memory that holds no block in use: contents of free chunks, tails of arenas, the allocator's own bins
+    /// and caches. Ascending, without overlap with each other or with a listed block.
     pub ranges: Vec<Range<Avma>>,
-    /// Listed blocks of which the program can use whole words beyond the requested size, by number, and where these end: they are
-    /// read with the block. Ascending.
+    /// Listed blocks with whole usable words beyond the requested size, by number, and the ends of these
+    /// words, which are read with the block. Ascending.
     pub usable: Vec<(u32, Avma)>,
     pub facts: Facts,
 }
 
-/// How the ranges were found.
+/// Facts about the way in which the ranges were found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// The allocator whose structures were found; of several, the one that has most of the listed blocks.
+    /// The allocator whose structures were found; of several, the one with most of the listed blocks.
     pub allocator: Option<Allocator>,
     pub arenas: usize,
-    /// Chunks, used and free, whose headers agree with their neighbours'; of jemalloc, regions and large extents.
+    /// Chunks, used and free, whose headers agree with their neighbours'; for jemalloc, regions and large
+    /// extents; for musl, slots.
     pub chunks: u64,
     /// Chunks that look used and are in a thread's cache or another list of free ones.
     pub cached: u64,
-    /// Listed blocks that are where the walk has a chunk in use.
+    /// Listed blocks that begin where the structures have a block.
     pub agreeing: u64,
-    /// Listed blocks that are not: chunks around them stay roots.
+    /// Listed blocks that begin elsewhere: chunks around them stay roots.
     pub disagreeing: u64,
-    /// Caches of which it is not known what is in them, so that it stays roots.
+    /// Caches with unknown contents, which stay roots.
     pub unknown_caches: u64,
-    /// Walks from chunk to chunk, by why they ended; of musl, groups of slots that stay roots, by why; of jemalloc, records that are not
-    /// believed.
+    /// Walks from chunk to chunk, by the reason why they ended. For musl, groups of slots that stay roots, by
+    /// reason; for jemalloc, records that are not trusted.
     pub ends: BTreeMap<End, u64>,
 }
 
@@ -62,7 +65,7 @@ pub struct Facts {
 pub enum Allocator {
     Glibc,
     Jemalloc,
-    /// Since 1.2.1.
+    /// mallocng, musl's allocator since 1.2.1.
     Musl,
 }
 
@@ -77,28 +80,29 @@ impl Allocator {
     }
 }
 
-/// Why a walk from chunk to chunk ended. All but the first two leave what is behind it roots.
+/// Reason why a walk from chunk to chunk ended. For all but the first two, the memory behind the end stays a
+/// root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum End {
-    /// At the top of its arena.
+    /// Top of the arena.
     Top,
-    /// At the marks that the allocator leaves at the end of memory that it cannot extend.
+    /// Marks that the allocator leaves at the end of memory that it cannot extend.
     Fence,
-    /// At the end of the mapping or heap, without either.
+    /// End of the mapping or heap, without either.
     Border,
-    /// At a header that contradicts the one before it.
+    /// A header that contradicts the one before it.
     Malformed,
-    /// At memory that could not be read.
+    /// Memory that could not be read.
     Unreadable,
-    /// Nothing has confirmed that it began at a chunk, or too many listed blocks were elsewhere than it has chunks: all of it stays
-    /// roots.
+    /// Nothing has confirmed that the walk began at a chunk, or too many listed blocks are not where the walk
+    /// has chunks: all of its memory stays a root.
     Distrusted,
 }
 
 /// Finds the unused memory of the process whose mappings are `maps`, and whose listed blocks are `heap`'s.
 ///
-/// The process may run: what is free when it is read can be allocated a moment later. Blocks that are listed after the reading are to
-/// be cut out again by [`Unused::cut_out`].
+/// The process may be running: memory that is free when it is read can be allocated a moment later. Call
+/// [`Unused::cut_out`] again for blocks that are listed after the reading.
 pub fn find(memory: &dyn Memory, maps: &[MapsEntry], heap: &Heap) -> Unused {
     let mut unused = glibc::find(memory, maps, heap);
     // A process has one C library.
@@ -114,17 +118,20 @@ pub fn find(memory: &dyn Memory, maps: &[MapsEntry], heap: &Heap) -> Unused {
 pub struct Listing {
     /// The allocators.
     pub allocators: Vec<Allocator>,
-    /// Ascending.
+    /// Blocks in use, ascending by address.
     pub blocks: Vec<Block>,
-    /// Bytes of glibc's arenas that are not listed: their structures changed while they were read, or nothing leads into them.
+    /// Bytes of glibc's arenas that are not listed: their structures changed while they were read, or nothing
+    /// leads into them.
     pub left: u64,
 }
 
-/// Lists the blocks that the process has from its allocators; `None` if the structures of none are known.
+/// Lists the blocks that the process has from its allocators; `None` if the structures of no known allocator
+/// are found.
 ///
-/// A block's size is what the program can use of it, and as nobody has seen when it was allocated, that is its size, too: what is at
-/// its address with another size is another one. Of glibc, blocks that begin in the middle of a mapping of their own are not listed, and
-/// neither are those between memory that the program took by `sbrk` itself and the next free chunk.
+/// The size of a block is its usable size. It stands for the time of the allocation, too, which is unknown: a
+/// block of another size at the same address is another block. For glibc, blocks that begin in the middle of
+/// their own mapping are not listed, and neither are those between memory that the program took by `sbrk`
+/// itself and the next free chunk.
 pub fn blocks_in_use(memory: &dyn Memory, maps: &[MapsEntry]) -> Option<Listing> {
     let (of_glibc, left) = glibc::in_use(memory, maps).unzip();
     let of_glibc = of_glibc.map(|blocks| (Allocator::Glibc, blocks));
@@ -141,7 +148,7 @@ pub fn blocks_in_use(memory: &dyn Memory, maps: &[MapsEntry]) -> Option<Listing>
     })
 }
 
-/// A block that an allocator lists, which nobody has seen allocated.
+/// Returns a block that an allocator lists. The time of its allocation is unknown: its size stands for it.
 fn listed(address: u64, size: u64) -> Block {
     Block {
         address: Avma::new(address),
@@ -180,7 +187,7 @@ impl Unused {
         }
     }
 
-    /// Adds what was found of another allocator.
+    /// Adds the findings about another allocator.
     fn join(&mut self, other: Self) {
         let ranges = self.ranges.drain(..).chain(other.ranges);
         self.ranges = joined(ranges.collect());
@@ -190,7 +197,8 @@ impl Unused {
         self.facts.join(other.facts);
     }
 
-    /// Adds memory behind the requested sizes of blocks that is theirs, where their allocator does not say how much they have.
+    /// Adds memory behind the requested sizes of blocks to the blocks, unless their allocator says how large they
+    /// are.
     pub fn add_slack(&mut self, slack: &[Range<Avma>], heap: &Heap) {
         let known: HashSet<_> = self.usable.iter().map(|(number, _)| *number).collect();
         let of = |range: &Range<Avma>| heap.ending_at(range.start).map(|number| (number, range.end));
@@ -203,13 +211,13 @@ impl Unused {
         self.usable.sort_unstable();
     }
 
-    /// Adds memory that is known to be unused otherwise, except for what blocks of `heap` have.
+    /// Adds memory that is known to be unused by other evidence, except for memory of blocks in `heap`.
     pub fn add(&mut self, more: Vec<Range<Avma>>, heap: &Heap) {
         let ranges = without(more, heap.ranges()).chain(std::mem::take(&mut self.ranges));
         self.ranges = joined(ranges.collect());
     }
 
-    /// Leaves out the memory of all blocks of `heap`: they are in use.
+    /// Removes the memory of all blocks of `heap`: they are in use.
     pub fn cut_out(&mut self, heap: &Heap) {
         let blocks = heap.blocks();
         let mut left = Vec::with_capacity(self.ranges.len());

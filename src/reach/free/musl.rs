@@ -1,9 +1,10 @@
-//! Unused memory of musl's malloc since 1.2.1 (mallocng), of programs of 64 bits.
+//! Unused memory of musl's malloc since 1.2.1 (mallocng), in 64-bit programs.
 //!
-//! [`contexts`] finds the allocator's state and the areas of its records, [`groups`] the groups of slots that these describe, [`slots`]
-//! what the slots hold. Each group is told of twice, by its record and by its own head, and each area of records begins with the
-//! process's secret, so that nothing else is taken for one. Slots that are in use are told of once more, by a header before the block,
-//! which says what the program has requested: where it does not agree, all of the slot stays a root.
+//! [`contexts`] finds the allocator's state and the areas of its records, [`groups`] the groups of slots that
+//! these describe, [`slots`] the contents of the slots. Each group is described twice, by its record and by
+//! its own head, and each area of records begins with the process's secret, so that nothing else is taken for
+//! one. A slot in use is described once more, by a header before the block, which has the requested size: if
+//! that does not agree, the whole slot stays a root.
 //!
 //! Older versions, and static programs that never free, have another allocator: their memory stays roots.
 
@@ -80,7 +81,7 @@ impl Finder<'_> {
         *self.facts.ends.entry(End::Malformed).or_default() += 1;
     }
 
-    /// Adds what is in no use of a group, unless listed blocks contradict it.
+    /// Adds the unused memory of a group, unless listed blocks contradict the group.
     fn see(&mut self, group: &Group, slots: &[Slot]) {
         self.facts.chunks += slots.len() as u64;
         let Some(agreeing) = self.agreeing(group, slots) else {
@@ -106,7 +107,8 @@ impl Finder<'_> {
         self.ranges.push(unused_from..group.end);
     }
 
-    /// Adds a range that ends where something begins, unless only the word is in it that has the header of that.
+    /// Adds a range that ends where a block begins, unless it has room only for the word with the block's
+    /// header.
     fn add(&mut self, range: Range<u64>) {
         const HEADER: u64 = 8;
         let first = range.start.next_multiple_of(8);
@@ -115,7 +117,8 @@ impl Finder<'_> {
         }
     }
 
-    /// Counts the listed blocks that are where there are blocks in use; `None` if one reaches from slot to slot.
+    /// Counts the listed blocks at which there is a block in use; `None` if a listed block crosses the border
+    /// of a slot.
     fn agreeing(&mut self, group: &Group, slots: &[Slot]) -> Option<u64> {
         let blocks = self.heap.blocks();
         let first = blocks.partition_point(|block| block.address.get() < group.at);

@@ -1,12 +1,15 @@
-//! Memory that blocks were freed from while they were traced, and that is in no use since: of any allocator, without its structures.
+//! Memory that was freed during the trace and is unused since, whatever the allocator: found without the
+//! allocator's structures.
 //!
-//! A stale pointer to a block that was allocated during the trace was written during the trace, so mostly into what was a block of
-//! the trace, too: frees that were seen cover nearly all of it. [`Notes`] is what the kernel side saw (`bpf/process/freed.h`). Such
-//! memory is left out where anything can have come to use it again: a block; a mapping made since; a block whose allocation was not
-//! seen. What lies behind the requested size of a block can be in use, by who can reach the block: it is a part of it.
+//! A stale pointer to a block of the trace was written during the trace, so mostly into memory of another
+//! block of the trace: the frees that were seen cover nearly all of it. [`Notes`] has what the kernel side
+//! saw (`bpf/process/freed.h`). Freed memory is left out where anything may have come to use it again: a
+//! block; a mapping made since; a block whose allocation was not seen. Memory behind the requested size of a
+//! block belongs to the block: only code that can reach the block can use it.
 //!
-//! In memory that an allocator took for itself during the trace, all that is in no block is in no use: what it has not given out yet,
-//! and its own records, which lead to blocks wherever it keeps lists of them. All times are nanoseconds of the kernel's monotonic clock.
+//! In memory that an allocator took for itself during the trace, everything outside blocks is unused: memory
+//! that it has not given out yet, and its own records, which lead to blocks wherever it keeps lists of them.
+//! All times are nanoseconds of the kernel's monotonic clock.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashSet};
@@ -19,39 +22,39 @@ use super::super::heap::Block;
 use super::super::ranges::{common, joined, without};
 use crate::process::maps::{MapsEntry, MapsName};
 
-/// Memory, and the time of what happened to it.
+/// Memory, and the time of an event in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dated {
     pub range: Range<Avma>,
     pub at: u64,
-    /// True if an allocator took it for itself then, and nothing was there before.
+    /// True if an allocator took the memory for itself then, and nothing was there before.
     pub by_allocator: bool,
 }
 
-/// Notes on one process, in the order in which they are to be read: of what was freed first.
+/// Notes on one process. Whoever makes them must read them in the order of the fields, `freed` first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Notes {
-    /// Memory that blocks were freed from. The times can be early, not late.
+    /// Memory of blocks that were freed. A time can be too early, but not too late.
     pub freed: Vec<Dated>,
-    /// Memory that was given to the process. The times can be late, not early.
+    /// Memory that was given to the process. A time can be too late, but not too early.
     pub taken: Vec<Dated>,
-    /// Time before which frees are not to be relied upon; `None` if none are.
+    /// Time before which frees are unreliable; `None` if all are.
     pub void_before: Option<u64>,
     /// Last reason for doubts about the process itself.
     pub doubt: Option<&'static str>,
-    /// Blocks that were freed and are not noted.
+    /// Number of blocks that were freed without a note.
     pub not_noted: u64,
 }
 
-/// Bytes that an allocator gives in addition to what its size classes do: part of a header, or of a rest that is too small for a
-/// block.
+/// Bytes that an allocator may add to the sizes of its classes: part of a header, or of a remainder that is
+/// too small for a block.
 const EXTRA: u64 = 16;
 /// Least distance of two size classes.
 const LEAST_STEP: u64 = 16;
-/// Size classes from a power of two to the next, at least: jemalloc and mimalloc have four.
+/// Minimum number of size classes from a power of two to the next: jemalloc and mimalloc have four.
 const STEPS: u64 = 4;
 
-/// Highest end of the memory of a block, whose requested size is `size`, that its program can use.
+/// Upper bound of the end of a block's usable memory.
 fn usable_end(block: &Block) -> Avma {
     let size = block.size.max(1);
     let power = 1 << (size - 1).max(1).ilog2();
@@ -60,18 +63,19 @@ fn usable_end(block: &Block) -> Avma {
     Avma::new(block.address.get().saturating_add(usable).saturating_add(EXTRA))
 }
 
-/// Memory that was freed, by the blocks that are outstanding now.
+/// Memory that blocks were freed from, divided by whether an outstanding block can use it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Freed {
-    /// Memory in no use. Ascending, apart from each other and from blocks.
+    /// Unused memory. The ranges ascend, without overlap with each other or with blocks.
     pub unused: Vec<Range<Avma>>,
-    /// Memory behind the requested sizes of blocks that can be theirs, and nothing else's. Ascending, apart from each other; that of a
-    /// block begins where its requested size ends.
+    /// Memory behind the requested sizes of blocks, which can be used through these blocks only. The ranges
+    /// ascend, without overlap; each begins where the requested size of a block ends.
     pub slack: Vec<Range<Avma>>,
 }
 
-/// Finds memory that is in no use since before `began`, when the first pass over the process did: what was in use at one pass must not
-/// be left out at another. `blocks` were listed after the notes. `precision` is the time by which the times of these can be early.
+/// Finds memory that is unused since before `began`, when the first pass over the process began: memory that
+/// was in use at one pass must not be left out at another. `blocks` were listed after the notes were read.
+/// The times of blocks can be too early, by at most `precision`.
 pub fn find(notes: &Notes, blocks: &[Block], maps: &[MapsEntry], began: u64, precision: Duration) -> Freed {
     let Some(void_before) = notes.void_before else {
         return Freed::default();
@@ -84,7 +88,7 @@ pub fn find(notes: &Notes, blocks: &[Block], maps: &[MapsEntry], began: u64, pre
     });
     let own = latest(notes.taken.clone()).into_iter();
     let own = own.filter(|taken| taken.by_allocator && taken.at > void_before);
-    // Where a free was not noted, it cannot be told from what was free all the time.
+    // If a free was not noted, its memory cannot be told from memory that was free all the time.
     let own: Vec<_> = own
         .filter(|_| notes.not_noted == 0)
         .map(|taken| taken.range)
@@ -112,7 +116,7 @@ pub fn find(notes: &Notes, blocks: &[Block], maps: &[MapsEntry], began: u64, pre
     }
 }
 
-/// Memory that was freed after `void_before` and before `began`, and not taken since then.
+/// Memory that was freed after `void_before` and before `began`, and was not taken since then.
 fn since_freed(freed: &[Dated], taken: &[Dated], void_before: u64, began: u64) -> Vec<Range<Avma>> {
     let mut unused = Vec::new();
     let mut first = 0;
@@ -134,7 +138,8 @@ fn since_freed(freed: &[Dated], taken: &[Dated], void_before: u64, began: u64) -
     unused
 }
 
-/// Memory that only mapping calls that are noted can make: no file's, nobody else's, and no stack's that the kernel extends.
+/// Memory that only noted mapping calls can make: no files, no memory shared with others, and no stack that
+/// the kernel extends.
 pub(super) fn anonymous(maps: &[MapsEntry]) -> Vec<Range<Avma>> {
     let is_anonymous = |entry: &&MapsEntry| {
         !entry.shared
@@ -148,7 +153,7 @@ pub(super) fn anonymous(maps: &[MapsEntry]) -> Vec<Range<Avma>> {
     maps.map(|entry| entry.range.clone()).collect()
 }
 
-/// An open range in a heap whose top is the latest.
+/// An open range in a binary heap whose top is the latest one.
 #[derive(Debug, PartialEq, Eq)]
 struct Latest {
     at: u64,
@@ -169,12 +174,13 @@ impl PartialOrd for Latest {
     }
 }
 
-/// Cuts ranges that can overlap into ascending ones that do not, each with the latest time of those that have it.
+/// Cuts ranges that can overlap into ascending ones that do not, each with the latest time of the ranges
+/// there.
 fn latest(mut dated: Vec<Dated>) -> Vec<Dated> {
     dated.retain(|dated| !dated.range.is_empty());
     dated.sort_unstable_by_key(|dated| dated.range.start);
     let mut pieces: Vec<Dated> = Vec::with_capacity(dated.len());
-    // Those that have begun, also ended ones that are not at the top.
+    // Ranges that have begun, including ended ones that are not at the top.
     let mut open = BinaryHeap::new();
     let mut from = Avma::new(0);
     let mut next = dated.into_iter().peekable();

@@ -37,7 +37,7 @@ impl Made {
         &mut words[usize::try_from((address - *start) / 8).unwrap()]
     }
 
-    /// Puts what is at `at` at the front of the list whose head is at `head`.
+    /// Puts the chunk at `at` at the front of the list whose head is at `head`.
     fn link(&mut self, head: u64, at: u64) {
         let next = std::mem::replace(self.at(head), at);
         *self.at(at + if head < BRK.end { 0 } else { 16 }) = next;
@@ -84,7 +84,7 @@ enum Use {
     Fast,
 }
 
-/// A heap, what is listed of it, and what is unused.
+/// A heap, its listed blocks, and its unused memory.
 #[derive(Clone, Debug)]
 struct Sample {
     memory: Made,
@@ -209,8 +209,8 @@ fn no_arena() {
     assert_eq!(find(&Made::new(), &[], &Heap::default()), Unused::default());
 }
 
-/// A header that contradicts the one before it ends the walk: what is before it is told apart, what is behind it stays roots, up to
-/// the next chunk that is known.
+/// A header that contradicts the one before it ends the walk: memory before it is known, memory behind it
+/// stays a root, up to the next known chunk.
 #[test]
 fn a_contradiction_ends_the_walk() {
     let kinds = [
@@ -232,7 +232,8 @@ fn a_contradiction_ends_the_walk() {
     assert_eq!(unused.facts.ends[&End::Top], 1);
 }
 
-/// A listing of memory that changes has what is between a chunk that a bin leads to and the change, and says how much it has not.
+/// A listing of changing memory has the blocks between a chunk that a bin leads to and the change, and the
+/// number of bytes that it misses.
 #[test]
 fn listings_of_memory_that_changes() {
     let kinds = [Use::Unlisted, Use::Free].into_iter().chain([Use::Unlisted; 4]);
@@ -251,7 +252,7 @@ fn listings_of_memory_that_changes() {
     assert_eq!(listing.left, (at(1) - BRK.start) + (at(6) - at(4)));
 }
 
-/// A list that leads back to itself, or to what is no chunk, or is shorter than its cache says, is not believed.
+/// A list that leads back to itself, or to no chunk, or that is shorter than its cache says, is not trusted.
 #[test]
 fn lists_that_are_wrong() {
     let chunks = [
@@ -272,7 +273,8 @@ fn lists_that_are_wrong() {
     assert_eq!(found(&sample(&chunks, false)).facts.cached, 3);
 }
 
-/// Blocks of which many are not where there are chunks: the walk has gone through something else. The top is where the arena says.
+/// If many blocks are not where there are chunks, the walk has gone through something else. Only the state,
+/// and the top, whose address the arena has, are unused then.
 #[test]
 fn blocks_elsewhere() {
     let mut sample = sample(&[(60, Use::Free); 10], true);
@@ -305,7 +307,7 @@ proptest! {
         let Listing { blocks, left, .. } = blocks_in_use(&sample.memory, &Made::entries()).unwrap();
         prop_assert_eq!(left, 0);
         let mut at = BRK.start + CACHE_SIZE;
-        // The cache itself is a block of the allocator's own.
+        // The cache itself is the allocator's own block.
         let mut expected = vec![(BRK.start + 16, CACHE_SIZE - 8)];
         for (units, kind) in chunks {
             let is_used = match kind {
@@ -322,7 +324,8 @@ proptest! {
         prop_assert_eq!(found, expected);
     }
 
-    /// Whatever memory says: the search ends, ranges ascend, apart from each other, and none has memory of a listed block.
+    /// For any contents of memory, the search ends, ranges ascend apart from each other, and none overlaps a
+    /// listed block.
     #[test]
     fn any_damage(chunks in chunks(), damage in damage(), others in prop::collection::vec((BRK, 0..3000_u64), 0..5)) {
         let mut sample = sample(&chunks, true);

@@ -1,4 +1,4 @@
-//! Holders of blocks, against searches that take each path.
+//! Holders of blocks, compared with exhaustive searches.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ fn search(heap: &Heap, words: &Words, origins: &[Origin<'_>], time: Duration) ->
         tables: &[Avma::new(0x8000)..Avma::new(0x9000)],
         deadline: Instant::now() + time,
     };
-    // A root is where it is.
+    // The number of a root is its address.
     find(&search, &mut |at| u32::try_from(at.get()).expect("low"))
 }
 
@@ -53,11 +53,12 @@ fn chain(root: u32, via: &[(u32, bool)]) -> Chain {
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// A variable is the holder of all that it leads to, in however many steps, before a stack or a register; nodes of a list are held by
-/// what holds the list, and what they hold by the list.
+/// A variable holds all blocks that it leads to, in any number of steps, before a stack or a register does.
+/// Nodes of a list are held by the holder of the list, and their items by the list.
 #[test]
 fn variables_come_first() {
-    // A list of three nodes, each with an item; the last item is on a stack, too, and another one only in a register.
+    // A list of three nodes, each with an item; a stack leads to the last item, too, and only a register to a
+    // further block.
     let edges = [
         (None, 0),
         (Some(0), 1),
@@ -95,7 +96,7 @@ fn variables_come_first() {
     assert!(!retained.contains_key(&3));
 }
 
-/// First words that are addresses of tables are counted by stack, of lost blocks, too.
+/// First words that are addresses of tables are counted by stack, for lost blocks, too.
 #[test]
 fn first_words() {
     let (heap, mut words) = graph(4, &[]);
@@ -114,7 +115,7 @@ fn first_words() {
     assert_eq!(firsts, [((1, 0x8010), amount(2)), ((2, 0x8ff8), amount(1))]);
 }
 
-/// Without time, nothing is said.
+/// Without time there is no result.
 #[test]
 fn no_time() {
     let (heap, words) = graph(1, &[(None, 0)]);
@@ -123,8 +124,8 @@ fn no_time() {
 }
 
 proptest! {
-    /// Each block that is reached has one holder, which leads to it in as few steps as any; what is retained is at least the blocks
-    /// themselves, and no more than what cannot be reached without them.
+    /// Each reached block has one holder, at most as many steps away as the deepest block of its stack. A
+    /// stack retains at least its own blocks, and at most those that cannot be reached without it.
     #[test]
     fn any_holders((count, edges) in graphs(), seed in prop::collection::vec(0..5_u32, 40)) {
         let (heap, words) = graph(count, &edges);
@@ -164,7 +165,7 @@ proptest! {
     }
 }
 
-/// Memory of words one behind the other.
+/// Memory of consecutive words.
 struct Flat {
     start: u64,
     words: Vec<u64>,
@@ -184,7 +185,8 @@ impl Memory for Flat {
     }
 }
 
-/// A million blocks with three million pointers to anywhere, of a thousand stacks: in seconds.
+/// Holders of a million blocks of a thousand stacks, with three million pointers to anywhere, are found in
+/// seconds.
 #[test]
 fn a_million_blocks() {
     const BLOCKS: u64 = 1 << 20;

@@ -1,7 +1,8 @@
-//! Arenas: the main one, whose state is in the C library's data, and others, whose states are in memory of their own.
+//! Arenas: the main one, whose state is in the C library's data, and others, whose states are in their own
+//! memory.
 //!
-//! The state (`struct malloc_state`) is found by its bins: of an empty one, both links lead to itself, as if a chunk's first two words
-//! were before it. States are linked in a ring, which must close.
+//! The state (`struct malloc_state`) is found by its bins: both links of an empty bin lead to the address two
+//! words before them, as if a chunk's header were there. States are linked in a ring, which must close.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -11,19 +12,21 @@ use unwind_tables::addr::Avma;
 use crate::process::maps::{MapsEntry, MapsName};
 use crate::reach::Memory;
 
-/// Pairs of links: bins that are in use, and one that is always empty.
+/// Number of bins, each a pair of links. The last one is always empty.
 const BINS: usize = 127;
 /// Bytes from the first bin to the link of the ring: the bins and their bitmap.
 const BINS_TO_NEXT: u64 = 16 * BINS as u64 + 16;
 /// Bytes from the first bin to the end of the state.
 const BINS_TO_END: u64 = BINS_TO_NEXT + 5 * 8;
 
-/// Bytes from a state to its first bin: of 2.27 to 2.42; of 2.26; since 2.43, which has no lists of small free chunks.
+/// Bytes from a state to its first bin: in 2.27 to 2.42, in 2.26, and since 2.43, which has no lists of small
+/// free chunks.
 const STATE_TO_BINS: [u64; 3] = [112, 104, 24];
-/// Sizes of the lists of small free chunks: 32, 48 and so on. They are two words before the bins.
+/// Number of lists of small free chunks, of 32 bytes, 48 and so on. The lists end two words before the bins.
 pub(super) const FAST_BINS: u64 = 10;
 
-/// Bytes from a heap, which other arenas are made of, to the state in it (`struct heap_info`): since 2.35, and before.
+/// Bytes from a heap, of which all arenas but the main one consist, to the state in it (`struct heap_info`):
+/// since 2.35, and before.
 const HEAP_HEADERS: [u64; 2] = [48, 32];
 /// Alignments of heaps: the usual one, and those by sizes of huge pages (`glibc.malloc.hugetlb`).
 const HEAP_ALIGNMENTS: [u64; 6] = [64 << 20, 8 << 20, 128 << 20, 1 << 30, 2 << 30, 4 << 30];
@@ -32,7 +35,8 @@ const MAX_ARENAS: usize = 1 << 14;
 const MAX_HEAPS: usize = 1 << 16;
 /// Bytes of data that are searched for a state.
 const MAX_SEARCHED: u64 = 256 << 20;
-/// Bytes that are read at once, and by how many reads overlap: more than a state has.
+/// Bytes that are read at once, and bytes from one read to the next. Reads overlap by more than the size of a
+/// state.
 const PIECE: u64 = STEP as u64 + 4096;
 const STEP: usize = (1 << 20) - 4096;
 
@@ -48,14 +52,14 @@ pub(super) struct Arena {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ArenaHeap {
     pub first_chunk: u64,
-    /// From its header on. The end of what chunks can be in.
+    /// From the heap's header to the end of the memory that can contain chunks.
     pub range: (u64, u64),
-    /// The end of what was in use some time.
+    /// End of the memory that was ever in use.
     pub touched: u64,
 }
 
 impl Arena {
-    /// Place of the top chunk's address.
+    /// Address of the word with the top chunk's address.
     pub(super) fn top_at(&self) -> u64 {
         self.bins().wrapping_sub(16)
     }
@@ -68,7 +72,7 @@ impl Arena {
         self.state..self.bins().saturating_add(BINS_TO_END)
     }
 
-    /// Place of the lists of small free chunks, by ascending size.
+    /// Address of the lists of small free chunks, which ascend by size.
     pub(super) fn fast_bins_at(&self) -> Option<u64> {
         let at = self.bins().wrapping_sub(16 + FAST_BINS * 8);
         (at >= self.state).then_some(at)
@@ -78,7 +82,8 @@ impl Arena {
         word(memory, self.top_at())
     }
 
-    /// Free chunks at the ends of the bins' lists, which lead back to these: they are chunks for sure.
+    /// Free chunks at the ends of the bins' lists. They lead back to their bins, so they are known to be
+    /// chunks.
     pub(super) fn binned(&self, memory: &dyn Memory) -> BTreeSet<u64> {
         let mut links = [0; 2 * BINS];
         let mut found = BTreeSet::new();
@@ -87,7 +92,7 @@ impl Arena {
         }
         for (pair, at) in links.chunks_exact(2).zip((self.bins()..).step_by(16)) {
             let bin = at.wrapping_sub(16);
-            // The first one's link back, and the last one's forth.
+            // The first chunk's link back leads to the bin, and so does the last chunk's link forward.
             for (chunk, link) in [(pair[0], 24), (pair[1], 16)] {
                 let is_linked = || word(memory, chunk.wrapping_add(link)) == Some(bin);
                 if chunk != bin && chunk.is_multiple_of(16) && is_linked() {
@@ -98,7 +103,7 @@ impl Arena {
         found
     }
 
-    /// Heaps of an arena that is not the main one.
+    /// Heaps of an arena other than the main one.
     pub(super) fn heaps(&self, memory: &dyn Memory) -> Vec<ArenaHeap> {
         let Some(header) = heap_header(memory, self.state) else {
             return Vec::new();
@@ -111,7 +116,7 @@ impl Arena {
                 .into_iter()
                 .find(|start| word(memory, *start) == Some(self.state))
         });
-        // Each leads to the one before it.
+        // Each heap leads to the one before it.
         let mut next = newest;
         while let Some(heap) = next.filter(|heap| *heap != first && found.len() < MAX_HEAPS) {
             let is_new = word(memory, heap) == Some(self.state) && found.insert(heap);
@@ -144,7 +149,7 @@ fn read_heap(memory: &dyn Memory, state: u64, heap: u64, first_chunk: u64) -> Op
     })
 }
 
-/// Bytes that the heap has before the state, if there is one.
+/// Bytes from the heap's start to the state, if there is a heap.
 fn heap_header(memory: &dyn Memory, state: u64) -> Option<u64> {
     let is_heap = |header: &u64| {
         let heap = state
@@ -155,8 +160,8 @@ fn heap_header(memory: &dyn Memory, state: u64) -> Option<u64> {
     HEAP_HEADERS.into_iter().find(is_heap)
 }
 
-/// All arenas, each main one before those that it is linked with. There are several main ones if there are several C libraries
-/// (`dlmopen`).
+/// Finds all arenas, each main one before those that it is linked with. There are several main ones if there
+/// are several C libraries (`dlmopen`).
 pub(super) fn find(memory: &dyn Memory, maps: &[MapsEntry]) -> Vec<Arena> {
     let is_data = |entry: &&MapsEntry| {
         entry.readable && entry.writable && !entry.shared && matches!(entry.name, MapsName::File { .. })

@@ -1,4 +1,4 @@
-//! Chunks of walks, held against the listed blocks.
+//! Comparison of the chunks that walks find with the listed blocks.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -10,7 +10,8 @@ use super::super::{End, Facts};
 use super::walk::{Chunk, HEADER, Kind};
 use crate::reach::heap::{Block, Heap};
 
-/// Listed blocks that may be elsewhere than a walk has chunks, beside one of 16: blocks come and go while the process runs.
+/// Listed blocks that need not be where a walk has chunks, besides one in 16: blocks come and go while the
+/// process runs.
 const ODD_BLOCKS: u64 = 16;
 
 #[derive(Debug)]
@@ -18,13 +19,15 @@ pub(super) struct Collector<'a> {
     heap: &'a Heap,
     pub ranges: Vec<Range<u64>>,
     pub usable: Vec<(u32, Avma)>,
-    /// Chunks that look used and are of no listed block: of blocks from before the trace, of the allocator itself, or cached.
+    /// Chunks that look used and are of no listed block: of blocks from before the trace, of the allocator
+    /// itself, or cached.
     pub unlisted: Granules,
     /// Unlisted chunks that are as large as a thread's cache.
     pub caches: Vec<Chunk>,
-    /// Second words of chunks that are in caches.
+    /// Second words of chunks in caches, which mark them as free there.
     pub keys: BTreeSet<u64>,
-    /// Memory that arenas have, ascending by arena, and the parts that walks went through that are trusted.
+    /// Memory of the arenas, ascending within each arena. `walked` has the parts of it that trusted walks
+    /// went through.
     pub memories: Vec<Range<Avma>>,
     pub walked: Vec<Range<Avma>>,
     pub facts: Facts,
@@ -42,19 +45,19 @@ struct Mark {
 /// One walk.
 pub(super) struct Stretch<'c, 'a> {
     collector: &'c mut Collector<'a>,
-    /// Number of the next block that no chunk has been held against.
+    /// Number of the next block that was not compared with a chunk yet.
     next: usize,
     first: u64,
-    /// True if there is a chunk at `first` for sure.
+    /// True if there is known to be a chunk at `first`.
     is_certain: bool,
     before: Mark,
 }
 
-/// Caches of threads beyond that many are not looked at.
+/// Maximum number of threads' caches. Further ones are ignored.
 const MAX_CACHES: usize = 1 << 16;
 
 impl<'a> Collector<'a> {
-    /// `cache_sizes` are sizes of chunks that caches of threads can have.
+    /// Starts without chunks. `cache_sizes` are the sizes that a chunk with a thread's cache can have.
     pub(super) fn new(heap: &'a Heap, cache_sizes: &'a [u64]) -> Self {
         Self {
             heap,
@@ -70,7 +73,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Begins a walk at the chunk `first`, which `is_certain` to be one or only looks like one.
+    /// Begins a walk at the chunk `first`. `is_certain` is false if that only looks like a chunk.
     pub(super) fn begin<'c>(&'c mut self, first: u64, is_certain: bool) -> Stretch<'c, 'a> {
         let before = Mark {
             ranges: self.ranges.len(),
@@ -92,10 +95,10 @@ impl<'a> Collector<'a> {
 impl Stretch<'_, '_> {
     pub(super) fn see(&mut self, chunk: Chunk) {
         let contents = chunk.at.saturating_add(HEADER);
-        // The first word of the next chunk is this one's.
+        // The first word of the next chunk's header belongs to this chunk.
         let end = chunk.at.saturating_add(chunk.size).saturating_add(8);
         let blocks = self.collector.heap.blocks().get(self.next..).unwrap_or_default();
-        // An address in the next chunk's header is nobody's, and counts here.
+        // An address in the next chunk's header belongs to no chunk, and counts here.
         let count = blocks.partition_point(|block| block.address.get() < end.saturating_add(8));
         let blocks = blocks.get(..count).unwrap_or_default();
         self.collector.facts.chunks += 1;
@@ -104,7 +107,8 @@ impl Stretch<'_, '_> {
             (Kind::Free, []) => self.collector.ranges.push(chunk.at + 8..end),
             (Kind::Top, []) => self.collector.ranges.push(chunk.at + 8..end - 8),
             (Kind::Used, blocks) => self.used(contents, end, blocks),
-            // Freed since it was listed; others were, and are not any more, what the memory is divided into.
+            // A block at the chunk's address was freed since it was listed; others were too, before this
+            // memory was divided anew.
             (Kind::Free | Kind::Top, blocks) => {
                 for block in blocks {
                     let facts = &mut self.collector.facts;
@@ -127,7 +131,8 @@ impl Stretch<'_, '_> {
         }
     }
 
-    /// Blocks within a used chunk: the whole, or parts of it, if the program divides it itself and says so.
+    /// Compares a used chunk with the blocks in it: one for all of it, or parts of it, if the program divides
+    /// it by an allocator that is traced, too.
     fn used(&mut self, contents: u64, end: u64, blocks: &[Block]) {
         let facts = &mut self.collector.facts;
         for (block, number) in blocks.iter().zip(self.next..) {
@@ -144,12 +149,14 @@ impl Stretch<'_, '_> {
         }
     }
 
-    /// Ends the walk at `at`. Returns why, which can be that it is to be distrusted: then what it has found is dropped.
+    /// Ends the walk at `at`. Returns the reason, which can be [`End::Distrusted`]: then its findings are
+    /// dropped.
     pub(super) fn end(self, end: End, at: u64) -> End {
         let collector = self.collector;
         let agreeing = collector.facts.agreeing - self.before.facts.agreeing;
         let disagreeing = collector.facts.disagreeing - self.before.facts.disagreeing;
-        // Where no block is listed that could confirm it, a walk of a program that runs tells what it had until it met a change.
+        // If no listed block could confirm it, a walk from a known chunk is valid up to the place where the
+        // running program has changed memory.
         let is_certain = self.is_certain && collector.heap.blocks().is_empty();
         let is_confirmed = agreeing > 0 || is_certain || matches!(end, End::Top | End::Fence);
         let end = match is_confirmed && disagreeing <= ODD_BLOCKS + agreeing / 16 {

@@ -12,13 +12,14 @@ use crate::reach::Memory;
 use crate::reach::heap::{Block, Heap};
 use crate::reach::ranges::{joined, without};
 
-/// Low bits of the size of a chunk that is a mapping of its own: no other flag.
+/// Flags in the low bits of a chunk's size. A chunk with its own mapping has no flag but `IS_MMAPPED`.
 const FLAGS: u64 = 7;
 const PAGE: u64 = 4096;
-/// Words of a chunk that are looked at, from its size on.
+/// Words of a chunk that are read, from its size on.
 const HEAD: usize = 3;
 
-/// Lists all blocks in use, and says how many bytes of arenas could not be gone through; `None` if there is no arena.
+/// Lists all blocks in use, and counts the bytes of arenas that no walk went through; `None` if there is no
+/// arena.
 pub(in super::super) fn in_use(memory: &dyn Memory, maps: &[MapsEntry]) -> Option<(Vec<Block>, u64)> {
     let nothing = Heap::default();
     let (arenas, finder) = search(memory, maps, &nothing);
@@ -32,10 +33,11 @@ pub(in super::super) fn in_use(memory: &dyn Memory, maps: &[MapsEntry]) -> Optio
     });
     let keys = &finder.collector.keys;
     let mut blocks = Vec::with_capacity(heads.len());
-    // The header, and two words of the block. One in a cache that was not found has a key that is that of others.
+    // The chunk's size, and two words of the block. A block in a cache that was not found has the same key as
+    // those in known caches.
     let mut see = |at: Avma, &[word, _, key]: &[u64; HEAD]| {
         if is_header(word, false) && !keys.contains(&key) {
-            // The first word of the next chunk is this one's.
+            // The first word of the next chunk's header belongs to this block.
             blocks.push(listed(at.get().wrapping_add(8), size(word).saturating_sub(8)));
         }
     };
@@ -44,7 +46,7 @@ pub(in super::super) fn in_use(memory: &dyn Memory, maps: &[MapsEntry]) -> Optio
         Ok(words) => see(at, words),
         Err(_) => divided.push(at),
     });
-    // Heads are shown in parts where a reading ends.
+    // A head is shown in parts if a single read does not cover it.
     for at in divided {
         let mut words = [0; HEAD];
         let is_head = heads.binary_search_by_key(&at, |head| head.start).is_ok();
@@ -62,7 +64,7 @@ pub(in super::super) fn in_use(memory: &dyn Memory, maps: &[MapsEntry]) -> Optio
     Some((blocks, left))
 }
 
-/// Blocks at the start of an area that are mappings of their own, one behind the other.
+/// Lists the consecutive blocks at the start of an area that have their own mappings.
 fn mapped<'a>(memory: &'a dyn Memory, area: &Area) -> impl Iterator<Item = Block> + 'a {
     let Range { start, end } = area.range;
     let mut next = start;

@@ -1,7 +1,8 @@
-//! Lists of free chunks that look used, since their neighbours are not to be joined with them: caches of threads, and the arenas'
-//! lists of small chunks. Only chunks that a walk has found, and that no block is listed in, are taken from them.
+//! Lists of free chunks that look used, so that they are not joined with their neighbours: caches of threads,
+//! and the arenas' lists of small chunks. Only chunks that a walk has found, and that contain no listed
+//! block, are taken from them.
 //!
-//! Since 2.32, a link is mangled with the address where it is.
+//! Since 2.32, a link is mangled with its own address.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -14,28 +15,29 @@ use crate::reach::Memory;
 
 use super::super::granules::Granules;
 
-/// Words of a line, and lines that are kept. Neighbours in a list are often neighbours in memory.
+/// Words of a line, and number of lines in the cache. Neighbours in a list are often neighbours in memory.
 const LINE_WORDS: usize = 64;
 const LINES: usize = 1 << 13;
 const LINE: u64 = LINE_WORDS as u64 * 8;
-/// Chunks of all lists together.
+/// Maximum number of chunks in all lists together.
 const MAX_CHUNKS: u64 = 1 << 25;
-/// Readings of a cache, whose thread goes on.
+/// Number of attempts to read a cache, which its thread may be changing.
 const TRIES: usize = 3;
-/// Bins of a cache that may contradict themselves: the thread is at one of them.
+/// Number of bins of a cache that may contradict themselves, as its thread may be changing them.
 const ODD_BINS: usize = 2;
 
-/// Layout of a thread's cache (`struct tcache_perthread_struct`): a number for each bin, then the first chunk of each.
+/// Layout of a thread's cache (`struct tcache_perthread_struct`): a number for each bin, then the first chunk
+/// of each.
 #[derive(Debug)]
 struct Layout {
-    /// Sizes that its chunk can have.
+    /// Sizes that the chunk with the cache can have.
     sizes: &'static [u64],
     bins: usize,
     /// Bytes of each number.
     number: usize,
-    /// Numbers say how many more the bin can have, not how many it has.
+    /// True if numbers are those of chunks that a bin still has room for, not of chunks in it.
     counts_down: bool,
-    /// The second word of each chunk in it is the same.
+    /// True if all chunks in the cache have the same second word.
     has_key: bool,
 }
 
@@ -65,10 +67,10 @@ const LAYOUTS: [Layout; 3] = [
     },
 ];
 
-/// Bins for chunks of one size each; later ones are for ranges of sizes.
+/// Bins for chunks of a single size; the others are for ranges of sizes.
 const SMALL_BINS: usize = 64;
 
-/// Sizes of the chunks that caches are.
+/// Sizes of chunks that can be caches.
 pub(super) const CACHE_SIZES: [u64; 4] = [
     LAYOUTS[0].sizes[0],
     LAYOUTS[1].sizes[0],
@@ -76,18 +78,18 @@ pub(super) const CACHE_SIZES: [u64; 4] = [
     LAYOUTS[2].sizes[1],
 ];
 
-/// Free chunks of lists.
+/// Free chunks in lists.
 pub(super) struct Lists<'a> {
     lines: Lines<'a>,
-    /// Chunks that look used. Those of lists are taken out.
+    /// Chunks that look used. Those in lists are removed.
     unlisted: &'a mut Granules,
     /// All memory of the chunks.
     pub cached: Granules,
     pub count: u64,
-    /// Second words of the chunks of caches, by which these know them.
+    /// Second words of the chunks in caches, by which glibc recognizes them.
     pub keys: BTreeSet<u64>,
-    /// True if lists are followed through chunks that no walk has met, too: what is behind these is free all the same. Only where a
-    /// chunk that is wrongly taken for free does no harm.
+    /// True if lists are followed through chunks that no walk has met, too: chunks behind these are free all
+    /// the same. Only for uses where a chunk that is wrongly taken for free does no harm.
     pub goes_on: bool,
 }
 
@@ -109,7 +111,7 @@ impl<'a> Lists<'a> {
         }
     }
 
-    /// Adds the chunks of a thread's cache, if the chunk is one. Returns the memory of the cache itself.
+    /// Adds the chunks in a thread's cache, if `chunk` contains one. Returns the memory of the cache itself.
     pub(super) fn add_cache(&mut self, chunk: Chunk) -> Option<Range<u64>> {
         let layout = LAYOUTS.iter().find(|layout| layout.sizes.contains(&chunk.size))?;
         let mut is_cache = false;
@@ -134,7 +136,7 @@ impl<'a> Lists<'a> {
             }
             self.keys.extend(key.filter(|key| layout.has_key && *key != 0));
             is_cache |= !taken.is_empty();
-            // Of the bins that were taken, the chunks are not there any more for a second try.
+            // Chunks of the bins that were taken are missing for a second attempt.
             if broken == 0 || is_cache {
                 break;
             }
@@ -143,7 +145,7 @@ impl<'a> Lists<'a> {
         is_cache.then(|| chunk.at + 8..chunk.at + chunk.size)
     }
 
-    /// Adds the chunks of an arena's lists of small ones.
+    /// Adds the chunks in an arena's lists of small chunks.
     pub(super) fn add_arena(&mut self, arena: &Arena) {
         let Some(first) = arena.fast_bins_at() else {
             return;
@@ -170,7 +172,7 @@ impl<'a> Lists<'a> {
         }
     }
 
-    /// Takes the chunks of a cache's bin, if there are as many as it says.
+    /// Takes the chunks in a cache's bin, if there are as many as the cache says.
     fn take_bin(&mut self, bin: usize, count: u64, first: u64) -> Option<Vec<(u64, u64)>> {
         let sizes = match bin {
             bin if bin < SMALL_BINS => MIN_SIZE + 16 * bin as u64..MIN_SIZE + 16 * bin as u64 + 1,
@@ -180,7 +182,7 @@ impl<'a> Lists<'a> {
         let mut chunks = Vec::new();
         let mut at = first;
         let is_whole = loop {
-            // Links of caches lead to contents, not to headers.
+            // Links of caches lead to the contents of chunks, not to headers.
             let Some(size) = self.take(at.wrapping_sub(HEADER), &sizes) else {
                 break false;
             };
@@ -197,7 +199,7 @@ impl<'a> Lists<'a> {
         is_whole.then_some(chunks)
     }
 
-    /// Takes a chunk out of those that look used, if its size fits.
+    /// Removes a chunk from those that look used, if its size is in `sizes`.
     fn take(&mut self, chunk: u64, sizes: &Range<u64>) -> Option<u64> {
         if !chunk.is_multiple_of(16) || !self.unlisted.has(chunk) {
             return None;
@@ -206,7 +208,7 @@ impl<'a> Lists<'a> {
         (sizes.contains(&size) && self.unlisted.take(chunk)).then_some(size)
     }
 
-    /// Returns whether there is a chunk of such a size, as far as its header says.
+    /// Returns true if, by its header, `chunk` has a size in `sizes`.
     fn is_chunk(&mut self, chunk: u64, sizes: &Range<u64>) -> bool {
         let word = chunk
             .is_multiple_of(16)
@@ -227,7 +229,8 @@ impl<'a> Lists<'a> {
         }
     }
 
-    /// Follows the link at `at`: an address, or 0. The first link of a list says how they are.
+    /// Follows the link at `at` to an address, or to the end, 0. The first link of a list tells if the list's
+    /// links are mangled.
     fn next(&mut self, at: u64, header: u64, links: &mut Option<Links>) -> Option<u64> {
         let plain = self.lines.word(at)?;
         let mangled = plain ^ (at >> 12);
@@ -256,7 +259,8 @@ impl<'a> Lists<'a> {
     }
 }
 
-/// Chunks in each bin of a cache, and the first one's contents; `None` if it cannot be one.
+/// Number of chunks in each bin of a cache, and address of the first one's contents; `None` if `chunk` cannot
+/// be a cache.
 fn read_cache(memory: &dyn Memory, layout: &Layout, chunk: u64) -> Option<Vec<(u64, u64)>> {
     let numbers = (layout.bins * layout.number).div_ceil(8);
     let mut words = vec![0; numbers + layout.bins];
@@ -279,10 +283,10 @@ fn read_cache(memory: &dyn Memory, layout: &Layout, chunk: u64) -> Option<Vec<(u
     (bins.iter().filter(is_odd).count() <= ODD_BINS).then_some(bins)
 }
 
-/// Memory, by lines that are kept.
+/// Memory, read through a cache of lines.
 struct Lines<'a> {
     memory: &'a dyn Memory,
-    /// Number of each line, and its words.
+    /// Number of each line. `words` has their contents.
     numbers: Vec<u64>,
     words: Vec<u64>,
 }

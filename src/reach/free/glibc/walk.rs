@@ -1,35 +1,38 @@
 //! Walk from chunk to chunk, by their headers.
 //!
-//! A chunk is two words, the size of the chunk before it if that is free, and its own with flags, and then what the program uses,
-//! up to the first word of the next chunk, inclusive (`struct malloc_chunk`, glibc's `malloc/malloc.c`).
+//! A chunk begins with two words: the size of the chunk before it, if that is free, and its own size, with
+//! flags. The memory that the program uses follows, up to and including the first word of the next chunk
+//! (`struct malloc_chunk`, glibc's `malloc/malloc.c`).
 
 use unwind_tables::addr::Avma;
 
 use super::super::End;
 use crate::reach::Memory;
 
-/// The chunk before is in use, or its neighbours are not to know that it is free.
+/// The chunk before is in use, or it is free and must not be joined with its neighbours.
 pub(super) const PREV_INUSE: u64 = 1;
-/// The chunk is a mapping of its own.
+/// The chunk has its own mapping.
 pub(super) const IS_MMAPPED: u64 = 2;
 pub(super) const NON_MAIN_ARENA: u64 = 4;
 const FLAGS: u64 = PREV_INUSE | IS_MMAPPED | NON_MAIN_ARENA;
 
 pub(super) const MIN_SIZE: u64 = 32;
 pub(super) const HEADER: u64 = 16;
-/// Size of the marks at an end that is not the top. No chunk is as small.
+/// Size in the marks at an end that is not the top. No chunk is as small.
 const FENCE_SIZE: u64 = 16;
 
-/// Words that are read at once: a page at first and where chunks are large, of which no more than the header is wanted, else 1 MiB.
+/// Words that are read at once: a page at first, and where chunks are large, as only their headers are
+/// needed; else up to 1 MiB.
 const SMALL_PIECE: usize = 1 << 9;
 const PIECE: usize = 1 << 17;
 const PAGE: u64 = 4096;
-/// Factor by which pieces grow, and shrink where not all of one can be read: there can be guard pages in mappings
-/// (`MADV_GUARD_INSTALL`), which glibc has between stacks since 2.42.
+/// Factor by which pieces grow, and by which they shrink if not all of one can be read: there can be guard
+/// pages in mappings (`MADV_GUARD_INSTALL`), which glibc has between stacks since 2.42.
 const GROWTH: usize = 8;
-/// Bytes of a large chunk.
+/// Mean size in bytes from which chunks count as large.
 const LARGE: u64 = 16 << 10;
-/// Readings of a piece until a contradiction counts: the program may have changed it meanwhile.
+/// Number of attempts to read a piece before a contradiction counts: the program may have changed it
+/// meanwhile.
 const TRIES: usize = 4;
 
 /// Consecutive chunks.
@@ -37,10 +40,10 @@ const TRIES: usize = 4;
 pub(super) struct Stretch {
     /// Address of the first chunk.
     pub first: u64,
-    /// No chunk reaches beyond.
+    /// End of the memory, beyond which no chunk reaches.
     pub end: u64,
     pub is_main: bool,
-    /// Place of the address of the arena's top chunk.
+    /// Address of the word with the address of the arena's top chunk.
     pub top_at: u64,
 }
 
@@ -53,14 +56,14 @@ pub(super) struct Chunk {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// In use, or in a thread's cache or a list of small free ones.
+    /// Chunk in use, or in a thread's cache or a list of small free chunks.
     Used,
     Free,
     /// Rest of the arena. No chunk is behind it.
     Top,
 }
 
-/// The last chunk of which all is known but whether it is in use: the next one's header says so.
+/// Last chunk, of which only the use is not known yet: the next chunk's header has it.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     at: u64,
@@ -72,23 +75,23 @@ struct Pending {
 struct State {
     at: u64,
     pending: Option<Pending>,
-    /// Words of the next piece.
+    /// Number of words of the next piece.
     piece: usize,
 }
 
-/// Size that a header says, without flags.
+/// Size in a header, without flags.
 pub(super) fn size(word: u64) -> u64 {
     word & !FLAGS
 }
 
-/// Returns whether a chunk in use of an arena can have this header.
+/// Returns true if a chunk in use of an arena can have this header.
 pub(super) fn is_header(word: u64, is_main: bool) -> bool {
     let size = size(word);
     let is_other = word & NON_MAIN_ARENA != 0;
     size >= MIN_SIZE && size.is_multiple_of(16) && word & IS_MMAPPED == 0 && !(is_main && is_other)
 }
 
-/// Calls `see` with each chunk of a stretch, ascending. Returns why it ended, and where.
+/// Calls `see` with each chunk of a stretch, ascending. Returns the reason for the end, and its address.
 pub(super) fn walk(memory: &dyn Memory, stretch: &Stretch, see: &mut dyn FnMut(Chunk)) -> (End, u64) {
     let mut state = State {
         at: stretch.first,
@@ -113,7 +116,7 @@ pub(super) fn walk(memory: &dyn Memory, stretch: &Stretch, see: &mut dyn FnMut(C
     }
 }
 
-/// Reads a piece until it makes sense, and goes on through it.
+/// Reads a piece, again if it contradicts itself, and goes on through it.
 fn read_piece(
     memory: &dyn Memory,
     stretch: &Stretch,
@@ -162,7 +165,7 @@ fn walk_piece(
         if at == stretch.end {
             return Some(End::Border);
         }
-        // Both words, and those of what can follow a fence.
+        // Both words of the header, and those of a header that can follow a fence.
         let index = usize::try_from((at - first) / 8).unwrap_or(usize::MAX);
         let header = words.get(index..).unwrap_or_default();
         let &[before, word, ..] = header else {
@@ -203,14 +206,15 @@ fn walk_piece(
     }
 }
 
-/// The pending chunk, by what the header behind it says; `None` if they contradict each other.
+/// Completes the pending chunk by the header behind it; `None` if they contradict each other.
 fn settle(stretch: &Stretch, pending: Option<Pending>, before: u64, word: u64) -> Option<Option<Chunk>> {
     let is_free = word & PREV_INUSE == 0;
     let Some(pending) = pending else {
-        // Nothing is before the first chunk that could be free; one within others is begun at where its own header is right.
+        // No free chunk can be before the first one of an arena; a walk from a later one begins where the
+        // chunk's own header is valid.
         return Some(None);
     };
-    // Free chunks of other arenas are not always marked as such.
+    // Free chunks of other arenas do not always have the flag `NON_MAIN_ARENA`.
     let is_right = match is_free {
         true => before == pending.size,
         false => pending.is_marked != stretch.is_main,

@@ -1,5 +1,5 @@
-//! Memory that jemalloc takes for its own records (`base_block_t`): mappings of multiples of 2 MiB, each with a header
-//! that says how large it is and what of it is left.
+//! Memory that jemalloc takes for its own records (`base_block_t`): mappings of multiples of 2 MiB, each with
+//! a header that has its size and the part that is left.
 
 use std::ops::Range;
 
@@ -9,14 +9,14 @@ use crate::reach::Memory;
 
 /// Alignment and granularity of sizes.
 const HUGE_PAGE: u64 = 2 << 20;
-/// Bytes of the header, and of what an arena has behind it first: functions of the program's own that it takes memory by, whose table
-/// nothing else may lead to.
+/// Bytes of the header, and bytes at the start of a block that stay a root: behind the header, an arena has a
+/// pointer to the program's own functions by which it takes memory, possibly the only pointer to their table.
 const HEADER: u64 = 144;
 const KEPT: u64 = 256;
-/// Places that are looked at: 2 TiB of memory.
+/// Maximum number of places that are checked: 2 TiB of memory.
 const MAX_PLACES: usize = 1 << 20;
 
-/// Low bits of the header's description of the rest: of no arena, and no slab; active; of no size class.
+/// Low bits of the header's record of the rest: no arena and no slab; active; no size class.
 const ARENA: u64 = 0xfff;
 const SLAB_AND_STATE: u64 = 1 << 12 | 7 << 17;
 const CLASS_SHIFT: u64 = 20;
@@ -34,7 +34,7 @@ pub(super) fn find(memory: &dyn Memory, maps: &[MapsEntry]) -> Vec<Range<u64>> {
     let mut found: Vec<Range<u64>> = Vec::new();
     records::visit(memory, &places, &mut |at, words| found.extend(block(at, words)));
     found.sort_unstable_by_key(|block| block.start);
-    // One in another is contents of the other.
+    // A block inside another one is only contents of that.
     found.dedup_by(|next, last| next.start < last.end);
     found
 }
@@ -48,7 +48,7 @@ fn can_be(entry: &MapsEntry) -> bool {
     is_anonymous && entry.readable && entry.writable && !entry.shared
 }
 
-/// The memory of a header: its size, the next one, and a description of the rest.
+/// Returns the memory of a header, whose words are its size, the next one, and a record of the rest.
 fn block(at: u64, words: &[u64; 5]) -> Option<Range<u64>> {
     let &[size, next, bits, rest, rest_size] = words;
     let end = at.checked_add(size)?;
@@ -63,12 +63,12 @@ fn block(at: u64, words: &[u64; 5]) -> Option<Range<u64>> {
     is_right.then_some(at..end)
 }
 
-/// The part of a block that has nothing but records.
+/// Part of a block that contains only records.
 pub(super) fn records(block: &Range<u64>) -> Range<u64> {
     block.start + KEPT..block.end
 }
 
-/// Returns whether `bytes` from `address` on are in one of some blocks.
+/// Returns true if `bytes` bytes from `address` on are in one of `blocks`.
 pub(super) fn has(blocks: &[Range<u64>], address: u64, bytes: u64) -> bool {
     let candidate = blocks.partition_point(|block| block.end <= address);
     let end = address.checked_add(bytes);

@@ -1,8 +1,10 @@
-//! Caches of threads (`tcache_t`, `include/jemalloc/internal/cache_bin.h`): a bin for each of the smaller size classes, with a stack of
-//! blocks that the thread has freed, or takes next. The stacks of one cache follow each other in a block of the allocator's own, with a
-//! mark before the first one and behind the last one. What is in a stack looks used; what was in it, too, is only stale.
+//! Caches of threads (`tcache_t`, `include/jemalloc/internal/cache_bin.h`): a bin for each of the smaller
+//! size classes, with a stack of blocks that the thread has freed, or takes next. The stacks of one cache are
+//! consecutive, in a block of the allocator's, with a mark before the first and behind the last one. Blocks
+//! in a stack look used; pointers that were in a stack before are stale.
 //!
-//! Caches are in their threads' own data, which is linked in a ring, from the data of the object that has the root of the tree.
+//! Caches are in their threads' own data, which is linked in a ring. The data of the object with the root of
+//! the tree leads there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -14,35 +16,37 @@ use super::records::range;
 use super::{PAGE, base, records};
 use crate::reach::Memory;
 
-/// Words of a thread's own data that are looked at: more than it has.
+/// Words of a thread's own data that are read: more than there are.
 const WINDOW: usize = 512;
-/// Words of a bin: the top of its stack, which grows downwards; requests; and low bits of the lowest recent top, of the lowest place
-/// and of the end.
+/// Words of a bin: the top of its stack, which grows downwards; a counter of requests; and the low 16 bits of
+/// the lowest recent top, of the stack's lowest address and of its end.
 const BIN: usize = 3;
-/// Bins with place for blocks that a cache has at least, and words that all of its stacks have at most.
+/// Minimum number of bins of a cache that have room for blocks, and maximum number of words in all of its
+/// stacks.
 const MIN_BINS: usize = 4;
 const MAX_WORDS: u64 = 1 << 19;
 /// Marks before the first stack, and behind the last one, in 5.3.0 and later.
 const BEFORE: u64 = 0x7a7a_7a7a_7a7a_7a7a;
 const BEHIND: [u64; 2] = [0xa7a7_a7a7_a7a7_a7a7, 0x7a7a_7a7a_7a7a_7a7b];
 
-/// Words of the data that are tried, and from how many on those that lead to blocks are left out first: that has a price.
+/// Maximum number of words of the data that are tried. With more than `MANY`, words that lead to blocks are
+/// dropped first, which takes another reading of the extents.
 const MAX_TRIED: usize = 1 << 14;
 const MANY: usize = 1 << 11;
 const MAX_THREADS: usize = 1 << 16;
-/// Blocks in caches; a cache beyond is not known.
+/// Maximum number of blocks in caches. Further caches count as unknown.
 const MAX_CACHED: u64 = 1 << 24;
-/// Blocks that are looked at for stacks of caches that are not known.
+/// Maximum number of blocks that are searched for stacks of unknown caches.
 const MAX_OTHERS: usize = 1 << 20;
 
-/// A block that a thread's cache has.
+/// A block in a thread's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Cached {
     pub address: u64,
     pub class: u64,
 }
 
-/// Addresses of the caches' bins of all threads.
+/// Addresses of the bins of all threads' caches.
 #[derive(Debug, Default)]
 pub(super) struct Threads(BTreeSet<u64>);
 
@@ -51,7 +55,7 @@ pub(super) struct Threads(BTreeSet<u64>);
 pub(super) struct Round {
     /// Ascending.
     pub cached: Vec<Cached>,
-    /// First addresses of the stacks' memory, and the end of each.
+    /// Start and end of the memory of each cache's stacks.
     stacks: BTreeMap<u64, u64>,
 }
 
@@ -92,7 +96,7 @@ fn bins(words: &[u64]) -> Option<Vec<Bin>> {
                 end = bin.end;
                 bins.push(bin);
             }
-            // Classes that are not cached have a stack for nothing elsewhere.
+            // Bins of classes that are not cached have an empty stack elsewhere.
             Some(bin) if bin.is_empty() && bin.top != 0 => bins.push(bin),
             Some(_) | None => break,
         }
@@ -141,7 +145,8 @@ fn window(memory: &dyn Memory, at: u64) -> Vec<u64> {
     words
 }
 
-/// Finds the caches of all threads whose data is linked from `data`. `read_extents` reads the extents as they are.
+/// Finds the caches of all threads whose data is linked from `data`. `read_extents` reads the extents as they
+/// are now.
 pub(super) fn find(
     memory: &dyn Memory,
     data: &[Range<u64>],
@@ -174,7 +179,7 @@ pub(super) fn find(
 }
 
 impl Threads {
-    /// Adds the caches of a ring of threads' data, if `first` is the data of one. Returns whether it is.
+    /// Adds the caches of a ring of threads' data, if `first` is in one. Returns true if it is.
     fn add_ring(&mut self, memory: &dyn Memory, first: u64) -> bool {
         let words = window(memory, first);
         let Some((place, bins)) = find_bins(&words) else {
@@ -225,7 +230,8 @@ impl Threads {
 }
 
 impl Round {
-    /// Returns whether there is room for what is in some bins. Their stacks are nobody else's: no memory is read twice.
+    /// Returns true if there is room for the blocks in some bins, and if no other cache has their stacks: no
+    /// memory is read twice.
     fn has_room(&self, bins: &[Bin]) -> bool {
         let (Some(first), Some(last)) = (bins.first(), bins.last()) else {
             return false;
@@ -249,7 +255,8 @@ impl Round {
     }
 }
 
-/// Index of the link to the next thread's data among the first words of one's: the next one leads back, and the last one here.
+/// Finds the index of the link to the next thread's data in `words`, the first words of the data at `first`:
+/// the next thread's data links back to `first`, and the last thread's data links forward to it.
 fn ring(memory: &dyn Memory, first: u64, words: &[u64]) -> Option<usize> {
     let leads = |from: u64, index: usize| {
         let at = from.checked_add(8 * index as u64);
@@ -262,18 +269,19 @@ fn ring(memory: &dyn Memory, first: u64, words: &[u64]) -> Option<usize> {
         .map(|(_, index)| index)
 }
 
-/// Finds the memory of stacks that are not `known`: of caches that were just made, or that the program has made itself.
+/// Finds the memory of stacks that are not `known`: of caches that were just made, or that the program has
+/// made itself.
 pub(super) fn others(memory: &dyn Memory, extents: &Extents, known: &[Range<u64>]) -> Vec<Range<u64>> {
     let classes = known
         .iter()
         .filter_map(|stack| Some(extents.of(stack.start)?.class()));
-    // Those that the program makes have the bins with them, and are a bit larger.
+    // Caches that the program makes have their bins in the same block, which is a bit larger.
     let classes: BTreeSet<u64> = classes.flat_map(|class| class..class + 3).collect();
     let is_candidate = |block: &Range<u64>| {
         let bytes = block.end - block.start;
         block.start.is_multiple_of(PAGE) && (PAGE..=8 * MAX_WORDS).contains(&bytes)
     };
-    // They are in the first arena.
+    // Caches are in the first arena.
     let mut blocks: Vec<Range<u64>> = Vec::new();
     let own = extents.iter().filter(|extent| extent.arena() == 0);
     for extent in own.filter(|extent| classes.is_empty() || classes.contains(&extent.class())) {

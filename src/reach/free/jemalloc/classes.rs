@@ -1,6 +1,7 @@
-//! Sizes of blocks: 8, multiples of 16 up to 64, then four from each power of two to the next (`include/jemalloc/internal/sc.h`).
+//! Sizes of blocks: 8, multiples of 16 up to 64, then four from each power of two to the next
+//! (`include/jemalloc/internal/sc.h`).
 
-/// Size classes; more than an address space has place for.
+/// Number of size classes: more than an address space has room for.
 const CLASSES: u64 = 232;
 
 /// Size of a class by its number.

@@ -1,7 +1,8 @@
 //! Records of extents (`edata_t`, `include/jemalloc/internal/edata.h`).
 //!
-//! A record is 16 words: bits, the first block's address, the size in pages, five words of links, and eight that say of a slab which of
-//! its regions are free. A slab says, too, how many these are: so a record that changes while it is read is noticed.
+//! A record is 16 words: bits, the first block's address, the size in bytes of the whole pages, five words of
+//! links, and eight that have a bit for each free region of a slab. A slab has the number of these, too, so
+//! that a record that changes while it is read is noticed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -14,12 +15,13 @@ use super::tree::{Element, Tree};
 use super::{PAGE, base, classes, records};
 use crate::reach::Memory;
 
-/// Words of a record, and of those the first of the regions.
+/// Words of a record, and index of the first word with bits of regions.
 const WORDS: usize = 16;
 const REGIONS: usize = 8;
 const BYTES: u64 = 8 * WORDS as u64;
 const MAX_REGIONS: u64 = 512;
-/// Size of the first class whose blocks have extents of their own. Sampled blocks of smaller ones can have, too.
+/// Size of the first class whose blocks have their own extents. Sampled blocks of smaller classes can have
+/// one, too.
 const LARGE: u64 = 4 * PAGE;
 
 const ARENA: u64 = 0xfff;
@@ -29,11 +31,12 @@ const CLASS_SHIFT: u64 = 20;
 const FREE_SHIFT: u64 = 28;
 /// Mask of the number of free regions.
 const FREE: u64 = 0x3ff;
-/// States: in use; free with contents, perhaps with contents, and without. Others are passed through.
+/// States: in use; free with contents, perhaps with contents, and without. All others are transitional.
 const ACTIVE: u64 = 0;
 const FREE_STATES: Range<u64> = 1..4;
 
-/// Readings of a record until a contradiction counts: the program may have changed it meanwhile.
+/// Number of attempts to read a record before a contradiction counts: the program may have changed it
+/// meanwhile.
 const TRIES: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +56,7 @@ pub(super) struct Extent {
     kind: Kind,
     /// Size of a block.
     block: u64,
-    /// Index of the first word of free regions.
+    /// Index in `Extents::free` of the first word of its free regions.
     free: usize,
 }
 
@@ -63,7 +66,7 @@ pub(super) struct Extents {
     all: Vec<Extent>,
     /// Words of all slabs, a bit for each free region.
     free: Vec<u64>,
-    /// Records that contradict themselves, or others, and those that change.
+    /// Number of records that contradict themselves, or others, or that change.
     malformed: u64,
 }
 
@@ -86,7 +89,8 @@ fn is_record(base: &[Range<u64>], at: u64) -> bool {
 }
 
 impl Extent {
-    /// Returns the extent with the words of its free regions, which it does not know the place of; `None` if it contradicts itself.
+    /// Returns the extent, whose `free` is not set, and the words of its free regions; `None` if the record
+    /// contradicts itself.
     fn read(words: &[u64; WORDS]) -> Option<(Self, &[u64])> {
         let [bits, first, size, ..] = *words;
         let size = Some(size & !(PAGE - 1)).filter(|size| *size > 0)?;
@@ -153,8 +157,8 @@ impl Extent {
         self.bits >> CLASS_SHIFT & 0xff
     }
 
-    /// The block of a large one. Since 5.3.1, sizes can be between those of the classes: then all of the extent is its, up to the page
-    /// that it has more if the block begins in the middle of one.
+    /// Memory of the block of a large extent. Since 5.3.1, sizes can be between those of the classes. Then
+    /// the block is all of the extent, less one page if the block begins in the middle of a page.
     pub(super) fn block(&self) -> Range<u64> {
         let end = self.range().end;
         let is_of_class = self.block < LARGE || self.block + PAGE == self.size || self.block == self.size;
@@ -166,7 +170,7 @@ impl Extent {
         self.first..end
     }
 
-    /// The region that has an address, or the block.
+    /// Region that contains an address; for a large extent, the block.
     pub(super) fn region_at(&self, address: u64) -> Option<Range<u64>> {
         match self.kind {
             Kind::Free => None,
@@ -192,7 +196,7 @@ impl Extents {
         elements.sort_unstable();
         elements.dedup();
         let all = elements.len();
-        // Those in memory that the program gives by its own functions are elsewhere.
+        // Records of memory that the program gives by its own functions are elsewhere.
         elements.retain(|element| is_record(base, element.record));
         let mut places: Vec<u64> = elements.iter().map(|element| element.record).collect();
         places.dedup();
@@ -231,7 +235,8 @@ impl Extents {
         self.free.extend(free);
     }
 
-    /// Leaves out what overlaps with others, or with the memory of records: it was divided or joined while it was read.
+    /// Drops extents that overlap with others, or with the memory of records: they were split or joined while
+    /// they were read.
     fn leave_apart(&mut self, base: &[Range<u64>]) {
         self.all.sort_unstable_by_key(|extent| extent.first);
         let mut overlapping = BTreeSet::new();
@@ -261,7 +266,7 @@ impl Extents {
         }
     }
 
-    /// The extent that has an address.
+    /// Extent that contains an address.
     pub(super) fn of(&self, address: u64) -> Option<&Extent> {
         let candidate = self.all.partition_point(|extent| extent.range().end <= address);
         self.all
@@ -289,14 +294,14 @@ impl Extents {
         })
     }
 
-    /// Blocks in use of an extent, and what caches have of it.
+    /// Blocks of an extent that are in use or in caches.
     pub(super) fn blocks(&self, extent: &Extent) -> impl Iterator<Item = Range<u64>> {
         let large = (extent.kind == Kind::Large).then(|| extent.block());
         let regions = self.regions(extent).filter(|region| !region.is_free);
         large.into_iter().chain(regions.map(|region| region.range))
     }
 
-    /// The memory of the block or region in use that begins at an address.
+    /// Memory of the block or region in use that begins at an address.
     pub(super) fn block_at(&self, address: u64) -> Option<Range<u64>> {
         let extent = self.of(address)?;
         let region = extent.region_at(address)?;
@@ -308,7 +313,7 @@ impl Extents {
         (region.start == address && !is_free).then_some(region)
     }
 
-    /// The memory of what a cache has, if it is a block in use of the cache's class.
+    /// Memory of a cached block, if it is a block in use of the class of its bin.
     pub(super) fn cached(&self, cached: &Cached) -> Option<Range<u64>> {
         let is_of_class = self.of(cached.address)?.class() == cached.class;
         self.block_at(cached.address).filter(|_| is_of_class)

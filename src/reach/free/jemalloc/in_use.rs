@@ -9,7 +9,7 @@ use crate::process::maps::MapsEntry;
 use crate::reach::Memory;
 use crate::reach::heap::Block;
 
-/// Bytes of stacks of caches that are not known, above which nothing is listed.
+/// Maximum size in bytes of the stacks of unknown caches. Beyond it, nothing is listed.
 const MAX_UNKNOWN: u64 = 128 << 20;
 
 /// Lists all blocks in use; `None` if there is no jemalloc.
@@ -28,8 +28,8 @@ pub(in super::super) fn in_use(memory: &dyn Memory, maps: &[MapsEntry]) -> Optio
 }
 
 impl Found {
-    /// Addresses of blocks that caches have, or had a moment before or after, and of the allocator's own. Of a cache that is not known,
-    /// all that it ever had is left out.
+    /// Addresses of blocks that are, or were a moment before or after, in caches, and of the allocator's own
+    /// blocks. For an unknown cache, all addresses that were ever in its stacks are included.
     fn left_out(&self, memory: &dyn Memory) -> HashSet<u64> {
         let cached = self.rounds.iter().flat_map(|round| &round.cached);
         let cached = cached.map(|cached| cached.address);

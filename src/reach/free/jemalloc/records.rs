@@ -1,4 +1,4 @@
-//! Records of as many words each, at many places.
+//! Records of a fixed number of words, at many places.
 
 use std::ops::Range;
 
@@ -6,8 +6,8 @@ use unwind_tables::addr::Avma;
 
 use crate::reach::Memory;
 
-/// Calls `see` with the words of the record at each of `places`, which ascend and are not nearer to each other than a record is long.
-/// Those in memory that was never touched are left out.
+/// Calls `see` with the words of the record at each of `places`, which ascend and are at least the length of
+/// a record apart. Leaves out records in memory that was never touched.
 pub(super) fn visit<const N: usize>(
     memory: &dyn Memory,
     places: &[u64],
@@ -26,7 +26,7 @@ pub(super) fn visit<const N: usize>(
         Ok(words) => see(at.get(), words),
         Err(_) => divided.push(at.get()),
     });
-    // Records are shown in parts where a reading ends.
+    // A record is shown in parts if a single read does not cover it.
     for at in divided {
         let mut words = [0; N];
         if places.binary_search(&at).is_ok() && memory.read(Avma::new(at), &mut words) {

@@ -25,7 +25,7 @@ const BASE: Range<u64> = 0x7e00_0000_0000..0x7e00_0040_0000;
 const HEAP: u64 = 0x7e00_4000_0000;
 const DATA: u64 = 0x7f00_0000_0000;
 const ROOT: u64 = DATA + 0x1040;
-/// First nodes, and records, in the memory of these.
+/// Addresses of the first node and of the first record, in the memory for these.
 const NODES: u64 = BASE.start + 0x1000;
 const RECORDS: u64 = BASE.start + 0x30_0000;
 /// Words of a thread's data before the links to others, and before its bins.
@@ -36,7 +36,8 @@ const PLACES: u64 = 16;
 const THREADS: u64 = 2;
 const CLASSES: u64 = 13;
 
-/// Words that are not 0, in some mappings. While it shows some, no others can be read, as of a process.
+/// Words that are not 0, in some mappings. Nothing can be read within a `visit`, as with the memory of a
+/// process.
 #[derive(Clone, Debug)]
 struct Made(BTreeMap<u64, u64>, Cell<bool>);
 
@@ -90,17 +91,17 @@ enum Use {
 
 #[derive(Clone, Debug)]
 enum Extent {
-    /// A slab of one page: of a class, with a use for each region, again and again.
+    /// A slab of one page: its class, and the uses of its regions, which repeat.
     Slab(u64, Vec<Use>),
     /// A block of 16 KiB, some bytes behind the start of five pages.
     Large(u64, Use),
-    /// A block of 21 pages, as large as there is no class, in 22 of them.
+    /// A block of 21 pages, a size between two classes, in an extent of 22 pages.
     Between(u64),
-    /// As many pages, in a state.
+    /// Free pages: their number and state.
     Free(u64, u64),
 }
 
-/// Memory, what is listed of it, and what is unused, in use, and cached.
+/// Memory, its listed blocks, and its unused, used and cached parts.
 #[derive(Clone, Debug)]
 struct Sample {
     memory: Made,
@@ -156,7 +157,7 @@ impl Sample {
         self.add(4, 0, |at| [36 << 20, at]);
         self.unused.push(stack..self.end);
         self.memory.put(stack, &[0x7a7a_7a7a_7a7a_7a7a]);
-        // Stale, and a mark behind.
+        // Stale contents, and the mark behind.
         let stale = vec![HEAP; usize::try_from(PLACES * CLASSES).unwrap()];
         self.memory.put(stack + 8, &stale);
         self.memory
@@ -178,7 +179,7 @@ impl Sample {
         record
     }
 
-    /// Leads the page to the record.
+    /// Makes the page lead to the record.
     fn map(&mut self, page: u64, record: u64) {
         let (bits, stride): (&[u32], u64) = match self.form {
             Form::Packed => (&[18, 18], 8),
@@ -215,7 +216,7 @@ impl Sample {
                 let first = start + offset;
                 self.add(5, 0, |_| [3 | 36 << 20, first]);
                 self.unused.extend([start..first, first + 4 * PAGE..self.end]);
-                // Caches have bins of smaller classes only.
+                // Caches have bins for smaller classes only.
                 let kind = if matches!(kind, Use::Free | Use::Cached(_)) {
                     Use::Unlisted
                 } else {
@@ -358,7 +359,7 @@ fn damaged() -> impl Strategy<Value = Sample> {
     })
 }
 
-/// Memory without jemalloc, and one that has not begun to allocate.
+/// Nothing is found without jemalloc's own memory, or without mappings.
 #[test]
 fn nothing_to_find() {
     let mut sample = Sample::new(Form::Packed);
@@ -368,12 +369,12 @@ fn nothing_to_find() {
     assert_eq!(find(&sample.memory, &[], &Heap::default()), Unused::default());
 }
 
-/// A slab whose number of free regions is not what its bits say is being changed, or is none: it stays a root, and is counted.
+/// A record that contradicts itself is being changed, or is no record: its slab stays a root, and is counted.
 #[test]
 fn a_record_that_contradicts_itself() {
     let slab = Extent::Slab(4, vec![Use::Listed, Use::Free]);
     for (word, value) in [
-        // One more is free; another state; no size; a class that there is not; another page's.
+        // One more free region; another state; no size; a class that does not exist; another page.
         (64, 0xaaaa_aaaa_aaaa_aaab),
         (0, 3 | 1 << 12 | 4 << 17 | 4 << 20 | 32 << 28),
         (16, 0),
@@ -412,7 +413,8 @@ fn extents_that_overlap() {
     assert_eq!(blocks(&sample), []);
 }
 
-/// Without the way to a thread's cache, its stack stays a root, and what it ever had is in nobody's list.
+/// If a thread's cache is not found, its stack stays a root, and blocks that were ever in it are not listed
+/// as in use.
 #[test]
 fn caches_that_are_not_known() {
     let kinds = [Use::Cached(0), Use::Cached(1), Use::Unlisted, Use::Unlisted];
@@ -426,7 +428,7 @@ fn caches_that_are_not_known() {
     assert_eq!(blocks(&sample), sample.used);
 }
 
-/// Blocks of which many are not where the records have some: it is not the allocator that gave them.
+/// If many blocks are not where the records have blocks, this allocator has not allocated them.
 #[test]
 fn blocks_elsewhere() {
     let mut sample = sample(Form::Packed, &[Extent::Slab(8, vec![Use::Unlisted])]);
@@ -440,7 +442,8 @@ fn blocks_elsewhere() {
 }
 
 proptest! {
-    /// All that is free or cached is found, and nothing else; what is in use is listed, whole.
+    /// All memory that is free or cached is found, and nothing else; blocks in use are listed with their full
+    /// size.
     #[test]
     fn any_heap(form in form(), extents in extents()) {
         let sample = sample(form, &extents);
@@ -453,7 +456,8 @@ proptest! {
         prop_assert_eq!(blocks(&sample), sample.used);
     }
 
-    /// Whatever memory says: the search ends, ranges ascend, apart from each other, and none has memory of a listed block.
+    /// For any contents of memory, the search ends, ranges ascend apart from each other, and none overlaps a
+    /// listed block.
     #[test]
     fn any_damage(sample in damaged()) {
         let unused = found(&sample);

@@ -1,8 +1,9 @@
-//! Map from pages to records of extents (`rtree_t`, `include/jemalloc/internal/rtree.h`): a tree by bits of the address, whose root is an
-//! array in an object's data, and all else in jemalloc's own memory.
+//! Map from pages to records of extents (`rtree_t`, `include/jemalloc/internal/rtree.h`): a tree by bits of
+//! the address. Its root is an array in an object's data, all other nodes are in jemalloc's own memory.
 //!
-//! The root is found by what it leads to: a word of the data leads to a node, that to a record, and the record says that it is about
-//! the very page that the way to it stands for. The page's place in the root then says where that begins.
+//! The root is found by what it leads to: a word of the data leads to a node, the node to a record, and the
+//! record is of the very page that belongs at this place of the tree. The page's index in the root then gives
+//! the start of the root.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -13,28 +14,30 @@ use super::{PAGE, extents};
 use crate::process::maps::{MapsEntry, MapsName};
 use crate::reach::Memory;
 
-/// Elements that are kept: more than pages of a heap of 64 GiB can have.
+/// Maximum number of elements that are kept: one for each page of a heap of 64 GiB.
 const MAX_ELEMENTS: usize = 1 << 24;
 const MAX_TREES: usize = 16;
-/// Words of one object's data that lead to records and are tried.
+/// Maximum number of words of one object's data that are tried, as they lead into jemalloc's own memory.
 const MAX_WORDS: usize = 1 << 14;
-/// Bytes of one object's data that are searched.
+/// Maximum number of bytes of one object's data that are searched.
 const MAX_DATA: u64 = 64 << 20;
-/// Bytes before and behind a root that can be its object's data, too. Other memory can follow that.
+/// Bytes before and behind a root that count as its object's data, too. Other memory can follow the data.
 const AROUND: u64 = 4 << 20;
-/// Elements of a node that are looked at for one that is the first of an extent.
+/// Number of elements of a node that are tried as the first of an extent.
 const TRIES: usize = 64;
 /// Alignment of nodes.
 const NODE: u64 = 64;
-/// Records are so aligned, so that elements have place for other bits.
+/// Alignment of records, which leaves elements room for other bits.
 const RECORD: u64 = 128;
 
 /// Form of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Form {
-    /// Built for addresses of 48 bits: two levels, and a word for an element, which has other bits above the record's address.
+    /// Built for addresses of 48 bits: two levels, and a word for an element, which has other bits above the
+    /// record's address.
     Packed,
-    /// Built for addresses of 57 bits, as on machines that have such: three levels, and two words for an element.
+    /// Built for addresses of 57 bits, as on machines that have such: three levels, and two words for an
+    /// element.
     Wide,
 }
 
@@ -47,7 +50,7 @@ impl Form {
         }
     }
 
-    /// The lowest bit of these.
+    /// Lowest of the bits by which a node of a level is indexed.
     fn shift(self, level: usize) -> u32 {
         let below = self.bits().iter().skip(level + 1).sum::<u32>();
         PAGE.trailing_zeros() + below
@@ -73,12 +76,12 @@ impl Form {
         self.stride(level) * self.count(level)
     }
 
-    /// Place of an address in a node of a level.
+    /// Index of an address in a node of a level.
     fn index(self, level: usize, address: u64) -> u64 {
         address >> self.shift(level) & (self.count(level) - 1)
     }
 
-    /// Address of the record that a word of a leaf has.
+    /// Address of the record in a word of a leaf.
     fn record(self, word: u64) -> u64 {
         match self {
             Self::Packed => word & ((1 << 48) - 1) & !(RECORD - 1),
@@ -120,7 +123,7 @@ pub(super) fn find(memory: &dyn Memory, maps: &[MapsEntry], base: &[Range<u64>])
         let mut words = Vec::new();
         memory.visit(&[range(&data)], &mut |start, all| {
             let all = all.iter().zip((start.get()..).step_by(8));
-            // Records, which lead to others all over, can be right behind.
+            // Records, which are full of links to others, can be adjacent.
             let can_lead = |word: u64, at: u64| {
                 word.is_multiple_of(NODE) && base::has(base, word, PAGE) && !base::has(base, at, 8)
             };
@@ -149,7 +152,7 @@ pub(super) fn find(memory: &dyn Memory, maps: &[MapsEntry], base: &[Range<u64>])
     found
 }
 
-/// Data of objects: what is mapped from a file, and what follows it.
+/// Data of objects: mappings of files, and the memory that follows them.
 fn data(maps: &[MapsEntry]) -> Vec<Range<u64>> {
     let mut data: Vec<Range<u64>> = Vec::new();
     for entry in maps
@@ -172,7 +175,7 @@ fn data(maps: &[MapsEntry]) -> Vec<Range<u64>> {
     data
 }
 
-/// The tree that has the word `child` at `at` in its root.
+/// Finds the tree whose root has the word `child` at `at`.
 fn anchored(
     memory: &dyn Memory,
     base: &[Range<u64>],
@@ -189,7 +192,7 @@ fn anchored(
     })
 }
 
-/// The first page of an extent whose way through `node` is right.
+/// Finds the first page of an extent that is at the right place below `node`.
 fn probe(memory: &dyn Memory, base: &[Range<u64>], form: Form, level: usize, node: u64) -> Option<u64> {
     let mut children = Vec::new();
     visit_node(memory, base, form, level, node, &mut |index, word| {
@@ -207,7 +210,7 @@ fn probe(memory: &dyn Memory, base: &[Range<u64>], form: Form, level: usize, nod
     })
 }
 
-/// Calls `see` with the index and the first word of each element that has one.
+/// Calls `see` with the index and the first word of each element whose first word is not 0.
 fn visit_node(
     memory: &dyn Memory,
     base: &[Range<u64>],
@@ -238,7 +241,8 @@ impl Tree {
         self.root..self.root.saturating_add(self.form.node_bytes(0))
     }
 
-    /// Reads all elements that are another record's than the one before; pages of one record can be several.
+    /// Reads all elements whose record differs from that of the element before. An extent can have several
+    /// pages.
     pub(super) fn elements(&self, memory: &dyn Memory, base: &[Range<u64>]) -> Vec<Element> {
         let form = self.form;
         let mut nodes = Vec::new();
@@ -247,7 +251,7 @@ impl Tree {
         });
         let mut elements = Vec::new();
         for level in 1..form.bits().len() {
-            // Each is read once, and none is in another: so no more is read than there is.
+            // Each node is read once, and none overlaps another: so no more is read than there is.
             nodes.sort_unstable();
             nodes.dedup_by(|next, last| next.0 < last.0.saturating_add(form.node_bytes(level)));
             let mut below = Vec::new();
@@ -259,7 +263,7 @@ impl Tree {
                     if !form.is_leaf(level) {
                         below.push((word, page));
                     } else if record != last {
-                        // Of pages that are nobody's any more, other bits are left.
+                        // Elements of pages that are in no extent now still have other bits.
                         if record != 0 && elements.len() < MAX_ELEMENTS {
                             elements.push(Element { record, page });
                         }

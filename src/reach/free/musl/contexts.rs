@@ -1,7 +1,8 @@
-//! State of the allocator (`struct malloc_context`), which is in the data of the C library, or of a static program.
+//! State of the allocator (`struct malloc_context`), which is in the data of the C library, or of a static
+//! program.
 //!
-//! It is found by its shape: it begins with the process's secret, a random word, and has the addresses of the first and of the last
-//! area of records, which both begin with the same word.
+//! The state is found by its shape: it begins with the process's secret, a random word, and has the addresses
+//! of the first and of the last area of records, which both begin with the same word.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -12,23 +13,23 @@ use super::groups::{AREA, AREA_HEAD};
 use crate::process::maps::{MapsEntry, MapsName};
 use crate::reach::Memory;
 
-/// Words from the secret to the address of the first area: where the size of pages is known when musl is built (x86-64), and where a
-/// word has it.
+/// Words from the secret to the address of the first area: if the page size is known when musl is built
+/// (x86-64), and if a word of the state has it.
 const TO_AREAS: [usize; 2] = [7, 8];
 /// Words from that address back to one whose lower half is 1 once anything was allocated.
 const BACK_TO_DONE: usize = 6;
-/// Bytes from that address to the end: addresses of three areas, a group and a number for each of 48 classes, two bytes each for 32 of
-/// these, and two words.
+/// Bytes from that address to the end: addresses of three areas, a group and a number for each of 48 classes,
+/// two bytes each for 32 of these, and two words.
 const AREAS_TO_END: u64 = 3 * 8 + 48 * 2 * 8 + 2 * 32 + 2 * 8;
 
-/// More than one only if a program has an allocator of this kind besides.
+/// Maximum number of states. There is more than one only if a program has a further allocator of this kind.
 const MAX_CONTEXTS: usize = 16;
-/// Areas of all records of one: 3 million groups.
+/// Maximum number of areas of one state: 3 million groups.
 const MAX_AREAS: usize = 1 << 15;
 /// Bytes of data that are searched, of one object and of all.
 const MAX_SEARCHED: u64 = 64 << 20;
 const MAX_SEARCHED_IN_ALL: u64 = 512 << 20;
-/// Bytes that are read at once, and by how many reads overlap.
+/// Bytes that are read at once, and bytes from one read to the next. Reads overlap.
 const PIECE: u64 = STEP as u64 + 4096;
 const STEP: usize = (1 << 20) - 4096;
 
@@ -37,7 +38,7 @@ const STEP: usize = (1 << 20) - 4096;
 pub(super) struct Context {
     pub secret: u64,
     range: Range<u64>,
-    /// Addresses of its areas of records, without those behind one that could not be read.
+    /// Addresses of its areas of records, up to the first one that could not be read.
     pub areas: Vec<u64>,
 }
 

@@ -1,7 +1,8 @@
-//! Groups of slots, by their records (`struct meta`), which are in areas of their own (`struct meta_area`).
+//! Groups of slots, by their records (`struct meta`), which are in their own areas (`struct meta_area`).
 //!
-//! A group's memory (`struct group`) is two words, the address of its record and a count, and slots of one size behind it. It is a mapping
-//! of its own, or a slot of another group, or what the loader had left of a page of an object's data.
+//! A group's memory (`struct group`) is two words, the address of its record and a count, and slots of one
+//! size behind it. It is its own mapping, or a slot of another group, or the rest of a page of an object's
+//! data, which the loader has given to the allocator.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,24 +15,25 @@ use crate::process::maps::MapsEntry;
 use crate::reach::Memory;
 use crate::reach::ranges::joined;
 
-/// Bytes of an area, to which it is aligned, and words at its start: the secret, the address of the next, and the number of records.
+/// Bytes of an area, to which it is aligned, and words at its start: the secret, the address of the next, and
+/// the number of records.
 pub(super) const AREA: u64 = 4096;
 const AREA_WORDS: usize = 512;
 pub(super) const AREA_HEAD: usize = 3;
 /// Words of a record: links to two others, address of the group, masks of free slots, sizes.
 const RECORD: usize = 5;
 
-/// Bytes by which blocks are aligned, and of the head of a group.
+/// Alignment of blocks, and size of the head of a group, in bytes.
 pub(super) const UNIT: u64 = 16;
 /// Bytes of a page, as records count them.
 const PAGE: u64 = 4096;
-/// Slots in units, by class.
+/// Size of slots in units, by class.
 const CLASSES: [u16; 48] = [
     1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 18, 20, 25, 31, 36, 42, 50, 63, 72, 84, 102, 127, 146, 170, 204,
     255, 292, 340, 409, 511, 584, 682, 818, 1023, 1169, 1364, 1637, 2047, 2340, 2730, 3276, 4095, 4680, 5460,
     6552, 8191,
 ];
-/// Class of blocks that are a mapping of their own.
+/// Class of blocks that have their own mapping.
 const MAPPED: u64 = 63;
 
 /// A group as its record describes it.
@@ -49,7 +51,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Slots, ascending. What is behind the last is in none.
+    /// Slots, ascending. Memory behind the last is in none.
     pub(super) fn slots(&self) -> impl Iterator<Item = Range<u64>> + use<> {
         let Self {
             at, count, stride, ..
@@ -60,14 +62,14 @@ impl Group {
         })
     }
 
-    /// Index of the slot that has an address, and the slot.
+    /// Index of the slot that contains an address, and the slot.
     pub(super) fn slot_at(&self, address: u64) -> Option<(usize, Range<u64>)> {
         let index = address.checked_sub(self.at + UNIT)? / self.stride;
         let index = usize::try_from(index).ok()?;
         self.slots().nth(index).map(|slot| (index, slot))
     }
 
-    /// Reads a record; `None` if it describes no group now. `mapped` is where one can be.
+    /// Reads a record; `None` if it describes no group now. `mapped` is memory where a group can be.
     fn parse(record: u64, words: &[u64], mapped: &[Range<Avma>]) -> Result<Option<Self>, End> {
         let &[_, _, at, masks, sizes] = words else {
             return Err(End::Malformed);
@@ -135,7 +137,7 @@ pub(super) fn find(memory: &dyn Memory, contexts: &[Context], maps: &[MapsEntry]
         }
     }
     groups.found.sort_unstable_by_key(|group| group.at);
-    // What two records describe is at most one's, which the group's head tells.
+    // If two records describe the same memory, the group's head tells which one is right.
     groups
 }
 

@@ -1,8 +1,9 @@
 //! Contents of the slots of groups, by the headers before blocks.
 //!
-//! The last four bytes before a block are a mark, which is 0 or says that four more bytes before it have the distance; the slot's index
-//! with, in the upper three bits, how much of the slot's end is not the block's; and the distance to the first slot in units. A block can
-//! begin behind the start of its slot: then the header there says so, and how far.
+//! The last four bytes before a block are: a mark, which is 0, or else says that the four bytes before it
+//! have the distance; the slot's index with, in the upper three bits, the number of bytes at the slot's end
+//! that are not the block's; and the distance to the first slot in units, as 16 bits. A block can begin
+//! behind the start of its slot: then the header there says so, and how far.
 
 use std::ops::Range;
 
@@ -15,32 +16,32 @@ use crate::reach::Memory;
 const TOGETHER: usize = 512;
 /// Bytes at the end of a slot that are the header of what follows.
 const HEADER: u64 = 4;
-/// Index and rest in the header of a slot whose block begins further on.
+/// Index and rest in the header of a slot whose block begins behind the slot's start.
 const MOVED: u64 = 7 << 5;
-/// Bytes that the distance of a moved block is short of, if it has more units than 16 bits can say.
+/// Modulus in bytes of the distance of a moved block, of which the header has only the low 16 bits, in units.
 const WRAP: usize = (1 << 16) * 16;
-/// Places that are tried for one moved block: of up to 4 GiB.
+/// Maximum number of places that are tried for one moved block: up to 4 GiB.
 const MAX_PLACES: usize = 1 << 12;
 
 /// Content of a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Slot {
     Free,
-    /// A block, as far as the program has requested it.
+    /// Requested memory of a block.
     Used(Range<u64>),
-    /// A group of smaller slots, at an address.
+    /// Group of smaller slots, by its address.
     Group(u64),
-    /// In use by its group's record, and not by a header: a call is about to take it, or to free it.
+    /// Slot that is in use by its group's record, but not by a header: a call is about to take or to free it.
     Unclear,
 }
 
-/// Reads all slots of `groups`, which ascend, and calls `see` with each group and these; with `None` if the group's head does not lead
-/// back to its record.
+/// Reads all slots of `groups`, which ascend, and calls `see` with each group and its slots, or `None` if the
+/// group's head does not lead back to its record.
 pub(super) fn visit(memory: &dyn Memory, groups: &[Group], see: &mut dyn FnMut(&Group, Option<&[Slot]>)) {
     let mut slots = Vec::new();
     for groups in groups.chunks(TOGETHER) {
         let heads = groups.iter().map(|group| group.at);
-        // Of each slot, the end of what is before it, and of the last its own.
+        // The word before each slot, and the last word of the last slot.
         let borders = groups.iter().flat_map(|group| {
             let ends = group.slots().map(|slot| slot.end - 8);
             ends.chain([group.at + UNIT - 8])

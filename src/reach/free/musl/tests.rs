@@ -96,9 +96,10 @@ impl Memory for Made {
 
 #[derive(Clone, Debug)]
 enum Use {
-    /// By its record, and at random by which of the two masks.
+    /// Free by its record: by the mask of available slots if true, by that of freed slots if not.
     Free(bool),
-    /// A block that begins some units behind the start of its slot, as far as there is place, and ends some bytes before its end.
+    /// A block that begins some units behind the start of its slot, as far as there is place, and ends some
+    /// bytes before its end.
     Used { units: u64, rest: u64, is_listed: bool },
     /// A group of small slots, as many as fit.
     Group(Vec<(bool, bool)>),
@@ -106,7 +107,7 @@ enum Use {
     Unclear,
 }
 
-/// Groups, what is listed of them, and what is used.
+/// Groups, their listed blocks, and their blocks in use.
 #[derive(Clone, Debug)]
 struct Sample {
     memory: Made,
@@ -130,14 +131,14 @@ impl Sample {
         }
     }
 
-    /// Places of the next record, in both areas in turn.
+    /// Address of the next record, in both areas in turn.
     fn record(&mut self) -> u64 {
         let number = self.records;
         self.records += 1;
         AREAS.start + number % 2 * AREA + 24 + number / 2 * RECORD
     }
 
-    /// Puts a group at `at`, in pages of its own or in a slot. Returns its end.
+    /// Puts a group at `at`, in its own pages or in a slot. Returns its end.
     fn put(&mut self, at: u64, class: usize, pages: u64, uses: &[Use]) -> u64 {
         let record = self.record();
         let stride = CLASS_UNITS[class] * UNIT;
@@ -219,7 +220,7 @@ impl Sample {
         assert!(end <= slot.end);
     }
 
-    /// Words that are in no use, but for those that end where something begins.
+    /// Returns true if the 16 bytes at `word` are in a group, and touch no block and no unclear slot.
     fn is_unused(&self, word: u64) -> bool {
         // A block of no bytes has an address, too.
         let touches = |range: &&Range<u64>| range.start < word + 16 && word < range.end.max(range.start + 1);
@@ -232,7 +233,7 @@ impl Sample {
     }
 }
 
-/// Groups in pages of their own.
+/// Groups in their own pages.
 fn sample(groups: &[(usize, Vec<Use>)]) -> Sample {
     let mut sample = Sample::new();
     let mut at = GROUPS.start;
@@ -245,7 +246,7 @@ fn sample(groups: &[(usize, Vec<Use>)]) -> Sample {
     sample
 }
 
-/// All that musl lists.
+/// Listing of all blocks of musl.
 fn listing(blocks: Vec<Block>) -> Listing {
     Listing {
         allocators: vec![Allocator::Musl],
@@ -305,7 +306,7 @@ fn damage() -> impl Strategy<Value = Vec<(u64, u64)>> {
     prop::collection::vec((place, value), 0..40)
 }
 
-/// Without state there is no allocator; nothing is found in a state that is none.
+/// Without a state there is no allocator, and nothing is found by words that are no state.
 #[test]
 fn no_state() {
     let found = |memory: &Made| find(memory, &Made::entries(), &Heap::default());
@@ -326,7 +327,7 @@ fn no_state() {
     }
 }
 
-/// The state where the size of pages is a word of it, as on arm64.
+/// A state with the page size as one of its words, as on arm64, is found.
 #[test]
 fn state_with_size_of_pages() {
     let mut memory = Made::new();
@@ -348,7 +349,7 @@ fn state_with_size_of_pages() {
     );
 }
 
-/// Areas that lead back to one before, or to memory that is none, end there.
+/// A chain of areas ends where it leads back to an earlier one, or to memory that is no area.
 #[test]
 fn areas_that_lead_elsewhere() {
     for next in [
@@ -369,7 +370,8 @@ const USED: Use = Use::Used {
     is_listed: true,
 };
 
-/// A group whose head leads elsewhere, a record that contradicts itself, one of memory that is not there: all stays a root.
+/// With a group whose head leads elsewhere, a record that contradicts itself, or one of memory that does not
+/// exist, all stays a root.
 #[test]
 fn groups_that_are_none() {
     let right = sample(&[(15, vec![USED, Use::Free(false), USED])]);
@@ -395,7 +397,8 @@ fn groups_that_are_none() {
     }
 }
 
-/// A listed block that reaches from slot to slot: these are not slots. One that is within another, as of a pool, says nothing.
+/// If a listed block crosses the border of a slot, these are no slots. A listed block inside another, as of a
+/// pool, proves nothing.
 #[test]
 fn blocks_across_slots() {
     let mut sample = sample(&[(15, vec![USED, Use::Free(false), USED])]);
@@ -411,8 +414,8 @@ fn blocks_across_slots() {
     );
 }
 
-/// A block that begins more than 1 MiB behind the start of its slot, which the header there cannot say; and one that two places can
-/// have.
+/// A block that begins more than 1 MiB behind the start of its slot, which the header there cannot express,
+/// is found; one that can be at either of two places is not.
 #[test]
 fn blocks_far_behind_the_start() {
     let pages = (GROUPS.end - GROUPS.start) / 4096;
@@ -452,7 +455,7 @@ fn blocks_far_behind_the_start() {
 }
 
 proptest! {
-    /// All that is free is found, and what is around blocks, and nothing of these.
+    /// All free memory is found, including the rest of slots around blocks, and none of blocks.
     #[test]
     fn any_groups(groups in groups()) {
         let sample = sample(&groups);
@@ -482,7 +485,8 @@ proptest! {
         prop_assert_eq!(found, expected);
     }
 
-    /// Whatever memory says: the search ends, ranges ascend, apart from each other, and none has memory of a listed block.
+    /// For any contents of memory, the search ends, ranges ascend apart from each other, and none overlaps a
+    /// listed block.
     #[test]
     fn any_damage(groups in groups(), damage in damage(), others in prop::collection::vec((GROUPS, 0..3000_u64), 0..5)) {
         let mut sample = sample(&groups);

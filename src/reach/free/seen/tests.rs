@@ -79,7 +79,8 @@ fn mapped_again() {
     );
 }
 
-/// A block is in use whenever it was allocated, and what lies behind its requested size if it was free before.
+/// A block is in use whenever it was allocated; memory behind its requested size is if it was free before the
+/// allocation.
 #[test]
 fn blocks_in_use() {
     let freed = [dated(0x1000, 0x1100, 50), dated(0x1100, 0x1200, 500)];
@@ -89,16 +90,17 @@ fn blocks_in_use() {
     assert_eq!(one(0x1000, 0x79, 100), [(0x1090, 0x1200)]);
     assert_eq!(one(0x1080, 0x79, 100), [(0x1000, 0x1080), (0x1100, 0x1200)]);
     assert_eq!(one(0x1080, 0x80, 45), [(0x1000, 0x1080), (0x1100, 0x1200)]);
-    // It can be as much younger as its time says.
+    // The block can be younger than its time says, by `PRECISION`.
     assert_eq!(one(0x1080, 0x80, 495), [(0x1000, 0x1080), (0x1110, 0x1200)]);
-    // Blocks can overlap, as of a pool in a block.
+    // Blocks can overlap, like a pool and the blocks in it.
     let blocks = [block(0x1000, 0x1f0, 20), block(0x1010, 0x20, 30)];
     assert_eq!(found(&notes(&freed, &[]), &blocks), [(0x11f0, 0x1200)]);
     let huge = [block(0x1000, u64::MAX, 20)];
     assert_eq!(found(&notes(&freed, &[]), &huge), []);
 }
 
-/// What lies behind the requested size of a block is the block's if another one was there before, and none has come since.
+/// Memory behind the requested size of a block belongs to the block if another block was there before and none
+/// has come since.
 #[test]
 fn slack_of_blocks() {
     let before = [dated(0x1000, 0x1200, 50)];
@@ -125,7 +127,8 @@ fn slack_of_blocks() {
     assert_eq!(slack(&[own], &[block(0x2000, 0x79, 100)]), [(0x2079, 0x2090)]);
 }
 
-/// Memory that was freed during the verdict was in use at an earlier pass; what was freed before a doubt may be.
+/// Memory that was freed during the verdict was in use at an earlier pass; memory that was freed before a
+/// doubt may be in use.
 #[test]
 fn times_of_frees() {
     let of = |void_before, freed: &[Dated]| {
@@ -145,7 +148,8 @@ fn times_of_frees() {
     assert_eq!(of(None, &freed), []);
 }
 
-/// In what an allocator took for itself, only blocks are in use, and what may have been at an earlier pass.
+/// In memory that an allocator took for itself, only blocks are in use, and memory that may have been at an
+/// earlier pass.
 #[test]
 fn memory_of_the_allocator() {
     let own = Dated {
@@ -162,7 +166,7 @@ fn memory_of_the_allocator() {
         of(&[dated(0x1f00, 0x2100, BEGAN + 1)], std::slice::from_ref(&own)),
         [all[0], all[1], (0x1820, 0x1f00)]
     );
-    // Of anyone since.
+    // Taken by anything since.
     let others = [own.clone(), dated(0x1400, 0x3000, 400)];
     assert_eq!(of(&[], &others), [all[0], (0x1190, 0x1400)]);
     let in_doubt = |void_before, not_noted| Notes {
@@ -179,7 +183,7 @@ fn memory_of_the_allocator() {
 const ENDS: u64 = 40;
 
 proptest! {
-    /// As if the latest time had been sought for each address.
+    /// Each address has the latest time of the ranges with this address.
     #[test]
     fn address_by_address(ranges in prop::collection::vec((0..ENDS, 0..ENDS, 0_u64..9), 0..12)) {
         let ranges: Vec<_> = ranges.iter().map(|&(start, end, at)| dated(start, end, at)).collect();
