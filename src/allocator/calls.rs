@@ -1,4 +1,5 @@
-//! Call instructions in machine code, whose return addresses a stack can contain. Pure: bytes in, addresses out.
+//! Call instructions in machine code, whose return addresses a stack can contain. Pure: bytes in, addresses
+//! out.
 
 use std::ops::Range;
 
@@ -10,7 +11,8 @@ use unwind_tables::walk::is_branch_with_link;
 
 /// Return addresses of the calls in `code`, whose first instruction is at `start`.
 ///
-/// Bytes that are not an instruction are skipped one by one; data between functions can hide a call or look like one.
+/// Bytes that are not an instruction are skipped one by one; data between functions can hide a call or look
+/// like one.
 pub fn return_addresses(
     architecture: Architecture,
     code: &[u8],
@@ -63,7 +65,8 @@ pub fn code_at<'a>(elf: &'a [u8], segments: &[Segment], range: &Range<Svma>) -> 
 mod tests {
     use super::*;
 
-    /// Direct and indirect calls are found, with any instructions between them; jumps and system calls are not calls.
+    /// Direct and indirect calls are found, with any instructions between them; jumps and system calls are
+    /// not calls.
     #[test]
     fn calls_are_found() {
         let code = [

@@ -1,5 +1,5 @@
-//! The functions to look for, and in which objects: the table, the user's additions, and functions found under a
-//! prefix. A function's number here is its number on the kernel side.
+//! The functions to look for, and in which objects: the table, the user's additions, and functions found
+//! under a prefix. A function's number here is its number on the kernel side.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -26,7 +26,8 @@ impl Selection {
     }
 }
 
-/// Matches a path as a whole or by its file name, with or without version; `c` and `libc` match `libc.so.6` too.
+/// Matches a path as a whole or by its file name, with or without version; `c` and `libc` match `libc.so.6`
+/// too.
 fn is_called(path: &Path, wanted: &str) -> bool {
     if wanted.contains('/') {
         return path == Path::new(wanted);
@@ -60,7 +61,8 @@ impl Catalog {
     /// Maximum number of functions that the user can describe: the table's have numbers as well.
     pub const MAX_GIVEN: usize = Self::CAPACITY - FUNCTIONS.len();
 
-    /// Makes a catalog of the table and the user's functions, which take precedence over the table's of the same name.
+    /// Makes a catalog of the table and the user's functions, which take precedence over the table's of the
+    /// same name.
     pub fn new(selection: Selection) -> Self {
         let mut catalog = Self {
             functions: FUNCTIONS.to_vec(),
@@ -92,7 +94,8 @@ impl Catalog {
         self.functions.iter()
     }
 
-    /// Number of a function, by its symbol. Recent Rust compilers mangle the names of the `__rust_…` functions.
+    /// Number of a function, by its symbol. Recent Rust compilers mangle the names of the `__rust_…`
+    /// functions.
     pub fn number(&self, symbol: &[u8]) -> Option<usize> {
         let rust = symbol
             .starts_with(b"_RNvC")
@@ -166,7 +169,7 @@ mod tests {
         assert!(is_called(Path::new("/lib/libc-2.31.so"), "c"));
     }
 
-    /// A given function replaces a known one of the same name, and prefixed functions get numbers of their own.
+    /// A given function replaces a known one of the same name, and prefixed functions get their own numbers.
     #[test]
     fn numbers() {
         let given = AllocFunction {

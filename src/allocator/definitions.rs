@@ -1,10 +1,11 @@
 //! The allocator functions that a module defines, without those that only forward calls.
 //!
-//! An allocator is a module that defines functions of one family that allocate and functions that free. Names that are
-//! unique to an allocator count when they are local symbols too: linkers make hidden symbols local. C's names do in a
-//! static program, which has no other allocator: `malloc` of glibc's `libc.a` is hidden. In other modules they do if the linker made
-//! them local, and there is `free` beside `malloc`; functions of one file do not. A function that only forwards its
-//! call to another probed one is left out: it would cost a probe and add no information.
+//! An allocator is a module that defines functions of one family that allocate and functions that free. Names
+//! that are unique to an allocator count when they are local symbols too: linkers make hidden symbols local.
+//! C's names count as local symbols in a static program, which has no other allocator: `malloc` of glibc's
+//! `libc.a` is hidden. In other modules they count if the linker made them local, and there is `free` beside
+//! `malloc`; functions that are local to one source file do not. A function that only forwards its call to
+//! another probed one is left out: it would cost a probe and add no information.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -29,7 +30,8 @@ pub(super) struct Definition {
     pub(super) symbol: FunctionSymbol,
 }
 
-/// Finds the functions of the catalog that a module defines, ordered by number, and the problems with the rest.
+/// Finds the functions of the catalog that a module defines, ordered by number, and the problems with the
+/// rest.
 pub(super) fn definitions(
     module: &Module,
     catalog: &mut Catalog,
@@ -74,11 +76,11 @@ pub(super) fn definitions(
     Ok((found, problems))
 }
 
-/// Functions that jemalloc alone has, the longer of two with one ending first. Linkers leave out those that a program does not call:
-/// Rust's `tikv-jemallocator` frees by `sdallocx` alone.
+/// Functions that only jemalloc has. Of two names with the same ending, the longer one comes first. Linkers
+/// leave out functions that a program does not call: Rust's `tikv-jemallocator` frees only by `sdallocx`.
 const OF_JEMALLOC: [&str; 5] = ["sdallocx", "dallocx", "mallocx", "rallocx", "sallocx"];
 
-/// Returns what is before the name of a function of jemalloc's; `None` if that is nothing.
+/// Returns the prefix in the name of a function of jemalloc; `None` if there is none.
 fn jemalloc_prefix(name: &[u8]) -> Option<&str> {
     // Most names end otherwise.
     let name = name.strip_suffix(b"allocx").and(std::str::from_utf8(name).ok())?;
@@ -88,7 +90,7 @@ fn jemalloc_prefix(name: &[u8]) -> Option<&str> {
     (!prefix.is_empty()).then_some(prefix)
 }
 
-/// Addresses of symbols of one name, of which it only matters whether there is another than a given one.
+/// Addresses of symbols of one name, only as precise as is needed to find another than a given one.
 #[derive(Clone, Copy, Default)]
 enum Places {
     #[default]
@@ -125,16 +127,17 @@ struct Namesakes {
 
 /// Local symbols with names of C's functions.
 struct LocalFunctions {
-    /// By the function's number. A file can have any number of symbols with one of the names.
+    /// Symbols by the function's number. A file can have any number of symbols with one of the names.
     of_name: HashMap<usize, Namesakes>,
     /// Symbols that are not local, by the function's number and address.
     exported: HashSet<(usize, Svma)>,
-    /// Addresses that glibc names `__libc_malloc` and so on, by the function's number: only of a static program, in which several
-    /// functions have one of its names.
+    /// Addresses that glibc names `__libc_malloc` and so on, by the function's number: only in a static
+    /// program that has several functions of one of its names.
     of_glibc: HashSet<(usize, Svma)>,
     is_static_program: bool,
     is_loader: bool,
-    /// Set if the linker has hidden `malloc`, and code of the module that calls it calls the module's own `free`, too.
+    /// Set if the linker has hidden `malloc`, and code of the module that calls it calls the module's own
+    /// `free`, too.
     hides_allocator: bool,
 }
 
@@ -156,7 +159,7 @@ impl LocalFunctions {
         Ok(locals)
     }
 
-    /// Among these symbols, of a file that is neither a static program nor the loader.
+    /// Collects the local symbols among those of a file that is neither a static program nor the loader.
     fn among(known: &[FunctionSymbol]) -> Self {
         let mut of_name: HashMap<usize, Namesakes> = HashMap::new();
         for symbol in known {
@@ -177,8 +180,9 @@ impl LocalFunctions {
         }
     }
 
-    /// Without `free`, blocks of the hidden `malloc` would never be seen to end. One that is local to a file says nothing of what other
-    /// files call, and calls of it in its file are often inlined.
+    /// True if the module has a hidden `malloc`, and its own `free`. Without `free`, no end of the hidden
+    /// `malloc`'s blocks would be seen. A `malloc` that is local to one source file does not show which
+    /// function other files call, and its own file often inlines it.
     fn hides_allocator(&self, known: &[FunctionSymbol], catalog: &Catalog) -> bool {
         let the_only = |name: &str| {
             let number = catalog.number(name.as_bytes())?;
@@ -194,8 +198,8 @@ impl LocalFunctions {
         self.of_name.get(&symbol.name).copied().unwrap_or_default()
     }
 
-    /// True if a static program, which is all of its process, can only mean this function by that name: `malloc` of glibc's
-    /// `libc.a` is hidden, and most linkers make hidden symbols local.
+    /// True if, in a static program, which is all code of its process, this name can only mean this function:
+    /// `malloc` of glibc's `libc.a` is hidden, and most linkers make hidden symbols local.
     fn are_of_program(&self, symbol: FunctionSymbol) -> bool {
         let is_named_so_by_glibc = self.of_glibc.contains(&(symbol.name, symbol.svma));
         let Namesakes { all, exported } = self.namesakes(symbol);
@@ -204,7 +208,8 @@ impl LocalFunctions {
                 || is_named_so_by_glibc && !exported.has_other_than(symbol.svma))
     }
 
-    /// True if all code of the module that calls a function of C by this name calls this one, which belongs to its hidden allocator.
+    /// True if all code of the module that calls a function of C by this name calls this one, which belongs
+    /// to its hidden allocator.
     fn are_of_module(&self, function: &AllocFunction, symbol: FunctionSymbol) -> bool {
         function.family == Family::Libc
             && symbol.hidden
@@ -213,7 +218,8 @@ impl LocalFunctions {
             && !self.namesakes(symbol).all.has_other_than(symbol.svma)
     }
 
-    /// True if code of the module that allocates may call this function by the name of C's, and not C's.
+    /// True if code of the module may allocate by this function, although it has the name of one of the C
+    /// library's.
     fn may_allocate(&self, function: &AllocFunction, symbol: FunctionSymbol) -> bool {
         function.family == Family::Libc
             && function.role == Role::Allocate
@@ -278,7 +284,7 @@ fn is_loader(module: &Module) -> bool {
         .is_some_and(|name| name.to_string_lossy().starts_with("ld-linux"))
 }
 
-/// The functions of C and of jemalloc under a prefix; empty unless those that allocate and those that free have it.
+/// Finds the functions of C and of jemalloc under a prefix; empty unless some of them allocate and some free.
 fn prefixed(module: &Module, catalog: &mut Catalog, prefix: &str) -> Result<Vec<Definition>, Reason> {
     let base = |name: &[u8]| catalog.base_of_prefixed(name.strip_prefix(prefix.as_bytes())?);
     let symbols = symbols::scan(module.bytes(), base)?;
@@ -368,8 +374,8 @@ pub(super) fn without_forwarders(
             kept && definition.function.family == family && definition.function.role.allocates()
         })
     };
-    // If no function of a family allocates by itself, none frees by itself: such as a `delete` that checks for null
-    // first.
+    // If no function of a family allocates by itself, none frees by itself: such as a `delete` that checks
+    // for null first.
     let is_kept = |&(definition, &kept): &(&Definition, &bool)| {
         let family = definition.function.family;
         kept && (!family.often_forwards() || allocates(family))
@@ -401,7 +407,8 @@ mod tests {
         }
     }
 
-    /// A name means a local function if it is the only one, or the one that glibc names so and no other is exported.
+    /// A name means a local function if that is the only one, or if glibc names it so and no other is
+    /// exported.
     #[test]
     fn of_several_functions_glibc_says_which_it_is() {
         let [local, again, other] = [(1, true), (1, true), (2, true)].map(|(at, local)| symbol(0, at, local));
@@ -424,7 +431,8 @@ mod tests {
         }
     }
 
-    /// A file can have as many symbols of a name as it likes: to look at each pair of so many would take hours.
+    /// A file can have as many symbols of a name as it likes: to look at each pair of so many would take
+    /// hours.
     #[test]
     fn many_symbols_of_a_name_take_no_time() {
         let known: Vec<_> = (0..1_000_000).map(|svma| symbol(0, svma, true)).collect();

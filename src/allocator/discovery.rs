@@ -1,8 +1,8 @@
 //! Finds the allocators among a process's modules and chooses their probe sites.
 //!
-//! *All* allocators are probed, an interposed libc too: this covers callers that reach libc's `malloc` by another way
-//! than the symbol, and a call that passes through two allocators counts once, since only the outermost call on a
-//! thread is recorded.
+//! *All* allocators are probed, an interposed libc too: this covers callers that reach libc's `malloc` by
+//! another way than the symbol, and a call that passes through two allocators counts once, since only the
+//! outermost call on a thread is recorded.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -73,9 +73,9 @@ pub struct UsdtSite {
     pub function: AllocFunction,
     /// File offset of the instruction.
     pub offset: FileOffset,
-    /// File offset of a [`NOP10`] behind it, which can be probed in its place where the kernel does that well.
+    /// File offset of a [`NOP10`] behind it, which can be probed instead on kernels that handle it well.
     pub nop10: Option<FileOffset>,
-    /// File offset of the counter of those who are attached.
+    /// File offset of the counter of attached tracers.
     pub semaphore: Option<FileOffset>,
     /// Places of the arguments that are read.
     pub arguments: Vec<Argument>,
@@ -135,7 +135,8 @@ impl Discovery {
         None
     }
 
-    /// Adds a module's USDT probes that announce blocks, if there are some for allocations and some for frees.
+    /// Adds a module's USDT probes that announce blocks, if there are some for allocations and some for
+    /// frees.
     fn add_usdt(&mut self, module: &Module, catalog: &Catalog) {
         let Ok(elf) = ElfView::parse(module.bytes()) else {
             return;
@@ -153,7 +154,7 @@ impl Discovery {
         }
     }
 
-    /// Reports the allocators among modules without symbols of any.
+    /// Reports the allocators in modules that have no symbols of an allocator.
     fn add_stripped(&mut self, modules: Vec<&Module>) {
         let mut found = parallel::for_each(modules, |module| {
             let reason = stripped_allocator(module).map(|allocator| match allocator {
@@ -253,21 +254,22 @@ impl Discovery {
     }
 }
 
-/// Counter that `libmemleak.so` has for tracers, of blocks that it chose and could not announce.
+/// Symbol of a counter that `libmemleak.so` has for tracers: blocks that it chose and could not announce.
 const NOT_ANNOUNCED: &str = "memleak_samples_not_announced";
 
-/// Returns whether a module is `libmemleak.so`, of any version: its functions only forward calls to another allocator.
+/// Returns true if a module is `libmemleak.so`, of any version: its functions only forward calls to another
+/// allocator.
 pub fn is_sampler(module: &Module) -> bool {
     let name = module.path.file_name().map(OsStr::as_encoded_bytes);
     name.is_some_and(|name| name.starts_with(b"libmemleak")) && is_sampler_file(module.bytes())
 }
 
-/// Returns whether a file is `libmemleak.so`, of any version, by a symbol that it has for tracers.
+/// Returns true if a file is `libmemleak.so`, of any version, by a symbol that it has for tracers.
 pub fn is_sampler_file(bytes: &[u8]) -> bool {
     memmem::find(bytes, format!("\0{NOT_ANNOUNCED}\0").as_bytes()).is_some()
 }
 
-/// Address of the counter of blocks that a `libmemleak.so` chose and could not announce, 64 bits.
+/// Address of the 64-bit counter of blocks that a `libmemleak.so` chose and could not announce.
 pub fn not_announced_counter(sampler: &[u8]) -> Option<Svma> {
     let elf = ElfFile64::<LittleEndian>::parse(sampler).ok()?;
     let counter = elf
@@ -295,8 +297,8 @@ fn stripped_allocator(module: &Module) -> Option<&'static str> {
     /// Maximum number of bytes that are searched.
     const MAX: usize = 64 << 20;
     let elf = ElfView::parse(module.bytes()).ok()?;
-    // Compilers put texts here. Most of a file is code, symbols and relocations, which take longer to search than its
-    // unwind table takes to build.
+    // Compilers put texts here. Most of a file is code, symbols and relocations, which take longer to search
+    // than its unwind table takes to build.
     let bytes = match elf.section_range(b".rodata") {
         Some(range) => {
             let end = usize::try_from(range.end.get()).ok()?;
@@ -311,7 +313,8 @@ fn stripped_allocator(module: &Module) -> Option<&'static str> {
     found.map(|&(_, name)| name)
 }
 
-/// Chooses the probe site of the function `name`, which is not an allocator's, for a probe that reads no arguments.
+/// Chooses the probe site of the function `name`, which is not an allocator's, for a probe that reads no
+/// arguments.
 pub fn choose_site(module: &Module, name: &'static str) -> Result<Svma, Reason> {
     let symbols = symbols::find(module.bytes(), &[name])?;
     let symbol = symbols.first().ok_or(Reason::NotFound(name.into()))?;
@@ -376,14 +379,15 @@ fn site(
     })
 }
 
-/// Finds in the file what a USDT probe names; `None` if it is no announcement of blocks.
+/// Finds the places in the file that a USDT probe names; `None` if it does not announce blocks.
 fn usdt_site(
     module: &Module,
     elf: &ElfView<'_>,
     probe: &UsdtProbe,
     catalog: &Catalog,
 ) -> Result<Option<UsdtSite>, Reason> {
-    /// The pointer of a block that is freed; pointer, size and bytes that an allocated one stands for.
+    /// Numbers of arguments: the pointer of a freed block; pointer, size, and weighted bytes of an allocated
+    /// one.
     const OF_FREE: usize = 1;
     const OF_ALLOCATION: usize = 3;
     let known = catalog.number(probe.name.as_bytes());

@@ -1,8 +1,8 @@
-//! Control flow of a function: which of its instructions return, and whether it only calls another function. Pure: code
-//! in, addresses out.
+//! Control flow of a function: which of its instructions return, and whether it only calls another function.
+//! Pure: code in, addresses out.
 //!
-//! Direct jumps of a function are followed wherever they lead: to its parts that the compiler put elsewhere, and out of
-//! it by a tail call, since the code there returns in its place. Calls are stepped over.
+//! Direct jumps of a function are followed wherever they lead: to its parts that the compiler put elsewhere,
+//! and out of it by a tail call, since the code there returns in its place. Calls are stepped over.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -43,7 +43,7 @@ const NEVER_RETURN: &[&str] = &[
     "__fortify_fail",
 ];
 
-/// Why it is not known where a function returns.
+/// Reason why the returns of a function are not known.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NoExits {
     /// A jump to a computed address.
@@ -103,7 +103,7 @@ impl Reach<'_> {
     }
 }
 
-/// Where control continues after an instruction.
+/// Continuation of control after an instruction.
 enum Step<'a> {
     /// At the next instruction, or at the target of a conditional jump.
     On(Option<Svma>),
@@ -191,8 +191,8 @@ impl<'a> Code<'a> {
         }
     }
 
-    /// True if every path through the function at `entry` leads through a function of `known`, so that a probe there
-    /// sees all there is.
+    /// True if every path through the function at `entry` leads through a function of `known`, so that probes
+    /// there see every call.
     pub fn forwards(&self, entry: Svma, known: &impl AllocatorSet) -> bool {
         self.forwards_within(entry, known, MAX_DEPTH, &mut HashMap::new())
     }
@@ -236,8 +236,8 @@ impl<'a> Code<'a> {
         forwards
     }
 
-    /// True if the function at `entry` reaches no function of `known`, neither itself nor through a function that it
-    /// calls.
+    /// True if the function at `entry` reaches no function of `known`, neither itself nor through a function
+    /// that it calls.
     ///
     /// Calls at the next level are not followed: they lead to rare ends, such as messages before an abort.
     pub fn is_leaf(&self, entry: Svma, known: &impl AllocatorSet) -> bool {
@@ -251,7 +251,8 @@ impl<'a> Code<'a> {
         itself.is_whole && !itself.meets(known) && !by_others() && self.left.get() > 0
     }
 
-    /// The targets of the function at `entry`. Allocators call a few functions from many places: each is followed once.
+    /// The targets of the function at `entry`. Allocators call a few functions from many places: each is
+    /// followed once.
     fn reach(&self, entry: Svma) -> Rc<Reach<'a>> {
         if let Some(known) = self.reaches.borrow().get(&entry) {
             return Rc::clone(known);
@@ -282,8 +283,8 @@ impl<'a> Code<'a> {
         reach
     }
 
-    /// Visits every instruction that can be reached from `entry`, each once. A path that is stopped is not followed
-    /// further.
+    /// Visits every instruction that can be reached from `entry`, each once. A path that is stopped is not
+    /// followed further.
     fn follow(
         &self,
         entry: Svma,

@@ -16,7 +16,8 @@ pub enum Role {
     Resize,
     /// Replaces a block by another; the old one is removed even when the call fails.
     ResizeOrFree,
-    /// Changes a block's size in place. Returns the resulting size, which is less than requested when the call fails.
+    /// Changes a block's size in place. Returns the resulting size, which is less than requested when the
+    /// call fails.
     ResizeInPlace,
 }
 
@@ -27,7 +28,7 @@ impl Role {
     }
 }
 
-/// Where the requested size is. Arguments are counted from 0.
+/// Place of the requested size. Arguments are counted from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SizeAt {
     Nowhere,
@@ -42,19 +43,19 @@ pub enum SizeAt {
     },
 }
 
-/// Where the new block's address is after the call.
+/// Place of the new block's address after the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ResultAt {
     /// The call returns no new block.
     Nowhere,
-    /// The return value; null means failure. For a [`Role::ResizeInPlace`], it is not an address but the resulting
-    /// size.
+    /// The return value; null means failure. For a [`Role::ResizeInPlace`], it is not an address but the
+    /// resulting size.
     Returned,
     /// Stored through the pointer in argument n, only if the function returns 0.
     StoredThrough(u8),
 }
 
-/// Where the operands of a call are.
+/// Places of a call's operands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shape {
     pub size: SizeAt,
@@ -101,13 +102,14 @@ pub enum Family {
     Given,
     /// The USDT probes of processes that sample their allocations themselves (`super::usdt`).
     Usdt,
-    /// Not a function: page faults (`--faults`), with a place among them for its number and name.
+    /// Not a function: page faults (`--faults`), which have a row among the functions for their number and
+    /// name.
     Fault,
 }
 
 impl Family {
-    /// True if a local symbol of this name is the function: the name is unique to it, and linkers make hidden symbols
-    /// local.
+    /// True if a local symbol of this name is the function: the name is unique to it, and linkers make hidden
+    /// symbols local.
     pub fn may_be_local(self) -> bool {
         !matches!(self, Self::Libc | Self::Cxx)
     }
@@ -127,14 +129,15 @@ pub enum Presence {
     Optional,
 }
 
-/// How its calls can end. A return probe ends the program unless each returns to its caller, on its thread.
+/// Ways in which calls can end. A return probe ends the program unless each call returns to its caller, on
+/// its own thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Returns {
     /// To its caller.
     Always,
     /// To its caller, or by an exception.
     OrThrows,
-    /// Not known: also on another thread, if a fiber waits in it.
+    /// Unknown: possibly on another thread, if a fiber waits in the function.
     Anywhere,
 }
 

@@ -1,7 +1,9 @@
 //! Functions that the user describes: `SYMBOL:SHAPE`.
 //!
 //! ```text
-//! SHAPE   = alloc(size=N[*N][,result=*N][,return=probe]) | realloc(block=N,size=N[*N][,return=probe]) | free(block=N)
+//! SHAPE   = alloc(size=N[*N][,result=*N][,return=probe])
+//!         | realloc(block=N,size=N[*N][,return=probe])
+//!         | free(block=N)
 //! N       = the number of an argument, counted from 0
 //! ```
 
@@ -78,7 +80,7 @@ const KINDS: [Kind; 3] = [
     },
 ];
 
-/// Describes a function that allocates as [`parse`] reads it.
+/// Describes an allocating function in the form that [`parse`] reads.
 pub(super) fn described(shape: Shape) -> String {
     let size = match shape.size {
         SizeAt::Nowhere | SizeAt::Copied { .. } => String::new(),
@@ -252,7 +254,7 @@ mod tests {
         }
     }
 
-    /// Each mistake gives an error of its own, with the correct form.
+    /// Each mistake gives its own error, with the correct form.
     #[test]
     fn mistakes() {
         let text = String::from;

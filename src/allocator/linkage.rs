@@ -1,5 +1,5 @@
-//! Links from an object's code to other objects: from a slot's address to the name that the loader binds there. Also
-//! the start addresses of functions, from the unwind information that stripped objects have, too.
+//! Links from an object's code to other objects: from a slot's address to the name that the loader binds
+//! there. Also the start addresses of functions, from the unwind information that stripped objects have, too.
 //!
 //! Pure: ELF bytes in. The use of both is in [`flow`](super::flow).
 
@@ -15,8 +15,8 @@ use unwind_tables::elf::ElfView;
 use super::machine::{self, Flow, Target};
 use crate::process::dynamic::Dynamic;
 
-/// Relocations of one table, and slots that are looked at. The largest browsers have some million of each; what a
-/// file claims to have beyond that can be a hole of any size.
+/// Maximum number of relocations of one table, and of slots. The largest browsers have about a million of
+/// each; a file that claims more can have a hole there, of any size.
 const MAX_RELOCATIONS: usize = 1 << 23;
 const MAX_SLOTS: usize = 1 << 20;
 
@@ -51,7 +51,8 @@ impl<'a> Linkage<'a> {
         self.bound.get(&slot).copied()
     }
 
-    /// The symbol that the code at `target`, which is called or jumped to, jumps to, if it is a PLT entry.
+    /// Returns the symbol that the code at `target` jumps to, if it is a PLT entry, which other code calls or
+    /// jumps to.
     pub fn bound_behind(&self, architecture: Architecture, code: &[u8], target: Svma) -> Option<Bound<'a>> {
         // On x86-64, `endbr64` and the jump; on AArch64, `bti`, `adrp`, `ldr`, `add` and the jump.
         let longest = match architecture {
@@ -114,7 +115,7 @@ fn bound_slots(elf: &[u8]) -> Option<HashMap<Svma, Bound<'_>>> {
     Some(bound_slots)
 }
 
-/// Those that the search table of `.eh_frame_hdr` lists.
+/// Returns the starts of functions that the search table of `.eh_frame_hdr` lists, ascending.
 fn function_starts(elf: &[u8]) -> Option<Vec<Svma>> {
     let mut starts = ElfView::parse_any(elf).ok()?.function_starts();
     starts.sort_unstable();

@@ -1,5 +1,5 @@
-//! Control flow of single instructions, for each architecture, as precisely as following allocator functions needs.
-//! Pure.
+//! Control flow of single instructions, for each architecture, as precisely as following allocator functions
+//! needs. Pure.
 
 pub mod aarch64;
 
@@ -16,7 +16,7 @@ pub struct Instruction {
     pub flow: Flow,
 }
 
-/// Where control continues after an instruction.
+/// Continuation of control after an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
     /// At the next instruction; also for a system call.

@@ -1,9 +1,10 @@
-//! Which functions of a process allocate memory, and which of their instructions are probed.
+//! Functions of a process that allocate memory, and the instructions of these that are probed.
 //!
-//! [`discover`] is the entry point: the [`Catalog`] lists the functions to look for (the [`table`], and the user's
-//! additions), [`symbols`] finds them, `definitions` leaves out those that only forward calls, [`sites`] chooses the
-//! instruction by how the kernel executes it under a probe ([`probing`]), [`flow`] finds where functions that throw
-//! return; [`machine`] decodes instructions for both. Reads ELF files only; no probe is attached here.
+//! [`discover`] is the entry point: the [`Catalog`] lists the functions to look for (the [`table`], and the
+//! user's additions), [`symbols`] finds them, `definitions` leaves out those that only forward calls,
+//! [`sites`] chooses the instruction by how the kernel executes it under a probe ([`probing`]), [`flow`]
+//! finds where functions that throw return; [`machine`] decodes instructions for both. Reads ELF files only;
+//! no probe is attached here.
 
 pub mod calls;
 pub mod catalog;

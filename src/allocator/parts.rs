@@ -1,5 +1,6 @@
-//! Parts of a function that the compiler has put elsewhere, with code that it takes for unlikely (gcc's `NAME.cold`). Stripped files do not name
-//! them, but each has unwind information of its own, and the function jumps into it, which nothing does to another function.
+//! Parts of a function that the compiler has put elsewhere, with code that it considers unlikely (gcc's
+//! `NAME.cold`). Stripped files do not name them. But each part has its own unwind information, and the
+//! function jumps into the middle of it, as no code does to another function.
 //!
 //! Pure: ELF bytes in.
 
@@ -11,12 +12,14 @@ use unwind_tables::elf::ElfView;
 use super::linkage::{Linkage, code_from};
 use super::machine::{self, Flow, Target};
 
-/// MAX bytes of a function that are looked through, and MAX bytes of a part. CPython's interpreter has 64 KiB, and 80 KiB elsewhere.
+/// Maximum number of bytes of a function that are searched, and of bytes of a part. CPython's interpreter has
+/// 64 KiB, and 80 KiB elsewhere.
 const MAX_BYTES: u64 = 1 << 20;
-/// MAX parts: compilers make one.
+/// Maximum number of parts: compilers make one.
 const MAX_PARTS: usize = 4;
 
-/// Returns the parts of a function that are elsewhere, ascending. One that is entered at its start only is not told from a function.
+/// Returns the parts of a function that are elsewhere, ascending. A part that is entered only at its start
+/// cannot be told from another function.
 pub(crate) fn parts_elsewhere(elf: &[u8], function: &Range<Svma>) -> Vec<Range<Svma>> {
     let Ok(view) = ElfView::parse_any(elf) else {
         return Vec::new();
@@ -47,14 +50,16 @@ pub(crate) fn parts_elsewhere(elf: &[u8], function: &Range<Svma>) -> Vec<Range<S
         if is_known || function.contains(&target) || parts.len() == MAX_PARTS {
             continue;
         }
-        // All stubs through which other objects' functions are called have unwind information in one piece.
+        // All stubs for calls of other objects' functions share one piece of unwind information, so that a
+        // stub can look like a part.
         parts.extend(part_with(elf, &view, &starts, target).filter(|_| !is_stub(target)));
     }
     parts.sort_unstable_by_key(|part| part.start);
     parts
 }
 
-/// The code with an address that is not its first, as far as the next that has unwind information; `None` if that is too far.
+/// Returns the code that contains `target`, but not at its start, up to the next code with unwind
+/// information; `None` if it is too long.
 fn part_with(elf: &[u8], view: &ElfView<'_>, starts: &[Svma], target: Svma) -> Option<Range<Svma>> {
     let after = starts.partition_point(|&start| start <= target);
     let start = *starts.get(after.checked_sub(1)?)?;
@@ -73,7 +78,7 @@ mod tests {
 
     use super::*;
 
-    /// A function with two unlikely ways, and one that jumps to another object's function.
+    /// A function with two unlikely paths, and one that jumps to another object's function.
     const SOURCE: &str = "
         void likely(int);
         void unlikely(int) __attribute__((cold));
@@ -105,7 +110,8 @@ mod tests {
         Svma::new(symbol.address())..Svma::new(symbol.address() + symbol.size())
     }
 
-    /// The part that gcc has put elsewhere is found, and nothing for a function that is whole; wherever the file is cut.
+    /// The part that gcc has put elsewhere is found, and nothing for a function that is whole; wherever the
+    /// file is cut.
     #[test]
     fn unlikely_code_is_found() {
         let elf = compiled();
@@ -115,7 +121,7 @@ mod tests {
             panic!("one part");
         };
         assert_eq!(part.start, cold.start);
-        // Behind it is code of the C library's that has no unwind information, and then a function that has.
+        // Code of the C library without unwind information follows, and then a function that has some.
         assert!(
             cold.end <= part.end && part.end <= divided.start,
             "{part:?} {cold:?}"
@@ -127,7 +133,7 @@ mod tests {
         }
     }
 
-    /// A range of no code, or without end, has none.
+    /// A range without code, or without an end, has no parts.
     #[test]
     fn impossible_ranges() {
         let elf = compiled();
@@ -147,7 +153,7 @@ mod tests {
         assert_eq!(parts_elsewhere(b"", &range_of(&elf, "divided")), []);
     }
 
-    /// The function that runs Python's frames: its part elsewhere has no exported function in it.
+    /// In CPython's function that runs frames, the part elsewhere contains no exported function.
     #[test]
     fn the_interpreter_of_python() {
         use crate::process::python::PythonBuild;

@@ -1,10 +1,10 @@
-//! How the kernel executes an instruction under a uprobe: by emulation, by single-stepping, not at all, or wrongly.
-//! AArch64 is in `aarch64`.
+//! Ways in which the kernel executes an instruction under a uprobe: by emulation, by single-stepping, not at
+//! all, or wrongly. AArch64 is in `aarch64`.
 //!
-//! From `arch/x86/kernel/uprobes.c` (`uprobe_init_insn`, `branch_setup_xol_ops`, `push_setup_xol_ops`) as of Linux 6.1,
-//! the oldest supported kernel; newer ones emulate more, so that a site may turn out cheaper than predicted here, never
-//! more expensive. Measured on 6.18 by a probe on each kind of instruction: emulated ones cost 0.5–0.7 µs, the others
-//! 10–14 µs.
+//! From `arch/x86/kernel/uprobes.c` (`uprobe_init_insn`, `branch_setup_xol_ops`, `push_setup_xol_ops`) as of
+//! Linux 6.1, the oldest supported kernel; newer ones emulate more, so that a site may turn out cheaper than
+//! predicted here, never more expensive. Measured on 6.18 by a probe on each kind of instruction: emulated
+//! ones cost 0.5–0.7 µs, the others 10–14 µs.
 
 pub(super) mod aarch64;
 
@@ -23,13 +23,14 @@ pub enum SiteCost {
 /// The `nop` that every kernel can probe.
 pub(super) const NOP: u8 = 0x90;
 
-/// The `nop` of five bytes that the kernel recognizes (`arch_uprobe_analyze_insn` of Linux 6.18): `nopl 0(%rax,%rax,1)`.
+/// The `nop` of five bytes that the kernel recognizes (`arch_uprobe_analyze_insn` of Linux 6.18):
+/// `nopl 0(%rax,%rax,1)`.
 pub const NOP5: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
 
-/// The `nop` of ten bytes that it recognizes in place of that since 7.2: `cs nopw 0(%rax,%rax,1)`.
+/// The `nop` of ten bytes that the kernel recognizes instead since 7.2: `cs nopw 0(%rax,%rax,1)`.
 pub const NOP10: [u8; 10] = [0x66, 0x2e, 0x0f, 0x1f, 0x84, 0x00, 0x00, 0x00, 0x00, 0x00];
 
-/// Why an instruction must not or cannot be probed.
+/// Reason why an instruction must not or cannot be probed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
 pub enum Unprobeable {
     /// The bytes are no instruction.
@@ -43,18 +44,19 @@ pub enum Unprobeable {
     Kind,
     /// The kernel would attach the probe and then execute something else.
     ///
-    /// It mistakes a VEX opcode for a one-byte opcode: `vpshufd $0x10,%xmm0,%xmm0` (c5 f9 70 c0 10) under a probe jumps
-    /// 16 bytes ahead when the overflow flag is set, as `jo` (70 10) would; and it mistakes `xchg %r8,%rax` (49 90) for
-    /// a `nop`. Both observed on 6.18. On AArch64 it would execute instructions that depend on their own address out of
-    /// line.
+    /// It mistakes a VEX opcode for a one-byte opcode: `vpshufd $0x10,%xmm0,%xmm0` (c5 f9 70 c0 10) under a
+    /// probe jumps 16 bytes ahead when the overflow flag is set, as `jo` (70 10) would; and it mistakes
+    /// `xchg %r8,%rax` (49 90) for a `nop`. Both observed on 6.18. On AArch64 it would execute instructions
+    /// that depend on their own address out of line.
     ///
-    /// Linux 6.18 replaces a probed `nop` of five bytes by a call into a page that it maps for that, which a forked child does
-    /// not have: the child ends by SIGSEGV at that instruction (`docs/decisions/0016-probes-on-long-nops.md`).
+    /// Linux 6.18 replaces a probed `nop` of five bytes by a call into a page that it maps for that, which a
+    /// forked child does not have: the child ends by SIGSEGV at that instruction
+    /// (`docs/decisions/0016-probes-on-long-nops.md`).
     #[error("the kernel would mistake it for another instruction and break the program")]
     Mistaken,
 }
 
-/// How the kernel executes `instruction`, whose bytes are `bytes`.
+/// Returns how the kernel executes `instruction`, whose bytes are `bytes`.
 pub(super) fn probing(instruction: &Instruction, bytes: &[u8]) -> Result<SiteCost, Unprobeable> {
     if instruction.is_invalid() {
         return Err(Unprobeable::Invalid);
@@ -72,8 +74,8 @@ pub(super) fn probing(instruction: &Instruction, bytes: &[u8]) -> Result<SiteCos
 /// True if the kernel emulates the instruction, by its exact encoding: forms with redundant prefixes count as
 /// single-stepped, where an error costs time only.
 ///
-/// Multi-byte `nop`s are missing on purpose: 6.18 emulates those of up to 8 bytes, 6.1 single-steps them and refuses
-/// `66 90`.
+/// Multi-byte `nop`s are missing on purpose: 6.18 emulates those of up to 8 bytes, 6.1 single-steps them and
+/// refuses `66 90`.
 fn is_emulated(bytes: &[u8]) -> bool {
     match bytes {
         // push %rax … %rdi; push %r8 … %r15
@@ -144,8 +146,8 @@ mod tests {
         assert_eq!(probing(&instruction, bytes), expected, "{bytes:02x?}");
     }
 
-    /// Exactly the encodings that every supported kernel emulates are cheap. Each row was probed on 6.18: hits counted,
-    /// time per hit above or below 2 µs as predicted, except where newer kernels are cheaper.
+    /// Exactly the encodings that every supported kernel emulates are cheap. Each row was probed on 6.18:
+    /// hits counted, time per hit above or below 2 µs as predicted, except where newer kernels are cheaper.
     #[test]
     fn costs() {
         let emulated: &[&[u8]] = &[

@@ -23,7 +23,7 @@ pub struct Problem {
     pub reason: Reason,
 }
 
-/// Why a function or module is not probed.
+/// Reason why a function or module is not probed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Reason {
     #[error(
@@ -116,7 +116,8 @@ pub enum Reason {
     /// A USDT probe that announces blocks, but cannot be read.
     #[error("its USDT probe `{0}` cannot be used: {1}")]
     Usdt(Name, ArgumentError),
-    /// A USDT probe whose instruction Linux 6.18 replaces by a call into a page that a forked child does not have.
+    /// A USDT probe whose instruction Linux 6.18 replaces by a call into a page that a forked child does not
+    /// have.
     #[error(
         "its USDT probe `{0}` is at a `nop` of five bytes, where a probe ends forked children on Linux 6.18: not used"
     )]
@@ -160,8 +161,9 @@ impl Reason {
         }
     }
 
-    /// True if, because of it, memory of an allocator that is traced can be in use without a block that was seen. An allocator whose
-    /// functions nobody can call by name has its memory from others, as blocks of theirs or by mapping calls.
+    /// True if, because of it, memory of a traced allocator can be in use without a known block. Not so for
+    /// an allocator whose functions cannot be called by name: it has its memory from other allocators, as
+    /// their blocks, or by mapping calls.
     pub fn hides_blocks_of_others(&self) -> bool {
         self.is_warning() && !matches!(self, Self::Stripped(_) | Self::PythonByMimalloc)
     }

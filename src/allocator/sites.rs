@@ -2,26 +2,26 @@
 //!
 //! Functions are found by [`discovery`](super::discovery), probes attached by `bpf::attach`.
 //!
-//! A probe on the entry is always correct and often expensive: glibc's `free` starts with `test %rdi,%rdi`, which the
-//! kernel single-steps, and the `je` behind it is emulated at a twentieth of the cost (on AArch64 it starts with `cbz`,
-//! which is emulated). So the probe moves down to the first emulated instruction at which a handler still sees the same
-//! as at the entry, and which runs exactly once per call:
+//! A probe on the entry is always correct and often expensive: glibc's `free` starts with `test %rdi,%rdi`,
+//! which the kernel single-steps, and the `je` behind it is emulated at a twentieth of the cost (on AArch64
+//! it starts with `cbz`, which is emulated). So the probe moves down to the first emulated instruction at
+//! which a handler still sees the same as at the entry, and which runs exactly once per call:
 //!
 //! 1. no argument that is read has been written, in whole or in part;
-//! 2. the stack pointer and the return address, on the stack or in AArch64's `x30`, are unchanged (return probes, the
-//!    first frame);
+//! 2. the stack pointer and the return address, on the stack or in AArch64's `x30`, are unchanged (return
+//!    probes, the first frame);
 //! 3. the callee-saved registers are unchanged, as the unwinder takes them for the caller's;
 //! 4. no branch lands behind the entry and up to the site: it would skip the probe, or hit it twice;
-//! 5. nothing between the entry and the site can leave the function's straight line. All conditional branches except
-//!    x86-64's `jrcxz` and `loop` are themselves emulated, so that the first one *is* the site, before it is decided:
-//!    `free(NULL)` still reaches the probe, and the handler ignores its null pointer;
+//! 5. nothing between the entry and the site can leave the function's straight line. All conditional branches
+//!    except x86-64's `jrcxz` and `loop` are themselves emulated, so that the first one *is* the site, before
+//!    it is decided: `free(NULL)` still reaches the probe, and the handler ignores its null pointer;
 //! 6. the site lies within [`WINDOW`] bytes.
 //!
-//! A branch back to the entry itself (a loop, or a tail call to itself) does not count: it runs through the entry and
-//! through the site alike, so that moving changes nothing.
+//! A branch back to the entry itself (a loop, or a tail call to itself) does not count: it runs through the
+//! entry and through the site alike, so that moving changes nothing.
 //!
-//! Not detected is an indirect jump into the window, from a `switch` or an exception landing pad: no compiler puts such
-//! a target before a function's first branch unless a direct branch goes there too.
+//! Not detected is an indirect jump into the window, from a `switch` or an exception landing pad: no compiler
+//! puts such a target before a function's first branch unless a direct branch goes there too.
 
 mod aarch64;
 mod x86_64;
@@ -47,8 +47,8 @@ pub struct FunctionCode<'a> {
 impl<'a> FunctionCode<'a> {
     /// The function of `size` bytes at `entry`, in the segment whose file-backed bytes are `text`.
     ///
-    /// A size of 0 (hand-written assembly) means up to the end of the segment. `None` if the entry is not in the
-    /// segment.
+    /// A size of 0 (hand-written assembly) means up to the end of the segment. `None` if the entry is not in
+    /// the segment.
     pub fn new(
         architecture: Architecture,
         text: &'a [u8],
@@ -87,7 +87,7 @@ pub struct Choice {
     pub why: SiteReason,
 }
 
-/// Why a site was chosen.
+/// Reason for the choice of a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum SiteReason {
     #[error("the entry is cheap to probe")]
@@ -100,7 +100,7 @@ pub enum SiteReason {
     ExpensiveEntry(Obstacle),
 }
 
-/// Why the search for a cheaper instruction ended.
+/// Reason why the search for a cheaper instruction ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Obstacle {
     #[error("argument {0} is overwritten before it")]
@@ -125,8 +125,8 @@ pub enum Obstacle {
     Undecodable,
 }
 
-/// Chooses the instruction to probe, given the arguments (counted from 0) that the probe reads. Fails if no instruction
-/// of the function can be probed.
+/// Chooses the instruction to probe, given the arguments (counted from 0) that the probe reads. Fails if no
+/// instruction of the function can be probed.
 pub fn choose(code: &FunctionCode, arguments: impl IntoIterator<Item = u8>) -> Result<Choice, Unprobeable> {
     let arguments: Vec<u8> = arguments.into_iter().collect();
     match code.architecture {
@@ -142,7 +142,7 @@ trait Decoded<'a>: Sized {
     /// Rule 4: no direct branch lands behind the entry and up to `site`.
     fn check_straight(code: &FunctionCode<'a>, site: Svma) -> Result<(), Obstacle>;
     fn at(&self) -> Svma;
-    /// How the kernel executes it under a probe.
+    /// Returns how the kernel executes it under a probe.
     fn probing(&self) -> Result<SiteCost, Unprobeable>;
     /// Rules 1, 2, 3 and 5: fails if the instruction must not run before the probe.
     fn check_effects(&self, arguments: &[u8]) -> Result<(), Obstacle>;

@@ -1,8 +1,8 @@
 //! Looks up functions in an ELF file by name.
 //!
 //! Three tables are read, since each can be the only one: `.symtab` (static executables), `.dynsym` (stripped
-//! libraries), and the dynamic segment (files without section headers). Callers decide which functions are probed, and
-//! where.
+//! libraries), and the dynamic segment (files without section headers). Callers decide which functions are
+//! probed, and where.
 
 use object::LittleEndian;
 use object::elf::{self, FileHeader64};
@@ -21,8 +21,8 @@ type Strings<'a> = StringTable<'a, Bytes<'a>>;
 
 /// Maximum number of symbols that are read in one table; the largest browsers have some two million.
 const MAX_SYMBOLS: usize = 1 << 23;
-/// Maximum number of definitions that are accepted. Allocators have a hundred, each once, or once in every separately
-/// linked part.
+/// Maximum number of definitions that are accepted. Allocators have a hundred, each once, or once in every
+/// separately linked part.
 const MAX_FOUND: usize = 1024;
 /// Maximum number of bytes that are read of a hash table: 32 for each of the maximum number of symbols.
 const MAX_HASH_BYTES: usize = 256 << 20;
@@ -39,8 +39,8 @@ pub struct FunctionSymbol {
     pub kind: SymbolKind,
     /// Set for a local symbol: another file's function may have the same name.
     pub local: bool,
-    /// Set for a local symbol that was one of the whole program until the linker hid it: all files of the program that use the name
-    /// mean this function.
+    /// Set for a local symbol that was global until the linker hid it: all files of the program that use the
+    /// name mean this function.
     pub hidden: bool,
 }
 
@@ -72,8 +72,8 @@ pub fn find(elf: &[u8], names: &[&str]) -> Result<Vec<FunctionSymbol>, SymbolErr
     Ok(found)
 }
 
-/// All definitions, local ones too, of functions to whose name `number` gives a number; ordered by number, then
-/// address.
+/// All definitions, local ones too, of functions to whose name `number` gives a number; ordered by number,
+/// then address.
 pub fn scan(
     file: &[u8],
     mut number: impl FnMut(&[u8]) -> Option<usize>,
@@ -110,8 +110,8 @@ fn collect(
     found: &mut Vec<FunctionSymbol>,
 ) {
     let endian = LittleEndian;
-    // GNU ld puts the symbols that it makes local behind those of all files, after the name of a file that is empty. gold and lld
-    // leave them their visibility.
+    // GNU ld puts the symbols that it makes local behind those of all files, after the name of a file that is
+    // empty. gold and lld leave them their visibility.
     let mut is_behind_files = false;
     for symbol in symbols.iter().take(MAX_SYMBOLS) {
         let kind = match symbol.st_type() {
@@ -127,8 +127,8 @@ fn collect(
             symbol.st_bind(),
             elf::STB_GLOBAL | elf::STB_WEAK | elf::STB_GNU_UNIQUE
         );
-        // Undefined symbols can have an address: in a non-PIE executable, that of the PLT entry of a function that it
-        // only calls.
+        // Undefined symbols can have an address: in a non-PIE executable, that of the PLT entry of a function
+        // that it only calls.
         if symbol.st_shndx(endian) == elf::SHN_UNDEF {
             continue;
         }

@@ -1,7 +1,9 @@
-//! The functions that are traced: one table, no control flow. To trace another allocator or function, add a row.
+//! The functions that are traced: one table, no control flow. To trace another allocator or function, add a
+//! row.
 //!
-//! Other functions are found by prefix, or given by the user: [`Catalog`](super::Catalog), which has room for 256 in all. A module's
-//! functions of a family are probed only if it defines one that allocates and one that frees.
+//! Other functions are found by prefix, or given by the user: [`Catalog`](super::Catalog), which has room for
+//! 256 in all. A module's functions of a family are probed only if it defines one that allocates and one that
+//! frees.
 
 use super::functions::{AllocFunction, Family, Presence, ResultAt, Returns, Role, Shape, SizeAt};
 use super::usdt;
@@ -247,7 +249,7 @@ pub const FUNCTIONS: &[AllocFunction] = &[
     allocates(Usdt, usdt::ALLOCATION, Argument(1)),
     frees(Usdt, usdt::FREE, 0),
 
-    // No symbol has a blank.
+    // No symbol contains a space, so none has this name.
     allocates(Fault, PAGE_FAULT, Argument(0)),
 ];
 

@@ -1,6 +1,7 @@
 //! Allocations that no probe can see: by functions of an allocator that are not in the table.
 //!
-//! Pure: ELF bytes in. A trace only lacks these blocks; what must know all of them (`bpf/process/freed.h`) does without.
+//! Pure: ELF bytes in. A trace only misses these blocks, but code that must know of all blocks
+//! (`bpf/process/freed.h`) cannot rely on it.
 
 use memchr::memmem;
 use object::read::elf::ElfFile64;
@@ -9,19 +10,20 @@ use object::{LittleEndian, Object, ObjectSymbol, SymbolKind};
 use super::catalog::Catalog;
 use super::discovery::TEXTS;
 
-/// Returns whether all functions by which other objects can allocate from the allocator in a file are in `catalog`, or are named by
-/// those that call them ([`names_unknown_mimalloc`]).
+/// Returns true if all functions by which other objects can allocate from the allocator in a file are in
+/// `catalog`, or are named by their callers ([`names_unknown_mimalloc`]).
 ///
-/// That is known of allocators whose functions are all in the table, and of a library that exports nothing else than these. Not of
-/// musl: the loader and functions that keep what they are given, like `atexit`, allocate there by names that are not exported.
+/// This is known of allocators whose functions are all in the table, and of a library that exports no other
+/// functions. It is not known of musl: the loader, and functions that keep their arguments, like `atexit`,
+/// allocate there by names that are not exported.
 pub fn is_all_known(bytes: &[u8], catalog: &Catalog) -> bool {
-    /// Text of the C library that is read by `gnu_get_libc_version`'s callers, and by people.
+    /// Text in the banner that glibc prints when it is executed.
     const GLIBC: &[u8] = b"GNU C Library";
     let mut texts = TEXTS.iter().map(|(text, _)| *text).chain([GLIBC]);
     texts.any(|text| memmem::find(bytes, text).is_some()) || exports_only_known(bytes, catalog)
 }
 
-/// Returns whether a file is a library whose exported functions are all in `catalog`, or tell of blocks only.
+/// Returns true if a file is a library whose exported functions are all in `catalog`, or do not allocate.
 fn exports_only_known(bytes: &[u8], catalog: &Catalog) -> bool {
     const HARMLESS: [&str; 12] = [
         "_init",
@@ -54,7 +56,8 @@ fn exports_only_known(bytes: &[u8], catalog: &Catalog) -> bool {
     })
 }
 
-/// Returns whether a file that is not mimalloc names a function of it that may allocate and is not in `catalog`.
+/// Returns true if a file other than mimalloc names a function of mimalloc that may allocate and is not in
+/// `catalog`.
 pub fn names_unknown_mimalloc(bytes: &[u8], catalog: &Catalog) -> bool {
     const PREFIX: &[u8] = b"\0mi_";
     /// Parts of the names of functions that allocate.
@@ -74,7 +77,7 @@ pub fn names_unknown_mimalloc(bytes: &[u8], catalog: &Catalog) -> bool {
 mod tests {
     use super::*;
 
-    /// Allocators are known by their messages; nothing is known of what is no library.
+    /// Allocators are recognized by their messages; a file that is no library is unknown.
     #[test]
     fn known_allocators() {
         let is_known = |bytes: &[u8]| is_all_known(bytes, &Catalog::default());
@@ -84,7 +87,7 @@ mod tests {
         assert!(!is_known(b""));
     }
 
-    /// Functions that are probed, and those that do not allocate, say nothing.
+    /// Names of functions that are probed, or that do not allocate, do not count.
     #[test]
     fn functions_of_mimalloc() {
         let names = |bytes: &[u8]| names_unknown_mimalloc(bytes, &Catalog::default());

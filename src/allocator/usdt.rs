@@ -1,8 +1,8 @@
-//! USDT probes: instructions that a program offers to tracers, each described by a note in its file (`.note.stapsdt`, as
-//! SystemTap's `sys/sdt.h` writes it).
+//! USDT probes: instructions that a program offers to tracers, each described by a note in its file
+//! (`.note.stapsdt`, as SystemTap's `sys/sdt.h` writes it).
 //!
-//! Pure: ELF bytes in. What is looked for is OpenTelemetry's contract for memory profiling: a process that samples its
-//! allocations announces each sampled block by [`ALLOCATION`], and its free by [`FREE`].
+//! Pure: ELF bytes in. The probes read are those of OpenTelemetry's contract for memory profiling: a process
+//! that samples its allocations announces each sampled block by [`ALLOCATION`], and its free by [`FREE`].
 
 use object::LittleEndian;
 use object::elf::{FileHeader64, NoteType};
@@ -14,12 +14,13 @@ use unwind_tables::elf::ElfView;
 
 /// Provider of the contract's probes.
 pub const PROVIDER: &str = "otel_memory";
-/// `(pointer, size, weighted_bytes)`: a block that stands for `weighted_bytes` of what is allocated.
+/// `(pointer, size, weighted_bytes)`: a block that stands for `weighted_bytes` bytes of allocations.
 pub const ALLOCATION: &str = "otel_memory:alloc";
 /// `(pointer)`: a block that was announced is about to be freed.
 pub const FREE: &str = "otel_memory:free";
-/// Probes that providers which offer a choice of distances have besides [`ALLOCATION`], each with its distance: the mean number
-/// of bytes between the blocks that it announces. The tracer chooses by attaching to one of them.
+/// Further probes for allocations, of providers that offer a choice of distances. Each has its distance: the
+/// mean number of bytes between the blocks that it announces. The tracer chooses by attaching to one of them,
+/// or to [`ALLOCATION`].
 const OF_OTHER_DISTANCES: [(&str, u64); 2] = [
     ("otel_memory:alloc_64k", 64 << 10),
     ("otel_memory:alloc_4m", 4 << 20),
@@ -29,14 +30,15 @@ pub const DEFAULT_DISTANCE: u64 = 512 << 10;
 
 /// Type of a note that describes a probe, by the owner `stapsdt`.
 const NOTE_TYPE: NoteType = NoteType(3);
-/// Maximum number of notes that are read of one file, and of those the maximum that are the contract's.
+/// Maximum number of notes that are read from one file, and of the contract's probes among them.
 const MAX_NOTES: usize = 1 << 16;
 const MAX_PROBES: usize = 64;
 
 /// Distances of a provider that offers a choice, ascending.
 pub const DISTANCES: [u64; 3] = [OF_OTHER_DISTANCES[0].1, DEFAULT_DISTANCE, OF_OTHER_DISTANCES[1].1];
 
-/// Distance among those of a provider that offers a choice that is next to `wanted` bytes, by ratio; `None` if all are much larger.
+/// Returns the distance in [`DISTANCES`] that is nearest to `wanted` bytes, by ratio; `None` if all are much
+/// larger.
 pub fn distance_near(wanted: u64) -> Option<u64> {
     let ratio = |distance: u64| (distance as f64 / wanted as f64).ln().abs();
     let nearest = DISTANCES
@@ -52,8 +54,8 @@ pub struct UsdtProbe {
     pub name: String,
     /// Address of the instruction.
     pub svma: Svma,
-    /// Address of a counter, 16 bits, of those who are attached: while it is 0, the program announces nothing. `None` if
-    /// the program always does.
+    /// Address of a 16-bit counter of attached tracers: while it is 0, the program announces nothing. `None`
+    /// if it always does.
     pub semaphore: Option<Svma>,
     /// Places of the arguments, as the compiler wrote them: `8@%rdi -4@12(%rsp)`.
     pub arguments: String,
@@ -61,7 +63,7 @@ pub struct UsdtProbe {
     pub distance: Option<u64>,
 }
 
-/// The contract's probes in a file that is mapped by a process; none if it has none that can be read.
+/// Returns the contract's probes in a file that a process has mapped; empty if it has none that can be read.
 pub fn probes(bytes: &[u8], elf: &ElfView<'_>) -> Vec<UsdtProbe> {
     let Some(section) = elf
         .section_range(b".note.stapsdt")
@@ -69,7 +71,8 @@ pub fn probes(bytes: &[u8], elf: &ElfView<'_>) -> Vec<UsdtProbe> {
     else {
         return Vec::new();
     };
-    // An object that was moved after it was linked (prelink) has moved this section too, but its notes know the old address.
+    // If an object was moved after it was linked (prelink), this section was moved, too, but its notes have
+    // the old address.
     let base = elf
         .section_range(b".stapsdt.base")
         .and_then(|range| elf.svma_of(range.start));
@@ -82,7 +85,8 @@ pub fn probes(bytes: &[u8], elf: &ElfView<'_>) -> Vec<UsdtProbe> {
     with_distances(probes.take(MAX_PROBES).collect())
 }
 
-/// Gives probes of other distances the name of [`ALLOCATION`], and the distance to each if there is a choice.
+/// Gives probes of other distances the name of [`ALLOCATION`], and each probe its distance if there is a
+/// choice.
 fn with_distances(mut probes: Vec<UsdtProbe>) -> Vec<UsdtProbe> {
     let other = |name: &str| OF_OTHER_DISTANCES.into_iter().find(|(known, _)| *known == name);
     let has_choice = probes.iter().any(|probe| other(&probe.name).is_some());
@@ -103,7 +107,8 @@ fn slice(bytes: &[u8], range: std::ops::Range<FileOffset>) -> Option<&[u8]> {
     bytes.get(start..end)
 }
 
-/// Reads a note: three addresses (probe, base, semaphore), then provider, name and arguments, each ended by a zero.
+/// Reads a note: three addresses (probe, base, semaphore), then provider, name and arguments, each ended by a
+/// zero.
 fn probe(note: &[u8], base: Option<Svma>) -> Option<UsdtProbe> {
     let (words, texts) = note.split_at_checked(24)?;
     let mut words = words
@@ -124,7 +129,7 @@ fn probe(note: &[u8], base: Option<Svma>) -> Option<UsdtProbe> {
     })
 }
 
-/// Where an argument is when the probe is hit.
+/// Place of an argument when the probe is hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Argument {
     pub place: Place,
@@ -137,7 +142,7 @@ pub struct Argument {
 pub enum Place {
     Constant(i64),
     Register(Register),
-    /// In memory, at `base + displacement`, plus the index shifted to the left by so many bits.
+    /// Memory at `base + displacement`, plus the index, shifted to the left by the number of bits beside it.
     Memory {
         base: Register,
         displacement: i64,
@@ -173,7 +178,7 @@ pub fn arguments(
     arguments.into_iter().take(wanted).map(read).collect()
 }
 
-/// Parts a list of arguments at spaces; those within brackets, `8@[sp, 16]`, are of one argument.
+/// Splits a list of arguments at spaces, except for spaces within brackets, as in `8@[sp, 16]`.
 fn split(text: &str) -> Vec<&str> {
     let mut depth = 0_usize;
     let parts = text.split(|character| {
@@ -234,9 +239,11 @@ fn x86_64_place(text: &str) -> Option<Place> {
     })
 }
 
-/// A general register of x86-64 by any of its names, but for those of second bytes (`%ah`), which shift its value.
+/// Finds a general register of x86-64 by any of its names, except for those of second bytes (`%ah`), whose
+/// values are shifted.
 fn x86_64_register(name: &str) -> Option<Register> {
-    /// Names without the letters that give a width, in the order of `struct pt_regs`; empty for what is none.
+    /// Names without the letters that give a width, in the order of `struct pt_regs`; empty for fields that
+    /// are no general register.
     const NAMES: [&str; 20] = [
         "r15", "r14", "r13", "r12", "bp", "bx", "r11", "r10", "r9", "r8", "ax", "cx", "dx", "si", "di", "",
         "", "", "", "sp",

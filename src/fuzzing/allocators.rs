@@ -18,8 +18,8 @@ use crate::process::Modules;
 /// Maximum number of sites in one object.
 const MAX_SITES: usize = 1024;
 
-/// For any object, each probe is in code, at or near the entry of a function, with each address once; each end of a
-/// call is a `ret`; and a second discovery finds the same.
+/// For any object, each probe is in code, at or near the entry of a function, with each address once; each
+/// end of a call is a `ret`; and a second discovery finds the same.
 pub(super) fn allocators(bytes: &[u8]) {
     check_functions(bytes);
     let Some(found) = discovered(bytes) else {

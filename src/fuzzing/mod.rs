@@ -1,8 +1,9 @@
-//! Claims about all parsers of untrusted input, which hold for any bytes. Compiled for tests and for fuzzers only.
+//! Claims about all parsers of untrusted input, which hold for any bytes. Compiled for tests and for fuzzers
+//! only.
 //!
-//! A claim is a function of bytes that panics if it does not hold. `tests` tries each with seeds and a few thousand
-//! mutations of them, in every test run; `tests/fuzz` with millions, guided by coverage, under a sanitizer and with
-//! limits of time and memory. Inputs that broke a claim have become seeds.
+//! A claim is a function of bytes that panics if it does not hold. `tests` tries each with seeds and a few
+//! thousand mutations of them, in every test run; `tests/fuzz` with millions, guided by coverage, under a
+//! sanitizer and with limits of time and memory. Inputs that broke a claim have become seeds.
 
 mod allocators;
 mod choices;

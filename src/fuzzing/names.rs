@@ -14,8 +14,8 @@ const MAX_NAME_BYTES: usize = 4096;
 const ASKED_OF_SECTION: u64 = 8;
 const MAX_ADDRESSES: usize = 64;
 
-/// For any file, an address has names of bounded length, from a symbol that begins at or below it; and the same ones
-/// when the file is read again.
+/// For any file, an address has names of bounded length, from a symbol that begins at or below it; and the
+/// same ones when the file is read again.
 pub(super) fn symbols(bytes: &[u8]) {
     let object = CodeObject {
         key: 0,
@@ -63,8 +63,8 @@ fn addresses_of(bytes: &[u8]) -> Vec<u64> {
     addresses
 }
 
-/// A demangled name has bounded length; text that is not a mangled name stays unchanged. An abbreviated name is not
-/// longer, and abbreviating it again changes nothing.
+/// A demangled name has bounded length; text that is not a mangled name stays unchanged. An abbreviated name
+/// is not longer, and abbreviating it again changes nothing.
 pub(super) fn demangled(bytes: &[u8]) {
     for name in bytes.split(|&byte| byte == b'\n') {
         let shown = demangle::demangle(name);
@@ -108,7 +108,7 @@ pub(super) fn perf_map(bytes: &[u8]) {
     }
 }
 
-/// Whatever a dump says, pieces of code do not overlap, and have names that can be shown.
+/// For any dump, pieces of code do not overlap, and have names that can be shown.
 pub(super) fn jit_dump(bytes: &[u8]) {
     let mut map = PerfMap::default();
     _ = map.add_jit_dump_from(bytes);

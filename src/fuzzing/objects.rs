@@ -13,8 +13,8 @@ const MAX_ADDRESSES: u32 = 4096;
 /// Word of another image, which follows in the kernel side's memory.
 const FOREIGN: u32 = 0xffff_ffff;
 
-/// A file gives a table or an error. A table agrees with gimli at every address, takes no more memory than the file's
-/// size allows, and has a valid layout.
+/// A file gives a table or an error. A table agrees with gimli at every address, takes no more memory than
+/// the file's size allows, and has a valid layout.
 pub(super) fn elf(bytes: &[u8]) {
     let compiled = compile(bytes);
     let image = compiled
@@ -64,8 +64,8 @@ fn check_rows(bytes: &[u8], image: &Image) {
     }
 }
 
-/// Words are an image or not. An accepted one is only read within its bounds, whatever surrounds it, and each of its
-/// rules can be followed.
+/// Words are an image or not. An accepted one is only read within its bounds, whatever surrounds it, and each
+/// of its rules can be followed.
 pub(super) fn image(bytes: &[u8]) {
     let words = bytes
         .chunks_exact(4)

@@ -10,8 +10,8 @@ use crate::process::maps::{self, MapsEntry, MapsName};
 use crate::process::regions::Regions;
 use crate::process::{smaps, stat};
 
-/// Each line of `/proc/PID/maps` is an entry or an error, and an entry is unchanged when it is written as by the kernel
-/// and parsed again. The same text is parsed as `smaps` and `stat`, too.
+/// Each line of `/proc/PID/maps` is an entry or an error, and an entry is unchanged when it is written as by
+/// the kernel and parsed again. The same text is parsed as `smaps` and `stat`, too.
 pub(super) fn maps(bytes: &[u8]) {
     let lines = bytes.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
     let entries: Vec<_> = maps::parse(bytes).collect();
@@ -66,7 +66,8 @@ fn written(entry: &MapsEntry) -> Vec<u8> {
     line
 }
 
-/// A record of any length and content is an event, or an unknown one. The same bytes are read as records of the log of code, too.
+/// A record of any length and content is an event, or an unknown one. The same bytes are read as records of
+/// the log of code, too.
 pub(super) fn events(bytes: &[u8]) {
     logged(bytes);
     let event = Event::parse(bytes);
@@ -106,12 +107,12 @@ pub(super) fn events(bytes: &[u8]) {
     }
 }
 
-/// Changes that are logged of a process have a possible process, and a possible range or another parent.
+/// Logged changes have a valid process, and a valid range, or a parent other than the process.
 fn logged(bytes: &[u8]) {
     let mut rest = bytes;
     let changes: Vec<_> = take_changes(&mut rest).collect();
     let read = bytes.len() - rest.len();
-    // A header, a trailer, and at least four bytes of each.
+    // Each change takes a header, a trailer, and at least four bytes.
     assert!(changes.len() * 28 <= read);
     for change in changes {
         let is_process = i32::try_from(change.pid).is_ok_and(|pid| pid > 0);
@@ -126,7 +127,8 @@ fn logged(bytes: &[u8]) {
     }
 }
 
-/// For any calls in any order, mappings do not overlap, and the mapped bytes in the totals are those of the pieces.
+/// For any calls in any order, mappings do not overlap, and the mapped bytes in the totals are those of the
+/// pieces.
 pub(super) fn regions(bytes: &[u8]) {
     const CAPACITY: usize = 64;
     let mut choices = Choices(bytes);

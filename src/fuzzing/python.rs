@@ -9,7 +9,8 @@ use crate::symbolize::python::{Kept, LineTable, MAX_TEXT, decode_text};
 /// Number of instructions whose lines are looked up.
 const MAX_INSTRUCTIONS: u32 = 512;
 
-/// Whatever a file says, functions that are found are code of it, their parts do not overlap, and the same is found again.
+/// For any file, the functions that are found are in its code, their parts do not overlap, and a second
+/// search finds the same.
 pub(super) fn builds(bytes: &[u8]) {
     let found = PythonBuild::find(bytes);
     assert_eq!(found, PythonBuild::find(bytes));
@@ -33,14 +34,15 @@ pub(super) fn builds(bytes: &[u8]) {
     );
 }
 
-/// Returns whether CPython is found in a file.
+/// Returns true if CPython is found in a file.
 #[cfg(test)]
 pub(super) fn is_build(bytes: &[u8]) -> bool {
     matches!(PythonBuild::find(bytes), Ok(Some(_)))
 }
 
-/// A line is positive. A table that is cut has the same lines, or none, unless the last of them has no end. Text has no more characters than it
-/// has bytes, and none that acts on a terminal. The bytes are: a form or a state, a first line or a length, a table or text.
+/// A line is positive. A table that is cut has the same lines, or none, unless its last line has no end. Text
+/// has no more characters than bytes, and no control characters. The bytes are: a form or a state, a first
+/// line or a length, a table or text.
 pub(super) fn lines(bytes: &[u8]) {
     let Some((&[kind, first @ ..], table)) = bytes.split_first_chunk::<5>() else {
         return;

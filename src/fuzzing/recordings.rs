@@ -15,8 +15,8 @@ const MAX_REPORTS: usize = 4;
 /// First byte of recordings; other inputs are chunks without compression and checksums.
 const FIRST_BYTE: u8 = 0x89;
 
-/// A recording is read or refused; reports that are read can be rendered in every format, and are the same after being
-/// recorded and read again.
+/// A recording is read or refused; reports that are read can be rendered in every format, and are the same
+/// after being recorded and read again.
 pub(super) fn recording(bytes: &[u8]) {
     let file = match bytes.first() {
         Some(&FIRST_BYTE) => bytes.to_vec(),

@@ -1,4 +1,5 @@
-//! Claims about the user's text: settings, conditions, suppressions. It is untrusted, too: root reads the user's files.
+//! Claims about the user's text: settings, conditions, suppressions. It is untrusted, too: root reads the
+//! user's files.
 
 use crate::cli::settings;
 use crate::sinks::gate;

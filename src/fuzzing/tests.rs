@@ -95,7 +95,8 @@ fn seeds(name: &str) -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Small objects: with `.eh_frame`, with `.debug_frame` and DWARF, compressed, stripped; with what is looked for of an allocator and of CPython.
+/// Small objects: with `.eh_frame`, with `.debug_frame` and DWARF, compressed, stripped; and with those parts
+/// of an allocator and of CPython that are searched for.
 fn objects() -> Vec<Vec<u8>> {
     let directory = tempfile::tempdir().expect("a directory");
     let made = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fuzz/objects.sh"))
@@ -170,7 +171,7 @@ macro_rules! claims {
 
 claims! { elf image symbols allocators demangle perf_map jit_dump python_builds python_lines maps events regions recording settings }
 
-/// There is a seed with what is looked for of CPython.
+/// There is a seed with those parts of CPython that are searched for.
 #[test]
 fn seeds_have_a_python() {
     let found = objects().iter().filter(|object| python::is_build(object)).count();

@@ -1,8 +1,8 @@
-//! Finds the separate debug file of an object, by build-id, else by `.gnu_debuglink`; and the supplementary file with
-//! the content that several debug files share (dwz), by `.gnu_debugaltlink`.
+//! Finds the separate debug file of an object, by build-id, else by `.gnu_debuglink`; and the supplementary
+//! file with the content that several debug files share (dwz), by `.gnu_debugaltlink`.
 //!
-//! A file is used only if it belongs to the object: it has the same build-id or, if there is none, the checksum in the
-//! link.
+//! A file is used only if it belongs to the object: it has the same build-id or, if there is none, the
+//! checksum in the link.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -27,8 +27,8 @@ const MAX_FILE: u64 = 4 << 30;
 
 /// Maximum length of a build-id in bytes. Linkers make 8, 16 or 20.
 const MAX_BUILD_ID: usize = 64;
-/// Maximum number of notes that are searched, and maximum size of each in bytes. Objects have half a dozen, the largest
-/// of some ten kilobytes.
+/// Maximum number of notes that are searched, and maximum size of each in bytes. Objects have half a dozen,
+/// the largest of some ten kilobytes.
 const MAX_NOTES: usize = 64;
 const MAX_NOTE_BYTES: u64 = 1 << 20;
 
@@ -121,8 +121,8 @@ impl SupplementaryLink {
         &self.build_id
     }
 
-    /// Opens the file, for a debug file at `linking`, under each of `roots` in turn: a relative name starts at the
-    /// debug file's directory.
+    /// Opens the file, for a debug file at `linking`, under each of `roots` in turn: a relative name starts
+    /// at the debug file's directory.
     pub(super) fn find(&self, linking: Option<&Path>, roots: &[PathBuf]) -> Option<File> {
         let directory = linking.and_then(Path::parent);
         let named = match directory {
@@ -250,7 +250,7 @@ mod tests {
         }
     }
 
-    /// A link's name is looked for in three places, and a name that is a path in none.
+    /// A link's name gives three paths; a name that is itself a path gives none.
     #[test]
     fn link_paths() {
         let links = |name: &str| DebugLinks {

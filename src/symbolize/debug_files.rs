@@ -1,4 +1,5 @@
-//! Sources of debug files: the targets' file systems, then memleak's own, then, if configured, debuginfod servers.
+//! Sources of debug files: the targets' file systems, then memleak's own, then, if configured, debuginfod
+//! servers.
 
 use std::cell::RefCell;
 use std::fs::File;

@@ -1,7 +1,7 @@
-//! Where variables are declared, by DWARF: each entry of a variable that has one of some addresses.
+//! Declarations of variables, from DWARF: the entries of variables at given addresses.
 //!
-//! One pass over all units, since no index leads from a variable's address to its entry. It is only made for variables that are shown.
-//! Entries in `.dwo` files are not read.
+//! One pass over all units, since no index leads from a variable's address to its entry. It is only made for
+//! variables that are shown. Entries in `.dwo` files are not read.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,9 +10,9 @@ use gimli::{AttributeValue, DebuggingInformationEntry, Dwarf, Operation, Reader 
 use super::reader::Reader;
 use super::variables::VariablePlace;
 
-/// Maximum number of entries that are looked at: those of the largest browsers are half of it.
+/// Maximum number of entries that are read: the largest browsers have half as many.
 const MAX_ENTRIES: u64 = 1 << 28;
-/// Maximum number of entries that refer to another for their declaration.
+/// Maximum number of references from an entry to its declaration.
 const MAX_REFERENCES: usize = 4;
 
 /// Source file and line of a declaration.
@@ -30,7 +30,7 @@ pub(super) fn find(
         let Ok(unit) = dwarf.unit(header) else {
             continue;
         };
-        // What cannot be read ends its unit only.
+        // A read error ends only its unit.
         _ = find_in(dwarf, &unit, places, &mut left, &mut found);
         if left == 0 || found.len() == places.len() {
             break;
@@ -73,7 +73,7 @@ fn find_in(
     Ok(())
 }
 
-/// Where a variable is, by a location that is nothing but that.
+/// Returns the place of a variable, if its location consists of nothing else.
 fn place_of(
     dwarf: &Dwarf<Reader>,
     unit: &Unit<Reader>,

@@ -1,7 +1,7 @@
 //! Demangling of symbol names. Pure.
 //!
-//! Names come from untrusted files, and a mangled name can expand exponentially, so the writer stops at a limit,
-//! instead of measuring the result.
+//! Names come from untrusted files, and a mangled name can expand exponentially, so the writer stops at a
+//! limit, instead of measuring the result.
 
 use std::fmt::{self, Write};
 
@@ -32,7 +32,8 @@ fn rust(name: &str) -> Option<String> {
     bounded(|out| write!(out, "{demangled:#}"))
 }
 
-/// True if the last component is `17h` and 16 hexadecimal digits, with or without a suffix such as `.llvm.123`.
+/// True if the last component is `17h` and 16 hexadecimal digits, with or without a suffix such as
+/// `.llvm.123`.
 fn has_rust_hash(name: &str) -> bool {
     let Some((_, hash)) = name.rsplit_once("17h") else {
         return false;

@@ -1,10 +1,11 @@
-//! Functions that share their code, because a linker (`--icf`) or a compiler found it to be the same: nobody can tell which of them
-//! a frame is in. Pure.
+//! Functions that share their code, because a linker (`--icf`) or a compiler found it to be equal: a frame in
+//! it can be of any of them. Pure.
 //!
-//! Several names of one function are far more frequent, and no table of symbols says which is which. C's names are taken for
-//! those: libraries give each function two or three (`write`, `__write`, `__GI_write`). A mangled name says what function it is. So
-//! functions are folded whose mangled names stand for different things, but for the constructors and destructors that a compiler
-//! makes of one, and for forms of `operator new` and `operator delete`, which allocators define as one.
+//! Several names of one function are far more frequent, and symbol tables do not tell the two cases apart.
+//! C's names count as names of one function: libraries give each function two or three (`write`, `__write`,
+//! `__GI_write`). A mangled name identifies its function. So functions count as folded if their mangled names
+//! stand for different things. Exceptions are the constructors and destructors that a compiler makes of one,
+//! and the forms of `operator new` and `operator delete`, which allocators define as one.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -14,8 +15,8 @@ use super::demangle::demangle;
 use super::symbols::RawSymbol;
 use leak_report::model::MAX_FOLDED;
 
-/// Mangled names that are not of functions which programs call by their own name: `operator new`, `operator delete`, and what
-/// initialises thread-local variables.
+/// Beginnings of mangled names of functions that programs do not call by name: `operator new`,
+/// `operator delete`, and the initialization of thread-local variables.
 const NOT_FOLDED: [&[u8]; 6] = [b"_Znw", b"_Zna", b"_Zdl", b"_Zda", b"_ZTH", b"_ZTW"];
 
 /// Other mangled names of places in a file, by place.
@@ -47,7 +48,7 @@ impl Folded {
         folded
     }
 
-    /// Names of the functions at `range` that are others than `shown`, demangled.
+    /// Names of the functions at `range` other than `shown`, demangled.
     pub(super) fn with(&self, shown: &[u8], range: Range<u64>) -> Vec<Arc<str>> {
         let place = (range.start, range.end.saturating_sub(range.start));
         let first = self.others.partition_point(|(other, _)| *other < place);
@@ -75,13 +76,13 @@ fn place(symbol: &RawSymbol<'_>) -> Place {
     (symbol.start, symbol.size)
 }
 
-/// True for a name that says which function it is.
+/// True for a name that identifies a function.
 fn is_candidate(name: &[u8]) -> bool {
     let is_mangled = name.starts_with(b"_Z") || name.starts_with(b"_R");
     is_mangled && !NOT_FOLDED.iter().any(|beginning| name.starts_with(beginning))
 }
 
-/// The name without what compilers add to that of a copy: `.localalias`, `.llvm.123`.
+/// Removes the suffix that compilers add to the name of a copy: `.localalias`, `.llvm.123`.
 fn without_suffix(name: &[u8]) -> &[u8] {
     let end = name.iter().position(|&byte| byte == b'.');
     &name[..end.unwrap_or(name.len())]
@@ -114,7 +115,8 @@ mod tests {
         assert_eq!(folded.with(symbols[0].name, 0x1000..0x1011), []);
     }
 
-    /// Mangled names of different things are functions that were folded; names of one thing, and C's, are not.
+    /// Mangled names of different things are functions that were folded; names of one thing, and C's, are
+    /// not.
     #[test]
     fn names_of_one_place() {
         check(&["_Z1av", "_Z1bv", "_Z1cv"], &["b()", "c()"]);
@@ -138,7 +140,7 @@ mod tests {
         );
     }
 
-    /// There is a limit for what thousands of functions were folded into.
+    /// The number of names is limited if many functions share their code.
     #[test]
     fn many_functions() {
         let names: Vec<String> = (100..400).map(|number| format!("_Z4f{number}v")).collect();

@@ -1,7 +1,7 @@
 //! Call frame information for debuggers only: `.debug_frame` of an object's debug file.
 //!
-//! Compilers write it, instead of the `.eh_frame` that programs carry with them, where they are told to leave that out: musl's
-//! distributions are built so, and native images of GraalVM.
+//! Compilers write it if they are told to leave out `.eh_frame`, which programs carry with them.
+//! Distributions with musl are built like that, and native images of GraalVM.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -16,15 +16,16 @@ use super::debug_file::DebugLinks;
 use super::debug_files::DebugFiles;
 use super::sections::{parse_copied, parse_mapped};
 
-/// MAX bytes that one byte of the file becomes.
+/// Maximum number of bytes that one byte of the file becomes when it is decompressed.
 const MAX_EXPANSION: u64 = 64;
 
-/// Compiles the CFI of the object at `path` with the content `bytes`, and if that has little, also what its debug file has: the file is
-/// found as for names, by build-id or debug link, under each of `roots` in turn. No server is asked.
+/// Compiles the CFI of the object at `path` with the content `bytes`. If that has many gaps, the CFI of its
+/// debug file is compiled, too. The file is found as for names, by build-id or debug link, under each of
+/// `roots` in turn. No server is asked.
 ///
 /// # Errors
 ///
-/// As [`compile`].
+/// The errors of [`compile`].
 pub fn compile_with_debug_file(bytes: &[u8], path: &Path, roots: &[PathBuf]) -> Result<Compiled, TableError> {
     let compiled = compile(bytes)?;
     let Some(separate) = separate_cfi(&compiled.coverage, bytes, path, roots) else {
@@ -34,8 +35,8 @@ pub fn compile_with_debug_file(bytes: &[u8], path: &Path, roots: &[PathBuf]) -> 
     compile_view(&view, Saves::IfNeeded)
 }
 
-/// `.debug_frame` of an object's debug file, if the object's own CFI has this coverage; `None` if that is enough, without a debug file, or
-/// if the section is damaged or implausibly large.
+/// Reads `.debug_frame` of an object's debug file. `coverage` is that of the object's own CFI. `None` if that
+/// is enough, if there is no debug file, or if the section is damaged or implausibly large.
 pub fn separate_cfi(coverage: &Coverage, bytes: &[u8], path: &Path, roots: &[PathBuf]) -> Option<Vec<u8>> {
     let has_own = matches!(coverage.source, CfiSource::DebugFrame | CfiSource::Both);
     if has_own || !coverage.has_many_gaps() {

@@ -1,8 +1,8 @@
 //! Returns freed memory to the system. The only `unsafe` code of `symbolize`.
 //!
-//! Debug information is parsed into many small pieces, with cached names allocated between them, so that glibc, which
-//! by itself returns only the end of its heap, keeps it all: 116 of 132 MB after a report on gold (binutils' linker,
-//! with its package of debug files).
+//! Debug information is parsed into many small pieces, with cached names allocated between them, so that
+//! glibc, which by itself returns only the end of its heap, keeps it all: 116 of 132 MB after a report on
+//! gold (binutils' linker, with its package of debug files).
 #![allow(unsafe_code, reason = "a function of glibc that no crate has")]
 
 /// Resident anonymous memory of this process in bytes; 0 if not known.
@@ -18,8 +18,8 @@ pub(super) fn own_bytes() -> usize {
 /// Returns free pages to the system.
 #[cfg(target_env = "gnu")]
 pub(super) fn trim() {
-    // SAFETY: `malloc_trim` (malloc_trim(3)) takes no pointers, may be called by any thread at any time, and does not
-    // move allocated blocks.
+    // SAFETY: `malloc_trim` (malloc_trim(3)) takes no pointers, may be called by any thread at any time, and
+    // does not move allocated blocks.
     let found = unsafe { libc::malloc_trim(0) };
     // Returns whether memory was released, which makes no difference here.
     _ = found;

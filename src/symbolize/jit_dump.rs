@@ -1,8 +1,9 @@
-//! Names of code generated at run time, from the dump that the program writes for `perf inject --jit`: `jit-PID.dump`, which it maps as
-//! code, so that others find it (Linux, `tools/perf/Documentation/jitdump-specification.txt`).
+//! Names of code generated at run time, from the dump that the program writes for `perf inject --jit`:
+//! `jit-PID.dump`, which it maps as code, so that others find it (Linux,
+//! `tools/perf/Documentation/jitdump-specification.txt`).
 //!
-//! The file is untrusted, and read by the rules for maps ([`PerfMap`]). Of its records, only those with names are parsed: the parser of
-//! lines would take the file's word for how many there are.
+//! The file is untrusted, and read by the rules for maps ([`PerfMap`]). Only its records with names are
+//! parsed: the parser of lines would rely on the number of lines in the file.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -17,16 +18,16 @@ use crate::process::foreign::{LastLink, open_in_root};
 
 /// Maximum size of a record: a function, with its code.
 const MAX_RECORD: u32 = 16 << 20;
-/// Place and maximum of the header's size.
+/// Place of the header's size, and maximum of that size.
 const HEADER_SIZE: std::ops::Range<usize> = 8..12;
 const MAX_HEADER: u32 = 1024;
 
 impl PerfMap {
-    /// Adds what is in the dump that a process with this root and this user has mapped as `path`.
+    /// Adds the code in the dump that a process with this root and this user has mapped as `path`.
     ///
     /// # Errors
     ///
-    /// It does not exist, is a link, belongs to another user, or is none.
+    /// The file does not exist, is a link, belongs to another user, or is no dump.
     pub fn add_jit_dump(&mut self, root: &Path, path: &Path, user: u32) -> io::Result<()> {
         let file = open_in_root(root, path, LastLink::Refuse, u64::MAX)?.file;
         if user != file.metadata()?.uid() {
@@ -35,7 +36,7 @@ impl PerfMap {
         self.add_jit_dump_from(&bytes_of(file)?)
     }
 
-    /// Adds what is in a dump; the last record may be incomplete.
+    /// Adds the code in a dump; the last record may be incomplete.
     pub(crate) fn add_jit_dump_from(&mut self, bytes: &[u8]) -> io::Result<()> {
         let header = bytes.get(HEADER_SIZE).and_then(|size| size.first_chunk());
         let header = header.map_or(u32::MAX, |&size| u32::from_ne_bytes(size));
@@ -54,7 +55,7 @@ impl PerfMap {
             if ![JitDumpRecordType::JIT_CODE_LOAD, JitDumpRecordType::JIT_CODE_MOVE].contains(&record_type) {
                 continue;
             }
-            // A malformed record says nothing of the next one.
+            // A malformed record does not affect the next one.
             let Ok(parsed) = record.parse() else { continue };
             if let JitDumpRecord::CodeLoad(load) = &parsed {
                 let name = load.function_name.as_slice();
@@ -118,7 +119,8 @@ mod tests {
         addresses.iter().map(name).collect()
     }
 
-    /// Functions are found where they were generated last, or moved to; what is malformed or of another kind is passed over.
+    /// Functions are found where they were generated last, or moved to; malformed records and those of other
+    /// kinds are skipped.
     #[test]
     fn functions_of_a_dump() {
         let lines = record(2, &[0x1000, u64::MAX], &[]);
@@ -157,7 +159,7 @@ mod tests {
         assert_eq!(names(cut, &addresses), expected);
     }
 
-    /// Sizes that cannot be are the end of a dump, not of this program.
+    /// A record with an impossible size ends the dump, and does no other harm.
     #[test]
     fn impossible_sizes() {
         for size in [0, 15, MAX_RECORD + 1, u32::MAX] {

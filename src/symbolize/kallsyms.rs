@@ -1,6 +1,7 @@
 //! Kernel symbols from `/proc/kallsyms`: the kernel's own, its modules', and those of generated code.
 //!
-//! The list has no sizes: a symbol extends to the next one, and the last of a module at most [`LAST_SYMBOL_BYTES`].
+//! The list has no sizes: a symbol extends to the next one, and the last of a module at most
+//! [`LAST_SYMBOL_BYTES`].
 
 use std::fs;
 use std::io;
@@ -15,7 +16,7 @@ const LAST_SYMBOL_BYTES: u64 = 16 << 10;
 /// Module name for code that belongs to no module.
 const KERNEL: &str = "[kernel]";
 
-/// Why the symbols are not available.
+/// Reason why the symbols are not available.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum KallsymsError {
@@ -101,8 +102,8 @@ impl Kallsyms {
         listed
     }
 
-    /// Number of the module with this name, added if new. Symbols of a module are mostly adjacent, so the search starts
-    /// at the last one.
+    /// Number of the module with this name, added if new. Symbols of a module are mostly adjacent, so the
+    /// search starts at the last one.
     fn module(&mut self, name: &str) -> usize {
         let known = self.modules.iter().rposition(|module| module.name == name);
         known.unwrap_or_else(|| {
@@ -200,7 +201,8 @@ mod tests {
         Some((symbol.name.to_owned(), symbol.start.get(), module.to_owned()))
     }
 
-    /// An address belongs to the function before it and to its module; addresses far behind a module belong to none.
+    /// An address belongs to the function before it and to its module; addresses far behind a module belong
+    /// to none.
     #[test]
     fn addresses_are_in_functions() {
         let listed = Kallsyms::parse(LISTED);

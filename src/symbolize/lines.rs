@@ -20,7 +20,7 @@ const MAX_INLINED: usize = 128;
 pub(super) struct Lines {
     context: Context<Reader>,
     split: RefCell<SplitUnits>,
-    /// Why names may be missing, when a file other than the object could not be read.
+    /// Reason why names may be missing, if a file other than the object could not be read.
     gap: Option<Gap>,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct LineInfo {
     pub(super) line: Option<u32>,
     /// Functions inlined there, innermost first.
     pub(super) inlined: Vec<InlinedFrame>,
-    /// Why names may be missing, if they are in another file.
+    /// Reason why names may be missing, if they are in another file.
     pub(super) gap: Option<Gap>,
 }
 

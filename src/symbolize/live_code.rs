@@ -1,9 +1,9 @@
-//! Which addresses in debug information are those of code that is in the file.
+//! Addresses in debug information that are those of code in the file.
 //!
-//! Linkers leave the debug information of functions that they remove (`--gc-sections`, COMDAT groups), and put 0, 1, -1 or
-//! -2 in place of the function's address, some add the offset in what was removed. A range from there runs into code
-//! that has nothing to do with it. Nothing of what begins outside of all code is used, nor anything of a unit that
-//! does.
+//! Linkers keep the debug information of functions that they remove (`--gc-sections`, COMDAT groups), and put
+//! 0, 1, -1 or -2 in place of the function's address; some add the offset in the removed code. A range from
+//! there runs into unrelated code. So debug information that begins outside of all code is not used, nor is a
+//! unit that begins there.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -19,15 +19,15 @@ use object::{LittleEndian, Object, ObjectSection, ReadRef, SectionFlags, elf};
 use super::reader::Reader;
 use super::sections::Elf;
 
-/// Maximum nesting of DWARF entries. The reader recurses once per level; compilers nest a level per scope and inlined
-/// call, a few dozen.
+/// Maximum nesting of DWARF entries. The reader recurses once per level; compilers nest a level per scope and
+/// inlined call, a few dozen.
 const MAX_NESTING: isize = 1024;
 /// Address of removed code in DWARF 6.
 const REMOVED: u64 = u64::MAX;
 /// Both ends of a removed range, as most linkers write it: it is empty then.
 const EMPTY: u64 = 1;
 
-/// The code of a file, and what its units say about it.
+/// The code of a file, and facts about its units.
 #[derive(Debug, Default)]
 pub(super) struct LiveCode {
     /// Ascending and apart, as SVMAs.
@@ -38,11 +38,11 @@ pub(super) struct LiveCode {
 /// Facts about all units that must be known before any of them is used.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
-    /// Where the first entries of units are in their section, ascending.
+    /// Places of the units' first entries in their section, ascending.
     roots: Vec<Range<usize>>,
-    /// Where units of removed code are in their section, ascending.
+    /// Places of units of removed code in their section, ascending.
     removed: Vec<Range<usize>>,
-    /// Where in `.debug_ranges` the numbers of removed functions' ranges are, ascending.
+    /// Places in `.debug_ranges` of the numbers of removed functions' ranges, ascending.
     empty: Vec<usize>,
     /// Parts in this file of units that are in other files, by the unit's ID, as far as they matter.
     parts_here: HashMap<u64, PartHere>,
@@ -53,7 +53,7 @@ pub(super) struct Survey {
 pub(super) struct PartHere {
     /// Set if the unit is of removed code.
     is_removed: bool,
-    /// Where its lists of ranges begin in `.debug_ranges`, if what they have is addresses.
+    /// Start of its lists of ranges in `.debug_ranges`, if they contain absolute addresses.
     lists: Option<usize>,
 }
 
@@ -82,7 +82,7 @@ impl LiveCode {
         }
     }
 
-    /// Sets what is known of the units. Before that, addresses in entries and in `.debug_ranges` are kept.
+    /// Sets the facts about the units. Before that, addresses in entries and in `.debug_ranges` are kept.
     pub(super) fn know(&self, units: Survey) {
         _ = self.units.set(units);
     }
@@ -94,7 +94,7 @@ impl LiveCode {
         known.copied().unwrap_or_default()
     }
 
-    /// This code, for a unit in another file, of which `units` is known.
+    /// Returns the same code for a unit in another file, with the facts `units` about that file.
     pub(super) fn with(&self, units: Survey) -> Arc<Self> {
         Arc::new(Self {
             ranges: self.ranges.clone(),
@@ -129,7 +129,7 @@ impl PartHere {
         self.is_removed
     }
 
-    /// True if ranges of functions in the unit are to be looked at.
+    /// True if the ranges of functions in the unit must be checked.
     pub(super) fn has_lists(self) -> bool {
         self.lists.is_some()
     }
@@ -140,7 +140,8 @@ impl Survey {
     ///
     /// # Errors
     ///
-    /// Entries are nested so deep that reading them could overflow the stack, or a unit's header cannot be read.
+    /// Entries are nested so deep that reading them could overflow the stack, or a unit's header cannot be
+    /// read.
     pub(super) fn of(dwarf: &Dwarf<Reader>, code: &LiveCode) -> Result<Self, gimli::Error> {
         Self::of_units(dwarf, code, None)
     }
@@ -149,7 +150,7 @@ impl Survey {
     ///
     /// # Errors
     ///
-    /// As for [`Survey::of`].
+    /// The errors of [`Survey::of`].
     pub(super) fn of_split(
         dwarf: &Dwarf<Reader>,
         code: &LiveCode,
@@ -190,9 +191,9 @@ impl Survey {
         Ok(survey)
     }
 
-    /// Adds what the first entry of a unit says.
+    /// Adds the facts in the first entry of a unit.
     fn add(&mut self, header: &UnitHeader<Reader>, root: &Root, code: &LiveCode) -> PartHere {
-        // With ranges, its address is what they are relative to, which is 0 if they have addresses.
+        // A unit's ranges are relative to its address, which is 0 if they contain absolute addresses.
         let is_removed = !root.has_ranges && root.address.is_some_and(|address| !code.has(address));
         let is_absolute = root.has_ranges && matches!(root.address, None | Some(0));
         let part_here = PartHere {
@@ -210,14 +211,14 @@ impl Survey {
         part_here
     }
 
-    /// The address to use for one in an entry.
+    /// The address to use for `address` at `offset` in an entry.
     fn in_entries(&self, offset: usize, address: u64, is_code: impl Fn() -> bool) -> u64 {
         let is_in = |ranges: &[Range<usize>]| {
             let after = ranges.partition_point(|range| range.start <= offset);
             let before = after.checked_sub(1).and_then(|at| ranges.get(at));
             before.is_some_and(|range| offset < range.end)
         };
-        // A unit's own address may be what ranges are relative to. It names nothing by itself.
+        // A unit's own address is kept: its ranges may be relative to it, and nothing is named by it alone.
         let is_used = is_code() && !is_in(&self.removed) || is_in(&self.roots);
         if is_used { address } else { REMOVED }
     }
@@ -226,11 +227,11 @@ impl Survey {
 /// The first entry of a unit.
 #[derive(Debug, Default)]
 struct Root {
-    /// Where it ends, from the unit's start.
+    /// End of the entry, from the unit's start.
     end: usize,
     address: Option<u64>,
     has_ranges: bool,
-    /// Where the unit's lists begin in `.debug_ranges`, if they are in another file.
+    /// Start of the unit's lists in `.debug_ranges`, if the rest of the unit is in another file.
     lists: usize,
     /// Set if the rest of the unit is in another file.
     dwo: Option<u64>,
@@ -268,8 +269,8 @@ impl Root {
     }
 }
 
-/// Reads all entries of a unit, with the ranges of its functions if `lists` are to be looked at; what cannot be read ends
-/// it.
+/// Reads all entries of a unit, and the ranges of its functions if there are `lists` to check. Stops at an
+/// entry that cannot be read.
 fn look_through(
     entries: &mut EntriesRaw<'_, Reader>,
     mut lists: Option<&mut Lists<'_>>,
@@ -297,11 +298,11 @@ fn look_through(
     Ok(())
 }
 
-/// The lists in `.debug_ranges` of a unit whose lists have addresses.
+/// The lists in `.debug_ranges` of a unit whose lists contain absolute addresses.
 struct Lists<'a> {
     dwarf: &'a Dwarf<Reader>,
     code: &'a LiveCode,
-    /// Offset of the unit's lists, from which theirs are counted.
+    /// Offset of the unit's lists, to which the offsets in its entries are relative.
     at: usize,
     encoding: gimli::Encoding,
     empty: &'a mut Vec<usize>,
@@ -318,7 +319,7 @@ impl Lists<'_> {
             if attribute.name() == gimli::DW_AT_ranges
                 && let AttributeValue::RangeListsRef(list) = attribute.value()
             {
-                // A list that cannot be read has no ranges for anybody.
+                // A list that cannot be read has no ranges for other readers either.
                 _ = self.read(self.at.saturating_add(list.0));
             }
         }
@@ -376,7 +377,8 @@ fn segments<'a, R: ReadRef<'a>>(elf: &Elf<'a, R>) -> Vec<Range<u64>> {
 mod tests {
     use super::*;
 
-    /// Ranges that touch are one; an address is of code from the first byte on to the end of the last.
+    /// Ranges that touch are joined; addresses of code are those from the first byte of a range up to its
+    /// end, inclusive.
     #[test]
     fn where_code_is() {
         let code = LiveCode::new(vec![
@@ -401,7 +403,7 @@ mod tests {
         }
     }
 
-    /// Each section has its own way to say that code was removed, and its own numbers that are no code's address.
+    /// Each section has its own mark for removed code, and its own numbers that are no addresses of code.
     #[test]
     fn addresses_by_section() {
         let code = LiveCode::new(vec![0x1000..0x1800, 0x1800..0x2000]);

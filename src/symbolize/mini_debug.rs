@@ -1,5 +1,5 @@
-//! `.gnu_debugdata`: a symbol table that distributions leave in stripped files, as an xz-compressed ELF file. It has
-//! names of local functions, but no lines.
+//! `.gnu_debugdata`: a symbol table that distributions leave in stripped files, as an xz-compressed ELF file.
+//! It has names of local functions, but no lines.
 
 use std::io::{self, Read};
 

@@ -1,13 +1,15 @@
-//! From an address in a module to function, inlined functions, file and line.
+//! Lookup of an address in a module: its function, inlined functions, file and line.
 //!
-//! A function's name comes from a symbol table if a symbol contains the address, since a symbol has a start address,
-//! and from DWARF otherwise; lines and inlined functions come from DWARF. Both are looked for in the module's own file
-//! and in its separate debug file. A name that is not found is `None` with a reason, never a guess from the nearest
-//! symbol. Code outside all modules has the name that the program wrote to its perf map, if any.
+//! A function's name comes from a symbol table if a symbol contains the address, since a symbol has a start
+//! address, and from DWARF otherwise; lines and inlined functions come from DWARF. Both are looked for in the
+//! module's own file and in its separate debug file. A name that is not found is `None` with a reason, never
+//! a guess from the nearest symbol. Code outside all modules has the name that the program wrote to its perf
+//! map, if any.
 //!
-//! Debug information can be in many files: `debug_file` and `debug_files` find an object's separate file and the
-//! supplementary file that it shares with others, `split` the parts that the compiler put into separate files,
-//! `mini_debug` a small table in the object itself, and [`debuginfod`] asks servers. All of them are untrusted.
+//! Debug information can be in many files: `debug_file` and `debug_files` find an object's separate file and
+//! the supplementary file that it shares with others, `split` the parts that the compiler put into separate
+//! files, `mini_debug` a small table in the object itself, and [`debuginfod`] asks servers. All of them are
+//! untrusted.
 
 mod debug_file;
 mod debug_files;
@@ -56,19 +58,19 @@ pub use variables::{Variable, VariableFinder, VariablePlace, Variables};
 const MAX_OBJECTS: usize = 64;
 /// Maximum memory of all objects in bytes, approximately; the one in use may exceed it alone.
 const MAX_MEMORY: usize = 1 << 30;
-/// Maximum memory of one object in bytes: its debug information, uncompressed, and twice that for the parsed form. An
-/// object that needs more was made to.
+/// Maximum memory of one object in bytes: its debug information, uncompressed, and twice that for the parsed
+/// form. An object that needs more was made to exhaust memory.
 const MAX_OF_ONE: usize = 3 << 30;
 /// Maximum memory of all objects between reports, in bytes.
 const KEPT_MEMORY: usize = 64 << 20;
-/// Maximum memory of cached names in bytes: those of some 100 thousand addresses of C++ or Rust code with its inlined
-/// functions. All are looked up again for each report.
+/// Maximum memory of cached names in bytes: those of some 100 thousand addresses of C++ or Rust code with its
+/// inlined functions. All are looked up again for each report.
 const MAX_NAMES: usize = 128 << 20;
 
 /// An object with code, as the symbolizer needs it.
 #[derive(Clone, Copy, Debug)]
 pub struct CodeObject<'a> {
-    /// Identifies the object; always the same for the same one.
+    /// Identifies the object: the same object always has the same key.
     pub key: u32,
     /// Path in its process's view.
     pub path: &'a Path,
@@ -113,8 +115,8 @@ impl Symbolizer {
         self
     }
 
-    /// Discards the names of objects whose files have arrived, so that they are looked up anew; files that have not are
-    /// waited for as `patience` says. To be called before the names for a report are looked up.
+    /// Discards the names of objects whose files have arrived, so that they are looked up anew. Lookups wait
+    /// for missing files as `patience` says. To be called before the names for a report are looked up.
     pub fn begin(&mut self, patience: Patience) {
         let Some(servers) = &mut self.files.servers else {
             return;
@@ -135,8 +137,8 @@ impl Symbolizer {
         }
     }
 
-    /// Releases the memory used for lookups, except for cached names. To be called when all names for a report have
-    /// been looked up.
+    /// Releases the memory used for lookups, except for cached names. To be called when all names for a
+    /// report have been looked up.
     pub fn release(&mut self) {
         let held = self.objects.len();
         self.shrink(0, KEPT_MEMORY);
@@ -158,9 +160,9 @@ impl Symbolizer {
 
     /// Looks up the code at `svma` of `object`.
     ///
-    /// A return address is looked up one byte lower, in the call: the next instruction can belong to another line, or,
-    /// behind a call that does not return, to another function. `exact` addresses (a signal interrupted them) are
-    /// looked up unchanged.
+    /// A return address is looked up one byte lower, in the call: the next instruction can belong to another
+    /// line, or, behind a call that does not return, to another function. `exact` addresses (a signal
+    /// interrupted them) are looked up unchanged.
     pub fn symbolize(&mut self, object: CodeObject<'_>, svma: Svma, exact: bool) -> Arc<Symbolized> {
         let lookup = Lookup {
             object: object.key,
@@ -205,7 +207,8 @@ impl Symbolizer {
             .get_or_insert(object.key, || unreachable!("the object was put there above"))
     }
 
-    /// Adds to the memory counted for an object. If it exceeds [`MAX_OF_ONE`], only its symbols are used from now on.
+    /// Adds to the memory counted for an object. If it exceeds [`MAX_OF_ONE`], only its symbols are used from
+    /// now on.
     fn account(&mut self, object: CodeObject<'_>, bytes: usize) {
         let Some(loaded) = self.objects.peek_mut(&object.key) else {
             return;

@@ -1,5 +1,5 @@
-//! `debuginfod` of a build without the cargo feature `net`: no server is asked. There are no settings for it, as `cli`
-//! refuses its flag; what would be made of settings there is none of either.
+//! `debuginfod` of a build without the cargo feature `net`: no server is asked. The types of settings and
+//! servers have no values, as `cli` refuses the flag.
 
 use std::fs::File;
 use std::io;
@@ -9,27 +9,27 @@ use std::sync::atomic::AtomicBool;
 
 use super::debug_file::BuildId;
 
-/// Which servers are asked.
+/// Servers to ask: this build has none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DebuginfodSettings {}
 
-/// Servers, and what came from them.
+/// Access to debuginfod servers: this build has none.
 #[derive(Clone, Copy, Debug)]
 pub enum Debuginfod {}
 
-/// How long a missing file is waited for.
+/// Time that a caller waits for a missing file.
 #[derive(Clone, Debug, Default)]
 pub enum Patience {
     /// Not at all.
     #[default]
     None,
-    /// As long as something goes on.
+    /// As long as there is progress.
     Long,
     /// Until this is set.
     Until(Arc<AtomicBool>),
 }
 
-/// The answer to who looks for a file.
+/// Result of looking for a file.
 #[allow(dead_code, reason = "nobody is asked")]
 #[derive(Debug)]
 pub(super) enum Fetch {
@@ -55,7 +55,7 @@ impl DebuginfodSettings {
 }
 
 impl Debuginfod {
-    /// Gets ready to ask servers.
+    /// Starts access to servers. Cannot be called, as there are no settings.
     ///
     /// # Errors
     ///

@@ -1,4 +1,5 @@
-//! All sources of names for one object: its own symbols and debug information, and those of its separate debug file.
+//! All sources of names for one object: its own symbols and debug information, and those of its separate
+//! debug file.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -25,8 +26,8 @@ use super::symbols::{RawSymbol, SymbolTable};
 use crate::base::untrusted::{MAX_NAME, MAX_SECTIONS};
 use leak_report::model::{Gap, Symbol, Symbolized};
 
-/// Maximum number of symbols that are read in one table, and of code symbols that are kept of one file. The largest
-/// browsers have some two million.
+/// Maximum number of symbols that are read in one table, and of code symbols that are kept of one file. The
+/// largest browsers have some two million.
 const MAX_SYMBOLS: usize = 1 << 22;
 /// Maximum length of all names of one file in bytes. Names can overlap, so the file's size is no bound.
 const MAX_NAME_BYTES: usize = 1 << 28;
@@ -35,7 +36,7 @@ const MAX_NAME_BYTES: usize = 1 << 28;
 pub(super) struct LoadedObject {
     symbols: SymbolTable,
     lines: Option<Lines>,
-    /// Why names or lines are missing.
+    /// Reason why names or lines are missing.
     gap: Option<Gap>,
     /// Bytes by which the heap grew during lookups in it.
     taken: usize,
@@ -128,7 +129,7 @@ impl LoadedObject {
     }
 }
 
-/// Why a file cannot be parsed.
+/// Returns the reason why a file cannot be parsed.
 fn why_unreadable(bytes: &[u8], path: &Path) -> Gap {
     if !has_too_many_sections(bytes) {
         return Gap::Unreadable;
@@ -228,7 +229,7 @@ fn symbols<'a, R: ReadRef<'a>>(
     SymbolTable::new(raw, function_after)
 }
 
-/// The first address after another at which unwind information says that a function begins.
+/// Returns a lookup of the first function after an address, by unwind information.
 fn function_after(bytes: &[u8]) -> impl Fn(u64) -> Option<u64> {
     let view = ElfView::parse_any(bytes).ok();
     move |address| {

@@ -1,9 +1,10 @@
-//! Names of code generated at run time, from the map that the program writes for `perf`: `/tmp/perf-PID.map`, a line
-//! `START SIZE NAME` for each piece of code, in hexadecimal (Linux, `tools/perf/Documentation/jit-interface.txt`).
+//! Names of code generated at run time, from the map that the program writes for `perf`: `/tmp/perf-PID.map`,
+//! a line `START SIZE NAME` for each piece of code, in hexadecimal (Linux,
+//! `tools/perf/Documentation/jit-interface.txt`).
 //!
-//! Later lines take precedence: a JIT compiler reuses memory. The file is untrusted: malformed lines are skipped. It is
-//! read only if it belongs to the process's user, and is not a link: its content is shown, and a link, or another
-//! user's file mounted there, would show a file that this user could not read.
+//! Later lines take precedence: a JIT compiler reuses memory. The file is untrusted: malformed lines are
+//! skipped. It is read only if it belongs to the process's user, and is not a link: its content is shown, and
+//! a link, or another user's file mounted there, would show a file that this user could not read.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -17,8 +18,8 @@ use crate::process::foreign::{LastLink, open_in_root};
 /// Maximum number of bytes that are read; the rest of a longer file is ignored.
 pub(super) const MAX_BYTES: u64 = 256 << 20;
 
-/// Maximum number of pieces that are kept: some 100 bytes each, besides their names. Large programs have some 100
-/// thousand.
+/// Maximum number of pieces that are kept: some 100 bytes each, besides their names. Large programs have some
+/// 100 thousand.
 const MAX_PIECES: usize = 1 << 20;
 
 /// Named pieces of generated code.
@@ -92,7 +93,7 @@ impl PerfMap {
         }
     }
 
-    /// Notes that the piece at `from` is at `to` now.
+    /// Moves the piece at `from` to `to`, where it has `bytes` bytes.
     pub(super) fn move_piece(&mut self, from: u64, to: u64, bytes: u64) {
         if let Some(piece) = self.pieces.remove(&from) {
             self.add_named(to, bytes, piece.name.as_bytes());

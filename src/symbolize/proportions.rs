@@ -1,9 +1,9 @@
 //! Limits for debug information whose parsed form can be far larger than the file.
 //!
-//! The reader keeps the abbreviations and the file lists of all units, and, of units in which an address was looked up,
-//! the line rows. Units can share these, at the cost of a few bytes each, but the reader keeps a copy per unit. So
-//! their sizes are measured before, and tables that overlap others in their section are not read. Names come from
-//! symbols then.
+//! The reader keeps the abbreviations and the file lists of all units, and, of units in which an address was
+//! looked up, the line rows. Units can share these, at the cost of a few bytes each, but the reader keeps a
+//! copy per unit. So their sizes are measured before, and tables that overlap others in their section are not
+//! read. Names come from symbols then.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,16 +17,16 @@ use leak_report::model::Gap;
 const MAX_UNITS: usize = 1 << 19;
 /// Maximum size of abbreviations in bytes. Each takes at least five, and a hundred when parsed.
 const MAX_ABBREVIATIONS: usize = 16 << 20;
-/// Maximum size of one unit's line rows in bytes. Each row takes thirty when parsed; the largest units have a few
-/// megabytes.
+/// Maximum size of one unit's line rows in bytes. Each row takes thirty when parsed; the largest units have a
+/// few megabytes.
 const MAX_ROWS: u64 = 32 << 20;
 /// Maximum size of one unit's file list in bytes. Each entry takes at least three, and a hundred when parsed.
 const MAX_FILES: u64 = 4 << 20;
 /// Maximum size of all units' file lists in bytes.
 const MAX_FILES_OF_ALL: u64 = 64 << 20;
 
-/// Checks the number of units, and that their abbreviation tables do not overlap and are not too large. To be called
-/// before any is read.
+/// Checks the number of units, and that their abbreviation tables do not overlap and are not too large. To be
+/// called before any is read.
 ///
 /// # Errors
 ///
@@ -83,8 +83,8 @@ fn abbreviations_length(section: &Reader, offset: DebugAbbrevOffset) -> usize {
     whole - table.len()
 }
 
-/// Checks that line rows do not overlap, and that neither they nor file lists are too large. To be called before any is
-/// read, and after shared abbreviations have been.
+/// Checks that line rows do not overlap, and that neither they nor file lists are too large. To be called
+/// before any is read, and after shared abbreviations have been.
 ///
 /// # Errors
 ///

@@ -1,7 +1,8 @@
-//! Names and lines of code of CPython's, from what was copied of a process's code objects: text, and the table that leads from an
-//! instruction to its line.
+//! Names and lines of CPython's code, from the copied parts of a process's code objects: text, and the table
+//! that leads from an instruction to its line.
 //!
-//! Pure. All bytes are untrusted: of a process's memory, which may have changed while they were copied.
+//! Pure. All bytes are untrusted: they are from a process's memory, which may have changed while they were
+//! copied.
 
 mod lines;
 #[cfg(test)]
@@ -14,9 +15,9 @@ use leak_report::model::{Symbol, Symbolized};
 pub(crate) use self::lines::LineTable;
 use crate::process::python::TextState;
 
-/// MAX bytes of a text that are decoded.
+/// Maximum number of bytes of a text that are decoded.
 pub(crate) const MAX_TEXT: usize = 4096;
-/// Signs for characters that are left out, and for one that is none or cannot be shown.
+/// Characters in place of omitted text, and of a character that is invalid or cannot be shown.
 const CUT: char = '…';
 const UNKNOWN: char = char::REPLACEMENT_CHARACTER;
 
@@ -27,8 +28,9 @@ pub(crate) enum Kept {
     End,
 }
 
-/// Text of a str of this state and number of characters, of which the bytes at one end were copied. Whatever is left out is marked by `…`.
-/// Control characters, and what is no character, become U+FFFD. `None` if there is nothing to show, or the characters are elsewhere.
+/// Decodes the text of a `str` with this state and number of characters, of which the bytes at one end were
+/// copied. Omitted text is marked by `…`. Control characters and invalid ones become U+FFFD. `None` if there
+/// is no text, or if the characters are not in the object itself.
 pub(crate) fn decode_text(state: TextState, length: u64, bytes: &[u8], kept: Kept) -> Option<String> {
     let width = state.character_bytes().filter(|_| state.is_compact())?;
     let whole = length
@@ -37,7 +39,7 @@ pub(crate) fn decode_text(state: TextState, length: u64, bytes: &[u8], kept: Kep
     let copied = bytes.len().min(whole.unwrap_or(usize::MAX)).min(MAX_TEXT) / width * width;
     let shown = match kept {
         Kept::Start => bytes.get(..copied)?,
-        // The last byte that was copied is that of the last character.
+        // The copied bytes end with the last character.
         Kept::End => bytes.get(bytes.len() - copied..)?,
     };
     let mut text: String = shown.chunks_exact(width).map(character).collect();
@@ -52,7 +54,8 @@ pub(crate) fn decode_text(state: TextState, length: u64, bytes: &[u8], kept: Kep
     Some(text)
 }
 
-/// A character of one, two or four bytes. Two of two bytes are never joined: each is a character of its own.
+/// Decodes a character of one, two or four bytes. The halves of a surrogate pair are not joined: each is a
+/// character.
 fn character(bytes: &[u8]) -> char {
     let value = bytes
         .iter()
@@ -62,7 +65,7 @@ fn character(bytes: &[u8]) -> char {
     found.unwrap_or(UNKNOWN)
 }
 
-/// A code object of CPython's, as far as it is known.
+/// Known parts of a code object of CPython.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PythonCode {
     /// Name of the function, with those of classes and functions around it from 3.11 on.
@@ -73,15 +76,16 @@ pub(crate) struct PythonCode {
 }
 
 impl PythonCode {
-    /// True for the interpreter's own code that makes an object and calls its `__init__`, from 3.12 on (`_Py_InitCleanup` in
-    /// `specialize.c`): its name is that of its file, and it has no line. `sys._getframe` leaves it out.
+    /// True for the interpreter's own code that makes an object and calls its `__init__`, from 3.12 on
+    /// (`_Py_InitCleanup` in `specialize.c`): `__init__` is its name and its file, and it has no line.
+    /// `sys._getframe` leaves it out.
     pub(crate) fn is_between_functions(&self, first_line: u32) -> bool {
         let is_init = |text: &Option<Arc<str>>| text.as_deref() == Some("__init__");
         first_line == 0 && is_init(&self.name) && is_init(&self.file)
     }
 
-    /// Line of an instruction, counted in bytes of its bytecode ([`Layout::instruction`]). Without a table of lines there is none: the first
-    /// one of a function is not where it is.
+    /// Line of an instruction, which is counted in bytes of the bytecode ([`Layout::instruction`]). Without a
+    /// table there is no line: the first line of the function would be wrong.
     ///
     /// [`Layout::instruction`]: crate::process::python::Layout::instruction
     pub(crate) fn line(&self, instruction: Option<u32>) -> Option<u32> {
@@ -89,7 +93,7 @@ impl PythonCode {
         lines.zip(instruction).and_then(|(lines, at)| lines.line(at))
     }
 
-    /// Names a frame of it that is at a line.
+    /// Names for a frame of this code at a line.
     pub(crate) fn symbolized(&self, line: Option<u32>) -> Symbolized {
         let name = self.name.clone();
         Symbolized {

@@ -1,8 +1,9 @@
 //! Reader of a debug section whose addresses are only those of code that is in the file.
 //!
-//! Linkers leave the debug information of functions that they remove, with 0 or another number for the function's
-//! address. Taken literally it is that of the code which lies there. So such an address is replaced where it is read by
-//! the one that DWARF 6 reserves for removed code (-1), which drops whatever begins there: functions, ranges and lines.
+//! Linkers keep the debug information of functions that they remove, with 0 or another number for the
+//! function's address. Taken literally, it describes the code at that address. So such an address is
+//! replaced, when it is read, by the one that DWARF 6 reserves for removed code (-1). This drops everything
+//! that begins there: functions, ranges and lines.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ pub(super) struct Reader {
 #[derive(Debug)]
 struct Section {
     bytes: Arc<[u8]>,
-    /// Number of the section, and the code that decides on its addresses; none if all are to be kept.
+    /// Number of the section, and the code that decides on its addresses; `None` if all are kept.
     addresses: Option<(SectionId, Arc<LiveCode>)>,
 }
 
@@ -46,7 +47,7 @@ impl Reader {
         }
     }
 
-    /// A reader of the same section by which `code` decides on addresses.
+    /// Returns a reader of the same part, in which `code` decides on addresses.
     pub(super) fn decided_by(&self, id: SectionId, code: Arc<LiveCode>) -> Self {
         let bytes = self.section.bytes.clone();
         Self {

@@ -1,7 +1,7 @@
 //! The sections of a file with functions and lines, uncompressed and up to a limit.
 //!
-//! They are copied, not mapped: a debug file can be truncated by its owner at any time, and reading a mapping beyond
-//! its file's end raises SIGBUS, while a failed read is an error.
+//! They are copied, not mapped: a debug file can be truncated by its owner at any time, and reading a mapping
+//! beyond its file's end raises SIGBUS, while a failed read is an error.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -33,7 +33,8 @@ pub(super) fn parse_copied<'a, 'f>(
     parse(Untrusted::copied(cache))
 }
 
-/// Parses the headers. Rejects files with too many sections, as each lookup of a section searches all of them.
+/// Parses the headers. Rejects files with too many sections, as each lookup of a section searches all of
+/// them.
 fn parse<'a, R: ReadRef<'a>>(bytes: Untrusted<R>) -> Option<Elf<'a, R>> {
     let elf = ElfFile64::parse(bytes).ok()?;
     (elf.elf_section_table().len() <= MAX_SECTIONS).then_some(elf)
@@ -120,11 +121,11 @@ pub(super) enum Content<'a> {
 pub(super) struct Source<'a, E> {
     pub(super) elf: &'a E,
     pub(super) content: Content<'a>,
-    /// The code that addresses must be of; all addresses are kept without it.
+    /// Code that addresses must belong to; without it, all addresses are kept.
     pub(super) code: Option<&'a Arc<LiveCode>>,
 }
 
-/// True if `elf` has debug information of its own.
+/// True if `elf` has its own debug information.
 pub(super) fn has_lines<'d>(elf: &impl Object<'d>) -> bool {
     let info = elf.section_by_name(SectionId::DebugInfo.name());
     let range = info.and_then(|section| section.compressed_file_range().ok());
@@ -176,7 +177,7 @@ impl<'d, E: Object<'d>> Source<'_, E> {
         }
     }
 
-    /// Joins all sections of this name: type units can be in sections of their own.
+    /// Joins all sections of this name: type units can be in their own sections.
     fn joined(&self, name: &str, budget: &mut Budget) -> Result<Arc<[u8]>, Gap> {
         let sections = self.elf.sections();
         let mut bytes = Vec::new();

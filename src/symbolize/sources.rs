@@ -1,7 +1,8 @@
 //! Reads lines of source files that debug information names, on request.
 //!
-//! Debug information is the target's: it can name any file. So only files whose names end like a source's are read, with the
-//! caller's rights and where the caller is, never in the target's root; regular files of limited size, which are text.
+//! Debug information comes from the target: it can name any file. So a file is only read if its name ends
+//! like that of a source, with the caller's rights and in the caller's file system, never in the target's
+//! root; and only if it is a regular file of limited size that contains text.
 
 use std::collections::{BTreeMap, btree_map};
 use std::fs;
@@ -15,7 +16,7 @@ use leak_report::model::{Excerpt, Excerpts, Report, SourcePlace};
 use crate::process::caller::Caller;
 use crate::process::foreign::OpenError;
 
-/// Lines shown before and behind the one that is meant.
+/// Number of lines shown before and behind the line of a place.
 const AROUND: u32 = 3;
 /// Maximum number of places of one report.
 const MAX_PLACES: usize = 250;
@@ -72,7 +73,7 @@ impl Sources {
         }
     }
 
-    /// The report with excerpts at the places of its stacks.
+    /// Returns the report with excerpts at the places of its stacks.
     pub(crate) fn add_to(&self, report: &Report) -> Report {
         let (places, is_cut) = SourcePlace::all(report, MAX_PLACES);
         let mut excerpts = Excerpts {
@@ -161,7 +162,8 @@ fn is_newer(changed: Option<SystemTime>, module: Option<&str>) -> bool {
 mod tests {
     use super::*;
 
-    /// Lines are those around the one that is meant, as far as there are any, and a file that is too short is refused.
+    /// An excerpt has the lines around the given one, as far as there are any; a file that is too short is
+    /// refused.
     #[test]
     fn lines_around_a_line() {
         let text: String = (1..=9).map(|number| format!("line {number}\n")).collect();
@@ -183,7 +185,7 @@ mod tests {
         assert_eq!(excerpt("", 1), Err(Refusal::NoLine));
     }
 
-    /// Files that are no source, no text or too large are refused, and so are names that are not from the root.
+    /// Files that are no source, no text or too large are refused, and so are relative paths.
     #[test]
     fn what_is_no_source() {
         let directory = tempfile::tempdir().expect("a directory");

@@ -1,8 +1,8 @@
-//! Debug information that the compiler left in separate files (`-gsplit-dwarf`): `.dwo` files, and `.dwp` packages of
-//! them.
+//! Debug information that the compiler left in separate files (`-gsplit-dwarf`): `.dwo` files, and `.dwp`
+//! packages of them.
 //!
-//! The program's own file has the lines, and for each unit its ID and the name of the file with the rest. That file is
-//! used only if it has the same ID. It is looked for when an address of the unit is looked up.
+//! The program's own file has the lines, and for each unit its ID and the name of the file with the rest.
+//! That file is used only if it has the same ID. It is looked for when an address of the unit is looked up.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -31,13 +31,13 @@ pub(super) struct SplitUnits {
     /// The object's package, after the first lookup.
     package: Option<Result<DwarfPackage<Reader>, Gap>>,
     budget: Budget,
-    /// Why a unit was not found.
+    /// Reason why a unit was not found.
     gap: Option<Gap>,
 }
 
 impl SplitUnits {
-    /// Prepares lookups for an object with the file and debug file `objects`, under each of `roots` in turn; bytes read
-    /// are added to `budget`.
+    /// Prepares lookups for an object with the file and debug file `objects`, under each of `roots` in turn;
+    /// bytes read are added to `budget`.
     pub(super) fn new(
         roots: Vec<PathBuf>,
         objects: Vec<PathBuf>,
@@ -59,7 +59,7 @@ impl SplitUnits {
         self.budget.taken()
     }
 
-    /// Why a unit was not found; `None` if all were.
+    /// Reason why a unit was not found; `None` if all were.
     pub(super) fn gap(&self) -> Option<Gap> {
         self.gap
     }
@@ -158,7 +158,8 @@ fn find_package(
     .package(budget)
 }
 
-/// Possible paths of an object's package: the name that `dwp` gives it, beside the object or in [`DEBUG_DIRECTORY`].
+/// Possible paths of an object's package: the name that `dwp` gives it, beside the object or in
+/// [`DEBUG_DIRECTORY`].
 fn package_paths(object: &Path) -> [PathBuf; 2] {
     let mut name = object.as_os_str().to_owned();
     name.push(".dwp");

@@ -1,7 +1,7 @@
 //! Lookup of the function symbol that contains an address. Pure: symbols in, names out.
 //!
-//! A missing name is better than a wrong one: a symbol with a size ends there, and one without ends at the next symbol,
-//! where unwind information begins another function, or with its section.
+//! A missing name is better than a wrong one: a symbol with a size ends there, and one without ends at the
+//! next symbol, where unwind information begins another function, or with its section.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -58,13 +58,13 @@ struct Entry {
     name: Range<usize>,
 }
 
-/// Maximum number of entries that a lookup goes back over. Symbols nest two or three deep; only a malformed table has
-/// more.
+/// Maximum number of entries that a lookup goes back over. Symbols nest two or three deep; only a malformed
+/// table has more.
 const MAX_NESTING: usize = 256;
 
 impl SymbolTable {
-    /// Builds the table from `symbols`, in any order. `function_after` is the first start of a function after an address, as far as
-    /// it is known without symbols.
+    /// Builds the table from `symbols`, in any order. `function_after` is the first start of a function after
+    /// an address, as far as it is known without symbols.
     pub(super) fn new<'a>(
         symbols: impl IntoIterator<Item = RawSymbol<'a>>,
         function_after: impl Fn(u64) -> Option<u64>,
@@ -215,7 +215,7 @@ mod tests {
         check_beside(symbols, &[], cases);
     }
 
-    /// With functions that are known by unwind information.
+    /// Checks lookups with functions that are known by unwind information.
     #[track_caller]
     fn check_beside(symbols: &[RawSymbol<'_>], functions: &[u64], cases: &[(u64, Option<&str>)]) {
         let table = SymbolTable::new(symbols.iter().copied(), |address| {
@@ -263,7 +263,8 @@ mod tests {
         check(&symbols, &cases);
     }
 
-    /// A function that only unwind information knows has no name, and not that of a symbol without size before it.
+    /// A function that only unwind information knows has no name, and not that of a symbol without size
+    /// before it.
     #[test]
     fn symbols_without_size_end_where_functions_begin() {
         let symbols = [symbol("assembly", 0x1000, 0), symbol("sized", 0x1100, 0x100)];

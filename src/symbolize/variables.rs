@@ -1,6 +1,6 @@
 //! Variables of an object by address: names from its symbol tables, declarations from DWARF.
 //!
-//! A name is that of the symbol that holds the address, never of the nearest one. Files are untrusted.
+//! A name is that of the symbol that contains the address, never of the nearest one. Files are untrusted.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -17,14 +17,15 @@ use super::demangle::demangle;
 use super::sections::{Budget, Content, Elf, Source, has_lines, parse_copied, parse_mapped};
 use crate::base::untrusted::MAX_NAME;
 
-/// Maximum number of symbols that are looked at in one table, and that are kept of one object.
+/// Maximum number of symbols that are read in one table, and that are kept of one object.
 const MAX_SYMBOLS: usize = 1 << 22;
 /// Maximum bytes of the names that are kept of one object.
 const MAX_NAME_BYTES: usize = 1 << 28;
-/// Symbols before an address that are looked at: those that begin there and end before it are in one that does not, or overlap.
+/// Maximum number of symbols before an address that are checked. Symbols that end before the address are
+/// nested in the one that contains it, or overlap with it.
 const MAX_STEPS: usize = 16;
 
-/// Where a variable is in its object.
+/// Place of a variable in its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum VariablePlace {
     /// SVMA.
@@ -38,7 +39,7 @@ pub enum VariablePlace {
 pub struct Variable {
     /// Name as in the symbol table, without a version.
     pub mangled: Vec<u8>,
-    /// Where it begins.
+    /// Place of its first byte.
     pub begin: VariablePlace,
 }
 
@@ -72,7 +73,7 @@ struct RawVariable {
     start: u64,
     size: u64,
     is_global: bool,
-    /// Place of its name.
+    /// Start of its name in `Table::names`, and length.
     name: (usize, usize),
 }
 
@@ -162,7 +163,7 @@ fn has_lines_of<'a, R: ReadRef<'a>>(elf: &Elf<'a, R>) -> bool {
 }
 
 impl Variables {
-    /// The variable that holds `place`.
+    /// Finds the variable that contains `place`.
     pub fn find(&self, place: VariablePlace) -> Option<Variable> {
         let (table, address) = match place {
             VariablePlace::Memory(svma) => (&self.memory, svma),
@@ -178,7 +179,7 @@ impl Variables {
         })
     }
 
-    /// Name and first address of the section that has `svma`.
+    /// Name and first address of the section that contains `svma`.
     pub fn section(&self, svma: u64) -> Option<(&str, u64)> {
         let after = self.sections.partition_point(|(range, _)| range.start <= svma);
         let (range, name) = self.sections.get(after.checked_sub(1)?)?;
@@ -228,7 +229,7 @@ impl Table {
     }
 
     fn sort(&mut self) {
-        // The last of equal ones is found: global, then the smaller one.
+        // `find` takes the last symbol of those at one address: a global one, then the smaller one.
         self.symbols
             .sort_by_key(|symbol| (symbol.start, symbol.is_global, u64::MAX - symbol.size));
     }

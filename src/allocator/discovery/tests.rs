@@ -40,8 +40,8 @@ fn site_of<'a>(discovery: &'a Discovery, name: &str) -> &'a ProbeSite {
         .unwrap_or_else(|| panic!("no site for {name}"))
 }
 
-/// Each function of C is found in the C library and in each allocator, with the allocator's own, without problems.
-/// `operator new` is probed where it does not lead to `malloc`.
+/// Each function of C is found in the C library and in each allocator, with the allocator's own, without
+/// problems. `operator new` is probed where it does not lead to `malloc`.
 #[test]
 fn every_function_is_found() {
     let libc = || {
@@ -120,8 +120,8 @@ fn leaves() {
     }
 }
 
-/// The sites of Debian 12's libraries are where the disassembly shows them. A later package may differ: libraries with
-/// another build-id are skipped.
+/// The sites of Debian 12's libraries are where the disassembly shows them. A later package may differ:
+/// libraries with another build-id are skipped.
 #[test]
 fn known_sites() {
     let dear = |obstacle| (0, SiteCost::SingleStepped, SiteReason::ExpensiveEntry(obstacle));
@@ -187,9 +187,9 @@ fn is_the_disassembled(modules: &Modules) -> bool {
         .is_some_and(|id| BUILD_IDS.contains(&id.to_string().as_str()))
 }
 
-/// Independently of the rules' code: at each chosen site of each installed allocator, a separate decoding of the bytes
-/// before it finds straight code that writes neither what a probe reads nor what the unwinder needs, and a probe there
-/// is cheap if it is classified so.
+/// Independently of the rules' code: at each chosen site of each installed allocator, a separate decoding of
+/// the bytes before it finds straight code that writes neither what a probe reads nor what the unwinder
+/// needs, and a probe there is cheap if it is classified so.
 #[test]
 fn chosen_sites_are_verified_by_another_decoder() {
     for library in ["libc.so.6", "libtcmalloc.so.4", "libjemalloc.so.2", mimalloc()] {

@@ -136,8 +136,8 @@ fn with_code(name: &str, test: impl FnOnce(&Code<'_>, &dyn Fn(&str) -> Svma)) {
     test(&Code::new(&elf, &view, &linkage), &at);
 }
 
-/// All instructions by which a call can return are found, those of tail calls too; where they cannot be, the error
-/// gives the reason.
+/// All instructions by which a call can return are found, those of tail calls too; where they cannot be, the
+/// error gives the reason.
 #[test]
 fn exits() {
     with_code("exits", |code, at| {
@@ -161,7 +161,7 @@ fn exits() {
     });
 }
 
-/// The amount of work is bounded; beyond it, the answer is that it is not known.
+/// The amount of work is bounded; beyond the bound, the result is unknown.
 #[test]
 fn work_is_bounded() {
     with_code("work", |code, at| {

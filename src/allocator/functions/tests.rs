@@ -64,8 +64,8 @@ fn arguments() {
     }
 }
 
-/// `operator new` throws unless its name says otherwise, and so do the functions that replace it. No function of C
-/// does.
+/// `operator new` throws unless its name says otherwise, and so do the functions that replace it. No function
+/// of C does.
 #[test]
 fn throwing_functions() {
     for function in FUNCTIONS {

@@ -1,5 +1,5 @@
-//! Decoder for AArch64: control flow and written registers only (Arm ARM, C4.1: the encoding index). Unknown encodings
-//! are reported as unknown, so that a register which could be written never counts as preserved.
+//! Decoder for AArch64: control flow and written registers only (Arm ARM, C4.1: the encoding index). Unknown
+//! encodings are reported as unknown, so that a register which could be written never counts as preserved.
 
 use unwind_tables::addr::Svma;
 
@@ -203,7 +203,8 @@ pub fn hint(word: u32) -> u32 {
     word >> 5 & 0x7f
 }
 
-/// Register contents that are known in straight code: addresses in the object, and slots whose values were loaded.
+/// Register contents that are known in straight code: addresses in the object, and slots whose values were
+/// loaded.
 #[derive(Default)]
 struct KnownRegisters {
     addresses: [Option<Svma>; 31],

@@ -1,5 +1,6 @@
-//! How the kernel executes AArch64 instructions under a uprobe, from `arch/arm64/kernel/probes/decode-insn.c` and
-//! `arch/arm64/lib/insn.c` as of Linux 6.1. Newer kernels emulate `nop` too (6.13).
+//! Ways in which the kernel executes AArch64 instructions under a uprobe, from
+//! `arch/arm64/kernel/probes/decode-insn.c` and `arch/arm64/lib/insn.c` as of Linux 6.1. Newer kernels
+//! emulate `nop` too (6.13).
 
 use super::{SiteCost, Unprobeable};
 use crate::allocator::machine::aarch64::{hint, is_hint};
@@ -52,8 +53,8 @@ fn is_refused(word: u32) -> bool {
     !vector_literal && REFUSED.iter().any(|&(mask, value)| word & mask == value)
 }
 
-/// True for instructions that depend on their own address and that the kernel does not recognise: it would execute them
-/// out of line.
+/// True for instructions that depend on their own address and that the kernel does not recognise: it would
+/// execute them out of line.
 fn is_mistaken(word: u32) -> bool {
     // ldr of a literal to a vector register
     let vector_literal = word & 0x3f00_0000 == 0x1c00_0000;
@@ -133,7 +134,8 @@ mod tests {
         check(&[0, 0x0000_1234], Err(Unprobeable::Invalid)); // udf
     }
 
-    /// Instructions that the kernel would execute out of line although they depend on their address are never probed.
+    /// Instructions that the kernel would execute out of line although they depend on their address are never
+    /// probed.
     #[test]
     fn mistaken() {
         let mistaken = [

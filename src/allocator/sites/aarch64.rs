@@ -21,8 +21,8 @@ impl<'a> Decoded<'a> for Instruction {
         words(bytes, code.entry).map(|(at, word)| Self { at, word })
     }
 
-    /// Checks the whole segment: a cold part of the function can be anywhere, and data in it rarely looks like a branch
-    /// to this address.
+    /// Checks the whole segment: a cold part of the function can be anywhere, and data in it rarely looks
+    /// like a branch to this address.
     fn check_straight(code: &FunctionCode<'a>, site: Svma) -> Result<(), Obstacle> {
         let lands_before = |target: Svma| code.entry < target && target <= site;
         // Instructions are aligned, even if the segment is not.

@@ -110,7 +110,8 @@ fn real_prologues() {
     );
 }
 
-/// Programs built for CET start each function with an endbr64, which is expensive; the next instruction rarely is.
+/// Programs built for CET start each function with an endbr64, which is expensive; the next instruction
+/// rarely is.
 #[test]
 fn endbr64() {
     // endbr64; push %rbp
@@ -234,8 +235,8 @@ fn branches() {
     );
 }
 
-/// A long branch into the window counts wherever it is, before or behind, at any alignment, and outside the function:
-/// cold parts lie far away.
+/// A long branch into the window counts wherever it is, before or behind, at any alignment, and outside the
+/// function: cold parts lie far away.
 #[test]
 fn branches_from_anywhere_into_the_window_count() {
     // test %rdi,%rdi; je +0x10; ret

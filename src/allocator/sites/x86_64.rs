@@ -154,9 +154,9 @@ fn near_branch_target(instruction: &iced_x86::Instruction) -> Option<u64> {
 
 /// All byte sequences in the segment that could be a `jmp rel32` or `jcc rel32`: address and target.
 ///
-/// Every byte is taken for the start of an instruction, so that neither data between functions nor the cold part of a
-/// function, which compilers put megabytes away, hides a branch. False matches are rare: one in 2³² / 64 displacements
-/// hits a window of 64 bytes, and only makes a probe more expensive.
+/// Every byte is taken for the start of an instruction, so that neither data between functions nor the cold
+/// part of a function, which compilers put megabytes away, hides a branch. False matches are rare: one in 2³²
+/// / 64 displacements hits a window of 64 bytes, and only makes a probe more expensive.
 fn far_branches(text: &[u8], start: Svma) -> impl Iterator<Item = (Svma, Svma)> + '_ {
     let candidate = move |at: usize| {
         let (length, displacement) = match *text.get(at..at.checked_add(6)?)? {

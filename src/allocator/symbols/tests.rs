@@ -107,7 +107,8 @@ fn not_definitions() {
     assert_eq!(found(&elf, NAMES), []);
 }
 
-/// A function that the linker has hidden is told from one of a file, by any linker, though both are local.
+/// A function that the linker has hidden is distinguished from one that is local to a file, for any linker,
+/// though both are local symbols.
 #[test]
 fn hidden_definitions() {
     let source = "
@@ -132,8 +133,8 @@ fn hidden_definitions() {
     }
 }
 
-/// Damaged files give errors or fewer symbols, never a panic: truncated at many places, and with headers and tables
-/// overwritten.
+/// Damaged files give errors or fewer symbols, never a panic: truncated at many places, and with headers and
+/// tables overwritten.
 #[test]
 fn damaged_files() {
     let elf = compile(

@@ -101,7 +101,8 @@ fn named(name: &str) -> UsdtProbe {
     }
 }
 
-/// Where there is a choice, each probe of an allocation has its distance, and one name; elsewhere the distance is not known.
+/// If there is a choice, each probe for allocations has its distance, and all have one name; otherwise the
+/// distance is unknown.
 #[test]
 fn probes_of_several_distances() {
     let names = |names: &[&str]| -> Vec<_> {
@@ -127,7 +128,7 @@ fn probes_of_several_distances() {
     );
 }
 
-/// The nearest distance by ratio; what is asked for far below all of them is none.
+/// The nearest distance is chosen by ratio; there is none for a wish far below all of them.
 #[test]
 fn nearest_distance() {
     let (small, middle, large) = (64 << 10, 512 << 10, 4 << 20);

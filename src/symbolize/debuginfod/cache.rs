@@ -1,5 +1,5 @@
-//! Cache of fetched files, in the directory and layout that all debuginfod clients share: `BUILDID/debuginfo`, empty if
-//! no server had the file (debuginfod-client-config(7)).
+//! Cache of fetched files, in the directory and layout that all debuginfod clients share:
+//! `BUILDID/debuginfo`, empty if no server had the file (debuginfod-client-config(7)).
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io;
@@ -139,8 +139,8 @@ fn make_directory(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// Fails unless the directory is owned and writable by this user only. Others who can create files there could redirect
-/// writes by links, and forge debug files.
+/// Fails unless the directory is owned and writable by this user only. Others who can create files there
+/// could redirect writes by links, and forge debug files.
 fn check_ours(directory: &Metadata) -> io::Result<()> {
     let why = match directory.uid() {
         owner if owner != geteuid().as_raw() => format!("it belongs to user {owner}"),
@@ -150,8 +150,8 @@ fn check_ours(directory: &Metadata) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
 }
 
-/// True if a file's time is less than `age` ago. A file without a time is old; one with a time in the future (the clock
-/// was set back) is young.
+/// True if a file's time is less than `age` ago. A file without a time is old; one with a time in the future
+/// (the clock was set back) is young.
 fn is_younger(time: io::Result<SystemTime>, age: Duration) -> bool {
     time.is_ok_and(|time| time.elapsed().map_or(true, |elapsed| elapsed < age))
 }
@@ -162,7 +162,8 @@ mod tests {
 
     use super::*;
 
-    /// A directory of another user, or writable by others, is refused; a new one is created for this user alone.
+    /// A directory of another user, or writable by others, is refused; a new one is created for this user
+    /// alone.
     #[test]
     fn other_users_cache_directories_are_refused_as_root() {
         let directory = tempfile::tempdir().expect("a directory");

@@ -42,7 +42,7 @@ pub(super) enum Answer {
     Failed,
 }
 
-/// Why a server did not provide a file that it may have.
+/// Reason why a server did not provide a file that it may have.
 #[derive(Debug, Error)]
 enum FetchError {
     #[error("{0}")]
@@ -184,8 +184,8 @@ impl Client {
     }
 }
 
-/// TLS with the system's trusted certificates, if a server uses https: a company's server may have a certificate of its
-/// own authority.
+/// TLS with the system's trusted certificates, if a server uses https: a company's server may have a
+/// certificate of the company's own authority.
 fn tls(settings: &DebuginfodSettings) -> TlsConfig {
     let is_needed = settings.servers.iter().any(|server| server.starts_with("https:"));
     hosts::tls(is_needed.then(|| hosts::system_certificates("debuginfod")))

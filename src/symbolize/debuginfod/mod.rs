@@ -1,8 +1,9 @@
 //! Opt-in fetching of debug files from servers that index them by build-id
 //! (<https://sourceware.org/elfutils/Debuginfod.html>). Only build-ids are sent.
 //!
-//! Files are fetched by a separate thread, one after the other. No report waits for them while processes are traced, as
-//! mapping changes must be followed: each uses the files that have arrived. Only the last report waits.
+//! Files are fetched by a separate thread, one after the other. No report waits for them while processes are
+//! traced, as mapping changes must be followed: each uses the files that have arrived. Only the last report
+//! waits.
 
 mod cache;
 mod client;
@@ -38,7 +39,7 @@ pub struct Debuginfod {
     has_waited: Cell<bool>,
 }
 
-/// How long a caller waits for the files that it needs.
+/// Time that a caller waits for the files that it needs.
 #[derive(Clone, Debug, Default)]
 pub enum Patience {
     #[default]
@@ -50,7 +51,7 @@ pub enum Patience {
 }
 
 impl Patience {
-    /// How the user can end the wait, for messages.
+    /// Text for messages that says how the user can end the wait.
     fn how_to_end(&self) -> &'static str {
         match self {
             Self::None | Self::Until(_) => "Ctrl-C makes it without them",

@@ -1,4 +1,5 @@
-//! Settings from the environment variables and files that all debuginfod clients share (debuginfod-client-config(7)).
+//! Settings from the environment variables and files that all debuginfod clients share
+//! (debuginfod-client-config(7)).
 
 use std::ffi::OsString;
 use std::fs;
@@ -7,13 +8,14 @@ use std::time::Duration;
 
 use leak_report::units::{self, TimeUnit};
 
-/// Where distributions name servers of their own; shells read it at login.
+/// Directory where distributions name their own servers; shells read it at login.
 const SYSTEM_SERVERS: &str = "/etc/debuginfod";
 /// Default time for a server to send the first 100 KB, by the same manual page.
 const TIMEOUT: Duration = Duration::from_secs(90);
 /// Default time for a whole file. The manual page has no limit.
 const MAX_TIME: Duration = Duration::from_secs(600);
-/// Default maximum size of a file in bytes. The manual page has no limit; larger files would not fit in memory.
+/// Default maximum size of a file in bytes. The manual page has no limit; larger files would not fit in
+/// memory.
 const MAX_SIZE: u64 = 2 << 30;
 
 /// Servers to use, and limits for the files fetched from them.
@@ -23,7 +25,8 @@ pub struct DebuginfodSettings {
     pub servers: Vec<String>,
     /// Directory of the cache.
     pub cache: PathBuf,
-    /// Maximum time for a server to answer and to send its first 100 KB, and without progress while a report waits.
+    /// Maximum time for a server to answer and to send its first 100 KB, and without progress while a report
+    /// waits.
     pub timeout: Duration,
     /// Maximum time for a whole file.
     pub max_time: Duration,
@@ -117,7 +120,8 @@ mod tests {
         DebuginfodSettings::new(variable, || system.to_owned(), is_directory)
     }
 
-    /// Servers are read from the variable, else from the system's files; words that are not addresses are ignored.
+    /// Servers are read from the variable, else from the system's files; words that are not addresses are
+    /// ignored.
     #[test]
     fn servers() {
         let servers = |variables: &[_], system| settings(variables, system).map(|settings| settings.servers);

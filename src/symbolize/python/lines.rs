@@ -1,11 +1,13 @@
-//! Tables of lines of code objects, in each of their three forms (CPython's `Objects/lnotab_notes.txt` and `Objects/locations.md`, PEP 626).
+//! Tables of lines of code objects, in each of their three forms (CPython's `Objects/lnotab_notes.txt` and
+//! `Objects/locations.md`, PEP 626).
 //!
-//! A table is of pieces of bytecode in ascending order, each with a difference from the line of the one before. Tables are untrusted: one is
-//! read once from its start for each line, and what it does not say is no line.
+//! A table lists pieces of bytecode in ascending order, each with the difference from the line of the piece
+//! before. Tables are untrusted: each lookup reads one from its start, once, and finds no line if the table
+//! has none.
 
 use crate::process::python::LineFormat;
 
-/// MAX bytes of a table. That of a function of ten thousand lines has some 200 KiB.
+/// Maximum size of a table in bytes. A function of ten thousand lines has some 200 KiB.
 pub(crate) const MAX_TABLE: usize = 1 << 20;
 
 /// Lines of a code object.
@@ -20,7 +22,7 @@ pub(crate) struct LineTable {
 /// A piece of bytecode, and its line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Piece {
-    /// In bytes.
+    /// Length in bytes.
     length: u32,
     /// Difference from the line of the last piece that had one; `None` if it has no line.
     difference: Option<i32>,
@@ -30,7 +32,7 @@ struct Piece {
 type ReadPiece = fn(&[u8]) -> Option<(Piece, &[u8])>;
 
 impl LineTable {
-    /// `None` if the table is too large.
+    /// Makes a table; `None` if it is too large.
     pub(crate) fn new(format: LineFormat, first_line: i32, table: &[u8]) -> Option<Self> {
         (table.len() <= MAX_TABLE).then(|| Self {
             format,
@@ -39,20 +41,20 @@ impl LineTable {
         })
     }
 
-    /// Line of the instruction that begins so many bytes into the bytecode; `None` if it has none.
+    /// Line of the instruction that begins `instruction` bytes into the bytecode; `None` if it has none.
     pub(crate) fn line(&self, instruction: u32) -> Option<u32> {
         let line = match self.format {
             LineFormat::Starts => self.line_by_starts(instruction),
             LineFormat::Ranges => self.line_by_pieces(instruction, range),
             LineFormat::Locations => self.line_by_pieces(instruction, location),
         };
-        // Instructions that are before a module's first line have line 0.
+        // Instructions before a module's first line have line 0.
         line.and_then(|line| u32::try_from(line).ok())
             .filter(|&line| line > 0)
     }
 
-    /// By pairs of a number of bytes and a difference of lines (-128 to 127): a line that begins so far from where the last one began. The last
-    /// one has no end.
+    /// Reads pairs of a number of bytes and a difference of lines (-128 to 127). A line begins that number of
+    /// bytes behind the start of the last one. The last line has no end.
     fn line_by_starts(&self, instruction: u32) -> Option<i32> {
         let (mut line, mut at) = (self.first_line, 0_u32);
         let (pairs, _) = self.table.as_chunks::<2>();
@@ -82,7 +84,7 @@ impl LineTable {
     }
 }
 
-/// A pair of a number of bytes and a difference of lines; -128 is no line.
+/// Reads a pair of a number of bytes and a difference of lines; -128 means no line.
 fn range(table: &[u8]) -> Option<(Piece, &[u8])> {
     const NO_LINE: i8 = -128;
     let (&[length, difference], rest) = table.split_first_chunk()?;
@@ -94,7 +96,8 @@ fn range(table: &[u8]) -> Option<(Piece, &[u8])> {
     Some((piece, rest))
 }
 
-/// An entry begins with the only byte of it that has bit 7: how it goes on, and a number of instructions of two bytes.
+/// Reads an entry. Only its first byte has bit 7 set; it has the kind of the entry, and a number of
+/// instructions of two bytes.
 fn location(table: &[u8]) -> Option<(Piece, &[u8])> {
     const START: u8 = 0x80;
     let (&start, rest) = table.split_first()?;
@@ -119,7 +122,8 @@ fn location(table: &[u8]) -> Option<(Piece, &[u8])> {
     Some((Piece { length, difference }, rest))
 }
 
-/// A number in pieces of six bits, the lowest first; bit 6 says that there is another. Its lowest bit is the sign.
+/// Reads a number in pieces of six bits, the lowest first; bit 6 says that another piece follows. The
+/// number's lowest bit is its sign.
 fn signed(bytes: &[u8]) -> Option<i32> {
     const MORE: u8 = 0x40;
     let mut value = 0_u32;

@@ -1,4 +1,5 @@
-//! Lines as the interpreter has them, of its library and, by other versions, of code that was made to be awkward; and text of all widths.
+//! Lines of the interpreter's library, and of awkward code by other versions, as the interpreters have them;
+//! and text of all widths.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -96,7 +97,8 @@ fn check(minor: u8, printed: &str) -> [usize; 2] {
     })
 }
 
-/// The line of each instruction of much of the library is what the interpreter has, with columns in the tables and without.
+/// For each instruction of much of the library, the line is that of the interpreter, with columns in the
+/// tables and without.
 #[test]
 fn lines_of_the_library() {
     for options in [&[][..], &["-X", "no_debug_ranges"]] {
@@ -115,7 +117,8 @@ fn lines_of_the_library() {
     }
 }
 
-/// Lines that go back, far ahead, over long ranges, and instructions without a line: of each version what its interpreter has.
+/// Lines that go back, far ahead, or over long ranges, and instructions without a line, are those of each
+/// version's interpreter.
 #[test]
 fn lines_of_each_version() {
     for (minor, printed) in AWKWARD {
@@ -149,7 +152,7 @@ fn cut_tables_have_the_same_lines_or_none() {
     }
 }
 
-/// Nothing is beyond the end, and sums that overflow are no line.
+/// There is no line beyond the end of a table, and none for sums that overflow.
 #[test]
 fn damaged_tables_have_no_line() {
     let line = |format, first, table: &[u8], at| LineTable::new(format, first, table)?.line(at);
@@ -214,7 +217,7 @@ fn text_of_each_width() {
     assert_eq!(whole(LATIN, 4, b"caf\xe9").as_deref(), Some("café"));
     assert_eq!(whole(WIDE, 4, &utf16("a€bc")).as_deref(), Some("a€bc"));
     assert_eq!(whole(WIDEST, 3, &utf32("a🐍c")).as_deref(), Some("a🐍c"));
-    // What was copied behind the text is not of it.
+    // Bytes that were copied from behind the text are not part of it.
     assert_eq!(whole(ASCII, 3, b"outer").as_deref(), Some("out"));
     // Cut, at either end, also within a character.
     assert_eq!(
@@ -243,14 +246,15 @@ fn text_of_each_width() {
     assert_eq!(shown.chars().count(), MAX_TEXT + 1);
 }
 
-/// Numbers of no character, and characters that act on a terminal, are replaced; a str whose text is elsewhere has none.
+/// Invalid characters, and those that act on a terminal, are replaced; a `str` whose text is elsewhere has
+/// none.
 #[test]
 fn hostile_text() {
     let whole = |state, length, bytes: &[u8]| decode_text(state, length, bytes, Kept::Start);
     assert_eq!(whole(ASCII, 4, b"a\x1b[m").as_deref(), Some("a\u{fffd}[m"));
     assert_eq!(whole(LATIN, 3, b"a\x9bm").as_deref(), Some("a\u{fffd}m"));
     assert_eq!(whole(ASCII, 3, b"a\0\n").as_deref(), Some("a\u{fffd}\u{fffd}"));
-    // Halves of a pair are characters of their own in Python.
+    // The halves of a surrogate pair are two characters in Python.
     assert_eq!(whole(WIDE, 2, &utf16("🐍")).as_deref(), Some("\u{fffd}\u{fffd}"));
     assert_eq!(
         whole(WIDEST, 1, &u32::MAX.to_le_bytes()).as_deref(),
@@ -295,7 +299,8 @@ fn frames_of_code() {
     assert_eq!(PythonCode::default().symbolized(None), Symbolized::default());
 }
 
-/// Instructions by the word of a frame: counted in bytes or in pairs of them, or pointers; none before the first.
+/// The word of a frame leads to its instruction, as a number of bytes or of pairs of bytes, or as a pointer;
+/// to none before the first.
 #[test]
 fn instructions_of_frames() {
     use unwind_tables::addr::Avma;

@@ -4,8 +4,8 @@ use super::*;
 const CODE: u64 = 0x1000;
 const SLOTS: u64 = 0x3010;
 
-/// Functions that end in each possible way, assembled by `aarch64-linux-gnu-as`, and three PLT entries. The slots are
-/// those of `other`, `abort` and `allocate`.
+/// Functions that end in each possible way, assembled by `aarch64-linux-gnu-as`, and three PLT entries. The
+/// slots are those of `other`, `abort` and `allocate`.
 #[rustfmt::skip]
 const FUNCTIONS: &[(&str, &[u32])] = &[
     ("two_rets", &[

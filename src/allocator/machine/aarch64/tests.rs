@@ -104,7 +104,8 @@ fn written_registers() {
     }
 }
 
-/// A jump by a register leads to the slot that it was loaded from, unless the register was written in between.
+/// A jump by a register leads to the slot that it was loaded from, unless the register was written in
+/// between.
 #[test]
 fn slots() {
     const ADRP: u32 = 0xd000_0010; // adrp x16, two pages on

@@ -30,8 +30,8 @@ fn stays(words: &[u32], reads: &[u8], obstacle: Obstacle) {
     check(words, reads, 0, SiteReason::ExpensiveEntry(obstacle));
 }
 
-/// Real prologues: glibc 2.36-9+deb12u13 and libstdc++ 12.2.0-14 of Debian 12, glibc 2.41-12 of Debian 13, which signs
-/// return addresses.
+/// Real prologues: glibc 2.36-9+deb12u13 and libstdc++ 12.2.0-14 of Debian 12, glibc 2.41-12 of Debian 13,
+/// which signs return addresses.
 #[test]
 fn real_prologues() {
     let changed = Obstacle::StackPointerChanged;
@@ -72,7 +72,7 @@ fn obstacles() {
     stopped(0xd100_43ff, Obstacle::StackPointerChanged); // sub sp, sp, #16
     // cmp x0, #1; svc #0
     stays(&[0xf100_041f, 0xd400_0001, BRANCH], &[0], Obstacle::ControlLeaves);
-    stopped(0xf820_0009, Obstacle::Undecodable); // ldadd x0, x9, [x0]: not looked at
+    stopped(0xf820_0009, Obstacle::Undecodable); // ldadd x0, x9, [x0]: not decoded
     let far = [[0xf100_041f; 16].as_slice(), &[BRANCH]].concat();
     stays(&far, &[0], Obstacle::TooFar);
 }
