@@ -1,4 +1,5 @@
-//! Commands that trace nothing, or only to find out whether tracing works. (A trace that [`mcp`] answers about is run by `main`.)
+//! Commands that do not trace, except [`doctor`], which tries it. (The trace that [`mcp`] answers questions
+//! about is run by `main`.)
 
 pub mod doctor;
 pub mod inspect;
@@ -8,7 +9,7 @@ pub mod targets;
 pub mod top;
 pub mod verdict;
 
-/// Form of the output of commands that make no reports.
+/// Output format of commands that make no reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// For people.

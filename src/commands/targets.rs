@@ -1,4 +1,4 @@
-//! Finds the processes that a command is about, and says which they are.
+//! Finds the processes that a command applies to, and logs them.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,24 +15,25 @@ use crate::session::TraceConfig;
 /// Time between two searches.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Searches that find something, at most, before it is traced. A program that needs no library but its loader, as with musl, takes
-/// all of them.
+/// Maximum number of searches that find something before a trace begins anyway. A program that maps no
+/// library except its loader, as with musl, always looks as if it were loading, and takes all of them.
 const MAX_TRIES: u32 = 10;
 
 /// Processes to look for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetOptions {
     pub selectors: Selectors,
-    /// True if it is waited for what is not there.
+    /// True to wait until something matches.
     pub waits: bool,
 }
 
-/// Finds the processes to trace, and adds them to the settings of the trace. Waits for them if that is wanted, until `stop` is
-/// set.
+/// Finds the processes to trace, and adds them to the settings of the trace. Waits for them if
+/// `options.waits`, until `stop` is set.
 ///
 /// # Errors
 ///
-/// Nothing matches, or too much, or the wait was ended; or nothing can be traced at all, which is not waited for.
+/// Fails if nothing or too much matches, or the wait was ended. Also fails, instead of waiting, if nothing
+/// can be traced on this system.
 pub fn find(options: &TargetOptions, stop: &AtomicBool, trace: &mut TraceConfig) -> anyhow::Result<()> {
     let mut selection = Selection::new(options.selectors.clone())?;
     let found = match selection.scan() {
@@ -56,7 +57,8 @@ pub fn find(options: &TargetOptions, stop: &AtomicBool, trace: &mut TraceConfig)
     Ok(())
 }
 
-/// Searches until something matches, and a moment longer: until two searches find the same, as servers start others.
+/// Searches until something matches, and then until two searches in a row find the same processes, none of
+/// them still loading: servers start further processes.
 fn wait(selection: &mut Selection, stop: &AtomicBool) -> anyhow::Result<Vec<Found>> {
     let mut last = Vec::new();
     let mut tries = 0;
@@ -79,7 +81,8 @@ fn wait(selection: &mut Selection, stop: &AtomicBool) -> anyhow::Result<Vec<Foun
     }
 }
 
-/// True if a process may still be loading its libraries: it has mapped code of its program and of one file more, its loader.
+/// True if a process may still be loading its libraries: it has mapped code of only two files, its program
+/// and its loader.
 fn is_loading(found: &Found) -> bool {
     let maps = process::maps_of(found.pid).unwrap_or_default();
     let code = maps.iter().filter(|entry| entry.executable && entry.inode != 0);
@@ -97,11 +100,11 @@ fn check_number(count: usize, max: u32) -> anyhow::Result<()> {
     )
 }
 
-/// Finds the one process that a command is about.
+/// Finds the one process that a command applies to.
 ///
 /// # Errors
 ///
-/// None or several match.
+/// Fails if none or several match.
 pub fn find_one(selectors: &Selectors) -> anyhow::Result<u32> {
     if let ([Wanted::Pid(pid)], false) = (&selectors.wanted[..], selectors.has_others()) {
         return Ok(*pid);
@@ -117,7 +120,7 @@ pub fn find_one(selectors: &Selectors) -> anyhow::Result<u32> {
     }
 }
 
-/// The error of a command that cannot wait.
+/// Converts an error for a command that cannot wait.
 pub(super) fn without_wait(error: SelectError) -> anyhow::Error {
     match error {
         SelectError::Nothing(nothing) => nothing.without_wait().into(),

@@ -1,5 +1,5 @@
-//! Sinks of reports while a trace runs: output, recordings, the live view, gates, receivers of profiles and metrics,
-//! the status line. [`Sinks`] has them in one list; only it knows their order.
+//! Sinks of reports while a trace runs: output, recordings, the live view, gates, receivers of profiles and
+//! metrics, the status line. [`Sinks`] owns them all; only it knows their order.
 
 pub mod export;
 pub mod gate;
@@ -32,9 +32,9 @@ pub struct SinkConfig {
     pub format: Format,
     /// File, or standard output, that they are written to.
     pub destination: Destination,
-    /// Recording to write besides.
+    /// Recording to write in addition.
     pub recording: Option<recording::Settings>,
-    /// Receivers to export to besides.
+    /// Receivers to export to in addition.
     pub export: export::Settings,
     /// Conditions, suppressions and baselines that reports are checked against.
     pub gate: gate::Settings,
@@ -43,8 +43,8 @@ pub struct SinkConfig {
 }
 
 impl SinkConfig {
-    /// Returns whether every result of the trace is lost once the reader of standard output is gone. A trace with
-    /// conditions goes on, because conditions are decided only at its end.
+    /// Returns whether every result of the trace is lost once the reader of standard output is gone. A trace
+    /// with conditions goes on, because conditions are decided only at its end.
     pub fn ends_with_its_reader(&self) -> bool {
         let writes = self.live.is_none() && self.destination.file.is_none();
         writes && !self.gate.is_enabled() && self.export.is_empty()
@@ -61,15 +61,15 @@ pub struct LiveConfig {
 /// Log messages and the status line, both on standard error.
 #[derive(Clone, Debug, Default)]
 pub struct Diagnostics {
-    /// Log messages, held back while the live view is open.
+    /// Log messages, kept back while the live view is open.
     pub messages: Messages,
     pub line: StatusLine,
 }
 
 /// The sinks of a trace.
 ///
-/// Each report is exported and recorded first, since the reader of the output may be gone; then it is checked, which
-/// marks what is suppressed, and shown.
+/// Each report is exported and recorded first, since the reader of the output may be gone; then it is
+/// checked, which marks suppressed stacks, and shown.
 pub struct Sinks<'a> {
     config: &'a SinkConfig,
     progress: Option<Progress>,
@@ -86,8 +86,8 @@ enum Shown {
 }
 
 impl<'a> Sinks<'a> {
-    /// Opens the sinks before there are reports of `trace`. `is_restored` is set when the terminal is as it was before
-    /// the live view.
+    /// Opens the sinks before there are reports of `trace`. `is_restored` is set when the live view has
+    /// restored the terminal.
     ///
     /// # Errors
     ///
@@ -127,22 +127,22 @@ impl<'a> Sinks<'a> {
         })
     }
 
-    /// Writes what is written at the end, and decides the exit status, given the result of the trace: the status of the
-    /// program that was started.
+    /// Writes the output that is due at the end, and decides the exit status. `traced` is the result of the
+    /// trace: the status of the program that was started.
     ///
     /// # Errors
     ///
-    /// Returns the error of the trace, or that something cannot be written. What was reported before an error is still
+    /// Returns the error of the trace, or of a write that failed. Reports from before an error are still
     /// written.
     pub fn finish(self, traced: anyhow::Result<u8>) -> anyhow::Result<u8> {
         self.line.end();
         let recorded = self.recorder.map_or(Ok(()), Recorder::finish);
-        // From here on, the terminal is as it was before the view.
+        // Restores the terminal, if there is a view.
         let shown = match self.shown {
             Shown::Output(output) => output.finish(),
             Shown::View(mut view) => view.finish(traced.is_err()),
         };
-        // A failed trace has no verdict.
+        // A failed trace decides no conditions.
         let decided = match &traced {
             Ok(status) => self.gate.finish(*status),
             Err(_) => Ok(None),
@@ -154,8 +154,8 @@ impl<'a> Sinks<'a> {
     }
 }
 
-/// Exit status of a trace. A reader that is gone is not a failure: a verdict stays, but conditions without one cannot
-/// pass for held.
+/// Exit status of a trace. It is no failure if the reader of the output is gone: decided conditions keep
+/// their status. But conditions that are not decided must not count as passed.
 fn settle(
     traced: anyhow::Result<u8>,
     decided: Option<u8>,

@@ -1,5 +1,5 @@
-//! `live` of a build without the cargo feature `tui`: there is no view, and messages are printed at once. `cli` refuses
-//! `--live` before anything of this is asked for.
+//! `live` of a build without the cargo feature `tui`: there is no view, and messages are printed at once.
+//! `cli` refuses `--live` before any of this is used.
 
 #[allow(dead_code, reason = "nothing holds messages back")]
 #[path = "live/messages.rs"]
@@ -17,21 +17,21 @@ use leak_report::model::Report;
 use leak_report::render::ReportSink;
 pub use messages::Messages;
 
-/// The view, which there is none of.
+/// The view; no value exists.
 #[derive(Clone, Copy, Debug)]
 pub enum LiveView {}
 
-/// There is no view.
+/// Error of opening the view, which this build does not have.
 #[derive(Clone, Copy, Debug, Error)]
 #[error("this memleak was built without the cargo feature `tui`")]
 pub struct NoView;
 
 impl LiveView {
-    /// Opens nothing.
+    /// Fails: there is no view.
     ///
     /// # Errors
     ///
-    /// [`NoView`].
+    /// Always fails with [`NoView`].
     pub fn open(
         _: &TraceConfig,
         _: &Signals,
@@ -42,7 +42,7 @@ impl LiveView {
         Err(NoView)
     }
 
-    /// Gives the terminal back.
+    /// Restores the terminal.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
-//! Status line on standard error, drawn while nothing else is written. Only on a terminal to which no one else writes,
-//! and only while memleak is in its foreground.
+//! Status line on standard error, drawn while nothing else is written; only on a terminal that nothing else
+//! writes to, and only while memleak is in its foreground.
 //!
-//! There is no thread: the session polls several times a second, between reports, and every other writer clears the
-//! line first. Numbers are read twice a second.
+//! There is no thread: the session polls several times a second, between reports, and every other writer
+//! clears the line first. Numbers are read twice a second.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -69,7 +69,7 @@ impl StatusLine {
         if !drawn.is_wanted || !is_ours {
             return;
         }
-        // A line as long as the terminal is wide would continue on the next.
+        // A line as wide as the terminal would wrap.
         let width =
             terminal_size::terminal_size_of(io::stderr()).map_or(80, |(width, _)| usize::from(width.0));
         let short: String = text.chars().take(width.saturating_sub(1)).collect();
@@ -78,7 +78,7 @@ impl StatusLine {
     }
 
     fn lock(&self) -> MutexGuard<'_, Drawn> {
-        // Poison is ignored: every change of it is complete.
+        // Poison is ignored: no panic leaves a change incomplete.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -123,7 +123,7 @@ impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for ClearingWriters<M> {
     }
 }
 
-/// Writer that clears the line first. It holds the lock, so the line is not redrawn until the write is done.
+/// Writer that clears the line first. It locks the line, so that it is not redrawn until the write is done.
 #[derive(Debug)]
 pub struct ClearingWriter<'a, W> {
     line: &'a StatusLine,
@@ -291,7 +291,8 @@ mod tests {
         assert!(text(&vitals(7261, 3), 1e6).starts_with("2 h 1 min | "));
     }
 
-    /// Numbers are read at most once per [`READING`] however often the session polls, and not at all without a line.
+    /// Numbers are read at most once per [`READING`] however often the session polls, and not at all without
+    /// a line.
     #[test]
     fn vitals_are_read_at_most_once_per_interval() {
         let mut readings = 0;

@@ -1,5 +1,5 @@
-//! Tries each way to attach: loads the programs and places a probe on this process itself, where it is never hit. It is
-//! detached before the next is tried.
+//! Tries each way to attach: loads the programs and places a probe on this process itself, where it is never
+//! hit. Each attempt is detached before the next one.
 
 use anyhow::Context;
 use unwind_tables::addr::{FileOffset, Svma};
@@ -31,8 +31,9 @@ const SMALL: Capacity = Capacity {
 /// Remedy where the kernel's verifier refuses a program.
 const TO_REPORT: &str = "memleak doctor --report writes what an issue needs";
 
-/// Returns a finding per way to attach, one about the way that traces use, which is fatal if none works, and one for each part
-/// that traces go without. Programs that are `broken` are refused.
+/// Returns one finding per way to attach, and one about the way that traces use, which is fatal if none
+/// works. If one works, also a finding per part that is missing from traces, and one about system calls. For
+/// tests, programs named in `broken` are made to be refused.
 pub(super) fn findings(broken: &[String]) -> Vec<Finding> {
     let tried = AttachPath::ALL.map(|path| (path, attempt(path, broken)));
     let mut findings: Vec<_> = tried
@@ -52,14 +53,14 @@ pub(super) fn findings(broken: &[String]) -> Vec<Finding> {
     findings
 }
 
-/// A way to attach, and what a trace by it goes without, if it works.
+/// A way to attach, and the result of trying it: the parts that are missing from traces by it, or the error.
 type Tried = (AttachPath, anyhow::Result<Vec<Missing>>);
 
 fn missing_finding(missing: &Missing) -> Finding {
     Finding::warning("missing", missing.to_string()).with_remedy(TO_REPORT)
 }
 
-/// Says how `--mmap` and `--faults` follow system calls.
+/// Finding about how `--mmap` and `--faults` follow system calls.
 fn calls_finding(by_functions: &anyhow::Result<()>) -> Finding {
     let topic = "mapping_calls";
     match by_functions {
@@ -77,7 +78,7 @@ fn calls_finding(by_functions: &anyhow::Result<()>) -> Finding {
     }
 }
 
-/// Names the way that traces use, which is the first that works and the cheapest, and what would be cheaper.
+/// Names the way that traces use, the first and cheapest that works, and which kernels have a cheaper one.
 fn used_finding(used: AttachPath, tried: &[Tried]) -> Finding {
     let text = format!("traces use {}", used.in_words());
     let is_refused = |(_, outcome): &Tried| outcome.as_ref().err().is_some_and(is_by_verifier);
@@ -98,7 +99,7 @@ fn is_by_verifier(error: &anyhow::Error) -> bool {
     RefusedProgram::of(error).is_some_and(RefusedProgram::is_by_verifier)
 }
 
-/// Says why there can be no trace: by obstacles of this system, else by what the kernel refused.
+/// Explains why no trace is possible: by the known obstacles of this system, or else by the kernel's error.
 fn none_works(tried: &[Tried]) -> Finding {
     let description = "no way to attach works";
     let obstacles = preflight::obstacles();
@@ -142,7 +143,8 @@ fn finding(path: AttachPath, outcome: &anyhow::Result<Vec<Missing>>) -> Finding 
     }
 }
 
-/// Settings for an attempt: with all that traces of blocks use, or with mapping calls; without page faults.
+/// Settings for an attempt: everything that traces of blocks use or, with `regions`, mapping calls. No page
+/// faults.
 pub(super) fn settings(path: AttachPath, regions: Option<CallHooks>) -> Settings {
     Settings {
         walk: Walk::Dwarf,
@@ -160,7 +162,7 @@ pub(super) fn settings(path: AttachPath, regions: Option<CallHooks>) -> Settings
         calls_move: true,
         stops_translated: true,
         shares_events: true,
-        // No process of ours.
+        // PID 1, which memleak never starts: this only enables the code for started processes.
         started: Some(1),
         holds_end: true,
         calls: CallTrace::Off,
@@ -178,7 +180,8 @@ fn attempt_calls(path: AttachPath, broken: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Tries a way as traces do: without functions of Python if the kernel refuses it with them. Returns what is missing.
+/// Tries `path` as traces do: if the verifier refuses a program, tries once more without Python frames.
+/// Returns the missing parts.
 fn attempt(path: AttachPath, broken: &[String]) -> anyhow::Result<Vec<Missing>> {
     let mut tolerance = Tolerance::breaking(broken);
     let error = match attempt_by(path, &mut tolerance) {
@@ -235,7 +238,7 @@ fn probe(role: Role, offset: FileOffset) -> Probe {
     }
 }
 
-/// Offset of this program's entry point: code that runs once, and has run.
+/// File offset of this program's entry point: code that runs only once, and has run already.
 fn entry_point() -> anyhow::Result<FileOffset> {
     // Bytes of `e_entry` in the ELF header (gABI, figure 4-3).
     const ENTRY: std::ops::Range<usize> = 24..32;

@@ -1,4 +1,5 @@
-//! The cost of each way to trace a process, by how much it allocates and faults in a short trace.
+//! Estimates the cost of each way to trace a process, from its rates of allocations and page faults in a
+//! short trace.
 
 use std::time::{Duration, Instant};
 
@@ -13,13 +14,13 @@ use leak_report::render::{CHEAP, SAMPLED, rate, share};
 
 /// Time that the process is traced for.
 const PERIOD: Duration = Duration::from_secs(2);
-/// Nanoseconds of a page fault with `--faults`, of an announced block and its free, and of a pair of calls with the library:
-/// `benches/RESULTS.md`.
+/// Nanoseconds that tracing adds to a page fault with `--faults`, to an announced block and its free, and to
+/// a pair of malloc and free with `libmemleak.so`; measured in `benches/RESULTS.md`.
 const FAULT: f64 = 1100.0;
 const ANNOUNCED: f64 = 3700.0;
 const PAIR: f64 = 3.0;
 
-/// How much the process does in a second.
+/// Rates of the process, per second.
 struct Rates {
     allocations: f64,
     bytes: f64,
@@ -28,7 +29,7 @@ struct Rates {
     every_call: f64,
 }
 
-/// Traces the process, and says what each way would cost.
+/// Traces the process briefly, and returns a finding with the cost of each way to trace it.
 pub(super) fn findings(pid: u32) -> Vec<Finding> {
     match measure(pid) {
         Ok(Measured::Announced(overhead)) => vec![announced(&overhead)],
@@ -81,9 +82,9 @@ fn announced(overhead: &Overhead) -> Finding {
     Finding::fine("cost", text)
 }
 
-/// Ways from the one that sees most to the one that costs least; the first that is cheap is recommended.
+/// Findings about the ways to trace, from the most complete to the cheapest; recommends the first cheap one.
 fn of_calls(rates: &Rates) -> Vec<Finding> {
-    // Without the cost of every call, it may do so much more.
+    // Factor by which the process may be faster without the cost of tracing every call.
     let faster = 1.0 / (1.0 - rates.every_call).max(0.1);
     let samples = faster * rates.allocations.min(rates.bytes / DEFAULT_DISTANCE as f64);
     let preloaded = (samples * ANNOUNCED + faster * rates.allocations * PAIR) / 1e9;
@@ -110,7 +111,7 @@ fn of_calls(rates: &Rates) -> Vec<Finding> {
             preloaded,
         ),
     ];
-    // A way that costs nothing, as nothing happens, shows nothing.
+    // A cost of 0 means that there are no such events: that way would show nothing.
     let recommended = ways.iter().position(|(_, _, cost)| *cost <= CHEAP && *cost > 0.0);
     let finding = |(number, (way, what, cost)): (usize, (&str, String, f64))| {
         let text = format!("{way}: {what}, about {} of one CPU", share(cost));
@@ -126,7 +127,7 @@ fn of_calls(rates: &Rates) -> Vec<Finding> {
 mod tests {
     use super::*;
 
-    /// The way that sees most of those that are cheap is recommended, and it alone.
+    /// Only the most complete of the cheap ways is recommended.
     #[test]
     fn recommendations() {
         let recommended = |allocations: f64, faults: f64| {

@@ -1,7 +1,7 @@
 //! `memleak doctor`: determines before a trace whether it can work, and how complete its stacks will be.
 //!
-//! Reads, and tries to load and attach in this process itself; the process to examine is only read, unless it is to be traced for
-//! a moment (`cost`). Each finding is one line with its remedy; the verdict sums them up.
+//! Loading and attaching is tried in this process itself. The process to examine is only read, unless `cost`
+//! traces it briefly. Each finding is one line with its remedy; the verdict sums them up.
 
 mod attach;
 mod cost;
@@ -27,10 +27,10 @@ pub use process::ProcessFindings;
 pub struct Options {
     /// Properties of the process to examine, if any.
     pub process: Option<Selectors>,
-    /// Traces the process for a moment, and says what each way to trace it would cost.
+    /// True to trace the process briefly, and estimate the cost of each way to trace it.
     pub measure: bool,
     pub format: Format,
-    /// Where to write all that an issue needs to know of this kernel, instead of the findings.
+    /// Destination of a report on this kernel for an issue, which is written instead of the findings.
     pub report: Option<Destination>,
     /// Names of BPF programs that are broken, for tests.
     pub broken: Vec<String>,
@@ -52,7 +52,7 @@ pub enum Level {
     Note,
     /// Something will be missing from reports.
     Warning,
-    /// There can be no trace.
+    /// No trace is possible.
     Fatal,
 }
 
@@ -178,7 +178,7 @@ impl Diagnosis {
 ///
 /// # Errors
 ///
-/// No process, or more than one, has the name that is given, or what is to be written cannot be.
+/// Fails if no process, or more than one, matches the selectors, or the output cannot be written.
 pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<bool> {
     let pid = options.process.as_ref().map(targets::find_one).transpose()?;
     let mut system = system::findings();

@@ -74,8 +74,8 @@ fn table(module: &Module, roots: &[PathBuf]) -> Result<TableFinding, TableError>
     })
 }
 
-/// Counts calls in rows that the table cannot express, by reason. Rows start between instructions, so each can be
-/// decoded by itself.
+/// Counts calls in rows that the table cannot express, by reason. Rows start between instructions, so each
+/// can be decoded by itself.
 fn unsupported_calls(bytes: &[u8]) -> Result<BTreeMap<&'static str, u64>, TableError> {
     let view = ElfView::parse(bytes)?;
     let (table, _) = build::build(&view)?;

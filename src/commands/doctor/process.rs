@@ -26,7 +26,7 @@ pub struct ProcessFindings {
     pub modules: Vec<ModuleFinding>,
     /// Sites where probes would be placed.
     pub sites: Vec<ProbeSite>,
-    /// USDT probes by which it announces what it allocates.
+    /// USDT probes by which it announces its allocations.
     pub announcements: Vec<UsdtSite>,
     /// Reasons why something would not be probed.
     pub problems: Vec<Problem>,
@@ -46,7 +46,8 @@ impl ProcessFindings {
         }
     }
 
-    /// Traces the process for a moment, if it can be, and adds what each way to trace it would cost.
+    /// Traces the process briefly, unless a finding is fatal, and adds a finding with the cost of each way to
+    /// trace it.
     pub(super) fn measure(&mut self) {
         if self.findings().all(|finding| finding.level < Level::Fatal) {
             self.general.extend(cost::findings(self.pid));
@@ -67,7 +68,7 @@ impl ProcessFindings {
             .chain(problems)
     }
 
-    /// The source by default, if the process announces what it allocates.
+    /// Finding that the process announces its allocations, which are then the default source.
     fn announced_finding(&self) -> Option<Finding> {
         let paths: BTreeSet<_> = self
             .announcements

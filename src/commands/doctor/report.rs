@@ -1,4 +1,5 @@
-//! Report on a kernel that refuses programs, for an issue: one text, without names of hosts, users, processes and their files.
+//! Report on a kernel that refuses programs, for an issue: one text, without names of hosts, users, processes
+//! and their files.
 
 use std::collections::HashSet;
 use std::fs;
@@ -18,12 +19,12 @@ use crate::sinks::output::Document;
 use leak_report::model::{CallTrace, Sampling};
 use leak_report::render::printable;
 
-/// First line, by which an older report is known.
+/// First line of a report. A file that begins with it is an older report, and is replaced.
 const TITLE: &str = "memleak's report on a kernel";
 
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 
-/// Facts of the kernel: what each is called, and its file.
+/// Facts about the kernel: name and file of each.
 const FACTS: [(&str, &str); 8] = [
     ("version", "/proc/sys/kernel/version"),
     ("security modules", "/sys/kernel/security/lsm"),
@@ -41,17 +42,17 @@ const FACTS: [(&str, &str); 8] = [
     ("kernel.kptr_restrict", "/proc/sys/kernel/kptr_restrict"),
 ];
 
-/// Programs of an object with some settings, and what became of them.
+/// Result of loading an object's programs with some settings.
 struct Section {
     name: String,
     trial: Trial,
 }
 
-/// Writes the report, and says on `out` where it is.
+/// Writes the report. If it is written to a file, prints its name and the verdict to `out`.
 ///
 /// # Errors
 ///
-/// It cannot be written, or another file has its name.
+/// Fails if it cannot be written, or if a file that is no older report has its name.
 pub(super) fn write(
     diagnosis: &Diagnosis,
     broken: &[String],
@@ -108,7 +109,7 @@ fn render(diagnosis: &Diagnosis, sections: &[Section], out: &mut dyn Write) -> i
     let mut written = HashSet::new();
     for section in sections {
         for program in &section.trial.refused {
-            // Often the same program is refused by every way.
+            // Often the same program is refused in several sections.
             if written.insert((&program.name, &program.log)) {
                 log(program, &section.name, out)?;
             }
@@ -128,7 +129,7 @@ fn processors() -> String {
     format!("{usable} usable, possible: {}", possible.trim())
 }
 
-/// Size and hash of the kernel's types, by which others find the same kernel.
+/// Size and hash of the kernel's BTF, which identify the same kernel elsewhere.
 fn type_information() -> String {
     match fs::read(BTF) {
         Ok(bytes) => {
@@ -162,7 +163,7 @@ fn programs(trial: &Trial, out: &mut dyn Write) -> io::Result<()> {
     }
 }
 
-/// Writes the last lines of what the verifier said.
+/// Writes the last lines of the verifier's log.
 fn log(program: &RefusedProgram, of: &str, out: &mut dyn Write) -> io::Result<()> {
     if program.log.is_empty() {
         return Ok(());
@@ -174,9 +175,10 @@ fn log(program: &RefusedProgram, of: &str, out: &mut dyn Write) -> io::Result<()
         .try_for_each(|line| writeln!(out, "  {}", printable(&without_addresses(line))))
 }
 
-/// A line of the verifier's without addresses of the kernel's memory, which tell where the kernel is.
+/// A line of the verifier's log without kernel addresses, which would reveal where the kernel is loaded
+/// (KASLR).
 fn without_addresses(line: &str) -> String {
-    /// Beginning of all of them, and their length in digits.
+    /// Prefix of all kernel addresses, and their length in hexadecimal digits.
     const BEGINNING: &str = "ffff";
     const DIGITS: usize = 16;
     let mut text = String::new();
@@ -195,7 +197,7 @@ fn without_addresses(line: &str) -> String {
     text + rest
 }
 
-/// Tries everything that any trace loads.
+/// Tries all programs that any trace loads.
 fn sections(broken: &[String]) -> Vec<Section> {
     let mut trials = Trials::new(broken);
     let mut sections: Vec<_> = of_processes()
@@ -261,7 +263,7 @@ fn kernel_settings(events: KernelEvents) -> KernelSettings {
         sizes: None,
         sampling: Sampling::All,
         calls: CallTrace::Off,
-        // Addresses of the kernel, which the verifier's log would have.
+        // Left out: these are kernel addresses, which would appear in the verifier's log.
         interrupt_entries: (0, 0),
     }
 }

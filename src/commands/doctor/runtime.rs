@@ -1,4 +1,5 @@
-//! Examines how the runtime of a process was started: whether its functions would have names, and stacks pass its code.
+//! Examines how a process's language runtime was started: whether its functions will have names, and whether
+//! stacks can be unwound through its code.
 
 use std::fs::File;
 use std::io::Read;
@@ -39,7 +40,7 @@ fn file_name(path: &Path) -> &str {
         .unwrap_or_default()
 }
 
-/// A file of words that end in zeros, joined by spaces; empty if it cannot be read.
+/// Zero-terminated words of a file below `/proc/PID`, joined by spaces; empty if it cannot be read.
 fn words(pid: u32, name: &str) -> String {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(format!("/proc/{pid}/{name}")) {
@@ -54,12 +55,12 @@ fn writes_names(target: &Target) -> bool {
     user.is_ok_and(|user| PerfMap::read(&root, target.own_pid(), user).is_ok())
 }
 
-/// A switch that is there, and not known to be on.
+/// Returns the switch, if there is one that is not known to be on.
 fn off<'a>(switch: &'a Option<Switch>, words: &str) -> Option<&'a Switch> {
     switch.as_ref().filter(|switch| !switch.is_on(words))
 }
 
-/// Finding with advice for stacks through its code, and for names, where there is something to switch on.
+/// Finding about stacks through the runtime's code and about names, with advice where a switch is off.
 fn finding_about(runtime: &Runtime, [frames, names]: [Option<String>; 2]) -> Finding {
     let ends = match frames {
         Some(_) => "stacks may end in its compiled code",
@@ -83,7 +84,7 @@ fn finding_about(runtime: &Runtime, [frames, names]: [Option<String>; 2]) -> Fin
 struct Python {
     /// `None` before 3.9.
     version: Option<PythonVersion>,
-    /// Why its frames are not read; `None` if they are.
+    /// Reason why its frames are not read; `None` if they are.
     obstacle: Option<String>,
 }
 
@@ -101,14 +102,14 @@ impl Python {
         }
     }
 
-    /// Has it write names of its functions itself, if it can.
+    /// Switch that makes Python write the names of its functions itself; `None` if this version has none.
     fn switch(&self) -> Option<&'static Switch> {
         let PythonVersion { major, minor, .. } = self.version?;
         let runtime = runtime(&format!("python{major}.{minor}"), [])?;
         runtime.names.as_ref()
     }
 
-    /// Finding about it; `advice` if it could write names, and does not.
+    /// Finding about Python. `advice` is given if it could write names, and does not.
     fn finding(&self, advice: Option<String>) -> Finding {
         let Some(version) = self.version else {
             let text =
@@ -145,7 +146,8 @@ mod tests {
         }
     }
 
-    /// Frames that are read have names; of others, the reason is told, and what helps if something does.
+    /// Frames that are read have names. For others, the finding gives the reason, and a remedy if there is
+    /// one.
     #[test]
     fn pythons() {
         let glibc = || Some("its frames are read where the C library is glibc".to_owned());

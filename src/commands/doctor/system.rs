@@ -1,4 +1,5 @@
-//! Checks what the kernel and this process's rights allow, as far as files show it. `attach` tests whether it works.
+//! Checks what the kernel and this process's rights allow, as far as files show it. `attach` tests whether it
+//! works.
 
 use std::fs;
 use std::path::Path;
@@ -75,7 +76,7 @@ fn bpf(tried: Result<(), PreflightError>) -> Finding {
     }
 }
 
-/// Says whether arrays are as large as traces need them. Other errors than that are found elsewhere.
+/// Finding about arrays of the size that traces need. Other errors are left to other checks.
 fn large_arrays(tried: Result<(), LoadError>) -> Option<Finding> {
     let topic = "large_arrays";
     match tried {
@@ -230,7 +231,7 @@ mod tests {
         check(&release(""), Level::Note, "cannot be read");
     }
 
-    /// A missing capability is fatal where it is needed, and each names how to get it.
+    /// A missing capability is fatal if it is required; each finding has a remedy.
     #[test]
     fn missing_capabilities() {
         let capability = |needed| match needed {
@@ -258,7 +259,7 @@ mod tests {
         check(&lockdown(None), Level::Fine, "not in this kernel");
     }
 
-    /// A kernel whose arrays are too small cannot trace; whatever else an array was refused for is not said here.
+    /// Too small arrays are fatal. An array that is refused for another reason gives no finding here.
     #[test]
     fn arrays() {
         let too_large = LoadError::LargeArray {

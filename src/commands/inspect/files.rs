@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use crate::process::foreign::open_exactly;
 use leak_report::units::size;
 
-/// Maximum size of a file; no file that holds code is larger.
+/// Maximum size of a file; no file with code is larger.
 const MAX_BYTES: u64 = 4 << 30;
 /// Maximum depth of directories.
 const MAX_DEPTH: usize = 64;

@@ -1,5 +1,5 @@
-//! `memleak table --verify`: compares the tables of ELF files with gimli's evaluation of their CFI, on all cores, and
-//! counts the calls that stacks could not be unwound from.
+//! `memleak table --verify`: compares the tables of ELF files with gimli's evaluation of their CFI, on all
+//! cores, and counts the calls that stacks could not be unwound from.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -46,7 +46,7 @@ struct Sums {
     skipped: BTreeMap<String, u64>,
 }
 
-/// Verifies every ELF file at or below `paths`. Returns whether no rule is wrong.
+/// Verifies every ELF file at or below `paths`. Returns true if no rule is wrong.
 pub fn verify(paths: &[impl AsRef<Path>], out: &mut dyn Write) -> anyhow::Result<bool> {
     let found = files::find(paths)?;
     for (path, error) in &found.unreadable {
@@ -102,7 +102,8 @@ fn verify_file(path: &Path) -> Outcome {
             let functions = Vec::new();
             Outcome::Verified(Box::new(FileResult {
                 verified: Verified {
-                    // Dropped: a file can have a hundred thousand functions, and the results of all files are kept.
+                    // Dropped: a file can have a hundred thousand functions, and the results of all files are
+                    // kept.
                     functions,
                     ..verified
                 },
@@ -142,7 +143,7 @@ fn count_calls(
     (total, unsupported)
 }
 
-/// Writes what is wrong with a file or missing from its table; nothing if neither is.
+/// Writes the mismatches of a file and the unsupported rules of its table, if there are any.
 fn describe(path: &Path, result: &FileResult, out: &mut dyn Write) -> io::Result<()> {
     let Verified {
         wrong,

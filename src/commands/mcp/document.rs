@@ -1,5 +1,5 @@
-//! A report as its JSON has it (`docs/report.schema.json`), as far as tools answer from it: what memleak makes now, and what it wrote
-//! into a file that somebody sent.
+//! The part of a report's JSON (`docs/report.schema.json`) that tools answer from. It is parsed from reports
+//! that this memleak makes, and from files that come from elsewhere.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ pub struct Document {
     #[serde(default)]
     pub(super) verdict: Option<Verdict>,
     pub(super) stacks: Vec<Stack>,
-    /// Stacks that are not in the file (`-T`).
+    /// Sum of the stacks that `-T` left out of the file.
     #[serde(default)]
     pub(super) others: Option<Others>,
 }
@@ -57,11 +57,11 @@ pub(super) struct Target {
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Unwinding {
-    /// Walks by how they ended.
+    /// Number of walks by their end.
     pub(super) allocations: BTreeMap<String, u64>,
 }
 
-/// Blocks by what a verdict says of them.
+/// Outstanding amounts, by verdict.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(super) struct Verdict {
     pub(super) definitely_lost: Amount,
@@ -97,9 +97,9 @@ pub(super) struct Stack {
 #[derive(Debug, Deserialize)]
 pub(super) struct Responsible {
     pub(super) symbol: String,
-    /// Place in the stack's frames.
+    /// Index in the stack's frames.
     frame: usize,
-    /// Place among the functions that are inlined there.
+    /// Index among the functions that are inlined in that frame.
     inlined: Option<usize>,
 }
 
@@ -129,14 +129,14 @@ pub(super) struct Function {
 }
 
 impl Function {
-    /// Its name, as formats for people have it.
+    /// Name, as formats for people show it.
     pub(super) fn name(&self) -> Option<&str> {
         self.symbol_short.as_deref().or(self.symbol.as_deref())
     }
 }
 
 impl Stack {
-    /// The responsible function, with where it is in the source.
+    /// The responsible function, with its place in the source.
     pub(super) fn responsible_function(&self) -> Option<&Function> {
         let responsible = self.responsible.as_ref()?;
         let frame = self.frames.get(responsible.frame)?;

@@ -1,4 +1,4 @@
-//! Reports of a trace that goes on: the first, and the last few.
+//! Reports of a running trace: the first, and the last few.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use leak_report::render::ReportSink;
 /// Maximum number of reports that are kept.
 const MAX_REPORTS: usize = 16;
 
-/// The reports, for the trace that makes them and for who asks.
+/// The reports, shared by the trace that adds them and the server that reads them.
 #[derive(Clone, Default)]
 pub struct Kept(Arc<Mutex<State>>);
 
@@ -42,7 +42,7 @@ impl ReportSink for Kept {
         let number = state.made;
         state.reports.push_back((number, Arc::clone(report)));
         if state.reports.len() > MAX_REPORTS {
-            // The first is what growth since the attach is seen by.
+            // Keeps the first report: it is the reference for growth since the attach.
             state.reports.remove(1);
         }
         Ok(())

@@ -60,7 +60,8 @@ pub(super) fn next(input: &mut dyn BufRead) -> io::Result<Line> {
 mod tests {
     use super::*;
 
-    /// Lines are read whole up to the limit; a longer one is skipped to its end, however the input comes in pieces.
+    /// Lines are read whole up to the limit; a longer one is skipped to its end, however the input comes in
+    /// pieces.
     #[test]
     fn limits() {
         let long = vec![b'x'; MAX_BYTES + 1];

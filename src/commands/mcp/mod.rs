@@ -1,12 +1,13 @@
-//! `memleak mcp`: answers questions about reports by the Model Context Protocol, on standard input and output.
+//! `memleak mcp`: answers questions about reports by the Model Context Protocol, on standard input and
+//! output.
 //!
 //! ```text
 //! recordings, JSON reports ─► source ─┐
-//! a trace ─► kept ────────────────────┴─► document ─► tools ─► protocol ◄─► lines of standard input and output
+//! a trace ─► kept ────────────────────┴─► document ─► tools ─► protocol ◄─► standard input and output
 //! ```
 //!
-//! Only what the command line names is read, and nothing is written but answers, each of them bounded: neither the client nor
-//! the names in a report decide about more.
+//! Reads only the sources that the command line names, and writes only answers, each of bounded length:
+//! neither the client nor the names in a report can cause anything else.
 
 mod document;
 mod kept;

@@ -1,19 +1,20 @@
 //! Messages of the Model Context Protocol (<https://modelcontextprotocol.io/specification/2025-11-25>,
-//! <https://www.jsonrpc.org/specification>): a line in, a line or none out.
+//! <https://www.jsonrpc.org/specification>): each line of input is answered by one line, or none.
 //!
-//! Clients of revisions up to 2025-11-25 begin with `initialize`. Those of 2026-07-28 say their revision in each request,
-//! and may ask what is supported by `server/discover`.
+//! Clients of revisions up to 2025-11-25 begin with `initialize`. Those of 2026-07-28 name their revision in
+//! each request, and can call `server/discover` to learn which revisions are supported.
 
 use serde_json::{Map, Value, json};
 
 use super::lines::MAX_BYTES;
 use super::tools::{self, Reports};
 
-/// Revisions with `initialize`, newest first. 2025-03-26 is left out: with it, a server has to take several requests in one.
+/// Revisions with `initialize`, newest first. 2025-03-26 is left out: it requires servers to accept batches
+/// of requests.
 const REVISIONS: [&str; 3] = ["2025-11-25", "2025-06-18", "2024-11-05"];
-/// Revision without.
+/// Revision without `initialize`.
 const STATELESS: &str = "2026-07-28";
-/// Where a request of that revision says so.
+/// Key in a request's `_meta` that names its revision.
 const REVISION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
 
 const PARSE_ERROR: i64 = -32700;
@@ -26,7 +27,7 @@ const INSTRUCTIONS: &str = "Reports of memleak about memory that processes have 
     is a calling stack that allocates; its number is the same in all reports of the same builds. Amounts are outstanding bytes and blocks, \
     without blocks too young to judge. Outstanding memory is not yet a leak: what grows from report to report (`diff`) may be one.";
 
-/// Why a request fails.
+/// Error of a request.
 pub(super) struct Failure {
     code: i64,
     message: String,
@@ -49,7 +50,7 @@ pub(super) struct Server<'a> {
     is_initialized: bool,
 }
 
-/// The answer to a line that was not read.
+/// Answer to a line that was skipped because it is too long.
 pub(super) fn too_long() -> Value {
     let message = format!("a request has at most {MAX_BYTES} bytes");
     failed(Value::Null, Failure::new(INVALID_REQUEST, message))
@@ -71,7 +72,8 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Answers a line; `None` for notifications, and for answers, of which none is expected.
+    /// Answers a line. Returns `None` for notifications, and for responses, which are ignored: the server
+    /// sends no requests.
     pub(super) fn answer(&mut self, line: &[u8]) -> Option<Value> {
         let message: Value = match serde_json::from_slice(line) {
             Ok(message) => message,
@@ -149,7 +151,7 @@ impl<'a> Server<'a> {
     fn initialize(&mut self, params: &Map<String, Value>) -> Value {
         self.is_initialized = true;
         let wanted = params.get("protocolVersion").and_then(Value::as_str);
-        // A client that does not know ours ends the connection.
+        // A client that does not support this revision ends the connection.
         let revision = REVISIONS.into_iter().find(|&known| Some(known) == wanted);
         json!({
             "protocolVersion": revision.unwrap_or(REVISIONS[0]),
@@ -172,7 +174,7 @@ impl<'a> Server<'a> {
             let message = format!("there is no tool `{}`", tools::shortened(&name));
             return Err(Failure::new(INVALID_PARAMS, message));
         };
-        // What goes wrong in a tool is for who asked, not for the client.
+        // A tool's error is a result for the model that called it, not an error of the protocol.
         let (text, is_error) = match answered {
             Ok(text) => (text, false),
             Err(why) => (why, true),

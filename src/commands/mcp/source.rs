@@ -1,4 +1,5 @@
-//! Reports in files: recordings, and JSON with a report in each line. They are numbered from 1 over all files.
+//! Reports in files: recordings, and JSON with a report in each line. Reports are numbered from 1 across all
+//! files.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -38,7 +39,7 @@ enum Content {
     Json(File, Lines),
 }
 
-/// Begin and length of each line.
+/// Offset and length of each line, in bytes.
 type Lines = Vec<(u64, u64)>;
 
 impl Files {
@@ -55,7 +56,7 @@ impl Files {
         })
     }
 
-    /// The file of a report, and its index in that.
+    /// The file of a report, and the report's index in it.
     fn find(&self, number: u64) -> Option<(&OneFile, usize)> {
         let mut index = usize::try_from(number.checked_sub(1)?).ok()?;
         for file in &self.files {
@@ -116,11 +117,11 @@ impl OneFile {
     }
 }
 
-/// Lines of a file of JSON, without those that are no reports (of `-t`); `None` if it is something else.
+/// Lines of a JSON file that are reports, without those that `-t` writes; `None` if it is no JSON file.
 fn lines_of(path: &Path) -> io::Result<Option<(File, Lines)>> {
     let file = File::open(path)?;
     let mut first = [0];
-    // A pipe can be read but once: only a recording can come by one.
+    // A pipe can be read only once, so only a recording can come from one.
     if !file.metadata()?.is_file() || file.read_at(&mut first, 0)? == 0 || first != *b"{" {
         return Ok(None);
     }
@@ -139,7 +140,8 @@ fn lines_of(path: &Path) -> io::Result<Option<(File, Lines)>> {
     Ok(Some((file, lines)))
 }
 
-/// Skips a line, and returns its length and whether it begins as a report does; `None` at the end.
+/// Skips a line. Returns its length, and true if it begins like a report and is not too long; `None` at the
+/// end.
 fn skip_line(input: &mut impl BufRead) -> io::Result<Option<(u64, bool)>> {
     const BEGIN: &[u8] = b"{\"schema_version\"";
     let mut begin = Vec::new();
@@ -197,7 +199,7 @@ impl Reports for Files {
     }
 }
 
-/// Returns whether the name of a source is a process: a number that is no file's name.
+/// Returns true if the name of a source is a process: a number, and no file has that name.
 pub fn is_process(source: &OsStr) -> bool {
     let is_number = source.to_str().is_some_and(|text| text.parse::<u32>().is_ok());
     is_number && !Path::new(source).exists()

@@ -45,7 +45,7 @@ fn call(reports: &mut dyn Reports, tool: &str, arguments: Value) -> Result<Value
     }
 }
 
-/// Two reports: in the second, the first stack holds ten blocks of 100 bytes more.
+/// Two reports: in the second, the first stack has ten more blocks of 100 bytes outstanding.
 fn two() -> [Report; 2] {
     let before = samples::full();
     let mut after = before.clone();
@@ -86,7 +86,7 @@ fn written(directory: &Path, reports: &[Report]) -> [std::ffi::OsString; 2] {
     [recording.into(), json.into()]
 }
 
-/// Recordings, JSON and the reports of a trace give the same answers; reports are numbered over all files.
+/// Recordings, JSON and the reports of a trace give the same answers; reports are numbered across all files.
 #[test]
 fn sources_agree() {
     let directory = tempfile::tempdir().unwrap();
@@ -130,7 +130,7 @@ fn sources_agree() {
     assert!(format!("{error:#}").contains("none"), "{error:#}");
 }
 
-/// A summary has the sums of the report, sites are those that hold most, and a site's stacks have its frames.
+/// A summary has the sums of the report and its largest sites, and a site's stacks have its frames.
 #[test]
 fn answers_about_a_report() {
     let mut kept = kept(&two());
@@ -175,7 +175,7 @@ fn answers_about_a_report() {
     assert_eq!(judged["sites"][0]["definitely_lost"]["blocks"], 8);
 }
 
-/// A mistake in a call is told to who asked.
+/// A mistake in a call is reported in the tool's result.
 #[test]
 fn refused_calls() {
     let mut kept = kept(&two());
@@ -222,7 +222,7 @@ fn kept_reports_are_bounded() {
     assert_eq!(numbers, expected);
 }
 
-/// However many sites there are, and however long their names: an answer has its limit, and what is left out is summed up.
+/// Answers are bounded, however many sites there are and however long their names; the rest is summed up.
 #[test]
 fn answers_are_bounded() {
     let mut report = samples::full();
@@ -265,7 +265,8 @@ fn answers_are_bounded() {
     assert!(stacks["others"]["entries"].as_u64().unwrap() > 200);
 }
 
-/// The revision is the client's if it is known, else the newest; without `initialize`, a request has to name one that needs none.
+/// The server chooses the client's revision if it knows it, else its newest; without `initialize`, a request
+/// must name a revision that needs none.
 #[test]
 fn revisions() {
     let mut kept = kept(&two());
@@ -302,7 +303,8 @@ fn revisions() {
     );
 }
 
-/// Each request gets one answer with its id, or the error that JSON-RPC has for it; notifications and answers get none.
+/// Each request gets one answer with its id, or the error that JSON-RPC has for it; notifications and answers
+/// get none.
 #[test]
 fn requests() {
     let mut kept = kept(&two());
@@ -372,7 +374,7 @@ fn requests() {
 }
 
 proptest! {
-    /// Whatever a client sends: each line of the output is an answer, and the server goes on.
+    /// Whatever a client sends, each line of the output is an answer, and the server goes on.
     #[test]
     fn any_line(line in "[^\n]{0,200}", value in any_json()) {
         let mut kept = kept(&[]);
@@ -383,7 +385,7 @@ proptest! {
         }
     }
 
-    /// Whatever is in a file of JSON: there is an answer, of limited length.
+    /// Whatever is in a JSON file, there is an answer of limited length.
     #[test]
     fn any_file(line in any_json()) {
         let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! The tools, and their answers: JSON in a text of at most [`MAX_ANSWER`] bytes. What does not fit is summed up as `others`.
+//! The tools, and their answers: JSON in a text of at most [`MAX_ANSWER`] bytes. Entries that do not fit are
+//! summed up as `others`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use leak_report::render::write_json;
 
 /// Maximum number of bytes of an answer's text.
 pub(super) const MAX_ANSWER: usize = 48 << 10;
-/// Bytes of it that are left for what is not in a list.
+/// Bytes of an answer that are reserved for everything outside its list.
 const REST: usize = 2 << 10;
 /// Maximum number of bytes of a stack's frames.
 const MAX_FRAMES: usize = 12 << 10;
@@ -20,25 +21,25 @@ const MAX_NAME: usize = 200;
 const MAX_PROCESSES: usize = 20;
 /// Maximum number of reports in a list, the latest.
 const MAX_REPORTS: usize = 200;
-/// Entries of a list unless the client wants another number, and the maximum.
+/// Default and maximum number of entries of a list.
 const TOP: (u64, u64) = (10, 50);
 
 /// Reports that can be asked about.
 pub trait Reports {
-    /// Their numbers, ascending.
+    /// Numbers of the reports, ascending.
     fn numbers(&mut self) -> Vec<u64>;
 
-    /// Returns where a report is from, without reading all of it.
+    /// Returns the origin of a report, without reading all of it.
     fn about(&mut self, number: u64) -> Listed;
 
-    /// A word about whether there will be more.
+    /// State of the source in words: recorded, or a trace that goes on or is over.
     fn state(&mut self) -> &'static str;
 
-    /// Reads a report; the error is a text for who asked.
+    /// Reads a report. An error is text for the tool's result.
     ///
     /// # Errors
     ///
-    /// Fails if there is none of this number, or it cannot be read.
+    /// Fails if there is no report with this number, or it cannot be read.
     fn get(&mut self, number: u64) -> Result<Arc<Document>, String>;
 }
 
@@ -118,7 +119,7 @@ const TOOLS: [Tool; 4] = [
     },
 ];
 
-/// The tools as a client is told of them.
+/// Descriptions of the tools for the client.
 pub(super) fn list() -> Value {
     let tool = |tool: &Tool| {
         let property = |(name, kind, description): &(&str, &str, &str)| {
@@ -143,7 +144,7 @@ pub(super) fn list() -> Value {
     TOOLS.iter().map(tool).collect()
 }
 
-/// Calls a tool; `None` if there is none of this name. An error is a text for who asked.
+/// Calls a tool; `None` if there is no tool of this name. An error is text for the tool's result.
 pub(super) fn call(name: &str, arguments: &Arguments, reports: &mut dyn Reports) -> Option<Answer> {
     let tool = TOOLS.iter().find(|tool| tool.name == name)?;
     let is_known = |name: &String| tool.parameters.iter().any(|(known, ..)| known == name);
@@ -157,7 +158,7 @@ pub(super) fn call(name: &str, arguments: &Arguments, reports: &mut dyn Reports)
     Some((tool.answer)(arguments, reports))
 }
 
-/// The beginning of a text that has no limit of its own.
+/// Cuts a text of any length after [`MAX_NAME`] characters.
 pub(super) fn shortened(text: &str) -> String {
     match text.char_indices().nth(MAX_NAME) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -172,7 +173,7 @@ fn text_of(value: &Value) -> String {
     String::from_utf8(text).unwrap_or_default()
 }
 
-/// A number of a report, as the client counts.
+/// Resolves a report's number as clients give it: negative numbers count back from the last report.
 fn number(arguments: &Arguments, name: &str, reports: &mut dyn Reports) -> Result<u64, String> {
     let known = reports.numbers();
     let Some(&last) = known.last() else {
@@ -206,7 +207,8 @@ fn top(arguments: &Arguments) -> Result<usize, String> {
     Ok(usize::try_from(wanted.min(most)).unwrap_or(usize::MAX))
 }
 
-/// Entries of a list, as many as are wanted and fit, and the others' number and sum.
+/// Text of `head` with a list of as many entries as are wanted and fit, and with the number and sum of the
+/// others.
 fn bounded(mut head: Value, key: &str, entries: impl Iterator<Item = (Value, Amount)>, top: usize) -> String {
     let mut room = MAX_ANSWER.saturating_sub(REST + text_of(&head).len());
     let (mut list, mut others, mut sum) = (Vec::new(), 0_u64, Amount::default());
@@ -313,7 +315,8 @@ fn sites(document: &Document) -> BTreeMap<&str, Site<'_>> {
     sites
 }
 
-/// Sites that hold something, those first that lost or hold most.
+/// Sites with lost or outstanding blocks, sorted by definitely lost bytes, then by outstanding bytes and
+/// blocks.
 fn ranked(document: &Document) -> Vec<(&str, Site<'_>)> {
     let mut sites: Vec<_> = sites(document).into_iter().collect();
     sites.retain(|(_, site)| site.rank() > (0, 0, 0));
@@ -532,7 +535,7 @@ fn diff(arguments: &Arguments, reports: &mut dyn Reports) -> Answer {
     Ok(bounded(head, "sites", entries, top))
 }
 
-/// A sum as JSON's readers take numbers; saturates.
+/// Converts a sum to a number that readers of JSON accept; saturates.
 fn as_i64(number: i128) -> i64 {
     i64::try_from(number).unwrap_or(if number < 0 { i64::MIN } else { i64::MAX })
 }

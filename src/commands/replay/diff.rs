@@ -28,7 +28,7 @@ pub enum DifferenceFormat {
     Folded(Quantity),
     /// A flame graph in red and blue.
     Svg(Quantity),
-    /// The later report, for pprof to subtract the earlier one from.
+    /// The later report alone; pprof subtracts the earlier one.
     Pprof,
 }
 
@@ -41,7 +41,8 @@ pub struct DifferenceOptions {
     pub after: Source,
     pub format: DifferenceFormat,
     pub destination: Destination,
-    /// Maximum sites in text and JSON that grew, and as many that shrank; `None` for the default in text, and for all in JSON.
+    /// Maximum number of sites in text and JSON that grew, and again of those that shrank; `None` for the
+    /// default in text, and for all in JSON.
     pub top: Option<usize>,
     pub names: NameStyle,
 }
@@ -99,7 +100,8 @@ pub fn diff(options: &DifferenceOptions) -> anyhow::Result<()> {
     }
 }
 
-/// Writes the later profile alone: pprof subtracts by itself, and needs both.
+/// Writes only the later profile, and logs how to get the earlier one: pprof needs both, and subtracts them
+/// itself.
 fn pprof(after: &Opened, options: &DifferenceOptions) -> anyhow::Result<()> {
     let mut output = Output::open(Format::Pprof, &options.destination)?;
     output.report(&Arc::new(after.report().clone()))?;

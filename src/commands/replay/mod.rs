@@ -1,12 +1,12 @@
-//! `memleak report`, `memleak diff` and `memleak trend`: read recordings, here or on another machine. Trace nothing and
-//! need no privileges.
+//! `memleak report`, `memleak diff` and `memleak trend`: read recordings, here or on another machine. Trace
+//! nothing and need no privileges.
 
 mod diff;
 mod report;
 mod source;
 mod trend;
 
-/// Stacks or sites in text unless the user chooses another number.
+/// Default number of stacks or sites in text.
 pub const DEFAULT_TOP: usize = 10;
 
 pub use diff::{DifferenceFormat, DifferenceOptions, diff};

@@ -1,5 +1,5 @@
-//! `memleak report`: writes reports of a recording in any format, and checks the last one; or lists them, or copies the
-//! recording.
+//! `memleak report`: writes reports of a recording in any format, and checks the last one; or lists them, or
+//! copies the recording.
 
 use std::fs;
 use std::io::{self, Write};
@@ -70,7 +70,7 @@ pub fn report(options: &ReportOptions) -> anyhow::Result<u8> {
     }
     let recording = open(&options.file)?;
     let chosen = match (options.which, &options.record) {
-        // A document of all reports has all of the recording, unless one is chosen.
+        // A format that spans all reports gets the whole recording, unless one report is chosen.
         (ReportSelection::Last, None) if options.format.span() != Span::AllReports => {
             recording.count() - 1..recording.count()
         }
@@ -129,7 +129,7 @@ struct Shown<'a> {
     options: &'a ReportOptions,
     output: Output,
     anonymizer: Option<Anonymizer>,
-    /// True if the output has no reader any more. The checks do not depend on that.
+    /// True if the output's reader is gone. Reports are still checked then.
     is_gone: bool,
 }
 
@@ -222,7 +222,7 @@ mod tests {
     use leak_report::render::render;
     use leak_report::samples;
 
-    /// A recording of three reports in a directory of its own, and options that request nothing special.
+    /// A recording of three reports in its own directory, and default options.
     fn recorded() -> (tempfile::TempDir, ReportOptions) {
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join("leaks.memleak");
@@ -284,7 +284,8 @@ mod tests {
         String::from_utf8(out).expect("UTF-8")
     }
 
-    /// The last report, one of them, or all are written as the trace would have; numbers out of range are refused.
+    /// The last report, a chosen one, or all are written as the trace would have written them; numbers out of
+    /// range are refused.
     #[test]
     fn which_reports() {
         let (_directory, options) = recorded();
@@ -319,7 +320,7 @@ mod tests {
         assert!(!lines.contains("because"), "{lines}");
     }
 
-    /// A list says why each report was made, where conditions decide that; hostile ones add no line.
+    /// A list gives the reason of each report; the text of a hostile condition adds no line.
     #[test]
     fn reasons_in_a_list() {
         let (directory, options) = recorded();
@@ -380,7 +381,7 @@ mod tests {
         assert_eq!(read(copy), read(options.file.clone()));
     }
 
-    /// The report that is shown is checked against conditions; one that may not have been the last cannot meet them.
+    /// The shown report is checked against conditions; they cannot pass if there may have been later reports.
     #[test]
     fn statuses() {
         let (_directory, options) = recorded();

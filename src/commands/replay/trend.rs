@@ -94,7 +94,7 @@ fn choose(sources: &[Source]) -> anyhow::Result<Vec<Chosen>> {
     }
 }
 
-/// Indices of reports, spread evenly from the first to the last; at most as many as there can be points.
+/// Indices of reports, spread evenly from the first to the last, at most [`compare::Trend::MAX_POINTS`].
 fn spread(count: usize) -> Vec<usize> {
     let max = compare::Trend::MAX_POINTS;
     if count <= max {
@@ -104,8 +104,8 @@ fn spread(count: usize) -> Vec<usize> {
     (0..max).map(|at| at * (count - 1) / (max - 1)).collect()
 }
 
-/// Determines the builds of the traces, and a note about modules with several. Also sorts the reports: those of one
-/// trace as they were made, whatever the clock showed.
+/// Determines the builds of the traces, and a note about modules with several. Also sorts the reports: within
+/// one trace by number, so that the clock does not matter, otherwise by time.
 fn builds(chosen: &mut [Chosen]) -> anyhow::Result<(Builds, Option<String>)> {
     let mut kernels = Vec::with_capacity(chosen.len());
     for chosen in chosen.iter_mut() {

@@ -61,7 +61,7 @@ struct TableJson {
     elapsed_ns: u64,
     /// Time between two samples.
     sample_ns: u64,
-    /// Time over which growth is judged at most.
+    /// Maximum time over which growth is judged.
     window_ns: u64,
     machine: MachineJson,
     trends: TrendsJson,
@@ -81,7 +81,7 @@ struct MachineJson {
     swap_free_bytes: u64,
 }
 
-/// Numbers of processes.
+/// Number of processes with each trend.
 #[derive(Serialize)]
 struct TrendsJson {
     grows: usize,
@@ -106,19 +106,19 @@ struct ProcessJson {
     user: Option<String>,
     comm: String,
     anonymous_bytes: u64,
-    /// Part of it that is in swap.
+    /// Part of `anonymous_bytes` that is in swap.
     swapped_bytes: u64,
-    /// Resident anonymous memory, of the machine's, in percent.
+    /// Resident anonymous memory in percent of the machine's memory.
     memory_percent: f64,
     samples: usize,
     since_ns: u64,
     trend: &'static str,
     growth: GrowthJson,
-    /// Null unless it grows, or if no limit is near.
+    /// Null if the process does not grow, or no limit is near.
     full: Option<FullJson>,
 }
 
-/// Bytes per minute, and between which values they are with a certainty of 99 %; null without a limit.
+/// Growth in bytes per minute, with its 99 % confidence interval; a limit that is not finite is null.
 #[derive(Serialize)]
 struct GrowthJson {
     bytes_per_minute: f64,
@@ -130,7 +130,7 @@ struct GrowthJson {
 struct FullJson {
     after_ns: u64,
     what: &'static str,
-    /// Null for the machine, as is what follows.
+    /// Null for the machine, as are the fields that follow.
     cgroup: Option<String>,
     limit_bytes: Option<u64>,
     room_bytes: Option<u64>,

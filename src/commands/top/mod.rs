@@ -1,11 +1,11 @@
-//! `memleak top`: which processes' anonymous memory grows, without any probe.
+//! `memleak top`: shows which processes' anonymous memory grows, without any probe.
 //!
 //! ```text
 //!  /proc ─ read ─► watch ─ sampler ─► table ─► text | json | view ─ Enter ─► a trace
 //! ```
 //!
-//! Growth is Theil and Sen's slope over the last samples. It is told as growth only where its limits, with a certainty of 99 %, are
-//! on one side of 0.
+//! Growth is the Theil–Sen slope over the last samples. A process counts as growing or shrinking only if the
+//! 99 % confidence interval of the slope excludes 0.
 
 mod json;
 mod read;
@@ -37,26 +37,26 @@ const SAMPLES: u32 = 20;
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum time between two samples of tables.
 const MAX_INTERVAL: Duration = Duration::from_secs(60);
-/// Time between two tables without another one given.
+/// Default time between two tables.
 const TABLES: Duration = Duration::from_secs(10);
-/// Time between two samples of the view without another one given.
+/// Default time between two samples of the view.
 const VIEW: Duration = Duration::from_secs(1);
-/// Rows of a table in text without another number given.
+/// Default number of rows of a table in text.
 const ROWS: usize = 10;
-/// Longest time that a signal waits.
+/// Maximum time until a signal is noticed.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Options of `memleak top`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     pub selectors: Selectors,
-    /// True if it is no error that nothing matches yet.
+    /// True to wait, instead of failing, if nothing matches yet.
     pub waits: bool,
     /// Time between two tables, or two samples of the view.
     pub interval: Option<Duration>,
-    /// Number of tables; without it, there is a view where there is a terminal.
+    /// Number of tables; without it, the view is shown if there is a terminal.
     pub count: Option<NonZeroU64>,
-    /// Time over which growth is judged; 60 samples without it.
+    /// Time over which growth is judged; by default, that of 60 samples.
     pub window: Option<Duration>,
     /// Rows of a table.
     pub rows: Option<usize>,
@@ -64,7 +64,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Minimum of `window`, for the time between two samples of this command: so that there are samples enough.
+    /// Minimum of `window`: the time of ten samples, so that there are enough to judge growth.
     pub fn min_window(&self) -> Duration {
         10 * match self.has_view() {
             true => self.interval.unwrap_or(VIEW),
@@ -91,7 +91,7 @@ impl Options {
     }
 }
 
-/// How it ended.
+/// Outcome of the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Done,
@@ -103,7 +103,7 @@ pub enum Outcome {
 ///
 /// # Errors
 ///
-/// Nothing matches, processes cannot be read, or nothing can be printed.
+/// Fails if nothing matches, processes cannot be read, or the output cannot be written.
 pub fn run(options: &Options, stop: &Arc<AtomicBool>, messages: &Messages) -> anyhow::Result<Outcome> {
     #[cfg(feature = "tui")]
     if options.has_view() {
@@ -151,12 +151,12 @@ fn print_tables(options: &Options, stop: &AtomicBool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Time of the next sample; samples that cannot be taken in time are left out.
+/// Time of the next sample; samples whose time has passed are skipped.
 fn next_sample(last: Instant, interval: Duration) -> Instant {
     (last + interval).max(Instant::now())
 }
 
-/// Waits until a time, or until `is_wanted`.
+/// Waits until `time`, or until `is_wanted` returns true.
 fn pause_until(time: Instant, mut is_wanted: impl FnMut() -> bool) {
     loop {
         let left = time.saturating_duration_since(Instant::now());

@@ -52,7 +52,7 @@ impl Reading {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Machine {
     pub(super) total: u64,
-    /// Memory that can be taken before the kernel swaps, as it estimates.
+    /// The kernel's estimate of the memory that can be allocated without swapping.
     pub(super) available: u64,
     pub(super) swap_free: u64,
 }
@@ -88,7 +88,7 @@ pub(super) fn hides_processes() -> bool {
 }
 
 fn has_hidepid(mountinfo: &str) -> bool {
-    // The last mount at a place is the one that is seen.
+    // The last mount at a path is the visible one.
     let mounts = mountinfo.lines().filter_map(|line| line.split_once(" - "));
     let mut of_proc = mounts.filter(|(mount, _)| mount.split(' ').nth(4) == Some("/proc"));
     let options = of_proc.next_back().and_then(|(_, rest)| rest.split(' ').nth(2));
@@ -104,7 +104,7 @@ fn has_hidepid(mountinfo: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Options of the mount that is seen decide, in both spellings.
+    /// Options of the visible mount decide, in both spellings.
     #[test]
     fn hidden_processes() {
         let line = |options: &str| format!("22 27 0:21 / /proc rw,relatime shared:5 - proc proc {options}\n");

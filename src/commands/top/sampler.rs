@@ -9,7 +9,7 @@ use super::watch::Watch;
 use crate::commands::targets::without_wait;
 use crate::process::select::{Found, MemoryLimits, SelectError, Selection, Selectors};
 
-/// Reads processes again and again.
+/// Samples the memory of the selected processes.
 #[derive(Debug)]
 pub(super) struct Sampler {
     selection: Selection,
@@ -29,11 +29,11 @@ impl Sampler {
     ///
     /// # Errors
     ///
-    /// Nothing matches now, unless that is waited for.
+    /// Fails if nothing matches, unless `options` waits or has no selectors.
     pub(super) fn new(options: &Options, interval: Duration) -> anyhow::Result<Self> {
         let mut selection = Selection::new(options.selectors.clone())?;
         let first = match selection.scan() {
-            // Without selectors, there may be none to be seen.
+            // Without selectors, there may be no visible process.
             Err(SelectError::Nothing(_)) if options.waits || options.selectors == Selectors::default() => {
                 Vec::new()
             }
@@ -53,11 +53,11 @@ impl Sampler {
         })
     }
 
-    /// Reads all processes once. That nothing matches any more is no error.
+    /// Reads all processes once. It is no error if nothing matches now.
     ///
     /// # Errors
     ///
-    /// Processes cannot be looked for.
+    /// Fails if the search for processes fails.
     pub(super) fn sample(&mut self) -> anyhow::Result<()> {
         let found = match self.first.take() {
             Some(found) => found,

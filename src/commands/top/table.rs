@@ -1,4 +1,4 @@
-//! The processes as rows, those first that grow for certain, and the words for their numbers.
+//! The processes as rows, those with certain growth first, and their numbers in words.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use leak_report::render::signed;
 use super::read::{Anonymous, Machine};
 use crate::process::select::MemoryLimit;
 
-/// Time beyond which no limit is told of: a guess about years.
+/// Time beyond which no limit is shown: it would be a guess about years.
 const MAX_TIME: Duration = Duration::from_secs(3 * 365 * 24 * 3600);
 
 /// Tendency of a process's memory.
@@ -17,7 +17,7 @@ const MAX_TIME: Duration = Duration::from_secs(3 * 365 * 24 * 3600);
 pub(super) enum Trend {
     /// Too few samples.
     Early,
-    /// It may as well not grow.
+    /// The confidence interval of growth contains 0.
     None,
     Grows,
     Shrinks,
@@ -68,7 +68,7 @@ impl Full {
         time_in_words(self.after)
     }
 
-    /// Name of what is full then.
+    /// Kind of the limit: a cgroup's, or the machine's.
     pub(super) fn what(&self) -> &'static str {
         match self.limit {
             Some(_) => "cgroup",
@@ -88,15 +88,15 @@ pub(super) struct Row {
     /// `None` if no user has this ID.
     pub(super) user: Option<String>,
     pub(super) memory: Anonymous,
-    /// Samples by which it is judged.
+    /// Number of samples that growth is judged by.
     pub(super) samples: usize,
-    /// Time that they are of.
+    /// Time from the first to the last of these samples.
     pub(super) span: Duration,
     /// In bytes per minute.
     pub(super) growth: Interval,
     /// Bytes at the samples, oldest first.
     pub(super) history: Vec<u64>,
-    /// `None` unless it grows, or if no limit is near.
+    /// `None` if the process does not grow, or no limit is near.
     pub(super) full: Option<Full>,
 }
 
@@ -111,7 +111,8 @@ impl Row {
         }
     }
 
-    /// Growth in bytes per minute that is certain, negative if it shrinks.
+    /// Certain growth in bytes per minute: the limit of the confidence interval that is nearer to 0; negative
+    /// if the process shrinks.
     fn certain(&self) -> f64 {
         match self.trend() {
             Trend::Grows => self.growth.low,
@@ -169,7 +170,7 @@ impl Row {
     }
 }
 
-/// Two amounts, of which the unit is said once if it is that of both.
+/// Range of two amounts; a common unit is written once.
 fn between(low: &str, high: &str) -> String {
     match (low.split_once(' '), high.split_once(' ')) {
         (Some((number, unit)), Some((_, other))) if unit == other => format!("{number} … {high}"),
@@ -194,7 +195,7 @@ pub(super) struct Table {
     pub(super) elapsed: Duration,
     /// Time between two samples.
     pub(super) interval: Duration,
-    /// Time over which growth is judged at most.
+    /// Maximum time over which growth is judged.
     pub(super) window: Duration,
     pub(super) machine: Machine,
     /// Sorted by certain growth.
@@ -206,7 +207,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Puts first what grows most for certain, and of others those with most memory.
+    /// Sorts by certain growth, then by memory, both descending.
     pub(super) fn sort(&mut self) {
         self.rows.sort_by(|a, b| {
             let by_growth = b.certain().total_cmp(&a.certain());
@@ -277,7 +278,8 @@ pub(super) mod tests {
         }
     }
 
-    /// Certain growth comes first, whatever the estimate, then what has no trend by its size, and what shrinks last.
+    /// Certain growth comes first, whatever the estimate; then processes without a trend, by size; shrinking
+    /// ones come last.
     #[test]
     fn order() {
         let early = Row {
@@ -322,7 +324,7 @@ pub(super) mod tests {
         assert_eq!(words, expected);
     }
 
-    /// The limit that is reached first counts; one that is years away does not.
+    /// The limit that is reached first counts; a limit that is years away does not.
     #[test]
     fn times_until_limits() {
         let machine = Machine {

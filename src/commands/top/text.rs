@@ -1,4 +1,4 @@
-//! The table for people: a line for each process, those first that grow for certain.
+//! The table for people: a line for each process, those with certain growth first.
 
 use std::io::{self, Write};
 
@@ -9,7 +9,7 @@ use leak_report::render::{counted, printable, short_size};
 use super::table::{Row, Table, Trend};
 use crate::session::time_of_day;
 
-/// Columns of the name of a user.
+/// Width of the user's name, in columns.
 const USER: usize = 9;
 
 /// Writes the first `rows` processes, and says how many others there are.
@@ -84,7 +84,7 @@ fn line(row: &Row, table: &Table, is_painted: bool, out: &mut dyn Write) -> io::
     )
 }
 
-/// Time that a row is about.
+/// Time over which a row's growth is judged.
 pub(super) fn since(row: &Row) -> String {
     let seconds = row.span.as_secs();
     match seconds {
@@ -98,7 +98,8 @@ mod tests {
     use super::*;
     use crate::commands::top::table::tests::row;
 
-    /// A name cannot act on a terminal, rows beyond the number are summed up, and only colours differ with them.
+    /// A name cannot control the terminal, rows beyond the number are summed up, and painted text differs
+    /// only in its colours.
     #[test]
     fn lines() {
         let mut table = Table {

@@ -1,4 +1,4 @@
-//! Memory of each process over the last time, and the growth that follows. Pure.
+//! Memory of each process over a sliding window, and its growth. Pure.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -8,11 +8,11 @@ use leak_report::model::leak::theil_sen::Interval;
 use super::read::{Anonymous, Reading};
 use crate::process::select::Found;
 
-/// Maximum number of processes: of more, those with most memory are watched. A process takes some 2 KiB.
+/// Maximum number of processes that are watched: those with most memory. Each takes about 2 KiB.
 const MAX_PROCESSES: usize = 16384;
-/// Number of points in a window: the work for a process grows with their square.
+/// Number of points in a window. The work per process grows with its square.
 pub(super) const POINTS: u32 = 60;
-/// Maximum number of points, where they come a little closer than they should.
+/// Maximum number of points, if they come a little closer than planned.
 const MAX_POINTS: usize = 80;
 
 /// All processes that are watched.
@@ -24,7 +24,7 @@ pub(super) struct Watch {
     pub(super) left_out: usize,
 }
 
-/// A process, and its memory over the last time.
+/// A process, and its memory over the window.
 #[derive(Clone, Debug)]
 pub(super) struct Course {
     pub(super) process: Found,
@@ -33,7 +33,7 @@ pub(super) struct Course {
     points: VecDeque<Point>,
 }
 
-/// Bytes of anonymous memory at a time since the begin.
+/// Bytes of anonymous memory at a time since the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Point {
     at: Duration,
@@ -41,7 +41,7 @@ struct Point {
 }
 
 impl Watch {
-    /// A watch over the last time `window`.
+    /// Creates a watch with a window of this length.
     pub(super) fn new(window: Duration) -> Self {
         Self {
             window,
@@ -50,8 +50,9 @@ impl Watch {
         }
     }
 
-    /// Adds what was read of all processes at one time. Those of which nothing was read have ended; one that was replaced, or has
-    /// executed another program, begins anew.
+    /// Adds the readings of all processes at one time. Processes without a reading have ended, and are
+    /// dropped. The history of a process restarts if another one has its pid now, or if it has executed
+    /// another program.
     pub(super) fn take(&mut self, at: Duration, mut readings: Vec<Reading>) {
         self.left_out = readings.len().saturating_sub(MAX_PROCESSES);
         if self.left_out > 0 {
@@ -93,7 +94,7 @@ impl Watch {
 impl Course {
     fn add(&mut self, at: Duration, window: Duration) {
         let distance = window / POINTS;
-        // The newest point moves on until it is far enough from the one before.
+        // Replaces the newest point while it is too close to the one before.
         let newest = self.points.iter().rev().map(|point| point.at);
         let is_close = newest
             .clone()
@@ -111,7 +112,7 @@ impl Course {
         }
     }
 
-    /// Number of points by which growth is judged.
+    /// Number of points that growth is judged by.
     pub(super) fn samples(&self) -> usize {
         self.points.len()
     }
@@ -163,7 +164,8 @@ pub(super) mod tests {
         Duration::from_secs(number)
     }
 
-    /// A process that was replaced, or has executed another program, has no past; one that ended is forgotten.
+    /// A process that was replaced, or has executed another program, restarts its history; one that ended is
+    /// dropped.
     #[test]
     fn replaced_processes_begin_anew() {
         let mut watch = Watch::new(second(60));
@@ -183,7 +185,8 @@ pub(super) mod tests {
         assert_eq!((of(&watch, 1), of(&watch, 2)), (Some(2), None));
     }
 
-    /// A window keeps its points' number and reach, however often samples come, and a constant rate is found exactly.
+    /// The number of points in a window and the time they cover are bounded, however often samples come, and
+    /// a constant rate is found exactly.
     #[test]
     fn windows_are_bounded() {
         for (window, interval) in [(60, 1), (600, 1), (3600, 1), (60, 7), (60, 60)] {

@@ -52,7 +52,7 @@ struct VerdictJson {
     comm: String,
     /// Allocators whose blocks these are.
     allocators: Vec<&'static str>,
-    /// Most bytes of the allocators' memory that could not be listed at a time.
+    /// Bytes of the allocators' memory that could not be listed; the maximum over all listings.
     not_listed_bytes: u64,
     verdict: JudgementJson,
     /// Lost blocks, summed by verdict, size and class.
@@ -62,13 +62,13 @@ struct VerdictJson {
 #[derive(Serialize)]
 struct LostJson {
     verdict: &'static str,
-    /// Bytes of each.
+    /// Size of each block in bytes.
     size: u64,
     /// C++ class; null if it is not known.
     class: Option<String>,
     blocks: u64,
     bytes: u64,
-    /// Only if they are to be listed.
+    /// Addresses of the blocks, if they are listed.
     #[serde(skip_serializing_if = "Option::is_none")]
     addresses: Option<Vec<String>>,
 }

@@ -1,6 +1,7 @@
-//! `memleak verdict`: which blocks of a process that is not traced nobody can reach any more.
+//! `memleak verdict`: finds the lost blocks of a process that is not traced.
 //!
-//! Blocks are what the allocator's structures list, so that nothing is known of who allocated them: they are summed by size and class.
+//! Blocks are listed from the allocator's data structures. The stacks that allocated them are unknown, so
+//! they are summed by size and class.
 
 mod json;
 mod text;
@@ -22,7 +23,7 @@ pub struct Options {
     pub settings: VerdictSettings,
     /// Conditions that must not be exceeded: [`Condition::is_of_blocks`].
     pub conditions: Vec<Condition>,
-    /// Lists the address of each lost block.
+    /// True to list the address of each lost block.
     pub list: bool,
     pub format: Format,
 }
@@ -32,9 +33,9 @@ pub struct Options {
 struct Group {
     /// True if no other lost block leads to them.
     is_definite: bool,
-    /// Bytes of each.
+    /// Size of each block in bytes.
     size: u64,
-    /// C++ class of all of them.
+    /// C++ class of the blocks; `None` if unknown.
     class: Option<String>,
     amount: Amount,
     /// Ascending.
@@ -45,7 +46,7 @@ struct Group {
 ///
 /// # Errors
 ///
-/// No verdict is possible, or it cannot be written.
+/// Fails if no verdict is possible, or it cannot be written.
 pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<u8> {
     let found = judge_in_use(targets::find_one(&options.process)?, options.settings)?;
     let groups = groups(&found);
@@ -58,7 +59,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<u8> {
     Ok(status.unwrap_or(0))
 }
 
-/// Sums the lost blocks, what is most first.
+/// Sums the lost blocks that are alike; definitely lost ones first, then by bytes, descending.
 fn groups(found: &InUse) -> Vec<Group> {
     let mut groups: BTreeMap<(bool, u64, Option<&str>), Group> = BTreeMap::new();
     for LostBlock {

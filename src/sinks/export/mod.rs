@@ -1,5 +1,5 @@
-//! Exports reports to monitoring: pushes them as profiles to a profile store ([`push`]) and serves them as metrics
-//! ([`metrics`]).
+//! Exports reports to monitoring: pushes them as profiles to a profile store ([`push`]) and serves them as
+//! metrics ([`metrics`]).
 //!
 //! Neither delays a running trace. Profiles that cannot be delivered are counted and logged.
 
@@ -31,15 +31,15 @@ impl Settings {
     }
 }
 
-/// The environment variable with the bearer token or password. It is not a setting: a flag would be visible in the process
-/// list.
+/// The environment variable with the bearer token or password. It is not a setting: a flag would be visible
+/// in the process list.
 pub(crate) const TOKEN_VARIABLE: &str = "MEMLEAK_PUSH_TOKEN";
 
 /// Invalid export options.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SettingsError {
-    /// Not the URL of a store. The message leaves the URL out: it may hold a password.
+    /// Not the URL of a store. The message leaves the URL out: it may contain a password.
     #[error(
         "--push needs the address of a server, for example http://localhost:4040, without anything behind a `?` or `#`"
     )]

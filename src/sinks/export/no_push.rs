@@ -1,5 +1,5 @@
-//! `push` of a build without the cargo feature `net`: nothing is pushed. There are no settings for it, as `cli` refuses its
-//! flags; what would be made of settings there is none of either.
+//! `push` of a build without the cargo feature `net`: nothing is pushed. `cli` refuses its flags, so no value
+//! of `Settings`, and of the types made from it, ever exists.
 
 #[path = "push/api.rs"]
 mod api;
@@ -8,19 +8,19 @@ use super::ExportError;
 pub use api::Api;
 use leak_report::model::Report;
 
-/// Where profiles are pushed.
+/// Settings of pushing; no value exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Settings {}
 
-/// Profiles on their way.
+/// Sends profiles; no value exists.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Pusher {}
 
-/// How far pushing has come.
+/// Handle to the counters of pushing; no value exists.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Progress {}
 
-/// Outcome of pushing so far.
+/// Counters of pushing, of which this build has none.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counts;
 

@@ -1,4 +1,5 @@
-//! Baselines: the amounts that sites held in an accepted run. They are text, to be reviewed and kept with the source.
+//! Baselines: the outstanding amounts of sites in an accepted run. They are text, so that they can be
+//! reviewed and kept with the source.
 //!
 //! ```text
 //! memleak baseline 1
@@ -10,8 +11,9 @@
 //!     main
 //! ```
 //!
-//! Empty lines and lines that begin with `#` are ignored; indented lines are the names of the site above them, the allocator
-//! function first. Sites are ordered by name, not by amount, so that a diff of two baselines shows what has changed.
+//! Empty lines and lines that begin with `#` are ignored; indented lines are the names of the site above
+//! them, the allocator function first. Sites are ordered by name, not by amount, so that a diff of two
+//! baselines shows what has changed.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -159,7 +161,7 @@ mod tests {
         Amount { bytes, blocks }
     }
 
-    /// A written baseline is ordered by names, and is read as it was.
+    /// A written baseline is ordered by names, and reads back unchanged.
     #[test]
     fn written_baseline_is_ordered_and_read_back() {
         let mut names = SiteNames::default();
@@ -270,7 +272,7 @@ mod tests {
             let _ = parse(&text, &mut SiteNames::default());
         }
 
-        /// A written baseline is read as it was, for any names.
+        /// A written baseline reads back unchanged, for any names.
         #[test]
         fn any_baseline_is_read_back(sites in proptest::collection::hash_map(
             proptest::collection::vec("[!-~\u{e4}]([ -~]{0,9}[!-~])?", 1..5), (any::<u64>(), any::<u64>()), 0..9)

@@ -1,4 +1,5 @@
-//! Decides conditions on a verdict that was made without a trace: there are sums, and no sites.
+//! Decides conditions on a verdict that was made without a trace (`memleak verdict`): it has sums, but no
+//! sites.
 
 use super::condition::{Condition, Measure};
 use super::facts::VerdictFacts;
@@ -6,15 +7,15 @@ use super::verdict::{self, Finding, Value, of_blocks, of_bytes};
 use super::{decided, log_finding};
 use leak_report::model::{Amount, Estimate, FATES, Judgement, Verdict};
 
-/// A measure of a verdict's sums.
+/// A sum of a verdict that a condition limits.
 struct Held {
     amount: Amount,
     value: fn(&Estimate) -> Value,
-    /// Words behind the amount.
+    /// Words that follow the amount.
     words: &'static str,
 }
 
-/// The measure that a condition limits; `None` if only a trace has it.
+/// The sum that `measure` names; `None` if only a trace has this measure.
 fn held(measure: Measure, verdict: &Verdict) -> Option<Held> {
     let all = || FATES.iter().map(|fate| (fate.of)(verdict)).sum();
     let held = |amount, value, words| Some(Held { amount, value, words });
@@ -39,14 +40,14 @@ fn held(measure: Measure, verdict: &Verdict) -> Option<Held> {
 }
 
 impl Condition {
-    /// Returns whether it can be decided without a trace.
+    /// Returns true if the condition can be decided without a trace.
     pub fn is_of_blocks(&self) -> bool {
         held(self.measure(), &Verdict::default()).is_some()
     }
 }
 
-/// Checks a verdict against conditions and logs what is found. Returns the exit status, or `None` if no condition was exceeded or
-/// inconclusive. What only a trace has is left out.
+/// Checks a verdict against conditions and logs the findings. Returns the exit status, or `None` if no
+/// condition was exceeded or inconclusive. Skips conditions that only a trace can decide.
 pub fn check_blocks(conditions: &[Condition], verdict: &Verdict, facts: &Judgement) -> Option<u8> {
     let doubts = verdict::verdict_doubts(&VerdictFacts::judged(facts));
     let findings = conditions.iter().filter_map(|condition| {
@@ -73,7 +74,8 @@ mod tests {
     use super::super::condition::parse;
     use super::*;
 
-    /// Blocks that were not judged may exceed a limit, too, and one that was freed speaks against all.
+    /// Unjudged blocks make conditions on lost blocks inconclusive that would pass; a lost block that was
+    /// freed later makes all of them inconclusive.
     #[test]
     fn sums_and_doubts() {
         let amount = |blocks| Amount {

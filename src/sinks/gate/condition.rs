@@ -9,7 +9,7 @@ pub type Condition = condition::Condition<Measure>;
 ///
 /// # Errors
 ///
-/// Names the character that is wrong, and what to write there.
+/// Fails with the column of the wrong character, and a remedy.
 pub fn parse(text: &str) -> Result<Condition, ConditionError> {
     condition::parse("--fail-on", text)
 }
@@ -52,7 +52,7 @@ pub enum Measure {
 }
 
 impl Measure {
-    /// Returns whether only a verdict on the outstanding blocks has it.
+    /// Returns true if only a verdict on the outstanding blocks provides this measure.
     pub fn is_of_verdict(self) -> bool {
         match self {
             Self::DefinitelyLost
@@ -117,7 +117,8 @@ mod tests {
 
     use super::*;
 
-    /// Each condition is exceeded by the second value, and not by the first: bytes, blocks, bytes per second, percent.
+    /// Each condition is exceeded by the second value, and not by the first: bytes, blocks, bytes per second,
+    /// percent.
     #[test]
     fn limits() {
         for (text, measure, [outstanding, exceeded]) in [

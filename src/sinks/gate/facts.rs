@@ -1,4 +1,5 @@
-//! Data for deciding conditions. It is kept of each report, as only later it is known which report was the last.
+//! Data for deciding conditions. It is extracted from each report, because only later it is known which
+//! report was the last.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -40,7 +41,7 @@ pub(super) struct Facts {
     pub(super) verdict: Option<VerdictFacts>,
 }
 
-/// Data of a verdict that speaks against it.
+/// Evidence of errors and gaps in a verdict.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct VerdictFacts {
     /// Blocks that an earlier verdict called lost, and that were freed since.
@@ -52,7 +53,8 @@ pub(super) struct VerdictFacts {
 impl VerdictFacts {
     fn of(report: &Report) -> Option<Self> {
         let running = Self::judged(report.judgement.as_ref()?);
-        // What ended instances held is in their stacks; an exec discards it, and then it does not count.
+        // Unjudged blocks of ended instances are counted at their stacks. Instances that ended with an exec,
+        // which discards their memory, do not count.
         let ended = counted(report).filter(|stack| stack.ended.is_some());
         let ended: Amount = ended.map(|stack| stack.judged().unknown).sum();
         Some(Self {
@@ -61,7 +63,7 @@ impl VerdictFacts {
         })
     }
 
-    /// Data of a verdict on processes that run.
+    /// Data of a verdict on running processes.
     pub(super) fn judged(judgement: &Judgement) -> Self {
         let reasons = [Unjudged::NotSettled, Unjudged::Unreadable, Unjudged::InKernel].into_iter();
         let unjudged = reasons.filter_map(|reason| judgement.unjudged.get(&reason));
@@ -85,7 +87,7 @@ pub(super) struct SiteFacts {
 }
 
 impl Facts {
-    /// Extracts the data of `report`. A site counts only with what it holds beyond the baseline.
+    /// Extracts the data of `report`. A site counts only with its amount beyond the baseline.
     pub(super) fn of(
         report: &Report,
         sites: &[Site<'_>],
@@ -124,7 +126,7 @@ impl Facts {
         }
     }
 
-    /// The data of a site, if it holds memory.
+    /// The data of a site, if it has outstanding or lost memory.
     pub(super) fn site(&self, key: &SiteName) -> Option<&SiteFacts> {
         self.by_key.get(key).and_then(|&at| self.sites.get(at))
     }

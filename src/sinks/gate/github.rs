@@ -1,14 +1,15 @@
 //! Formats findings as GitHub's workflow commands, which its runner turns into annotations. Pure.
 //!
-//! A command is a line on stdout or stderr of a step. (Workflow commands for GitHub Actions, "Setting an error message"; the
-//! first ten errors of each step are shown.)
+//! A command is a line on stdout or stderr of a step. (Workflow commands for GitHub Actions, "Setting an
+//! error message"; the first ten errors of each step are shown.)
 
 use super::verdict::{Culprit, Finding, Verdict};
 
 /// Maximum number of annotations of one kind that are shown for a step.
 const MAX: usize = 10;
 
-/// One line for each named site whose file is known, or else one for the condition; none for conditions that hold.
+/// One line for each named site whose file is known, or else one for the condition; none for passed
+/// conditions.
 pub(super) fn lines(findings: &[Finding]) -> Vec<String> {
     let lines = findings.iter().flat_map(of_finding);
     lines.take(MAX).collect()
@@ -91,7 +92,8 @@ mod tests {
         }
     }
 
-    /// A site with a known file gets its own annotation, the others share one, and conditions that hold get none.
+    /// A site with a known file gets its own annotation, the others share one, and passed conditions get
+    /// none.
     #[test]
     fn annotations() {
         let findings = [

@@ -1,7 +1,7 @@
 //! Writes findings as a JUnit test suite, one test case per condition. Pure.
 //!
-//! Only elements and attributes that all readers support are used (Jenkins' `junit-10.xsd`): an exceeded condition has a
-//! `failure`, an inconclusive one an `error`.
+//! Only elements and attributes that all readers support are used (Jenkins' `junit-10.xsd`): an exceeded
+//! condition has a `failure`, an inconclusive one an `error`.
 
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
@@ -24,7 +24,8 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// The attributes for a last report at `ended`, `time` after the start. Both may come from a recording and have any value.
+    /// The attributes for a last report at `ended`, `time` after the start. Both may come from a recording
+    /// and have any value.
     pub(super) fn new(ended: SystemTime, time: Duration) -> Self {
         let ended = DateTime::<Utc>::from(ended);
         let elapsed = TimeDelta::from_std(time).ok();
@@ -144,7 +145,7 @@ mod tests {
         }
     }
 
-    /// The whole document, with a condition that holds, one that is exceeded, and one that is inconclusive.
+    /// The whole document, with a passed, an exceeded and an inconclusive condition.
     #[test]
     fn suite() {
         let findings = [

@@ -1,8 +1,9 @@
-//! Checks a trace against conditions, suppressions and a baseline. Findings are logged and, on request, written as annotations
-//! and test cases; they determine the exit status.
+//! Checks a trace against conditions, suppressions and a baseline. Findings are logged and, on request,
+//! written as annotations and test cases; they determine the exit status.
 //!
-//! Memory counts as in reports for people: outstanding, not young, of stacks that can be leaks and are not suppressed, at the
-//! time of the last report; for an ended program, at its end. The gate reads nothing but reports.
+//! Memory counts as in reports for people: outstanding, not young, of stacks that can be leaks and are not
+//! suppressed, at the time of the last report; for an ended program, at its end. The gate reads nothing but
+//! reports.
 
 mod baseline;
 mod blocks;
@@ -150,14 +151,14 @@ impl<'a> Gate<'a> {
         self.note(&report, &sites);
     }
 
-    /// Makes results inconclusive that later, missing reports could change: a condition that is not exceeded in the last report
-    /// proves nothing then.
+    /// Makes results inconclusive that missing later reports could change: a condition that is not exceeded
+    /// in the last report proves nothing then.
     pub fn doubt(&mut self, reason: String) {
         self.doubt = Some(reason);
     }
 
-    /// Logs the findings and writes the requested files. `status` is the traced program's exit status. Returns the exit
-    /// status for the findings, or `None` if no condition was exceeded or inconclusive.
+    /// Logs the findings and writes the requested files. `status` is the traced program's exit status.
+    /// Returns the exit status for the findings, or `None` if no condition was exceeded or inconclusive.
     pub fn finish(mut self, status: u8) -> anyhow::Result<Option<u8>> {
         let Some(last) = self.last.take() else {
             return Ok(None);
@@ -254,8 +255,9 @@ impl<'a> Gate<'a> {
         }
     }
 
-    /// Adds the outstanding memory of running processes to the trend, if a condition is about growth. Ended processes are
-    /// left out: memory at a program's end shows what it left after cleaning up, not how it grew.
+    /// Adds the outstanding memory of running processes to the trend, if a condition is about growth. Ended
+    /// processes are left out: memory at a program's end shows what it left after cleaning up, not how it
+    /// grew.
     #[allow(
         clippy::cast_precision_loss,
         reason = "growth needs no more than a few digits"
@@ -297,7 +299,8 @@ fn suppressed(report: &Report) -> Vec<(Arc<Suppression>, Amount)> {
     sums
 }
 
-/// Logs what each rule suppressed, and the rules that suppressed nothing, as they may later hide something else.
+/// Logs what each rule suppressed, and the rules that suppressed nothing, as they may later hide something
+/// else.
 fn log_suppressed(suppressions: &Suppressions, used: &[(Arc<Suppression>, Amount)]) {
     for (by, outstanding) in used {
         let (bytes, blocks) = (size(outstanding.bytes), counted(outstanding.blocks, "block"));
@@ -320,7 +323,7 @@ fn named(Suppression { rule, place }: &Suppression) -> String {
     format!("{rule} ({})", printable(place))
 }
 
-/// Logs one line for a finding, and one for each of its sites unless it is not exceeded.
+/// Logs one line for a finding, and one for each of its sites unless the condition passed.
 fn log_finding(finding: &Finding) {
     let Finding { condition, found, .. } = finding;
     match &finding.verdict {

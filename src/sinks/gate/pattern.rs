@@ -1,10 +1,10 @@
 //! Suppression patterns with LeakSanitizer's syntax. Pure.
 //!
-//! A pattern is searched for anywhere in a name. `*` matches any characters, `^` at the beginning anchors to the beginning of
-//! the name, `$` to its end; text after a `$` is ignored. No pattern matches an empty name.
+//! A pattern is searched for anywhere in a name. `*` matches any characters, `^` at the beginning anchors to
+//! the beginning of the name, `$` to its end; text after a `$` is ignored. No pattern matches an empty name.
 //!
-//! LeakSanitizer takes the first match of each piece and does not backtrack: its `new$` does not match `new renew`. Here it
-//! does, as the syntax implies. In everything else the two agree.
+//! LeakSanitizer takes the first match of each piece and does not backtrack: its `new$` does not match
+//! `new renew`. Here it does, as the syntax implies. In everything else the two agree.
 
 /// A pattern, split at `*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,8 +41,8 @@ impl Pattern {
 
     /// Returns whether the pattern matches `name`.
     ///
-    /// Taking the first match of each piece is enough, as it leaves the longest rest for the next ones; only a last piece
-    /// anchored to the end is matched there.
+    /// Taking the first match of each piece is enough, as it leaves the longest rest for the next ones; only
+    /// a last piece anchored to the end is matched there.
     pub(super) fn matches(&self, name: &str) -> bool {
         if name.is_empty() {
             return false;

@@ -1,8 +1,9 @@
 //! Proposes suppressions for sites that count, one rule per site, to be reviewed.
 //!
-//! A rule names one function and should suppress as few other sites as possible: it is the function of the site that occurs in
-//! the fewest of all stacks, freed or not; among equals, the innermost. Functions in every stack (`main`, the module of a
-//! program without symbols) are not proposed: they would suppress everything.
+//! A rule names one function and should suppress as few other sites as possible: it is the function of the
+//! site that occurs in the fewest of all stacks, freed or not; among equals, the innermost. Functions in
+//! every stack (`main`, the module of a program without symbols) are not proposed: they would suppress
+//! everything.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -26,7 +27,8 @@ pub(super) struct Proposal {
     outstanding: Amount,
 }
 
-/// Proposes a rule for each of `sites` with its amount; sites with the same rule are merged. Most bytes first.
+/// Proposes a rule for each of `sites` with its amount; sites with the same rule are merged. Most bytes
+/// first.
 pub(super) fn propose<'a>(
     report: &Report,
     sites: impl Iterator<Item = (&'a Site<'a>, Amount)>,
@@ -59,7 +61,8 @@ pub(super) fn propose<'a>(
     proposals
 }
 
-/// A pattern for a frame; `None` if only its address is known, or all its functions are plumbing ([`is_plumbing`]).
+/// A pattern for a frame; `None` if only its address is known, or all its functions are plumbing
+/// ([`is_plumbing`]).
 fn pattern(frame: FrameRef<'_>) -> Option<String> {
     let inlined = frame.inlined().filter_map(|inlined| inlined.symbol);
     let own = frame.function();

@@ -39,7 +39,7 @@ pub enum Annotations {
     GitHub,
 }
 
-/// Maximum share of lost allocations for a result that is not inconclusive.
+/// Maximum share of lost allocations for a conclusive result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaxLost {
     /// Thousandths of a percent.

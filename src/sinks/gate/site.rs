@@ -13,19 +13,20 @@ pub(super) struct Site<'a> {
     pub(super) outstanding: Estimate,
     /// The part of `outstanding` in processes that still run.
     pub(super) running: Estimate,
-    /// Definitely and indirectly lost, young or not; nothing without a verdict.
+    /// Definitely and indirectly lost, young or not; zero without a verdict.
     pub(super) lost: [Estimate; 2],
-    /// The stack that holds most bytes.
+    /// The stack with most outstanding bytes.
     pub(super) stack: StackRef<'a>,
 }
 
-/// The stacks that count: possible leaks, except of instances that ended with an exec, which discards their memory.
+/// The stacks that count: possible leaks, except of instances that ended with an exec, which discards their
+/// memory.
 pub(super) fn counted(report: &Report) -> impl Iterator<Item = StackRef<'_>> {
     let suspects = report.suspects();
     suspects.filter(|stack| stack.ended != Some(InstanceEnd::Execed))
 }
 
-/// The sites that hold or lost memory, in the order of their first stack.
+/// The sites with outstanding or lost memory, in the order of their first stack.
 pub(super) fn sites<'a>(report: &'a Report, names: &mut SiteNames) -> Vec<Site<'a>> {
     let mut reader = SiteNamer::new(names);
     let mut sites: Vec<Site<'a>> = Vec::new();

@@ -1,11 +1,13 @@
 //! Suppressions: the user's rules for leaving stacks out, in LeakSanitizer's file format. Marks reports.
 //!
-//! A line is `leak:PATTERN` (see `pattern`), empty, or begins with `#`. A stack is suppressed if the pattern matches, for any
-//! frame, the path of the module, the name of a function, including inlined ones, or the path of a source file; or the name of
-//! the allocator function, which is the first frame of LeakSanitizer's stacks. That includes `operator new`, which
-//! LeakSanitizer replaces by its own: of its frame only the name counts, or a rule about libstdc++ would match all of C++.
+//! A line is `leak:PATTERN` (see `pattern`), empty, or begins with `#`. A stack is suppressed if the pattern
+//! matches, for any frame, the path of the module, the name of a function, including inlined ones, or the
+//! path of a source file; or the name of the allocator function, which is the first frame of LeakSanitizer's
+//! stacks. That includes `operator new`, which LeakSanitizer replaces by its own: of its frame only the name
+//! counts, or a rule about libstdc++ would match all of C++.
 //!
-//! Functions are matched by their exact names and as reports abbreviate them, so that names can be copied from a report.
+//! Functions are matched by their exact names and as reports abbreviate them, so that names can be copied
+//! from a report.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -82,7 +84,8 @@ impl Suppressions {
         self.0.iter().map(|rule| &rule.named)
     }
 
-    /// Marks each stack with the rule that suppresses it: the first that matches the innermost frame with a match.
+    /// Marks each stack with the rule that suppresses it: the first that matches the innermost frame with a
+    /// match.
     pub(super) fn mark(&self, report: &mut Report) {
         let mut matcher = Matcher::new(&self.0);
         let marks: Vec<_> = report.stacks().map(|stack| matcher.of_stack(stack)).collect();

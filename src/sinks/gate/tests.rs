@@ -22,7 +22,8 @@ fn settings(conditions: &[&str]) -> Settings {
     }
 }
 
-/// Results of the conditions after these reports: `.` passed, `!` exceeded, `?` inconclusive; and the findings.
+/// Results of the conditions after these reports: `.` passed, `!` exceeded, `?` inconclusive; and the
+/// findings.
 fn findings(settings: &Settings, reports: Vec<Report>) -> (String, Vec<Finding>) {
     let mut gate = Gate::open(settings).expect("nothing to open");
     for report in reports {
@@ -94,7 +95,8 @@ fn amounts() {
     assert_eq!(findings[0].culprits[0].site, "init < main");
 }
 
-/// Young blocks, memory at an exec, and mappings that are not leaks do not count; memory at a program's end does.
+/// Young blocks, memory at an exec, and mappings that are not leaks do not count; memory at a program's end
+/// does.
 #[test]
 fn counted_blocks_and_mappings() {
     let with = |change: fn(&mut Stack)| {
@@ -122,8 +124,8 @@ fn counted_blocks_and_mappings() {
     }
 }
 
-/// Lost blocks are measured by the verdict, young or not and whatever the baseline accepts; the sites that lost most are
-/// named.
+/// Lost blocks are measured by the verdict, young or not and whatever the baseline accepts; the sites with
+/// most lost blocks are named.
 #[test]
 fn verdicts() {
     let conditions = [
@@ -171,8 +173,9 @@ fn conditions_without_a_verdict() {
     );
 }
 
-/// A verdict that was false makes every condition about what is lost inconclusive; blocks that could not be judged those that
-/// are not exceeded, unless they only came or went meanwhile, or an exec discarded them.
+/// A verdict that was false makes every condition on lost blocks inconclusive. Blocks that could not be
+/// judged make those inconclusive that would pass, unless the blocks only came or went meanwhile, or an exec
+/// discarded them.
 #[test]
 fn doubtful_verdicts() {
     let conditions = ["definitely_lost>0", "definitely_lost>480", "outstanding>0"];
@@ -210,7 +213,7 @@ fn doubtful_verdicts() {
         (Unjudged::Young, "!.!"),
         (Unjudged::NotSettled, "!?!"),
         (Unjudged::Unreadable, "!?!"),
-        // Counted at the stacks of the ended.
+        // Counted at the stacks of ended instances.
         (Unjudged::Ended, "!.!"),
     ] {
         let mut report = with(|_| {});
@@ -224,8 +227,8 @@ fn doubtful_verdicts() {
     }
 }
 
-/// Lost allocations make held conditions inconclusive, missed frees exceeded ones; `--max-lost` allows losses, and `lost`
-/// limits them.
+/// Lost allocations make passed conditions inconclusive, and missed frees exceeded ones; `--max-lost` allows
+/// losses, and `lost` limits them.
 #[test]
 fn losses() {
     let lossy = |blocks, bytes, frees, processes| {
@@ -296,8 +299,8 @@ fn incomplete_stacks() {
     );
 }
 
-/// An estimate decides a condition if it differs from the limit by two standard errors; otherwise the condition is
-/// inconclusive.
+/// An estimate decides a condition if it differs from the limit by two standard errors; otherwise the
+/// condition is inconclusive.
 #[test]
 fn estimates() {
     let mut estimated = report(vec![stack(&["f"], 1000, 10)]);
@@ -445,8 +448,8 @@ fn baselines() {
     assert!(error.contains("already exists"), "{error}");
 }
 
-/// Site names are stable across builds: without compilers' suffixes, without the start-up frames of all programs, and
-/// regardless of the depth of recursion.
+/// Site names are stable across builds: without compilers' suffixes, without the start-up frames of all
+/// programs, and regardless of the depth of recursion.
 #[test]
 fn sites_survive_other_builds() {
     let mut names = SiteNames::default();
@@ -487,7 +490,7 @@ fn sites_survive_other_builds() {
     assert_eq!(key(stack(&["malloc", "malloc"], 1, 1)), ["malloc", "malloc"]);
 }
 
-/// Exceeded takes precedence over inconclusive, and that over held.
+/// Exceeded takes precedence over inconclusive, and that over passed.
 #[test]
 fn statuses() {
     let status = |conditions: &[&str], lost| {

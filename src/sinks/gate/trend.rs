@@ -1,8 +1,9 @@
 //! Computes growth rates from amounts at several moments. Pure.
 //!
-//! The rate is the median of the slopes between all pairs of moments (Theil–Sen) in the second half of the trace, so that
-//! steady growth counts, and a warm-up, a peak, or a cache that is filled once or emptied now and then does not. A process that
-//! was attached to warms up too: memory from before the attach is unknown, and is replaced by known memory.
+//! The rate is the median of the slopes between all pairs of moments (Theil–Sen) in the second half of the
+//! trace, so that steady growth counts, and a warm-up, a peak, or a cache that is filled once or emptied now
+//! and then does not. A process that was attached to warms up too: memory from before the attach is unknown,
+//! and is replaced by known memory.
 
 use std::collections::HashMap;
 
@@ -22,7 +23,8 @@ pub(super) struct Trend {
     moments: Moments,
     /// Total bytes at each moment.
     total: Vec<f64>,
-    /// Bytes of each site at each moment; each list ends with the last moment at which the site held memory.
+    /// Bytes of each site at each moment; each list ends with the last moment at which the site had
+    /// outstanding memory.
     sites: HashMap<SiteName, Vec<f64>>,
     /// Variance of the total at each moment, in bytes squared.
     variances: Vec<f64>,
@@ -75,7 +77,7 @@ impl Trend {
                 Some(values) => values,
                 None => self.sites.entry(key.clone()).or_default(),
             };
-            // The site may have held nothing at earlier moments.
+            // The site may have had no outstanding memory at earlier moments.
             values.resize(before, 0.0);
             values.push(bytes);
         }
@@ -128,7 +130,7 @@ impl Trend {
         })
     }
 
-    /// Growth rate of each site that ever held memory, in bytes per second.
+    /// Growth rate of each site that ever had outstanding memory, in bytes per second.
     pub(super) fn slopes(&self) -> impl Iterator<Item = (&SiteName, f64)> {
         let slopes = |(key, values): (_, &Vec<f64>)| Some((key, self.slope_of(values)?));
         self.sites.iter().filter_map(slopes)
@@ -160,7 +162,7 @@ mod tests {
     use super::*;
     use leak_report::model::site_name::SiteNames;
 
-    /// A trend of one site that holds these bytes, one second apart.
+    /// A trend of one site with these outstanding bytes, one second apart.
     fn trend(bytes: impl IntoIterator<Item = u32>) -> (Trend, SiteName) {
         let key = SiteNames::default().site(["malloc"].into_iter());
         let mut trend = Trend::default();
@@ -177,7 +179,7 @@ mod tests {
             .map(|(_, slope)| slope)
     }
 
-    /// Steady growth counts; what happens once, is temporary or early does not.
+    /// Steady growth counts; single, temporary or early changes do not.
     #[test]
     fn slopes() {
         for (bytes, expected) in [
@@ -225,7 +227,7 @@ mod tests {
         );
     }
 
-    /// A site held nothing at the moments for which it was not given.
+    /// A site without a value at a moment had 0 bytes then.
     #[test]
     fn moments_without_a_site_count_as_zero() {
         let mut names = SiteNames::default();
@@ -243,7 +245,8 @@ mod tests {
         assert_eq!(slope_of(&trend, &late), Some(1.0));
     }
 
-    /// A mark discards earlier moments once, and all later ones count; the error combines the variances at both ends.
+    /// A mark discards earlier moments once, and all later ones count; the error combines the variances at
+    /// both ends.
     #[test]
     fn marks_and_errors() {
         let (mut trend, key) = trend([50, 60, 70, 80]);

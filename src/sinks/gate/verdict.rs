@@ -11,7 +11,8 @@ use leak_report::model::site_name::{SiteName, SiteNames};
 use leak_report::model::{Amount, Estimate};
 use leak_report::render::{self, size};
 
-/// Number of standard errors by which an estimate must be beyond a limit to decide a condition: wrong in 1 of 40 cases.
+/// Number of standard errors by which an estimate must be beyond a limit to decide a condition: wrong in 1 of
+/// 40 cases.
 const ERRORS: f64 = 2.0;
 
 /// Result of a condition.
@@ -31,7 +32,7 @@ pub(super) struct Finding {
     pub(super) verdict: Verdict,
     /// The measured value in words; empty if it could not be measured.
     pub(super) found: String,
-    /// True if the condition holds only because the trace was too short to exceed it.
+    /// True if the condition passed only because the trace was too short to exceed it.
     pub(super) is_untried: bool,
     /// The sites with the largest values.
     pub(super) culprits: Vec<Culprit>,
@@ -66,7 +67,7 @@ pub(super) type Value = (f64, f64);
 #[derive(Clone, Copy)]
 struct Held {
     of: fn(&SiteFacts) -> Estimate,
-    /// Words behind the amount.
+    /// Words that follow the amount.
     words: &'static str,
 }
 
@@ -94,7 +95,7 @@ struct Measured {
     is_untried: bool,
 }
 
-/// A possible error of all results.
+/// A reason why results may be wrong, and which ones.
 pub(super) struct Doubt {
     reason: String,
     about: DoubtKind,
@@ -111,7 +112,7 @@ enum DoubtKind {
     TooMuch,
     /// Lost memory may be measured too small.
     LostTooLittle,
-    /// Nothing can be concluded about what is lost.
+    /// Nothing can be concluded about lost memory.
     Lost,
 }
 
@@ -222,7 +223,7 @@ impl Evidence<'_> {
         sites.take(MAX_CULPRITS).map(culprit).collect()
     }
 
-    /// The baseline is of what is outstanding: what was accepted as held may be lost now.
+    /// A baseline accepts only outstanding memory: memory that it accepted may be lost now.
     fn baseline_words(&self, held: Held) -> &'static str {
         match self.has_baseline && held.words.is_empty() {
             true => " beyond the baseline",
@@ -265,14 +266,16 @@ impl Evidence<'_> {
         })
     }
 
-    /// Margin of a site's growth rate, on the assumption that its error at the first moment was as large as it is now.
+    /// Margin of a site's growth rate, on the assumption that its error at the first moment was as large as
+    /// it is now.
     fn slope_error(&self, site: &SiteName) -> f64 {
         let spread = self.facts.site(site).map(|site| site.amount.spread);
         let error = spread.unwrap_or_default().standard_error().bytes;
         ERRORS * std::f64::consts::SQRT_2 * error / self.trend.seconds()
     }
 
-    /// Result with too few reports: held if all processes have ended, as they did not grow; inconclusive if one still runs.
+    /// Result with too few reports: passed if all processes have ended, as they did not grow; inconclusive if
+    /// one still runs.
     fn too_short(&self) -> Result<Measured, String> {
         let made = match self.trend.moments() {
             1 => "1 report was".to_owned(),
@@ -393,7 +396,7 @@ impl Evidence<'_> {
     }
 }
 
-/// Reasons why the verdict on which blocks are lost may be wrong, or say too little.
+/// Reasons why the verdict on lost blocks may be wrong or incomplete.
 pub(super) fn verdict_doubts(facts: &VerdictFacts) -> Vec<Doubt> {
     let VerdictFacts {
         freed_later,
@@ -440,7 +443,8 @@ pub(super) fn doubted(verdict: Verdict, condition: &Condition, doubts: &[Doubt])
     // Shares are relative to what was seen, and allocations do not depend on frees.
     let is_share = matches!(measure, Measure::Lost | Measure::Incomplete);
     let is_outstanding = !is_share && !matches!(measure, Measure::Allocated | Measure::Allocations);
-    // What was missed can only hide an excess, and missed frees can only cause one, so each changes one verdict.
+    // Missed allocations can only hide an excess, and missed frees can only cause one, so each can change one
+    // verdict.
     let applies = |doubt: &&Doubt| match (doubt.about, &verdict) {
         (DoubtKind::Everything, Verdict::Passed) => true,
         (DoubtKind::TooLittle, Verdict::Passed) => !is_share,

@@ -1,4 +1,5 @@
-//! Finds the line of the user's own source that a stack comes from: the innermost frame whose file is in the working tree.
+//! Finds the line of the user's own source that a stack comes from: the innermost frame whose file is in the
+//! working tree.
 
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};

@@ -2,14 +2,14 @@
 
 use ratatui::layout::{Constraint, Layout, Rect};
 
-/// Minimum columns and rows; below them, nothing but a message is drawn.
+/// Minimum columns and rows; below them, only a message is drawn.
 pub(crate) const MIN: (u16, u16) = (40, 10);
 /// Minimum rows for a line of messages.
 const MESSAGE_HEIGHT: u16 = 14;
 /// Minimum rows of both panes together, with their headings.
 const TWO_PANES: u16 = 12;
 
-/// Pane that keys go to; where there is room for only one, it is the one shown.
+/// Pane that keys act on. If there is room for only one pane, it is the one shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Focus {
     #[default]
@@ -85,7 +85,7 @@ impl Panes {
 mod tests {
     use super::*;
 
-    /// At every size, all lines are used once, and the pane that has the keys is shown.
+    /// At every size, all lines are used once, and the focused pane is shown.
     #[test]
     fn all_sizes() {
         for height in 0..100 {

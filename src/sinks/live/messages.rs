@@ -1,5 +1,5 @@
-//! Log messages, which would garble the screen while the view is open: then they are kept and shown in it, and warnings
-//! are printed when it is closed.
+//! Log messages. While the view is open they would garble the screen, so they are kept and shown in the view,
+//! and warnings are printed when it is closed.
 
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal, Write};
@@ -31,11 +31,11 @@ struct KeptMessages {
     is_capturing: bool,
     /// Kept messages, newest last.
     messages: VecDeque<Message>,
-    /// Number of messages kept in all.
+    /// Total number of messages that were kept.
     count: u64,
-    /// Warnings dropped for later messages.
+    /// Number of warnings dropped to make room for later messages.
     forgotten_warnings: u64,
-    /// Warnings printed when the view was closed: the last report may repeat them, and then they are not printed.
+    /// Warnings printed when the view was closed. They are not printed again if the last report repeats them.
     printed: Vec<String>,
 }
 
@@ -48,7 +48,7 @@ impl Messages {
     /// Prints messages from now on, and the kept warnings now.
     pub(super) fn release(&self) {
         let kept = mem::take(&mut *self.lock());
-        // They went to a file at once.
+        // If standard error is not a terminal, they were written to it at once.
         if !io::stderr().is_terminal() {
             return;
         }
@@ -64,7 +64,7 @@ impl Messages {
         printed.iter().for_each(|warning| print(warning));
     }
 
-    /// Number of messages kept in all while they were held.
+    /// Total number of messages that were kept since the view was opened.
     pub(super) fn count(&self) -> u64 {
         self.lock().count
     }
@@ -140,8 +140,8 @@ impl<'a> MakeWriter<'a> for Messages {
 }
 
 impl Write for Sink<'_> {
-    /// Takes a whole message, as the subscriber writes it at once. Never fails: the subscriber would print that on
-    /// standard error, and end the program if that is gone.
+    /// Takes a whole message: the subscriber writes each by one call. Never fails, as the subscriber would
+    /// print the error to standard error, and end the program if that is gone.
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         self.messages
             .take(self.is_warning, &String::from_utf8_lossy(text));

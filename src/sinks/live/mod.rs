@@ -5,9 +5,9 @@
 //!                                  └──── view ────► screen
 //! ```
 //!
-//! [`LiveView`] takes reports and shows them. What it keeps of one report is bounded (`sample`), and so is what it
-//! keeps of earlier ones (`trend`). The model alone determines what is on the screen; `view` draws it, and only
-//! `terminal` deals with a terminal. No one else prints on it while the view is open (`messages`).
+//! [`LiveView`] takes reports and shows them. The data that it keeps of one report (`sample`) and of earlier
+//! ones (`trend`) is bounded. The model alone determines what is on the screen; `view` draws it, and only
+//! `terminal` deals with a terminal. Nothing else prints to it while the view is open (`messages`).
 
 mod layout;
 mod messages;
@@ -62,8 +62,8 @@ pub struct LiveView {
 }
 
 impl LiveView {
-    /// Takes the terminal. `is_restored` is set when it is as before, which can be long before the end of the trace.
-    /// The last report is written to `output`.
+    /// Takes over the terminal. `is_restored` is set when the terminal is restored, which can be long before
+    /// the end of the trace. The last report is written to `output`.
     ///
     /// # Errors
     ///
@@ -93,8 +93,8 @@ impl LiveView {
         })
     }
 
-    /// Gives the terminal back: if the trace ended by itself, once the user leaves the view; else at once. Then writes
-    /// the last report, and logs a line about it.
+    /// Restores the terminal: if the trace ended by itself, when the user leaves the view, otherwise at once.
+    /// Then writes the last report, and logs a line about it.
     ///
     /// # Errors
     ///
@@ -106,7 +106,7 @@ impl LiveView {
             self.screen.wait();
         }
         let closed = self.screen.close();
-        // The file first: logging may have to wait for a terminal that takes nothing.
+        // Writes the file first: logging may have to wait for a terminal that accepts no output.
         if let (Some(mut output), Some(report)) = (self.output.take(), self.last.take()) {
             output.report(&report)?;
             output.finish()?;

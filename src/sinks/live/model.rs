@@ -23,9 +23,9 @@ use leak_report::model::{SiteKey, Unit};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Quit,
-    /// Makes what is outstanding now the baseline.
+    /// Sets the mark: growth is counted from now on.
     Mark,
-    /// Has a verdict in each report from now on, or not any more.
+    /// Turns verdicts in further reports on or off.
     Verdict,
     /// Redraws everything: something else wrote to the terminal.
     Redraw,
@@ -76,7 +76,7 @@ impl Key {
     }
 }
 
-/// Movement in something longer than its pane.
+/// Movement in a list or text that is longer than its pane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Move {
     Up,
@@ -100,7 +100,8 @@ impl Move {
         }
     }
 
-    /// Line that this leads to from line `at`, with pages of `page` lines. The caller limits it to the last line.
+    /// Line that this leads to from line `at`, with pages of `page` lines. The caller limits it to the last
+    /// line.
     pub(crate) fn from(self, at: usize, page: usize) -> usize {
         match self {
             Self::Up => at.saturating_sub(1),
@@ -122,7 +123,7 @@ pub(crate) enum Overlay {
     Messages,
 }
 
-/// Facts of all reports up to one of them.
+/// Data of one report, and of those before it.
 #[derive(Clone, Debug)]
 pub(super) struct ShownReport {
     pub(super) sample: Sample,
@@ -277,7 +278,7 @@ impl Content for Model {
 
 /// Accessors for drawing.
 impl Model {
-    /// Facts of reports that are shown; `None` before the first.
+    /// The data that is shown; `None` before the first report.
     pub(super) fn shown(&self) -> Option<&ShownReport> {
         self.paused.as_ref().or(self.now.as_ref())
     }

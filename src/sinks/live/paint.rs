@@ -1,4 +1,4 @@
-//! Styles, lines that are cut to their room, and windows over everything else, with which every view on the terminal is drawn.
+//! Styles, lines that are cut to fit, and overlay windows, which all views on the terminal are drawn with.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -56,7 +56,7 @@ impl Theme {
     }
 }
 
-/// Says that nothing fits.
+/// Draws a message that the terminal is too small.
 pub(crate) fn draw_too_small(frame: &mut Frame<'_>, area: Rect) {
     let (columns, rows) = MIN;
     let lines = [
@@ -96,7 +96,7 @@ pub(crate) fn first_shown(row: usize, rows: usize, height: usize) -> usize {
     row.saturating_sub(height / 2).min(last_first)
 }
 
-/// Fills a text from the left to this width, or cuts it.
+/// Pads a text on the left to this width, or cuts it.
 pub(crate) fn right_aligned(text: &str, columns: usize) -> String {
     let text = fit(text, columns);
     format!("{}{text}", " ".repeat(columns - width(&text)))

@@ -1,7 +1,7 @@
 //! Part of a report that the view keeps: numbers, and the sites worth a line.
 //!
-//! A report can have more than a hundred thousand stacks, most of which a view cannot use. It keeps those that are
-//! among the first in any order that the user can choose, and counts the others.
+//! A report can have more than a hundred thousand stacks, most of which a view cannot use. It keeps those
+//! that are among the first in any order that the user can choose, and counts the others.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ impl NetGrowth {
 /// Part of a site that is shown.
 #[derive(Clone, Debug)]
 pub(super) struct Site {
-    /// Identical in each report.
+    /// Key that is the same in each report.
     pub(super) key: SiteKey,
     pub(super) pid: u32,
     pub(super) ended: Option<InstanceEnd>,
@@ -110,7 +110,7 @@ pub(super) struct Site {
     /// End of the stack, and what can be done about it if it is not complete; printable.
     pub(super) end_lines: Vec<String>,
     pub(super) path: Option<PathId>,
-    /// Frames between these that are not there.
+    /// Frames that were left out between these.
     pub(super) left_out: Option<LeftOut>,
 }
 
@@ -139,7 +139,7 @@ impl Site {
 /// Amounts that sites are ranked by.
 #[derive(Clone, Copy)]
 struct Ranked {
-    /// Definitely lost; nothing without a verdict.
+    /// Definitely lost; zero without a verdict.
     lost: Amount,
     shown: Amount,
     allocated: Amount,
@@ -153,7 +153,7 @@ impl Ranked {
         match order {
             Order::Suspicion => {
                 let [score, growth] = self.suspicion.rank();
-                // What is lost is no longer suspect.
+                // Definitely lost memory is certain, and ranks before any suspicion.
                 [self.lost.bytes.into(), score, growth, bytes]
             }
             Order::Outstanding => [bytes, blocks, 0, 0],
@@ -190,12 +190,12 @@ pub(super) struct Sample {
     pub(super) frees: u64,
     /// Outstanding, young or not.
     pub(super) live: Amount,
-    /// Highest total since the attach, if it is above that.
+    /// Highest total since the attach, if it notably exceeds the outstanding amount of running programs.
     pub(super) peak: Option<Amount>,
     /// Overhead in words.
     pub(super) overhead: Option<String>,
     pub(super) lost: Option<String>,
-    /// Verdict on all blocks, and what speaks against it, in words.
+    /// Verdict on all blocks in words, with errors of an earlier one.
     pub(super) verdict: Option<String>,
     pub(super) has_false_verdict: bool,
     pub(super) completeness: String,
@@ -370,7 +370,7 @@ fn overhead(report: &Report) -> Option<String> {
     ))
 }
 
-/// Verdict in words; what was wrong with an earlier one comes first, since the line may be cut.
+/// Verdict in words. Errors of an earlier one come first, since the line may be cut.
 fn in_words(verdict: &Verdict, report: &Report) -> String {
     let judgement = report.judgement.as_ref();
     let words = verdict_in_words(verdict);
@@ -395,7 +395,7 @@ fn losses(losses: &Losses) -> Option<String> {
     }
 }
 
-/// Number of complete stacks in words, and whether all are.
+/// Number of complete stacks in words; true if all are.
 fn completeness(report: &Report) -> (String, bool) {
     let [complete, stacks] = report.completeness.complete_stacks();
     if stacks == 0 {

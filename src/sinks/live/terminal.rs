@@ -1,5 +1,6 @@
-//! The terminal: its state before the view, keys from it, the screen on it. In a thread of its own, so that reports and
-//! drawing do not wait for each other. They share what is shown, which no one locks while waiting for anything else.
+//! The terminal: saves and restores its state, reads keys, and draws the screen. This runs in its own thread,
+//! so that reports and drawing do not wait for each other. Both lock the content that they share, but never
+//! while they wait for anything else.
 
 use std::io::{self, IsTerminal, Stdout};
 use std::mem::ManuallyDrop;
@@ -35,7 +36,7 @@ use crate::session::Signals;
 
 /// Minimum time between two redraws, and between two checks for changes.
 const FRAME: Duration = Duration::from_millis(100);
-/// Maximum time to wait for a terminal that takes nothing.
+/// Maximum time to wait for a terminal that accepts no output.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Maximum keys taken before the screen is updated.
 const MAX_KEYS: usize = 64;
@@ -62,9 +63,9 @@ pub enum TerminalError {
     Failed,
 }
 
-/// Something that a screen shows and keys act on. It never waits.
+/// Content of a screen, which keys act on. Its methods never wait.
 pub(crate) trait Content: Send + 'static {
-    /// Number that is different after every change that can be seen.
+    /// Number that changes with every visible change.
     fn version(&self) -> u64;
     /// Sets the kept messages, newest last.
     fn set_messages(&mut self, messages: Vec<Message>);
@@ -87,10 +88,10 @@ pub(crate) struct Screen<C: Content> {
 /// State that the thread, the session and a panic hook share.
 struct Shared<C> {
     content: Mutex<C>,
-    /// Held while something is written to the terminal.
+    /// Locked while something is written to the terminal.
     drawing: Mutex<()>,
     is_open: AtomicBool,
-    /// Set when the terminal is as it was before.
+    /// Set when the terminal is restored.
     is_restored: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
     mark: Arc<AtomicBool>,
@@ -100,7 +101,7 @@ struct Shared<C> {
 }
 
 impl<C: Content> Screen<C> {
-    /// Takes the terminal. `is_restored` is set when it is given back, for whatever reason.
+    /// Takes over the terminal. `is_restored` is set when the terminal is restored, for whatever reason.
     pub(crate) fn open(
         content: C,
         signals: &Signals,
@@ -140,7 +141,7 @@ impl<C: Content> Screen<C> {
         Ok(screen)
     }
 
-    /// Changes what is shown, or looks at it.
+    /// Changes or reads the content.
     pub(crate) fn update<T>(&self, change: impl FnOnce(&mut C) -> T) -> T {
         change(&mut lock(&self.shared.content))
     }
@@ -148,19 +149,19 @@ impl<C: Content> Screen<C> {
     /// Waits until the user has left, or the end is requested.
     pub(crate) fn wait(&self) {
         let is_wanted = || self.shared.stop.load(Ordering::Relaxed);
-        // Nothing is ever sent: the channel is disconnected when the thread has ended. The thread may be waiting for
-        // the terminal.
+        // Nothing is ever sent: the channel is disconnected when the thread has ended. The thread may be
+        // waiting for the terminal.
         while !is_wanted() && self.ended.recv_timeout(FRAME) == Err(RecvTimeoutError::Timeout) {}
     }
 
-    /// Gives the terminal back.
+    /// Restores the terminal.
     ///
     /// # Errors
     ///
     /// Fails if the thread has panicked.
     pub(crate) fn close(&mut self) -> Result<(), TerminalError> {
         self.shared.restore();
-        // Waits no longer: a thread that waits for a terminal that takes nothing is left behind.
+        // Waits no longer: a thread that waits for a terminal that accepts no output is left behind.
         if self.ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
             return Ok(());
         }
@@ -206,7 +207,7 @@ fn has_colours() -> bool {
 
 fn enter() -> io::Result<()> {
     enable_raw_mode()?;
-    // A read never waits, so that an incomplete key sequence does not stop everything.
+    // A read never waits, so that an incomplete key sequence does not block the thread.
     let mut modes = tcgetattr(io::stdin())?;
     modes.control_chars[SpecialCharacterIndices::VMIN as usize] = 0;
     modes.control_chars[SpecialCharacterIndices::VTIME as usize] = 0;
@@ -236,7 +237,7 @@ struct Drawn {
 }
 
 impl Drawn {
-    /// Time until this version is to be drawn; `None` if it is on the screen.
+    /// Time until this version must be drawn; `None` if it is on the screen.
     fn due(&self, version: u64) -> Option<Duration> {
         match self.at {
             None => Some(Duration::ZERO),
@@ -314,8 +315,8 @@ impl<C: Content> Shared<C> {
         Ok(())
     }
 
-    /// Waits up to `pause` for a key, and handles it and those queued behind it, up to one that the content cannot
-    /// handle.
+    /// Waits up to `pause` for a key, and handles it and those queued behind it, up to the first that is an
+    /// action.
     fn take_keys(&self, mut pause: Duration) -> io::Result<Option<Action>> {
         for _ in 0..MAX_KEYS {
             // With a timeout of 0, crossterm would not poll at all.
@@ -355,7 +356,8 @@ impl<C: Content> Shared<C> {
         self.messages.release();
     }
 
-    /// Waits until nothing is being drawn; `None` if that takes too long, or if this thread itself draws and panics.
+    /// Waits until nothing is being drawn; `None` if that takes too long, or if this thread itself draws and
+    /// panics.
     fn await_drawing(&self) -> Option<MutexGuard<'_, ()>> {
         let began = Instant::now();
         loop {
@@ -386,7 +388,7 @@ fn is_hung_up() -> io::Result<bool> {
     }
 }
 
-/// Keys with one meaning, whatever modifiers are held.
+/// Keys with one meaning, whatever the modifiers are.
 const KEYS: [(KeyCode, Key); 14] = [
     (KeyCode::Up, Key::Move(Move::Up)),
     (KeyCode::Down, Key::Move(Move::Down)),
@@ -421,7 +423,7 @@ fn key_of(event: KeyEvent) -> Option<Key> {
         _ => None,
     }
 }
-/// Replaces what the user's locale cannot show, each character by one as wide.
+/// Replaces characters that the user's locale cannot show, each by one of the same width.
 fn to_characters_of_locale(buffer: &mut Buffer) {
     if !is_ascii_wanted() {
         return;

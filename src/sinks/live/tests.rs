@@ -83,7 +83,7 @@ pub(super) fn target(pid: u32, comm: &str) -> TargetFacts {
     }
 }
 
-/// The sample of a report with such stacks, given as function and bytes.
+/// The sample of a report with these stacks, each given as function and bytes.
 pub(super) fn sample(stacks: &[(&str, u64)]) -> Sample {
     let stacks = stacks
         .iter()
@@ -91,8 +91,8 @@ pub(super) fn sample(stacks: &[(&str, u64)]) -> Sample {
     Sample::of(&report(stacks.collect()))
 }
 
-/// A site has the same key in the next report, whatever its amounts and the mapping of its module; another stack,
-/// allocator, process or end is another site.
+/// A site has the same key in the next report, whatever its amounts and the mapping of its module; another
+/// stack, allocator, process or end is another site.
 #[test]
 fn sites_keep_their_keys() {
     let key = |stack: Stack| Sample::of(&report(vec![stack])).sites[0].key;
@@ -251,7 +251,7 @@ fn losses_are_shown_with_causes() {
     }
 }
 
-/// The line at the end has what is outstanding, the largest site, and how far that can be trusted.
+/// The summary line has the outstanding amount, the largest site, the completeness of stacks, and losses.
 #[test]
 fn last_words() {
     insta::assert_snapshot!(summary(&sample(&[("fill()", 20_480), ("keep()", 10)])), @"65.0 s: 20.0 KiB in 2.0 k blocks outstanding at 2 sites, most by fill() (20.0 KiB); all 2 stacks complete, nothing lost");

@@ -9,12 +9,12 @@ pub(super) use leak_report::render::cells::wrap;
 pub(crate) use leak_report::render::cells::{fit, width};
 use leak_report::render::{rate, short_size};
 
-/// Makes `text` from a process or its files safe for a terminal: every character takes exactly the one or two columns
-/// that are counted for it.
+/// Makes `text` from a process or its files safe for a terminal: every character takes exactly the one or two
+/// columns that are counted for it.
 ///
-/// Escapes control characters, and those without a column of their own: combining ones, of which there can be any
-/// number, and the invisible ones that reverse the direction of a line. Emoji that terminals may or may not merge with
-/// their neighbours are escaped too.
+/// Escapes control characters, and those without a width: combining ones, of which there can be any number,
+/// and the invisible ones that reverse the direction of a line. Emoji that terminals may or may not merge
+/// with their neighbours are escaped too.
 pub(crate) fn printable(text: &str) -> String {
     let mut printable = String::with_capacity(text.len());
     for character in text.chars() {

@@ -1,4 +1,4 @@
-//! History of what is outstanding at each site, and its drawing in a line of text.
+//! History of the outstanding memory of each site, and its graph in a line of text.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -9,7 +9,7 @@ use leak_report::model::{Amount, SiteKey};
 /// Maximum points kept per site.
 pub(super) const POINTS: usize = 120;
 
-/// From almost nothing to the maximum.
+/// Levels of a graph, from almost nothing to the maximum.
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// Amounts outstanding at the sites of the last sample, at each of the last samples.
@@ -36,14 +36,14 @@ impl Trends {
         }
     }
 
-    /// Draws the last points of a site in `width` characters, newest last. If points share a character, it shows the
-    /// largest.
+    /// Draws the last points of a site in `width` characters, newest last. If points share a character, it
+    /// shows the largest.
     pub(super) fn line(&self, site: SiteKey, unit: Unit, width: usize) -> String {
         let Some(points) = self.sites.get(&site).filter(|_| width > 0) else {
             return " ".repeat(width);
         };
-        // Cells are aligned to multiples of `per_cell`, so points that share a character keep sharing it as new ones
-        // come.
+        // Cells are aligned to multiples of `per_cell`, so points that share a character keep sharing it as
+        // new ones come.
         let per_cell = self.samples.min(POINTS).div_ceil(width).max(1);
         let first = self.samples - points.len();
         let last_cell = (self.samples - 1) / per_cell;
@@ -58,8 +58,8 @@ impl Trends {
     }
 }
 
-/// Draws levels between the minimum and the maximum. The minimum is taken as at most seven eighths of the maximum, so
-/// that small changes are not exaggerated.
+/// Draws levels between the minimum and the maximum. The minimum is taken as at most seven eighths of the
+/// maximum, so that small changes are not exaggerated.
 pub(crate) fn drawn(cells: &[Option<u64>]) -> String {
     let max = cells.iter().flatten().copied().max().unwrap_or_default();
     let min = cells.iter().flatten().copied().min().unwrap_or_default();
@@ -111,8 +111,8 @@ mod tests {
         }
     }
 
-    /// All points that are kept are shown, however narrow the line, and those that share a character still do when more
-    /// come.
+    /// All points that are kept are shown, however narrow the line, and those that share a character still do
+    /// when more come.
     #[test]
     fn long_times() {
         let mut trends = Trends::default();

@@ -1,4 +1,4 @@
-//! Draws the model. Decides only what fits.
+//! Draws the model. Decides only which parts fit on the screen.
 
 mod sites;
 #[cfg(test)]
@@ -42,7 +42,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, theme: Theme) {
     }
 }
 
-/// Draws whose memory is traced, for how long, and any unusual state of the view.
+/// Draws the subject of the trace, its duration, and any unusual state of the view.
 fn draw_subject(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     let shown = model.shown();
     let subject = shown.map_or("", |shown| &shown.sample.subject);
@@ -91,7 +91,7 @@ fn draw_rates(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
             .as_ref()
             .map(|overhead| Span::raw(format!("overhead {overhead}"))),
     );
-    // Last: it is the first that a narrow terminal can do without.
+    // Last, so that it is the first part that a narrow terminal cuts off.
     let peak = sample.peak.as_ref();
     parts.extend(peak.map(|peak| Span::raw(format!("peak {}", short_size(peak.bytes)))));
     draw_line(frame, area, separated(parts));

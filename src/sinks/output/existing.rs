@@ -1,10 +1,10 @@
-//! Examines what exists at the name of an output, and whether to write to it.
+//! Examines the file that exists at the name of an output, and decides whether it may be written to.
 //!
-//! In a directory where others may create files, such as /tmp, another user can be there first: with a link to a file
-//! that only we may write, with a pipe or a file of their own to read along, with a link to a disk. So nothing is
-//! written to a file of another user, and no link of another user is followed. (The kernel can do the same,
-//! fs.protected_symlinks and so on, but need not.) The file that was examined is held by a descriptor, and it is the
-//! one written to.
+//! In a directory where others may create files, such as /tmp, another user can create that name first: as a
+//! link to a file that only we may write, as a pipe or file of theirs, to read the output, or as a link to a
+//! disk. So nothing is written to a file of another user, and no link of another user is followed. (The
+//! kernel can do the same, with fs.protected_symlinks and similar settings, but these may be off.) A
+//! descriptor keeps the file that was examined, so that the output goes to exactly that file.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
@@ -24,7 +24,7 @@ use crate::process::launch;
 /// Maximum number of links followed, as in the kernel.
 const MAX_LINKS: usize = 40;
 
-/// Existing file, held by a descriptor (`O_PATH`) but not open.
+/// Existing file, known by a descriptor that does not open it (`O_PATH`).
 pub(super) struct ExistingFile {
     descriptor: OwnedFd,
     metadata: Metadata,
@@ -65,7 +65,7 @@ impl ExistingFile {
         self.metadata.is_file()
     }
 
-    /// Opens the file that was examined, whatever has its name by now.
+    /// Opens the file that was examined, even if another one has its name by now.
     pub(super) fn open(&self, options: &OpenOptions) -> io::Result<File> {
         let mut options = options.clone();
         options.custom_flags(OFlag::O_NOCTTY.bits());
@@ -115,8 +115,8 @@ fn existing_file(descriptor: OwnedFd, path: PathBuf) -> io::Result<Step> {
     }))
 }
 
-/// Returns whether a file of `owner` may be written to in a directory of user `of_directory`: that user can do anything
-/// with what we create there, too.
+/// Returns whether a file of `owner` may be written to in a directory of user `of_directory`: that user is
+/// trusted too, as they can do anything with files that we create there.
 fn is_trusted(owner: u32, of_directory: u32) -> io::Result<bool> {
     if [0, geteuid().as_raw(), of_directory].contains(&owner) {
         return Ok(true);
@@ -132,7 +132,8 @@ fn own_link(descriptor: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", descriptor.as_raw_fd())
 }
 
-/// Returns whether a regular file exists and begins with `begin`. Devices, pipes and files of other users are not read.
+/// Returns whether a regular file exists and begins with `begin`. Devices, pipes and files of other users are
+/// not read.
 pub(super) fn begins_with(path: &Path, begin: &[u8]) -> bool {
     let read = || {
         let existing = ExistingFile::at(path)
@@ -176,8 +177,8 @@ mod tests {
         }
     }
 
-    /// Our files, and what our links lead to, are found; another user's files, and what that user's links lead to, are
-    /// not.
+    /// Our files and the targets of our links are found; another user's files and the targets of their links
+    /// are refused.
     #[test]
     fn other_users_files_are_refused_as_root() {
         let (shared, own) = (shared_directory(), tempfile::tempdir().expect("a directory"));

@@ -1,4 +1,4 @@
-//! Output files: readable only by their owner, who is the user that called sudo, if one did.
+//! Output files: readable only by their owner, who is the user that called sudo, if there is one.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -20,7 +20,7 @@ pub(crate) enum File {
     /// Has its name from the start.
     Open {
         file: fs::File,
-        /// True if it still has what was there before: until something is written.
+        /// True while it still has its previous content, until something is written.
         is_old: bool,
     },
     /// Has no name until it is complete: nothing is left if memleak is killed.
@@ -38,7 +38,8 @@ pub(crate) enum File {
 }
 
 impl File {
-    /// Creates the file, or opens an existing one if `overwrite` is set, which is truncated when something is written.
+    /// Creates the file, or opens an existing one if `overwrite` is set, which is truncated when something is
+    /// written.
     pub(super) fn open(path: &Path, overwrite: bool) -> Result<Self, OutputError> {
         let existing = ExistingFile::at(path)?;
         // Devices and pipes are written to: nothing in them is lost.
@@ -48,8 +49,8 @@ impl File {
         Ok(Self::Open { file, is_old })
     }
 
-    /// Creates a file that is also read back and can be replaced by another; or, with `overwrite`, opens an existing
-    /// one without truncating it. Returns whether it was created.
+    /// Creates a file that is also read back and can be replaced by another; or, with `overwrite`, opens an
+    /// existing one without truncating it. Returns whether it was created.
     pub(crate) fn open_to_rewrite(path: &Path, overwrite: bool) -> Result<(fs::File, bool), OutputError> {
         let existing = ExistingFile::at(path)?;
         if existing.as_ref().is_some_and(|existing| !existing.is_file()) {
@@ -126,7 +127,7 @@ impl File {
 }
 
 impl File {
-    /// Removes what was there before, if it is still there.
+    /// Removes the previous content, if it is still there.
     fn empty(&mut self) -> io::Result<()> {
         if let Self::Open { file, is_old } = self
             && mem::take(is_old)
@@ -136,7 +137,7 @@ impl File {
         Ok(())
     }
 
-    /// Writes all of something or none of it, so that the file stays readable when there is no more room.
+    /// Writes everything or nothing, so that the file stays readable when there is no more room.
     pub(super) fn write_whole(
         &mut self,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -148,7 +149,7 @@ impl File {
         };
         let written = write(self);
         if let (Err(_), Some(begin), Self::Open { file, .. }) = (&written, begin, self) {
-            // Ignored: the error that is reported is why it could not be written.
+            // Errors are ignored: the error of the write itself is the one that is reported.
             _ = file
                 .set_len(begin)
                 .and_then(|()| file.seek(SeekFrom::Start(begin)));
@@ -240,7 +241,7 @@ fn link_to_path(file: &fs::File, path: &Path, overwrite: bool) -> io::Result<()>
     if !overwrite {
         return name(path);
     }
-    // `linkat` replaces nothing, but a rename does: so it gets a temporary name first.
+    // `linkat` cannot replace a file, but a rename can: so the file gets a temporary name first.
     let passing = Builder::new()
         .prefix(".memleak-")
         .make_in(directory_of(path), name)?;
@@ -273,7 +274,7 @@ mod tests {
         fs::read_to_string(path).ok()
     }
 
-    /// An existing file is unchanged unless it is to be overwritten; a new one is for its owner alone.
+    /// An existing file is unchanged unless overwriting is requested; only its owner can read a new one.
     #[test]
     fn existing_files_are_not_overwritten() {
         let directory = tempfile::tempdir().expect("a directory");
@@ -297,7 +298,7 @@ mod tests {
         }
     }
 
-    /// An existing file has what it had until there is a report, which may be empty.
+    /// An existing file keeps its content until there is a report, which may be empty.
     #[test]
     fn existing_files_are_kept_until_there_is_a_report() {
         let directory = tempfile::tempdir().expect("a directory");
@@ -313,8 +314,8 @@ mod tests {
         }
     }
 
-    /// A document has its name only once it is complete, and does not replace what was created there meanwhile; an
-    /// unfinished one leaves nothing.
+    /// A document has its name only once it is complete, and does not replace a file that was created there
+    /// meanwhile; an unfinished one leaves nothing.
     #[test]
     fn documents_appear_whole() {
         let directory = tempfile::tempdir().expect("a directory");
@@ -331,7 +332,7 @@ mod tests {
         assert_eq!(text(&path).as_deref(), Some("another's"));
     }
 
-    /// An error in creating a file has its name.
+    /// An error in creating a file names the file.
     #[test]
     fn errors_name_the_missing_directory() {
         let path = Path::new("/nonexistent/leaks.txt");

@@ -1,7 +1,8 @@
 //! Writes reports to standard output, or into a file that is never overwritten by accident.
 //!
-//! `leak_report::render` defines the formats; this decides when they are written, and keeps what exists: a file is
-//! replaced only on request, and a document that is written at the end has its name only once it is complete.
+//! `leak_report::render` defines the formats; this decides when they are written, and protects existing
+//! files: a file is replaced only on request, and a document that is written at the end has its name only
+//! once it is complete.
 
 mod existing;
 mod file;
@@ -62,15 +63,15 @@ pub enum OutputError {
     Closed,
 }
 
-/// Document that has its name once it is complete.
+/// Document that gets its name only once it is complete.
 pub(crate) struct Document {
     file: File,
     name: String,
 }
 
 impl Document {
-    /// Prepares a file. An existing one is replaced if it begins with `begin`, as documents of its kind do, or if
-    /// `overwrite` is set.
+    /// Prepares a file. An existing one is replaced if it begins with `begin`, as documents of its kind do,
+    /// or if `overwrite` is set.
     ///
     /// # Errors
     ///
@@ -138,7 +139,7 @@ enum AtEnd {
     All(Box<Page>),
 }
 
-/// How text for people is written.
+/// Colours and characters of text for people.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Look {
     is_painted: bool,
@@ -146,8 +147,8 @@ pub struct Look {
 }
 
 impl Look {
-    /// Returns that of standard output: colours on a terminal, unless the user chose otherwise, and characters of the user's
-    /// locale.
+    /// Returns the look of standard output: colours on a terminal, unless the user chose otherwise, and
+    /// characters of the user's locale.
     pub fn of_standard_output() -> Self {
         Self {
             is_painted: AutoStream::choice(&io::stdout()) != ColorChoice::Never,
@@ -155,7 +156,7 @@ impl Look {
         }
     }
 
-    /// Returns that of text that has its colours already, or none.
+    /// Returns the look of text that already has its colours, or has none.
     pub fn of_characters() -> Self {
         Self {
             is_painted: false,
@@ -164,7 +165,7 @@ impl Look {
     }
 }
 
-/// Writes text for people like [`write_document`], on standard output by its [`Look`].
+/// Writes text for people like [`write_document`]; on standard output, in its [`Look`].
 pub fn write_text(
     destination: &Destination,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -198,7 +199,7 @@ pub fn paint(
     painted.flush()
 }
 
-/// Writes one document, complete or not at all, that is not of a single report.
+/// Writes one document that is not a single report. A file gets its name only once it is complete.
 ///
 /// # Errors
 ///
@@ -262,7 +263,7 @@ impl Output {
         })
     }
 
-    /// Writes what is written at the end.
+    /// Writes the output that is due at the end.
     pub fn finish(mut self) -> anyhow::Result<()> {
         match std::mem::take(&mut self.at_end) {
             AtEnd::Nothing => return Ok(()),

@@ -1,5 +1,5 @@
-//! Detects the end of the reader of standard output, after which nothing is left to do. A write would fail too, but the
-//! next one can be an interval away.
+//! Detects the end of the reader of standard output, after which nothing is left to do. A write would fail
+//! too, but the next one can be an interval away.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::{SFlag, fstat};
 
-/// Sets `gone` when standard output, if it is a pipe or a socket, has no reader any more.
+/// Sets `gone` when standard output, if it is a pipe or a socket, loses its reader.
 ///
 /// # Errors
 ///
@@ -32,7 +32,7 @@ pub fn await_end_of_reader(gone: Arc<AtomicBool>) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits while `out` has a reader. Returns whether it lost its reader, rather than could not be polled.
+/// Waits while `out` has a reader. Returns true once the reader is gone, and false if `out` cannot be polled.
 fn is_error_awaited(out: &impl AsFd) -> bool {
     loop {
         // POLLERR and POLLHUP are reported without being requested.
@@ -54,7 +54,7 @@ mod tests {
 
     use super::*;
 
-    /// Nothing is reported while there is a reader; its end is, at once.
+    /// The wait goes on while there is a reader, and ends at once when it is gone.
     #[test]
     fn readers_end() {
         let (reader, writer) = io::pipe().expect("a pipe");

@@ -1,4 +1,4 @@
-//! Standard output, and that memleak may be started without it.
+//! Standard output, which may be missing when memleak is started.
 //!
 //! Before `main`, Rust opens /dev/null in place of a standard stream that is closed: all that is written
 //! would be lost without an error.
@@ -14,8 +14,9 @@ use super::OutputError;
 
 static IS_CLOSED: AtomicBool = AtomicBool::new(false);
 
-// SAFETY: the loader, or the start of a static program, calls what is in this section without arguments (gABI, "Initialization and
-// Termination Functions"), after libc is initialized; the function calls nothing that needs more.
+// SAFETY: the loader, or the start of a static program, calls the functions in this section without arguments
+// (gABI, "Initialization and Termination Functions"), after libc is initialized; the function calls nothing
+// that needs more.
 #[unsafe(link_section = ".init_array")]
 #[used]
 static LOOK: extern "C" fn() = look;

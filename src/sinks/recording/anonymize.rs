@@ -1,11 +1,11 @@
 //! Replaces the names of functions, files, processes and hosts in reports by meaningless ones.
 //!
-//! A name is always replaced by the same one, also in other recordings from this machine, so that they can be compared.
-//! Replacements are keyed by the machine ID (`/etc/machine-id`, which is to be kept confidential), so that others cannot
-//! confirm guessed names.
+//! A name is always replaced by the same one, also in other recordings from this machine, so that they can be
+//! compared. Replacements are keyed by the machine ID (`/etc/machine-id`, which should be kept confidential),
+//! so that others cannot confirm guessed names.
 //!
-//! Kept: amounts, times, process IDs, the shape and end of stacks, addresses, line numbers, well-known allocators (`malloc`).
-//! Build IDs are replaced too: they would lead anyone who has the file to its names.
+//! Kept: amounts, times, process IDs, the shape and end of stacks, addresses, line numbers, well-known
+//! allocators (`malloc`). Build IDs are replaced too: anyone who has the file could find its names by them.
 
 use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -19,7 +19,7 @@ use leak_report::model::dictionary::{Import, Renumbering};
 use leak_report::model::leak::kernel_frames::Kind;
 use leak_report::model::{Dictionary, MemoryLack, Report, Stack, Text, TextKind};
 
-/// Sections that linkers make, whose names say nothing.
+/// Sections that linkers make, whose names reveal nothing.
 const USUAL_SECTIONS: [&str; 6] = [".data", ".bss", ".data.rel.ro", ".tdata", ".tbss", ".got"];
 
 /// Replaces names by keyed hashes.
@@ -28,7 +28,8 @@ pub struct Anonymizer {
 }
 
 impl Anonymizer {
-    /// Keyed by the machine ID; without one, by a random key, and names then match no other recording's.
+    /// Creates an anonymizer with the machine ID as its key. Without one, the key is random, and names match
+    /// no other recording's.
     pub fn of_this_machine() -> Self {
         let id = fs::read_to_string("/etc/machine-id").ok();
         let id = id.and_then(|id| u128::from_str_radix(id.trim(), 16).ok());

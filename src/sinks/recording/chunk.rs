@@ -1,12 +1,12 @@
-//! The framing of a recording: a header of a fixed layout, and chunks, each written whole, with a checksum, compressed
-//! separately. Their content is in `chunks`.
+//! The framing of a recording: a header of a fixed layout, and chunks, each written whole, with a checksum,
+//! compressed separately. Their content is in `chunks`.
 //!
 //! All numbers are little-endian.
 //!
 //! ```text
 //! header (32 bytes)   89 'memleak', u32 format, u32 0, 16 bytes: version of the writer, padded with zeros
-//! chunk  (16 bytes)   4 letters: its kind, u32 bytes of CBOR, u32 bytes stored, u32 CRC-32 of these 12 bytes and the
-//!                     stored bytes
+//! chunk  (16 bytes)   4 letters: its kind, u32 bytes of CBOR, u32 bytes stored, u32 CRC-32 of these
+//!                     12 bytes and the stored bytes
 //!                     followed by the stored bytes: the CBOR, compressed by zlib (RFC 1950)
 //! ```
 
@@ -29,8 +29,8 @@ const WRITER_AT: usize = 16;
 const FRAME_BYTES: usize = 16;
 /// Maximum number of bytes of one chunk's CBOR. Writers split larger content.
 const MAX_BYTES: u32 = 8 << 20;
-/// zlib level 2: 60 MB of chunks from a trace of clang become 4.1 MB in 0.35 s. Higher levels take up to four times as long for
-/// 2 % less; zstd in pure Rust gives 7.5 MB.
+/// zlib level 2: 60 MB of chunks from a trace of clang become 4.1 MB in 0.35 s. Higher levels take up to four
+/// times as long for 2 % less; zstd in pure Rust gives 7.5 MB.
 const EFFORT: Compression = Compression::new(2);
 /// Maximum nesting of a chunk's CBOR; memleak writes 5.
 const MAX_NESTING: usize = 16;
@@ -231,7 +231,8 @@ mod tests {
         (file, bytes.len() as u64)
     }
 
-    /// A chunk is read as it was written; truncated anywhere it is cut, and with any bit changed it is not accepted.
+    /// A chunk is read as it was written; truncated anywhere it is cut, and with any bit changed it is not
+    /// accepted.
     #[test]
     fn damaged_chunks_are_refused() {
         let payload: Vec<u64> = (0..100).map(|number| number * number).collect();

@@ -1,5 +1,5 @@
-//! The content of a recording's chunks: the report's own types in their serde form, and the state kept between chunks. Field
-//! names are part of the file format.
+//! The content of a recording's chunks: the report's own types in their serde form, and the state kept
+//! between chunks. Field names are part of the file format.
 
 use std::sync::Arc;
 
@@ -120,7 +120,8 @@ impl Encoder {
         })
     }
 
-    /// The known numbers, in the file, of the entries of a report's dictionary; empty if the dictionary is not the last one.
+    /// Numbers in the file that are already known for entries of a report's dictionary; empty if it is not
+    /// the last report's dictionary.
     fn known(&mut self, dictionary: &Arc<Dictionary>) -> Renumbering {
         let last = self.last.take();
         let same = last.filter(|(last, _)| Arc::ptr_eq(last, dictionary));
@@ -210,7 +211,8 @@ mod tests {
         })
     }
 
-    /// For any number of blocks and stacks, no part exceeds a chunk's limit, and all parts together hold what was recorded.
+    /// For any number of blocks and stacks, no part exceeds a chunk's limit, and all parts together contain
+    /// the recorded blocks.
     #[test]
     fn parts_are_bounded() {
         let stack = |blocks: Option<BlockList>| Stack {

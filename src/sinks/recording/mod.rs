@@ -1,9 +1,9 @@
-//! Recordings: the reports of a trace in one file, which can be read later and on other machines, without root and without the
-//! traced programs.
+//! Recordings: the reports of a trace in one file, which can be read later and on other machines, without
+//! root and without the traced programs.
 //!
 //! A recording has a header and chunks; each chunk is written whole (`chunk`). Each chunk is a
-//! [CBOR](https://www.rfc-editor.org/rfc/rfc8949) item: types of [`model`](leak_report::model) in their serde form, with field
-//! names (`chunks`).
+//! [CBOR](https://www.rfc-editor.org/rfc/rfc8949) item: types of [`model`](leak_report::model) in their serde
+//! form, with field names (`chunks`).
 //!
 //! ```text
 //! header
@@ -16,12 +16,12 @@
 //! done    number of reports made and recorded; missing if memleak was killed
 //! ```
 //!
-//! * A report is read as it was: each format rendered from it is equal to the byte.
-//! * What was written before memleak or the machine stopped can be read.
-//! * The size of the file is bounded (`recorder`), and so are the resources for reading it (`read`): a recording can come from
-//!   an untrusted source.
-//! * Unknown chunk kinds and unknown fields are skipped. A change that older versions must not skip gets a new format number;
-//!   the header names the version that wrote it.
+//! * A report reads back unchanged: each format rendered from it is identical to the byte.
+//! * Everything that was written before memleak or the machine stopped can be read.
+//! * The size of the file is bounded (`recorder`), and so are the resources for reading it (`read`): a
+//!   recording can come from an untrusted source.
+//! * Unknown chunk kinds and unknown fields are skipped. A change that older versions must not skip gets a
+//!   new format number; the header names the version that wrote it.
 
 mod anonymize;
 mod chunk;

@@ -1,7 +1,7 @@
 //! Reads recordings: the definitions when a file is opened, the reports on request.
 //!
-//! A file may be truncated, damaged or malicious. Chunks are read up to the first that is not whole; references and sizes in
-//! chunks are checked.
+//! A file may be truncated, damaged or malicious. Chunks are read up to the first that is not whole;
+//! references and sizes in chunks are checked.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -314,8 +314,8 @@ impl From<Invalid> for Refused {
     }
 }
 
-/// Collects the stacks of a report. The numbers of stacks, frames and blocks are bounded, as a recording may be from an
-/// untrusted source; frames take no memory, but time.
+/// Collects the stacks of a report. The numbers of stacks, frames and blocks are bounded, as a recording may
+/// be from an untrusted source; frames take no memory, but time.
 struct Stacks<'a> {
     dictionary: &'a Dictionary,
     stacks: Vec<Stack>,

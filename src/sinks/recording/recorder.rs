@@ -1,9 +1,9 @@
 //! Writes reports to a file as they are made, and keeps it below its limit.
 //!
-//! The file is valid at any moment: if memleak is killed, everything up to the last report is there. When the file would
-//! exceed its limit, every second report is removed from it, and from then on only every second is recorded, then every
-//! fourth, and so on, so that the recorded reports are spread evenly over any length of trace. The last report always has
-//! room, and the first is kept as long as it fits.
+//! The file is valid at any moment: if memleak is killed, everything up to the last report is there. When the
+//! file would exceed its limit, every second report is removed from it, and from then on only every second is
+//! recorded, then every fourth, and so on, so that the recorded reports are spread evenly over any length of
+//! trace. The last report always has room, and the first is kept as long as it fits.
 
 use std::fs;
 use std::io::{self, Write};
@@ -56,7 +56,8 @@ pub struct Recorder {
     file: fs::File,
     /// True if the file did not exist before.
     is_new: bool,
-    /// The header and first chunk, until the first report: a file that is replaced keeps its content until then.
+    /// The header and first chunk, until the first report: a file that is replaced keeps its content until
+    /// then.
     start: Option<Vec<u8>>,
     anonymizer: Option<Anonymizer>,
     encoder: Encoder,
@@ -101,7 +102,8 @@ impl Recorder {
         })
     }
 
-    /// Records report `number` of all that were made, from 1. One that the stride skips is kept in case it is the last.
+    /// Records report `number` of all that were made, from 1. One that the stride skips is kept in case it is
+    /// the last.
     pub fn record(&mut self, number: u64, report: &Report) -> Result<(), RecordError> {
         self.made = number;
         self.begin()?;
@@ -174,7 +176,8 @@ impl Recorder {
         Ok(true)
     }
 
-    /// Returns whether a piece stays in the file at the current stride; definitions always do, as they are numbered in file order.
+    /// Returns whether a piece stays in the file at the current stride; definitions always do, as they are
+    /// numbered in file order.
     fn stays(&self, piece: &Piece) -> bool {
         piece.report.is_none_or(|number| self.is_due(number))
     }
@@ -257,7 +260,8 @@ impl Recorder {
         self.pieces.iter().filter(|piece| piece.report.is_some()).count() as u64
     }
 
-    /// Writes the last report and the totals. Without any report, an existing file stays as it was, and a new one is removed.
+    /// Writes the last report and the totals. Without any report, an existing file stays as it was, and a new
+    /// one is removed.
     ///
     /// # Errors
     ///
@@ -292,7 +296,8 @@ impl Recorder {
 }
 
 impl ReportSink for Recorder {
-    /// Logs a failure instead of returning it, as the trace and its other outputs continue; [`Recorder::finish`] returns it.
+    /// Logs a failure instead of returning it, as the trace and its other outputs continue;
+    /// [`Recorder::finish`] returns it.
     fn report(&mut self, report: &Arc<Report>) -> anyhow::Result<()> {
         let number = self.made + 1;
         if self.failed.is_some() {

@@ -1,4 +1,4 @@
-//! Recordings are read as they were recorded, and damaged or malicious files are handled.
+//! Recordings read back unchanged, and damaged or malicious files are handled.
 
 mod hostile;
 mod limit;
@@ -155,7 +155,7 @@ fn assert_same(read: &Report, recorded: &Report) {
     assert_eq!(formats(read), formats(recorded));
 }
 
-/// Every field of every report is read as it was recorded, and every format of it is equal to the byte.
+/// Every field of every report reads back unchanged, and every format of it is identical to the byte.
 #[test]
 fn recorded_reports_are_read_back() {
     let place = Place::new();
@@ -425,7 +425,7 @@ fn damaged_files() {
     assert_same(&recording.report(0).unwrap().report, &rich());
 }
 
-/// Holders are recorded with what they refer to; anonymized ones say none of the names.
+/// Holders are recorded with everything that they refer to; anonymized ones contain none of the names.
 #[test]
 fn holders() {
     let mut place = Place::new();
@@ -452,7 +452,7 @@ fn holders() {
     assert!(said.contains(".bss of ") && said.contains(" → "), "{said}");
 }
 
-/// A recording whose holders refer to what it does not define is refused.
+/// A recording whose holders refer to undefined entries is refused.
 #[test]
 fn undefined_holders() {
     let report = leak_report::samples::held();
@@ -472,7 +472,7 @@ fn undefined_holders() {
     }
 }
 
-/// A recording whose listed blocks are of classes that it does not define is refused.
+/// A recording whose listed blocks have undefined classes is refused.
 #[test]
 fn undefined_classes_of_blocks() {
     let report = rich();
@@ -481,7 +481,7 @@ fn undefined_classes_of_blocks() {
     assert!(Dictionary::default().check_blocks(blocks).is_err());
 }
 
-/// A recording whose threads have names that it does not define is refused.
+/// A recording whose threads have undefined names is refused.
 #[test]
 fn undefined_thread_names() {
     let report = leak_report::samples::full();
@@ -499,7 +499,7 @@ fn undefined_thread_names() {
     assert!(plain.check(&only_threads).is_ok());
 }
 
-/// Functions of Python are recorded as they are; anonymized ones say neither their names nor their files.
+/// Functions of Python are recorded unchanged; anonymized ones contain neither their names nor their files.
 #[test]
 fn functions_of_python() {
     let mut place = Place::new();

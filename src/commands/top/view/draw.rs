@@ -1,4 +1,4 @@
-//! Draws the model. Decides only what fits.
+//! Draws the model. Decides only which parts fit on the screen.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -16,13 +16,13 @@ use leak_report::render::{counted, short_size};
 
 const KEYS: &str = "q quit  ? help  ↑↓ process  Enter trace  s order  / filter  p pause";
 
-/// Minimum columns for when a limit is reached.
+/// Minimum width of the screen for the column of limits (`FULL IN`).
 const MEDIUM: u16 = 90;
-/// Minimum columns for all columns of the table.
+/// Minimum width of the screen for all columns of the table.
 const WIDE: u16 = 130;
-/// Columns of the drawing of a process's memory.
+/// Width of the graph of a process's memory, in columns.
 const HISTORY: usize = 20;
-/// Minimum rows for a line of messages.
+/// Minimum height of the screen for a line of messages.
 const MESSAGE_HEIGHT: u16 = 14;
 
 /// Parts of the screen, from top to bottom.
@@ -122,7 +122,7 @@ impl Column {
     }
 }
 
-/// The last points of a process, and the largest of those that share a column.
+/// Graph of the last points of a process; points that share a column are shown as their maximum.
 fn history(row: &Row) -> String {
     let per_cell = row.history.len().div_ceil(HISTORY).max(1);
     let mut cells: Vec<_> = row
@@ -253,7 +253,7 @@ fn draw_rows(frame: &mut Frame<'_>, panes: &Panes, model: &Model, table: &Table,
     }
 }
 
-/// Draws what the table has no room for, of the selected process.
+/// Draws details of the selected process that the table has no room for.
 fn draw_detail(frame: &mut Frame<'_>, area: Rect, model: &Model, table: &Table, theme: Theme) {
     let Some(row) = model.selected_row() else {
         return;
@@ -333,7 +333,7 @@ mod tests {
         rows.map(|row| row.trim_end().to_owned()).collect()
     }
 
-    /// Every size is drawn on, and the name of the first process is on it where anything is.
+    /// Every screen size can be drawn, and the first process is shown on each that is large enough.
     #[test]
     fn all_sizes() {
         let mut table = Table {

@@ -50,7 +50,7 @@ pub(super) fn run(
     Ok(outcome)
 }
 
-/// The chosen process, if anything can be traced; else the view says why not.
+/// The chosen process, if anything can be traced; otherwise the view shows the reason why not.
 fn check(chosen: Chosen, screen: &Screen<Model>) -> Option<Found> {
     match preflight::check() {
         Ok(()) => Some(Found {

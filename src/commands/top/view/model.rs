@@ -38,7 +38,7 @@ pub(super) enum Order {
     Size,
 }
 
-/// A process that is to be traced.
+/// Process to trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Chosen {
     pub(super) pid: u32,
@@ -56,7 +56,7 @@ pub(super) struct Model {
     /// Shown instead of `now` while paused.
     paused: Option<Table>,
     messages: Vec<Message>,
-    /// Said in place of the last message, until a key is pressed.
+    /// Text that is shown in place of the last message, until a key is pressed.
     said: Option<String>,
     order: Order,
     filter: String,
@@ -69,7 +69,7 @@ pub(super) struct Model {
     listed: Vec<usize>,
     /// Process that the user moved to, by pid and start time; without one, the first is selected.
     selected: Option<(u32, u64)>,
-    /// Place of the selected process in the list.
+    /// Index of the selected process in the list.
     row: usize,
     chosen: Option<Chosen>,
 }
@@ -84,12 +84,12 @@ impl Model {
         self.version += 1;
     }
 
-    /// The process that Enter was pressed on, once.
+    /// Takes the process that Enter was pressed on.
     pub(super) fn take_chosen(&mut self) -> Option<Chosen> {
         self.chosen.take()
     }
 
-    /// Says something until a key is pressed.
+    /// Shows a text until a key is pressed.
     pub(super) fn say(&mut self, text: String) {
         self.said = Some(text);
         self.version += 1;
@@ -114,7 +114,7 @@ impl Model {
         let is_selected = |at: &usize| self.selected == Some((rows[*at].pid, rows[*at].start_time));
         self.row = match self.selected {
             None => 0,
-            // One that has ended leaves its place.
+            // If the process has ended, the selection stays at its index.
             Some(_) => listed.iter().position(is_selected).unwrap_or(self.row),
         };
         self.row = self.row.min(listed.len().saturating_sub(1));
@@ -183,7 +183,7 @@ impl Model {
         self.list();
     }
 
-    /// Scrolls the window over the table; any other key closes it.
+    /// Scrolls the overlay; any other key closes it.
     fn press_over_overlay(&mut self, key: Key) {
         let (movement, lines) = match (key, self.overlay) {
             // The newest message is the last one and shown first: up goes back in time.
@@ -267,7 +267,7 @@ impl Model {
         self.table()?.rows.get(*self.listed.get(self.row)?)
     }
 
-    /// Place of the selected process in the list.
+    /// Index of the selected process in the list.
     pub(super) fn row(&self) -> usize {
         self.row
     }
@@ -335,7 +335,7 @@ mod tests {
         model.rows().iter().map(|row| row.pid).collect()
     }
 
-    /// The selection stays with its process, and Enter chooses that, once.
+    /// The selection stays with its process, and Enter chooses that process once.
     #[test]
     fn selection_and_choice() {
         let mut model = model();
@@ -354,7 +354,7 @@ mod tests {
             Some((8, 1))
         );
         assert_eq!(model.take_chosen(), None);
-        // Another process with its pid is not it.
+        // A new process with the same pid is another one: the selection stays at its index.
         table.rows[2].start_time = 2;
         table.rows.truncate(3);
         model.take(table);
@@ -367,7 +367,7 @@ mod tests {
         assert_eq!((model.take_chosen(), model.row()), (None, 0));
     }
 
-    /// Rows are ordered and filtered, a pause shows what was, and Escape takes back one thing after another.
+    /// Rows are ordered and filtered, a pause keeps the old table, and Escape undoes one step at a time.
     #[test]
     fn keys() {
         let mut model = model();

@@ -1,5 +1,5 @@
-//! Serves the last report over HTTP: as metrics in Prometheus' text format, and as profiles for `go tool pprof` and whatever
-//! else scrapes what Go's `net/http/pprof` serves.
+//! Serves the last report over HTTP: as metrics in Prometheus' text format, and as profiles at the paths of
+//! Go's `net/http/pprof`, for `go tool pprof` and other clients of these.
 
 mod page;
 mod profiles;
@@ -19,7 +19,7 @@ use leak_report::model::Report;
 use profiles::Profiles;
 use server::{Answer, Request};
 
-/// The line of every refusal: where pages are.
+/// Text of most refusals: the paths of the pages.
 const PLACES: &str = "Metrics are at /metrics, profiles at /debug/pprof/heap and /debug/pprof/allocs.";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Renders the metrics page.
 //!
-//! Counters count from the attach to the last report. Outstanding memory excludes young blocks, as in reports for people.
-//! The number of process and site series is bounded; one more series holds the sum of the rest.
+//! Counters count from the attach to the last report. Outstanding memory excludes young blocks, as in reports
+//! for people. The number of process and site series is bounded; one more series has the sum of the rest.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -124,7 +124,7 @@ fn outstanding(page: &mut Page, report: &Report, sites: usize) {
     }
 }
 
-/// Adds what the verdict says of all blocks, and how it was made; nothing without a verdict.
+/// Adds the amounts of each class of the verdict, and how it was made; nothing without a verdict.
 fn verdict(page: &mut Page, report: &Report) {
     let (Some(verdict), Some(judgement)) = (report.verdict(), &report.judgement) else {
         return;
@@ -247,7 +247,7 @@ fn two_families(
     }
 }
 
-/// Adds series for running processes; ended ones hold no memory.
+/// Adds series for running processes; ended ones have no memory.
 fn processes(page: &mut Page, report: &Report) {
     let mut outstanding: HashMap<u32, Amount> = HashMap::new();
     for stack in report.suspects() {

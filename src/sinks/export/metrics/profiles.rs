@@ -1,7 +1,8 @@
 //! Profiles of the last report at the paths, and with the headers, that Go's `net/http/pprof` has for them
 //! (<https://pkg.go.dev/net/http/pprof>).
 //!
-//! A profile is made when it is first asked for, and kept until the next report: what nobody asks for costs nothing.
+//! A profile is made at the first request for it, and kept until the next report. Without requests, it costs
+//! nothing.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,7 +10,7 @@ use super::server::{Answer, Request};
 use leak_report::model::Report;
 use leak_report::render::{Shown, pulled};
 
-/// Seconds after which a client is to ask again before the first report.
+/// Value of `Retry-After`, in seconds, before the first report.
 const RETRY_AFTER: &str = "5";
 
 /// The profiles of one report.
@@ -39,7 +40,7 @@ impl Profiles {
     }
 }
 
-/// Answers a request for a profile of `last`, which is read if it is one; `None` for other paths.
+/// Answers a request for a profile; `None` for other paths. Calls `last` only for a valid request.
 pub(super) fn answer(request: &Request<'_>, last: impl FnOnce() -> Option<Arc<Profiles>>) -> Option<Answer> {
     let (name, shown) = match request.path {
         "/debug/pprof/heap" => ("heap", Shown::Outstanding),

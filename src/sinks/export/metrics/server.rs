@@ -1,7 +1,7 @@
 //! A minimal HTTP/1.1 server (RFC 9112): a few pages, one request per connection.
 //!
-//! Clients are not trusted: their number, the time for each and the size of a request are limited. (Existing servers for
-//! this purpose, such as tiny_http, limit none of these.)
+//! Clients are not trusted: their number, the time for each and the size of a request are limited. (Existing
+//! servers for this purpose, such as tiny_http, limit none of these.)
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -101,7 +101,8 @@ fn accept<P: Fn(&Request<'_>) -> Answer + Send + Sync + 'static>(
 fn refuse(mut stream: &TcpStream) {
     let answer = Answer::plain(503, "Service Unavailable");
     let bytes = [answer.head().as_bytes(), &answer.body].concat();
-    // Closing a socket with unread input sends RST, which can discard the answer, so what is there is read before.
+    // Closing a socket with unread input sends RST, which can discard the answer, so pending input is read
+    // first.
     _ = stream
         .set_nonblocking(true)
         .and_then(|()| stream.write_all(&bytes))
@@ -140,7 +141,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// A page that is there.
+    /// A page, with status 200.
     pub(super) fn page(content_type: &'static str, body: Arc<[u8]>) -> Self {
         Self {
             status: 200,
@@ -152,7 +153,7 @@ impl Answer {
         }
     }
 
-    /// A line that says why there is none.
+    /// An error status, with a line that gives the reason.
     pub(super) fn refusal(status: u16, reason: &'static str, why: &str) -> Self {
         Self {
             status,
@@ -201,7 +202,8 @@ fn serve<P: Fn(&Request<'_>) -> Answer>(stream: &TcpStream, site: &Site<P>) -> i
     if answer.has_body {
         write_all(stream, &answer.body, end)?;
     }
-    // Close in order, as in `refuse`: send FIN, then read the rest of the input so that close does not send RST.
+    // Close in order, as in `refuse`: send FIN, then read the rest of the input so that close does not send
+    // RST.
     stream.shutdown(Shutdown::Write)?;
     let end = Instant::now() + LINGER;
     let mut rest = [0; 1024];
@@ -241,7 +243,8 @@ fn answer<P: Fn(&Request<'_>) -> Answer>(head: &[u8], site: &Site<P>) -> Answer 
         Err(httparse::Error::Version) => return Answer::plain(505, "HTTP Version Not Supported"),
         Ok(httparse::Status::Partial) | Err(_) => return Answer::plain(400, "Bad Request"),
     };
-    // DNS rebinding: a web page in a local browser can make its own host name resolve to loopback and read the answer.
+    // DNS rebinding: a web page in a local browser can make its own host name resolve to loopback and read
+    // the answer.
     if site.is_local && !request.headers.iter().all(is_local_host) {
         return Answer::plain(421, "Misdirected Request");
     }
@@ -255,7 +258,8 @@ fn answer<P: Fn(&Request<'_>) -> Answer>(head: &[u8], site: &Site<P>) -> Answer 
     }
 }
 
-/// Returns whether a header is not `Host`, or names this machine by `localhost` or an IP address, which no DNS can redirect.
+/// Returns whether a header is not `Host`, or names this machine by `localhost` or an IP address, which no
+/// DNS can redirect.
 fn is_local_host(header: &httparse::Header<'_>) -> bool {
     if !header.name.eq_ignore_ascii_case("host") {
         return true;

@@ -1,5 +1,5 @@
-//! The sites that lost or hold the most memory, each with an ID that is stable across reports and across runs of the same builds, and
-//! the sum of all others.
+//! The sites with most lost or outstanding memory, each with an ID that is stable across reports and across
+//! runs of the same builds, and the sum of all others.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -27,7 +27,7 @@ pub(super) struct Site {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Amounts {
     pub(super) outstanding: Amount,
-    /// Nothing without a verdict.
+    /// Zero without a verdict.
     pub(super) definitely_lost: Amount,
 }
 
@@ -52,7 +52,8 @@ impl Amounts {
     }
 }
 
-/// Returns the `max` sites that lost most or else hold most bytes, and the sum of all others.
+/// Returns the `max` largest sites and the sum of all others. Ranks sites by definitely lost bytes and
+/// blocks, then by outstanding ones.
 pub(super) fn largest(report: &Report, max: usize) -> (Vec<Site>, Amounts) {
     let mut sums: HashMap<(u32, SiteId), (StackRef<'_>, Amounts)> = HashMap::new();
     for stack in report.suspects() {

@@ -12,7 +12,8 @@ use super::super::push::Counts;
 use super::*;
 use leak_report::model::{Frame, Symbol, Symbolized};
 
-/// Parses a page with Python's `prometheus_client`: each series with its value. Fails if the parser prints anything else.
+/// Parses a page with Python's `prometheus_client`: each series with its value. Fails if the parser prints
+/// anything else.
 fn read(page: &str) -> Vec<String> {
     const SCRIPT: &str = "
 import sys
@@ -41,8 +42,9 @@ for family in families(sys.stdin.read()):
     lines
 }
 
-/// With a verdict, the page has what became of all blocks and what each site lost, and a small site that lost some comes before
-/// a large one that did not; without a verdict it has none of that.
+/// With a verdict, the page has the amount of each of its classes and the lost amount of each site, and a
+/// small site with lost blocks comes before a large one without. Without a verdict, it has none of these
+/// metrics.
 #[test]
 fn page_of_a_verdict() {
     let mut report = samples::judged();
@@ -198,8 +200,8 @@ fn page_before_reports() {
     );
 }
 
-/// Program and function names can hold any characters, and are escaped; sites beyond the limit are summed, and equal sites are
-/// merged.
+/// Program and function names can contain any characters, and are escaped; sites beyond the limit are summed,
+/// and equal sites are merged.
 #[test]
 fn hostile_names_and_many_sites() {
     let mut report = samples::full();
@@ -353,7 +355,8 @@ fn fetched(url: &str) -> (String, String) {
     (text.replace(env!("CARGO_PKG_VERSION"), "VERSION"), errors)
 }
 
-/// Go's `pprof` fetches the two profiles, which differ in what is shown first, and needs nothing else to name frames.
+/// Go's `pprof` fetches the two profiles, which differ in the sample type that is shown by default, and needs
+/// nothing else to name frames.
 #[test]
 fn profiles_for_pprof() {
     let (metrics, address) = served();
@@ -390,7 +393,7 @@ alloc_objects/count alloc_space/bytes inuse_objects/count inuse_space/bytes[dflt
         allocs,
         as_allocs.replace("alloc_space/bytes", "alloc_space/bytes[dflt]")
     );
-    // The next report's replaces it.
+    // The profile of the next report replaces it.
     let mut next = samples::full();
     next.stacks.truncate(1);
     metrics.take(&Arc::new(next));
@@ -398,7 +401,8 @@ alloc_objects/count alloc_space/bytes inuse_objects/count inuse_space/bytes[dflt
     assert!(!heap.contains("end:[no_cfi]"), "{heap}");
 }
 
-/// Profiles have the headers of Go's `net/http/pprof`; there is none before the first report, of a span of time, or in text.
+/// Profiles have the headers of Go's `net/http/pprof`; there is no profile before the first report, over a
+/// span of time, or as text.
 #[test]
 fn requests_for_profiles() {
     let (metrics, address) = served();
@@ -460,8 +464,8 @@ fn profiles_are_made_once() {
     assert!(Arc::ptr_eq(&one, &other));
 }
 
-/// On loopback, requests with a foreign `Host` name are refused, and those with `localhost` or an IP address are answered, so
-/// that no web page can read the metrics (DNS rebinding).
+/// On loopback, requests with a foreign `Host` name are refused, and those with `localhost` or an IP address
+/// are answered, so that no web page can read the metrics (DNS rebinding).
 #[test]
 fn hosts_of_others() {
     let (_metrics, address) = served();
@@ -505,8 +509,8 @@ fn hosts_of_others() {
     assert_eq!(get(&address, "host.example"), "HTTP/1.1 200 ");
 }
 
-/// Clients are disconnected after a few seconds, even if they keep sending slowly; when all slots are taken, others get a
-/// 503 at once.
+/// Clients are disconnected after a few seconds, even if they keep sending slowly; when all slots are taken,
+/// others get a 503 at once.
 #[test]
 fn slow_clients() {
     let (_metrics, address) = served();
@@ -558,7 +562,8 @@ fn open_addresses() {
     }
 }
 
-/// Sites in functions of Python have `[python]` for their module, and a module's code is named after its file.
+/// Sites in functions of Python have `[python]` for their module, and a module's code is named after its
+/// file.
 #[test]
 fn sites_of_python() {
     let mut report = samples::python::python();

@@ -1,4 +1,5 @@
-//! The protocols by which profiles are pushed. Known to builds that push nothing, too, as their flag is.
+//! The protocols by which profiles are pushed. Builds without the feature `net` have them too, because they
+//! also parse `--push-api`.
 
 /// Protocols of stores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -15,10 +16,10 @@ pub enum Api {
 }
 
 impl Api {
-    /// All of them.
+    /// All protocols.
     pub const ALL: [Self; 4] = [Self::Pyroscope, Self::PyroscopeIngest, Self::Parca, Self::Otlp];
 
-    /// Its name.
+    /// Name, as in `--push-api`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pyroscope => "pyroscope",

@@ -1,4 +1,4 @@
-//! Computes the delay before the next request to a failing server. Pure, but for randomness.
+//! Computes the delay before the next request to a failing server. Pure, except for randomness.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -29,8 +29,8 @@ impl Backoff {
         self.failures = 0;
     }
 
-    /// The delay after one more failure, at least `retry_after` (the server's `Retry-After`). Half of it is random, so
-    /// that many clients do not retry at the same moment.
+    /// The delay after one more failure, at least `retry_after` (the server's `Retry-After`). Half of it is
+    /// random, so that many clients do not retry at the same moment.
     pub(super) fn next(&mut self, retry_after: Option<Duration>) -> Duration {
         self.wait(retry_after, random())
     }
@@ -45,7 +45,7 @@ impl Backoff {
         let own = half + half.mul_f64(share);
         match retry_after.map(|retry_after| retry_after.min(MAX_RETRY_AFTER)) {
             None => own,
-            // Clients that got the same `Retry-After` spread out behind it.
+            // Spreads out clients that got the same `Retry-After`.
             Some(retry_after) => own.max(retry_after + self.first.mul_f64(share)),
         }
     }

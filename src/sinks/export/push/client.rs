@@ -36,7 +36,7 @@ pub(super) struct Client {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Accepted,
-    /// Accepted but for this number of profiles, or with a warning.
+    /// Accepted except for this number of profiles, with the reason; with a warning if the number is 0.
     Partly(u64, String),
     /// Refused for good; sending it again would not help.
     Refused(String),
@@ -58,12 +58,13 @@ impl Client {
             // A redirect must not send the data elsewhere, least of all with credentials.
             .max_redirects(0)
             .max_redirects_will_error(false)
-            // Servers close connections that are idle between reports, and a request on a closed one would fail.
+            // Servers close connections that are idle between reports, and a request on a closed one would
+            // fail.
             .max_idle_connections(0)
             .user_agent(concat!("memleak/", env!("CARGO_PKG_VERSION")))
             .tls_config(tls(settings)?);
         if settings.is_local {
-            // For a proxy of the environment, localhost would mean another machine.
+            // A proxy from the environment would take localhost for its own machine.
             config = config.proxy(None);
         }
         Ok(Self {
@@ -165,8 +166,8 @@ fn meaning(api: Api, mut response: Response<Body>) -> Outcome {
             true => Outcome::Later(otlp::answer(status, &body), retry_after(headers)),
             false => Outcome::Refused(otlp::answer(status, &body)),
         },
-        // Request Timeout, Too Early, Too Many Requests, and all server errors except Not Implemented and HTTP Version Not
-        // Supported (RFC 9110, 15; RFC 8470; RFC 6585).
+        // Request Timeout, Too Early, Too Many Requests, and all server errors except Not Implemented and
+        // HTTP Version Not Supported (RFC 9110, 15; RFC 8470; RFC 6585).
         (408 | 425 | 429 | 500 | 502..=504 | 506..=599, _) => {
             Outcome::Later(answer(status, &body), retry_after(headers))
         }
@@ -208,7 +209,8 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(wait.to_std().unwrap_or_default())
 }
 
-/// Classifies the gRPC status, which is in a trailer at the end of the body, or in the headers if there is no body.
+/// Classifies the gRPC status, which is in a trailer at the end of the body, or in the headers if there is no
+/// body.
 fn grpc_meaning(headers: &HeaderMap, body: &[u8]) -> Outcome {
     let header = |name| headers.get(name)?.to_str().ok().map(str::to_owned);
     let trailers = trailers(body);
@@ -226,8 +228,8 @@ fn grpc_meaning(headers: &HeaderMap, body: &[u8]) -> Outcome {
     let text = format!("gRPC status {}: {}", shown(&status), shown(&message));
     match status.as_str() {
         "0" => Outcome::Accepted,
-        // CANCELLED, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, ABORTED, UNAVAILABLE: the ones that a retry can change
-        // (https://github.com/grpc/grpc/blob/master/doc/statuscodes.md).
+        // CANCELLED, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, ABORTED, UNAVAILABLE: the ones that a retry can
+        // change (https://github.com/grpc/grpc/blob/master/doc/statuscodes.md).
         "1" | "4" | "8" | "10" | "14" => Outcome::Later(text, retry_after(headers)),
         _ => Outcome::Refused(text),
     }

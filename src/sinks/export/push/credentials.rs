@@ -1,4 +1,5 @@
-//! Credentials for the store. They are never logged, and none has to be on the command line, which other users can read.
+//! Credentials for the store. They are never logged, and none has to be on the command line, which other
+//! users can read.
 
 use std::fmt;
 use std::fs::File;
@@ -112,7 +113,8 @@ mod tests {
 
     use super::*;
 
-    /// A token file is read again for each request, the last token stays if that fails, and `Debug` does not show it.
+    /// A token file is read again for each request, the last token stays if that fails, and `Debug` does not
+    /// show it.
     #[test]
     fn tokens_in_files() {
         let directory = tempfile::tempdir().expect("a directory");

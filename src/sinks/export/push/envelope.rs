@@ -2,19 +2,19 @@
 //!
 //! * Pyroscope: `POST /push.v1.PusherService/Push` with the message of
 //!   <https://github.com/grafana/pyroscope/blob/main/api/push/v1/push.proto>, by the unary Connect protocol
-//!   (<https://connectrpc.com/docs/protocol>). All series in one request. `__delta__="false"` declares that allocations are
-//!   already differences.
+//!   (<https://connectrpc.com/docs/protocol>). All series in one request. `__delta__="false"` declares that
+//!   allocations are already differences.
 //! * Older Pyroscope: `POST /ingest?name=SERVICE{LABELS}&…&format=pprof`, one request per series.
 //! * Parca: `POST /parca.profilestore.v1alpha1.ProfileStoreService/WriteRaw` with the message of
-//!   <https://github.com/parca-dev/parca/blob/main/proto/parca/profilestore/v1alpha1/profilestore.proto>, by gRPC-Web
-//!   (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-WEB.md>), which Parca's own pages use and which needs no
-//!   HTTP/2.
+//!   <https://github.com/parca-dev/parca/blob/main/proto/parca/profilestore/v1alpha1/profilestore.proto>, by
+//!   gRPC-Web (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-WEB.md>), which Parca's own pages use
+//!   and which needs no HTTP/2.
 //!
 //! * OTLP: `POST /v1development/profiles` with an `ExportProfilesServiceRequest`
-//!   (<https://opentelemetry.io/docs/specs/otlp/#otlphttp>), compressed, one request per process.
+//! (<https://opentelemetry.io/docs/specs/otlp/#otlphttp>), compressed, one request per process.
 //!
-//! Parca treats a profile with a duration as a difference, whatever its values are, so it gets two: allocations since the last
-//! report, and outstanding memory at this moment.
+//! Parca treats a profile with a duration as a difference, whatever its values are, so it gets two:
+//! allocations since the last report, and outstanding memory at this moment.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -78,7 +78,8 @@ impl Api {
         }
     }
 
-    /// Returns whether frames without a symbol need a substitute name. (Others resolve them by build-id and address.)
+    /// Returns whether frames without a symbol need a substitute name. (Other servers resolve them by
+    /// build-id and address.)
     pub(super) const fn needs_names(self) -> bool {
         matches!(self, Self::Pyroscope | Self::PyroscopeIngest)
     }
@@ -208,7 +209,7 @@ fn samples(series: &Series, id: fn() -> String) -> Vec<Sample> {
     series.profiles.iter().map(sample).collect()
 }
 
-/// Creates 16 random bytes as a profile's ID, which are hardly ever those of another.
+/// Creates 16 random bytes as a profile's ID; collisions are negligible.
 pub(super) fn profile_id() -> [u8; 16] {
     random_bits().to_be_bytes()
 }
@@ -311,8 +312,8 @@ mod tests {
         }
     }
 
-    /// The encoded messages equal bytes computed by hand from the servers' definitions and protobuf's encoding: a field's tag
-    /// byte is its number times 8 plus 2, and a length follows.
+    /// The encoded messages equal bytes computed by hand from the servers' definitions and protobuf's
+    /// encoding: a field's tag byte is its number times 8 plus 2, and a length follows.
     #[test]
     fn bytes_of_messages() {
         let label = |name: &str, value: &str| {

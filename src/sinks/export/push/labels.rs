@@ -47,7 +47,7 @@ impl Labeller {
             (None, None) => SEVERAL,
         };
         let exe = target.and_then(|target| target.exe.clone());
-        // For a collector, by OpenTelemetry's conventions for resources.
+        // The second name is for collectors: it follows OpenTelemetry's conventions for resources.
         let own = [
             ("service_name", "service.name", Some(service.to_owned())),
             ("hostname", "host.name", self.hostname.clone()),

@@ -1,10 +1,12 @@
-//! Pushes each report as profiles: pprof to a store with Pyroscope's or Parca's protocol, or OTLP to a collector.
+//! Pushes each report as profiles: pprof to a store with Pyroscope's or Parca's protocol, or OTLP to a
+//! collector.
 //!
-//! A separate thread sends them, so that a slow server delays neither tracing nor reports. Unsent profiles are queued up to a
-//! limit, oldest dropped first; profiles that a server refuses are not sent again. Each loss is counted by its cause.
+//! A separate thread sends them, so that a slow server delays neither tracing nor reports. Unsent profiles
+//! are queued up to a limit, oldest dropped first; profiles that a server refuses are not sent again. Each
+//! loss is counted by its cause.
 //!
-//! Each process is its own series of profiles while it runs, and is pushed once more after it has ended, with the memory that
-//! was outstanding at its end.
+//! Each process is its own series of profiles while it runs, and is pushed once more after it has ended, with
+//! the memory that was outstanding at its end.
 
 mod api;
 mod backoff;

@@ -26,7 +26,7 @@ struct Status {
     message: String,
 }
 
-/// Classifies the answer of a request that was taken: what is rejected of it must not be sent again.
+/// Classifies the answer to an accepted request. Profiles that it rejects must not be sent again.
 pub(super) fn meaning(body: &[u8]) -> Outcome {
     let Ok(response) = ExportResponse::decode(body) else {
         return Outcome::Refused(
@@ -44,7 +44,7 @@ pub(super) fn meaning(body: &[u8]) -> Outcome {
     }
 }
 
-/// Returns whether a request with this answer may be made again.
+/// Returns true if a request with this status may be retried.
 pub(super) fn is_temporary(status: u16) -> bool {
     matches!(status, 429 | 502..=504)
 }
@@ -69,7 +69,8 @@ mod tests {
         [&[0x0a, length], &inner[..]].concat()
     }
 
-    /// An empty message accepts all, one with a partial success says what is rejected, and anything else is no answer.
+    /// An empty message accepts all, one with a partial success has the number of rejected profiles, and
+    /// anything else is not OTLP.
     #[test]
     fn successes() {
         assert_eq!(meaning(b""), Outcome::Accepted);
@@ -95,7 +96,7 @@ mod tests {
         }
     }
 
-    /// The message of a status is shown, or a text that is none.
+    /// The message of a status is shown, or the text of a body that is no status.
     #[test]
     fn failures() {
         assert_eq!(answer(400, &[8, 3, 0x12, 3, b'b', b'a', b'd']), "status 400: bad");

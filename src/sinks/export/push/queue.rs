@@ -92,7 +92,8 @@ mod tests {
         }
     }
 
-    /// The oldest upload is dropped first, whether it is new or was put back; an upload larger than the limit is not kept.
+    /// The oldest upload is dropped first, whether it is new or was put back; an upload larger than the limit
+    /// is not kept.
     #[test]
     fn oldest_is_dropped() {
         let mut queue = Queue::new(3 * (OVERHEAD + 1));

@@ -10,7 +10,8 @@ use super::queue::{Item, Queue};
 use super::seconds;
 use leak_report::render::counted;
 
-/// Maximum number of bytes of queued uploads: enough for some hours without a server, for usual processes and intervals.
+/// Maximum number of bytes of queued uploads: enough for some hours without a server, for usual processes and
+/// intervals.
 const MAX_BYTES: usize = 32 << 20;
 /// Failed answers after which an upload is given up. Attempts without an answer do not count.
 const MAX_ATTEMPTS: u32 = 10;
@@ -158,7 +159,7 @@ impl State {
 }
 
 impl Shared {
-    /// Locks the state. A poisoned lock is still usable: nothing panics while it is held.
+    /// Locks the state. A poisoned lock is still usable: nothing panics while it is locked.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -189,8 +190,8 @@ impl Shared {
         state.counts
     }
 
-    /// Waits for the oldest upload and returns it with the timeout for its request. `None` once the trace has ended and the
-    /// queue is empty or the deadline has passed.
+    /// Waits for the oldest upload and returns it with the timeout for its request. `None` once the trace has
+    /// ended and the queue is empty or the deadline has passed.
     fn take(&self, request: Duration) -> Option<(Item, Duration)> {
         let mut state = self.lock();
         loop {
@@ -254,7 +255,8 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    /// Sends uploads until the trace ends, and then the queued ones once, until the first failure or the deadline.
+    /// Sends uploads until the trace ends, and then the queued ones once, until the first failure or the
+    /// deadline.
     pub(super) fn run(mut self) {
         let mut backoff = Backoff::new(self.timing.first_wait, self.timing.longest_wait);
         let mut outcome_log = OutcomeLog::of(self.client.server());
@@ -313,7 +315,7 @@ impl OutcomeLog {
         }
     }
 
-    /// Logs `outcome`. `is_kept`: a failed upload will be sent again.
+    /// Logs `outcome`. `is_kept` is true if a failed upload will be sent again.
     fn log(&mut self, outcome: &Outcome, is_kept: bool) {
         let server = &self.server;
         match outcome {

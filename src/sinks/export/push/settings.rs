@@ -152,8 +152,8 @@ fn labels(given: &[String], api: Api) -> Result<BTreeMap<String, String>, Settin
     Ok(labels)
 }
 
-/// Returns whether `name` is a label name that Prometheus, and so all stores, accept, or, for a collector, one of OpenTelemetry's
-/// attributes, whose parts a dot separates. Names that begin with `__` are reserved.
+/// Returns whether `name` is a label name that Prometheus, and so all stores, accept, or, for a collector,
+/// one of OpenTelemetry's attributes, whose parts a dot separates. Names that begin with `__` are reserved.
 fn is_label_name(name: &str, api: Api) -> bool {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || api == Api::Otlp && byte == b'.';
     debug_assert!(METRIC_NAME.starts_with("__"));

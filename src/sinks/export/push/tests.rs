@@ -1,4 +1,5 @@
-//! Servers that check the requests they receive, with Go's `pprof` for the profiles, and servers that misbehave.
+//! Servers that check the requests they receive, with Go's `pprof` for the profiles, and servers that
+//! misbehave.
 
 #[path = "../../../../tests/common/receiver.rs"]
 #[allow(dead_code, unreachable_pub, reason = "tests of other kinds use it too")]
@@ -29,7 +30,8 @@ const QUICK: Timing = Timing {
     end: Duration::from_secs(20),
 };
 
-/// The sample report of the format tests, five seconds after its predecessor: its first stack allocated 90 bytes in between.
+/// The sample report of the format tests, five seconds after its predecessor: its first stack allocated 90
+/// bytes in between.
 fn report() -> Report {
     let mut report = samples::full();
     report.compared.since_last = Duration::from_secs(5);
@@ -82,7 +84,8 @@ fn pairs<'a>(labels: impl IntoIterator<Item = &'a envelope::Label>) -> Vec<(&'a 
     pairs.filter(|(name, _)| *name != "hostname").collect()
 }
 
-/// Pyroscope gets one profile per process, with allocations since the last report and outstanding memory, and the credentials.
+/// Pyroscope gets one profile per process, with allocations since the last report and outstanding memory, and
+/// the credentials.
 #[test]
 fn pyroscope() {
     let receiver = Receiver::start(accepted);
@@ -147,7 +150,8 @@ alloc_objects/count alloc_space/bytes inuse_objects/count inuse_space/bytes[dflt
     pusher.finish();
 }
 
-/// Parca treats a profile with a duration as a difference, so outstanding memory is a second profile without one.
+/// Parca treats a profile with a duration as a difference, so outstanding memory is a second profile without
+/// one.
 #[test]
 fn parca() {
     let receiver = Receiver::start(|number| {
@@ -210,16 +214,16 @@ inuse_objects/count inuse_space/bytes[dflt]
     assert_eq!((counts.sent, counts.losses.refused), (2, 2));
 }
 
-/// A collector gets one request per process, whose resource has names of OpenTelemetry's conventions. What it rejects of a request,
-/// and what it refuses, is counted and not sent again.
+/// A collector gets one request per process, whose resource attributes follow OpenTelemetry's conventions.
+/// Rejected profiles and refused requests are counted, and not sent again.
 #[test]
 fn otlp() {
-    // A partial success: a profile is rejected, "odd".
+    // A partial success: 1 profile is rejected, with the message "odd".
     const PARTLY: &str = "\x0a\x07\x08\x01\x12\x03odd";
     let receiver = Receiver::start(|number| match number {
         0 => Some(answer(429, "Retry-After: 0\r\n", "")),
         1 => Some(answer(200, "", PARTLY)),
-        // The message of a status, "no", and a failure that is for good.
+        // A status with the message "no", and a plain 500: both are permanent failures.
         2 => Some(answer(400, "", "\x08\x03\x12\x02no")),
         3 => Some(answer(500, "", "")),
         _ => accepted(number),
@@ -336,7 +340,8 @@ fn given_up() {
     assert_eq!((counts.losses.given_up, counts.retries), (1, 9), "{counts:?}");
 }
 
-/// A server that does not answer delays no report, and the end only for a limited time; unanswered profiles are counted.
+/// A server that does not answer delays no report, and the end only for a limited time; unanswered profiles
+/// are counted.
 #[test]
 fn silence() {
     let receiver = Receiver::start(|_| {
@@ -379,7 +384,8 @@ fn last_attempt() {
     assert_eq!((counts.sent, counts.lost()), (1, 0));
 }
 
-/// An ended process is pushed once more. Memory of no single process is its own series when there are several processes.
+/// An ended process is pushed once more. Memory of no single process is its own series when there are several
+/// processes.
 #[test]
 fn series_of_processes() {
     let receiver = Receiver::start(accepted);
@@ -404,7 +410,7 @@ fn series_of_processes() {
     assert_eq!(services(&mut pusher, &two), ["leaker"]);
     two.stacks[1].instance = 0;
     assert_eq!(services(&mut pusher, &two), ["leaker", "several-processes"]);
-    // With one process, that memory is the process's.
+    // With a single process, that memory belongs to it.
     two.targets.pop();
     assert_eq!(services(&mut pusher, &two), ["leaker"]);
     // Nothing is sent without stacks.

@@ -23,8 +23,8 @@ pub(super) fn report(stacks: Vec<Stack>) -> Report {
     }
 }
 
-/// A report with a verdict: of 10 blocks of one site, all are definitely lost, though young; of 5 of another, 2 definitely and 2
-/// indirectly.
+/// A report with a verdict. One site has 10 blocks, all young and definitely lost; another has 5 blocks, of
+/// which 2 are definitely and 2 indirectly lost.
 pub(super) fn judged() -> Report {
     let amount = |blocks| Amount {
         bytes: 40 * blocks,

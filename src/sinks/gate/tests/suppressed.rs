@@ -11,8 +11,8 @@ fn suppressions(text: &str) -> Result<Suppressions, InputError> {
     Ok(suppressions)
 }
 
-/// Rules match functions, including inlined ones, source files and modules of any frame, and the allocator function; the
-/// innermost frame's rule is applied.
+/// Rules match functions, including inlined ones, source files and modules of any frame, and the allocator
+/// function; the innermost frame's rule is applied.
 #[test]
 fn suppressed_stacks() {
     let rules = "# known\n\nleak:^outer$\n  leak:inl*d \r\nleak:src/a.c\nleak:libfoo.so\nleak:^memalign$\nleak:unused\n";
@@ -200,8 +200,8 @@ fn proposals() {
     );
 }
 
-/// Functions of Python are matched by their names and files; a rule that is proposed for the code of a module, which is called
-/// `<module>` in every file, names the file.
+/// Functions of Python are matched by their names and files; a rule that is proposed for the code of a
+/// module, which is called `<module>` in every file, names the file.
 #[test]
 fn functions_of_python() {
     for (pattern, expected) in [

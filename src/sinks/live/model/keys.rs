@@ -115,7 +115,7 @@ impl Model {
         self.list();
     }
 
-    /// Closes what was opened last; leaves if nothing is open.
+    /// Moves the focus back from the stack, or else clears the filter; quits if there is neither.
     fn step_back(&mut self) -> Option<Action> {
         if self.focus == Focus::Stack {
             self.focus = Focus::Sites;
@@ -137,7 +137,7 @@ impl Model {
         self.list();
     }
 
-    /// Scrolls the window over the panes; any other key closes it.
+    /// Scrolls the overlay; any other key closes it.
     fn press_over_overlay(&mut self, key: Key) {
         let movement = match key {
             Key::Move(movement) => Some(movement),

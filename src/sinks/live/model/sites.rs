@@ -7,7 +7,8 @@ use crate::sinks::live::sample::{NetGrowth, Order, Sample, Site};
 use leak_report::model::{FrameRef, ModuleRef};
 
 impl Model {
-    /// Lists the sites again. The selected site stays selected; if it is gone, the one in its row is selected.
+    /// Lists the sites again. The selected site stays selected; if it is gone, the one in its row is
+    /// selected.
     pub(super) fn list(&mut self) {
         let Some(sample) = self.sample() else {
             return self.changed();
@@ -59,7 +60,7 @@ impl Model {
 pub(in crate::sinks::live) struct LeftOut {
     /// Sites that the filter excludes.
     pub(in crate::sinks::live) filtered: usize,
-    /// Sites that are among the first in none of the orders.
+    /// Sites that the sample does not keep, as they are among the first in none of the orders.
     pub(in crate::sinks::live) unlisted: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Tests of what keys and reports do to the model.
+//! Effects of keys and reports on the model.
 
 use super::*;
 use crate::sinks::live::messages::Message;
@@ -75,8 +75,8 @@ fn orders() {
     assert_eq!((model.unit(), names(&model)[0]), (Unit::Blocks, "large"));
 }
 
-/// A site that the user moved to stays selected wherever it goes; the first row always has the first site; a site that
-/// is gone is replaced by its successor.
+/// A site that the user moved to stays selected wherever it goes; the first row always has the first site; a
+/// site that is gone is replaced by its successor.
 #[test]
 fn selection() {
     let mut model = model(sample(&[("a", 300), ("b", 200), ("c", 100)]));
@@ -124,7 +124,8 @@ fn sites_with_nothing_outstanding() {
     }
 }
 
-/// A filter takes effect while it is typed; it searches names, modules and files of all frames, ignoring case.
+/// A filter takes effect while it is typed; it searches names, modules and files of all frames, ignoring
+/// case.
 #[test]
 fn filter() {
     let mut model = model(sample(&[
@@ -213,7 +214,7 @@ fn pause() {
     assert_eq!(line(&model).trim().chars().count(), 4);
 }
 
-/// A stack scrolls only as far as it is longer than its pane, and from the start again with another site.
+/// A stack scrolls only as far as it is longer than its pane; another site starts at the top again.
 #[test]
 fn scrolling() {
     let deep = outstanding_site("deep", 100);
@@ -245,7 +246,7 @@ fn scrolling() {
     press(&mut model, "~>><<s");
 }
 
-/// Rates use the reports' own time; nothing that was counted twice goes below zero.
+/// Rates use the reports' own time; a counter that went back gives a rate of 0, not a negative one.
 #[test]
 fn rates() {
     let mut first = report(Vec::new());

@@ -13,9 +13,9 @@ use crate::sinks::live::text::{block_rate, printable, short_count};
 use leak_report::model::Unit;
 use leak_report::render::{growth_rate, short_size};
 
-/// Minimum columns for the trend.
+/// Minimum width of the screen for the trend.
 const MEDIUM: u16 = 70;
-/// Minimum columns for all columns of the table.
+/// Minimum width of the screen for all columns of the table.
 const WIDE: u16 = 110;
 const TREND: usize = 6;
 const WIDE_TREND: usize = 30;

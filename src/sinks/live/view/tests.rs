@@ -144,14 +144,14 @@ fn stack_with_frames_left_out() {
                 .position(|line| line.starts_with(start))
                 .expect(&screen)
         });
-        // One frame has a line more, for what is inlined there.
+        // One frame has one line more, for its inlined function.
         let inlined = usize::from(after > 1);
         assert_eq!(left_out - allocated - 1, after as usize + inlined, "{screen}");
     }
 }
 
-/// With a verdict, sites have what is definitely lost, and those that lost most come first; the totals are below, with how many
-/// blocks were called lost and freed since.
+/// With a verdict, sites show their definitely lost bytes, and those with most come first. The totals are
+/// below, with the number of blocks that were called lost and freed since.
 #[test]
 fn verdict() {
     let amount = |blocks| Amount {
@@ -304,7 +304,8 @@ fn small() {
     ");
 }
 
-/// Screens are clear before the first report, with nothing outstanding, and with a filter that matches nothing.
+/// Screens are clear before the first report, with nothing outstanding, and with a filter that matches
+/// nothing.
 #[test]
 fn empty() {
     let mut model = Model::new(Order::Growth);

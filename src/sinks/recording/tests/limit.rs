@@ -22,8 +22,8 @@ fn numbers(recording: &Recording) -> Vec<u64> {
         .collect()
 }
 
-/// For any number of reports, the file stays below its limit and has the first and the last, and those between them are evenly
-/// spaced. It can be read at any moment.
+/// For any number of reports, the file stays below its limit and has the first and the last, and those
+/// between them are evenly spaced. It can be read at any moment.
 #[test]
 fn thinned_evenly() {
     const COUNT: u64 = 300;

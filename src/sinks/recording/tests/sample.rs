@@ -317,7 +317,7 @@ pub(super) fn empty() -> Report {
     report
 }
 
-/// A report with `stacks` stacks, the first of which hold more than in a smaller one.
+/// A report with `stacks` stacks. The more stacks, the more blocks are outstanding at the first ones.
 pub(super) fn grown(stacks: u64) -> Report {
     let mut report = samples::full();
     let pattern = report.stacks[0].clone();

@@ -1,5 +1,5 @@
-//! The dashboard and the alerts of `deploy/`: they ask for metrics that there are, in expressions that Prometheus' own `promtool`
-//! understands, and alerts do what they promise.
+//! The dashboard and the alerts in `deploy/` use existing metrics, in expressions that Prometheus' own
+//! `promtool` accepts, and the alerts fire when they should.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -66,7 +66,7 @@ fn expressions(dashboard: &Value) -> Vec<String> {
     targets.map(expression).collect()
 }
 
-/// Dashboard and alerts name only metrics that a page has, and the dashboard has most of these.
+/// Dashboard and alerts name only metrics that a page has, and the dashboard shows at least 20 of them.
 #[test]
 fn metrics_that_exist() {
     let pages = pages();
@@ -83,7 +83,7 @@ fn metrics_that_exist() {
     assert!(shown >= 20, "{shown} of {}", known.len());
 }
 
-/// Labels by which the dashboard's expressions and legends choose and name series are those that the series have.
+/// Each label in a legend of the dashboard is a label of a metric in the legend's expression.
 #[test]
 fn labels_that_exist() {
     let dashboard: Value = serde_json::from_str(&text("deploy/grafana-dashboard.json")).unwrap();
@@ -110,7 +110,7 @@ fn labels_that_exist() {
     }
 }
 
-/// Each panel is of a kind, at a place of its own, and all expressions are PromQL.
+/// Panels have unique ids and do not overlap, and all expressions are PromQL.
 #[test]
 fn dashboard_is_whole() {
     let dashboard: Value = serde_json::from_str(&text("deploy/grafana-dashboard.json")).unwrap();
@@ -149,7 +149,8 @@ fn dashboard_is_whole() {
     );
 }
 
-/// Grafana's own model of dashboards (grafana-foundation-sdk of PyPI) reads the dashboard, and knows all that is in it.
+/// Grafana's own model of dashboards (grafana-foundation-sdk of PyPI) reads the dashboard, and knows
+/// everything in it.
 #[test]
 fn dashboard_by_grafana() {
     let output = Command::new("/usr/bin/python3")
