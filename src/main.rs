@@ -46,11 +46,12 @@ use tracing_subscriber::util::SubscriberInitExt;
 const WRONG: u8 = 1;
 /// Exit status for wrong usage, or an error of the tool.
 const FAILED: u8 = 2;
-/// Exit status when ended by a signal, without the signal's number, which is added as shells do.
+/// Exit status when ended by a signal: the signal's number is added, as shells do.
 const KILLED: i32 = 128;
 
 fn main() -> ExitCode {
-    // A file that grows beyond its limit is an error of a write then, and not the end of memleak. The handler ends with an exec.
+    // A write beyond the file size limit is an error (EFBIG) then, and does not end memleak. Unlike SIG_IGN,
+    // a handler is not inherited by programs that memleak executes.
     if !Relay::new().ignores(Signal::SIGXFSZ) {
         _ = signal_hook::flag::register(Signal::SIGXFSZ as i32, Arc::default());
     }
@@ -67,7 +68,7 @@ fn main() -> ExitCode {
     // The live view colours messages itself.
     let is_painted =
         !(cli.trace.live.live || matches!(cli.command, Some(Command::Live(_) | Command::Top(_))));
-    // Its trace of a moment is not to be told of: what it finds is.
+    // `doctor` traces for a moment: without -v, log only warnings of that. Its findings are its output.
     let is_quiet = matches!(cli.command, Some(Command::Doctor(_)));
     log(cli.messages.verbosity(is_quiet), &diagnostics, is_painted);
     notes.iter().for_each(|note| tracing::warn!("{note}"));
@@ -121,7 +122,7 @@ fn run(cli: Cli, diagnostics: &Diagnostics) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Watches all processes, and traces the one that is chosen, if one is: as `memleak live -p PID` does.
+/// Watches all processes. If the user chooses one, traces it as `memleak live -p PID` does.
 fn watch(
     options: &top::Options,
     messages: &MessageArgs,
@@ -137,7 +138,7 @@ fn watch(
         }
     }
     let outcome = top::run(options, &stop, &diagnostics.messages);
-    // A trace handles them in its own way.
+    // A trace installs its own signal handlers.
     registered
         .into_iter()
         .for_each(|id| _ = signal_hook::low_level::unregister(id));
@@ -151,7 +152,7 @@ fn watch(
         return Ok(ExitCode::FAILURE);
     };
     let mut config: Config = args.live().try_into()?;
-    // That very process, and not another one with its pid.
+    // Trace this very process, not a later one with the same pid.
     (config.trace.pids, config.trace.found) = (Vec::new(), vec![found]);
     trace(config, diagnostics, true).map(ExitCode::from)
 }
@@ -212,7 +213,8 @@ fn trace(mut config: Config, diagnostics: &Diagnostics, has_line: bool) -> anyho
         output::await_end_of_reader(Arc::clone(&signals.stop))?;
     }
     let open = |trace: &TraceConfig| Sinks::open(&config.sinks, trace, &signals, &is_restored, diagnostics);
-    // What cannot be written is said before processes are waited for. A view shows those that were found.
+    // Open outputs before waiting for processes, so that one that cannot be written is reported at once. A
+    // live view opens later, as it shows the processes that were found.
     let waits = config.select.as_ref().is_some_and(|options| options.waits);
     let opens_first = waits && config.sinks.live.is_none();
     let opened = opens_first.then(|| open(&config.trace)).transpose()?;
@@ -225,7 +227,8 @@ fn trace(mut config: Config, diagnostics: &Diagnostics, has_line: bool) -> anyho
         };
     }
     let mut sinks = opened.map_or_else(|| open(&config.trace), Ok)?;
-    // Lines of calls and output of a started program, which the status line would garble, come at any time.
+    // The status line would garble call lines and the output of a started program, which can come at any
+    // time.
     let is_quiet = config.trace.program.is_empty() && config.trace.calls.is_none();
     if has_line && is_quiet && config.sinks.live.is_none() {
         diagnostics.line.begin();
@@ -234,8 +237,8 @@ fn trace(mut config: Config, diagnostics: &Diagnostics, has_line: bool) -> anyho
     sinks.finish(status)
 }
 
-/// Handles signals from now on. A further signal that requests the end ends at once when `at_once` is set; by default
-/// that is after the first one.
+/// Handles signals from now on. Once `at_once` is set, a further signal that requests the end exits
+/// immediately. By default, `at_once` is the stop flag, which the first such signal sets.
 fn listen_to_signals(config: &TraceConfig, at_once: Option<&Arc<AtomicBool>>) -> io::Result<Signals> {
     let signals = Signals {
         relay: Arc::new(Relay::new()),
@@ -248,14 +251,16 @@ fn listen_to_signals(config: &TraceConfig, at_once: Option<&Arc<AtomicBool>>) ->
         return Ok(signals);
     }
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        // SIGHUP stays ignored under nohup. SIGINT does not: it is ignored in whatever a script starts with `&`.
+        // SIGHUP stays ignored under nohup. An ignored SIGINT is handled nevertheless: shells ignore it in
+        // everything that a script starts with `&`.
         if signal == Signal::SIGHUP && signals.relay.ignores(signal) {
             continue;
         }
         let number = signal as i32;
-        // A closed terminal causes two, by its shell and by the kernel: the second one must not end at once.
+        // A closing terminal sends SIGHUP twice, from its shell and from the kernel: the second one must not
+        // end at once.
         if signal != Signal::SIGHUP {
-            // Exiting detaches: the kernel removes what the process held.
+            // Exiting detaches: the kernel removes the probes of a process that exits.
             signal_hook::flag::register_conditional_shutdown(number, KILLED + number, Arc::clone(&at_once))?;
         }
         signal_hook::flag::register(number, Arc::clone(&signals.stop))?;
@@ -263,7 +268,7 @@ fn listen_to_signals(config: &TraceConfig, at_once: Option<&Arc<AtomicBool>>) ->
     Ok(signals)
 }
 
-/// Forwards signals to the program that is started, for which they are meant. memleak ends when it does.
+/// Forwards signals to the started program, which they are meant for. memleak ends when the program does.
 fn pass_signals_on(signals: &Signals, at_once: Arc<AtomicBool>) -> io::Result<()> {
     let mut received = SignalsInfo::<WithOrigin>::new(PASSED_ON.map(|signal| signal as i32))?;
     let (relay, stop) = (Arc::clone(&signals.relay), Arc::clone(&signals.stop));
@@ -275,7 +280,7 @@ fn pass_signals_on(signals: &Signals, at_once: Arc<AtomicBool>) -> io::Result<()
             match relay.pass_on(signal, sender(&origin)) {
                 Relayed::Delivered => tracing::debug!("{signal} is for the program"),
                 Relayed::Refused(error) => tracing::warn!("cannot pass {signal} on to the program: {error}"),
-                // As if the signal were not handled, but only after the terminal is restored.
+                // Exit as if the signal were not handled, but only after the terminal is restored.
                 Relayed::NotStarted => {
                     stop.store(true, Ordering::Relaxed);
                     await_set(&at_once);
@@ -388,7 +393,7 @@ fn refuse(error: &ParseError) -> ExitCode {
     fail(&format!("{error}{hint}"), FAILED)
 }
 
-/// Remedy, to be appended, for what can end whatever memleak does.
+/// Remedy to append to an error that any command can meet (too many open files); empty for other errors.
 fn remedy(error: &anyhow::Error) -> String {
     // Errors of libbpf-rs have the number in their text only.
     let too_many = format!("(os error {})", Errno::EMFILE as i32);

@@ -5,7 +5,7 @@ use clap::Args;
 use super::config::ConfigError;
 use crate::allocator::{AllocFunction, Catalog, Selection, given};
 
-/// Which allocators to probe, besides and instead of those that are found.
+/// Allocators to probe in addition to those that are found, or instead of them.
 #[derive(Debug, Args)]
 pub struct AllocatorArgs {
     /// Probe only in this object, by file name (libc.so.6, or c for short) or path; may be repeated.
@@ -16,10 +16,10 @@ pub struct AllocatorArgs {
     pub prefixes: Vec<String>,
     /// Probe this function too, or instead of the known one of its name; may be repeated.
     ///
-    /// SHAPE is alloc(size=N), realloc(block=N,size=N) or free(block=N), N being the number of an argument, counted
-    /// from 0. A size may be a product, size=N*M; where the block is stored through a pointer, that is result=*N.
-    /// The function is probed at each of its returns; return=probe has it probed by a return probe, which takes less
-    /// time, and ends the program if it throws or goes on in another thread.
+    /// SHAPE is alloc(size=N), realloc(block=N,size=N) or free(block=N), N being the number of an argument,
+    /// counted from 0. A size may be a product, size=N*M; where the block is stored through a pointer, that
+    /// is result=*N. The function is probed at each of its returns; return=probe has it probed by a return
+    /// probe, which takes less time, and ends the program if it throws or goes on in another thread.
     #[arg(long = "alloc", value_name = "SYMBOL:SHAPE")]
     pub functions: Vec<String>,
 }
@@ -101,7 +101,7 @@ mod tests {
         }
     }
 
-    /// No function that is described is left out in silence.
+    /// Functions beyond the maximum are refused, not silently left out.
     #[test]
     fn too_many() {
         let described = |count: usize| -> String {

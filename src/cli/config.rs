@@ -17,7 +17,7 @@ use crate::session::{MaxOverhead, TraceConfig};
 use crate::sinks::gate::SettingsError;
 use crate::sinks::{SinkConfig, export, recording};
 
-/// A valid trace.
+/// Validated settings of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub trace: TraceConfig,
@@ -214,7 +214,7 @@ pub enum ConfigError {
          DEBUGINFOD_URLS=https://debuginfod.elfutils.org (sudo takes it as sudo DEBUGINFOD_URLS=… memleak …)"
     )]
     NoDebuginfodServer,
-    /// Something that this program was built without.
+    /// Flag or subcommand of a part that this build lacks.
     #[error(
         "{flag}: this memleak was built without {part}: use one that was built with the cargo feature `{feature}`, which is \
          on by default"
@@ -227,7 +227,7 @@ pub enum ConfigError {
         /// The cargo feature of that part.
         feature: &'static str,
     },
-    /// A format where nothing is written.
+    /// Format given with `--live`, which writes nothing.
     #[error(
         "--live shows reports on the terminal and writes none: leave out --format, or add --output FILE for the last one"
     )]
@@ -247,7 +247,7 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// A flag that needs servers, in a build that asks none.
+    /// Error for a flag that needs servers, in a build without the `net` feature.
     pub(crate) const fn without_net(flag: &'static str) -> Self {
         Self::NotBuilt {
             flag,
@@ -256,7 +256,7 @@ impl ConfigError {
         }
     }
 
-    /// True if two things conflict, each of which can be valid by itself.
+    /// True for a conflict of two settings, each of which can be valid by itself.
     pub(crate) fn is_of_several(&self) -> bool {
         matches!(
             self,

@@ -5,13 +5,14 @@ use clap::Args;
 use super::config::ConfigError;
 use crate::symbolize::debuginfod::DebuginfodSettings;
 
-/// Where names come from, beyond this machine.
+/// Sources of names beyond this machine.
 #[derive(Debug, Args)]
 pub struct DebuginfodArgs {
     /// Fetch debug files that are missing here from the servers in DEBUGINFOD_URLS, or in /etc/debuginfod.
     ///
-    /// They are asked for objects on whose code a stack was found, by build-id alone. What they send is kept for later
-    /// in the cache of debuginfod's clients (DEBUGINFOD_CACHE_PATH). Only the last report waits for it.
+    /// They are asked for objects on whose code a stack was found, by build-id alone. What they send is kept
+    /// for later in the cache of debuginfod's clients (DEBUGINFOD_CACHE_PATH). Only the last report waits for
+    /// it.
     #[arg(long)]
     pub debuginfod: bool,
 }

@@ -5,13 +5,14 @@ use clap::{ArgAction, Args};
 use super::config::ConfigError;
 use leak_report::render::{CallFormat, Format};
 
-/// What users of bcc's memleak expect besides.
+/// Flags that users of bcc's memleak expect.
 #[derive(Debug, Args)]
 pub struct DialectArgs {
     /// Write a line for each call that allocates or frees, as they come; a report is made at the end only.
     ///
-    /// Those that come faster than they can be written are left out and counted. With --format bcc there is no report, as
-    /// there; with --format libbpf reports are made as ever, and the lines go to standard error.
+    /// Those that come faster than they can be written are left out and counted. With --format bcc there is
+    /// no report, as there; with --format libbpf reports are made as ever, and the lines go to standard
+    /// error.
     #[arg(short = 't', long, conflicts_with_all = ["mmap", "faults"])]
     pub trace: bool,
     /// Write the source of what would be loaded into the kernel, and end.
@@ -23,7 +24,7 @@ pub struct DialectArgs {
 }
 
 impl DialectArgs {
-    /// Destination of call lines in `format`; `None` if they are not requested.
+    /// Form of call lines in `format`; `None` if they are not requested.
     pub(super) fn calls(&self, format: Format) -> Result<Option<CallFormat>, ConfigError> {
         if !self.trace {
             return Ok(None);

@@ -1,12 +1,13 @@
-//! Texts of help and the manual besides those of flags: examples, exit status, signals, environment, files. `help` and
-//! `manual` lay them out.
+//! Texts of help and the manual besides those of flags: examples, exit status, signals, environment, files.
+//! `help` and `manual` lay them out.
 
 use super::help::is_built;
 
-/// A command line, and what comes of it.
+/// Command line, and a description of its effect.
 pub(super) type Example = (&'static str, &'static str);
 
-/// Examples for beginners, which are all that `-h` shows: at most 37 characters for a line and 41 for its meaning.
+/// Examples for beginners, the only ones that `-h` shows: at most 37 characters for a line and 41 for its
+/// description.
 pub(super) const EXAMPLES: &[Example] = &[
     ("memleak -p 4711", "report every 5 seconds until Ctrl-C"),
     ("memleak -p 4711 1m 3", "report three times, a minute apart"),

@@ -12,12 +12,12 @@ use crate::sinks::export::{Settings, SettingsError};
 /// Flags about a fleet.
 #[derive(Debug, Args)]
 pub struct ExportArgs {
-    /// Push each report as profiles to a store of such (Pyroscope, Grafana Cloud Profiles, Alloy, Parca), or to a collector of
-    /// OpenTelemetry.
+    /// Push each report as profiles to a store of such (Pyroscope, Grafana Cloud Profiles, Alloy, Parca), or
+    /// to a collector of OpenTelemetry.
     ///
-    /// A process is a series with the labels service_name and comm (its name), pid, exe and hostname. What is outstanding
-    /// is pushed as it is at the report, what was allocated as the difference to the report before. While the server is
-    /// not there, up to 32 MiB are kept, and sent when it is.
+    /// A process is a series with the labels service_name and comm (its name), pid, exe and hostname. What is
+    /// outstanding is pushed as it is at the report, what was allocated as the difference to the report
+    /// before. While the server is not there, up to 32 MiB are kept, and sent when it is.
     #[arg(long, value_name = "URL")]
     pub push: Option<String>,
     /// The protocol of that server.
@@ -31,8 +31,8 @@ pub struct ExportArgs {
     /// The tenant that it belongs to (X-Scope-OrgID).
     #[arg(long, value_name = "TENANT")]
     pub push_tenant: Option<String>,
-    /// A header of all requests; can be given several times. Everyone on this machine can read it: secrets belong into one
-    /// of the files below, or into the environment variable MEMLEAK_PUSH_TOKEN.
+    /// A header of all requests; can be given several times. Everyone on this machine can read it: secrets
+    /// belong into one of the files below, or into the environment variable MEMLEAK_PUSH_TOKEN.
     #[arg(long, value_name = "NAME: VALUE")]
     pub push_header: Vec<String>,
     /// Take more headers from this file, one from each line; lines that begin with `#` are skipped.
@@ -44,12 +44,13 @@ pub struct ExportArgs {
     /// Authenticate by this name, and by the token as its password (HTTP Basic).
     #[arg(long, value_name = "NAME")]
     pub push_user: Option<String>,
-    /// Trust servers whose certificates are signed by one in this file (PEM), instead of those that the system trusts.
+    /// Trust servers whose certificates are signed by one in this file (PEM), instead of those that the
+    /// system trusts.
     #[arg(long, value_name = "FILE")]
     pub push_ca: Option<PathBuf>,
-    /// Serve the numbers of the last report at http://ADDRESS/metrics, for Prometheus: PORT or :PORT for this machine
-    /// alone, or IP:PORT. Beside it, /debug/pprof/heap and /debug/pprof/allocs are its profiles, for `go tool pprof` and
-    /// whatever scrapes such.
+    /// Serve the numbers of the last report at http://ADDRESS/metrics, for Prometheus: PORT or :PORT for this
+    /// machine alone, or IP:PORT. Beside it, /debug/pprof/heap and /debug/pprof/allocs are its profiles, for
+    /// `go tool pprof` and whatever scrapes such.
     #[arg(long, value_name = "ADDRESS")]
     pub metrics: Option<String>,
     /// Stacks that have metrics of their own, those that hold most; all others are in one.
@@ -82,7 +83,7 @@ impl ExportArgs {
         }
     }
 
-    /// Those that are given of the flags about pushing.
+    /// Flags about pushing that are given.
     pub(super) fn flags_of_push(&self) -> impl Iterator<Item = &'static str> + use<> {
         let given = [
             ("--push", self.push.is_some()),

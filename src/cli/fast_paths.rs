@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 
 use crate::bpf::FastPaths;
 
-/// Flags about what only makes walks and probes faster.
+/// Flags of fast paths: they make walks and probes faster, and do not change results.
 #[derive(Debug, Args)]
 pub struct FastPathArgs {
     /// Remember the unwind rule of each address.
@@ -24,7 +24,7 @@ pub struct FastPathArgs {
     pub probe_first_instructions: bool,
 }
 
-/// Whether something is done.
+/// Value of a flag that switches something on or off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Switch {
     /// It is.

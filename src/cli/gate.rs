@@ -6,17 +6,20 @@ use clap::{Args, ValueEnum};
 
 use crate::sinks::gate::{Annotations, MaxLost, Settings, SettingsError, parse};
 
-/// What a trace is held against.
+/// Conditions that a trace is checked against.
 #[derive(Debug, Args)]
 pub struct GateArgs {
-    /// Exit with status 1 if this condition holds at the last report, for example 'outstanding>1MiB'; can be repeated.
+    /// Exit with status 1 if this condition holds at the last report, for example 'outstanding>1MiB'; can be
+    /// repeated.
     ///
-    /// Measures: outstanding, blocks (not freed; site.outstanding, site.blocks: of any one site), growth, site.growth (per
-    /// s, min, h or d), allocated, allocations (freed or not), lost, incomplete (in %); by a verdict, definitely_lost,
-    /// site.definitely_lost, indirectly_lost (.blocks behind them: in blocks). Status 3 if it is inconclusive.
+    /// Measures: outstanding, blocks (not freed; site.outstanding, site.blocks: of any one site), growth,
+    /// site.growth (per s, min, h or d), allocated, allocations (freed or not), lost, incomplete (in %); by a
+    /// verdict, definitely_lost, site.definitely_lost, indirectly_lost (.blocks behind them: in blocks).
+    /// Status 3 if it is inconclusive.
     #[arg(long, value_name = "CONDITION")]
     pub fail_on: Vec<String>,
-    /// Share of allocations, in percent, that may be lost; above it, conditions that are not exceeded are inconclusive.
+    /// Share of allocations, in percent, that may be lost; above it, conditions that are not exceeded are
+    /// inconclusive.
     ///
     /// [default: 0.1]
     #[arg(long, value_name = "PCT")]
@@ -41,7 +44,7 @@ pub struct GateArgs {
     pub annotations: Option<AnnotationsArg>,
 }
 
-/// Whose annotations there are.
+/// Kind of annotations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum AnnotationsArg {
     /// Workflow commands of GitHub Actions.
@@ -49,7 +52,7 @@ pub enum AnnotationsArg {
 }
 
 impl GateArgs {
-    /// Returns whether files are written, which -f applies to.
+    /// Returns true if a flag names a file to write, which -f then applies to.
     pub(super) fn writes(&self) -> bool {
         let files = [&self.junit, &self.write_baseline, &self.write_suppressions];
         files.iter().any(|file| file.is_some())

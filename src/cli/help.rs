@@ -1,8 +1,8 @@
-//! Layout of `--help`, with flags in groups and examples (`examples`), and of `-h`, one screen of what is needed first.
-//! Also where each flag can be set, since that is declared per flag.
+//! Layout of `--help`, with flags in groups and examples (`examples`), and of `-h`, one screen of essentials.
+//! Also the sources that each flag can be set by, since these are declared per flag.
 //!
-//! Flags are declared in the modules that interpret them (`cli/*.rs`), in any order; `GROUPS` orders them. A flag in no
-//! group fails a test.
+//! Flags are declared in the modules that interpret them (`cli/*.rs`), in any order; `GROUPS` orders them. A
+//! flag in no group fails a test.
 
 use clap::{Arg, ArgAction, Command, ValueHint};
 
@@ -44,18 +44,19 @@ const FIRST_FLAGS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Sources that a flag can be set by besides the command line. Ordered: a source may set a flag if its own level is at
-/// least the flag's.
+/// Sources that a flag can be set by besides the command line. Ordered: a source may set a flag if its own
+/// level is at least the flag's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Source {
-    /// Also the file of the user who called sudo, which root must not trust: flags about what is measured and shown. Not
-    /// those that name files, programs, processes or servers, or take memory of the kernel.
+    /// Also the settings file of the user who called sudo, which root must not trust. For flags about what is
+    /// measured and shown; not for flags that name files, programs, processes or servers, or take kernel
+    /// memory.
     Anyone,
     /// Files owned by root or by the user that memleak runs as, and the file that `--config` names.
     Trusted,
     /// Environment variables: the target of a trace does not belong in a settings file.
     Environment,
-    /// None.
+    /// No source besides the command line.
     CommandLine,
 }
 
@@ -137,18 +138,18 @@ const GROUPS: &[Group] = &[
             flag("top", Anyone),
             flag("sort", Anyone),
             flag("older", Anyone),
-            // It can have threads stopped.
+            // Can stop threads.
             flag("verdict", Trusted),
             flag("verdict_limit", Anyone),
             flag("pointer_tags", Anyone),
             flag("stop", CommandLine),
-            // It has the processes' memory read.
+            // Reads the processes' memory.
             flag("classes", Trusted),
             flag("show_allocs", Anyone),
             flag("combined_only", Anyone),
             flag("perf_max_stack_depth", Anyone),
             flag("verbatim_names", Anyone),
-            // It has files read.
+            // Reads files.
             flag("source_lines", Trusted),
             flag("debuginfod", Trusted),
         ],
@@ -269,8 +270,8 @@ pub(super) fn source_of(id: &str) -> Source {
     flag.map_or(CommandLine, |flag| flag.source)
 }
 
-/// True if a flag or a subcommand belongs to a cargo feature that this program was built without. It is understood, so that an error can
-/// say so, and not shown.
+/// True if a flag or subcommand belongs to a cargo feature that this build lacks. Such a flag is hidden from
+/// help, but still parsed, so that an error can name the feature.
 pub(super) fn is_left_out(id: &str) -> bool {
     match id {
         "live" => !cfg!(feature = "tui"),
@@ -279,7 +280,7 @@ pub(super) fn is_left_out(id: &str) -> bool {
     }
 }
 
-/// True if a command line, or the name of a variable, names nothing that is left out.
+/// True if a command line, or the name of a variable, names no flag or subcommand that this build lacks.
 pub(super) fn is_built(line: &str) -> bool {
     let name = |word: &str| {
         let word = word.to_ascii_lowercase();
@@ -289,8 +290,8 @@ pub(super) fn is_built(line: &str) -> bool {
     !line.split(' ').any(|word| is_left_out(&name(word)))
 }
 
-/// Each flag that the command has gets its group. As a changed flag goes to the end, they are in the order of the groups
-/// then, and so are the groups.
+/// Assigns each flag of the command to its group. `mut_arg` moves a flag to the end, so flags and headings
+/// end up in the order of `GROUPS`.
 fn arrange_flags(mut command: Command) -> Command {
     let has = |command: &Command, id: &str| command.get_arguments().any(|arg| arg.get_id() == id);
     for (id, hint) in HINTS {

@@ -5,21 +5,21 @@ use clap::Args;
 use super::config::ConfigError;
 use crate::session::KernelConfig;
 
-/// How the kernel's own allocations are traced.
+/// Flags for tracing the kernel's own allocations.
 #[derive(Debug, Args)]
 pub struct KernelArgs {
     /// Without a process: trace the kernel's per-CPU allocations too.
     #[arg(short = 'P', long)]
     pub percpu: bool,
-    /// Accepted for compatibility with bcc and always on: a block whose address is allocated again is taken as freed, and
-    /// counted.
+    /// Accepted for compatibility with bcc and always on: a block whose address is allocated again is taken
+    /// as freed, and counted.
     #[arg(short = 'F', long)]
     pub wa_missing_free: bool,
 }
 
 impl KernelArgs {
-    /// Checks the flags; `None` if a process is traced. `of_processes`: flags that need a process, and whether each is
-    /// given.
+    /// Checks the flags; `None` if a process is traced. `of_processes`: flags that need a process, and
+    /// whether each is given.
     pub(super) fn check(
         &self,
         is_process: bool,

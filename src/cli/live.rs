@@ -9,10 +9,11 @@ use crate::sinks::LiveConfig;
 /// Reports on the terminal, instead of on standard output.
 #[derive(Debug, Args)]
 pub struct LiveArgs {
-    /// Show reports on the terminal while they are made, to look around in; `?` there says which keys do what.
+    /// Show reports on the terminal while they are made, to look around in; `?` there says which keys do
+    /// what.
     ///
-    /// With --output, the last report is written when the view is left. A program that is started has /dev/null for those
-    /// of its standard streams that would be this terminal.
+    /// With --output, the last report is written when the view is left. A program that is started has
+    /// /dev/null for those of its standard streams that would be this terminal.
     #[arg(long)]
     pub live: bool,
 }

@@ -11,7 +11,8 @@ use crate::commands::mcp::is_process;
 /// Arguments of `memleak mcp`.
 #[derive(Debug, Args)]
 pub struct McpArgs {
-    /// Recordings, and files of --format json; or the id of one process, which is traced until the client ends.
+    /// Recordings, and files of --format json; or the id of one process, which is traced until the client
+    /// ends.
     #[arg(required = true, value_name = "FILE|PID")]
     pub sources: Vec<OsString>,
     /// Make a report of the process at this interval, for example 5, 500ms or 1m.
@@ -21,10 +22,10 @@ pub struct McpArgs {
     pub every: Option<String>,
 }
 
-/// Reports that questions are about.
+/// Source of the reports that questions are about.
 #[derive(Debug)]
 pub enum McpSource {
-    /// Reports that were made.
+    /// Reports in files.
     Files(Vec<OsString>),
     /// Reports of a trace.
     Trace(Box<Config>),
@@ -47,7 +48,7 @@ impl TryFrom<McpArgs> for McpSource {
         };
         let interval = args.every.as_deref().unwrap_or(DEFAULT_INTERVAL);
         parse_period("--every", interval)?;
-        // As on a command line of its own, without the user's settings, which are about what people read.
+        // Parsed as a separate command line, without the user's settings, which are about output for people.
         let cli = Cli::try_parse_from(["memleak", "-p", pid, interval]);
         let cli = cli.map_err(|_| ConfigError::IntervalOfFiles)?;
         Ok(Self::Trace(Box::new(cli.trace.try_into()?)))

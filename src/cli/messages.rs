@@ -22,8 +22,8 @@ pub struct MessageArgs {
     pub color: ColorArg,
     /// Read settings from this file only.
     ///
-    /// Without it, from $XDG_CONFIG_HOME/memleak/config.toml and /etc/memleak/config.toml. Names are those of the long
-    /// flags: format = "json".
+    /// Without it, from $XDG_CONFIG_HOME/memleak/config.toml and /etc/memleak/config.toml. Names are those of
+    /// the long flags: format = "json".
     #[arg(long, value_name = "FILE", global = true, conflicts_with = "no_config")]
     pub config: Option<PathBuf>,
     /// Read no file of settings.
@@ -31,7 +31,7 @@ pub struct MessageArgs {
     pub no_config: bool,
 }
 
-/// When text for people has colours.
+/// Use of colours in text for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ColorArg {
     /// On terminals.
@@ -43,7 +43,7 @@ pub enum ColorArg {
 }
 
 impl MessageArgs {
-    /// Words that name the same files of settings on another command line.
+    /// Arguments that select the same settings files on another command line.
     pub fn settings_words(&self) -> Vec<OsString> {
         match (&self.config, self.no_config) {
             (Some(file), _) => vec!["--config".into(), file.into()],
@@ -52,13 +52,13 @@ impl MessageArgs {
         }
     }
 
-    /// The messages that are printed; of a command that `is_quiet`, only warnings and errors without a flag.
+    /// Filter of the messages to print. `is_quiet`: the default is warnings and errors only.
     pub fn verbosity(&self, is_quiet: bool) -> Targets {
         let level = match (self.quiet, self.verbose) {
             (0, 0) if is_quiet => Level::WARN,
             (0, 0) => Level::INFO,
             (0, 1) => Level::DEBUG,
-            // Those of libraries, too.
+            // Messages of libraries, too.
             (0, _) => return Targets::new().with_default(Level::TRACE),
             (1, _) => Level::WARN,
             _ => Level::ERROR,

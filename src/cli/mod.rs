@@ -75,7 +75,8 @@ pub use triggers::TriggerArgs;
 pub use verdict::VerdictArgs;
 pub use view::ViewArgs;
 
-/// Find memory leaks in a running process, or in the kernel: shows the call stacks whose allocations were never freed.
+/// Find memory leaks in a running process, or in the kernel: shows the call stacks whose allocations were
+/// never freed.
 ///
 /// Stacks are walked in the kernel by the DWARF unwind information that distributions ship, so they are
 /// complete through libraries and programs built without frame pointers.
@@ -88,18 +89,18 @@ pub use view::ViewArgs;
     override_usage = usage()
 )]
 pub struct Cli {
-    /// What to do instead of tracing.
+    /// Subcommand; `None` for a trace.
     #[command(subcommand)]
     pub command: Option<Command>,
-    /// How to trace.
+    /// Flags and arguments of a trace.
     #[command(flatten)]
     pub trace: TraceArgs,
-    /// What memleak says, and where its settings are.
+    /// Flags about messages and settings files.
     #[command(flatten)]
     pub messages: MessageArgs,
 }
 
-/// The forms of the command line.
+/// Usage lines: the forms of the command line.
 fn usage() -> String {
     const FORMS: [&str; 10] = [
         "memleak [OPTIONS] -p PID [INTERVAL] [COUNT]",
@@ -127,8 +128,8 @@ fn command(page: help::Page) -> clap::Command {
 pub enum Command {
     /// Show what the unwind tables of ELF files hold: rows, bytes, rules, gaps.
     Table {
-        /// Compare every table with an independent evaluation of the file's CFI; directories are searched. Status 1
-        /// if any rule is wrong.
+        /// Compare every table with an independent evaluation of the file's CFI; directories are searched.
+        /// Status 1 if any rule is wrong.
         #[arg(long)]
         verify: bool,
         /// ELF files; with --verify also directories.
@@ -143,30 +144,36 @@ pub enum Command {
     Trend(TrendArgs),
     /// Trace, and show reports on the terminal to look around in: as --live, with the same flags.
     Live(Box<TraceArgs>),
-    /// Show which processes grow, by the anonymous memory of all of them: nothing is traced until one is chosen.
+    /// Show which processes grow, by the anonymous memory of all of them: nothing is traced until one is
+    /// chosen.
     ///
-    /// On a terminal, Enter traces the selected process. The rate of growth is the median of the slopes between all samples (Theil and
-    /// Sen); it is told where it is certain by 99 %, in spite of noise, of single steps, and of what wanders.
+    /// On a terminal, Enter traces the selected process. The rate of growth is the median of the slopes
+    /// between all samples (Theil and Sen); it is told where it is certain by 99 %, in spite of noise, of
+    /// single steps, and of what wanders.
     Top(Box<TopArgs>),
-    /// Tell which blocks of a process, traced or not, nobody can reach any more: a verdict on all that it has, without stacks.
+    /// Tell which blocks of a process, traced or not, nobody can reach any more: a verdict on all that it
+    /// has, without stacks.
     ///
-    /// Blocks are what glibc's malloc, musl's and jemalloc list in the process's memory, which is only read. With `--verdict`, a trace has
-    /// verdicts on the blocks that it has seen, of any allocator, and says who allocated them.
+    /// Blocks are what glibc's malloc, musl's and jemalloc list in the process's memory, which is only read.
+    /// With `--verdict`, a trace has verdicts on the blocks that it has seen, of any allocator, and says who
+    /// allocated them.
     Verdict(VerdictArgs),
-    /// Answer questions about reports, for assistants and scripts: a server of the Model Context Protocol on standard input and output.
+    /// Answer questions about reports, for assistants and scripts: a server of the Model Context Protocol on
+    /// standard input and output.
     ///
-    /// Its tools list reports, sum one up, show stacks of a site, and compare two; every answer has at most 48 KiB of text. It reads the
-    /// files that are named here, or traces the process, and nothing else.
+    /// Its tools list reports, sum one up, show stacks of a site, and compare two; every answer has at most
+    /// 48 KiB of text. It reads the files that are named here, or traces the process, and nothing else.
     Mcp(McpArgs),
     /// Check whether a trace is possible, and how complete its stacks would be.
     ///
     /// Nothing is traced.
     Doctor(DoctorArgs),
-    /// Write libmemleak.so, with which a program samples its allocations: LD_PRELOAD=FILE, for services that are to be
-    /// traced at any time.
+    /// Write libmemleak.so, with which a program samples its allocations: LD_PRELOAD=FILE, for services that
+    /// are to be traced at any time.
     ///
-    /// While nobody traces, it costs a program some 1 ns for each allocation and its free, and no memory; `memleak -p PID` then
-    /// traces by what it announces. An older libmemleak.so at FILE is replaced, any other file is not.
+    /// While nobody traces, it costs a program some 1 ns for each allocation and its free, and no memory;
+    /// `memleak -p PID` then traces by what it announces. An older libmemleak.so at FILE is replaced, any
+    /// other file is not.
     Library(LibraryArgs),
     /// Generate completions for a shell.
     Completions(CompletionsArgs),
@@ -188,17 +195,18 @@ pub struct DoctorArgs {
     /// A process to look at, if any.
     #[command(flatten)]
     pub target: OneTargetArgs,
-    /// Trace the process for two seconds, and say what each way to trace it would cost, and which is recommended.
+    /// Trace the process for two seconds, and say what each way to trace it would cost, and which is
+    /// recommended.
     #[arg(long)]
     pub measure: bool,
     /// Form of the findings.
     #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
     pub format: Format,
-    /// Write a file to attach to an issue, instead: the kernel, its settings, and what it says to each BPF program. Without a name,
-    /// memleak-report.txt.
+    /// Write a file to attach to an issue, instead: the kernel, its settings, and what it says to each BPF
+    /// program. Without a name, memleak-report.txt.
     ///
-    /// It has no names of hosts, users, processes or files of yours, and no process ids. An older one is replaced, any other file is
-    /// not; - is standard output.
+    /// It has no names of hosts, users, processes or files of yours, and no process ids. An older one is
+    /// replaced, any other file is not; - is standard output.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "memleak-report.txt")]
     pub report: Option<PathBuf>,
     /// Break a BPF program, so that the kernel refuses it, for tests; several are separated by commas.
@@ -211,8 +219,8 @@ pub struct DoctorArgs {
 pub struct TraceArgs {
     /// Process to trace, by its id or its name; several are separated by commas, or -p is repeated.
     ///
-    /// A name is that of the process, or of its executable's file, and not a part of it; all processes that have it are traced, and
-    /// listed.
+    /// A name is that of the process, or of its executable's file, and not a part of it; all processes that
+    /// have it are traced, and listed.
     #[arg(short = 'p', long = "pid", value_name = "PID|NAME", value_delimiter = ',')]
     pub pid: Vec<String>,
     /// Other properties by which processes are selected.
@@ -220,33 +228,35 @@ pub struct TraceArgs {
     pub targets: TargetArgs,
     /// Trace their children (fork, vfork, posix_spawn), too, before and after exec.
     ///
-    /// Every process on the machine that allocates by the same files then runs into the probes and takes the time
-    /// of a trap for each call.
-    /// Programs that valgrind, rr, qemu-user and the like run are ended by such a probe: where some run, the trace is refused.
+    /// Every process on the machine that allocates by the same files then runs into the probes and takes the
+    /// time of a trap for each call. Programs that valgrind, rr, qemu-user and the like run are ended by such
+    /// a probe: where some run, the trace is refused.
     #[arg(long)]
     pub follow_fork: bool,
-    /// Trace although there are processes, executed in translated copies of their code, that probes in all processes would end.
+    /// Trace although there are processes, executed in translated copies of their code, that probes in all
+    /// processes would end.
     ///
-    /// Probes are in all processes with --follow-fork, and if more than 16 are traced, where tracefs cannot be
-    /// used or more than 256 are traced.
+    /// Probes are in all processes with --follow-fork, and if more than 16 are traced, where tracefs cannot
+    /// be used or more than 256 are traced.
     #[arg(long)]
     pub ignore_translators: bool,
     /// Trace mappings (mmap, mremap, brk) instead of allocator functions.
     ///
-    /// Each of these calls takes about 1 µs more; where the kernel does not let its functions be traced, every system call on the
-    /// machine takes some 80 ns more meanwhile.
+    /// Each of these calls takes about 1 µs more; where the kernel does not let its functions be traced,
+    /// every system call on the machine takes some 80 ns more meanwhile.
     #[arg(long, conflicts_with_all = ["sample_rate", "sample_bytes", "max_overhead", "min_size", "max_size", "older"])]
     pub mmap: bool,
-    /// Trace page faults instead of allocator functions: who grows the resident memory, whatever allocates it.
+    /// Trace page faults instead of allocator functions: who grows the resident memory, whatever allocates
+    /// it.
     ///
-    /// Each page of memory that the process has of its own belongs to the stack that touched it first. A fault takes about 1 µs
-    /// more, in this process only; where the kernel does not let its functions be traced, every system call on the machine takes
-    /// some 80 ns more. -s N records one of N pages.
+    /// Each page of memory that the process has of its own belongs to the stack that touched it first. A
+    /// fault takes about 1 µs more, in this process only; where the kernel does not let its functions be
+    /// traced, every system call on the machine takes some 80 ns more. -s N records one of N pages.
     #[arg(long, conflicts_with_all = [
         "mmap", "source", "sample_bytes", "max_overhead", "min_size", "max_size", "older", "objects", "prefixes", "functions",
     ])]
     pub faults: bool,
-    /// Which allocators to probe.
+    /// Allocators to probe.
     #[command(flatten)]
     pub allocators: AllocatorArgs,
     /// How to walk stacks.
@@ -254,26 +264,27 @@ pub struct TraceArgs {
     pub unwind: Walk,
     /// Put the functions of Python between the native frames of its interpreter.
     ///
-    /// Of CPython 3.9 to 3.15 with glibc, as distributions ship it: nothing is switched on in the process. It takes some 0.5 µs
-    /// for each allocation of a process that runs Python, and more the deeper its calls are.
+    /// Of CPython 3.9 to 3.15 with glibc, as distributions ship it: nothing is switched on in the process. It
+    /// takes some 0.5 µs for each allocation of a process that runs Python, and more the deeper its calls
+    /// are.
     #[arg(long, value_enum, default_value = "on", value_name = "WHETHER")]
     pub python: Switch,
-    /// Form of the reports, and where they go.
+    /// Form and destination of reports.
     #[command(flatten)]
     pub output: OutputArgs,
-    /// What flame graphs show.
+    /// Number that flame graphs show.
     #[command(flatten)]
     pub quantity: QuantityArgs,
-    /// How they are built.
+    /// Direction of flame graphs.
     #[command(flatten)]
     pub direction: DirectionArgs,
-    /// How they are recorded besides.
+    /// Recording of reports.
     #[command(flatten)]
     pub record: RecordArgs,
-    /// How they are exported besides.
+    /// Export of reports.
     #[command(flatten)]
     pub export: ExportArgs,
-    /// What the trace is held against.
+    /// Conditions that the trace is checked against.
     #[command(flatten)]
     pub gate: GateArgs,
     /// Reports on the terminal.
@@ -284,29 +295,30 @@ pub struct TraceArgs {
     /// [default: 10]
     #[arg(short = 'T', long, value_name = "N")]
     pub top: Option<usize>,
-    /// What reports show.
+    /// Content of reports.
     #[command(flatten)]
     pub view: ViewArgs,
-    /// Where names come from.
+    /// Sources of names.
     #[command(flatten)]
     pub debuginfod: DebuginfodArgs,
-    /// Which allocations are recorded.
+    /// Selection of the allocations to record.
     #[command(flatten)]
     pub selection: SelectionArgs,
-    /// How the kernel's own allocations are traced.
+    /// Trace of the kernel's own allocations.
     #[command(flatten)]
     pub kernel: KernelArgs,
-    /// Blocks that can be live at once; more are counted as lost. Without it, as many as the processes' size suggests.
+    /// Blocks that can be live at once; more are counted as lost. Without it, as many as the processes' size
+    /// suggests.
     #[arg(long, value_name = "N")]
     pub max_blocks: Option<u32>,
-    /// Distinct stacks that can be stored; blocks of more are counted without their stack. Without it, 65 thousand, or up to
-    /// 131 thousand for processes with much code and with --follow-fork.
+    /// Distinct stacks that can be stored; blocks of more are counted without their stack. Without it, 65
+    /// thousand, or up to 131 thousand for processes with much code and with --follow-fork.
     #[arg(long, value_name = "N")]
     pub stack_storage_size: Option<u32>,
     /// Memory in the kernel for unwind tables, for example 32M; rounded down to a power of two.
     ///
-    /// Without it, as much as the processes need, with headroom, up to 256M. Tables that no process needs any more
-    /// make room for others; if there is none, stacks end in the module with table_not_loaded.
+    /// Without it, as much as the processes need, with headroom, up to 256M. Tables that no process needs any
+    /// more make room for others; if there is none, stacks end in the module with table_not_loaded.
     #[arg(long, value_name = "SIZE")]
     pub table_memory: Option<String>,
     /// How to attach probes, instead of the best way that the kernel has.
@@ -315,19 +327,20 @@ pub struct TraceArgs {
     /// Break a BPF program, so that the kernel refuses it, for tests; several are separated by commas.
     #[arg(long, value_name = "NAME", value_delimiter = ',', hide = true)]
     pub break_program: Vec<String>,
-    /// What makes it fast.
+    /// Fast paths.
     #[command(flatten)]
     pub fast_paths: FastPathArgs,
-    /// What users of bcc's memleak expect besides.
+    /// Flags that users of bcc's memleak expect.
     #[command(flatten)]
     pub dialects: DialectArgs,
-    /// When it starts, and when it makes reports.
+    /// Conditions on which the trace starts, and on which it makes reports.
     #[command(flatten)]
     pub triggers: TriggerArgs,
     /// Time between reports, in seconds or as in 500ms, 1m30s.
     ///
-    /// A number without a unit that is the id of a process which runs the same program as one of -p is refused, as is that
-    /// of any process above 3600 but for whole minutes: several processes are -p A,B. With a unit, it is an interval.
+    /// A number without a unit that is the id of a process which runs the same program as one of -p is
+    /// refused, as is that of any process above 3600 but for whole minutes: several processes are -p A,B.
+    /// With a unit, it is an interval.
     ///
     /// [default: 5, or 1 with --live, with --report-when, and where growth is a condition]
     #[arg(value_name = "INTERVAL")]
@@ -338,7 +351,7 @@ pub struct TraceArgs {
     /// End after this time, with a last report; in seconds or as in 30s, 10m, 2h.
     #[arg(long, value_name = "TIME")]
     pub duration: Option<String>,
-    /// What to start instead.
+    /// Program to start and trace.
     #[command(flatten)]
     pub start: ProgramArgs,
 }

@@ -10,9 +10,9 @@ use leak_report::model::NameStyle;
 pub struct NameArgs {
     /// Write the names of functions as they were demangled, with all that the standard library adds to them.
     ///
-    /// Without it, formats for people write std::string for
-    /// std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >, and leave out default arguments.
-    /// JSON has both; pprof, gperftools, heaptrack, bcc and libbpf have the whole names in any case.
+    /// Without it, formats for people write std::string for std::__cxx11::basic_string<char,
+    /// std::char_traits<char>, std::allocator<char> >, and leave out default arguments. JSON has both; pprof,
+    /// gperftools, heaptrack, bcc and libbpf have the whole names in any case.
     #[arg(long)]
     pub verbatim_names: bool,
 }

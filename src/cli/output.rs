@@ -8,7 +8,7 @@ use super::config::ConfigError;
 use crate::sinks::output::Destination;
 use leak_report::render::Format;
 
-/// Form of the reports, and where they go.
+/// Form and destination of reports.
 #[derive(Debug, Args)]
 pub struct OutputArgs {
     /// Format of reports; without it, by the name of the --output file, else text.
@@ -16,15 +16,16 @@ pub struct OutputArgs {
     pub format: Option<Format>,
     /// Show three lines of source around each line that is responsible for a stack, in text and html.
     ///
-    /// Of files that debug information names, that end like a source's and are here: they are read with your rights, also under sudo.
+    /// Of files that debug information names, that end like a source's and are here: they are read with your
+    /// rights, also under sudo.
     #[arg(long)]
     pub source_lines: bool,
-    /// Where they go.
+    /// Destination of reports.
     #[command(flatten)]
     pub place: PlaceArgs,
 }
 
-/// Where something is written to.
+/// Destination of output.
 #[derive(Debug, Args)]
 pub struct PlaceArgs {
     /// Write to this file instead of standard output.

@@ -1,4 +1,4 @@
-//! Flags about pushing, checked.
+//! Checks the flags about pushing.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,7 +9,7 @@ use crate::sinks::export::SettingsError;
 use crate::sinks::export::push::{Given, Secret, Settings};
 
 impl ExportArgs {
-    /// Where profiles are pushed.
+    /// Settings for pushing; `None` without --push.
     pub(super) fn push(self) -> Result<Option<Settings>, SettingsError> {
         let given = self.flags_of_push().next();
         let Some(url) = self.push else {
@@ -34,7 +34,7 @@ impl ExportArgs {
     }
 }
 
-/// The lines of a file with headers.
+/// Headers in a file: its lines, without empty ones and comments (`#`). Reads at most 64 KiB.
 fn headers_in(path: &Path) -> Result<Vec<String>, SettingsError> {
     const MAX_BYTES: u64 = 64 << 10;
     let file = File::open(path).and_then(|file| {

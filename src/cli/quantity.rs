@@ -45,7 +45,8 @@ impl QuantityArgs {
 /// Flag for the direction of flame graphs.
 #[derive(Debug, Args)]
 pub struct DirectionArgs {
-    /// Begin folded, svg and speedscope, and html at first, with the functions that allocate, and put their callers above them.
+    /// Begin folded, svg and speedscope, and html at first, with the functions that allocate, and put their
+    /// callers above them.
     ///
     /// All that a function allocates is together then, whoever called it.
     #[arg(long)]

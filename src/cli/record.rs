@@ -11,18 +11,18 @@ use crate::sinks::recording::Settings;
 /// Flags of recordings.
 #[derive(Debug, Args)]
 pub struct RecordArgs {
-    /// Record reports into this file as well, whole and with all names, for `memleak report`, `diff` and `trend` on any
-    /// machine.
+    /// Record reports into this file as well, whole and with all names, for `memleak report`, `diff` and
+    /// `trend` on any machine.
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
-    /// The largest size of the recording; where that is reached, it keeps fewer reports, evenly over all of the time, and
-    /// always the last.
+    /// The largest size of the recording; where that is reached, it keeps fewer reports, evenly over all of
+    /// the time, and always the last.
     ///
     /// [default: 256M]
     #[arg(long, value_name = "SIZE")]
     pub record_limit: Option<String>,
-    /// Replace the names of functions, files, processes and hosts, and build-ids, by meaningless ones, the same for the
-    /// same.
+    /// Replace the names of functions, files, processes and hosts, and build-ids, by meaningless ones, the
+    /// same for the same.
     #[arg(long)]
     pub anonymize: bool,
 }

@@ -1,5 +1,5 @@
-//! Generates `docs/cli.md`, the reference of the command line, from the description that help and the manual use. `make
-//! docs` writes it; a test compares it with the committed page.
+//! Generates `docs/cli.md`, the reference of the command line, from the description that help and the manual
+//! use. `make docs` writes it; a test compares it with the committed page.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -32,7 +32,8 @@ fn page() -> String {
     text
 }
 
-/// A command with its arguments. Arguments that it shares with the whole program are named without a description.
+/// A command with its arguments. Arguments that it shares with the whole program are named without a
+/// description.
 fn section(text: &mut String, command: &Command, root: Option<&Command>) {
     let name = command.get_display_name().unwrap_or("memleak").replace('-', " ");
     line(text, &format!("\n## {name}\n"));

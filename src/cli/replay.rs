@@ -37,29 +37,29 @@ pub struct ReportArgs {
     /// Show totals and the five largest sources: --format summary.
     #[arg(long, conflicts_with = "format")]
     pub summary: bool,
-    /// Form of the reports, and where they go.
+    /// Form and destination of reports.
     #[command(flatten)]
     pub output: OutputArgs,
-    /// What flame graphs show.
+    /// Number that flame graphs show.
     #[command(flatten)]
     pub quantity: QuantityArgs,
-    /// How they are built.
+    /// Direction of flame graphs.
     #[command(flatten)]
     pub direction: DirectionArgs,
-    /// Stacks to show in a report in text, and in JSON if it is given; without it, as many as were to be shown in text when it was
-    /// recorded.
+    /// Stacks to show in a report in text, and in JSON if it is given; without it, as many as were to be
+    /// shown in text when it was recorded.
     #[arg(short = 'T', long, value_name = "N")]
     pub top: Option<usize>,
     /// What stacks are ranked by; without it, what they were when it was recorded.
     #[arg(long, value_enum, value_name = "ORDER")]
     pub sort: Option<Order>,
-    /// How names are written.
+    /// Style of function names.
     #[command(flatten)]
     pub names: NameArgs,
     /// Another recording to put reports into.
     #[command(flatten)]
     pub record: RecordArgs,
-    /// What the last of the reports is held against.
+    /// Conditions that the last of the reports is checked against.
     #[command(flatten)]
     pub gate: GateArgs,
 }
@@ -67,17 +67,18 @@ pub struct ReportArgs {
 /// Arguments of `memleak diff`.
 #[derive(Debug, Args)]
 pub struct DiffArgs {
-    /// The earlier recording, of which the last report is meant, or FILE:N, a report counted from 1, or from -1 backwards.
+    /// The earlier recording, of which the last report is meant, or FILE:N, a report counted from 1, or from
+    /// -1 backwards.
     pub before: OsString,
     /// The later one, which may be the same file.
     pub after: OsString,
     /// Form of the difference; without it, what the name of the --output file says, or text.
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub format: Option<DifferenceArg>,
-    /// What flame graphs show.
+    /// Number that flame graphs show.
     #[command(flatten)]
     pub quantity: QuantityArgs,
-    /// Where it goes.
+    /// Destination of the output.
     #[command(flatten)]
     pub place: PlaceArgs,
     /// Sites to show in text, and in JSON if it is given: those that grew most, and as many that shrank most.
@@ -85,7 +86,7 @@ pub struct DiffArgs {
     /// [default: 10]
     #[arg(short = 'T', long, value_name = "N")]
     pub top: Option<usize>,
-    /// How names are written.
+    /// Style of function names.
     #[command(flatten)]
     pub names: NameArgs,
 }
@@ -114,7 +115,7 @@ pub struct TrendArgs {
     /// Form of the trend; without it, what the name of the --output file says, or text.
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub format: Option<TrendArg>,
-    /// Where it goes.
+    /// Destination of the output.
     #[command(flatten)]
     pub place: PlaceArgs,
     /// Sites to show in text, and in JSON if it is given: those that grow fastest.
@@ -122,7 +123,7 @@ pub struct TrendArgs {
     /// [default: 10]
     #[arg(short = 'T', long, value_name = "N")]
     pub top: Option<usize>,
-    /// How names are written.
+    /// Style of function names.
     #[command(flatten)]
     pub names: NameArgs,
 }
@@ -195,7 +196,8 @@ impl TryFrom<ReportArgs> for ReportOptions {
     }
 }
 
-/// Form named like the format of the file's extension. For errors: `output` has the forms `all`.
+/// Form with the name of the format that the file's extension selects. `output` and `all`, the names of its
+/// forms, are for the error message.
 fn form<T: ValueEnum>(
     destination: &Destination,
     output: &'static str,
@@ -206,7 +208,7 @@ fn form<T: ValueEnum>(
     form.map_err(|_| ConfigError::NoSuchForm(format.name().to_owned(), output, all))
 }
 
-/// Report format named like a form.
+/// Report format with the name of a form.
 fn format_of_form(form: &impl ValueEnum) -> Option<Format> {
     Format::from_str(form.to_possible_value()?.get_name(), false).ok()
 }

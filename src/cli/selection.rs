@@ -7,14 +7,15 @@ use crate::bpf::SizeFilter;
 use crate::session::{MaxOverhead, SourceChoice};
 use leak_report::model::Sampling;
 
-/// Which allocations are recorded.
+/// Flags that select the allocations to record.
 #[derive(Debug, Args)]
 pub struct SelectionArgs {
     /// What tells memleak about blocks.
     ///
-    /// A process can sample its allocations itself and announce each block that it chose, and its free, by USDT probes
-    /// (otel_memory, OpenTelemetry's contract for memory profiling). That costs it next to nothing, and amounts are
-    /// estimates. A process that does is traced by that, unless flags ask for some functions or another sampling.
+    /// A process can sample its allocations itself and announce each block that it chose, and its free, by
+    /// USDT probes (otel_memory, OpenTelemetry's contract for memory profiling). That costs it next to
+    /// nothing, and amounts are estimates. A process that does is traced by that, unless flags ask for some
+    /// functions or another sampling.
     #[arg(long, value_name = "SOURCE", value_enum, default_value_t)]
     pub source: SourceChoice,
     /// Record one of N allocations, at a random place among each N of a thread; amounts are estimates then.
@@ -25,18 +26,20 @@ pub struct SelectionArgs {
         conflicts_with = "sample_bytes"
     )]
     pub sample_rate: Option<String>,
-    /// Record an allocation for each SIZE bytes allocated, on average, so that large ones are hardly ever missed.
+    /// Record an allocation for each SIZE bytes allocated, on average, so that large ones are hardly ever
+    /// missed.
     ///
-    /// Each byte is chosen with a probability of 1 to SIZE, for example 512K, and each allocation with a chosen byte is
-    /// recorded. Amounts are estimates with a standard error.
+    /// Each byte is chosen with a probability of 1 to SIZE, for example 512K, and each allocation with a
+    /// chosen byte is recorded. Amounts are estimates with a standard error.
     #[arg(long, value_name = "SIZE")]
     pub sample_bytes: Option<String>,
     /// Limit on what tracing costs, in percent of one CPU: above it, fewer allocations are recorded.
     ///
-    /// All are while that costs less. Else they are chosen as by --sample-bytes, by a distance that changes while the trace
-    /// goes on, and amounts are estimates. With --sample-bytes SIZE, the distance is never below SIZE. What probes alone
-    /// cost, when nothing is recorded, cannot be had for less; if that is more, memleak says so. A process that announces what it
-    /// allocates at a choice of distances (--preload) is traced by the smallest of them that costs less.
+    /// All are while that costs less. Else they are chosen as by --sample-bytes, by a distance that changes
+    /// while the trace goes on, and amounts are estimates. With --sample-bytes SIZE, the distance is never
+    /// below SIZE. What probes alone cost, when nothing is recorded, cannot be had for less; if that is more,
+    /// memleak says so. A process that announces what it allocates at a choice of distances (--preload) is
+    /// traced by the smallest of them that costs less.
     #[arg(long, value_name = "PCT", allow_negative_numbers = true)]
     pub max_overhead: Option<String>,
     /// Record only allocations of at least this size, for example 64 or 4K.
@@ -75,7 +78,7 @@ pub(super) struct Selected {
 }
 
 impl Selected {
-    /// Selects what a program announces that is started with memleak's library.
+    /// Selects announced blocks as the source, for a program that is started with memleak's library.
     pub(super) fn preload(&mut self, is_started: bool) -> Result<(), ConfigError> {
         match (is_started, self.source) {
             (false, _) => Err(ConfigError::PreloadWithoutProgram),
@@ -87,7 +90,7 @@ impl Selected {
         }
     }
 
-    /// Checks the source against flags that choose calls of allocators, each with whether it is given.
+    /// Checks the source against flags that select calls of allocators, each paired with true if it is given.
     pub(super) fn check_source(&self, of_allocators: [(&'static str, bool); 5]) -> Result<(), ConfigError> {
         let of_calls = [("-s", matches!(self.sampling, Sampling::Calls(_)))];
         let conflict = of_calls

@@ -1,17 +1,19 @@
 //! Detects a process id in the place of INTERVAL or COUNT: `-p $(pidof server)` with two servers is `-p A B`.
 //!
-//! Kernel threads and the first processes have small numbers, so not every number that is a process id is meant as one. It
-//! is if that process resembles a traced one, as all processes of `pidof` do, or if it would be an implausibly long
-//! interval; the number of any other process is taken for an interval, with a note. Hours and other whole minutes are
-//! intervals, too: scripts that use them must not fail when a process happens to have that number. And 1 nearly always
-//! means one second, though it is the first process's number.
+//! Kernel threads and the first processes have small numbers, so not every number that is a process id is
+//! meant as one. It is if that process resembles a traced one, as all processes of `pidof` do, or if it would
+//! be an implausibly long interval; the number of any other process is taken for an interval, with a note.
+//! Hours and other whole minutes are intervals, too: scripts that use them must not fail when a process
+//! happens to have that number. And 1 nearly always means one second, though it is the first process's
+//! number.
 
 use thiserror::Error;
 
 use super::TraceArgs;
 use crate::process::ProcessName;
 
-/// Seconds above which an interval without a unit, not in whole minutes, is refused if it is also a process id.
+/// Seconds above which an interval without a unit, not in whole minutes, is refused if it is also a process
+/// id.
 const LONG: u32 = 3600;
 
 /// The init process; in a container, often the program itself.
@@ -101,7 +103,8 @@ mod tests {
     use super::*;
     use crate::cli::Cli;
 
-    /// Processes: the first one, servers 4711, 4712 and 10, a shell 5, a worker 300, and others with large numbers.
+    /// Processes: the first one, servers 4711, 4712 and 10, a shell 5, a worker 300, and others with large
+    /// numbers.
     fn name_of(pid: u32, is_container: bool) -> Option<ProcessName> {
         let named = |comm: &str, exe: &str| ProcessName {
             comm: comm.to_owned(),

@@ -7,23 +7,26 @@ use crate::bpf::Capacity;
 use crate::commands::targets::TargetOptions;
 use crate::process::select::{NameQuery, Selectors, UnitQuery, Wanted};
 
-/// Ids of the flags that name what is traced: of these, settings outside the command line yield to all that is on it.
+/// Ids of the flags that name what is traced. If the command line has one of them, settings from elsewhere
+/// for any of them are ignored.
 pub(super) const TARGET_FLAGS: [&str; 6] = ["pid", "systemd_unit", "cgroup", "container", "user", "wait"];
 
-/// Flags that select processes by what they belong to.
+/// Flags that select processes by the unit, cgroup, container or user that they belong to.
 #[derive(Debug, Args)]
 pub struct SelectorArgs {
-    /// Select the processes of a unit of systemd: of its cgroup. A name without suffix is a service, and name@ is all instances
-    /// of a template.
+    /// Select the processes of a unit of systemd: of its cgroup. A name without suffix is a service, and
+    /// name@ is all instances of a template.
     ///
-    /// With several of -p, --systemd-unit, --cgroup, --container and --user, those are selected that match all of them.
+    /// With several of -p, --systemd-unit, --cgroup, --container and --user, those are selected that match
+    /// all of them.
     #[arg(long, value_name = "UNIT")]
     pub systemd_unit: Option<String>,
-    /// Select the processes of a cgroup and of those below it: a path below its mount (/sys/fs/cgroup), or one of /proc/PID/cgroup.
+    /// Select the processes of a cgroup and of those below it: a path below its mount (/sys/fs/cgroup), or
+    /// one of /proc/PID/cgroup.
     #[arg(long, value_name = "PATH")]
     pub cgroup: Option<String>,
-    /// Select the processes of a container of Docker, containerd, podman, CRI-O or Kubernetes: by its name, or by its ID or the
-    /// begin of that.
+    /// Select the processes of a container of Docker, containerd, podman, CRI-O or Kubernetes: by its name,
+    /// or by its ID or the begin of that.
     ///
     /// In Kubernetes, names are POD, POD/CONTAINER, NAMESPACE/POD/CONTAINER. No daemon is asked.
     #[arg(long, value_name = "NAME|ID")]
@@ -42,11 +45,11 @@ pub struct TargetArgs {
     /// Wait until a process matches, and for each name of -p one.
     #[arg(long)]
     pub wait: bool,
-    /// Processes that can be traced at once, up to 2047; more are counted as lost. Without it, as many as are found; if others can
-    /// come, four times as many, and 63 at least.
+    /// Processes that can be traced at once, up to 2047; more are counted as lost. Without it, as many as are
+    /// found; if others can come, four times as many, and 63 at least.
     ///
-    /// Each takes 192 KiB of memory in the kernel, or 96 KiB if there is room for more than 63, for a number that is rounded up to a
-    /// power of two.
+    /// Each takes 192 KiB of memory in the kernel, or 96 KiB if there is room for more than 63, for a number
+    /// that is rounded up to a power of two.
     #[arg(long, value_name = "N")]
     pub max_processes: Option<u32>,
 }
@@ -62,7 +65,7 @@ pub struct OneTargetArgs {
     pub selectors: SelectorArgs,
 }
 
-/// Targets of a trace: processes by their numbers, or what is to be looked for.
+/// Targets of a trace: process ids, and selectors of processes that are to be found.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Targets {
     pub(super) pids: Vec<u32>,
@@ -71,7 +74,7 @@ pub(super) struct Targets {
 }
 
 impl SelectorArgs {
-    /// Checks them together with the values of `-p`.
+    /// Checks the flags together with the values of `-p`.
     fn check<'a>(&self, given: impl IntoIterator<Item = &'a String>) -> Result<Selectors, ConfigError> {
         let wanted = given.into_iter().map(|text| parse_wanted(text));
         let unit = self
@@ -97,7 +100,7 @@ impl SelectorArgs {
 }
 
 impl OneTargetArgs {
-    /// Checks them; `None` if no process is named.
+    /// Checks the flags; `None` if no process is named.
     pub(super) fn check(&self) -> Result<Option<Selectors>, ConfigError> {
         let selectors = self.selectors.check(&self.pid)?;
         let is_given = selectors.has_others() || !selectors.wanted.is_empty();
@@ -106,7 +109,7 @@ impl OneTargetArgs {
 }
 
 impl TargetArgs {
-    /// Checks them together with the values of `-p`.
+    /// Checks the flags together with the values of `-p`.
     pub(super) fn check(&self, given: &[String]) -> Result<Targets, ConfigError> {
         let selectors = self.selectors.check(given)?;
         let pids: Vec<_> = selectors.pids().collect();
@@ -158,7 +161,7 @@ mod tests {
         cli.trace.try_into()
     }
 
-    /// A command that looks at one process needs one, unless it can do without; what is wrong for a trace is wrong here.
+    /// The target of `doctor` is optional; values that a trace refuses are refused here, too.
     #[test]
     fn one_target() {
         let check = |arguments: &str| {
@@ -207,7 +210,7 @@ mod tests {
         }
     }
 
-    /// Selectors that are empty, that cannot come true, or that do not go with a program or with the kernel, are refused.
+    /// Selectors are refused if they are empty, cannot match, or conflict with a program or the kernel.
     #[test]
     fn refused() {
         for (arguments, part) in [

@@ -43,7 +43,7 @@ fn times_have_units() {
     assert_eq!(times("--duration 30"), Ok((seconds(5), Some(seconds(30)))));
 }
 
-/// Every flag whose value is a size, a time or a percentage takes it in every way that these are written, and no other.
+/// Flags for sizes, times and percentages accept every spelling of these, and nothing else.
 #[test]
 fn amounts_are_accepted_in_all_units() {
     let ways = |kind: &str| match kind {
@@ -65,7 +65,7 @@ fn amounts_are_accepted_in_all_units() {
         let first: Vec<_> = same.iter().take(1).collect();
         let flag = arg.get_long().map(|name| format!("--{name}"));
         let parse = |value: &str| {
-            // What others need.
+            // Flags that other flags require.
             let line = [
                 "memleak",
                 "-p",
@@ -108,7 +108,7 @@ fn amounts_are_accepted_in_all_units() {
     assert_eq!(checked, known);
 }
 
-/// The peak can be asked for where it is followed.
+/// The peak can be requested only where it is followed: for blocks of processes.
 #[test]
 fn peaks_are_of_blocks() {
     for flags in [
@@ -122,7 +122,7 @@ fn peaks_are_of_blocks() {
     assert!(config("-p 1 --sort peak").is_ok());
 }
 
-/// A condition about what is lost needs a verdict to be asked for.
+/// Conditions and measures of lost blocks require --verdict, which requires single blocks.
 #[test]
 fn conditions_about_what_is_lost() {
     let refused = config("-p 1 --fail-on definitely_lost>0").expect_err("no verdict");
@@ -156,7 +156,7 @@ fn conditions_about_what_is_lost() {
     }
 }
 
-/// Processes are given by commas, one by one, or both, and keep their order.
+/// Process ids are separated by commas, given one by one, or both, and keep their order.
 #[test]
 fn several_processes() {
     for arguments in ["-p 3,1,2", "-p 3 -p 1 -p 2", "-p 3,1 --pid 2"] {
@@ -227,7 +227,8 @@ fn programs() {
     }
 }
 
-/// A limit on the overhead is a percentage; sampling then starts with all allocations, or with the requested interval.
+/// A limit on the overhead is a percentage; sampling then starts with all allocations, or with the requested
+/// interval.
 #[test]
 fn max_overhead() {
     let of = |text: &str| {

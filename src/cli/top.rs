@@ -32,7 +32,8 @@ pub struct TopArgs {
     /// Processes to show in a table; the others are summed up. Without it, 10 in text and all in JSON.
     #[arg(short = 'T', long, value_name = "N")]
     pub top: Option<usize>,
-    /// Time between samples of the view, or between tables, of which each is made of 20 samples; in seconds or as in 500ms, 1m30s.
+    /// Time between samples of the view, or between tables, of which each is made of 20 samples; in seconds
+    /// or as in 500ms, 1m30s.
     ///
     /// [default: 1, and 10 for tables]
     #[arg(value_name = "INTERVAL")]
@@ -98,7 +99,7 @@ mod tests {
         }
     }
 
-    /// Processes are selected as for a trace, or none are; one table is as many tables.
+    /// Selectors work as for a trace, and are optional; --once is COUNT 1.
     #[test]
     fn selections_and_counts() {
         let all = options("").expect("it makes sense");
@@ -126,7 +127,7 @@ mod tests {
         );
     }
 
-    /// A window needs samples enough; what is wrong for a trace is wrong here.
+    /// A window must span enough samples; values that a trace refuses are refused here, too.
     #[test]
     fn refused() {
         for (arguments, part) in [

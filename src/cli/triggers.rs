@@ -1,25 +1,27 @@
-//! Flags for conditions that say when: when a trace starts, and when it makes reports.
+//! Flags for the conditions on which a trace starts, and on which it makes reports.
 
 use clap::Args;
 
 use super::config::ConfigError;
 use crate::session::triggers::{ReportCondition, ReportMeasure, StartCondition, parse_report, parse_start};
 
-/// When a trace starts, and when it makes reports.
+/// Conditions on which a trace starts, and on which it makes reports.
 #[derive(Debug, Args)]
 pub struct TriggerArgs {
-    /// Attach nothing before this condition is true, for example 'rss>2GiB' or 'cgroup>80%'; can be repeated: before one of them is.
+    /// Attach nothing before this condition is true, for example 'rss>2GiB' or 'cgroup>80%'; can be repeated:
+    /// before one of them is.
     ///
-    /// It is looked at once a second. Measures: rss (resident memory), anon (anonymous memory, resident and swapped), growth (of anon,
-    /// per s, min, h or d, over a minute), each of the process that has most; cgroup (memory of its cgroup without file cache, in
-    /// bytes, or in % of the limit that has least room).
+    /// It is looked at once a second. Measures: rss (resident memory), anon (anonymous memory, resident and
+    /// swapped), growth (of anon, per s, min, h or d, over a minute), each of the process that has most;
+    /// cgroup (memory of its cgroup without file cache, in bytes, or in % of the limit that has least room).
     #[arg(long, value_name = "CONDITION")]
     pub start_when: Vec<String>,
     /// Make a report whenever this condition becomes true, for example 'outstanding>256MiB'; can be repeated.
     ///
-    /// It is looked at each INTERVAL, by default each second; a condition reports again after it was false. COUNT is of these reports;
-    /// the one at the end of the trace is made besides. Measures: outstanding (bytes that are not freed, of all processes together),
-    /// growth (of these, over a minute), rss, anon and cgroup as with --start-when.
+    /// It is looked at each INTERVAL, by default each second; a condition reports again after it was false.
+    /// COUNT is of these reports; the one at the end of the trace is made besides. Measures: outstanding
+    /// (bytes that are not freed, of all processes together), growth (of these, over a minute), rss, anon and
+    /// cgroup as with --start-when.
     #[arg(long, value_name = "CONDITION")]
     pub report_when: Vec<String>,
 }
@@ -43,13 +45,13 @@ pub(super) struct Triggers {
 }
 
 impl TriggerArgs {
-    /// Returns whether reports are made by conditions.
+    /// Returns true if reports are made by conditions.
     pub(super) fn reports(&self) -> bool {
         !self.report_when.is_empty()
     }
 
-    /// Checks the conditions against what is traced, and against a flag that makes reports in another way. `by_faults`: page faults are
-    /// traced.
+    /// Checks the conditions against the subject of the trace, and against `other`, a flag that makes reports
+    /// in another way. `by_faults`: page faults are traced.
     pub(super) fn check(
         &self,
         subject: Subject,
@@ -139,7 +141,7 @@ mod tests {
         }
     }
 
-    /// Conditions that cannot come true, or that nobody would see, are refused with what to do.
+    /// Conditions that cannot become true, or that another flag makes pointless, are refused with a remedy.
     #[test]
     fn refused() {
         for (arguments, part) in [

@@ -33,7 +33,8 @@ pub struct VerdictArgs {
     /// Exit with status 1 if this condition holds, for example 'definitely_lost>0'; can be repeated.
     ///
     /// Measures: definitely_lost, indirectly_lost, outstanding (in bytes), blocks, definitely_lost.blocks,
-    /// indirectly_lost.blocks. Status 3 if it is inconclusive: a block that was called lost was freed, or some could not be judged.
+    /// indirectly_lost.blocks. Status 3 if it is inconclusive: a block that was called lost was freed, or
+    /// some could not be judged.
     #[arg(long, value_name = "CONDITION")]
     pub fail_on: Vec<String>,
     /// Form of the output.
@@ -91,7 +92,7 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
 
-    /// Conditions are of what a verdict knows without a trace.
+    /// Conditions can use only amounts that a verdict knows without a trace.
     #[test]
     fn conditions_without_a_trace() {
         let options = |condition: &str| {

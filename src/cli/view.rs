@@ -12,7 +12,7 @@ use crate::session::{VerdictSettings, View};
 use leak_report::model::leak::Order;
 use leak_report::render::Format;
 
-/// Flags of the reports.
+/// Flags for the content of reports.
 #[derive(Debug, Args)]
 pub struct ViewArgs {
     /// Hide blocks younger than this from all reports but JSON, in milliseconds or as in 5s, 1m; 0 shows all.
@@ -30,20 +30,23 @@ pub struct ViewArgs {
     pub sort: Option<Order>,
     /// List the blocks of each stack with their addresses and sizes, except those that -o hides.
     ///
-    /// A text report lists the 10 largest of each stack shown, JSON the 1000 largest of each stack, bcc and libbpf all; what
-    /// is left out is counted.
+    /// A text report lists the 10 largest of each stack shown, JSON the 1000 largest of each stack, bcc and
+    /// libbpf all; what is left out is counted.
     #[arg(short = 'a', long)]
     pub show_allocs: bool,
-    /// Tell of what C++ classes the outstanding blocks are, by the table of virtual functions that they begin with.
+    /// Tell of what C++ classes the outstanding blocks are, by the table of virtual functions that they begin
+    /// with.
     ///
-    /// Reads the first word of each block that -o does not hide, of at most 4096 blocks of each stack. Stripped programs have
-    /// classes, too. With -a, listed blocks have their class beside them. --verdict tells of classes in any case.
+    /// Reads the first word of each block that -o does not hide, of at most 4096 blocks of each stack.
+    /// Stripped programs have classes, too. With -a, listed blocks have their class beside them. --verdict
+    /// tells of classes in any case.
     #[arg(long)]
     pub classes: bool,
-    /// Tell of each outstanding block whether the process can still reach it (reachable), or not (lost), as memcheck does.
+    /// Tell of each outstanding block whether the process can still reach it (reachable), or not (lost), as
+    /// memcheck does.
     ///
-    /// The process is not stopped, unless `stop` is among the words: its memory is read in several passes while it runs, until
-    /// they agree. What is lost can never be freed.
+    /// The process is not stopped, unless `stop` is among the words: its memory is read in several passes
+    /// while it runs, until they agree. What is lost can never be freed.
     #[arg(
         long,
         value_enum,
@@ -73,13 +76,14 @@ pub struct ViewArgs {
     /// They are walked to their end all the same, and what reports say of that is about the whole stacks.
     #[arg(long, value_name = "N")]
     pub perf_max_stack_depth: Option<String>,
-    /// How names are written.
+    /// Style of function names.
     #[command(flatten)]
     pub names: NameArgs,
 }
 
 impl ViewArgs {
-    /// Checks the flags for reports in `format`. `no_blocks`: the flag by which they are not of blocks, if one is given.
+    /// Checks the flags for reports in `format`. `no_blocks`: the flag, if one is given, that has reports
+    /// count something other than blocks.
     pub(super) fn check(&self, format: Format, no_blocks: Option<&'static str>) -> Result<View, ConfigError> {
         let older = match (&self.older, self.combined_only) {
             (Some(_), true) => return Err(ConfigError::AgesNotRead),
@@ -159,8 +163,8 @@ mod tests {
         cli.trace.view.check(Format::Text, None)
     }
 
-    /// The default age is 0.5 s; numbers are milliseconds; totals only have no ages, and asking for both is refused, even
-    /// for the default age.
+    /// The default age is 0.5 s, and bare numbers are milliseconds. With totals only there are no ages: both
+    /// flags together are refused, even for the default age.
     #[test]
     fn ages() {
         let older = |arguments: &str| view(arguments).map(|view| view.older);

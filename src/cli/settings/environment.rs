@@ -9,8 +9,8 @@ use super::{Entry, Flags, Origin, PREFIX, Value, source_of};
 use crate::cli::help::Source;
 use crate::sinks::export::TOKEN_VARIABLE;
 
-/// Settings among `variables`. Other programs may use the prefix (`MEMLEAK_DIR` of some build): unknown names are ignored,
-/// with a note if one resembles a setting.
+/// Settings among `variables`. Other programs may use the prefix (`MEMLEAK_DIR` of some build): unknown names
+/// are ignored, with a note if one resembles a setting.
 pub(super) fn entries(
     variables: &[(OsString, OsString)],
     flags: &Flags,

@@ -1,10 +1,10 @@
 //! Settings files: which are read, in which order, and how far each is trusted.
 //!
-//! memleak mostly runs as root through sudo, and the user's file belongs to a user who may be allowed to run only `memleak
-//! -p`. So it is opened with that user's rights, since a link can lead anywhere, and trusted only in what is measured and
-//! shown ([`Source::Anyone`]): it cannot make root write a file, contact a server, or trace what was not requested. Root's
-//! files are trusted, and the one that `--config` names, which counts as part of the command line. A file that others can
-//! write to is refused, whoever owns it.
+//! memleak mostly runs as root through sudo, and the user's file belongs to a user who may be allowed to run
+//! only `memleak -p`. So it is opened with that user's rights, since a link can lead anywhere, and trusted
+//! only in what is measured and shown ([`Source::Anyone`]): it cannot make root write a file, contact a
+//! server, or trace what was not requested. Root's files are trusted, and the one that `--config` names,
+//! which counts as part of the command line. A file that others can write to is refused, whoever owns it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -65,14 +65,14 @@ pub enum FileError {
 /// A settings file and how far it is trusted.
 struct Candidate {
     path: PathBuf,
-    /// User and group to open it as; it must belong to that user or to root. `None` for a named file: opened as this
-    /// process, any owner.
+    /// User and group to open it as; it must belong to that user or to root. `None` for a named file: opened
+    /// as this process, any owner.
     user: Option<(Uid, Gid)>,
     trust: Source,
 }
 
-/// Returns whether this program has privileges that its caller lacks (a set-user-ID bit); then only the command line of the
-/// caller is trusted.
+/// Returns true if this program has privileges that its caller lacks (a set-user-ID bit). Only the command
+/// line of the caller is trusted then.
 pub(super) fn is_privileged_by_file() -> bool {
     getuid() != geteuid() || getgid() != getegid()
 }
@@ -174,7 +174,8 @@ impl Candidate {
         }
     }
 
-    /// Opens the file with the rights of `user`. O_NONBLOCK: does not wait for a writer if the path is a pipe.
+    /// Opens the file with the rights of `user`. O_NONBLOCK: does not wait for a writer if the path is a
+    /// pipe.
     fn open(&self) -> io::Result<File> {
         let _rights = self.user.map(|(user, group)| Rights::of(user, group));
         open(&self.path)

@@ -4,13 +4,14 @@
 //!  command line  >  MEMLEAK_*  >  the user's file  >  /etc/memleak/config.toml  >  defaults
 //! ```
 //!
-//! Names are those of the long flags. A setting replaces the whole value of those to its right. Settings are habits, the
-//! command line is a request: a setting that conflicts with the command line, or with a setting of higher precedence, is
-//! left out without a message; one that is invalid by itself is an error that names its origin.
+//! Names are those of the long flags. A setting replaces the whole value of those to its right. Settings are
+//! habits, the command line is a request: a setting that conflicts with the command line, or with a setting
+//! of higher precedence, is left out without a message; one that is invalid by itself is an error that names
+//! its origin.
 //!
-//! `file` decides which files are read and trusted, `table` parses them; this module interprets their entries. There is no
-//! second parser: settings are inserted as flags before the given ones, one at a time, and clap and `config` check the
-//! result each time.
+//! `file` decides which files are read and trusted, `table` parses them; this module interprets their
+//! entries. There is no second parser: settings are inserted as flags before the given ones, one at a time,
+//! and clap and `config` check the result each time.
 
 mod environment;
 mod file;
@@ -173,7 +174,8 @@ pub(crate) fn check_text(text: &str) -> Result<(), FileError> {
     table::entries(std::path::Path::new("config.toml"), text, Source::Anyone).map(drop)
 }
 
-/// Colour choice of the command line or environment, found without parsing the rest: for errors about the rest.
+/// Colour choice of the command line or environment, found without parsing the rest: for errors about the
+/// rest.
 pub fn wanted_color(arguments: &[OsString]) -> Option<super::ColorArg> {
     use clap::ValueEnum;
     let own = arguments.iter().take_while(|argument| *argument != "--");
@@ -315,7 +317,8 @@ fn merge(
         arguments: arguments.to_vec(),
         at: at.min(arguments.len()),
     };
-    // One setting may need another (--force needs --output): those that do not fit are retried while any fits.
+    // One setting may need another (--force needs --output): those that do not fit are retried while any
+    // fits.
     while line.take_all(&mut waiting)? {}
     Ok(Parsed {
         cli: line.parse(&[])?,
@@ -406,7 +409,7 @@ struct Line {
 }
 
 impl Line {
-    /// Inserts all settings that fit. Returns whether there were any.
+    /// Inserts all settings that fit. Returns true if there were any.
     fn take_all(&mut self, waiting: &mut Vec<Setting>) -> Result<bool, ParseError> {
         let before = waiting.len();
         let mut left = Vec::new();
@@ -419,7 +422,7 @@ impl Line {
         Ok(waiting.len() < before)
     }
 
-    /// Inserts a setting if it fits. Returns whether it did.
+    /// Inserts a setting if it fits. Returns true if it did.
     fn take(&mut self, setting: &Setting) -> Result<bool, ParseError> {
         let wrong = |error: String| SettingError::Value {
             origin: setting.origin.clone(),

@@ -1,4 +1,5 @@
-//! Parses a settings file: TOML, with keys named like flags and a table for each subcommand. Does not access files.
+//! Parses a settings file: TOML, with keys named like flags and a table for each subcommand. Does not access
+//! files.
 //!
 //! ```toml
 //! format = "json"

@@ -70,7 +70,7 @@ fn precedence() {
     assert_eq!((none.trace.top, none.trace.count), (10, NonZeroU64::new(3)));
 }
 
-/// A switch set further down can be unset further up; the usual words for yes and no are accepted.
+/// A switch can be unset by a source of higher precedence; the usual words for yes and no are accepted.
 #[test]
 fn switches() {
     let follows =
@@ -97,8 +97,8 @@ fn switches() {
     assert_eq!(loud(&[], "quiet = true"), "memleak=warn");
 }
 
-/// A setting that conflicts with the command line, by flags, values or target, is left out; one that needs another is
-/// applied with it.
+/// A setting that conflicts with the command line, by flags, values or target, is left out; one that needs
+/// another is applied with it.
 #[test]
 fn settings_yield() {
     let sampling = |line: &str, file: &str| config(line, &[], &[file]).trace.sampling;
@@ -157,7 +157,8 @@ fn settings_yield() {
             .pids
             .is_empty()
     );
-    // However it names it: what it selects and what the environment selects are not to match together.
+    // Target settings of the environment are ignored, whichever flag of the command line names a target: both
+    // must not be combined.
     for line in [
         "memleak --container web",
         "memleak --systemd-unit web",
@@ -180,7 +181,7 @@ fn settings_yield() {
     );
 }
 
-/// Subcommands have tables of their own; settings about messages apply to all.
+/// Subcommands have their own tables; settings about messages apply to all.
 #[test]
 fn subcommands() {
     let file = "format = 'json'\ncolor = 'never'\n[report]\nformat = 'folded'\ntop = 7\n[diff]\ntop = 5\n";
