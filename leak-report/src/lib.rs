@@ -5,8 +5,8 @@
 //! - [`render`]: a report as text, JSON, pprof, flame graph, page …; a format is one file.
 //! - [`units`]: sizes and durations, parsed.
 //!
-//! Pure: no clock, no I/O but to writers that are passed in, nothing of the kernel's or of libbpf's. It builds without a C
-//! compiler and on any system.
+//! Pure: no clock, no I/O except to writers that are passed in, no types of the kernel or of libbpf. It
+//! builds without a C compiler and on any system.
 
 #![cfg_attr(
     test,

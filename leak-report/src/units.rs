@@ -7,9 +7,9 @@
 //! number     = digits ["." digits] | "." digits
 //! ```
 //!
-//! Units of memory are powers of 1024, with or without `iB`, in upper or lower case. `KB`, `MB` and so on are rejected:
-//! half of all tools use them for powers of 1000, the other half for powers of 1024, and a limit that is 7 % off goes
-//! unnoticed.
+//! Units of memory are powers of 1024, with or without `iB`, in upper or lower case. `KB`, `MB` and so on are
+//! rejected: half of all tools use them for powers of 1000, the other half for powers of 1024, and a limit
+//! that is 7 % off goes unnoticed.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -226,7 +226,8 @@ fn duration(nanoseconds: u128) -> Option<Duration> {
 /// Thousandths of a percent in a percent.
 const PERCENT: u64 = 1000;
 
-/// Reads a percentage, with or without its sign, in thousandths of a percent, rounded, which are within `range`.
+/// Parses a percentage, with or without its sign, into thousandths of a percent, rounded; `None` if these are
+/// not within `range`.
 pub fn parse_percentage(text: &str, range: RangeInclusive<u32>) -> Option<u32> {
     let number = text.trim();
     let number = number.strip_suffix('%').unwrap_or(number).trim_end();
@@ -235,7 +236,8 @@ pub fn parse_percentage(text: &str, range: RangeInclusive<u32>) -> Option<u32> {
     range.contains(&thousandths).then_some(thousandths)
 }
 
-/// Formats an amount of memory for people: in the largest unit that gives at least 1, truncated to one decimal.
+/// Formats an amount of memory for people: in the largest unit that gives at least 1, truncated to one
+/// decimal.
 pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let Some(power) = (1..=UNITS.len()).rev().find(|power| bytes >> (10 * power) > 0) else {

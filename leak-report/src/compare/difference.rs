@@ -68,7 +68,7 @@ pub enum State {
     Unchanged,
     /// Less outstanding than before.
     Shrunk,
-    /// Nothing outstanding any more.
+    /// Nothing outstanding now.
     Gone,
 }
 
@@ -110,7 +110,8 @@ impl Difference<'_> {
         i128::from(self.after.shown.amount.blocks) - i128::from(self.before.shown.amount.blocks)
     }
 
-    /// Net growth of what is definitely lost, in bytes and blocks; `None` unless both reports have a verdict.
+    /// Net growth of the definitely lost amount, in bytes and blocks; `None` unless both reports have a
+    /// verdict.
     pub fn lost(&self) -> Option<[i128; 2]> {
         let (before, after) = (self.before.definitely_lost?, self.after.definitely_lost?);
         Some([
@@ -119,13 +120,15 @@ impl Difference<'_> {
         ])
     }
 
-    /// Net growth by which sites are ranked: of what is definitely lost, then of what is outstanding.
+    /// Net growth that sites are ranked by: definitely lost bytes and blocks, then outstanding bytes and
+    /// blocks.
     pub(super) fn rank(&self) -> [i128; 4] {
         let [lost_bytes, lost_blocks] = self.lost().unwrap_or_default();
         [lost_bytes, lost_blocks, self.bytes(), self.blocks()]
     }
 
-    /// Upper bound of the standard error of the net growth, if amounts are estimates: blocks in both reports cancel out.
+    /// Upper bound of the standard error of the net growth, if amounts are estimates. The true error is lower
+    /// where blocks are in both reports, since these cancel out.
     pub fn standard_error(&self) -> StandardError {
         (self.before.shown.spread + self.after.shown.spread).standard_error()
     }
@@ -162,14 +165,15 @@ pub struct Comparison<'a> {
     pub before: Side<'a>,
     /// Later report.
     pub after: Side<'a>,
-    /// Sites that are possible leaks, largest net growth first; with two verdicts, largest growth of what is definitely lost.
+    /// Sites that are possible leaks, largest net growth first; with two verdicts, largest growth of the
+    /// definitely lost amount first.
     pub sites: Vec<Difference<'a>>,
     /// Reasons why the reports may not be comparable, one sentence each.
     pub notes: Vec<String>,
 }
 
 impl<'a> Comparison<'a> {
-    /// Compares two reports; `builds` are those they have in common.
+    /// Compares two reports; `builds` are the builds that they have in common.
     pub fn of(before: Side<'a>, after: Side<'a>, builds: &Builds) -> Self {
         let mut sites: Vec<Difference<'a>> = Vec::new();
         let mut known: HashMap<MatchedSite, usize> = HashMap::new();

@@ -1,4 +1,5 @@
-//! Difference of two reports as one JSON object on one line. The types here are the schema; fields are only ever added.
+//! Difference of two reports as one JSON object on one line. The types here are the schema; fields are only
+//! ever added.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -10,7 +11,8 @@ use crate::model::unix_nanoseconds;
 use crate::model::{Amount, Estimate, RegionKind, StandardError};
 use crate::render::{FrameJson, LeftOutJson, LostJson, SCHEMA_VERSION, frames_json, write_json};
 
-/// Writes `comparison` with all sites, or with at most `top` that grew, at most `top` that shrank, and what the others sum up to.
+/// Writes `comparison` with all sites. With `top`, writes at most `top` sites that grew, at most `top` that
+/// shrank, and the sum of the others.
 ///
 /// # Errors
 ///
@@ -55,7 +57,7 @@ pub(super) struct SideJson<'a> {
     duration_ns: u64,
     targets: Vec<TargetJson<'a>>,
     held: SiteAmountsJson,
-    /// Complete stacks and allocations, and all of them.
+    /// Numbers of complete stacks and allocations, with the totals.
     complete: CompleteJson,
     lost: LostJson<'a>,
 }
@@ -180,7 +182,8 @@ impl<'a> DifferenceJson<'a> {
     }
 }
 
-/// The sites that text shows, and the others. Sites are ranked by growth: the one that shrank most is last.
+/// Splits the sites into those that text shows and the others. Sites are ranked by growth: the one that
+/// shrank most is last.
 fn first<'a>(
     comparison: &'a Comparison<'a>,
     top: usize,

@@ -110,7 +110,8 @@ fn render_closing(comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Resul
     Ok(())
 }
 
-/// Formats what is definitely lost before and after; "not judged" where a report has no verdict. `None` if there is nothing to say.
+/// Formats the definitely lost amounts before and after, with "not judged" for a report without a verdict.
+/// `None` if neither report has any.
 fn lost_line(before: &SiteAmounts, after: &SiteAmounts) -> Option<String> {
     let (was, is) = (before.definitely_lost, after.definitely_lost);
     let is_something = |lost: &Option<Amount>| lost.is_some_and(|lost| lost.blocks > 0);

@@ -1,12 +1,12 @@
 //! Matches the sites of two reports.
 //!
-//! All processes are taken together, since their ids differ between runs. A site is identified by its exact code
-//! ([`SiteId`]) if all of that is in builds that the reports have in common, or if the reports are of one trace; otherwise
-//! by the names of its functions ([`SiteName`]), which merges all calls in one function, because another build may inline
-//! others.
+//! All processes are taken together, since their ids differ between runs. A site is identified by its exact
+//! code ([`SiteId`]) if all of it is in builds that the reports have in common, or if the reports are of one
+//! trace; otherwise by the names of its functions ([`SiteName`]), which merges all calls in one function,
+//! because another build may inline other functions.
 //!
-//! Two builds are equal if their build-ids are; without build-ids, if path and unwind table are equal; for the kernel, if
-//! the release is.
+//! Two builds are equal if their build-ids are; without build-ids, if path and unwind table are equal; for
+//! the kernel, if the release is.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -47,7 +47,7 @@ pub struct Builds {
     same_trace: bool,
 }
 
-/// Returns `None` if nothing distinguishes the module from other builds at its path.
+/// Identifies the build of a module; `None` if nothing distinguishes it from other builds at its path.
 fn build(module: ModuleRef<'_>, kernel: Option<&str>) -> Option<Build> {
     let mut hasher = DefaultHasher::new();
     match (module.build_id(), kernel, module.table) {
@@ -60,7 +60,7 @@ fn build(module: ModuleRef<'_>, kernel: Option<&str>) -> Option<Build> {
 }
 
 impl Builds {
-    /// Makes the builds for reports of one trace, which have all builds in common.
+    /// Builds of reports of one trace, which have all builds in common.
     pub fn of_one_trace() -> Self {
         Self {
             common: HashSet::new(),

@@ -1,6 +1,7 @@
 //! Differences between reports: growth between two ([`difference`]), rate of growth over many ([`trend`]).
 //!
-//! Pure: reports in, plain data out; each format is one file with one function. Reading reports is the task of `replay`.
+//! Pure: reports in, plain data out; each format is one file with one function. Reading reports is the task
+//! of `replay`.
 
 pub mod difference;
 mod difference_flame;

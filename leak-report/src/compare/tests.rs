@@ -130,8 +130,8 @@ fn before_and_after() -> (Report, Report) {
     (before, after)
 }
 
-/// Sites are ranked by growth, with both amounts; a site without outstanding blocks before is new, without any after is
-/// gone.
+/// Sites are ranked by growth, with both amounts; a site without outstanding blocks before is new, without
+/// any after is gone.
 #[test]
 fn ranked_by_growth() {
     let (before, after) = before_and_after();
@@ -260,7 +260,7 @@ fn bounded_json_of_a_difference() {
     }
 }
 
-/// Dictionary with these of the modules that were made.
+/// Dictionary with these modules of the sample dictionary.
 fn dictionary(modules: &[ModuleId]) -> Dictionary {
     let (made, mut dictionary) = (samples::dictionary(), Dictionary::default());
     for &module in modules {
@@ -281,7 +281,7 @@ fn trace(dictionary: &Dictionary) -> Trace<'_> {
     }
 }
 
-/// Sites of a common build are compared by address; sites of different builds by function, whether inlined or not.
+/// Sites of a common build are compared by address; sites of different builds by function, inlined or not.
 #[test]
 fn other_builds_are_compared_by_function() {
     let (libc, old, new) = (
@@ -380,7 +380,8 @@ fn incomparable_reports_get_a_note() {
     assert!(text.contains("\n   ± "), "{text}");
 }
 
-/// Sites are ranked by rate of growth, not by size; each site has an amount at each point, 0 before it appeared.
+/// Sites are ranked by rate of growth, not by size; each site has an amount at each point, 0 before it
+/// appeared.
 #[test]
 fn trends() {
     let leaker = module("/opt/leaker", Some("aa"));
@@ -431,8 +432,9 @@ Trend over 6 points in 5.0 min, from report 0 to report 5:
     assert_eq!(value["sites"][0]["slope"]["bytes_per_minute"], json!(100.0));
 }
 
-/// With two verdicts, sites are ranked by the growth of what is definitely lost, and one that holds as much as before but can
-/// no longer reach it is shown; a report without a verdict is not taken for one that lost nothing.
+/// With two verdicts, sites are ranked by the growth of the definitely lost amount. A site is shown if its
+/// outstanding amount is unchanged and more of it is lost. A report without a verdict does not count as one
+/// that lost nothing.
 #[test]
 fn difference_of_verdicts() {
     let (mut before, mut after) = before_and_after();
@@ -497,7 +499,7 @@ fn difference_of_verdicts() {
     );
 }
 
-/// A trend has what is definitely lost at each point that has a verdict.
+/// A trend has the definitely lost amount at each point that has a verdict.
 #[test]
 fn trend_of_verdicts() {
     let (mut before, mut after) = before_and_after();
@@ -524,12 +526,12 @@ fn trend_of_verdicts() {
     assert_eq!(json["points"][1]["held"]["definitely_lost"]["blocks"], 7);
 }
 
-/// A stack whose frames are not all there is one in both reports, however many are left out, and says so in each format; it is not the
-/// stack that has these frames alone.
+/// A stack with frames left out is the same site in both reports, whatever their number, and each format says
+/// that frames are left out. It is not the site of the stack that has only the remaining frames.
 #[test]
 fn differences_of_deep_stacks() {
     let (mut before, mut after) = before_and_after();
-    // Both are of `grows`.
+    // Both are stacks of `grows`.
     before.stacks[3].left_out = Some(LeftOut { after: 1, frames: 8 });
     after.stacks[0].left_out = Some(LeftOut { after: 1, frames: 9 });
     let both = compare(&before, &after, &Builds::of_one_trace());
@@ -560,8 +562,8 @@ fn differences_of_deep_stacks() {
     assert!(text.contains(r#""left_out":{"after":1,"frames":"#), "{text}");
 }
 
-/// In two runs, functions of Python are the same by their names, wherever their code objects are and whatever else was changed in
-/// the file; in one run, also by their lines.
+/// Python functions of two runs are matched by name, wherever their code objects are and whatever else
+/// changed in the file; those of one run are also matched by line.
 #[test]
 fn functions_of_python_are_compared_by_name() {
     let interpreter = module("/usr/bin/python3.11", Some("aa"));

@@ -1,7 +1,7 @@
 //! Rates of growth of sites, from their amounts at several points in time.
 //!
-//! The rate is the median of the slopes between all pairs of points (Theil and Sen), which ignores a single step, such as a
-//! cache that is filled once, and a single peak.
+//! The rate is the median of the slopes between all pairs of points (Theil and Sen), which ignores a single
+//! step, such as a cache that is filled once, and a single peak.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ impl Trend {
     /// Maximum number of points: the work per site grows with their square.
     pub const MAX_POINTS: usize = 64;
 
-    /// Creates a trend without points; `builds` are those that all reports have in common.
+    /// Creates a trend without points; `builds` are the builds that all reports have in common.
     pub fn new(builds: Builds) -> Self {
         Self {
             builds,
@@ -102,7 +102,7 @@ impl Trend {
             .points
             .first()
             .map_or(Duration::ZERO, |first| match self.builds.same_trace() {
-                // A clock of the day can be set back; the time since the attach cannot.
+                // Wall-clock time can be set back; the time since the attach cannot.
                 true => report.elapsed.saturating_sub(first.elapsed),
                 false => report.read_at.duration_since(first.read_at).unwrap_or_default(),
             });

@@ -10,7 +10,7 @@ use crate::model::unix_nanoseconds;
 use crate::model::{Amount, RegionKind, StackRef};
 use crate::render::{FrameJson, LeftOutJson, SCHEMA_VERSION, frames_json, write_json};
 
-/// Writes `trend` with all sites, or with the first `top` and what the others sum up to.
+/// Writes `trend` with all sites, or with the first `top` and the sum of the others.
 ///
 /// # Errors
 ///

@@ -29,7 +29,7 @@ impl<A: Copy + Add<Output = A>> Ages<A> {
         }
     }
 
-    /// Amounts by class, youngest first.
+    /// Creates a histogram from the amounts of the classes, youngest first.
     pub fn of_classes(classes: [A; AGE_BOUNDS.len() + 1]) -> Self {
         Self(classes)
     }

@@ -53,7 +53,8 @@ pub struct Spread {
     pub blocks: u128,
 }
 
-/// Standard error of an estimate: the error is below it in two of three cases, below 1.96 times it in 19 of 20.
+/// Standard error of an estimate: the error is below it in two of three cases, below 1.96 times it in 19 of
+/// 20.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StandardError {
     /// Standard error of the bytes.
@@ -76,8 +77,8 @@ impl Spread {
         }
     }
 
-    /// Variance of `self - other`, where the blocks of `other` are all among those of `self`: with `self` of all allocated
-    /// blocks and `other` of the freed ones, the variance of what is outstanding.
+    /// Variance of `self - other`, where the blocks of `other` are all among those of `self`: with `self` of
+    /// all allocated blocks and `other` of the freed ones, the variance of what is outstanding.
     #[must_use]
     pub fn less(self, other: Self) -> Self {
         Self {
@@ -132,8 +133,8 @@ impl Estimate {
         }
     }
 
-    /// Estimate of some of the blocks, `part` in all. Blocks of one stack are much alike, so that the variance of the part is
-    /// taken to be its share of the whole's.
+    /// Estimate of a part of the blocks, whose amount is `part`. Blocks of one stack are much alike, so the
+    /// variance is assumed to be in proportion.
     #[must_use]
     pub fn part(self, part: Amount) -> Self {
         let Self { amount, spread } = self;
@@ -229,8 +230,8 @@ mod tests {
         assert_eq!(Estimate::default().part(Amount::default()), Estimate::default());
     }
 
-    /// The standard error is the root of the variance, in whole bytes and blocks; freed blocks do not contribute to that of
-    /// outstanding ones.
+    /// The standard error is the root of the variance, in whole bytes and blocks; freed blocks do not
+    /// contribute to that of outstanding ones.
     #[test]
     fn standard_errors() {
         let allocated = Spread {

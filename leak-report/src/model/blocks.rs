@@ -29,13 +29,13 @@ pub struct ListedBlock {
     pub age: Duration,
     /// Number of blocks that it stands for.
     pub weight: Weight,
-    /// C++ class that it is of; `None` if it is of none, or was not looked at.
+    /// C++ class of the object in it; `None` if it has none, or was not examined.
     #[serde(default, skip_serializing_if = "is_default")]
     pub class: Option<TextId>,
 }
 
 impl ListedBlock {
-    /// Copies it with the ids of another dictionary.
+    /// Copies this with the ids of another dictionary.
     #[must_use]
     pub fn renumbered(&self, import: &mut Import<'_>) -> Self {
         Self {
@@ -55,7 +55,7 @@ pub struct BlockList {
 }
 
 impl BlockList {
-    /// Copies it with the ids of another dictionary.
+    /// Copies this with the ids of another dictionary.
     #[must_use]
     pub fn renumbered(&self, import: &mut Import<'_>) -> Self {
         Self {

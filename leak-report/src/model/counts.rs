@@ -17,8 +17,8 @@ pub struct Events {
     pub frees: u64,
     /// Freed blocks that were not known: allocated before the attach, or lost.
     pub unknown_frees: u64,
-    /// Part of `unknown_frees` whose free was called from the allocator's own module: the C library freed its own data, or
-    /// freed a second time what it had cached for a thread that ended.
+    /// Part of `unknown_frees` whose free was called from the allocator's own module: the C library freed its
+    /// own data, or freed a second time what it had cached for a thread that ended.
     pub own_unknown_frees: u64,
     /// Calls that the allocator failed.
     pub failed: u64,
@@ -42,7 +42,7 @@ pub struct Losses {
     pub bytes: u64,
     /// Unrecorded frees: their blocks count as outstanding until the address is allocated again.
     pub frees: u64,
-    /// Processes that should have been traced and were not.
+    /// Processes that should have been traced but were not.
     pub processes: u64,
     /// Programs executed by traced processes whose first allocations were not seen.
     pub beginnings: u64,

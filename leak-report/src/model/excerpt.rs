@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::owner::owner;
 use super::{Report, StackRef};
 
-/// A line of a source file, as debug information names it.
+/// Line of a source file, as debug information names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SourcePlace {
     /// Path of the file.
@@ -17,7 +17,7 @@ pub struct SourcePlace {
 }
 
 impl SourcePlace {
-    /// The line at which the responsible function of a stack allocates; `None` if it is not known.
+    /// Line at which the responsible function of a stack allocates; `None` if it is not known.
     pub fn of(stack: StackRef<'_>) -> Option<Self> {
         let owner = owner(stack)?;
         let (file, line) = match owner.frame.inlined().nth(owner.at.1) {
@@ -31,8 +31,8 @@ impl SourcePlace {
         })
     }
 
-    /// Places of the stacks with outstanding blocks, each once, of those stacks that come first, at most `max`; and whether
-    /// there are more.
+    /// Distinct places of the stacks with outstanding blocks, those of the first stacks if there are more
+    /// than `max`; and true if there are more.
     pub fn all(report: &Report, max: usize) -> (BTreeSet<Self>, bool) {
         let mut places = BTreeSet::new();
         for place in report.outstanding_suspects().filter_map(Self::of) {
@@ -50,20 +50,20 @@ impl SourcePlace {
 pub struct Excerpt {
     /// Number of the first line.
     pub first: u32,
-    /// Text of the lines, without their ends and tabs.
+    /// Text of the lines, without line ends; tabs are replaced by blanks.
     pub lines: Vec<String>,
-    /// True if the file is newer than the module, so that the lines may be others by now.
+    /// True if the file is newer than the module, so that it may differ from what was compiled.
     pub is_newer: bool,
 }
 
-/// Excerpts of a report, and why there are no more.
+/// Excerpts of a report, and reasons why others are missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Excerpts {
-    /// By file and line.
+    /// Excerpts by file and line.
     pub known: BTreeMap<(String, u32), Excerpt>,
-    /// Number of places without an excerpt, by the reason.
+    /// Number of places without an excerpt, by reason.
     pub missing: BTreeMap<&'static str, u64>,
-    /// True if there are places that were not looked for.
+    /// True if there were more places than were looked up.
     pub is_cut: bool,
 }
 

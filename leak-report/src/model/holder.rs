@@ -1,4 +1,4 @@
-//! Holders of blocks that are still reachable: the chain from where the process begins to look to what a stack allocated.
+//! Holders of blocks that are still reachable: chains of pointers from a root to the blocks of a stack.
 //!
 //! `T` is a text, or its id in a [`Dictionary`](super::Dictionary).
 
@@ -17,7 +17,7 @@ use super::{Amount, PathId, Report, Stack, StackRef, TextId, TextKind};
 pub enum RootKind {
     /// Data of an object: variables that are global, or static.
     Data,
-    /// Data that each thread has of its own.
+    /// Thread-local data.
     ThreadLocal,
     /// Stack of a thread.
     Stack,
@@ -27,7 +27,7 @@ pub enum RootKind {
     Kernel,
     /// Memory that the program mapped by itself.
     Mapped,
-    /// The allocator's memory that no known block is in: blocks from before the trace, and those that were not recorded.
+    /// Memory of the allocator outside all known blocks: blocks from before the trace, and unrecorded ones.
     Untraced,
 }
 
@@ -56,7 +56,7 @@ impl RootKind {
         }
     }
 
-    /// Words in reports for people, of a root without another name.
+    /// Words in reports for people, for a root that has no other name.
     pub const fn words(self) -> &'static str {
         match self {
             Self::Data => "data",
@@ -70,7 +70,7 @@ impl RootKind {
     }
 }
 
-/// Where a chain of pointers begins.
+/// Root: place where a chain of pointers begins.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Root<T = Arc<str>> {
     /// Kind of place.
@@ -100,24 +100,25 @@ pub struct ThreadName<T = Arc<str>> {
     pub name: T,
 }
 
-/// Blocks of a stack that lead from a root to others.
+/// Step of a chain: blocks of one stack that lead from the root to other blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Step {
     /// Allocator function of the stack.
     pub allocator: TextId,
     /// Frames of the stack.
     pub path: Option<PathId>,
-    /// True if several of its blocks lead one to the next, like nodes of a list, or in turn with blocks of other stacks.
+    /// True if the chain passes several of its blocks, one after the other like nodes of a list, or
+    /// alternating with blocks of other stacks.
     #[serde(default, skip_serializing_if = "super::amount::is_default")]
     pub repeats: bool,
 }
 
-/// A chain of pointers, and what it holds.
+/// Chain of pointers, and the amount that it holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
     /// Blocks of the stack that are held by it.
     pub amount: Amount,
-    /// Where it begins.
+    /// Root of the chain.
     pub root: Root<TextId>,
     /// Stacks of the blocks in between, from the root on.
     #[serde(default, skip_serializing_if = "super::amount::is_default")]
@@ -127,7 +128,7 @@ pub struct Holder {
     pub is_cut: bool,
 }
 
-/// C++ class of blocks, by the table of virtual functions that they begin with.
+/// C++ class of blocks, identified by the vtable that their first word points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Class {
     /// Demangled name.
@@ -136,19 +137,19 @@ pub struct Class {
     pub amount: Amount,
 }
 
-/// Blocks of a stack that were looked at for their classes.
+/// Numbers of blocks of a stack that were examined for their classes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LookedAt {
-    /// Number of these; each counts as one, also where it stands for more.
+    /// Examined blocks; each counts as one, even if it stands for more.
     pub blocks: u64,
-    /// Those that have no class.
+    /// Examined blocks without a class.
     pub without: u64,
-    /// Recorded blocks that they were chosen from.
+    /// Recorded blocks that the examined ones were chosen from.
     pub of: u64,
 }
 
 impl LookedAt {
-    /// Returns whether there was no room to look at any of them.
+    /// Returns true if there was no room to examine any of them.
     pub fn is_none(self) -> bool {
         self.blocks == 0 && self.of > 0
     }
@@ -171,13 +172,14 @@ impl Add for LookedAt {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Held {
-    /// Chains that hold most, those that hold more first.
+    /// Chains that hold most, in descending order of bytes.
     pub by: Vec<Holder>,
-    /// Blocks that other chains hold.
+    /// Amount that all other chains hold.
     pub others: Amount,
-    /// Blocks that would be lost with those of the stack, these included: at least this much. `None` if it was not found out.
+    /// Lower bound of what would be lost with the blocks of the stack, these included; `None` if it was not
+    /// determined.
     pub retained: Option<Amount>,
-    /// Classes of its blocks, those of which there is more first.
+    /// Classes of its blocks, in descending order of blocks.
     pub classes: Vec<Class>,
     /// Set if classes were looked for without a verdict.
     #[serde(skip_serializing_if = "super::amount::is_default")]
@@ -185,7 +187,7 @@ pub struct Held {
 }
 
 impl<T> Root<T> {
-    /// A root that has no more than a kind.
+    /// Creates a root of which only the kind is known.
     pub fn of(kind: RootKind) -> Self {
         Self {
             kind,
@@ -219,7 +221,7 @@ impl<T> Root<T> {
 }
 
 impl Held {
-    /// Copies it with the ids of another dictionary.
+    /// Copies this with the ids of another dictionary.
     #[must_use]
     pub fn renumbered(&self, import: &mut Import<'_>) -> Self {
         let holder = |holder: &Holder, import: &mut Import<'_>| Holder {
@@ -264,7 +266,7 @@ impl Step {
     }
 }
 
-/// Stacks of a report by what steps say of them.
+/// Stacks of a report, by the allocator and path that identify them in steps.
 #[derive(Debug)]
 pub struct StepStacks<'a> {
     report: &'a Report,
@@ -272,7 +274,7 @@ pub struct StepStacks<'a> {
 }
 
 impl<'a> StepStacks<'a> {
-    /// Stacks of `report`.
+    /// Indexes the stacks of `report`; if none has holders, the index is empty.
     pub fn of(report: &'a Report) -> Self {
         let held = report.stacks.iter().any(|stack| stack.held.is_some());
         let stacks = report.stacks.iter().filter(|_| held);

@@ -10,7 +10,7 @@ pub enum InstanceEnd {
     /// The process executed another program, which is a new instance.
     #[serde(rename = "exec")]
     Execed,
-    /// The process runs on, and is not one of those that are traced any more.
+    /// The process still runs, but no longer belongs to those that are traced.
     Left,
     /// The kernel killed the process for lack of memory.
     OutOfMemory,

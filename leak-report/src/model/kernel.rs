@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct KernelFacts {
     /// Kernel release (`uname -r`).
     pub release: String,
-    /// Totals by allocator, without those that allocated nothing.
+    /// Totals by allocator, without allocators that allocated nothing.
     pub kinds: Vec<KindTotals>,
 }
 

@@ -24,9 +24,9 @@ pub enum MemoryLack {
 pub struct ReachedLimit {
     /// Path of the cgroup.
     pub cgroup: String,
-    /// Bytes that its processes can have together (`memory.max`); `None` if that could not be read.
+    /// Maximum bytes of all its processes together (`memory.max`); `None` if that could not be read.
     pub limit: Option<u64>,
-    /// The most that they had (`memory.peak`); `None` on kernels without it.
+    /// Highest usage so far, in bytes (`memory.peak`); `None` on kernels without it.
     pub peak: Option<u64>,
     /// Processes that were killed there so far (`oom_kill` of `memory.events`).
     pub kills: Option<u64>,
@@ -78,7 +78,7 @@ impl fmt::Display for MemoryLack {
 mod tests {
     use super::*;
 
-    /// The text has what is known of the limit; a cgroup's name cannot add lines to it.
+    /// The text contains the known facts of the limit; a cgroup's name cannot add lines to it.
     #[test]
     fn texts() {
         let mut reached = ReachedLimit {

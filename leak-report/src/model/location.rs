@@ -1,5 +1,5 @@
-//! Code addresses and the modules that contain them. Type parameters: `T` is a text and `M` a module, or their ids in a
-//! [`Dictionary`](super::Dictionary).
+//! Code addresses and the modules that contain them. Type parameters: `T` is a text and `M` a module, or
+//! their ids in a [`Dictionary`](super::Dictionary).
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Makeup of a stack's blocks: their sizes, the threads that allocated them, and how long freed ones have lived. Pure.
+//! Makeup of a stack's blocks: their sizes, the threads that allocated them, and how long freed ones have
+//! lived. Pure.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ pub struct SizeClass {
     pub smallest: u64,
     /// Requested bytes of the largest block.
     pub largest: u64,
-    /// All of them.
+    /// Amount of these blocks.
     pub amount: Amount,
 }
 
@@ -23,16 +24,17 @@ pub struct SizeClass {
 pub struct ThreadBlocks {
     /// Name of the thread when it allocated; `None` if it is not known.
     pub name: Option<TextId>,
-    /// All of them.
+    /// Amount of these blocks.
     pub amount: Amount,
 }
 
 /// Freed blocks by how long they lived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LifeSpans {
-    /// Temporary blocks: their thread freed them before it allocated another, and within the first of [`AGE_BOUNDS`].
+    /// Temporary blocks: their thread freed them before it allocated another, and within the first of
+    /// [`AGE_BOUNDS`].
     pub temporary: u64,
-    /// Others, by age; the classes are those of [`AGE_BOUNDS`].
+    /// Other blocks by age; the classes are those of [`AGE_BOUNDS`].
     pub by_age: [u64; AGE_BOUNDS.len() + 1],
 }
 
@@ -88,7 +90,7 @@ impl Makeup {
         blocks.fold(0, u64::saturating_add)
     }
 
-    /// Copies it with the ids of another dictionary.
+    /// Copies this with the ids of another dictionary.
     #[must_use]
     pub fn renumbered(&self, import: &mut Import<'_>) -> Self {
         let threads = self.threads.iter().map(|thread| ThreadBlocks {

@@ -23,27 +23,29 @@ pub struct Parts {
     pub unexplained: u64,
     /// Outstanding memory of the trace that cannot be resident: never touched, or swapped out.
     pub not_resident: u64,
-    /// Growth since the attach of what the trace does not follow; `None` if it follows all, or has not seen the beginning.
+    /// Growth since the attach of the parts that the trace does not follow; `None` with `--mmap` and
+    /// `--faults`, and for forked processes, some of whose memory is older than their trace.
     #[serde(default)]
     pub growth_elsewhere: Option<Elsewhere>,
 }
 
-/// Growth of parts of a process's resident memory that hold no allocations, in bytes; 0 for those that shrank.
+/// Growth of the parts of a process's resident memory that the trace does not follow, in bytes; 0 for parts
+/// that shrank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Elsewhere {
-    /// As in [`Parts`].
+    /// Growth of [`Parts::thread_stacks`].
     pub thread_stacks: u64,
-    /// As in [`Parts`].
+    /// Growth of [`Parts::files`].
     pub files: u64,
-    /// As in [`Parts`].
+    /// Growth of [`Parts::shared`].
     pub shared: u64,
-    /// Mostly memory that the program mapped itself.
+    /// Growth of memory outside all other parts: mostly memory that the program mapped itself.
     pub unexplained: u64,
 }
 
 impl Elsewhere {
-    /// Sum of all parts but files, whose pages the kernel takes back when it needs memory, and of which a program that runs
-    /// touches more and more.
+    /// Sum of all parts except files: the kernel reclaims their pages when it needs memory, and a running
+    /// program touches more and more of them.
     pub fn bytes(&self) -> u64 {
         let parts = [self.thread_stacks, self.shared, self.unexplained];
         parts.into_iter().fold(0, u64::saturating_add)
@@ -51,17 +53,20 @@ impl Elsewhere {
 }
 
 impl Parts {
-    /// MIN bytes that are reported, of growth elsewhere and of free memory. The start of threads and libraries takes less.
+    /// Minimum bytes of growth elsewhere, and of free memory, to be reported. Starting threads and loading
+    /// libraries takes less.
     const MIN_TOLD: u64 = 1 << 20;
 
-    /// Returns the growth elsewhere if it is what makes the process grow, rather than what was allocated.
+    /// Returns the growth elsewhere if it is worth reporting and larger than the tracked memory, so that it,
+    /// not tracked memory, makes the process grow.
     pub fn grows_elsewhere(&self) -> Option<Elsewhere> {
         let elsewhere = self.growth_elsewhere?;
         let bytes = elsewhere.bytes();
         (bytes >= Self::MIN_TOLD && bytes > self.tracked).then_some(elsewhere)
     }
 
-    /// Returns the bytes that are free in the allocator, or its own, if they are most of what is resident.
+    /// Returns the bytes that are free in the allocator, or its own, if they are worth reporting and more
+    /// than half of the resident memory.
     pub fn mostly_free(&self) -> Option<u64> {
         let free = self.slack_at_least;
         (free >= Self::MIN_TOLD && free > self.rss / 2).then_some(free)

@@ -1,10 +1,10 @@
-//! Parts of a trace that it went without, as the kernel refused the program for them.
+//! Parts that a trace lacks because the kernel refused their BPF programs.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A part of a trace that is not essential, for which a program of its own is loaded.
+/// Optional part of a trace, for which separate BPF programs are loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TracePart {
@@ -16,15 +16,15 @@ pub enum TracePart {
     Children,
     /// Notices of processes that come into a cgroup or leave it.
     Cgroups,
-    /// Holding a started program at its end.
+    /// Stopping a started program at its end, for a verdict.
     ProgramEnd,
-    /// Notes of memory that blocks were freed from.
+    /// Notes of the memory that blocks were freed from, for verdicts.
     FreeNotes,
-    /// Giving back the room of blocks whose process has ended.
+    /// Freeing the room of blocks whose process has ended.
     EndedBlocks,
-    /// Measuring what a trap takes.
+    /// Measurement of the cost of a trap.
     TrapCost,
-    /// Objects of the kernel that are allocated or freed many at once.
+    /// Kernel objects that are allocated or freed in bulk.
     KernelBulk,
     /// Whole pages of the kernel.
     KernelPages,
@@ -85,7 +85,7 @@ impl TracePart {
     }
 }
 
-/// A part that is missing in a trace, and by which refusal.
+/// Part that a trace lacks, and the refusal that caused it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
     /// Part of the trace.
@@ -96,11 +96,11 @@ pub struct Missing {
     pub reason: String,
 }
 
-/// Mark of a reason that the kernel's verifier gave.
+/// Mark of reasons that come from the kernel's verifier.
 const BY_VERIFIER: &str = " (verifier, ";
 
 impl Missing {
-    /// Returns whether the kernel's verifier refused the program, and not a right or a feature that it lacks.
+    /// Returns true if the kernel's verifier refused the program; false if it lacked a right or a feature.
     pub fn is_by_verifier(&self) -> bool {
         self.reason.contains(BY_VERIFIER)
     }

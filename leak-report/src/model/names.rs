@@ -1,14 +1,15 @@
 //! Shortens demangled names for people by removing the standard libraries' default arguments. Pure.
 //!
 //! `std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >::_M_replace(…)` becomes
-//! `std::string::_M_replace(…)`. Nothing is guessed: an argument is removed only if it is spelled exactly like its default,
-//! and unknown names are unchanged. Supports C++, with either spelling of `> >`, and Rust.
+//! `std::string::_M_replace(…)`. Nothing is guessed: an argument is removed only if it is spelled exactly
+//! like its default, and unknown names are unchanged. Supports C++, with either spelling of `> >`, and Rust.
 //!
 //! A constructor keeps the form that identifies it: `std::string::string(…)`, which is also its name in C++.
 //!
-//! Names come from untrusted files. One pass writes the result and keeps a stack of the open brackets; decisions
-//! depend on the output, so that a second pass changes nothing. A closing bracket compares arguments with each
-//! other: time is at most length times depth, and names longer than [`MAX_NAME`] are not processed.
+//! Names come from untrusted files. One pass writes the result and keeps a stack of the open brackets;
+//! decisions depend on the output, so that a second pass changes nothing. A closing bracket compares
+//! arguments with each other: time is at most length times depth, and names longer than [`MAX_NAME`] are not
+//! processed.
 
 mod defaults;
 #[cfg(test)]
@@ -16,8 +17,8 @@ mod tests;
 
 use std::borrow::Cow;
 
-/// Maximum length in bytes of a name that is shortened. Demangled names are far shorter; those of generated code have no
-/// limit.
+/// Maximum length in bytes of a name that is shortened. Demangled names are far shorter; those of generated
+/// code have no limit.
 const MAX_NAME: usize = 16 << 10;
 
 /// Style of names in formats for people.
@@ -26,7 +27,7 @@ pub enum NameStyle {
     /// Without the standard libraries' default arguments.
     #[default]
     Abbreviated,
-    /// As demangled.
+    /// Names as they were demangled.
     Verbatim,
 }
 
@@ -68,8 +69,8 @@ fn without_hash(name: &str) -> &str {
     name
 }
 
-/// Kind of bracket. Angle brackets enclose template arguments, round ones parameters, square ones sizes and ABI tags, curly
-/// ones what has no name.
+/// Kind of bracket. Angle brackets enclose template arguments, round ones parameters, square ones sizes and
+/// ABI tags, curly ones unnamed entities such as lambdas.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Bracket {
     Angle,
@@ -231,8 +232,8 @@ impl<'a> Pass<'a> {
         });
     }
 
-    /// Handles `<`: opens template arguments, or copies a less-than sign of an expression, whose operands are in
-    /// parentheses.
+    /// Handles `<`: opens template arguments, or copies a less-than sign of an expression, whose operands are
+    /// in parentheses.
     fn angle(&mut self) {
         if self.out.ends_with(')') && self.operator != self.out.len() {
             let sign = ["<<", "<=", "<"];
@@ -262,8 +263,8 @@ impl<'a> Pass<'a> {
         self.close(Bracket::Angle);
     }
 
-    /// Closes the innermost bracket of this kind and drops the unclosed ones inside it. If none is open, the bracket is
-    /// copied.
+    /// Closes the innermost bracket of this kind and drops the unclosed ones inside it. If none is open, the
+    /// bracket is copied.
     fn close(&mut self, bracket: Bracket) {
         if self.counts[bracket as usize] == 0 {
             return self.separator(1);
@@ -293,8 +294,8 @@ impl<'a> Pass<'a> {
         });
     }
 
-    /// Returns whether the brackets hold an ABI tag that readers do not need: libstdc++'s `cxx11`, on any function with
-    /// such a string in its type, or any tag of the standard libraries' own functions.
+    /// Returns true if the brackets contain an ABI tag that readers do not need: libstdc++'s `cxx11`, on any
+    /// function with such a string in its type, or any tag of the standard libraries' own functions.
     fn is_tag(&self, open: &Open) -> bool {
         let name = &self.out[open.path..open.begin - 1];
         let tag = self.out[open.begin..].strip_prefix("abi:");
@@ -306,7 +307,8 @@ impl<'a> Pass<'a> {
             && !after.is_some_and(is_identifier)
     }
 
-    /// Closes template arguments: removes those spelled like their defaults, or replaces the template by its alias.
+    /// Closes template arguments: removes those spelled like their defaults, or replaces the template by its
+    /// alias.
     fn end_arguments(&mut self, open: &Open) {
         if self.out.ends_with(' ') && self.closed + 1 == self.out.len() {
             self.out.pop();
@@ -345,8 +347,8 @@ const OPERATORS: [&str; 38] = [
     "!", ",",
 ];
 
-/// Returns whether a character can be part of an identifier. Compilers use `$`, `'` and any letters in names; `~` is part
-/// of a destructor's name.
+/// Returns whether a character can be part of an identifier. Compilers use `$`, `'` and any letters in names;
+/// `~` is part of a destructor's name.
 fn is_identifier(character: char) -> bool {
     character.is_alphanumeric() || matches!(character, '_' | '$' | '\'' | '~')
 }

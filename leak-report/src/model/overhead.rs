@@ -1,7 +1,7 @@
 //! Cost of tracing for the target, in CPU time.
 
 use serde::{Deserialize, Serialize};
-/// BPF program of a probe, or the part of one.
+/// BPF program of a probe, or a part of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProbeProgram {
@@ -21,7 +21,7 @@ impl ProbeProgram {
     /// All programs in numeric order.
     pub const ALL: [Self; 5] = [Self::Session, Self::Entry, Self::Return, Self::Ret, Self::Free];
 
-    /// Name of the BPF program; of the part for `ret`s, its own.
+    /// Name of the BPF program; the part for `ret`s has its own.
     pub fn name(self) -> &'static str {
         match self {
             Self::Session => "allocation_session",
@@ -75,8 +75,8 @@ pub struct Spent {
     pub traps: f64,
     /// Nanoseconds spent on traps, without the programs.
     pub trap_nanoseconds: f64,
-    /// Entries before the first window that measured any, whose further course is not known. They count in `entries` and
-    /// nowhere else.
+    /// Entries before the first window that contains any: the cost of these is not known yet. They count in
+    /// `entries` and nowhere else.
     pub unmeasured: f64,
 }
 
@@ -124,7 +124,8 @@ pub struct Overhead {
     pub lately: f64,
     /// Cost of one trap.
     pub traps: Traps,
-    /// True if the kernel's statistics could be read; otherwise programs are assumed to take as long as on other machines.
+    /// True if the kernel's statistics could be read; otherwise programs are assumed to take as long as on
+    /// other machines.
     pub measured: bool,
     /// State of the governor (`--max-overhead`).
     pub governed: Option<Governed>,
@@ -143,8 +144,8 @@ pub struct Governed {
     pub most: u64,
     /// Number of changes.
     pub changes: u64,
-    /// Cost of tracing at the least, as a share of one CPU, if that exceeds the limit: of the probes alone, or of announcements at
-    /// the largest interval.
+    /// Minimum cost of tracing as a share of one CPU, if it exceeds the limit: the cost of the probes alone,
+    /// or of announcements at the largest interval.
     pub floor: Option<f64>,
 }
 

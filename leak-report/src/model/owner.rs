@@ -1,12 +1,14 @@
-//! Responsible frame of a stack: the innermost that does not belong to the allocator, the language runtime or the standard
-//! library. It is the title of a site in every format.
+//! Responsible frame of a stack: the innermost that does not belong to the allocator, the language runtime or
+//! the standard library. It is the title of a site in every format.
 //!
-//! Almost every C++ stack begins with `operator new`, many continue in containers, and C programs often wrap `malloc` to
-//! check for failure. None of these frames identifies the code that wanted the memory. Nor does Python's interpreter between
-//! the functions of Python that it runs, nor Python's own library; an extension in C does.
+//! Almost every C++ stack begins with `operator new`, many continue in containers, and C programs often wrap
+//! `malloc` to check for failure. None of these frames identifies the code that wanted the memory. Nor does
+//! Python's interpreter between the functions of Python that it runs, nor Python's own library; an extension
+//! in C does.
 //!
-//! Such a function is known by its name (`names`), by its source file (`sources`), or by what calls it (`served`): an interface of
-//! allocators, a named function of a stripped library (`helpers`), or a caller that wants an array (`arrays`).
+//! Such a function is recognized by its name (`names`), by its source file (`sources`), or by its caller
+//! (`served`): an interface of allocators, a named function of a stripped library (`helpers`), or a caller
+//! that wants an array (`arrays`).
 
 mod arrays;
 mod helpers;
@@ -48,12 +50,13 @@ pub struct Owner<'a> {
     pub function: Cow<'a, str>,
     /// Frame of the function.
     pub frame: FrameRef<'a>,
-    /// Index of the frame, and of the function among those inlined there; for the frame's own function, their number.
+    /// Index of the frame, and of the function among those inlined there; for the frame's own function, the
+    /// number of inlined ones.
     pub at: (usize, usize),
 }
 
 impl Owner<'_> {
-    /// Name of the function where its file does not stand beside it.
+    /// Name of the function for places that do not show its file beside it.
     pub fn alone(&self) -> Cow<'_, str> {
         match self.frame.is_python() {
             true => with_file(&self.function, self.frame.file()),
@@ -62,8 +65,8 @@ impl Owner<'_> {
     }
 }
 
-/// Finds the responsible function. If every frame belongs to an allocator, a runtime or a standard library, returns the
-/// innermost, of Python if there is one; `None` for a stack without frames.
+/// Finds the responsible function. If every frame belongs to an allocator, a runtime or a standard library,
+/// returns the innermost Python function, or else the innermost frame; `None` for a stack without frames.
 pub fn owner(stack: StackRef<'_>) -> Option<Owner<'_>> {
     let interpreters = Interpreters::of(stack);
     let served = served(stack);
@@ -93,8 +96,9 @@ pub fn owner(stack: StackRef<'_>) -> Option<Owner<'_>> {
 
 /// Modules of the interpreters that run the Python functions of a stack.
 ///
-/// They are known by the frame that runs a function, the next one outwards: a program can contain the interpreter or load it
-/// as a library, and many of its functions have no name. Where a walk ended before that, they are known by their files.
+/// An interpreter is recognized by the frame that runs a Python function, the next native one outwards: a
+/// program can contain the interpreter or load it as a library, and many of its functions have no name. It is
+/// also recognized by its file name, as a walk can end before that frame.
 pub(super) struct Interpreters(Vec<ModuleId>);
 
 impl Interpreters {
@@ -120,21 +124,21 @@ impl Interpreters {
         Self(modules)
     }
 
-    /// True for a native frame of one of them.
+    /// True for a native frame of one of the interpreters.
     pub(super) fn contain(&self, frame: FrameRef<'_>) -> bool {
         let place = frame.at.place.filter(|_| !frame.is_python());
         place.is_some_and(|place| self.0.contains(&place.module))
     }
 }
 
-/// True for a frame in a file that is called as an interpreter of Python is, or its library.
+/// True for a frame in a file with the name of a Python interpreter or of its library.
 fn is_of_interpreter(frame: FrameRef<'_>) -> bool {
     let name = frame.module().map(|module| module.basename());
     name.is_some_and(|name| name.starts_with("python3") || name.starts_with("libpython3"))
 }
 
-/// Functions of a stack from the responsible one outwards, including inlined ones, without those of a Python interpreter; not
-/// escaped for printing.
+/// Functions of a stack from the responsible one outwards, including inlined ones, without those of a Python
+/// interpreter; not escaped for printing.
 pub fn callers(stack: StackRef<'_>) -> impl Iterator<Item = Cow<'_, str>> {
     let (first, inlined) = owner(stack).map_or((0, 0), |owner| owner.at);
     let interpreters = Interpreters::of(stack);
@@ -179,7 +183,8 @@ pub fn function(frame: FrameRef<'_>) -> Cow<'_, str> {
     }
 }
 
-/// Name of a function of Python where its file does not stand beside it. `<module>` and the like say nothing without the file.
+/// Name of a Python function for places that do not show its file beside it: `<module>` and the like say
+/// nothing without the file, which is appended to them.
 pub fn with_file<'a>(name: &'a str, file: Option<&str>) -> Cow<'a, str> {
     match file.filter(|_| name.starts_with('<')) {
         Some(file) => format!("{name} {}", file.rsplit('/').next().unwrap_or(file)).into(),
@@ -187,8 +192,8 @@ pub fn with_file<'a>(name: &'a str, file: Option<&str>) -> Cow<'a, str> {
     }
 }
 
-/// True for each function of a frame that belongs to an allocator, a runtime or a standard library: the inlined ones, then
-/// the frame's own, which does if it is [`served`].
+/// Flags for the functions of a frame, the inlined ones first, then the frame's own: true if the function
+/// belongs to an allocator, a runtime or a standard library, or is [`served`].
 pub(super) fn plumbing(frame: FrameRef<'_>, served: Served) -> Vec<bool> {
     let is_all = served == Served::All || is_in_library(frame);
     let inlined = inlined_plumbing(frame);
@@ -210,13 +215,13 @@ fn inlined_plumbing(frame: FrameRef<'_>) -> impl Iterator<Item = bool> {
 
 fn is_own_plumbing(frame: FrameRef<'_>) -> bool {
     match frame.is_python() {
-        // What a function of C is called says nothing about one of Python.
+        // The name of a C function says nothing about a Python function.
         true => frame.file().is_some_and(is_python_library),
         false => is_plumbing(&function(frame)) || frame.file().is_some_and(is_standard),
     }
 }
 
-/// True for a source file of Python's library, but not of what was installed there.
+/// True for a source file of Python's standard library, not of a package that is installed there.
 fn is_python_library(file: &str) -> bool {
     let is_installed = file.contains("/site-packages/") || file.contains("/dist-packages/");
     file.starts_with("<frozen ") || file.contains("/lib/python3") && !is_installed
@@ -238,8 +243,8 @@ fn own_function(frame: FrameRef<'_>, served: Served) -> Option<(Cow<'_, str>, us
     }
 }
 
-/// True for an inlined function that allocates for others. Debug information can omit the namespace of such a function; its
-/// source file then identifies it.
+/// True for an inlined function that allocates for others. Debug information can omit the namespace of such a
+/// function; its source file then identifies it.
 pub fn is_inlined_plumbing(function: InlinedFrame<&str>) -> bool {
     function.symbol.is_some_and(is_plumbing) || function.file.is_some_and(is_standard)
 }

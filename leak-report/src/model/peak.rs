@@ -1,4 +1,4 @@
-//! The moment of the highest total, and how far it can be from the true one.
+//! Moment of the highest total, and how far below the true peak that can be.
 
 use std::time::Duration;
 
@@ -6,14 +6,15 @@ use serde::{Deserialize, Serialize};
 
 use super::Amount;
 
-/// The highest total of outstanding memory that was seen since the attach, of all instances that ran at that moment.
+/// Highest total of outstanding memory that was seen since the attach, of all instances that ran at that
+/// moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peak {
     /// Time since the attach.
     pub elapsed: Duration,
-    /// Total at that moment: the sum of what each stack held then.
+    /// Total at that moment: the sum of what each stack had outstanding.
     pub total: Amount,
-    /// Bytes that the total was never above, from the first look at the totals to the last.
+    /// Upper bound of the total's bytes, from the first look at the totals to the last.
     pub never_above: u64,
     /// Number of looks at the totals.
     pub looks: u64,
@@ -32,7 +33,7 @@ impl Peak {
 mod tests {
     use super::*;
 
-    /// The uncertainty is never understated, and is none where the bound is met.
+    /// The uncertainty is rounded up, and 0 if the total reaches the bound.
     #[test]
     fn uncertainties() {
         let of = |bytes, never_above| {

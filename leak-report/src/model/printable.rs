@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-/// Returns `text` on one line, with control characters and invisible characters escaped. Use it for all text that comes
-/// from a process or its files.
+/// Returns `text` on one line, with control characters and invisible characters escaped. Use it for all text
+/// that comes from a process or its files.
 pub fn printable(text: &str) -> String {
     Printable(text).to_string()
 }
 
-/// Text from a process or its files, displayed with control characters and invisible characters escaped: it must not move
-/// the terminal's cursor, end a line, or look like other text.
+/// Text from a process or its files, displayed with control characters and invisible characters escaped: it
+/// must not move the terminal's cursor, end a line, or look like other text.
 pub struct Printable<'a>(pub &'a str);
 
 impl fmt::Display for Printable<'_> {
@@ -24,8 +24,9 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
-/// Returns whether a character is a line separator, a format character (Unicode category Cf), or otherwise invisible. For
-/// the attacks they permit see <https://www.unicode.org/reports/tr9/> and <https://www.unicode.org/reports/tr36/>.
+/// Returns whether a character is a line separator, a format character (Unicode category Cf), or otherwise
+/// invisible. For the attacks they permit see <https://www.unicode.org/reports/tr9/> and
+/// <https://www.unicode.org/reports/tr36/>.
 pub fn is_format(character: char) -> bool {
     matches!(
         character,

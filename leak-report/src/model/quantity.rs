@@ -13,9 +13,11 @@ pub enum Measure {
     Outstanding,
     /// Allocated since the attach, freed or not.
     Allocated,
-    /// Allocated less freed since the mark (SIGUSR1), or without one since the last report; only of stacks that grew.
+    /// Allocated less freed since the mark (SIGUSR1), or without one since the last report; only of stacks
+    /// that grew.
     Growth,
-    /// Held when the total was highest since the attach, see docs/peak.md; nothing where that was not followed.
+    /// Held when the total was highest since the attach, see docs/peak.md; nothing where that was not
+    /// followed.
     Peak,
     /// Definitely lost by the verdict on outstanding blocks; nothing in a report without one.
     DefinitelyLost,
@@ -51,7 +53,7 @@ impl Unit {
     }
 }
 
-/// End of the stacks from which graphs of them are built.
+/// End of the stacks at which graphs of them begin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Direction {
     /// From the callers: a function's boxes are above that of its caller.
@@ -90,7 +92,7 @@ impl Quantity {
             Measure::Outstanding => stack.shown_estimate().spread,
             Measure::Allocated => stack.allocated.spread,
             Measure::Growth => stack.growth().net_spread(),
-            // Not kept: it would double what is kept of each stack.
+            // Not stored: it would double the memory that each stack's peak takes.
             Measure::Peak => Spread::default(),
             Measure::DefinitelyLost => stack.definitely_lost().spread,
         }

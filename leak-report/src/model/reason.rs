@@ -1,4 +1,4 @@
-//! Reasons for which reports are made, of a trace that makes them by conditions.
+//! Reasons for reports of a trace that makes them by conditions.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::size;
 
-/// Reason for which a report was made, where conditions decide that (`--report-when`).
+/// Reason for a report of a trace that makes them by conditions (`--report-when`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
@@ -38,14 +38,14 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A condition that became true, and by what.
+/// Condition that became true, with the value at that time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reached {
     /// Condition as given.
     pub condition: String,
     /// Value at that time.
     pub value: Measured,
-    /// Process with this value; `None` if it is of all that is traced.
+    /// Process with this value; `None` if it is the value of everything traced.
     pub pid: Option<u32>,
 }
 

@@ -24,11 +24,11 @@ use super::{
 pub struct Report {
     /// Local time at which the totals were read.
     pub time: TimeOfDay,
-    /// Absolute time of the moment that `time` is.
+    /// Absolute time of the same moment as `time`.
     pub read_at: SystemTime,
     /// Time since the attach.
     pub elapsed: Duration,
-    /// Reason for which it was made, if conditions decide that.
+    /// Reason for the report, if the trace makes reports by conditions.
     #[serde(default)]
     pub reason: Option<Reason>,
     /// Method of walking stacks.
@@ -57,8 +57,8 @@ pub struct Report {
     /// Texts, modules and frames that the report refers to.
     #[serde(skip)]
     pub dictionary: Arc<Dictionary>,
-    /// Every stack that allocated, in `order`, by default the largest outstanding amount first; those of ended instances
-    /// last.
+    /// Every stack that allocated, in `order`, by default the largest outstanding amount first; those of
+    /// ended instances last.
     #[serde(skip)]
     pub stacks: Vec<Stack>,
     /// Source of the knowledge of allocations.
@@ -73,7 +73,7 @@ pub struct Report {
     pub events: Events,
     /// Events that could not be accounted for.
     pub losses: Losses,
-    /// Parts that the trace went without, as the kernel refused a program.
+    /// Parts that the trace lacks because the kernel refused a program.
     #[serde(default)]
     pub missing: Vec<Missing>,
     /// Completeness of the stacks.
@@ -104,13 +104,14 @@ impl Report {
         StackRef { report: self, stack }
     }
 
-    /// Returns whether a process grows by other memory than what was allocated.
+    /// Returns true if a process grows mostly by memory that the trace does not follow.
     pub fn grows_elsewhere(&self) -> bool {
         let memory = self.targets.iter().filter_map(|target| target.memory.as_ref());
         memory.flat_map(Parts::grows_elsewhere).next().is_some()
     }
 
-    /// Stacks shown to people: possible leaks that are not suppressed, without blocks that another stack counts.
+    /// Stacks shown to people: possible leaks that are not suppressed, without blocks that another stack
+    /// counts.
     pub fn suspects(&self) -> impl Iterator<Item = StackRef<'_>> {
         self.stacks().filter(|stack| stack.is_suspect())
     }
@@ -251,7 +252,8 @@ pub struct StackRecent {
     /// Change since the baseline.
     #[serde(default, skip_serializing_if = "is_default")]
     pub since_baseline: Change,
-    /// Degree to which it behaves like a leak; `None` if the report was recorded by a version without suspicion.
+    /// Degree to which it behaves like a leak; `None` if the report was recorded by a version without
+    /// suspicion.
     #[serde(default, skip_serializing_if = "is_default")]
     pub suspicion: Option<Suspicion>,
 }
@@ -263,7 +265,7 @@ pub struct Stack {
     pub pid: u32,
     /// Instance number; 0 if the stack is not known and stands for several instances.
     pub instance: u32,
-    /// Event that ended the instance; the outstanding amount is then what it held at its end.
+    /// Event that ended the instance; the outstanding amount is then that at its end.
     #[serde(default, skip_serializing_if = "is_default")]
     pub ended: Option<InstanceEnd>,
     /// Allocator function, which is not one of the frames.
@@ -283,7 +285,8 @@ pub struct Stack {
     /// Verdict on the outstanding blocks; `None` if that was not asked for.
     #[serde(default, skip_serializing_if = "is_default")]
     pub verdict: Option<Verdict>,
-    /// Holders and classes of the outstanding blocks; `None` without a verdict, or if they were not looked for.
+    /// Holders and classes of the outstanding blocks; `None` without a verdict, or if they were not looked
+    /// for.
     #[serde(default, skip_serializing_if = "is_default")]
     pub held: Option<Box<Held>>,
     /// Allocated but not recorded; not included in `allocated`.
@@ -302,7 +305,7 @@ pub struct Stack {
     pub end_at: Option<Location<ModuleId>>,
     /// Frames, innermost first; `None` if there are none.
     pub path: Option<PathId>,
-    /// Frames between these that are not there, in the first of its walks.
+    /// Frames between these that were found but not kept, in the first of its walks.
     #[serde(default, skip_serializing_if = "is_default")]
     pub left_out: Option<LeftOut>,
     /// Single blocks that are not young; `None` unless they were requested.
@@ -351,9 +354,9 @@ impl Stack {
     }
 }
 
-/// Identity of a site: a hash of the allocator function and of the calling code. It is equal in every report and in other
-/// runs of the same builds: its algorithm and keys never change. The probability that two of a thousand sites share an id
-/// is below 10⁻¹³.
+/// Identity of a site: a hash of the allocator function and of the calling code. It is equal in every report
+/// and in other runs of the same builds: its algorithm and keys never change. The probability that two of a
+/// thousand sites share an id is below 10⁻¹³.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SiteId(u64);
 
@@ -386,7 +389,7 @@ pub struct SiteKey {
 pub enum StackPart<'a> {
     /// A frame.
     Frame(FrameRef<'a>),
-    /// So many frames that are not there.
+    /// Number of frames that were found but not kept.
     LeftOut(u32),
 }
 
@@ -426,7 +429,7 @@ impl<'a> StackRef<'a> {
         self.report.dictionary.frames(self.stack.path)
     }
 
-    /// Frames, innermost first, and between them what is not there.
+    /// Frames, innermost first, with the number of left-out frames in their place.
     pub fn parts(self) -> impl Iterator<Item = StackPart<'a>> {
         let left_out = self.stack.left_out;
         let inner = left_out.map_or(usize::MAX, |left_out| left_out.after as usize);
@@ -476,7 +479,7 @@ impl<'a> StackRef<'a> {
                     module.build_id().unwrap_or(module.path()).hash(&mut hasher);
                     place.svma.get().hash(&mut hasher);
                 }
-                // The number of its code differs from one run to the next.
+                // The number of a code object differs from one run to the next.
                 None if frame.is_python() => {
                     (frame.function(), frame.file(), frame.line()).hash(&mut hasher);
                 }

@@ -10,14 +10,14 @@ pub enum Sampling {
     All,
     /// One random call of each group of this many; at most [`Sampling::MAX_CALLS`].
     Calls(u64),
-    /// Allocations that contain a chosen byte; the value is the sampling interval, the mean number of bytes between chosen
-    /// ones; at most [`Sampling::MAX_BYTES`].
+    /// Allocations that contain a chosen byte; the value is the sampling interval, the mean number of bytes
+    /// between chosen ones; at most [`Sampling::MAX_BYTES`].
     Bytes(u64),
-    /// Like [`Sampling::Bytes`], with a sampling interval that changes during the trace (`bpf::Distance`): the initial one
-    /// before the trace starts, then the current one. 1 records every allocation.
+    /// Like [`Sampling::Bytes`], with a sampling interval that changes during the trace (`bpf::Distance`):
+    /// the initial one before the trace starts, then the current one. 1 records every allocation.
     Governed(u64),
-    /// Allocations that the process itself chose and announced, with what each stands for. The value is the mean number of
-    /// bytes between chosen ones, if that is known.
+    /// Allocations that the process itself chose and announced, with what each stands for. The value is the
+    /// mean number of bytes between chosen ones, if that is known.
     Provider(Option<u64>),
 }
 

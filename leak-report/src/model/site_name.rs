@@ -1,9 +1,9 @@
-//! Identity of a site by its function names, which two runs can share in spite of different addresses, builds and
-//! processes.
+//! Identity of a site by its function names, which two runs can share in spite of different addresses, builds
+//! and processes.
 //!
-//! Unlike a [`SiteId`](super::SiteId), a name stands for the whole function, inlined or not; direct recursion counts as one
-//! call; suffixes that the compiler appended (`.part.0`) are removed, and so are the outermost frames, of the C library and
-//! `_start`, which differ with its version.
+//! Unlike a [`SiteId`](super::SiteId), a name stands for the whole function, inlined or not; direct recursion
+//! counts as one call; suffixes that the compiler appended (`.part.0`) are removed, and so are the outermost
+//! frames, of the C library and `_start`, which differ with its version.
 
 use std::collections::{HashMap, HashSet};
 
@@ -95,7 +95,8 @@ impl SiteNames {
 #[derive(Debug)]
 pub struct SiteNamer<'n> {
     names: &'n mut SiteNames,
-    /// By frame, and by whether it is a Python interpreter's, and what of it is [`served`].
+    /// Functions by frame, by whether that is a Python interpreter's, and by the part of it that is
+    /// [`served`].
     of_frames: HashMap<(FrameId, bool, Served), Box<[u32]>>,
 }
 
@@ -123,7 +124,8 @@ impl<'n> SiteNamer<'n> {
             });
             numbers.extend_from_slice(of_frame);
         }
-        // `at` is 1 where the allocator function meets its caller, which stays even if both have the same name.
+        // `at` is 1 where the allocator function meets its caller, which stays even if both have the same
+        // name.
         let mut at = 0;
         numbers.dedup_by(|next, last| {
             at += 1;
@@ -133,8 +135,8 @@ impl<'n> SiteNamer<'n> {
     }
 }
 
-/// Names of a frame's functions, inlined ones first; the flag is true for plumbing. A frame without a name gets its module
-/// in brackets.
+/// Names of a frame's functions, inlined ones first; the flag is true for plumbing. A frame without a name
+/// gets its module in brackets.
 fn names_of(frame: FrameRef<'_>, served: Served) -> Vec<(String, bool)> {
     let plumbing = plumbing(frame, served);
     let inlined = frame.inlined().zip(&plumbing);
@@ -184,7 +186,7 @@ fn is_function(frame: FrameRef<'_>, is: impl Fn(&str) -> bool) -> bool {
 
 fn is_start(frame: FrameRef<'_>) -> bool {
     if frame.is_python() {
-        // Its own functions can have any name.
+        // Python functions can have any name.
         return false;
     }
     let module = frame.module().map(|module| module.file_name());

@@ -9,7 +9,7 @@ use unwind_tables::walk::{End, Frame, LeftOut};
 use super::leak::{PythonChain, PythonStacks};
 use super::{Amount, Estimate, Events, LifeSpans, Losses, Peak, RegionKind, Sampling, Source};
 
-/// Stack, and what it has allocated since the attach.
+/// Stack, and its totals since the attach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackTotals {
     /// Id of its stack record; never reused.
@@ -22,7 +22,7 @@ pub struct StackTotals {
     pub function: u8,
     /// Frames, innermost first: the first is the caller of the allocator function.
     pub frames: Vec<Frame>,
-    /// Frames between these that are not there, in the first of its walks.
+    /// Frames between these that were found but not kept, in the first of its walks.
     pub left_out: Option<LeftOut>,
     /// Reason why the walk ended.
     pub end: End,
@@ -83,8 +83,9 @@ pub struct Snapshot {
     pub losses: Losses,
     /// Repeated walks; zero outside tests.
     pub walks: CheckedWalks,
-    /// Walks for user space to finish that were not: there was no room for them, or it was not known what was mapped then.
+    /// Walks that user space should have finished but did not: there was no room for them, or the mappings of
+    /// that moment were not known.
     pub unfinished_walks: u64,
-    /// Stacks by how many of their Python functions were placed in their frames.
+    /// Allocated blocks of stacks with Python functions, by how many of the functions were placed.
     pub python: PythonStacks,
 }

@@ -13,8 +13,8 @@ use super::TextKind;
 pub struct Symbol<T = Arc<str>> {
     /// Demangled name.
     pub name: T,
-    /// Bytes from the function's first byte to the reported address, as a debugger prints it; `None` if only debug
-    /// information names the function, which does not state where its symbol starts.
+    /// Bytes from the function's first byte to the reported address, as a debugger prints it; `None` if only
+    /// debug information names the function, which does not state where its symbol starts.
     pub offset: Option<u64>,
 }
 
@@ -43,8 +43,8 @@ pub struct Symbolized<T = Arc<str>> {
     pub line: Option<u32>,
     /// Functions inlined at the address, innermost first.
     pub inlined: Vec<InlinedFrame<T>>,
-    /// Names of other functions that have the same code, of which any may be meant instead of `symbol`: identical functions are folded
-    /// into one by linkers and compilers. At most [`MAX_FOLDED`].
+    /// Names of other functions with the same code, any of which may be on the stack instead of `symbol`:
+    /// linkers and compilers fold identical functions into one. At most [`MAX_FOLDED`].
     #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
     pub folded: Vec<T>,
     /// Reason why a name or line is missing.

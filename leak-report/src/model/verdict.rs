@@ -9,21 +9,22 @@ use serde::{Deserialize, Serialize};
 
 use super::{Amount, Estimate, Report, Stack};
 
-/// Outstanding blocks of a stack, in memcheck's words. The four add up to what is outstanding.
+/// Outstanding blocks of a stack, in memcheck's categories. The four add up to what is outstanding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Verdict {
-    /// No chain of pointers leads to them, from nowhere.
+    /// Blocks that no pointer leads to, neither from a root nor from a lost block; of a circle of lost
+    /// blocks, one.
     pub definitely_lost: Amount,
-    /// Only blocks that are lost lead to them.
+    /// Blocks that only lost blocks lead to.
     pub indirectly_lost: Amount,
-    /// The process can still reach them.
+    /// Blocks that the process can still reach.
     pub reachable: Amount,
-    /// They could not be judged.
+    /// Blocks that could not be judged.
     pub unknown: Amount,
 }
 
-/// Names of one of the four parts of a [`Verdict`].
+/// One of the four parts of a [`Verdict`], with its names.
 #[derive(Clone, Copy, Debug)]
 pub struct Fate {
     /// Field in JSON.
@@ -64,7 +65,8 @@ impl Verdict {
         self.definitely_lost.blocks > 0 || self.indirectly_lost.blocks > 0
     }
 
-    /// Sort key that ranks by what is definitely lost, then by what is indirectly lost; larger keys come first.
+    /// Sort key that ranks by what is definitely lost, then by what is indirectly lost; larger keys come
+    /// first.
     pub fn rank(&self) -> [u64; 4] {
         let (definitely, indirectly) = (self.definitely_lost, self.indirectly_lost);
         [
@@ -129,11 +131,12 @@ pub enum Unjudged {
     Young,
     /// Its process has ended.
     Ended,
-    /// The limit on time ended the verdict before enough passes agreed.
+    /// The time limit ended the verdict before enough passes agreed.
     NotSettled,
     /// The memory of its process could not be read.
     Unreadable,
-    /// The only pointer to it may be in the kernel: in a request under way, or unread in a pipe, for instance.
+    /// The only pointer to it may be in the kernel: in a request under way, or unread in a pipe, for
+    /// instance.
     InKernel,
 }
 
@@ -170,13 +173,13 @@ impl Unjudged {
     }
 }
 
-/// Pointer into a block that is not one to its start.
+/// Kind of pointer into a block, other than one to its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Inside {
-    /// Behind a length or a number of elements, as `new[]` has it.
+    /// Behind a length or an element count, as `new[]` stores it.
     LengthPrefix,
-    /// At the second base of a C++ object with several.
+    /// At the second base class of a C++ object with several.
     SecondBase,
     /// At the characters of a reference-counted string of libstdc++.
     String,
@@ -214,7 +217,7 @@ impl Inside {
     }
 }
 
-/// Place outside of a process's memory that holds something, which can be pointers, and that cannot be looked into.
+/// Place outside of a process's memory that contains something, possibly pointers, and cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hidden {
@@ -224,13 +227,13 @@ pub enum Hidden {
     Sockets,
     /// POSIX message queues: unread messages.
     Queues,
-    /// Pending signals, more than are read: their values.
+    /// Pending signals beyond the number that is read: their values.
     Signals,
     /// Contexts of asynchronous I/O (`io_setup`): operations under way.
     AioContexts,
     /// Instances of io_uring: operations under way.
     IoUrings,
-    /// Files of `/proc` that could not be read, or were more than are read.
+    /// Files of `/proc` that could not be read, or that are beyond the limits on what is read.
     Unread,
 }
 
@@ -273,13 +276,13 @@ impl Hidden {
     }
 }
 
-/// Reason why it was not found out who holds the blocks of a process.
+/// Reason why the holders of a process's blocks were not determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unheld {
-    /// More blocks than it is done for.
+    /// The process has more blocks than the search for holders supports.
     TooManyBlocks,
-    /// The limit on time ended it.
+    /// The time limit ended the search.
     Time,
 }
 
@@ -308,7 +311,7 @@ impl Unheld {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Judgement {
-    /// Number of passes over the memory of the process that needed most.
+    /// Number of passes over the memory of the process that needed most of them.
     pub passes: u32,
     /// Time from the first listing of blocks to the verdict.
     pub took: Duration,
@@ -318,18 +321,22 @@ pub struct Judgement {
     pub stopped: Option<Duration>,
     /// Blocks that could not be judged, by reason; reasons that did not occur are absent.
     pub unjudged: BTreeMap<Unjudged, Amount>,
-    /// Blocks that an earlier verdict of the trace called lost, and that the process has freed since: that verdict was false.
+    /// Blocks that an earlier verdict of the trace called lost, and that the process has freed since: that
+    /// verdict was false.
     pub freed_later: Amount,
-    /// Bytes of mapped memory that are there and could not be read: pointers in them were not seen.
+    /// Bytes of present mapped memory that could not be read: pointers in them were not seen.
     pub unreadable: u64,
-    /// Places that may hold pointers and could not be looked into, with the number of each kind; kinds that there are not are
-    /// absent.
+    /// Places that may contain pointers and could not be read, with the number of each kind; kinds that did
+    /// not occur are absent.
     pub hidden: BTreeMap<Hidden, u64>,
-    /// Words that were in these places at most, each of which can hold a block; `u64::MAX` if that is not known.
+    /// Maximum number of words in these places, each of which can be a pointer that holds a block; `u64::MAX`
+    /// if that is not known.
     pub hidden_words: u64,
-    /// Reachable blocks that only pointers into them lead to, by what these are; forms that did not occur are absent.
+    /// Reachable blocks that only pointers other than to their start lead to, by kind of pointer; kinds that
+    /// did not occur are absent.
     pub inside: BTreeMap<Inside, Amount>,
-    /// Number of processes for which it was not found out who holds blocks, by reason; reasons that did not occur are absent.
+    /// Number of processes whose holders were not determined, by reason; reasons that did not occur are
+    /// absent.
     pub unheld: BTreeMap<Unheld, u32>,
 }
 

@@ -20,7 +20,7 @@ pub struct Vitals {
     pub lost: u64,
 }
 
-/// Memory of memleak itself, in bytes; 0 for what could not be read.
+/// Memory of memleak itself, in bytes; 0 where it could not be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnMemory {
     /// Resident memory, including mapped BPF arrays and file pages.

@@ -52,7 +52,8 @@ impl Weight {
                 bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
                 blocks: self.0,
             },
-            // A block was chosen with probability 1/w, so that its variance is w(w - 1) times the square of its value.
+            // A block was chosen with probability 1/w, so that its variance is w(w - 1) times the square of
+            // its value.
             spread: Spread {
                 recorded: 1,
                 bytes: bytes * bytes.saturating_sub(size.into()),
@@ -124,7 +125,8 @@ fn rounded(blocks: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// The variance is w(w - 1)v^2 for bytes and w(w - 1) for blocks, and 0 for a block that stands only for itself.
+    /// The variance is w(w - 1)v^2 for bytes and w(w - 1) for blocks, and 0 for a block that stands only for
+    /// itself.
     #[test]
     fn spreads() {
         let spread = |weight: u32, size| Weight::stored(weight).of(size).rounded().spread;
@@ -137,8 +139,8 @@ mod tests {
         let _ = spread(u32::MAX, u64::MAX);
     }
 
-    /// A block of weight 1 counts as itself, whatever its size; one of greater weight counts that many times; fractions of
-    /// blocks add up.
+    /// A block of weight 1 counts as itself, whatever its size; one of greater weight counts that many times;
+    /// fractions of blocks add up.
     #[test]
     fn weights() {
         let one = Weight::stored(1f32.to_bits());

@@ -1,8 +1,9 @@
-//! The output format of bcc's `memleak.py`. See `dialect` for what it cannot express, which goes to standard error.
+//! The output format of bcc's `memleak.py`. Facts that it cannot express go to standard error: see `dialect`.
 //!
-//! It has two variants, as the original does: from the block table, frames have their addresses; from totals alone
-//! (`-C`), they have none. bcc drops stacks that could not be stored from the first variant and prints "stack information
-//! lost" in the second; here both print it, so that no report silently omits what may be its largest stack.
+//! It has two variants, as the original does: from the block table, frames have their addresses; from totals
+//! alone (`-C`), they have none. bcc drops stacks that could not be stored from the first variant and prints
+//! "stack information lost" in the second; here both print it, so that no report silently omits what may be
+//! its largest stack.
 
 use std::fmt;
 use std::io::{self, Write};

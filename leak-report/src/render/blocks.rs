@@ -86,10 +86,10 @@ struct BlockJson<'a> {
     address: String,
     bytes: u64,
     age_ns: u64,
-    /// Number of blocks that it stands for; only where blocks are sampled.
+    /// Number of blocks that this one stands for; only if blocks are sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     weight: Option<f64>,
-    /// C++ class that it is of, if that was looked for and found.
+    /// C++ class of the block, if it was looked for and found.
     #[serde(skip_serializing_if = "Option::is_none")]
     class: Option<&'a str>,
 }

@@ -1,8 +1,9 @@
 //! The call trace (`-t`): one line for each allocator call, and whether reports are still made.
 //!
-//! bcc's memleak prints the lines of the kernel's trace pipe as Python tuples, and no reports; libbpf-tools' leaves its
-//! lines in that pipe, where other tools read them, and reports as usual. Here the lines of `bcc` go to standard output,
-//! and those of `libbpf`, formatted as in the pipe, to standard error. The pipe's flags are unknown in both.
+//! bcc's memleak prints the lines of the kernel's trace pipe as Python tuples, and no reports; libbpf-tools'
+//! leaves its lines in that pipe, where other tools read them, and reports as usual. Here the lines of `bcc`
+//! go to standard output, and those of `libbpf`, formatted as in the pipe, to standard error. The pipe's
+//! flags are unknown in both.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -42,7 +43,7 @@ pub struct Call {
     pub caller: Option<Arc<str>>,
 }
 
-/// Which reports are made while calls are traced.
+/// Reports that are made while calls are traced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reports {
     /// All reports are made as without the call trace.
@@ -53,12 +54,12 @@ pub enum Reports {
     None,
 }
 
-/// How a format writes the call trace.
+/// Properties of a format's call trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallFormat {
-    /// Which events of a call it contains.
+    /// Events of a call that it contains.
     pub trace: CallTrace,
-    /// Which reports are made meanwhile.
+    /// Reports that are made meanwhile.
     pub reports: Reports,
     /// True if lines go to standard error, which leaves standard output to reports.
     pub to_stderr: bool,
@@ -107,7 +108,7 @@ const FORMATS: &[(Format, CallFormat, Line)] = &[
 ];
 
 impl Format {
-    /// How the format writes the call trace; `None` if it does not support it.
+    /// Properties of the format's call trace; `None` if the format does not support it.
     pub fn call_format(self) -> Option<CallFormat> {
         let mut rows = FORMATS.iter();
         rows.find_map(|&(format, call_format, _)| (format == self).then_some(call_format))
@@ -189,7 +190,8 @@ fn json(call: &Call) -> Option<String> {
     String::from_utf8(text).ok()
 }
 
-/// The message that the original tools write into the trace pipe; `None` for an unknown free, which they do not trace.
+/// The message that the original tools write into the trace pipe; `None` for an unknown free, which they do
+/// not trace.
 fn message(call: &Call) -> Option<String> {
     let Call { address, size, .. } = call;
     match call.kind {
@@ -302,7 +304,7 @@ mod tests {
         assert!(!lines.concat().contains("byte"));
     }
 
-    /// Lines are Python's tuples of what it reads from the trace pipe; unknown frees have none.
+    /// Lines are the tuples that Python makes of lines from the trace pipe; unknown frees have none.
     #[test]
     fn bcc_of_calls() {
         assert_eq!(

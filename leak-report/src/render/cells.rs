@@ -1,4 +1,5 @@
-//! Width of text in terminal columns, and cutting or wrapping it to a width. The text must be printable already.
+//! Width of text in terminal columns, and cutting or wrapping it to a width. The text must be printable
+//! already.
 
 use unicode_width::UnicodeWidthChar;
 

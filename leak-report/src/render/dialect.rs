@@ -1,10 +1,11 @@
 //! Output of bcc's two memleaks besides their reports, and the facts that their formats cannot express.
 //!
-//! Format `bcc` is that of `tools/memleak.py`, `libbpf` that of `libbpf-tools/memleak`, both of bcc 0.37. A script that
-//! reads one of them finds the same lines here, byte for byte, and nothing else on standard output. Where the originals
-//! are wrong, the wording is theirs and the values are right: blocks are hidden when they are younger than half a second,
-//! not 500 ns (libbpf), and stacks that could not be stored are not silently dropped (bcc). Facts that a format cannot
-//! express go to standard error, in one line for each report.
+//! Format `bcc` is that of `tools/memleak.py`, `libbpf` that of `libbpf-tools/memleak`, both of bcc 0.37. A
+//! script that reads one of them finds the same lines here, byte for byte, and nothing else on standard
+//! output. Where the originals are wrong, the wording is theirs and the values are right: blocks are hidden
+//! when they are younger than half a second, not 500 ns (libbpf), and stacks that could not be stored are not
+//! silently dropped (bcc). Facts that a format cannot express go to standard error, in one line for each
+//! report.
 
 use std::fmt::Write;
 
@@ -98,8 +99,8 @@ pub(super) fn attached(pids: &[u32]) -> Vec<String> {
     }
 }
 
-/// Facts that the format cannot express and without which the report seems better than it is, as one line; `None` if
-/// there are none.
+/// Facts that the format cannot express and without which the report seems better than it is, as one line;
+/// `None` if there are none.
 fn omitted_facts(report: &Report, format: Format) -> Option<String> {
     let facts = [
         incomplete(report),

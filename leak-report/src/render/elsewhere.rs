@@ -1,9 +1,10 @@
-//! Lines about resident memory that holds no allocations: what grows there, the flag that shows its origin, and free memory.
+//! Lines about resident memory outside allocations: the kinds that grow, the flag that shows their origin,
+//! and free memory.
 
 use super::short_size;
 use crate::model::{Elsewhere, Parts, Report, TargetFacts};
 
-/// Lines for all processes that have such memory, each named if there are several.
+/// Lines for all processes with such memory, which are named if there are several.
 pub(super) fn lines(report: &Report) -> Vec<String> {
     let is_one = report.targets.len() == 1;
     let of_target = |target: &TargetFacts| {
@@ -23,7 +24,7 @@ pub(super) fn lines(report: &Report) -> Vec<String> {
 
 fn grows(parts: &Parts, whose: &str) -> Option<String> {
     let elsewhere = parts.grows_elsewhere()?;
-    // What is less is not why the process grows.
+    // Smaller parts do not explain why the process grows.
     let told = named(elsewhere)
         .into_iter()
         .filter(|&(bytes, _)| bytes > elsewhere.bytes() / 8);
@@ -79,7 +80,7 @@ mod tests {
         lines(&report)
     }
 
-    /// Only what makes the process grow is told, with the flag that shows who.
+    /// Only memory that makes the process grow is listed, with the flag that shows who maps it.
     #[test]
     fn what_grows() {
         let growth_elsewhere = Some(Elsewhere {
@@ -107,7 +108,7 @@ mod tests {
         assert_eq!(lines_of(traces_all), [""; 0]);
     }
 
-    /// Free memory is told if it is most of what is resident.
+    /// Free memory is mentioned if it is most of the resident memory.
     #[test]
     fn what_is_free() {
         let parts = |slack_at_least| Parts {

@@ -27,8 +27,8 @@ pub fn advice<'a>(end: End, processes: impl IntoIterator<Item = &'a TargetFacts>
         .map_or_else(general, Cow::Owned)
 }
 
-/// How to get stacks through code that a process generates, and names for it, as sentences; `None` if its runtime is unknown, or nothing
-/// helps.
+/// Advice, in sentences, on how to get stacks through code that a process generates, and names for that code.
+/// `None` if its runtime is unknown, or nothing helps.
 pub fn runtime_advice(exe: Option<&str>, comm: &str, pid: u32) -> Option<String> {
     let program = exe.and_then(|exe| exe.rsplit('/').next()).unwrap_or(comm);
     let runtime = runtime(program, [])?;
@@ -124,8 +124,8 @@ mod tests {
         }
     }
 
-    /// The remedy names the option of the process's runtime, found by its executable (threads have names of their own),
-    /// else by its name; other programs and other ends get the general one.
+    /// The remedy names the option of the process's runtime, found by its executable (threads have names of
+    /// their own), else by its name; other programs and other ends get the general one.
     #[test]
     fn advice_for_runtimes() {
         for (process, part) in [

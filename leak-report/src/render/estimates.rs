@@ -1,12 +1,13 @@
-//! Lines of text reports about sampling: the error of estimates, and allocations that were not recorded on purpose.
+//! Lines of text reports about sampling: the error of estimates, and allocations that were deliberately not
+//! recorded.
 
 use crate::model::{Estimate, Sampling, Source, Spread};
 
 use super::health::{counted, size};
 use crate::model::Report;
 
-/// How allocations were sampled, the error of the total, and the calls filtered out by size; empty if all allocations
-/// were recorded.
+/// Lines on how allocations were sampled, the error of the total, and the calls filtered out by size; empty
+/// if all allocations were recorded.
 pub(super) fn sampling_lines(report: &Report) -> Vec<String> {
     let mut lines = Vec::new();
     let chosen = match report.sampling {

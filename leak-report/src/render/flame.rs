@@ -1,12 +1,12 @@
-//! Flame graphs: call stacks from the root on, each with one number, a [`Quantity`](crate::model::Quantity); equal stacks
-//! are merged.
+//! Flame graphs: call stacks from the root on, each with one number, a [`Quantity`](crate::model::Quantity);
+//! equal stacks are merged.
 //!
-//! The allocator function is not a frame: what it allocates counts as its caller's own. So tools that compute a
-//! function's own share name the function that holds memory, not `malloc`; and in a differential flame graph, where only
-//! the innermost frame of a stack is coloured, that function has the colour.
+//! The allocator function is not a frame: its allocations count as its caller's own. So tools that compute a
+//! function's own share name the function with outstanding memory, not `malloc`; and in a differential flame
+//! graph, where only the innermost frame of a stack is coloured, that function has the colour.
 //!
-//! The graphs show what the text report shows, for all stacks: no young blocks, and no block twice. Only JSON has
-//! everything.
+//! The graphs show what the text report shows, for all stacks: no young blocks, and no block twice. Only JSON
+//! has everything.
 
 mod caption;
 mod folded;

@@ -36,7 +36,7 @@ pub enum Format {
     Html,
 }
 
-/// Which reports of a trace one document contains.
+/// Reports of a trace that one document contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Span {
     /// Every report, appended as soon as it is made.
@@ -55,7 +55,7 @@ struct Facts {
     /// File name extensions; the first is the usual one.
     endings: &'static [&'static str],
     span: Span,
-    /// True if a terminal should not get it.
+    /// True if it should not be written to a terminal.
     is_binary: bool,
     write: fn(&Report, &mut dyn Write) -> io::Result<()>,
 }
@@ -187,22 +187,23 @@ impl Format {
         self.facts().name
     }
 
-    /// Which reports of a trace one document contains.
+    /// Reports of a trace that one document contains.
     pub fn span(self) -> Span {
         self.facts().span
     }
 
-    /// Returns whether a terminal should not get it.
+    /// Returns true if it should not be written to a terminal.
     pub fn is_binary(self) -> bool {
         self.facts().is_binary
     }
 
-    /// Returns whether only people read it, so that it may have colours.
+    /// Returns true if only people read it, so that it may have colours.
     pub fn is_for_people(self) -> bool {
         matches!(self, Self::Text | Self::Summary)
     }
 
-    /// Returns whether it shows one number for each stack, at least at first: the chosen [`Report::quantity`].
+    /// Returns true if it shows one number for each stack, at least at first: the chosen
+    /// [`Report::quantity`].
     pub fn has_quantity(self) -> bool {
         matches!(self, Self::Folded | Self::Svg | Self::Speedscope | Self::Html)
     }

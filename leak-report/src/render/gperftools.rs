@@ -1,10 +1,11 @@
-//! gperftools' heap profile in text, with symbols: the only format that google-pprof and jeprof read; they do not read
-//! pprof's own.
+//! gperftools' heap profile in text, with symbols: the only format that google-pprof and jeprof read. (They
+//! do not read the protobuf format of `pprof`.)
 //!
-//! Frames are innermost first. Addresses stand for functions, not for places in a process: one report can have several
-//! processes, and readers take one name for each address. Each function has two, of which frames have the higher one:
-//! jeprof looks for a caller one byte before its address, where the call would be, and google-pprof at it. As in all flame
-//! graphs, only stacks that can be leaks are included.
+//! Frames are innermost first. Addresses stand for functions, not for places in a process: one report can
+//! have several processes, and readers take one name for each address. Each function has two addresses, and
+//! frames have the higher one: jeprof looks up a caller one byte before its address, where the call would be,
+//! and google-pprof at the address itself. As in all flame graphs, only stacks that can be leaks are
+//! included.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -14,7 +15,7 @@ use indexmap::IndexSet;
 use super::flame::Naming;
 use crate::model::{Measure, Quantity, Report, Unit};
 
-/// Amounts in the order in which a line has them.
+/// Amounts in the order of a line.
 const QUANTITIES: [Quantity; 4] = [
     quantity(Measure::Outstanding, Unit::Blocks),
     quantity(Measure::Outstanding, Unit::Bytes),

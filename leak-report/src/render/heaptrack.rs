@@ -1,12 +1,14 @@
-//! Events as heaptrack's interpreter writes them, compressed: for heaptrack_gui and heaptrack_print.
+//! Events in the format of heaptrack's interpreter, compressed: for heaptrack_gui and heaptrack_print.
 //!
-//! heaptrack knows single allocations and frees in order of time. A report has amounts by stack, so that there are as many events
-//! as calls, each with the mean size of its stack: blocks that were freed first, then those that are outstanding. So leaked
-//! memory, calls, and the peak of what is outstanding are the report's; the curve over time, temporary allocations and single sizes are
-//! not known, and the peak before the report is not. As in all flame graphs, only stacks that can be leaks are included.
+//! heaptrack records single allocations and frees in order of time. A report only has amounts by stack, so
+//! each call becomes an event with the mean size of its stack: first the blocks that were freed, then the
+//! outstanding ones. Leaked memory, the number of calls, and the peak that outstanding blocks reach are
+//! therefore those of the report. The curve over time, temporary allocations, single sizes, and the peak
+//! before the report are unknown. As in all flame graphs, only stacks that can be leaks are included.
 //!
-//! Lines as of heaptrack 1.4, version 3 of its files: numbers are hexadecimal, strings have their length before them, and what is
-//! referred to comes first and is numbered from 1, allocations from 0.
+//! Lines are as of heaptrack 1.4, version 3 of its file format: numbers are hexadecimal, strings are preceded
+//! by their length, and an entry comes before the lines that refer to it. Entries are numbered from 1,
+//! allocations from 0.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -18,11 +20,12 @@ use super::flame::{Naming, left_out_marker};
 use super::printable;
 use crate::model::{Amount, FrameId, FrameRef, Report, StackPart, StackRef};
 
-/// Maximum number of events in a file: some hundred megabytes before compression, and half a minute for its reader.
+/// Maximum number of events in a file: some hundred megabytes before compression, and half a minute for its
+/// reader.
 const MAX_EVENTS: u64 = 20_000_000;
-/// Version of heaptrack whose files these are like, and of their format.
+/// Version of heaptrack that such a file would come from, and of the file format.
 const VERSION: &str = "v 10400 3";
-/// Bytes of a page, in which resident memory is counted.
+/// Bytes of a page, the unit of resident memory.
 const PAGE: u64 = 4096;
 
 /// Writes `report` as one file.
@@ -69,8 +72,9 @@ fn write(report: &Report, max: u64, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "R {:x}\nc {milliseconds:x}", resident / PAGE)
 }
 
-/// Reduces the number of events to `max`: of each stack, some of the freed blocks are left out, and if that is not enough,
-/// outstanding ones are merged, so that their bytes stay. Returns the number of calls that are left out.
+/// Reduces the number of events to about `max`. Leaves out some of the freed blocks of each stack; if that is
+/// not enough, merges outstanding blocks, which keeps their bytes and at least one block of each stack.
+/// Returns the number of calls that are left out.
 fn limit(all: &mut [Calls], max: u64) -> u64 {
     let sum = |of: fn(&Calls) -> u64, all: &[Calls]| all.iter().map(of).fold(0, u64::saturating_add);
     let before = sum(|calls| calls.kept.blocks.saturating_add(calls.freed.blocks), all);
@@ -84,7 +88,7 @@ fn limit(all: &mut [Calls], max: u64) -> u64 {
             calls.kept.blocks = part(calls.kept.blocks, max, kept).max(1);
         }
     }
-    // A block that is freed is two events.
+    // A freed block takes two events.
     let room = max.saturating_sub(kept) / 2;
     let freed = sum(|calls| calls.freed.blocks, all);
     if freed > room {
@@ -97,7 +101,7 @@ fn limit(all: &mut [Calls], max: u64) -> u64 {
     before - sum(|calls| calls.kept.blocks.saturating_add(calls.freed.blocks), all)
 }
 
-/// Name of what was traced, as heaptrack shows it, and how many calls are missing.
+/// Name of the traced program or kernel, as heaptrack shows it, and the number of missing calls.
 fn subject(report: &Report, left_out: u64) -> String {
     let subject = match (&report.kernel, &report.targets[..]) {
         (Some(kernel), _) => format!("Linux {}", kernel.release),
@@ -120,8 +124,9 @@ fn write_events(all: &[Calls], out: &mut dyn Write) -> io::Result<()> {
         number += 1;
         io::Result::Ok(number - 1)
     };
-    // A block that is freed as the very next event is called temporary, which is not known of these: another one comes in
-    // between, of the second number that the same size and stack have.
+    // heaptrack calls a block temporary if the event after its allocation frees it. The report does not know
+    // which blocks were, so none should look temporary: another allocation comes in between, under the second
+    // number for the same size and stack.
     let mut waiting: Option<u64> = None;
     for Calls { trace, freed, .. } in all.iter().filter(|calls| calls.freed.blocks > 0) {
         let size = freed.bytes / freed.blocks;
@@ -155,13 +160,13 @@ fn write_events(all: &[Calls], out: &mut dyn Write) -> io::Result<()> {
 struct Tables {
     naming: Naming,
     strings: IndexSet<String>,
-    /// Number of the code of each frame.
+    /// Number of the code entry of each frame.
     frames: HashMap<FrameId, usize>,
-    /// Number of the code that stands for each text.
+    /// Number of the code entry that stands for each text.
     markers: HashMap<String, usize>,
-    /// Number of codes.
+    /// Number of code entries.
     codes: usize,
-    /// Code, and the trace of its caller.
+    /// Code entry, and the trace of its caller.
     traces: IndexSet<(usize, usize)>,
 }
 
@@ -233,7 +238,7 @@ impl Tables {
         Ok(code)
     }
 
-    /// Code that stands for something else.
+    /// Number of an entry that stands for something other than code.
     fn marker(&mut self, name: &str, out: &mut dyn Write) -> io::Result<usize> {
         if let Some(&known) = self.markers.get(name) {
             return Ok(known);
@@ -275,7 +280,8 @@ mod tests {
         String::from_utf8(text).expect("UTF-8")
     }
 
-    /// Adds up events by what they refer to: bytes and calls outstanding, and calls in all.
+    /// Sums over the events and the allocations that they refer to: outstanding bytes, outstanding calls, all
+    /// calls.
     fn sums(text: &str) -> (u64, u64, u64) {
         let hex = |word: &str| u64::from_str_radix(word, 16).expect("a number");
         let (mut sizes, mut sums) = (Vec::new(), (0, 0, 0));
@@ -297,8 +303,8 @@ mod tests {
         sums
     }
 
-    /// Bytes and blocks that are outstanding, and all calls, are the report's; a bound on events leaves out calls, and says how many,
-    /// but no bytes.
+    /// Outstanding bytes and blocks, and the number of calls, are those of the report. A limit on events
+    /// leaves out calls, and says how many, but keeps all bytes.
     #[test]
     fn events_have_the_amounts() {
         let report = full::full();
@@ -325,7 +331,7 @@ mod tests {
         }
     }
 
-    /// Every string has its length, and nothing that a target chose begins a line.
+    /// Every string has its length, and text that a target chose does not begin a line.
     #[test]
     fn strings_are_delimited() {
         let mut report = full::full();

@@ -8,7 +8,7 @@ use crate::model::{
     Amount, Held, Holder, LookedAt, NameStyle, Report, Root, RootKind, StackRef, StepStacks, TextId,
 };
 
-/// A root in a few words: the variable with its declaration, else what is known of its place.
+/// A root in a few words: the variable with its declaration, or else the facts known about its place.
 pub fn root_in_words(root: &Root<TextId>, report: &Report) -> String {
     let root = root.map(|_, &text| report.dictionary.text(text));
     let base = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
@@ -52,7 +52,8 @@ pub fn root_in_words(root: &Root<TextId>, report: &Report) -> String {
     }
 }
 
-/// The roots that hold most of a stack, to follow "still reachable": ` from g_sessions (app.cpp:31)`; empty if none is known.
+/// Text that follows "still reachable": the root that holds most of a stack, and whether there are others, as
+/// in ` from g_sessions (app.cpp:31)`. Empty if no root is known.
 pub(super) fn from(held: Option<&Held>, report: &Report) -> String {
     let Some(first) = held.and_then(|held| held.by.first()) else {
         return String::new();
@@ -86,8 +87,8 @@ pub(super) fn chain(holder: &Holder, report: &Report, stacks: &StepStacks<'_>) -
     parts
 }
 
-/// Lines about who holds the blocks of a stack, what would be lost with them, and of what class they are; `all`: every chain, and what is
-/// found of stacks of which little is reachable.
+/// Lines about the holders of a stack's blocks, the amount that would be lost with these, and their classes.
+/// With `all`, includes every chain, and also stacks of which little is reachable.
 pub fn holder_lines(stack: StackRef<'_>, stacks: &StepStacks<'_>, all: bool) -> Vec<String> {
     let report = stack.report();
     let Some(held) = &stack.get().held else {
@@ -133,7 +134,7 @@ pub fn holder_lines(stack: StackRef<'_>, stacks: &StepStacks<'_>, all: bool) -> 
     lines
 }
 
-/// Number of blocks that have no class, and how many were looked at if these are not all.
+/// Number of blocks without a class, and the number of blocks looked at if that is not all of them.
 fn of_looked(looked: LookedAt) -> String {
     let LookedAt { blocks, without, of } = looked;
     let without = match without {

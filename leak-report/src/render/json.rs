@@ -52,8 +52,8 @@ use recent::{RecentJson, StackRecentJson};
 pub use verdict::JudgementJson;
 use verdict::VerdictJson;
 
-/// Version of the JSON document, its field `schema_version`; later versions only add fields, which a reader of an earlier
-/// one ignores.
+/// Version of the JSON document, its field `schema_version`; later versions only add fields, which a reader
+/// of an earlier one ignores.
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// Writes `report` as one line.
@@ -62,8 +62,8 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out)
 }
 
-/// Writes `report` as one line with no more than `top` stacks, first those that formats for people show first, and with what the others
-/// hold.
+/// Writes `report` as one line with at most `top` stacks, in the order of formats for people, and the sum of
+/// the others.
 ///
 /// # Errors
 ///
@@ -73,8 +73,8 @@ pub fn render_top(report: &Report, top: usize, out: &mut dyn Write) -> io::Resul
     writeln!(out)
 }
 
-/// Writes a value as JSON that a terminal shows completely: characters without a shape of their own are escaped in
-/// strings.
+/// Writes a value as JSON that a terminal shows completely: characters without a shape of their own are
+/// escaped in strings.
 ///
 /// # Errors
 ///
@@ -84,8 +84,8 @@ pub fn write(value: &impl Serialize, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Escapes what serde_json leaves as it is and terminals interpret: control characters from DEL on, and invisible
-/// characters.
+/// Escapes characters that serde_json leaves unchanged and terminals interpret: control characters from DEL
+/// on, and invisible characters.
 struct Visible;
 
 impl Formatter for Visible {
@@ -122,7 +122,7 @@ struct ReportJson<'a> {
     /// Sum over all stacks, as is `allocated`.
     outstanding: AmountJson,
     allocated: AmountJson,
-    /// Only where it was followed.
+    /// Only if the peak was followed.
     #[serde(skip_serializing_if = "Option::is_none")]
     peak: Option<PeakJson>,
     lost: LostByCauseJson<'a>,
@@ -156,7 +156,7 @@ struct TargetJson<'a> {
     instance: u32,
     parent: Option<u32>,
     ended: Option<&'static str>,
-    /// Only if it was killed for that.
+    /// Only if it was killed for lack of memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     lack: Option<LackJson<'a>>,
     memory: Option<MemoryJson>,
@@ -243,7 +243,7 @@ struct StackJson<'a> {
     responsible: Option<ResponsibleJson<'a>>,
     outstanding: AmountJson,
     allocated: AmountJson,
-    /// Only where it was followed.
+    /// Only if the peak was followed.
     #[serde(skip_serializing_if = "Option::is_none")]
     peak: Option<AmountJson>,
     #[serde(flatten)]
@@ -251,7 +251,7 @@ struct StackJson<'a> {
     /// Only if a verdict was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     verdict: Option<VerdictJson>,
-    /// Only with a verdict, if anything was found.
+    /// Only with a verdict or `--classes`, if holders or classes were found.
     #[serde(skip_serializing_if = "Option::is_none")]
     held: Option<HeldJson<'a>>,
     /// Only if something is known.
@@ -264,7 +264,7 @@ struct StackJson<'a> {
     end: &'static str,
     end_at: Option<EndAtJson<'a>>,
     frames: Vec<FrameJson<'a>>,
-    /// Only of a stack whose frames are not all there.
+    /// Only if frames were left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     left_out: Option<LeftOutJson>,
     /// Only with `-a`.
@@ -325,7 +325,7 @@ pub struct FrameJson<'a> {
     inlined: Vec<InlinedJson<'a>>,
 }
 
-/// Frames that are not there.
+/// Frames that were left out of a stack.
 #[derive(Serialize)]
 pub struct LeftOutJson {
     /// Number of entries of `frames` before them.
@@ -334,7 +334,7 @@ pub struct LeftOutJson {
 }
 
 impl LeftOutJson {
-    /// Frames that are not there of a stack.
+    /// Frames that were left out of a stack; `None` if it has all.
     pub fn of(stack: StackRef<'_>) -> Option<Self> {
         let LeftOut { after, frames } = stack.left_out?;
         Some(Self { after, frames })

@@ -1,9 +1,9 @@
-//! The output format of libbpf-tools' `memleak` built without blazesym. See `dialect` for what it cannot express, which
-//! goes to standard error.
+//! The output format of libbpf-tools' `memleak` built without blazesym. Facts that it cannot express go to
+//! standard error: see `dialect`.
 //!
-//! It differs from bcc's in everything but wording: no tab before entries, largest first, frames with numbers and full
-//! paths, a header that counts the stacks shown and pads no digits. Names are demangled, as the same tool does with
-//! blazesym.
+//! It differs from bcc's in everything but wording: no tab before entries, largest first, frames with numbers
+//! and full paths, a header that counts the stacks shown and pads no digits. Names are demangled, as the same
+//! tool does with blazesym.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -16,8 +16,8 @@ use super::flame::left_out_marker;
 use crate::model::printable::Printable;
 use crate::model::{FrameRef, Report, StackPart, StackRef, TimeOfDay};
 
-/// Lines printed between reports. (The original terminates a program that it has started, and prints that. This one does
-/// not terminate it, so the line is missing.)
+/// Lines printed between reports. (The original terminates a program that it has started, and prints that.
+/// This one does not terminate it, so the line is missing.)
 pub(super) fn stage_lines(stage: &Stage<'_>) -> Vec<String> {
     match stage {
         Stage::Started { pid, .. } => vec![format!("child created with pid: {pid}")],

@@ -28,7 +28,8 @@ pub(super) fn lines(stack: StackRef<'_>) -> Vec<String> {
         .collect()
 }
 
-/// Sizes and threads of outstanding blocks. Its only thread is not named if it is called as the process, `own`.
+/// Sizes and threads of outstanding blocks. A single thread is not named if it has the name of the process,
+/// `own`.
 fn outstanding<'a>(makeup: &Makeup, own: Option<&str>, name: impl Fn(TextId) -> &'a str) -> Option<String> {
     let mut line = sizes(&makeup.sizes)?;
     let named = makeup.threads.iter();
@@ -77,7 +78,7 @@ fn range(smallest: u64, largest: u64) -> String {
     }
 }
 
-/// Threads with the bytes that they hold, most first; `None` is a name that is not known.
+/// Threads by outstanding bytes, most first; `None` is an unknown name.
 fn threads(threads: &[(Option<&str>, u64)]) -> String {
     let whole: u64 = threads.iter().map(|(_, bytes)| bytes).sum();
     let name =
@@ -95,7 +96,7 @@ fn threads(threads: &[(Option<&str>, u64)]) -> String {
     format!("by threads {}", parts.join(", "))
 }
 
-/// How long freed blocks lived; `None` if none was freed. Parts that round to nothing are left out.
+/// Life spans of freed blocks; `None` if none was freed. Parts that round to nothing are left out.
 fn freed(spans: &LifeSpans) -> Option<String> {
     let whole = spans.blocks();
     if whole == 0 {
@@ -169,7 +170,7 @@ mod tests {
         assert_eq!(threads(&several), expected);
     }
 
-    /// The only thread of a stack is named if it is not called as its process.
+    /// The only thread of a stack is named if its name is not that of the process.
     #[test]
     fn plain_threads_are_not_named() {
         let id = crate::samples::text_of(TextKind::Thread, "main");

@@ -5,8 +5,8 @@ use super::size;
 use crate::model::Parts;
 use crate::model::TargetFacts;
 
-/// Lines for one process, named if there are `several`. `tracked_error` is the standard error of the tracked part if that
-/// is an estimate.
+/// Lines for one process, named if there are `several`. `tracked_error` is the standard error of the tracked
+/// part if that is an estimate.
 pub(super) fn lines(target: &TargetFacts, several: bool, tracked_error: Option<f64>) -> Vec<String> {
     let Some(parts) = &target.memory else {
         return Vec::new();

@@ -1,7 +1,7 @@
 //! The formats that a report can be written in.
 //!
-//! [`Report`] is plain data that contains everything any format needs; a format is one file with one function. Nothing
-//! here resolves symbols, reads a clock, or knows where the output goes.
+//! [`Report`] is plain data that contains everything any format needs; a format is one file with one
+//! function. Nothing here resolves symbols, reads a clock, or knows where the output goes.
 
 mod bcc;
 mod blocks;
@@ -119,7 +119,8 @@ pub trait ReportSink {
         Ok(())
     }
 
-    /// Called several times a second before the trace begins, while it is waited for, as `text` says.
+    /// Called several times a second before the trace begins, while memleak waits for something that `text`
+    /// names.
     fn waiting(&mut self, text: &str) {
         _ = text;
     }

@@ -11,7 +11,8 @@ use crate::model::{ModuleRef, Report};
 /// Maximum number of lines of one kind.
 const MAX_LINES: usize = 10;
 
-/// One line for each group of ends by module and cause, most allocations first; the last line counts those omitted.
+/// One line for each group of ends by module and cause, most allocations first; the last line counts those
+/// omitted.
 pub(super) fn end_lines(report: &Report) -> Vec<String> {
     let describe = |group: &EndGroup<_>| {
         let EndGroup {

@@ -1,4 +1,4 @@
-//! Lines on the occasion of a report: why it was made, and who was killed for lack of memory.
+//! Lines on the occasion of a report: why it was made, and the processes that were killed for lack of memory.
 
 use super::health::counted;
 use crate::model::printable::Printable;
@@ -7,7 +7,7 @@ use crate::model::{Report, TargetFacts};
 /// Maximum number of processes that are named.
 const MAX_KILLED: usize = 5;
 
-/// Lines below the header; mostly none.
+/// Lines below the header; usually none.
 pub(super) fn lines(report: &Report) -> Vec<String> {
     let reason = report
         .reason

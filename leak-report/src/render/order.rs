@@ -8,8 +8,9 @@ use crate::model::{Report, StackRef};
 impl Report {
     /// Sorts the stacks by `order`, by default with the largest outstanding amounts first.
     ///
-    /// Blocks of ended programs can no longer be freed, and pages that contain separately counted blocks are not leaks of
-    /// their own: both come last. What a program held at the peak counts, whether it has ended or not. The sort is stable.
+    /// Blocks of ended programs can no longer be freed, and pages that contain separately counted blocks are
+    /// not leaks of their own: both come last. In the order of the peak, ended programs rank like running
+    /// ones. The sort is stable.
     pub fn sort(&mut self, order: Option<Order>) {
         let ranks = self.stacks().map(|stack| rank(stack, order.unwrap_or_default()));
         let mut ranked: Vec<_> = ranks.zip(0..).collect();
@@ -22,8 +23,9 @@ impl Report {
         self.order = order;
     }
 
-    /// Stacks for people: those that hold blocks that are not young, or that lost some, in the requested order; without
-    /// one, those first that lost most, and then the most suspicious. In the order of the peak, those that held some then.
+    /// Stacks for people: those with blocks that are not young, or with lost blocks; in the order of the
+    /// peak, also those with blocks at the peak. They are in the requested order; without one, stacks that
+    /// lost most come first, then the most suspicious.
     pub fn ranked(&self) -> Vec<StackRef<'_>> {
         let by_peak = self.order == Some(Order::Peak);
         let is_shown = |stack: &StackRef<'_>| {

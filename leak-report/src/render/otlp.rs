@@ -1,10 +1,12 @@
-//! OTLP's profiles of one process at one of many moments, for a collector of OpenTelemetry.
+//! OTLP profiles of one process at one of many moments, for an OpenTelemetry collector.
 //!
-//! Stacks, limits and amounts are those of the pprof profile of the same part. Since an OTLP profile has values of one type,
-//! there are up to four of them, outstanding bytes first, which refer to one dictionary: `inuse_space` and `inuse_objects` of the
-//! moment, `alloc_space` and `alloc_objects` of the time since the last report. A profile without values is left out.
+//! Stacks, limits and amounts are those of the pprof profile of the same part. An OTLP profile has values of
+//! one type, so there are up to four profiles, outstanding bytes first, which share one dictionary:
+//! `inuse_space` and `inuse_objects` at the moment, `alloc_space` and `alloc_objects` since the last report.
+//! A profile without values is left out.
 //!
-//! pprof's IDs begin at 1, and the first entry of each table of the dictionary stands for none: a pprof ID is an index here.
+//! pprof's IDs begin at 1, and the first entry of each table of the dictionary stands for none. So a pprof ID
+//! is an index here.
 
 mod proto;
 #[cfg(test)]
@@ -20,14 +22,15 @@ use super::pprof::{Amounts, LocationKind, Part};
 use crate::model::{Report, Sampling, StackRef, TargetFacts};
 use proto::{AnyValue, ArrayValue, Attribute, Dictionary, ExportRequest, KeyValue, Profile, Value};
 
-/// Place of each type's value in a sample of the pprof profile, with its name and unit, in the order of the profiles.
+/// Index of each type's value in a sample of the pprof profile, with the type's name and unit, in the order
+/// of the profiles.
 const TYPES: [(usize, &str, &str); 4] = [
     (3, "inuse_space", "bytes"),
     (2, "inuse_objects", "count"),
     (1, "alloc_space", "bytes"),
     (0, "alloc_objects", "count"),
 ];
-/// Number of [`TYPES`] that are of a moment.
+/// Number of [`TYPES`] whose values are of a moment, not of a time span.
 const OF_A_MOMENT: usize = 2;
 
 /// Attribute of a resource that is a number.
@@ -39,15 +42,15 @@ const COMMENT: &str = "pprof.profile.comment";
 /// Profiles of one process, as a request to a collector.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// The process; `None` if they are not of one process.
+    /// The process; `None` if the profiles are not of one process.
     pub target: Option<&'a TargetFacts>,
     /// Attributes of the resource.
     pub resource: &'a BTreeMap<String, String>,
 }
 
 impl Request<'_> {
-    /// Encodes the profiles of this part of `stacks`, which belong to `report`, with an `id` for each; also returns their number.
-    /// `None` if all values are 0.
+    /// Encodes the profiles of this part of `stacks`, which belong to `report`; `id` makes the ID of each.
+    /// Also returns the number of profiles. `None` if all values are 0.
     pub fn encode(
         &self,
         report: &Report,
@@ -236,7 +239,7 @@ impl<'a> Tables<'a> {
             LocationKind::Native => Some("native"),
             LocationKind::Kernel => Some("kernel"),
             LocationKind::Python => Some("cpython"),
-            // What generated it is not known.
+            // The generator of the code is unknown.
             LocationKind::Generated | LocationKind::Marker => None,
         };
         let frame_type = frame_type.map(|name| self.attribute(FRAME_TYPE, Value::String(name.to_owned())));
@@ -277,7 +280,7 @@ impl<'a> Tables<'a> {
     }
 }
 
-/// Bytes for which one allocation is recorded, if that is how they are chosen.
+/// Bytes for which one allocation is recorded, if allocations are sampled by bytes.
 fn sampled_by(sampling: Sampling) -> Option<i64> {
     let bytes = match sampling {
         Sampling::Bytes(bytes) | Sampling::Governed(bytes) => Some(bytes),
@@ -287,7 +290,7 @@ fn sampled_by(sampling: Sampling) -> Option<i64> {
     bytes.and_then(|bytes| i64::try_from(bytes).ok())
 }
 
-/// An index as the format has it; tables are bounded far below what it can hold.
+/// An index as the format has it; tables are far smaller than its maximum.
 fn index(number: usize) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }

@@ -4,9 +4,10 @@ use super::health::{counted, size};
 use crate::model::Report;
 use crate::model::{Governed, Overhead, ProbeProgram, Spent};
 
-/// Share of one CPU up to which tracing is cheap: above, other ways are worth a line.
+/// Share of one CPU up to which tracing is cheap; above it, cheaper ways are suggested.
 pub const CHEAP: f64 = 0.05;
-/// Cost of a trace with `--sample-bytes 512K`, where that of a trace of every call is 1: `benches/RESULTS.md`, redis.
+/// Cost of a trace with `--sample-bytes 512K`, relative to a trace of every call: `benches/RESULTS.md`,
+/// redis.
 pub const SAMPLED: f64 = 0.7;
 
 /// Lines of the closing block; none if nothing was spent.
@@ -104,7 +105,8 @@ pub fn forecast(spent: &Spent) -> String {
     format!("{rate} allocations/s: {about}{share} of one CPU")
 }
 
-/// Ways to trace for less what costs as much, with what to expect of each; `None` if it costs little. Of a trace of every call.
+/// Cheaper ways to trace, with the expected cost of each; `None` if tracing is cheap. `spent` is the cost of
+/// a trace of every call.
 pub fn cheaper_ways(spent: &Spent) -> Option<String> {
     (spent.share() >= CHEAP).then(|| {
         format!(

@@ -1,5 +1,5 @@
-//! Colours for reports on a terminal. They are applied to finished lines by how these begin, so that the code that writes
-//! reports need not know of them, and without colours the output is the same to the byte.
+//! Colours for reports on a terminal. They are applied to finished lines by how these begin, so that the code
+//! that writes reports need not know of them, and without colours the output is the same to the byte.
 //!
 //! Colours are few, and none carries information that the text does not.
 
@@ -65,7 +65,8 @@ impl<W: Write> Write for Painted<W> {
 
 /// Splits a line into styled parts, which together are the line.
 fn parts(line: &str) -> Vec<(Style, &str)> {
-    // Indentation tells lines apart: four blanks for a stack's, three for facts on a site, two for the closing block.
+    // Indentation tells lines apart: four blanks for a stack's, three for facts on a site, two for the
+    // closing block.
     if let Some(frame) = line.strip_prefix("    ") {
         return frame_parts(line, frame);
     }
@@ -85,7 +86,8 @@ fn parts(line: &str) -> Vec<(Style, &str)> {
     vec![(style, line)]
 }
 
-/// Splits a line of a stack: the mark of the responsible frame, the addresses of `-v`, and the end of the stack.
+/// Splits a line of a stack: the mark of the responsible frame, the addresses of `-v`, and the end of the
+/// stack.
 fn frame_parts<'a>(line: &'a str, frame: &'a str) -> Vec<(Style, &'a str)> {
     if let Some(end) = frame.strip_prefix("  end: ") {
         let style = if end == "complete" { GOOD } else { DOUBTFUL };

@@ -1,21 +1,24 @@
 //! Abbreviation of source paths: the common directory of a report's paths is written once.
 //!
-//! Paths with a common directory are those of one program; standard headers are elsewhere, and the C library's paths are
-//! relative. Where not all have one, the directory is abbreviated that saves the most characters.
+//! Paths with a common directory are those of one program; standard headers are elsewhere, and the C
+//! library's paths are relative. If not all paths share one, the directory that saves the most characters is
+//! abbreviated.
 
 use std::collections::BTreeMap;
 
 use crate::model::StackRef;
 use crate::model::printable::Printable;
 
-/// Maximum number of directories considered in one path, outermost first: paths come from files that anyone can write.
+/// Maximum number of directories considered in one path, outermost first: paths come from files that anyone
+/// can write.
 const MAX_DIRECTORIES: usize = 32;
 
 /// Replaces the abbreviated directory; its width is in characters.
 const MARK: &str = "…/";
 const MARK_WIDTH: usize = 2;
 
-/// The directory to abbreviate in a report's paths, with its trailing slash; `None` if that would save nothing.
+/// The directory to abbreviate in a report's paths, with its trailing slash; `None` if that would save
+/// nothing.
 #[derive(Debug, Default)]
 pub(super) struct Paths(Option<String>);
 
@@ -74,8 +77,8 @@ mod tests {
         Paths::common(files.iter().copied()).0
     }
 
-    /// A directory that all paths share is abbreviated, down to the last; for one path, or nothing in common, there is
-    /// none.
+    /// A directory that all paths share is abbreviated, down to the last; for one path, or nothing in common,
+    /// there is none.
     #[test]
     fn directory_shared_by_all_paths() {
         for (files, expected) in [

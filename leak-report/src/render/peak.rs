@@ -5,19 +5,20 @@ use std::time::Duration;
 use super::health::{counted, short_size, size};
 use crate::model::{Amount, Order, Peak, Report, Sampling, StackRef};
 
-/// Excess over what is outstanding, in per cent, below which the peak is not worth a line.
+/// Excess of the peak over the outstanding amount, in per cent, below which it is not worth a line.
 const WORTH_TELLING: u64 = 5;
 /// Uncertainty in per cent above which the line gives the limit.
 const NEARLY_CERTAIN: u64 = 5;
 
-/// The peak in one line; `None` if it was not followed, or is hardly above what is outstanding and not asked for.
+/// The peak in one line. `None` if it was not followed, or if it hardly exceeds the outstanding amount and
+/// stacks are not in the order of the peak.
 pub(super) fn line(report: &Report) -> Option<String> {
     let peak = report.peak.as_ref()?;
     let is_told = report.order == Some(Order::Peak) || telling(report).is_some();
     is_told.then(|| format!("peak: {}", in_words(peak, report.sampling)))
 }
 
-/// The peak, if it is above what is outstanding.
+/// The peak, if it notably exceeds the outstanding amount of running programs.
 pub fn telling(report: &Report) -> Option<&Peak> {
     let running = report.stacks.iter().filter(|stack| stack.ended.is_none());
     let outstanding: Amount = running.map(|stack| stack.outstanding.amount).sum();
@@ -53,7 +54,7 @@ pub(super) fn in_words(peak: &Peak, sampling: Sampling) -> String {
     )
 }
 
-/// Amount that a stack held at the peak, if that is not about what is outstanding of it.
+/// Amount of a stack at the peak, if it notably differs from the outstanding amount.
 pub(super) fn of_stack(stack: StackRef<'_>) -> Option<String> {
     let report = stack.report();
     report.peak.as_ref()?;

@@ -1,9 +1,10 @@
-//! Text reports for people: the most suspicious sites, then their stacks. One writer serves all reports of a trace, as it
-//! omits what it has written before.
+//! Text reports for people: the most suspicious sites, then their stacks. One writer serves all reports of a
+//! trace, since it omits text that it has written before.
 //!
-//! Each report is a header, a table of the first sites, the stacks of new sites, and a closing block. Sites have an ID
-//! that leads from a row of the table to a stack further up. The first and the last report have all stacks, as do all
-//! with `-v`, whose closing block is that of `health`. Scripts written for bcc's output read `--format bcc`.
+//! Each report is a header, a table of the first sites, the stacks of new sites, and a closing block. Sites
+//! have an ID that leads from a row of the table to a stack further up. The first and the last report have
+//! all stacks, as do all with `-v`, whose closing block is that of `health`. Scripts written for bcc's output
+//! read `--format bcc`.
 
 mod closing;
 mod table;

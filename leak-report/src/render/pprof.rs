@@ -1,9 +1,11 @@
-//! pprof's profile format, as read by pprof, Parca, Pyroscope, Grafana and others; compressed. Equal reports give equal
-//! files.
+//! pprof's profile format, as read by pprof, Parca, Pyroscope, Grafana and others; compressed. Equal reports
+//! give equal files.
 //!
-//! Values are allocated and outstanding blocks and bytes, under the conventional names of heap profiles, with outstanding
-//! bytes shown by default; what was held at the peak, if that was followed; with a verdict also what is definitely lost. As in flame graphs, only stacks that can be leaks are included, without young blocks. The
-//! allocator function is a label, not a frame, so that the bytes count as its caller's own; so is the end of the stack.
+//! Values are allocated and outstanding blocks and bytes, under the conventional names of heap profiles, with
+//! outstanding bytes shown by default; amounts at the peak, if it was followed; and definitely lost amounts,
+//! if there is a verdict. As in flame graphs, only stacks that can be leaks are included, without young
+//! blocks. The allocator function is a label, not a frame, so that its bytes count as its caller's own; the
+//! end of the stack is a label, too.
 
 mod mappings;
 mod part;
@@ -39,16 +41,16 @@ const SAMPLE_TYPES: [(&str, &str); 8] = [
     ("inuse_objects", "count"),
     ("inuse_space", "bytes"),
 ];
-/// Types of what was held at the peak, of what is lost by a verdict, and of every heap profile, with its two halves. A
-/// profile shows its last type unless the reader chooses another.
+/// Types of amounts at the peak, of definitely lost amounts, and of every heap profile, with its two halves.
+/// A profile shows its last type unless the reader chooses another.
 const PEAK_TYPES: &[usize] = &[0, 1];
 const LOST_TYPES: &[usize] = &[2, 3];
 const HEAP_TYPES: &[usize] = &[4, 5, 6, 7];
 const ALLOCATED_TYPES: &[usize] = &[4, 5];
 const OUTSTANDING_TYPES: &[usize] = &[6, 7];
 
-/// Functions that readers hide, as in all heap profiles, so that what they allocate counts as their callers' own.
-/// (Readers match the whole name, some of them without its parameters.)
+/// Functions that readers hide, as in all heap profiles, so that their allocations count as their callers'
+/// own. (Readers match the whole name, some of them without its parameters.)
 const DROPPED: &str = r"operator new(\[\])?(\(.*\))?";
 
 /// Writes `report` as a compressed profile.
@@ -76,7 +78,7 @@ fn profile(report: &Report) -> Profile {
     finish(report, table, &types(report), period, report.elapsed)
 }
 
-/// Types of a profile of everything that `report` has.
+/// Types of a profile with every amount that `report` has.
 fn types(report: &Report) -> Vec<usize> {
     let peak = report.peak.map_or(&[][..], |_| PEAK_TYPES);
     let lost = report.judgement.as_ref().map_or(&[][..], |_| LOST_TYPES);
@@ -98,7 +100,8 @@ fn values(stack: StackRef<'_>, allocated: Amount) -> Values {
     ]
 }
 
-/// Builds the profile of the samples in `table`, with the sample types in `types`, for the `duration` before the report.
+/// Builds the profile of the samples in `table`, with the sample types in `types`, for the `duration` before
+/// the report.
 fn finish(
     report: &Report,
     mut table: Table<'_>,
@@ -137,7 +140,7 @@ fn value_type(table: &mut Table, kind: &str, unit: &str) -> ValueType {
     }
 }
 
-/// Comments, which pprof prints above everything that it makes of a profile: a few lines.
+/// Comments, a few lines, which pprof prints above each of its outputs.
 fn comments(report: &Report) -> Vec<String> {
     let mut comments = vec![concat!("memleak ", env!("CARGO_PKG_VERSION")).to_owned()];
     comments.extend(flame::remarks(report, Quantity::default()));

@@ -1,4 +1,5 @@
-//! Ages and changes as text: allocations and frees of a stack, its suspicion, and the ages in the closing block.
+//! Ages and changes as text: allocations and frees of a stack, its suspicion, and the ages in the closing
+//! block.
 
 use std::time::Duration;
 
@@ -17,7 +18,8 @@ impl Report {
     }
 }
 
-/// Changes of a stack since the last report, and since the baseline if the user marked one; empty if nothing changed.
+/// Changes of a stack since the last report, and since the baseline if the user marked one; empty if nothing
+/// changed.
 pub(super) fn growth_lines(stack: StackRef<'_>, report: &Report) -> Vec<String> {
     let compared = &report.compared;
     let since_last = match compared.first {
@@ -56,7 +58,8 @@ fn growth_line(change: &Change, time: Duration, since: &str) -> String {
     )
 }
 
-/// Suspicion of a site by its growth over all reports, with the parts of the score; `None` if there were too few reports.
+/// Suspicion of a site by its growth over all reports, with the parts of the score; `None` if there were too
+/// few reports.
 pub(super) fn suspicion_line(suspicion: &Suspicion) -> Option<String> {
     if !suspicion.is_known() {
         return None;

@@ -1,28 +1,30 @@
-//! Runtimes of other languages: how their functions get names, and stacks through their code, in one table.
+//! Runtimes of other languages, in one table: ways to get names for their functions, and stacks through their
+//! code.
 
 /// A runtime.
 #[derive(Debug)]
 pub struct Runtime {
-    /// For people.
+    /// Name for people.
     pub name: &'static str,
     /// File names of its executable; those that end in `*` are followed by a version or nothing.
     programs: &'static [&'static str],
-    /// How the file name of its library begins.
+    /// Beginning of the file name of its library.
     library: Option<&'static str>,
-    /// First version of which this holds, if the file names tell it.
+    /// First version that the entry is for, where file names contain a version.
     since: (u32, u32),
-    /// Needed by its compiled code for stacks to pass it; `None` if they do.
+    /// Switch that its compiled code needs for stacks to pass it; `None` if they pass it anyway.
     pub frames: Option<Switch>,
-    /// Gives its functions names; `None` if nothing does. Of those of Python that memleak reads itself, this is not needed.
+    /// Switch that gives its functions names; `None` if nothing does. Python functions that memleak reads
+    /// itself do not need it.
     pub names: Option<Switch>,
 }
 
 /// Something that the user can switch on.
 #[derive(Debug)]
 pub struct Switch {
-    /// How, as a sentence; `PID` stands for the process's.
+    /// Instruction, as a sentence; `PID` stands for the process ID.
     advice: &'static str,
-    /// Parts of a command line or environment by which it is on.
+    /// Parts of a command line or environment that show that it is on.
     signs: &'static [&'static str],
 }
 
@@ -32,7 +34,7 @@ impl Switch {
         self.advice.replace("PID", &pid.to_string())
     }
 
-    /// Returns whether this command line or environment, joined by spaces, switches it on.
+    /// Returns true if this command line or environment, joined by spaces, switches it on.
     pub fn is_on(&self, words: &str) -> bool {
         self.signs.iter().any(|sign| words.contains(sign))
     }
@@ -141,7 +143,8 @@ const RUNTIMES: &[Runtime] = &[
     },
 ];
 
-/// The runtime of a process, by the file names of its executable and libraries; `None` if it has none that is known.
+/// The runtime of a process, by the file names of its executable and libraries; `None` if no known runtime
+/// matches.
 pub fn runtime<'a>(
     exe: &'a str,
     libraries: impl IntoIterator<Item = &'a str> + Clone,

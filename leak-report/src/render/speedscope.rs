@@ -1,5 +1,5 @@
-//! Speedscope's file format (<https://github.com/jlfwong/speedscope/wiki/Importing-from-custom-sources>): one weighted
-//! profile for each quantity, all over the same stacks and frames.
+//! Speedscope's file format (<https://github.com/jlfwong/speedscope/wiki/Importing-from-custom-sources>): one
+//! weighted profile for each quantity, all over the same stacks and frames.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::flame::{self, Caption, FlameFrame, Naming};
 use crate::model::{Measure, Quantity, Report, Unit};
 
-/// Quantity that reports with a verdict have besides.
+/// Additional quantity of reports with a verdict.
 const LOST: Quantity = Quantity {
     measure: Measure::DefinitelyLost,
     unit: Unit::Bytes,

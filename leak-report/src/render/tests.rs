@@ -44,7 +44,7 @@ fn verbose(report: &Report) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// The report as text, which is compressed in one of the formats.
+/// The report as text; the one compressed text format is decompressed.
 fn rendered(report: &Report, format: Format) -> String {
     let mut out = Vec::new();
     render(report, format, &mut out).unwrap();

@@ -26,7 +26,7 @@ const MIN_FOLDED: usize = 2;
 /// Minimum columns for a function's name, however long its file's name is.
 const MIN_NAME: usize = 16;
 
-/// How frames and ends of stacks are written.
+/// Style of frames and ends of stacks.
 #[derive(Debug)]
 pub struct FrameStyle {
     unwind: Unwind,
@@ -97,8 +97,8 @@ impl FrameStyle {
         write_wrapped(&end, &[indent, NO_MARK].concat(), self.screen, out)
     }
 
-    /// Writes a frame and its inlined functions. `responsible.1` is the index of the responsible inlined function, or
-    /// their number for the frame's own.
+    /// Writes a frame and its inlined functions. `responsible.1` is the index of the responsible inlined
+    /// function, or their number for the frame's own.
     fn write_frame(
         &self,
         frame: FrameRef<'_>,
@@ -187,8 +187,8 @@ impl FrameStyle {
         Ok(())
     }
 
-    /// Number of leading functions to fold into one line: those of the standard library except the outermost, which the
-    /// user's code calls.
+    /// Number of leading functions to fold into one line: those of the standard library except the outermost,
+    /// which the user's code calls.
     fn foldable(&self, inlined: &[InlinedFrame<&str>]) -> usize {
         let plumbing = inlined
             .iter()
@@ -217,7 +217,7 @@ impl FrameStyle {
     }
 }
 
-/// Returns whether the next part of a stack is a nameless frame of the same module.
+/// Returns true if the next part of a stack is a nameless frame of the same module.
 fn is_nameless_beside(next: StackPart<'_>, frame: FrameRef<'_>) -> bool {
     match next {
         StackPart::Frame(next) => is_nameless_runtime(next) && is_same_module(frame, next),

@@ -23,8 +23,8 @@ pub(super) fn process_mark(stack: StackRef<'_>, report: &Report) -> String {
     }
 }
 
-/// A title for tables: the function without its parameters, its source line if known, and the process if there are
-/// several.
+/// A title for tables: the function without its parameters, its source line if known, and the process if
+/// there are several.
 pub fn short_title(stack: StackRef<'_>, report: &Report) -> String {
     let process = process_mark(stack, report);
     let Some(owner) = owner(stack) else {
@@ -91,8 +91,8 @@ mod tests {
     use super::*;
     use crate::samples::{frame, inlined, report, stack};
 
-    /// The owner is the first function of the program's own, inlined ones first; without one, the innermost frame's;
-    /// without frames, there is none.
+    /// The owner is the first function of the program's own, inlined ones first; without one, the innermost
+    /// frame's; without frames, there is none.
     #[test]
     fn owners() {
         let new = || frame("libstdc++.so.6.0.30", "operator new(unsigned long)");

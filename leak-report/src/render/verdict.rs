@@ -5,13 +5,14 @@ use super::health::short_size;
 use super::holders;
 use crate::model::{Amount, FATES, Fate, Hidden, Judgement, Report, StackRef, Unjudged, Verdict};
 
-/// The verdict on some blocks in one line: `8 blocks (320 B) definitely lost, 2 still reachable`; "nothing is lost" if there
-/// are no blocks.
+/// The verdict on some blocks in one line: `8 blocks (320 B) definitely lost, 2 still reachable`; "nothing is
+/// lost" if there are no blocks.
 pub fn in_words(verdict: &Verdict) -> String {
     in_words_from(verdict, "")
 }
 
-/// The verdict on a stack in one line, with the root that holds most of what is still reachable; `None` without a verdict.
+/// The verdict on a stack in one line, with the root that holds most of the reachable blocks; `None` without
+/// a verdict.
 pub fn of_stack(stack: StackRef<'_>) -> Option<String> {
     let verdict = stack.verdict.as_ref()?;
     Some(in_words_from(
@@ -28,7 +29,7 @@ fn in_words_from(verdict: &Verdict, from: &str) -> String {
     }
 }
 
-/// Parts that are not empty. The first has the noun, and those that are lost have their size.
+/// Parts that are not empty. The first has the noun; the first and those that are lost have their size.
 fn parts(verdict: &Verdict, from: &str) -> impl Iterator<Item = String> {
     let amounts = FATES.iter().map(|fate| (fate, (fate.of)(verdict)));
     let some = amounts.filter(|(_, amount)| amount.blocks > 0);
@@ -58,7 +59,7 @@ pub(super) fn lines(report: &Report) -> Vec<String> {
     }
 }
 
-/// Lines about a verdict: the total, how it was made, and what speaks against it.
+/// Lines about a verdict: the total, how it was made, and reasons to doubt it.
 pub fn lines_of(verdict: &Verdict, judgement: &Judgement) -> Vec<String> {
     let mut lines = vec![in_words(verdict), made(judgement)];
     let unjudged = unjudged(judgement);
@@ -79,7 +80,7 @@ pub fn lines_of(verdict: &Verdict, judgement: &Judgement) -> Vec<String> {
     lines
 }
 
-/// Passes, time, bytes read, and for how long threads were stopped.
+/// Number of passes, duration, bytes read, and how long threads were stopped.
 fn made(judgement: &Judgement) -> String {
     let passes = match judgement.passes {
         1 => "1 pass".to_owned(),

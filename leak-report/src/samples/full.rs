@@ -55,7 +55,7 @@ pub fn frame(at: Location<ModuleId>, found_by: FoundBy, names: Symbolized) -> Fr
     })
 }
 
-/// Stack that allocated twice what is outstanding.
+/// Stack that allocated twice its outstanding amount.
 pub fn stack(
     outstanding: Amount,
     end: End,
@@ -119,8 +119,8 @@ fn makeup() -> Makeup {
     }
 }
 
-/// Report with a complete stack through inlined code, a truncated one with a frame without names, one that freed
-/// everything, and losses.
+/// Report with a complete stack through inlined code, a truncated one with a frame without names, one that
+/// freed everything, and losses.
 pub fn full() -> Report {
     let libstdcxx = module(
         "/usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30",
@@ -228,8 +228,8 @@ pub fn full() -> Report {
     report
 }
 
-/// [`judged`] with holders: the two reachable blocks of the first stack are held by a variable and, through the second stack, by a thread's
-/// stack; the second stack's is held by data without a symbol.
+/// [`judged`] with holders: the two reachable blocks of the first stack are held by a variable and, through
+/// the second stack, by a thread's stack; the second stack's is held by data without a symbol.
 pub fn held() -> Report {
     let mut report = judged();
     let amount = |blocks| Amount {
@@ -314,8 +314,8 @@ pub fn peaked() -> Report {
     report
 }
 
-/// [`full`] with a verdict: of the first stack's 12 blocks, 8 are definitely lost, 1 is indirectly lost, 2 are reachable and
-/// 1 is unknown; the second stack's only block is reachable.
+/// [`full`] with a verdict: of the first stack's 12 blocks, 8 are definitely lost, 1 is indirectly lost, 2
+/// are reachable and 1 is unknown; the second stack's only block is reachable.
 pub fn judged() -> Report {
     let amount = |blocks| Amount {
         bytes: 40 * blocks,

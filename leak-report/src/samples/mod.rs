@@ -1,7 +1,7 @@
 //! Frames, stacks and reports for tests, which change only the fields they test.
 //!
-//! Each thread has one dictionary, and each report gets a copy of its state at that time: after changing the frames of a
-//! report's stacks, renew its copy ([`renew`]).
+//! Each thread has one dictionary, and each report gets a copy of its state at that time: after changing the
+//! frames of a report's stacks, renew its copy ([`renew`]).
 
 pub mod full;
 pub mod python;

@@ -31,8 +31,8 @@ pub fn function(code: u64, name: Option<&str>, place: Option<(&str, u32)>) -> Fr
     super::changed(walked, |frame| frame.exact = true)
 }
 
-/// Report with a stack that the interpreter allocates, one through an extension, and one that ended before it came to the
-/// interpreter, whose caller has no name.
+/// Report with three stacks: one that the interpreter allocates, one through an extension, and one whose walk
+/// ended before it reached the interpreter, with a caller without a name.
 pub fn python() -> Report {
     let interpreter = module("/usr/bin/python3.11", Some("3311"));
     let native = |svma, found_by, name| frame(location(&interpreter, svma), found_by, named(name, 8));

@@ -1,4 +1,5 @@
-//! Entries of a dictionary in pieces, as in a recording: each entry is in the piece of the report that first refers to it.
+//! Entries of a dictionary in pieces, as in a recording: each entry is in the piece of the report that first
+//! refers to it.
 
 use indexmap::IndexSet;
 use serde::{Deserialize, Serialize};
@@ -7,7 +8,8 @@ use thiserror::Error;
 use super::{Dictionary, Frame, ModuleId, Path, Text, TextId};
 use crate::model::{BlockList, Module, Stack, Symbolized};
 
-/// Entries added to a dictionary. Each table refers only to tables before it, and a path only to earlier paths.
+/// Entries added to a dictionary. Each table refers only to tables before it, and a path only to earlier
+/// paths.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Definitions {
     /// Texts, referred to by modules and names.

@@ -1,40 +1,42 @@
-//! Nameless code that several functions call, as the paths of a dictionary show.
+//! Helpers: nameless code that several functions call, according to the paths of a dictionary.
 //!
-//! A stripped library has names only for what it exports. A helper that was seen below one of its exported functions, and below another
-//! function, works for others: below a third caller, which can be in another library, it does so too.
+//! A stripped library has names only for its exports. Nameless code that was seen below one of its exported
+//! functions, and below another function, is a helper: below a third caller, even in another library, it
+//! works for that caller, too.
 
 use std::collections::HashMap;
 
 use super::{ModuleId, PathId, TextId};
 use crate::model::Place;
 
-/// First function with a name outwards of code in a module.
+/// Nearest named function from a module's code outwards, including the code itself.
 #[derive(Clone, Copy, Debug)]
 enum Caller {
-    /// The module's own, or the code itself.
+    /// Function of the same module, possibly the code itself.
     Own(TextId),
-    /// In another module, which has called into this one.
+    /// Function of another module, which called into this one: no function of this module in between has a
+    /// name.
     Foreign,
 }
 
-/// Functions with names that nameless code was seen below.
+/// Named functions that nameless code was seen below.
 #[derive(Clone, Copy, Debug, Default)]
 struct Callers {
     own: Option<TextId>,
-    /// True if there are others than `own`.
+    /// True if there are functions other than `own`.
     several: bool,
 }
 
 /// Callers of nameless code.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Helpers {
-    /// By path: the module of its innermost frame, and who called into that.
+    /// Module of the innermost frame, and nearest named function, by path.
     called_by: Vec<Option<(ModuleId, Caller)>>,
     callers: HashMap<Place<ModuleId>, Callers>,
 }
 
 impl Helpers {
-    /// Adds the next path, given its innermost frame, the name of that, and the path of its caller.
+    /// Adds the next path, given the place and name of its innermost frame, and the path of its caller.
     pub(super) fn add(
         &mut self,
         place: Option<Place<ModuleId>>,
@@ -59,7 +61,7 @@ impl Helpers {
         }
     }
 
-    /// True for nameless code that was seen below a function of its module that has a name, and below another one.
+    /// True for nameless code that was seen below a named function of its module, and below another function.
     pub(super) fn is_shared(&self, place: Place<ModuleId>) -> bool {
         let callers = self.callers.get(&place);
         callers.is_some_and(|callers| callers.own.is_some() && callers.several)

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::{Dictionary, Frame, FrameId, ModuleId, NamesId, Path, PathId, Text, TextId};
 
-/// Ids in the target dictionary of the entries of a source dictionary that were requested so far, by source id.
+/// Ids in the target dictionary of the entries of a source dictionary that were requested so far, by source
+/// id.
 #[derive(Clone, Debug, Default)]
 pub struct Renumbering {
     texts: Vec<Option<TextId>>,
@@ -32,8 +33,8 @@ fn entry<T: Copy>(known: &mut Vec<Option<T>>, index: usize) -> &mut Option<T> {
 }
 
 impl<'a> Import<'a> {
-    /// Imports from one dictionary into another. `known` are the results of earlier imports; texts for which `rename`
-    /// returns `Some` are replaced.
+    /// Imports from one dictionary into another. `known` are the results of earlier imports; texts for which
+    /// `rename` returns `Some` are replaced.
     pub fn new(
         from: &'a Dictionary,
         into: &'a mut Dictionary,

@@ -1,7 +1,7 @@
 //! Texts, modules, names, frames and paths, each stored once and referred to by id.
 //!
-//! A path is a frame and the path of its caller: stacks that share their outer frames share their storage. Ids belong to
-//! one dictionary; an [`Import`] translates those of another.
+//! A path is a frame and the path of its caller: stacks that share their outer frames share their storage.
+//! Ids belong to one dictionary; an [`Import`] translates those of another.
 
 mod definitions;
 mod helpers;
@@ -176,7 +176,7 @@ impl Dictionary {
         PathId::new(index)
     }
 
-    /// Notes what is known of a path that was added.
+    /// Updates depths and helpers for an added path.
     fn note_path(&mut self, path: Path) {
         let callers = path.caller.map_or(0, |caller| self.depth(caller));
         self.depths.push(callers.saturating_add(1));

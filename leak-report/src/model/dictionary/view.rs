@@ -160,7 +160,7 @@ impl<'a> FrameRef<'a> {
         self.frame.at.pc
     }
 
-    /// Return address and its module. A function of Python has none, whatever a recording says.
+    /// Return address and its module. A function of Python has no module, whatever a recording says.
     pub fn location(self) -> Location<ModuleRef<'a>> {
         let Location { pc, place } = self.frame.at;
         let place = place.filter(|_| !self.is_python());
@@ -177,7 +177,8 @@ impl<'a> FrameRef<'a> {
         Some(self.place()?.module)
     }
 
-    /// Name of the module for people, without brackets: that of its file, or `python` for a function of Python.
+    /// Name of the module for people, without brackets: that of its file, or `python` for a function of
+    /// Python.
     pub fn module_name(self) -> Option<&'a str> {
         match self.is_python() {
             true => Some("python"),
@@ -185,13 +186,13 @@ impl<'a> FrameRef<'a> {
         }
     }
 
-    /// True for a function of Python, which is in no module, and of which no address is one of machine code.
+    /// True for a function of Python: it is in no module, and its address is not one of machine code.
     pub fn is_python(self) -> bool {
         self.frame.found_by == FoundBy::Python
     }
 
-    /// Function whose machine code contains the address, not one inlined into it; or function of Python, which always has a
-    /// name.
+    /// Function whose machine code contains the address, not one inlined into it; or function of Python,
+    /// which always has a name.
     pub fn symbol(self) -> Option<Symbol<&'a str>> {
         let symbol = self.names().symbol.as_ref();
         let named = symbol.map(|symbol| symbol.map(|_, &text| self.dictionary.text(text)));
@@ -209,13 +210,13 @@ impl<'a> FrameRef<'a> {
         Some(self.symbol()?.name)
     }
 
-    /// Names of other functions that have the same code, of which any may be meant instead.
+    /// Names of other functions with the same code, any of which may be the one on the stack.
     pub fn folded(self) -> impl ExactSizeIterator<Item = &'a str> {
         let folded = self.names().folded.iter();
         folded.map(move |&text| self.dictionary.text(text))
     }
 
-    /// That there are such functions, in words after a name; `None` if there are none.
+    /// Suffix to a name that gives the number of [`FrameRef::folded`] functions; `None` if there are none.
     pub fn folded_mark(self) -> Option<String> {
         match self.names().folded.len() {
             0 => None,
@@ -248,7 +249,8 @@ impl<'a> FrameRef<'a> {
         inlined.map(move |inlined| inlined.map(|_, &text| self.dictionary.text(text)))
     }
 
-    /// True for nameless code that an exported function of its module and others call, as all stacks of the dictionary show.
+    /// True for nameless code that is called by a named function of its module and by another function,
+    /// according to all stacks of the dictionary.
     pub fn is_shared_helper(self) -> bool {
         let place = self.frame.at.place.filter(|_| !self.is_python());
         place.is_some_and(|place| self.dictionary.helpers.is_shared(place))

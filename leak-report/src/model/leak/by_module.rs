@@ -23,8 +23,8 @@ pub struct EndGroup<M> {
     pub stacks: u64,
     /// Blocks that the sites of the group allocated.
     pub allocations: u64,
-    /// Addresses of the ends in the module's own space, or in the process if there is no module: those with most
-    /// allocations, at most [`MAX_ADDRESSES`].
+    /// Addresses of the ends in the module's own space, or in the process if there is no module: those with
+    /// most allocations, at most [`MAX_ADDRESSES`].
     pub addresses: Vec<u64>,
 }
 
@@ -78,7 +78,8 @@ fn address<M>(at: &Location<M>) -> u64 {
     at.place.as_ref().map_or(at.pc.get(), |place| place.svma.get())
 }
 
-/// Returns the addresses with most allocations. Address 0 marks an unknown end and is omitted: no code is at 0.
+/// Returns the addresses with most allocations. Address 0 marks an unknown end and is omitted: no code is at
+/// 0.
 fn most_frequent(addresses: HashMap<u64, u64>) -> Vec<u64> {
     let mut addresses: Vec<_> = addresses
         .into_iter()
@@ -92,7 +93,8 @@ fn most_frequent(addresses: HashMap<u64, u64>) -> Vec<u64> {
         .collect()
 }
 
-/// Counts how walks of `sites` left each module, most steps first; a module in which all walks ended has zero steps.
+/// Counts how walks of `sites` left each module, most steps first; a module in which all walks ended has zero
+/// steps.
 pub fn steps<M: Copy + Ord + Hash>(sites: &[Site<M>]) -> Vec<ModuleSteps<M>> {
     let mut modules: HashMap<Option<M>, (u64, u64)> = HashMap::new();
     for site in sites {

@@ -19,10 +19,11 @@ pub struct Completeness {
     /// Walks that were finished in user space: they met code whose table was not in the kernel yet.
     #[serde(default)]
     pub finished_walks: u64,
-    /// Such walks that were not: there was no room for them, or it was not known what was mapped then.
+    /// Walks that met such code and were not finished: there was no room for them, or the mappings of that
+    /// moment were not known.
     #[serde(default)]
     pub unfinished_walks: u64,
-    /// Stacks by how many of their Python functions were placed in their frames.
+    /// Allocated blocks of stacks with Python functions, by how many of the functions were placed.
     #[serde(default)]
     pub python: PythonStacks,
 }

@@ -4,8 +4,8 @@ use unwind_tables::walk::{End, FoundBy, Frame, LeftOut};
 
 use crate::model::{Snapshot, StackTotals};
 
-/// Copies `snapshot` with at most `depth` frames per stack, the innermost. Truncated stacks end there, whatever their
-/// original end, so that stacks with equal innermost frames are merged.
+/// Copies `snapshot` with at most `depth` frames per stack, the innermost. Truncated stacks end there,
+/// whatever their original end, so that stacks with equal innermost frames are merged.
 pub fn innermost(snapshot: &Snapshot, depth: usize) -> Snapshot {
     let mut snapshot = snapshot.clone();
     for stack in &mut snapshot.stacks {
@@ -14,7 +14,7 @@ pub fn innermost(snapshot: &Snapshot, depth: usize) -> Snapshot {
     snapshot
 }
 
-/// Frames that are not there count, too: of those among the innermost ones, it is known how many they are.
+/// Truncates a stack. Frames that were found but not kept count, too: their number and position are known.
 fn cut(stack: &mut StackTotals, depth: usize) {
     let (after, missing) = stack.left_out.map_or((0, 0), |left_out| {
         (left_out.after as usize, left_out.frames as usize)

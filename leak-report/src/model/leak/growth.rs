@@ -1,8 +1,8 @@
 //! Changes between two moments, by stack. Pure.
 //!
-//! Two readings are compared by stack record, before stacks are merged into sites: a record is always the same stack, while
-//! its site can change between two reports when mappings become known. A site's change is the sum of its records' changes,
-//! which stays correct when sites merge.
+//! Two readings are compared by stack record, before stacks are merged into sites: a record is always the
+//! same stack, while its site can change between two reports when mappings become known. A site's change is
+//! the sum of its records' changes, which stays correct when sites merge.
 
 use std::collections::HashMap;
 use std::ops::Add;
@@ -33,7 +33,8 @@ impl Change {
         net(self.allocated.amount.blocks, self.freed.amount.blocks)
     }
 
-    /// Upper bound of the variance of the net growth: blocks both allocated and freed in the period cancel out.
+    /// Upper bound of the variance of the net growth: blocks both allocated and freed in the period cancel
+    /// out.
     pub fn net_spread(&self) -> Spread {
         self.allocated.spread + self.freed.spread
     }
@@ -147,7 +148,8 @@ impl Growth {
         self.course = Course::default();
     }
 
-    /// Makes `snapshot` the last report; `outstanding` returns the outstanding bytes of a stack without young blocks.
+    /// Makes `snapshot` the last report; `outstanding` returns the outstanding bytes of a stack without young
+    /// blocks.
     pub fn reported(&mut self, snapshot: &Snapshot, outstanding: impl Fn(&StackTotals) -> u64) {
         self.last = Some(EarlierTotals::of(snapshot));
         self.course.note(snapshot, outstanding);
@@ -187,8 +189,8 @@ impl Changes<'_> {
         }
     }
 
-    /// Degree to which a site behaves like a leak. `shown` is outstanding without young blocks; `ages` is `None` if not
-    /// known.
+    /// Degree to which a site behaves like a leak. `shown` is outstanding without young blocks; `ages` is
+    /// `None` if not known.
     pub fn suspicion<M>(&self, site: &Site<M>, shown: Amount, ages: Option<Ages>) -> Suspicion {
         self.growth.course.suspicion(&SiteState {
             elapsed: self.elapsed,
@@ -222,8 +224,8 @@ mod tests {
         }
     }
 
-    /// The change of a stack is its difference to the last report and to the baseline, each over its own period; a new
-    /// stack counts from zero.
+    /// The change of a stack is its difference to the last report and to the baseline, each over its own
+    /// period; a new stack counts from zero.
     #[test]
     fn differences_to_the_last_report_and_to_the_baseline() {
         let mut growth = Growth::default();

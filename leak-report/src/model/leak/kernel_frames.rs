@@ -1,8 +1,8 @@
 //! Functions that belong to the kernel's allocators, by name. Pure.
 //!
-//! A kernel stack begins in the BPF program that recorded it, and leads through the tracepoint and the allocator to the
-//! caller, where a report's stack begins. Inlining differs between kernels, so the lists hold the names of all kernels
-//! since 5.15.
+//! A kernel stack begins in the BPF program that recorded it, and leads through the tracepoint and the
+//! allocator to the caller, where a report's stack begins. Inlining differs between kernels, so the lists
+//! contain the names of all kernels since 5.15.
 
 /// Allocator of the kernel; the numbers are those of `enum kernel_allocator` in `bpf/shared.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -94,7 +94,8 @@ impl From<KernelAllocator> for Kind {
     }
 }
 
-/// Prefixes of the BPF programs and the tracepoint that recorded the stack, whose inline functions some compilers keep.
+/// Prefixes of the BPF programs and the tracepoint that recorded the stack, whose inline functions some
+/// compilers keep.
 const TRACING: [&str; 12] = [
     "bpf_prog_",
     "bpf_trampoline_",
@@ -157,10 +158,11 @@ fn is_any(name: &str, starts: &[&str]) -> bool {
     starts.iter().any(|start| name.starts_with(start))
 }
 
-/// Given the names of a stack's frames, innermost first, returns the number of frames before the caller, and the allocator.
+/// Given the names of a stack's frames, innermost first, returns the number of frames before the caller, and
+/// the allocator.
 ///
-/// Pages taken by the slab allocator or, if it is traced (`percpu`), the per-CPU allocator are recognized by its functions
-/// on the way to the caller.
+/// Pages taken by the slab allocator or, if it is traced (`percpu`), the per-CPU allocator are recognized by
+/// its functions on the way to the caller.
 pub fn cut<'a>(
     allocator: KernelAllocator,
     names: impl IntoIterator<Item = Option<&'a str>>,
@@ -183,8 +185,8 @@ pub fn cut<'a>(
     (cut, kind)
 }
 
-/// Outermost functions of kernel stacks: system calls, exceptions and interrupts, threads, and CPU startup; for x86-64
-/// (arch/x86/entry, kernel/head_64.S) and arm64 (arch/arm64/kernel/entry.S, head.S).
+/// Outermost functions of kernel stacks: system calls, exceptions and interrupts, threads, and CPU startup;
+/// for x86-64 (arch/x86/entry, kernel/head_64.S) and arm64 (arch/arm64/kernel/entry.S, head.S).
 const ROOTS: [&str; 12] = [
     "entry_SYSCALL",
     "entry_SYSENTER",
@@ -209,7 +211,8 @@ pub fn is_root(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Stacks of several kernels are cut where the caller begins, and their kind depends on which allocator took the pages.
+    /// Stacks of several kernels are cut where the caller begins, and their kind depends on which allocator
+    /// took the pages.
     #[test]
     fn stacks_begin_at_the_caller() {
         use KernelAllocator::{Cache, Kmalloc, Pages, Percpu};
@@ -291,7 +294,8 @@ mod tests {
         assert_eq!(cut(KernelAllocator::Kmalloc, names, false), (1, Kind::Kmalloc));
     }
 
-    /// A stack is complete where a processor entered the kernel, on either architecture, and nowhere in between.
+    /// A stack is complete where a processor entered the kernel, on either architecture, and nowhere in
+    /// between.
     #[test]
     fn stacks_end_where_the_kernel_was_entered() {
         for root in [

@@ -1,8 +1,8 @@
 //! Merges the stacks of a snapshot into ranked allocation sites. Pure: no clock, no I/O, no names.
 //!
-//! A *site* is one allocator function called by one stack of code. The kernel side keeps totals per stack of addresses; the
-//! same code has other addresses after the process's mappings changed, so totals are merged by the place of the addresses
-//! in their modules.
+//! A *site* is one allocator function called by one stack of code. The kernel side keeps totals per stack of
+//! addresses; the same code has other addresses after the process's mappings changed, so totals are merged by
+//! the place of the addresses in their modules.
 
 pub mod age;
 pub mod by_module;
@@ -59,7 +59,7 @@ pub struct Site<M> {
     pub kind: Option<RegionKind>,
     /// Frames, innermost first.
     pub frames: Vec<SiteFrame<M>>,
-    /// Frames between these that are not there, in the first of its walks.
+    /// Frames between these that were found but not kept, in the first of its walks.
     pub left_out: Option<LeftOut>,
     /// Reason why the walk ended.
     pub end: End,
@@ -86,8 +86,8 @@ pub struct Site<M> {
 impl<M> Site<M> {
     /// Outstanding amount, `allocated - freed`, not below zero.
     ///
-    /// The two totals are read one after the other while the process runs, so `freed` can include a block whose allocation
-    /// is missing from `allocated`.
+    /// The two totals are read one after the other while the process runs, so `freed` can include a block
+    /// whose allocation is missing from `allocated`.
     pub fn outstanding(&self) -> Estimate {
         self.allocated.less(self.freed)
     }
@@ -100,11 +100,12 @@ struct SiteKey<M> {
     function: u8,
     kind: Option<RegionKind>,
     frames: Vec<(CodeKey<M>, FoundBy)>,
-    /// Number of frames before those that are left out, whose number is no part of the key: a recursion is one site.
+    /// Number of frames before those that are left out. The number of the latter is not part of the key:
+    /// recursions of different depth are one site.
     left_out_after: Option<u32>,
     end: End,
-    /// Unlike for frames, an end outside all modules has no key: it can be any garbage on the stack, and each value would
-    /// make a site of its own.
+    /// Place of the end. Unlike for frames, an end outside all modules has no key: it can be any garbage on
+    /// the stack, and each value would make another site.
     end_at: Option<Place<M>>,
 }
 
@@ -122,16 +123,17 @@ pub trait Resolver<M> {
     /// Returns the module and SVMA of an address in an epoch.
     fn resolve_at(&self, epoch: u32, address: Avma) -> Option<(M, Svma)>;
 
-    /// Returns the module and SVMA that an address has in later epochs, if it was unknown in `epoch` or its mapping had
-    /// been replaced by then. `None` if it is still unknown; `Some(None)` if it is code outside all modules.
+    /// Returns the module and SVMA that an address has in later epochs, if it was unknown in `epoch` or its
+    /// mapping had been replaced by then. `None` if it is still unknown; `Some(None)` if it is code outside
+    /// all modules.
     fn resolve_after(&self, epoch: u32, address: Avma) -> Option<Option<(M, Svma)>>;
 }
 
 /// Merges the stacks of `snapshot` into sites, most outstanding bytes first.
 ///
-/// `resolver` returns the resolver of an instance, `recent` the changes and block ages of a stack. Sites are ranked by
-/// outstanding bytes, then outstanding blocks, then allocated bytes, then by their code, so that equal snapshots rank
-/// equally.
+/// `resolver` returns the resolver of an instance, `recent` the changes and block ages of a stack. Sites are
+/// ranked by outstanding bytes, then outstanding blocks, then allocated bytes, then by their code, so that
+/// equal snapshots rank equally.
 pub fn group<'a, M: Copy + Ord + Hash, N: Resolver<M> + 'a>(
     snapshot: &Snapshot,
     resolver: impl Fn(u32) -> &'a N,
@@ -166,7 +168,7 @@ fn resolved<M>(stack: &StackTotals, resolver: &impl Resolver<M>) -> Site<M> {
     let frame = |&Frame { pc, found_by, exact }: &Frame| SiteFrame {
         at: Location {
             pc,
-            // The number of a Python function is no address.
+            // The number of a Python function is not an address.
             place: (found_by != FoundBy::Python).then(|| place(pc, exact)).flatten(),
         },
         found_by,
@@ -194,8 +196,8 @@ fn resolved<M>(stack: &StackTotals, resolver: &impl Resolver<M>) -> Site<M> {
 
 /// Reason why the walk ended, as far as known by now, and its location.
 ///
-/// A walk ends without a frame in code that is missing from its mapping list or is listed as something else. If a later
-/// reading of the mappings found code there, the walk lacked the table.
+/// A walk ends without a frame in code that is missing from its mapping list or is listed as something else.
+/// If a later reading of the mappings found code there, the walk lacked the table.
 fn end_of<M>(
     stack: &StackTotals,
     resolver: &impl Resolver<M>,
@@ -223,7 +225,8 @@ fn end_of<M>(
     (stack.end, Some(Location { pc, place }))
 }
 
-/// Return addresses are looked up one byte lower, in the call: a call can be the last instruction of its mapping.
+/// Return addresses are looked up one byte lower, in the call: a call can be the last instruction of its
+/// mapping.
 fn lookup_address(pc: Avma, exact: bool) -> Avma {
     pc.wrapping_sub(u64::from(!exact))
 }

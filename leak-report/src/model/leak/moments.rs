@@ -1,6 +1,7 @@
 //! Bounded list of moments, spread evenly over a trace of any length. Pure.
 
-/// List of at most `max` moments. When it is full, every other one is removed, and from then on half as many are kept.
+/// List of at most `max` moments. When it is full, every other one is removed, and from then on half as many
+/// are kept.
 #[derive(Clone, Debug)]
 pub struct Moments {
     seconds: Vec<f64>,
@@ -16,8 +17,8 @@ pub enum Noted {
     Skipped,
     /// The moment was appended.
     Kept,
-    /// Every other earlier moment was removed, then this one appended; values kept per moment must be thinned too
-    /// ([`thin`]).
+    /// Every other earlier moment was removed, then this one appended; values kept per moment must be thinned
+    /// too ([`thin`]).
     KeptAfterThinning,
 }
 
@@ -71,7 +72,8 @@ pub fn thin<T>(values: &mut Vec<T>) {
 mod tests {
     use super::*;
 
-    /// At most `max` moments are kept, the first among them, and the largest gap is at most twice the smallest.
+    /// At most `max` moments are kept, the first among them, and the largest gap is at most twice the
+    /// smallest.
     #[test]
     fn moments_are_bounded_and_even() {
         let mut moments = Moments::new(8);

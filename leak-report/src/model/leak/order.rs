@@ -18,7 +18,8 @@ pub enum Order {
     Growth,
     /// Bytes when the total was highest since the attach; see docs/peak.md.
     Peak,
-    /// How much they behave like leaks: by growth over all reports, how certain and steady it is, and how blocks live.
+    /// How much they behave like leaks: by growth over all reports, how certain and steady it is, and how
+    /// blocks live.
     Suspicion,
 }
 
@@ -37,7 +38,8 @@ impl Order {
         }
     }
 
-    /// Sort key of a stack, from its outstanding amount and that at the peak, its change and its suspicion; larger keys come first.
+    /// Sort key of a stack, from its outstanding amount and that at the peak, its change and its suspicion;
+    /// larger keys come first.
     pub fn key(
         self,
         [outstanding, peak]: [Amount; 2],
@@ -62,8 +64,8 @@ impl Order {
 mod tests {
     use super::*;
 
-    /// Each order ranks another stack first: most bytes, most blocks, most net growth (a shrinking stack is last), highest
-    /// suspicion however small the amount, most bytes at the peak though nothing is left.
+    /// Each order ranks another stack first: most bytes, most blocks, most net growth (a shrinking stack is
+    /// last), highest suspicion however small the amount, most bytes at the peak though nothing is left.
     #[test]
     fn orders_rank_different_stacks_first() {
         let amount = |bytes, blocks| Amount { bytes, blocks };

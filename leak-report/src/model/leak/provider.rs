@@ -1,13 +1,14 @@
-//! Leaves out the frames of code that announces blocks by USDT probes. Pure.
+//! Removes the frames of code that announces blocks by USDT probes. Pure.
 //!
-//! Such a stack begins at the probe, in the library that samples allocations, or in a part of the program that does.
+//! The stack of an announced block begins at the probe, in the library or the part of the program that
+//! samples allocations.
 
 use unwind_tables::walk::{FoundBy, Frame};
 
 use crate::model::StackTotals;
 
-/// Removes the innermost frames of each stack that `announcer` has an answer for: those up to the first that is not `within`
-/// that code. A stack that has no other frames stays as it is.
+/// Removes the innermost frames of each stack for which `announcer` returns the announcing code: those before
+/// the first frame that is not `within` that code. A stack without other frames stays as it is.
 pub fn leave_out_providers<M>(
     stacks: &mut [StackTotals],
     announcer: impl Fn(&StackTotals) -> Option<M>,
@@ -17,7 +18,7 @@ pub fn leave_out_providers<M>(
         let Some(code) = announcer(stack) else {
             continue;
         };
-        // A Python function is in no such code.
+        // A Python function is never within that code.
         let is_other = |frame: &Frame| frame.found_by == FoundBy::Python || !within(&code, stack, frame);
         let first = stack.frames.iter().position(is_other);
         if let Some(first) = first {
@@ -39,7 +40,7 @@ mod tests {
     use super::*;
     use crate::model::Amount;
 
-    /// Where frames were left out moves with the frames before it.
+    /// The position of left-out frames moves with the frames before it.
     #[test]
     fn frames_left_out_stay_where_they_are() {
         let frame = |pc| Frame {
@@ -60,7 +61,7 @@ mod tests {
         }
     }
 
-    /// A function of Python, whose number is no address, is in no such code.
+    /// A function of Python, whose number is not an address, is never within announcing code.
     #[test]
     fn functions_of_python_are_kept() {
         let frame = |(pc, found_by)| Frame {

@@ -1,13 +1,15 @@
 //! Places the functions of Python between the native frames of their interpreter. Pure.
 //!
-//! A thread has two stacks: native frames, among them those of the interpreter's loop, and a chain of Python functions. One
-//! native frame of the loop (an *eval frame*) runs a *group* of functions that call each other without leaving it; the
-//! outermost of the group is marked as its entry. From the innermost on, the nth eval frame runs the nth group.
+//! A thread has two stacks: native frames, among them those of the interpreter's loop, and a chain of Python
+//! functions. One native frame of the loop (an *eval frame*) runs a *group* of functions that call each other
+//! without leaving it; the outermost of the group is marked as its entry. From the innermost on, the nth eval
+//! frame runs the nth group.
 //!
-//! Both are read independently, so that they can differ: in a subinterpreter, the native stack also has the eval frames of
-//! the outer interpreter, and the chain does not. Where a whole walk and a whole chain disagree in number, nothing is placed.
-//! Where one of them is not whole, numbers prove nothing; the innermost eval frames then take the innermost groups, as far
-//! as every native frame before them is known.
+//! Both are read independently, so they can differ: in a subinterpreter, the native stack also has the eval
+//! frames of the outer interpreter, and the chain does not. If a whole walk and a whole chain have different
+//! numbers of eval frames and groups, nothing is placed; if one of them is not whole, it must not have more
+//! than the other. Where one of them is not whole, the innermost eval frames take the innermost groups, up to
+//! the first place where a native frame may be missing.
 
 #[cfg(test)]
 mod tests;
@@ -24,16 +26,17 @@ use crate::model::{Snapshot, StackTotals};
 /// Python function that was running or calling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PythonFrame {
-    /// Number of its code.
+    /// Number of its code object.
     pub code: u32,
-    /// Position of its instruction in the code.
+    /// Position of its instruction in the code object.
     pub instruction: u32,
     /// True for the outermost function of its eval frame.
     pub is_entry: bool,
 }
 
 impl PythonFrame {
-    /// Code of what is no function: an eval frame that runs none of its own. It ends one, and its function is gone.
+    /// Value of `code` for an eval frame whose function is gone: the frame marks a group without functions,
+    /// and is its entry.
     pub const NO_CODE: u32 = u32::MAX;
 
     fn is_function(&self) -> bool {
@@ -58,7 +61,7 @@ pub struct PythonStacks {
     pub whole: u64,
     /// Innermost functions only: the chain is not whole, or native frames between them are not known.
     pub in_part: u64,
-    /// None: native stack and chain do not fit, as in a subinterpreter.
+    /// None: native stack and chain do not match, as in a subinterpreter.
     pub not_placed: u64,
     /// None: the interpreter was not known yet, or there was no room for the chain.
     pub not_read: u64,
@@ -85,13 +88,13 @@ impl PythonStacks {
     }
 }
 
-/// Number of code and position of the instruction of a frame that [`place_python_frames`] has made.
+/// Number of the code object and position of the instruction, of a frame made by [`place_python_frames`].
 pub fn python_code(frame: &Frame) -> Option<(u32, u32)> {
     code_in(frame.found_by, frame.pc)
 }
 
 impl<M> SiteFrame<M> {
-    /// Number of code and position of the instruction of a Python function.
+    /// Number of the code object and position of the instruction, of a Python function.
     pub fn python_code(&self) -> Option<(u32, u32)> {
         code_in(self.found_by, self.at.pc)
     }
@@ -117,10 +120,12 @@ fn functions_of(frames: &[PythonFrame]) -> impl Iterator<Item = Frame> {
     functions.copied().map(frame_of)
 }
 
-/// Moves the functions of each stack's chain into its frames, each group before the eval frame that runs it, and counts the
-/// stacks in [`Snapshot::python`]. `is_eval` tells eval frames from other native ones.
+/// Moves the functions of each stack's chain into its frames, each group before the eval frame that runs it,
+/// and adds the stack's allocated blocks to [`Snapshot::python`]. `is_eval` tells eval frames from other
+/// native ones.
 ///
-/// It must come before any other function that removes frames: the numbers of eval frames and of groups are compared.
+/// Must be called before any function that removes frames: the numbers of eval frames and of groups are
+/// compared.
 pub fn place_python_frames(snapshot: &mut Snapshot, is_eval: impl Fn(&StackTotals, &Frame) -> bool) {
     let mut sums = snapshot.python;
     for stack in &mut snapshot.stacks {
@@ -178,7 +183,7 @@ fn place(
         evals.iter().copied().filter(|&at| at < known),
     );
     if is_open {
-        // The walk ended inside of whatever calls these.
+        // The walk ended early: the remaining functions are further out.
         let rest = &chain.frames[placed..];
         stack.frames.extend(functions_of(rest));
         placed = chain.frames.len();
@@ -203,8 +208,8 @@ fn groups(frames: &[PythonFrame]) -> Vec<Range<usize>> {
     groups
 }
 
-/// Number of innermost native frames between which none is missing. A step by frame pointer skips the callers of functions
-/// that do not keep one.
+/// Number of innermost native frames among which none can be missing. A step by frame pointer can skip
+/// frames: the callers of functions that keep no frame pointer.
 fn known_frames(stack: &StackTotals) -> usize {
     let before_fp = stack.frames.iter().position(|frame| frame.found_by.is_by_fp());
     let before_gap = stack.left_out.map(|left_out| left_out.after as usize);

@@ -1,18 +1,21 @@
-//! Suspicion: degree to which a site behaves like a leak, judged only by reports, without inspecting the process. Pure.
+//! Suspicion: degree to which a site behaves like a leak, judged only by reports, without inspecting the
+//! process. Pure.
 //!
-//! A leak keeps growing, frees nothing, and has blocks of all ages. A cache that is full has stopped growing; data from the
-//! program's start never grew; churn has no old blocks. Each property is a part between 0 and 1:
+//! A leak keeps growing, frees nothing, and has blocks of all ages. A cache that is full has stopped growing;
+//! data from the program's start never grew; churn has no old blocks. Each property is a part between 0 and
+//! 1:
 //!
 //! | part | 1 for | 0 for |
 //! |---|---|---|
-//! | certainty | outstanding bytes that rise over all reports (Mann–Kendall) | bytes that stay, fall or go up and down |
+//! | certainty | bytes that rise over all reports (Mann–Kendall) | bytes that stay, fall or go up and down |
 //! | steadiness | growth as fast in the later half of the reports as in the earlier | growth that has ended |
 //! | kept | blocks that are all outstanding long after their allocation | blocks that are all freed by then |
 //! | age spread | ages as of blocks allocated evenly since the attach | ages that are all alike |
 //!
-//! score = 10 × certainty × steadiness × (2 + kept + age spread) / 4, rounded. Certain and lasting growth is necessary for
-//! a leak; the ages and lifetimes of its blocks can at most halve the score, since a site that leaks one block of a
-//! thousand frees nearly all. The score is no proof: a cache that is still being filled looks the same.
+//! score = 10 × certainty × steadiness × (2 + kept + age spread) / 4, rounded. Certain and lasting growth is
+//! necessary for a leak; the ages and lifetimes of its blocks can at most halve the score, since a site that
+//! leaks one block of a thousand frees nearly all. The score is no proof: a cache that is still being filled
+//! looks the same.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -40,8 +43,8 @@ pub struct Suspicion {
     pub steadiness: f64,
     /// Outstanding share of the blocks allocated before a certain time; `None` if too little time has passed.
     pub kept: Option<f64>,
-    /// Similarity of the outstanding blocks' ages to those of blocks allocated evenly since the attach, 0 to 1; `None` if
-    /// ages are not known.
+    /// Similarity of the outstanding blocks' ages to those of blocks allocated evenly since the attach, 0 to
+    /// 1; `None` if ages are not known.
     pub age_spread: Option<f64>,
 }
 
@@ -125,7 +128,8 @@ impl Course {
         let before = self.moments.seconds().len() - 1;
         for stack in &snapshot.stacks {
             let points = self.records.entry((stack.record, stack.kind)).or_default();
-            // A new record held nothing before; one missing from some reports is assumed unchanged in them.
+            // A new record had nothing outstanding before; one missing from some reports is assumed unchanged
+            // in them.
             let missed = points.last().copied().unwrap_or_default();
             points.resize(before, missed);
             points.push(Point {
@@ -211,8 +215,8 @@ fn steadiness(bytes: &[(f64, f64)]) -> f64 {
     }
 }
 
-/// Outstanding share of the blocks allocated more than a certain time ago: the longest age bound that is at most half of
-/// the trace.
+/// Outstanding share of the blocks allocated more than a certain time ago: the longest age bound that is at
+/// most half of the trace.
 fn kept(course: &[(f64, Point)], ages: &Ages, elapsed: f64) -> Option<f64> {
     let bounds = AGE_BOUNDS.iter().rev();
     let bound = bounds
@@ -245,8 +249,8 @@ fn allocated_at(course: &[(f64, Point)], moment: f64) -> f64 {
     before.1
 }
 
-/// Overlap of two distributions over age classes: the outstanding blocks, and blocks allocated evenly since the attach.
-/// Classes up to one second are omitted once a trace is longer than ten: every site has churn.
+/// Overlap of two distributions over age classes: the outstanding blocks, and blocks allocated evenly since
+/// the attach. Classes up to one second are omitted once a trace is longer than ten: every site has churn.
 fn age_spread(ages: &Ages, elapsed: f64) -> Option<f64> {
     let min = if elapsed > 10.0 { 1.0 } else { 0.0 };
     let mut classes = Vec::with_capacity(AGE_BOUNDS.len() + 1);

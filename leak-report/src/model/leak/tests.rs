@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::*;
 
-/// Module 1 is at 0x1000 × (epoch + 1), 0x1000 bytes long. Later readings find module 2 at 0x100000 and code outside all
-/// modules at 0x200000; nothing else is mapped.
+/// Module 1 is at 0x1000 × (epoch + 1), 0x1000 bytes long. Later readings find module 2 at 0x100000 and code
+/// outside all modules at 0x200000; nothing else is mapped.
 struct Layout;
 
 impl Resolver<u32> for Layout {
@@ -109,8 +109,8 @@ fn sites_that_merge_keep_their_growth() {
     assert_eq!(sites[0].recent.since_baseline.allocated, amount(109, 12).into());
 }
 
-/// Blocks freed while the table was read are not old; those that an ended instance held are; with several instances, all
-/// blocks not known to be young are old.
+/// Blocks freed while the table was read are not old; those of an ended instance are; with several instances,
+/// all blocks not known to be young are old.
 #[test]
 fn young_blocks_of_ended_and_several_instances() {
     let blocks = crate::model::StackBlocks {
@@ -164,7 +164,7 @@ fn stacks_cut_to_their_innermost_frames_merge() {
     assert_eq!(end_at, Some(Avma::new(0x1020)), "the last frame that is kept");
 }
 
-/// Frames that are not there count as frames of the stack, as many as are within the limit.
+/// Left-out frames count as frames of the stack, as many as are within the limit.
 #[test]
 fn stacks_with_frames_left_out_are_cut() {
     let deep = StackTotals {
@@ -213,7 +213,8 @@ fn equal_addresses_of_other_epochs_stay_apart() {
     assert_eq!(apart.len(), 2);
 }
 
-/// Sites differ if their functions, instances, ends, methods of finding a frame, or places of frames left out differ.
+/// Sites differ if their functions, instances, ends, methods of finding a frame, or places of frames left out
+/// differ.
 #[test]
 fn each_part_of_the_key_tells_sites_apart() {
     let plain = || stack(0, &[0x1010], amount(1, 1));
@@ -252,7 +253,8 @@ fn each_part_of_the_key_tells_sites_apart() {
     assert_eq!(sites(of_one_recursion).len(), 1);
 }
 
-/// Walks that ended at garbage are one site, whatever the garbage; walks that ended in a module are one site per place.
+/// Walks that ended at garbage are one site, whatever the garbage; walks that ended in a module are one site
+/// per place.
 #[test]
 fn ends_outside_modules_do_not_split_sites() {
     let ending = |end_pc: u64| StackTotals {
@@ -338,8 +340,8 @@ fn completeness_counts_sites_and_walks() {
     assert_eq!(sums.frames_by(FoundBy::Fp), 0);
 }
 
-/// A walk that ended where code was found later, or whose table was missing, has the end `TableNotLoaded` and the place of
-/// that code; where no code was found, the end is unchanged.
+/// A walk that ended where code was found later, or whose table was missing, has the end `TableNotLoaded` and
+/// the place of that code; where no code was found, the end is unchanged.
 #[test]
 fn ends_in_code_that_was_new() {
     let ended = |end, end_pc| StackTotals {
@@ -402,8 +404,8 @@ fn ends_are_ranked_by_module_and_cause() {
     assert_eq!(by_module::ends(&sites(stacks)), expected);
 }
 
-/// A step counts for the module that was left, once per walk; all modules together have as many steps as there are frames
-/// besides the first ones.
+/// A step counts for the module that was left, once per walk; all modules together have as many steps as
+/// there are frames besides the first ones.
 #[test]
 fn steps_count_for_the_module_that_was_left() {
     let mut by_fp = stack(0, &[0x1010, 0x9000_0000, 0x1030, 0x1040], amount(5, 5));
@@ -422,7 +424,8 @@ fn steps_count_for_the_module_that_was_left() {
     );
 }
 
-/// [`stack`] with functions of Python before the frame with this number; their numbers look like code of module 1.
+/// [`stack`] with functions of Python before the frame with this number; their numbers look like code of
+/// module 1.
 fn with_python(mut stack: StackTotals, at: usize, functions: &[u64]) -> StackTotals {
     let function = |&number| Frame {
         pc: Avma::new(number),
@@ -433,7 +436,8 @@ fn with_python(mut stack: StackTotals, at: usize, functions: &[u64]) -> StackTot
     stack
 }
 
-/// The number of a function of Python is not resolved, and keeps sites apart; it is neither the end of a walk nor a step.
+/// The number of a function of Python is not resolved, and keeps sites apart; such a frame is neither the end
+/// of a walk nor a step.
 #[test]
 fn functions_of_python_are_in_no_module() {
     let ended = |at, functions: &[u64]| StackTotals {
@@ -449,7 +453,7 @@ fn functions_of_python_are_in_no_module() {
         let python = site.frames.iter().filter(|frame| frame.python_code().is_some());
         assert!(python.clone().all(|frame| frame.at.place.is_none()) && python.count() == 1);
     }
-    // The last native frame is exact, so that it is looked up as it is, whatever stands behind it.
+    // The last native frame is exact, so its address is looked up unchanged, whatever frame follows it.
     let mut exact = ended(2, &[0x1fff]);
     exact.frames[1].exact = true;
     exact.frames[1].pc = Avma::new(0x1000);
@@ -461,7 +465,8 @@ fn functions_of_python_are_in_no_module() {
     );
 }
 
-/// The caller of a native frame is the next native one, also with functions of Python between them, which are counted apart.
+/// The caller of a native frame is the next native one, even with functions of Python between them, which are
+/// counted separately.
 #[test]
 fn functions_of_python_are_no_steps() {
     let native = || {
@@ -481,8 +486,8 @@ fn functions_of_python_are_no_steps() {
     );
 }
 
-/// A stack that is cut to its innermost frames ends at a native one: the last that is kept, or else the one around the functions
-/// of Python.
+/// A stack that is cut to its innermost frames ends at a native one: the last that is kept, or else the one
+/// that runs the functions of Python.
 #[test]
 fn stacks_with_functions_of_python_are_cut() {
     let whole = with_python(stack(0, &[0x1010, 0x1020, 0x1030], amount(5, 5)), 1, &[7, 8]);

@@ -1,20 +1,22 @@
 //! Theil and Sen's slope of a series, and Mann and Kendall's test of whether it rises. Pure.
 //!
-//! Both depend on all pairs of points and only on their slopes or their order, so that single outliers have little effect.
-//! Theil (1950), Sen (1968, doi:10.1080/01621459.1968.10480934), Mann (1945, doi:10.2307/1907187), Kendall (1938).
+//! Both depend on all pairs of points and only on their slopes or their order, so that single outliers have
+//! little effect. Theil (1950), Sen (1968, doi:10.1080/01621459.1968.10480934), Mann (1945,
+//! doi:10.2307/1907187), Kendall (1938).
 
 use std::cmp::Ordering;
 
-/// Maximum number of points for which the test's distribution is computed exactly; for more it is close to normal.
+/// Maximum number of points for which the test's distribution is computed exactly; for more it is close to
+/// normal.
 const MAX_EXACT: usize = 10;
 
-/// Standard deviations of a normal distribution between which 99 % of it are.
+/// Half-width, in standard deviations, of the interval that contains 99 % of a normal distribution.
 const DEVIATIONS: f64 = 2.576;
 
-/// Likeness of neighbours above which a series tells nothing more.
+/// Upper bound of the correlation of neighbours, above which a series tells nothing more.
 const MAX_LIKENESS: f64 = 0.98;
 
-/// A slope, and between which limits it is with a certainty of 99 %.
+/// Slope with its 99 % confidence limits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
     /// Median of the slopes between all pairs of points.
@@ -26,17 +28,18 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Minimum number of points for limits: with fewer, likeness of neighbours cannot be told from a rise.
+    /// Minimum number of points for limits: with fewer, correlation of neighbours cannot be told from a rise.
     pub const MIN_POINTS: usize = 10;
 
-    /// Computes the slope of a series, and its limits by Sen's method: those slopes of pairs whose ranks are as far from the
-    /// median's as Kendall's balance varies by chance.
+    /// Computes the slope of a series, and its limits by Sen's method: the slopes of pairs whose ranks differ
+    /// from the median's by as much as Kendall's balance varies by chance.
     ///
-    /// Kendall's variance is that of independent values. Amounts of memory are not: each begins where the one before was, so that
-    /// a series without any trend goes the same way for long. So the variance is multiplied by (1 + r) / (1 − r), where r is the
-    /// correlation of neighbours around the slope, as far as it is above 0, without the bias that it has in short series (Yue and Wang
-    /// 2004; Kendall 1954). Of random walks of 60 points, three quarters would have a slope for certain otherwise, and a tenth
-    /// still has; of values that are independent, a hundredth.
+    /// Kendall's variance is that of independent values. Amounts of memory are not independent: each starts
+    /// from the previous one, so a series without any trend can move in one direction for long. The variance
+    /// is therefore multiplied by (1 + r) / (1 − r), where r is the correlation of neighbours around the
+    /// slope, at least 0, corrected for its bias in short series (Yue and Wang 2004; Kendall 1954). Without
+    /// this factor, three quarters of random walks of 60 points would have a certain slope. With it, a tenth
+    /// do, and a hundredth of series of independent values.
     pub fn of(points: &[(f64, f64)]) -> Self {
         let is_level = points
             .windows(2)
@@ -63,7 +66,7 @@ impl Interval {
         }
         let likeness = likeness_of_neighbours(points, slope);
         let spread = DEVIATIONS * (variance(points.len()) * (1.0 + likeness) / (1.0 - likeness)).sqrt();
-        // Ranks that are as far from both ends; Gilbert (1987), section 16.5.
+        // Ranks equally far from both ends; Gilbert (1987), section 16.5.
         let count = slopes.len();
         let rank = (1..=count / 2).take_while(|&rank| 2.0 * rank as f64 + spread <= count as f64);
         let Some(at) = rank.count().checked_sub(1) else {
@@ -78,7 +81,8 @@ impl Interval {
     }
 }
 
-/// Correlation of neighbours (0 to below 1) after `slope` is taken out, without the bias of short series.
+/// Correlation of neighbours (0 to below 1) after subtracting `slope`, corrected for the bias of short
+/// series.
 fn likeness_of_neighbours(points: &[(f64, f64)], slope: f64) -> f64 {
     let count = points.len() as f64;
     let rest: Vec<_> = points.iter().map(|(time, value)| value - slope * time).collect();
@@ -86,7 +90,7 @@ fn likeness_of_neighbours(points: &[(f64, f64)], slope: f64) -> f64 {
     let product = |pair: &[f64]| (pair[0] - mean) * (pair[1] - mean);
     let together: f64 = rest.windows(2).map(product).sum();
     let alone: f64 = rest.iter().map(|value| (value - mean).powi(2)).sum();
-    // What is exactly on the line varies by rounding only.
+    // A series exactly on the line varies by rounding only.
     let scale = points.iter().map(|(_, value)| value.abs()).fold(0.0, f64::max);
     if alone <= count * (scale * 1e-9).powi(2) {
         return 0.0;
@@ -133,8 +137,9 @@ fn median(numbers: &mut [f64]) -> f64 {
     }
 }
 
-/// Certainty that `values`, ordered by time, rise: 1 − 2p, not below 0. p is the probability that the balance (rising pairs
-/// minus falling ones) of randomly ordered values is at least as high. 0 for two values or fewer.
+/// Certainty that `values`, ordered by time, rise: 1 − 2p, not below 0. p is the probability that the balance
+/// (rising pairs minus falling ones) of randomly ordered values is at least as high. 0 for two values or
+/// fewer.
 pub fn certainty_of_rise(values: &[f64]) -> f64 {
     let mut balance = 0_i64;
     for (at, earlier) in values.iter().enumerate() {
@@ -157,7 +162,8 @@ pub fn certainty_of_rise(values: &[f64]) -> f64 {
     (1.0 - 2.0 * chance).max(0.0)
 }
 
-/// Share of all orders of `count` values whose balance (rising pairs minus falling ones) is at least `balance`.
+/// Share of all orders of `count` values whose balance (rising pairs minus falling ones) is at least
+/// `balance`.
 fn exact_chance(count: usize, balance: i64) -> f64 {
     let pairs = count * count.saturating_sub(1) / 2;
     // Number of orders by falling pairs: the k-th value is below 0 to k − 1 of those before it.
@@ -180,14 +186,15 @@ fn exact_chance(count: usize, balance: i64) -> f64 {
     such / all
 }
 
-/// Normal approximation of [`exact_chance`] for many values, with Kendall's variance and a continuity correction.
+/// Normal approximation of [`exact_chance`] for many values, with Kendall's variance and a continuity
+/// correction.
 fn normal_chance(count: usize, balance: i64) -> f64 {
     let deviation = (balance as f64 - 1.0) / variance(count).sqrt();
     upper_tail(deviation)
 }
 
-/// Probability that a normal variable is at least `deviation` ≥ 0 standard deviations above its mean; error below 10⁻⁷
-/// (Abramowitz and Stegun, 26.2.17).
+/// Probability that a normal variable is at least `deviation` ≥ 0 standard deviations above its mean; error
+/// below 10⁻⁷ (Abramowitz and Stegun, 26.2.17).
 fn upper_tail(deviation: f64) -> f64 {
     const COEFFICIENTS: [f64; 5] = [
         0.319_381_530,
@@ -243,8 +250,8 @@ mod tests {
             .map(|state| (state >> 40) as f64 / f64::from(1 << 23) - 1.0)
     }
 
-    /// Limits include the true slope as often as they claim, and exclude 0 for a rise but not for noise, one step, or too few
-    /// points.
+    /// Limits include the true slope as often as they claim, and exclude 0 for a rise but not for noise, one
+    /// step, or too few points.
     #[test]
     fn limits_of_slopes() {
         let rising: Vec<_> = (0..20).map(|at| f64::from(at) * 10.0).collect();
@@ -280,7 +287,8 @@ mod tests {
         );
     }
 
-    /// Sums of noise wander, and seldom have a certain slope; if neighbours were taken for independent, most would.
+    /// Random walks (sums of noise) seldom have a certain slope; if neighbours were taken for independent,
+    /// most would.
     #[test]
     fn wandering_series() {
         let mut certain = 0;
@@ -296,8 +304,8 @@ mod tests {
         assert!(certain <= 40, "{certain} of 200");
     }
 
-    /// Certainties match hand computation: of the n! orders of n values, one rises throughout; constant or falling values
-    /// have certainty 0.
+    /// Certainties match hand computation: of the n! orders of n values, one rises throughout; constant or
+    /// falling values have certainty 0.
     #[test]
     fn certainties() {
         for (values, expected) in [

@@ -18,7 +18,7 @@ const MAP_ALLOCATOR: &str = "std::allocator<std::pair<$0 const, $1>>";
 /// Lock policy of shared pointers, which is the same in all programs for Linux.
 const LOCK_POLICY: &str = "(__gnu_cxx::_Lock_policy)2";
 
-/// How libstdc++ gets the key of an element, which follows from the element type.
+/// Function objects by which libstdc++ gets the key of an element; they follow from the element type.
 const KEY_OF: &str = "std::__detail::_Select1st|std::__detail::_Identity";
 const RANGE: &str = "std::__detail::_Mod_range_hashing";
 const RANGED: &str = "std::__detail::_Default_ranged_hash";
@@ -164,8 +164,8 @@ pub(super) fn kept(template: &str, arguments: &[&str]) -> usize {
     kept
 }
 
-/// Returns whether the last of `count` arguments is the default and can be removed: after the argument before it, `>` must
-/// be a closing bracket, not part of `->` or an operator's name.
+/// Returns whether the last of `count` arguments is the default and can be removed: after the argument before
+/// it, `>` must be a closing bracket, not part of `->` or an operator's name.
 fn is_default(default: &str, arguments: &[&str], count: usize) -> bool {
     let before = arguments[count - 2];
     default
@@ -237,8 +237,8 @@ pub(super) fn alias(template: &str, character: &str) -> Option<String> {
     Some(format!("std::{prefix}{base}"))
 }
 
-/// For a constructor or destructor of a class with an alias, such as `std::string::` and `~basic_string`: number of bytes
-/// to replace at the end of the identifier, and the replacement.
+/// For a constructor or destructor of a class with an alias, such as `std::string::` and `~basic_string`:
+/// number of bytes to replace at the end of the identifier, and the replacement.
 pub(super) fn constructed(class: &str, identifier: &str) -> Option<(usize, String)> {
     let template = identifier.strip_prefix('~').unwrap_or(identifier);
     let base = template.strip_prefix("basic_")?;

@@ -1,17 +1,17 @@
 //! Arrays that packages of Python make for their callers.
 //!
-//! All arrays of numpy come from the same functions, and pandas, scipy and others make theirs of numpy's. The function that called them
-//! from outside tells one leak from another.
+//! All numpy arrays come from the same functions, and pandas, scipy and others build theirs on numpy's. Only
+//! the function that called them from outside distinguishes one leak from another.
 
 use super::super::FrameRef;
 use super::served::{Served, is_nameless};
 use super::{Interpreters, is_in_library, is_own_plumbing, names};
 
-/// Marks frames from an allocator of arrays outwards that are of packages that make arrays, native ones and functions of Python, up to a
-/// function of Python that is not, or an extension of somebody else. In a stripped extension of such a package, all functions are
-/// taken for that.
+/// Marks the frames of packages that make arrays, native ones and Python functions, from an allocator of
+/// arrays outwards, up to a Python function or an extension of anyone else. In a stripped extension of such a
+/// package, any nameless function is taken for an allocator of arrays.
 ///
-/// Where no function of Python is known to be the caller, as in threads of a library, nothing is marked.
+/// If no Python function is further out, as in threads of a library, nothing is marked.
 pub(super) fn mark(frames: &[FrameRef<'_>], interpreters: &Interpreters, served: &mut [Served]) {
     let own = |frame: FrameRef<'_>| match frame.is_python() {
         true => frame.file().and_then(names::package_of_arrays).is_some(),
@@ -20,7 +20,7 @@ pub(super) fn mark(frames: &[FrameRef<'_>], interpreters: &Interpreters, served:
             .and_then(|module| names::package_of_arrays(module.path()))
             .is_some(),
     };
-    // Python's own library is between where a package imports or calls by it.
+    // Python's standard library is in between if a package imports or calls through it.
     let is_between = |frame: FrameRef<'_>| {
         interpreters.contain(frame) || own(frame) || frame.is_python() && is_own_plumbing(frame)
     };
@@ -44,7 +44,7 @@ pub(super) fn mark(frames: &[FrameRef<'_>], interpreters: &Interpreters, served:
     }
 }
 
-/// True for a frame that allocates for others by its names; it can be the allocator of arrays.
+/// True for a native frame that is plumbing by its names; it can be the allocator of arrays.
 fn is_inner_plumbing(frame: FrameRef<'_>) -> bool {
     !frame.is_python() && is_own_plumbing(frame)
 }

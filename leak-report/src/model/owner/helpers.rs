@@ -1,20 +1,20 @@
-//! Nameless helpers of stripped libraries, which have names only for what they export.
+//! Nameless helpers of stripped libraries, which have names only for their exports.
 //!
-//! An address in a library tells a reader nothing, and the function that the library exports for its callers does. So helpers near below
-//! such a function are left to it. Far below, there can be others between that it only calls back: above each method that is written in
-//! C, libruby has the function that runs programs.
+//! An address in a library tells a reader nothing, but the exported function above it does. So helpers close
+//! below such a function are attributed to it. Far below, there can be other functions in between, which it
+//! only calls back: libruby has the function that runs programs above every method written in C.
 
 use super::super::FrameRef;
 use super::served::{Served, is_nameless, is_same_module};
 
-/// Maximum number of nameless frames below a function with a name that are its helpers. In Ruby 3.1, `rb_ary_cat` has four, and the
-/// function that runs programs at least five where a method is between.
+/// Maximum number of nameless frames below a named function that count as its helpers. In Ruby 3.1,
+/// `rb_ary_cat` has four, and the function that runs programs has at least five if a method is in between.
 const MAX_NEAR: usize = 4;
 
-/// Programs that export functions for their extensions, so that they have names where a library has them.
+/// Programs that export functions for their extensions, and so have named functions as a library has.
 const PROGRAMS: [&str; 4] = ["lua", "perl", "php", "ruby"];
 
-/// Marks helpers of functions with names, and those that are [shared](FrameRef::is_shared_helper), whoever calls them.
+/// Marks helpers of named functions, and [shared](FrameRef::is_shared_helper) ones, whatever calls them.
 pub(super) fn mark(frames: &[FrameRef<'_>], served: &mut [Served]) {
     let mut at = 0;
     for run in
@@ -36,7 +36,7 @@ pub(super) fn mark(frames: &[FrameRef<'_>], served: &mut [Served]) {
     }
 }
 
-/// True for a nameless frame of a library, or of a program that is one to its extensions.
+/// True for a nameless frame of a library, or of a program that serves its extensions as a library.
 fn is_helper(frame: FrameRef<'_>) -> bool {
     let module = frame.module().filter(|_| is_nameless(frame));
     module.is_some_and(|module| {

@@ -1,15 +1,16 @@
 //! Names of functions that allocate for others.
 //!
-//! They are known by what they are, not by a word in their names: one of a standard library, one that implements an interface of
-//! allocators, or a function of C that returns a block to its caller by the custom of its name. A function that is merely called
-//! `alloc` is the program's own.
+//! A function is recognized by what it is, not by any word in its name: it belongs to a standard library,
+//! implements an interface of allocators, or is a C function whose name by convention means that it returns a
+//! block to its caller. A function that is merely called `alloc` counts as the program's own.
 
 mod known;
 mod path;
 
 use path::{Path, arguments, is_of_type, trait_of};
 
-/// Prefixes of functions that allocate for others: inlined or instantiated where they are used, or statically linked.
+/// Prefixes of functions that allocate for others: inlined or instantiated where they are used, or statically
+/// linked.
 const NAMESPACES: [&str; 24] = [
     // Mangled names, if demangling fails.
     "_ZSt",
@@ -21,13 +22,14 @@ const NAMESPACES: [&str; 24] = [
     "core::",
     "hashbrown::",
     "operator new",
-    // Rust's functions between `alloc::alloc` and the global allocator: the compiler's own, the default's, the program's.
+    // Rust's functions between `alloc::alloc` and the global allocator: the compiler's own, the default's,
+    // the program's.
     "__rust",
     "__rdl_",
     "__rg_",
     "asprintf",
     "vasprintf",
-    // What talloc's macros become.
+    // Functions that talloc's macros expand to.
     "_talloc_",
     // Zig's interface of allocators, and those of its library; names of Zig's library begin without `std`.
     "mem.Allocator.",
@@ -41,7 +43,8 @@ const NAMESPACES: [&str; 24] = [
     "heap.memory_pool.",
 ];
 
-/// Endings of the names of C functions that return a block to their caller: `xmalloc`, `g_realloc_n`, `sqlite3DbStrDup`.
+/// Endings of the names of C functions that return a block to their caller: `xmalloc`, `g_realloc_n`,
+/// `sqlite3DbStrDup`.
 const ALLOCATOR_ENDINGS: [&str; 20] = [
     "malloc",
     "calloc",
@@ -83,14 +86,16 @@ const ENDING_SUFFIXES: [&str; 14] = [
     "64",
 ];
 
-/// Traits that Rust's allocators implement; the last is what `alloc::alloc::Allocator` is called until it is stable.
+/// Traits that Rust's allocators implement; the last one (crate `allocator-api2`) takes the place of the
+/// second on stable Rust.
 const RUST_TRAITS: [&str; 3] = [
     "core::alloc::global::GlobalAlloc",
     "core::alloc::Allocator",
     "allocator_api2::stable::alloc::Allocator",
 ];
 
-/// The virtual function by which C++'s memory resources allocate; its parameters are the number of bytes and their alignment.
+/// Virtual function by which C++'s memory resources allocate; its parameters are the number of bytes and
+/// their alignment.
 const OF_RESOURCE: &str = "::do_allocate(unsigned long, unsigned long)";
 
 /// True for the name of a function that allocates for others, and so does not identify who wanted the memory.
@@ -123,7 +128,7 @@ pub(super) fn is_of_arrays(name: &str) -> bool {
     known::contains(known::OF_ARRAYS, name, &Path::of(name).without_arguments())
 }
 
-/// The package of Python that a file belongs to, if it is one that makes arrays for others: `numpy` of
+/// Python package that a file belongs to, if it is one that makes arrays for others: `numpy` of
 /// `…/site-packages/numpy/_core/numeric.py`.
 pub(super) fn package_of_arrays(file: &str) -> Option<&'static str> {
     let directories = ["/site-packages/", "/dist-packages/"];
@@ -131,13 +136,13 @@ pub(super) fn package_of_arrays(file: &str) -> Option<&'static str> {
         .iter()
         .find_map(|directory| file.split_once(directory))?;
     let (package, _) = inside.split_once('/')?;
-    // Libraries that a package brings along are beside it.
+    // Libraries bundled with a package are in a directory beside it.
     let package = package.strip_suffix(".libs").unwrap_or(package);
     known::PACKAGES.into_iter().find(|&known| known == package)
 }
 
-/// True for a function of C++ that returns a block by the custom of C: it is called as those are, and all its parameters are numbers,
-/// text or pointers to nothing, as a size and a block are (`xmalloc(unsigned long)`).
+/// True for a C++ function that by the convention of C returns a block: its name is like those, and all its
+/// parameters are numbers, text or `void` pointers, as for a size and a block (`xmalloc(unsigned long)`).
 fn is_like_c(name: &str) -> bool {
     const TYPES: [&str; 8] = [
         "unsigned long",
@@ -157,21 +162,24 @@ fn is_like_c(name: &str) -> bool {
     is_allocator(base) && parameters.all(|parameter| TYPES.contains(&parameter))
 }
 
-/// True for the functions of Go by which cgo calls `malloc`, in the package that uses them: `main._Cfunc_CString`.
+/// True for the functions of Go by which cgo calls `malloc`, in the package that uses them:
+/// `main._Cfunc_CString`.
 fn is_made_by_cgo(name: &str) -> bool {
     let base = name.split_once("._Cfunc_").map(|(_, base)| base);
     base.is_some_and(|base| ["_CMalloc", "CString", "CBytes"].contains(&base.trim_end_matches(".abi0")))
 }
 
-/// True for a function that implements an interface of allocators, if `caller`, which calls it, is the interface.
+/// True for a function that implements an interface of allocators, if `caller`, which calls it, is the
+/// interface.
 ///
-/// Its own name does not show that: in C++, an allocator of a container is any class with a member `allocate`; in Zig, a table of
-/// functions by any names.
+/// The name of the function itself does not show that: in C++, an allocator of a container is any class with
+/// a member `allocate`; in Zig, a table of functions with any names.
 pub(super) fn is_implementation(name: &str, caller: &str) -> bool {
     caller.starts_with("mem.Allocator.") || is_of_container(name, caller)
 }
 
-/// True for `allocate` of the class that C++'s containers, or what is between them and it, have as an argument.
+/// True for `allocate` of a class that is a template argument of the caller, which is a C++ container or what
+/// libstdc++ and libc++ have between containers and allocators.
 fn is_of_container(name: &str, caller: &str) -> bool {
     if !name.contains("::allocate") {
         return false;
@@ -183,12 +191,13 @@ fn is_of_container(name: &str, caller: &str) -> bool {
         return false;
     };
     let is_of_library = container.starts_with("std::") || container.starts_with("__gnu_cxx::");
-    // The argument can be for another type: a list has nodes allocated.
+    // The argument can be an instance for another type: a list allocates nodes.
     is_of_library
         && arguments(container).any(|argument| is_of_type(argument, allocator) || is_traits(container))
 }
 
-/// True for what C++'s containers call all allocators by; an allocator can inherit the member.
+/// True for the traits classes by which C++'s containers call every allocator. An allocator can inherit the
+/// member, so the class of the member need not be the argument.
 fn is_traits(container: &str) -> bool {
     let (template, _) = container.split_once('<').unwrap_or((container, ""));
     template.ends_with("::allocator_traits") || template.ends_with("::__alloc_traits")

@@ -3,30 +3,30 @@
 use super::super::{FrameRef, StackRef};
 use super::{Interpreters, arrays, helpers, names};
 
-/// How much of a frame passes blocks on to its caller.
+/// Part of a frame that passes blocks on to its caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(in super::super) enum Served {
-    /// None of it, as far as callers show.
+    /// None of it, judging by its callers.
     #[default]
     No,
-    /// Its own function; those inlined there, by what they are.
+    /// Its own function; functions inlined there are judged by themselves.
     Own,
     /// All of it.
     All,
 }
 
-/// For each frame, how much of it allocates on behalf of its caller, as callers show:
+/// Finds for each frame the part that allocates on behalf of its caller, judging by the callers:
 ///
-/// * it implements an interface of allocators, and that calls it ([`names::is_implementation`]),
-/// * it has no name, and an allocation function of its module calls it, by others without a name or not. Stripped libraries have
-///   static helpers below what they export: `sqlite3Malloc` calls one that calls `malloc`. One in another module has code of its own
-///   to answer for;
-/// * it has no name, and is a helper of a function that has one ([`helpers`]), or
-/// * it makes an array for somebody else ([`arrays`]).
+/// * it implements an interface of allocators, and is called by that ([`names::is_implementation`]),
+/// * it has no name, and an allocation function of its module calls it, directly or through other nameless
+///   functions. Stripped libraries have static helpers below their exports: `sqlite3Malloc` calls one that
+///   calls `malloc`. A nameless function of another module has its own code to answer for;
+/// * it has no name, and is a helper of a named function ([`helpers`]), or
+/// * it makes an array for its caller ([`arrays`]).
 pub(in super::super) fn served(stack: StackRef<'_>) -> Vec<Served> {
     let frames: Vec<_> = stack.frames().collect();
     let mut served = vec![Served::No; frames.len()];
-    // A frame's caller comes behind it, so that the outermost is looked at first.
+    // A frame's caller follows it, so begin with the outermost.
     let mut caller: Option<(FrameRef<'_>, bool)> = None;
     for (&frame, served) in frames.iter().zip(&mut served).rev() {
         let is_served =
@@ -41,7 +41,7 @@ pub(in super::super) fn served(stack: StackRef<'_>) -> Vec<Served> {
     served
 }
 
-/// `is_served` is true if the caller is.
+/// True if the frame's own function allocates on behalf of `caller`. `is_served`: the caller does so, too.
 fn is_called_to_allocate(frame: FrameRef<'_>, caller: FrameRef<'_>, is_served: bool) -> bool {
     if frame.is_python() || caller.is_python() {
         return false;
@@ -59,7 +59,7 @@ fn is_called_to_allocate(frame: FrameRef<'_>, caller: FrameRef<'_>, is_served: b
     }
 }
 
-/// True for a native frame of which no function is known.
+/// True for a native frame without any known function.
 pub(super) fn is_nameless(frame: FrameRef<'_>) -> bool {
     !frame.is_python() && frame.function().is_none() && frame.inlined().len() == 0
 }

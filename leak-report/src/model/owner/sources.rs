@@ -1,8 +1,8 @@
-//! Source files of standard libraries: a function that debug information gives without its namespace, or that has the name of
-//! a function of C, is known by where it was written.
+//! Source files of standard libraries. They identify functions whose namespace debug information omits, or
+//! that have the name of a C function.
 
-/// Headers of C libraries that are beside those of others in a system's directory. What they define inline is in directories
-/// of their own as a rule (`bits`), but `atoi` in `stdlib.h`.
+/// Headers of C libraries that are in the same directory as headers of other libraries. As a rule, their
+/// inline functions are in separate directories (`bits`), but `atoi` is in `stdlib.h`.
 const HEADERS: [&str; 12] = [
     "ctype.h",
     "dirent.h",
@@ -19,10 +19,10 @@ const HEADERS: [&str; 12] = [
 ];
 
 /// Directories of a C library's own headers: glibc's and musl's parts, the checked variants of musl systems
-/// (`fortify-headers`), and what concerns the kernel.
+/// (`fortify-headers`), and headers about the kernel.
 const DIRECTORIES: [&str; 3] = ["bits/", "fortify/", "sys/"];
 
-/// True for a source file of a standard library: of C, GNU's or LLVM's of C++, Rust's, or Zig's.
+/// True for a source file of a standard library: of C, of C++ (GNU's or LLVM's), of Rust, or of Zig.
 pub(super) fn is_standard(file: &str) -> bool {
     let is_of_zig = || file.ends_with(".zig") && file.contains("/lib/std/") || file.contains("/lib/zig/std/");
     file.contains("/include/c++/")
@@ -31,10 +31,12 @@ pub(super) fn is_standard(file: &str) -> bool {
         || is_of_zig()
 }
 
-/// Name of a header below the directory of a system's headers, without that of a machine (`x86_64-linux-gnu`).
+/// Path of a header below a system's include directory, without the directory of a machine
+/// (`x86_64-linux-gnu`).
 ///
-/// These are `/usr/include`, also within the root of another system, `/usr/TARGET/include` of a compiler for other machines,
-/// `/usr/local/musl/include`, and what package managers with a directory per package have.
+/// Include directories are `/usr/include`, also below the root of another system, `/usr/TARGET/include` of a
+/// compiler for other machines, `/usr/local/musl/include`, and those of package managers with a directory per
+/// package (Nix, Guix).
 fn system_header(file: &str) -> Option<&str> {
     const INCLUDE: &str = "/include/";
     let is_of_system = ["/usr/", "/nix/store/", "/gnu/store/"]
@@ -59,7 +61,8 @@ fn is_of_c(header: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Headers of C libraries of all systems are a standard library's, wherever they are; others' and a program's are not.
+    /// Headers of C libraries of all systems are a standard library's, wherever they are; others' and a
+    /// program's are not.
     #[test]
     fn files() {
         for file in [

@@ -24,8 +24,8 @@ fn with_header(function: &str, inlined: &str, file: &str) -> FrameId {
     crate::samples::changed(frame("app", function), |frame| frame.names = names_of(&names))
 }
 
-/// The responsible function of frames, innermost first; and the site's first caller that is shown as the program's own, which is the
-/// same function.
+/// Asserts the responsible function of frames, innermost first. The site's first caller that counts as the
+/// program's own must be the same function.
 #[track_caller]
 fn check(frames: Vec<FrameId>, expected: &str) {
     let report = report(vec![stack(frames)]);
@@ -38,7 +38,7 @@ fn check(frames: Vec<FrameId>, expected: &str) {
     assert_eq!(first.map(|(name, _)| name), Some(expected));
 }
 
-/// The responsible function is the nameless one of this frame.
+/// Asserts that the responsible function is the nameless one of the frame at this index.
 #[track_caller]
 fn check_nameless(frames: Vec<FrameId>, at: usize) {
     let report = report(vec![stack(frames)]);
@@ -47,7 +47,8 @@ fn check_nameless(frames: Vec<FrameId>, at: usize) {
     assert!(found.function.contains("+0x"), "{}", found.function);
 }
 
-/// A global allocator of Rust, of a crate or of the program, is not the site; nor are the compiler's functions around it.
+/// A global allocator of Rust, of a crate or of the program, is not the site; nor are the compiler's
+/// functions around it.
 #[test]
 fn global_allocators_of_rust() {
     for allocator in [
@@ -73,7 +74,8 @@ fn global_allocators_of_rust() {
     }
 }
 
-/// A class's `allocate` is not the site below the container that it serves, in another frame or inlined; elsewhere it is.
+/// A class's `allocate` is not the site below the container that it serves, in another frame or inlined;
+/// elsewhere it is.
 #[test]
 fn allocators_of_containers() {
     let allocate = "app::Arena<int>::allocate(unsigned long)";

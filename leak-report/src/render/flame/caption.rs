@@ -37,7 +37,7 @@ impl Caption {
     }
 }
 
-/// Name of a quantity where it stands alone, with what growth is relative to.
+/// Name of a quantity outside a caption; for growth, with the time that it is counted from.
 pub(crate) fn name(report: &Report, quantity: Quantity) -> String {
     match quantity.measure {
         Measure::Outstanding | Measure::Allocated | Measure::Peak | Measure::DefinitelyLost => {
@@ -109,7 +109,7 @@ fn notes(report: &Report, quantity: Quantity) -> Vec<String> {
     if quantity.measure == Measure::Growth {
         notes.push(format!("of stacks that grew since {}", since(report)));
     }
-    // Of the peak, the error is not kept.
+    // The error of amounts at the peak is not kept.
     if report.sampling != Sampling::All && quantity.measure != Measure::Peak {
         let spread: Spread = report.suspects().map(|stack| quantity.spread_of(stack)).sum();
         let error = spread.standard_error();
@@ -132,7 +132,7 @@ fn notes(report: &Report, quantity: Quantity) -> Vec<String> {
     notes
 }
 
-/// The verdict on all blocks, and what speaks against it.
+/// The verdict on all blocks, and reasons to doubt it.
 fn verdict(report: &Report) -> Vec<String> {
     match (report.verdict(), &report.judgement) {
         (Some(verdict), Some(judgement)) => {

@@ -1,4 +1,5 @@
-//! Folded stacks: `main;caller;LeakLib::slowMemoryLeak() 480`, one line for each stack, as flame graph tools read them.
+//! Folded stacks: `main;caller;LeakLib::slowMemoryLeak() 480`, one line for each stack, as flame graph tools
+//! read them.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -6,7 +7,8 @@ use std::io::{self, Write};
 use super::names::{FlameFrame, Naming};
 use crate::model::{Quantity, Report};
 
-/// Distinct stacks, root first unless they are reversed, with `;` between frames, each with its amount, which is never 0.
+/// Distinct stacks, root first unless they are reversed, with `;` between frames, each with its amount, which
+/// is never 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Folded(BTreeMap<String, u64>);
 
@@ -16,7 +18,8 @@ impl Folded {
         Self::with(&Naming::of(report), report, quantity)
     }
 
-    /// Amounts of `quantity` with the stacks of all processes merged, for comparison with reports of other processes.
+    /// Amounts of `quantity` with the stacks of all processes merged, for comparison with reports of other
+    /// processes.
     pub fn of_all_processes(report: &Report, quantity: Quantity) -> Self {
         Self::with(&Naming::of_one_process(report), report, quantity)
     }

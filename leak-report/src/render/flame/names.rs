@@ -1,7 +1,8 @@
-//! Names of frames in flame graphs: the function alone, without offset, so that all addresses in a function are one
-//! frame.
+//! Names of frames in flame graphs: the function alone, without offset, so that all addresses in a function
+//! are one frame.
 //!
-//! Names come from a process and its files, and end up between the separators of folded lines, in XML and on terminals.
+//! Names come from a process and its files, and end up between the separators of folded lines, in XML and on
+//! terminals.
 
 use std::collections::HashMap;
 
@@ -31,7 +32,7 @@ impl FlameFrame {
     }
 }
 
-/// How the frames of one report are named.
+/// Style of the names of frames in one report.
 pub(crate) struct Naming {
     /// Root frames by instance; `None` if there is only one process.
     processes: Option<HashMap<u32, String>>,
@@ -89,7 +90,8 @@ impl Naming {
         frames
     }
 
-    /// Frames of a stack that are no code, from the root on: its process if there are several, and why it is not complete.
+    /// Frames of a stack that are not code, from the root on: its process if there are several, and the
+    /// reason why it is incomplete.
     pub(crate) fn roots(&self, stack: StackRef<'_>) -> Vec<FlameFrame> {
         let mut frames = Vec::with_capacity(stack.frames().len() + 2);
         if let Some(processes) = &self.processes {
@@ -105,7 +107,7 @@ impl Naming {
     }
 }
 
-/// Code of which neither name nor module is known.
+/// Name of code whose name and module are unknown.
 const NAMELESS: &str = "[unknown]";
 
 /// Appends the functions at an address, innermost first.
@@ -130,8 +132,8 @@ fn module_name(frame: FrameRef<'_>) -> String {
     }
 }
 
-/// Marker for the missing root of an incomplete stack: the cause, and the module where the walk ended. It has no address,
-/// which would make a separate root for each.
+/// Marker for the missing root of an incomplete stack: the cause, and the module where the walk ended. It has
+/// no address, since each address would make a separate root.
 fn end_marker(stack: StackRef<'_>) -> String {
     let cause = stack.end.name();
     match stack.end_at().and_then(|at| at.place) {
@@ -140,13 +142,13 @@ fn end_marker(stack: StackRef<'_>) -> String {
     }
 }
 
-/// Marker for frames that are not there, between those that are not caller and callee.
+/// Marker for frames that were left out: the frames on its two sides are not caller and callee.
 pub(crate) fn left_out_marker(frames: u32) -> String {
     format!("[{} left out]", counted(frames.into(), "frame"))
 }
 
-/// Makes a name safe in a folded line: replaces the separator of frames, and joins a trailing number, which readers would
-/// take for the first of two amounts.
+/// Makes a name safe in a folded line: replaces the separator of frames, and joins a trailing number, which
+/// readers would take for the first of two amounts.
 fn readable(name: &str) -> String {
     let mut readable = one_line(name.trim()).replace(';', ":");
     let last_space = readable
@@ -165,8 +167,8 @@ fn readable(name: &str) -> String {
     }
 }
 
-/// Escapes control characters, invisible characters, those at which some readers end lines, and those that XML cannot
-/// contain.
+/// Escapes control characters, invisible characters, those at which some readers end lines, and those that
+/// XML cannot contain.
 pub(super) fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for character in text.chars() {

@@ -27,8 +27,9 @@ pub(crate) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     draw(&lines, &Caption::of(report, report.quantity), out)
 }
 
-/// Draws the difference between `before` and `after`. Widths are those of `after`; the innermost frame of a stack is red
-/// if it grew and blue if it shrank, deeper for larger changes. Stacks that are not in `after` have no width.
+/// Draws the difference between `before` and `after`. Widths are those of `after`; the innermost frame of a
+/// stack is red if it grew and blue if it shrank, deeper for larger changes. Stacks that are not in `after`
+/// have no width.
 ///
 /// # Errors
 ///
@@ -61,8 +62,8 @@ fn draw(lines: &[String], caption: &Caption, out: &mut dyn Write) -> io::Result<
     let mut options = Options::default();
     options.colors = Palette::Basic(BasicPalette::Mem);
     options.deterministic = true;
-    // Width of monospace fonts with a margin: where no script runs, names are cut by this width, and would overflow their
-    // frames if it were less.
+    // Width of monospace fonts with a margin: where no script runs, names are cut by this width, and would
+    // overflow their frames if it were less.
     options.font_width = 0.63;
     options.title = title;
     options.subtitle = subtitle;

@@ -92,8 +92,8 @@ const fn width(are_estimates: bool) -> usize {
     if are_estimates { COLUMNS } else { 6 }
 }
 
-/// The columns of a row: bytes and blocks outstanding, allocated and young; then the standard errors of the first two
-/// pairs, blocks in tenths.
+/// The columns of a row: bytes and blocks outstanding, allocated and young; then the standard errors of the
+/// first two pairs, blocks in tenths.
 fn columns(row: &Row) -> [u64; COLUMNS] {
     let [outstanding, allocated] =
         [row.outstanding, row.allocated].map(|estimate| estimate.spread.standard_error());
@@ -234,7 +234,8 @@ impl<'a> Builder<'a> {
         rows
     }
 
-    /// Number of an instance on the page. An instance that is not a target of any report stands for several processes.
+    /// Number of an instance on the page. An instance that is not a target of any report stands for several
+    /// processes.
     fn process(&mut self, instance: u32) -> usize {
         if let Some(&known) = self.processes.get(&instance) {
             return known;
@@ -314,8 +315,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds a row for the sum of the remaining sites that can be leaks, and one for those that cannot; returns the
-    /// numbers of these rows, indexed by whether they can.
+    /// Adds a row for the sum of the remaining sites that can be leaks, and one for those that cannot;
+    /// returns the numbers of these rows, indexed by whether they can.
     fn add_others(&mut self) -> [Option<usize>; 2] {
         let sites = 0..number(self.model.sites.len());
         let merged = sites.filter(|site| !self.sites.contains_key(site));

@@ -1,5 +1,5 @@
-//! The page's data: the largest sites and their amounts at each moment, as tables that refer to one another by number.
-//! `page/model.js` reads them; the two change together.
+//! The page's data: the largest sites and their amounts at each moment, as tables that refer to one another
+//! by number. `page/model.js` reads them; the two change together.
 
 use serde::Serialize;
 use unwind_tables::walk::Unwind;
@@ -37,23 +37,26 @@ pub(super) struct Data {
     pub(super) kinds: Vec<KindRow>,
     /// Largest first, followed by the sums of all others.
     pub(super) sites: Vec<SiteRow>,
-    /// Site, then the number of its frames before those that are not there, and their number. Whole stacks are omitted.
+    /// Site, then the number of frames before those that were left out, and the number of these. Sites with
+    /// all their frames are omitted.
     pub(super) left_out: Vec<(usize, [u32; 2])>,
     /// Site, then bytes and blocks of each age class.
     pub(super) ages: Vec<(usize, [u64; 2 * AGES])>,
-    /// Site, then the score, the growth in bytes per second, and certainty, steadiness, kept and age spread in per cent;
-    /// -1 where unknown. Sites without suspicion are omitted.
+    /// Site, then the score, the growth in bytes per second, and certainty, steadiness, kept and age spread
+    /// in per cent; -1 where unknown. Sites without suspicion are omitted.
     pub(super) suspicions: Vec<(usize, [i64; 6])>,
-    /// Site, then bytes and blocks of each part of its verdict in the order of [`FATES`](crate::model::FATES), as of the
-    /// last report. Sites without a verdict are omitted.
+    /// Site, then bytes and blocks of each part of its verdict in the order of
+    /// [`FATES`](crate::model::FATES), as of the last report. Sites without a verdict are omitted.
     pub(super) verdicts: Vec<(usize, [u64; 8])>,
-    /// Site, then bytes and blocks at the peak of the last report, if it has one. Sites without any are omitted.
+    /// Site, then bytes and blocks at the peak of the last report. Sites without any are omitted.
     pub(super) peaks: Vec<(usize, [u64; 2])>,
-    /// Site, then lines about who holds its blocks, and their classes, as of the last report. Sites without any are omitted.
+    /// Site, then lines about who holds its blocks, and their classes, as of the last report. Sites without
+    /// any are omitted.
     pub(super) held: Vec<(usize, Vec<String>)>,
     /// Chains that hold blocks of sites, as of the last report.
     pub(super) holders: Vec<HolderRow>,
-    /// Lines of source, if they are shown: file, line that is meant, first line, whether the file is newer than the code, lines.
+    /// Source excerpts, if they are shown: file, line of the code, first line of the excerpt, whether the
+    /// file is newer than the code, and the lines.
     pub(super) sources: Vec<(String, u32, u32, bool, Vec<String>)>,
     /// Peak of the last report in words; null where it was not followed.
     pub(super) peak: Option<PeakRow>,
@@ -119,8 +122,8 @@ pub(super) struct Process {
     pub(super) ended: Option<&'static str>,
 }
 
-/// Module, address (SVMA, or AVMA without a module), how it was found, function, offset in it, file, line, and the
-/// functions inlined there, innermost first: function, file, line.
+/// Module, address (SVMA, or AVMA without a module), how it was found, function, offset in it, file, line,
+/// and the functions inlined there, innermost first: function, file, line.
 #[derive(Serialize)]
 pub(super) struct FrameRow(
     pub(super) u32,
@@ -146,11 +149,11 @@ pub(super) struct KindRow {
     pub(super) meaning: &'static str,
 }
 
-/// A site, or several merged: process (-1 if merged), allocator function, purpose of the mappings (or -1), how the walk
-/// ended, in which module and at what address; the innermost frame's node, whether it can be a leak, the number of sites
-/// merged (0 for a single site), lost bytes and blocks, the rule that suppresses it, and the responsible function: the
-/// number of its frame from the innermost on, and its level there: 0 for the frame's own function, 1 for the innermost
-/// inlined one, and so on.
+/// A site, or several merged: process (-1 if merged), allocator function, purpose of the mappings (or -1),
+/// how the walk ended, in which module and at what address; the innermost frame's node, whether it can be a
+/// leak, the number of sites merged (0 for a single site), lost bytes and blocks, the rule that suppresses
+/// it, and the responsible function: the number of its frame from the innermost on, and its level there: 0
+/// for the frame's own function, 1 for the innermost inlined one, and so on.
 #[derive(Serialize)]
 pub(super) struct SiteRow(
     pub(super) i64,
@@ -169,8 +172,9 @@ pub(super) struct SiteRow(
     pub(super) usize,
 );
 
-/// A chain: the site of the blocks that it holds, the root and the titles of the sites in between, bytes and blocks that it holds, and
-/// the bytes that would be lost with all blocks of the site, at least; null if that was not found out.
+/// A chain: the site of the blocks that it holds, the root and the titles of the sites in between, bytes and
+/// blocks that it holds, and a lower bound of the bytes that would be lost with all blocks of the site; null
+/// if that is unknown.
 #[derive(Serialize, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct HolderRow(
     pub(super) usize,
@@ -194,7 +198,7 @@ pub(super) struct PeakRow {
 pub(super) struct VerdictRow {
     /// Bytes and blocks of each part, of all suspects.
     pub(super) all: [u64; 8],
-    /// How it was made, and what speaks against it.
+    /// Lines on how it was made, and reasons to doubt it.
     pub(super) lines: Vec<String>,
 }
 
@@ -216,12 +220,13 @@ pub(super) struct SnapshotRow {
     pub(super) read_at_ms: u64,
     pub(super) elapsed_ns: u64,
     pub(super) marked: bool,
-    /// Reason for which the report was made; null where conditions do not decide that.
+    /// Reason for the report; null unless conditions decide when reports are made.
     pub(super) reason: Option<String>,
     /// Sums over all sites, as the report has them: bytes and blocks outstanding, allocated and young.
     pub(super) all: Vec<u64>,
-    /// Rows that have changed: distance from the last such site's number, then its columns.
+    /// Rows that have changed: difference to the site number of the previous changed row, then the columns.
     pub(super) rows: Vec<u64>,
-    /// Process, the parts of its resident memory in the order of `memory.js`, and the standard error of the tracked part.
+    /// Process, the parts of its resident memory in the order of `memory.js`, and the standard error of the
+    /// tracked part.
     pub(super) memory: Vec<(usize, [u64; 9], u64)>,
 }

@@ -1,10 +1,10 @@
-//! The page as a file: markup, style, data and scripts in one, with a policy that lets the browser run and load nothing
-//! else.
+//! The page as a file: markup, style, data and scripts in one, with a policy that lets the browser run and
+//! load nothing else.
 //!
-//! The data are JSON in an element that is not a script. Its text ends at the first `</`, so `<` is escaped; no other
-//! character in it has a meaning to a browser. The policy names the script and the style by their hashes
-//! (<https://www.w3.org/TR/CSP3/>): even if some text became markup through a bug, none of it would run, and nothing
-//! could be sent anywhere.
+//! The data are JSON in an element that is not a script. Its text ends at the first `</`, so `<` is escaped;
+//! no other character in it has a meaning to a browser. The policy names the script and the style by their
+//! hashes (<https://www.w3.org/TR/CSP3/>): even if some text became markup through a bug, none of it would
+//! run, and nothing could be sent anywhere.
 
 use std::io::{self, Write};
 

@@ -1,5 +1,5 @@
-//! Accuracy of the last report, as the page shows it: the closing block of text reports, with numbers where the page
-//! draws something.
+//! Accuracy of the last report, as the page shows it: the closing block of text reports, with numbers where
+//! the page draws something.
 
 use serde::Serialize;
 use unwind_tables::walk::{End, FoundBy};
@@ -11,7 +11,7 @@ use crate::model::{ModuleId, OwnMemory};
 use crate::render::health::{call_lines, lost_lines, python_line, unseen_lines};
 use crate::render::{estimates, kernel, missing, occasion, overhead, regions, suppressed};
 
-/// Maximum number of rows of each table; seldom are there more than twenty.
+/// Maximum number of rows of each table; there are rarely more than twenty.
 const MAX_ROWS: usize = 300;
 
 /// Facts on the trace as a whole.
@@ -27,7 +27,7 @@ pub(super) struct Health {
     kinds: Vec<String>,
     /// Mappings by kind, with `--mmap`.
     mapped: Vec<String>,
-    /// Parts that the trace went without.
+    /// Parts that are missing from the trace, because the kernel refused a program.
     missing: Vec<String>,
     /// Suppressed amounts, by rule.
     left_out: Vec<String>,
@@ -37,7 +37,7 @@ pub(super) struct Health {
     lost: Vec<String>,
     lost_blocks: u64,
     lost_bytes: u64,
-    /// Number in the table of ends, stacks, allocations.
+    /// Number in the table of ends; stacks; allocations.
     ends: Vec<(usize, u64, u64)>,
     /// Number of frames by how they were found, over all walks.
     frames: FramesFound,
@@ -85,7 +85,7 @@ struct EndPlace {
     addresses: Vec<String>,
 }
 
-/// How walks left the frames of a module, and the coverage of its CFI.
+/// Numbers of frames of a module by how their callers were found, and the coverage of its CFI.
 #[derive(Clone, Debug, Serialize)]
 struct ModuleRow {
     module: Option<String>,

@@ -1,12 +1,12 @@
 //! A self-contained HTML page with all reports of a trace, which makes no network requests.
 //!
-//! The scripts in `page/` are as much the program as this is; the modules here make their input: [`model`] keeps of each
-//! report what the page shows, compactly, since a trace can be long; [`builder`] chooses the largest sites, sums up all
-//! others, and makes [`data`] of them, which the page reads; and [`document`] assembles the file so that nothing from a
-//! process can be anything but text.
+//! The page is a program too: its scripts are in `page/`, and the modules here produce their input. [`model`]
+//! keeps the part of each report that the page shows, in compact form, since a trace can be long. [`builder`]
+//! chooses the largest sites, sums up all others, and makes [`data`] of them, which the page reads.
+//! [`document`] assembles the file so that nothing from a process can be anything but text.
 //!
-//! Nothing is omitted silently: dropped reports, merged sites and truncated lists are shown with their numbers, and the
-//! sums over all sites equal those of the reports to the byte.
+//! Nothing is omitted silently: dropped reports, merged sites and truncated lists are shown with their
+//! numbers, and the sums over all sites equal those of the reports to the byte.
 
 mod builder;
 mod data;
@@ -29,7 +29,7 @@ use model::Model;
 /// Limits on the content of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Maximum number of snapshots, at least 2; of more, those with the nearest neighbours are dropped.
+    /// Maximum number of snapshots, at least 2; beyond it, those with the nearest neighbours are dropped.
     pub snapshots: usize,
     /// Maximum number of sites shown one by one; the others are summed up.
     pub sites: usize,

@@ -56,20 +56,20 @@ impl OwnerAt {
 pub(super) struct Site {
     /// One of its stacks, with numbers of the page's dictionary.
     pub(super) stack: Stack,
-    /// True if it can be a leak, is not suppressed, and none of its blocks is counted elsewhere.
+    /// True if it can be a leak, is not suppressed, and its blocks are not counted elsewhere too.
     pub(super) is_suspect: bool,
     /// The responsible function.
     pub(super) owner: OwnerAt,
     pub(super) lost: Amount,
-    /// Amount that it held at the peak of the last report.
+    /// Amount of it at the peak of the last report.
     pub(super) peak: Amount,
     /// Outstanding blocks by age, if ages were recorded.
     pub(super) ages: Option<[Amount; AGES]>,
-    /// How much it behaves like a leak.
+    /// Suspicion of the site: how much it behaves like a leak.
     pub(super) suspicion: Option<Suspicion>,
     /// Verdict on the outstanding blocks, if the last report has one.
     pub(super) verdict: Option<Verdict>,
-    /// Holders of the blocks, if the last report has that.
+    /// Holders of the blocks, if the last report has them.
     pub(super) holders: Holders,
 }
 
@@ -114,7 +114,7 @@ impl Site {
     fn add(&mut self, stack: StackRef<'_>) {
         self.lost = self.lost + stack.lost;
         self.peak = self.peak + stack.peak;
-        // Of the stacks that are merged into this site, the most suspicious counts.
+        // The most suspicious of the merged stacks counts.
         let suspicion = stack.recent.suspicion.filter(Suspicion::is_known);
         let rank = |suspicion: Option<Suspicion>| suspicion.unwrap_or_default().rank();
         if rank(suspicion) > rank(self.suspicion) {
@@ -145,7 +145,7 @@ pub(super) struct Model {
     pub(super) are_estimates: bool,
     /// Time of the baseline mark, since the attach.
     marked_at: Option<Duration>,
-    /// How names are written, by the last report.
+    /// Style of names, by the last report.
     pub(super) style: NameStyle,
     /// Subject and settings of the trace, by the last report.
     pub(super) trace: Trace,
@@ -153,7 +153,7 @@ pub(super) struct Model {
     pub(super) sources: BTreeMap<(String, u32), Excerpt>,
     /// Accuracy of stacks and amounts, by the last report.
     pub(super) health: Option<Health>,
-    /// Verdict of the last report.
+    /// Peak and verdict of the last report.
     pub(super) peak: Option<PeakRow>,
     pub(super) verdict: Option<VerdictRow>,
 }
@@ -213,7 +213,8 @@ impl Model {
         });
     }
 
-    /// Time of day and time since the attach of a baseline that is new in this report and has no snapshot yet.
+    /// Time of day and time since the attach of a baseline that is new in this report and has no snapshot
+    /// yet.
     fn new_mark(&mut self, report: &Report) -> Option<(crate::model::TimeOfDay, Duration)> {
         let time = report.compared.marked?;
         let elapsed = report.elapsed.saturating_sub(report.compared.since_baseline);

@@ -1,12 +1,13 @@
-//! Amounts that the page's sites held at the peak of the last report.
+//! Amounts of the page's sites at the peak of the last report.
 
 use std::collections::BTreeMap;
 
 use super::model::{Model, Site};
 use crate::model::Amount;
 
-/// Bytes and blocks by the number of a site on the page, ascending. `sites` has these by the number of the site in the model;
-/// all other sites are summed up in `others`, by whether they can be leaks.
+/// Bytes and blocks at the peak, by number of the site on the page, ascending. `sites` maps site numbers of
+/// the model to those of the page. The other sites are summed up in the rows `others`, indexed by whether
+/// they can be leaks.
 pub(super) fn rows(
     model: &Model,
     sites: &BTreeMap<u32, usize>,

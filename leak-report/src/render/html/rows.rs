@@ -1,7 +1,7 @@
 //! Amounts of each site at one moment, packed into few bytes.
 //!
-//! A trace of hours has dozens of moments and some hundred thousand sites, most of which do not change or are empty; a
-//! row takes about ten bytes here, and 100 as numbers in memory.
+//! A trace of hours has dozens of moments and some hundred thousand sites, most of which do not change or are
+//! empty; a row takes about ten bytes here, and 100 as numbers in memory.
 
 use std::iter;
 

@@ -17,7 +17,7 @@ pub(super) struct Snapshot {
     pub(super) elapsed: Duration,
     /// True if the user marked it as the baseline.
     pub(super) marked: bool,
-    /// Reason for which the report was made, where conditions decide that.
+    /// Reason for the report, if conditions decide when reports are made.
     pub(super) reason: Option<String>,
     /// Amounts of every site.
     pub(super) rows: Rows,
@@ -43,8 +43,8 @@ pub(super) struct Snapshots {
 }
 
 impl Snapshots {
-    /// Adds a snapshot, and drops others until at most `max` are left. A report's is later than all others; a baseline's
-    /// may not be.
+    /// Adds a snapshot, and drops others until at most `max` are left. The snapshot of a report is the
+    /// latest; that of a baseline may be earlier than others.
     pub(super) fn add(&mut self, snapshot: Snapshot, max: usize) {
         let at = self
             .kept
@@ -55,15 +55,15 @@ impl Snapshots {
         }
     }
 
-    /// Marks the snapshot at `elapsed` as the baseline. Returns false if there is none, as when the mark was set between
-    /// two reports.
+    /// Marks the snapshot at `elapsed` as the baseline. Returns false if there is none, as when the mark was
+    /// set between two reports.
     pub(super) fn mark(&mut self, elapsed: Duration) -> bool {
         let found = self.kept.iter_mut().find(|snapshot| snapshot.elapsed == elapsed);
         found.map(|snapshot| snapshot.marked = true).is_some()
     }
 
-    /// Drops the snapshot whose neighbours are nearest to one another, so that the rest is spread over the whole time;
-    /// never the first or the last, and a marked one only if there is no other.
+    /// Drops the snapshot whose neighbours are nearest to one another, so that the rest is spread over the
+    /// whole time; never the first or the last, and a marked one only if there is no other.
     fn leave_one_out(&mut self) {
         let gap = |at: usize| {
             self.kept[at + 1]
@@ -99,8 +99,8 @@ mod tests {
             .collect()
     }
 
-    /// However many snapshots are added, those kept are spread over the whole time: the first and the last are among
-    /// them, and no gap is more than twice another, except for the last ones.
+    /// However many snapshots are added, those kept are spread over the whole time: the first and the last
+    /// are among them, and no gap is more than twice another, except for the last ones.
     #[test]
     fn thinning_is_even() {
         let mut snapshots = Snapshots::default();

@@ -1,4 +1,5 @@
-//! The page's tables of texts, modules, frames and stacks: the dictionary entries that a site needs, each once.
+//! The page's tables of texts, modules, frames and stacks: the dictionary entries that a site needs, each
+//! once.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};

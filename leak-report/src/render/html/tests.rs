@@ -37,7 +37,8 @@ fn data_of(page: &Page) -> Value {
     serde_json::from_str(data_text(&written(page))).unwrap()
 }
 
-/// Columns of each site at each moment, as `model.js` computes them: bytes and blocks outstanding, allocated and young.
+/// Columns of each site at each moment, as `model.js` computes them: bytes and blocks outstanding, allocated
+/// and young.
 fn replayed(data: &Value) -> Vec<Vec<Vec<u64>>> {
     let width = if data["are_estimates"] == true { 10 } else { 6 };
     let mut now = vec![vec![0; width]; data["sites"].as_array().unwrap().len()];
@@ -65,7 +66,8 @@ fn check_sums(data: &Value) {
     }
 }
 
-/// A report of `sites` sites in several modules, `second` seconds after the attach; each site grows with time.
+/// A report of `sites` sites in several modules, `second` seconds after the attach; each site grows with
+/// time.
 fn many(sites: u64, second: u64) -> Report {
     let modules: Vec<_> = (0..7)
         .map(|at| module(&format!("/opt/lib{at}.so"), Some("ab12")))
@@ -105,8 +107,8 @@ fn totals(report: &Report) -> [u64; 4] {
     ]
 }
 
-/// Sites are identified across reports although each report has a dictionary of its own, and their sums equal the
-/// reports' totals.
+/// Sites are identified across reports although each report has a dictionary of its own, and their sums equal
+/// the reports' totals.
 #[test]
 fn sums_equal_the_reports_totals() {
     let mut page = Page::default();
@@ -122,8 +124,8 @@ fn sums_equal_the_reports_totals() {
     }
 }
 
-/// However many sites there are, the page has the largest, with full stacks; the others are merged, and the sums over all
-/// still equal the reports' totals.
+/// However many sites there are, the page has the largest, with full stacks; the others are merged, and the
+/// sums over all still equal the reports' totals.
 #[test]
 fn largest_sites_are_kept_and_others_merged() {
     let reports = [many(3000, 1), many(3000, 3)];
@@ -197,7 +199,8 @@ fn long_names_are_cut() {
     assert!(text.contains("… (and ") && text.contains(r#""short""#));
 }
 
-/// Text that looks like markup stays within the data, which contain no `<`; the page has no scripts but its own.
+/// Text that looks like markup stays within the data, which contain no `<`; the page has no scripts but its
+/// own.
 #[test]
 fn names_are_no_markup() {
     let hostile = "</script><img src=x onerror=alert(1)><!--<script>&amp;\u{202e}\0";
@@ -229,7 +232,8 @@ fn names_are_no_markup() {
     assert_eq!(parsed["processes"][0]["comm"], shown);
 }
 
-/// If there are more snapshots than allowed, the first and the last are kept, and the number dropped is given.
+/// If there are more snapshots than allowed, the first and the last are kept, and the number dropped is
+/// given.
 #[test]
 fn moments_are_bounded() {
     let mut page = Page::new(Limits {
@@ -245,8 +249,9 @@ fn moments_are_bounded() {
     check_sums(&data);
 }
 
-/// A baseline marked between two reports is a snapshot of its own, with current amounts less the changes since; a
-/// baseline at the time of a report marks that snapshot. Later reports do not add it again. Only reports have reasons.
+/// A baseline marked between two reports is a snapshot of its own, with current amounts less the changes
+/// since; a baseline at the time of a report marks that snapshot. Later reports do not add it again. Only
+/// reports have reasons.
 #[test]
 fn baselines_are_moments() {
     let marked_at = TimeOfDay {
@@ -381,7 +386,7 @@ fn verdicts_are_of_the_last_report() {
     assert!(data["verdict"].is_null());
 }
 
-/// Peaks are of the last report, and sum up to the whole, however few sites have a row of their own.
+/// Peaks are of the last report, and their sum is that of all sites, however few sites have a row.
 #[test]
 fn peaks_are_of_the_last_report() {
     let mut page = Page::default();
@@ -401,7 +406,7 @@ fn peaks_are_of_the_last_report() {
     assert!(data["peak"].is_null());
 }
 
-/// Holders are of the last report, too; chains have the site that they hold.
+/// Holders are of the last report, too; each chain has the site whose blocks it holds.
 #[test]
 fn holders_are_of_the_last_report() {
     let mut page = Page::default();
@@ -448,7 +453,7 @@ fn estimates_have_errors() {
     );
 }
 
-/// Frames that were left out are told of the sites that have some, by their number on the page.
+/// Frames that were left out are listed by site, with the site's number on the page.
 #[test]
 fn frames_left_out_are_told() {
     let mut cut = full();
@@ -508,8 +513,8 @@ fn exact_names() {
     assert!(exact(&one).is_empty());
 }
 
-/// Each site has the position of its responsible function: outside the frames of the allocator and the library, also if
-/// it is inlined; the innermost frame if there is no other.
+/// Each site has the position of its responsible function: outside the frames of the allocator and the
+/// library, also if it is inlined; the innermost frame if there is no other.
 #[test]
 fn sites_name_their_responsible_function() {
     let new = || samples::frame("libstdc++.so.6.0.30", "operator new(unsigned long)");

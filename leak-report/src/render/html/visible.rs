@@ -1,8 +1,8 @@
 //! Makes text from processes and their files safe to read on a page.
 //!
-//! The page never interprets text as markup; what could still mislead are characters without a shape of their own:
-//! control characters, those that change the direction of text, and those of zero width. Each is shown as its escape. A
-//! name of many kilobytes is cut, with the number of characters removed.
+//! The page never interprets text as markup; characters without a visible shape could still mislead: control
+//! characters, those that change the direction of text, and those of zero width. Each is shown as its escape.
+//! A name of many kilobytes is cut, with the number of characters removed.
 
 use crate::model::printable::is_format;
 
@@ -30,8 +30,8 @@ pub(super) fn visible(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Letters of any script are kept; characters without a shape are escaped; long text is cut, with the number of
-    /// characters removed.
+    /// Letters of any script are kept; characters without a shape are escaped; long text is cut, with the
+    /// number of characters removed.
     #[test]
     fn texts() {
         for (text, expected) in [

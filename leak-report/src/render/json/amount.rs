@@ -57,11 +57,11 @@ impl AmountJson {
     }
 }
 
-/// How allocations were sampled; null if all were recorded.
+/// Sampling of allocations; null if all were recorded.
 #[derive(Serialize)]
 pub(super) struct SamplingJson {
     method: &'static str,
-    /// Null if the process chooses and does not say how.
+    /// Null if the process samples by itself and does not announce its interval.
     interval: Option<u64>,
 }
 

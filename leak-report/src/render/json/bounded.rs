@@ -1,4 +1,4 @@
-//! The first stacks of a report, and what the others sum up to.
+//! The first stacks of a report, and the sum of the others.
 
 use std::collections::HashSet;
 use std::ptr;
@@ -16,7 +16,8 @@ pub(super) struct OthersJson {
     allocated: AmountJson,
 }
 
-/// The first `top` stacks in the order of formats for people, which those follow that these hide; and the others' sums.
+/// The first `top` stacks in the order of formats for people, followed by those that these formats hide; and
+/// the sum of the others.
 pub(super) fn first(report: &Report, top: usize) -> (Vec<StackRef<'_>>, OthersJson) {
     let mut stacks = report.ranked();
     let ranked: HashSet<_> = stacks.iter().map(|stack| ptr::from_ref(stack.get())).collect();

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// Numbers of frames by the walk's ways; those that are not counted apart are left out.
+/// Numbers of frames by how they were found; those that are not counted separately are absent.
 #[derive(Default, Serialize)]
 pub(super) struct FramesJson {
     pub(super) cfi: u64,

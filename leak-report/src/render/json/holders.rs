@@ -74,7 +74,7 @@ struct StepJson<'a> {
     allocator: &'a str,
     /// Name of the responsible function, or its address in its module.
     symbol: Option<String>,
-    /// True if several of its blocks lead one to the next.
+    /// True if the chain leads through several of its blocks.
     repeats: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Memory that was short when a process was killed for that.
+//! Memory shortage that a process was killed for.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use crate::model::{MemoryLack, ReachedLimit};
 #[derive(Serialize)]
 pub(super) struct LackJson<'a> {
     of: &'static str,
-    /// Null where it is not a cgroup's.
+    /// Null unless a cgroup reached its limit.
     cgroup: Option<&'a str>,
     limit_bytes: Option<u64>,
     peak_bytes: Option<u64>,

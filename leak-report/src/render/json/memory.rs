@@ -1,5 +1,5 @@
-//! A process's resident memory by part, and memleak's own memory, in JSON. The parts except `not_resident` add up to
-//! `rss`.
+//! A process's resident memory by part, and memleak's own memory, in JSON. The parts except `not_resident`
+//! add up to `rss`.
 
 use serde::Serialize;
 

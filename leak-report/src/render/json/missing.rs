@@ -1,4 +1,4 @@
-//! Parts of a trace that are missing, as the kernel refused a program.
+//! Parts of a trace that are missing because the kernel refused a program.
 
 use serde::Serialize;
 

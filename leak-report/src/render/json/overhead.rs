@@ -45,7 +45,7 @@ struct GovernorJson {
     limit_percent: f64,
     interval: IntervalJson,
     changes: u64,
-    /// Cost of tracing at the least, if that exceeds the limit.
+    /// Minimum cost of tracing, if it exceeds the limit.
     floor_percent: Option<f64>,
 }
 

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::model::Peak;
 
-/// When the total was highest, and how far it can be from the true peak.
+/// Time of the highest total, and a bound of the true peak.
 #[derive(Serialize)]
 pub(super) struct PeakJson {
     /// Time since the attach.
@@ -12,7 +12,7 @@ pub(super) struct PeakJson {
     /// Sum over all stacks.
     bytes: u64,
     blocks: u64,
-    /// Bytes that the total was never above.
+    /// Bytes that the total never exceeded, also between two looks.
     never_above_bytes: u64,
     looks: u64,
 }

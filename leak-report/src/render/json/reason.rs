@@ -16,7 +16,7 @@ struct ReachedJson<'a> {
     condition: &'a str,
     value: f64,
     unit: &'static str,
-    /// Null if it is of all that is traced.
+    /// Null if the value is of all traced processes.
     pid: Option<u32>,
 }
 

@@ -32,7 +32,7 @@ pub struct JudgementJson {
     unknown_because: BTreeMap<&'static str, AmountJson>,
     freed_later: AmountJson,
     unreadable_bytes: u64,
-    /// Kinds that there are not are absent.
+    /// Kinds that did not occur are absent.
     not_seen: BTreeMap<&'static str, u64>,
     /// Null if it is not known.
     not_seen_words: Option<u64>,

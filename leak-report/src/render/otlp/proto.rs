@@ -1,7 +1,7 @@
-//! Messages of OTLP's profiles, by their field numbers, as far as they are sent
-//! (<https://github.com/open-telemetry/opentelemetry-proto>, `profiles/v1development/profiles.proto` and what it imports, at
-//! 1.10). Texts and messages of the dictionary are referred to by their index; the first entry of each table is the
-//! default message, which stands for none.
+//! The messages of OTLP profiles that are sent, by their field numbers
+//! (<https://github.com/open-telemetry/opentelemetry-proto>, `profiles/v1development/profiles.proto` and what
+//! it imports, at 1.10). Texts and messages of the dictionary are referred to by their index; the first entry
+//! of each table is the default message, which stands for none.
 
 use prost::{Message, Oneof};
 
@@ -50,7 +50,7 @@ pub(super) struct Profile {
     pub(super) sample_type: Option<ValueType>,
     #[prost(message, repeated, tag = "2")]
     pub(super) samples: Vec<Sample>,
-    /// Begin of the time that the values are of.
+    /// Start of the time span of the values.
     #[prost(fixed64, tag = "3")]
     pub(super) time_unix_nano: u64,
     /// 0 for values of a moment.
@@ -60,7 +60,7 @@ pub(super) struct Profile {
     pub(super) period_type: Option<ValueType>,
     #[prost(int64, tag = "6")]
     pub(super) period: i64,
-    /// 16 bytes, by which a profile that is sent again is known.
+    /// 16 bytes that identify a profile that is sent again.
     #[prost(bytes = "vec", tag = "7")]
     pub(super) profile_id: Vec<u8>,
     #[prost(int32, repeated, tag = "11")]

@@ -1,4 +1,5 @@
-//! Requests to collectors, decoded by the same messages: that official ones agree with these is a live test's.
+//! Requests to collectors, decoded by the same messages. A live test checks that these agree with the
+//! official ones.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -94,7 +95,8 @@ fn text(request: &ExportRequest) -> String {
     lines.join("\n")
 }
 
-/// Outstanding memory is of the moment, allocated memory of the time since the last report, and a stack of neither is in no profile.
+/// Outstanding memory is of the moment, allocated memory of the time since the last report. A stack with
+/// neither is in no profile.
 #[test]
 fn profiles_of_a_report() {
     let (request, profiles) = encoded(&report()).unwrap();
@@ -130,7 +132,7 @@ alloc_objects/count from 1699999995000000000 for 5000000000 period 0 id 4 pprof.
 "#);
 }
 
-/// First entries of all tables stand for none; each other entry is there once, and something refers to it.
+/// The first entry of each table stands for none; each other entry is there once, and something refers to it.
 #[test]
 fn tables_have_no_more_than_is_needed() {
     let (request, _) = encoded(&report()).unwrap();
@@ -169,7 +171,7 @@ fn tables_have_no_more_than_is_needed() {
     assert_eq!(used.len(), strings.len(), "{:?}", dictionary.string_table);
 }
 
-/// Sampled values come with the distance that they are sampled by; without values there is no request.
+/// Sampled values have a sampling interval; without values there is no request.
 #[test]
 fn sampled_and_empty_reports() {
     let mut report = report();
@@ -182,7 +184,7 @@ fn sampled_and_empty_reports() {
     assert!(encoded(&report).is_none());
 }
 
-/// Functions of Python and of the kernel are of their own types.
+/// Functions of Python and of the kernel have frame types of their own.
 #[test]
 fn types_of_frames() {
     let (request, _) = encoded(&samples::python::python()).unwrap();

@@ -1,5 +1,5 @@
-//! The table of sites: one line for each, in the order of the report. Columns are dropped on narrow terminals, and site
-//! titles take the rest of the line.
+//! The table of sites: one line for each, in the order of the report. Columns are dropped on narrow
+//! terminals, and site titles take the rest of the line.
 
 use std::io::{self, Write};
 
@@ -32,9 +32,9 @@ struct Column {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Of {
     All,
-    /// Those with a verdict.
+    /// Reports with a verdict.
     Verdicts,
-    /// Those in the order of the peak.
+    /// Reports in the order of the peak.
     Peaks,
 }
 

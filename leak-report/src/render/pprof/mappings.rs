@@ -1,4 +1,5 @@
-//! Mappings of modules in a process: pprof finds functions by them, and distinguishes code of different modules.
+//! Mappings of modules in a process: pprof finds functions by them, and distinguishes code of different
+//! modules.
 
 use std::cmp::Reverse;
 
@@ -28,8 +29,8 @@ pub(super) struct Mappings<'a> {
     seen: Vec<(Avma, Avma)>,
 }
 
-/// Which facts are known of any location in a mapping. (pprof sets them for what it symbolizes itself, and tries only
-/// mappings of which nothing is known.)
+/// Facts known about any location in a mapping. (pprof sets these flags for mappings that it symbolizes
+/// itself, and tries to symbolize only mappings that have none.)
 #[derive(Clone, Copy, Default)]
 pub(super) struct Resolved {
     pub(super) functions: bool,
@@ -50,7 +51,8 @@ impl<'a> Mappings<'a> {
         self.seen.len()
     }
 
-    /// Number of the mapping that contains `address`, which is code of `frame`; `None` for code outside modules.
+    /// Number of the mapping that contains `address`, which is code of `frame`; `None` for code outside
+    /// modules.
     pub(super) fn number(&mut self, frame: FrameRef<'a>, address: Avma) -> Option<usize> {
         let Place { module, svma } = frame.place()?;
         let bias = Bias::between(frame.pc(), svma);
@@ -105,8 +107,8 @@ impl<'a> Mappings<'a> {
     }
 }
 
-/// Start and end in the process, and the start's file offset: as the kernel maps the segment, or, if that is unknown, the
-/// pages around the addresses seen.
+/// Start and end in the process, and the start's file offset: as the kernel maps the segment, or, if that is
+/// unknown, the pages around the addresses seen.
 fn bounds(key: &Key<'_>, (lowest, highest): (Avma, Avma)) -> (Avma, Avma, u64) {
     let down = |address: u64| address & !(PAGE - 1);
     let up = |address: u64| address.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);

@@ -1,9 +1,10 @@
-//! Profile of one process at one of many moments, for a store that adds up allocations over time and shows what is
-//! outstanding at each moment.
+//! Profile of one process at one of many moments, for a store that adds up allocations over time and shows
+//! outstanding memory at each moment.
 //!
-//! Allocated is counted from the last report, not from the attach: a store's sum over an hour is what was allocated in
-//! that hour. Outstanding is the total, as in every profile of that kind. The number of stacks is limited to what stores
-//! accept; the amounts of the others are in one sample, so that totals are right. Stacks with all values 0 are omitted.
+//! Allocated is counted from the last report, not from the attach: a store's sum over an hour is the amount
+//! allocated in that hour. Outstanding is the total, as in every profile of that kind. The number of stacks
+//! is limited to what stores accept; the amounts of the others are in one sample, so that totals are right.
+//! Stacks with all values 0 are omitted.
 
 use std::cmp::Reverse;
 use std::io;
@@ -29,10 +30,10 @@ pub(super) const OTHERS: &str = "[other stacks]";
 pub struct Part<'a> {
     /// The process; `None` if the profile is not of one process.
     pub target: Option<&'a TargetFacts>,
-    /// Which amounts are included.
+    /// Amounts that are included.
     pub amounts: Amounts,
-    /// True if code without a symbol is named by its module, for stores that drop nameless frames. Others may symbolize
-    /// it by its address.
+    /// True if code without a symbol is named by its module, for stores that drop nameless frames. Others may
+    /// symbolize it by its address.
     pub names_all: bool,
 }
 
@@ -58,7 +59,8 @@ impl Amounts {
 }
 
 impl Part<'_> {
-    /// Renders the compressed profile of this part of `stacks`, which belong to `report`; `None` if all values are 0.
+    /// Renders the compressed profile of this part of `stacks`, which belong to `report`; `None` if all
+    /// values are 0.
     ///
     /// # Errors
     ///
@@ -112,16 +114,16 @@ impl Part<'_> {
             Amounts::Both | Amounts::Allocated => report.compared.since_last,
         };
         let kinds = table.kinds();
-        // The period has this type whatever is sampled: stores treat profiles with another type as profiles of another
-        // kind. It is 1 since estimates are of the total and must not be multiplied by it, as Parca does for the rates
-        // of differences.
+        // The period has this type whatever is sampled: stores treat profiles with another type as profiles
+        // of another kind. It is 1 since estimates are of the total and must not be multiplied by it, as
+        // Parca does for the rates of differences.
         let period = Some(("space", "bytes", 1));
         let profile = finish(report, table, self.amounts.types(), period, duration);
         (profile, kinds)
     }
 }
 
-/// The profile that `of_first` makes of so many of the first `samples` as stores accept.
+/// The profile that `of_first` makes of the first samples, of `samples` in all, as many as stores accept.
 pub(super) fn fitting<T>(
     samples: usize,
     of_first: impl Fn(usize) -> T,

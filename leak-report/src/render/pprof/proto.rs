@@ -1,6 +1,6 @@
 //! Messages of pprof's `profile.proto`, by their field numbers
-//! (<https://github.com/google/pprof/blob/main/proto/profile.proto>). Texts are indices into the string table, whose
-//! first entry is empty; IDs start at 1.
+//! (<https://github.com/google/pprof/blob/main/proto/profile.proto>). Texts are indices into the string
+//! table, whose first entry is empty; IDs start at 1.
 
 use prost::Message;
 

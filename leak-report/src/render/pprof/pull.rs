@@ -1,8 +1,9 @@
-//! Profile of all processes for whoever asks a server for one, with the contents that Go's `net/http/pprof` has at
-//! `/debug/pprof/heap` and `/debug/pprof/allocs`: both have all values, and differ in the one that is shown first.
+//! Profile of all processes, for clients that request one from a server, with the contents of
+//! `/debug/pprof/heap` and `/debug/pprof/allocs` of Go's `net/http/pprof`: both have all values, and differ
+//! in the value that is shown first.
 //!
-//! Allocated is counted from the attach: scrapers that want differences compute them. The profile is of a moment, without a
-//! duration, as Go's are. The number of stacks is limited as in profiles that are pushed.
+//! Allocated is counted from the attach: scrapers that want differences compute them. The profile is of a
+//! moment, without a duration, as Go's are. The number of stacks is limited as in profiles that are pushed.
 
 use std::cmp::Reverse;
 use std::io;
@@ -14,7 +15,8 @@ use super::table::{Table, Values};
 use super::{SAMPLE_TYPES, compress, finish, types, values};
 use crate::model::{Report, StackRef};
 
-/// The values that a profile shows unless its reader chooses others, and by which its stacks are chosen if they are too many.
+/// The values that a profile shows unless its reader chooses others. Stacks with the largest of these values
+/// are kept if there are too many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
     /// Outstanding bytes, as at `/debug/pprof/heap`.

@@ -1,4 +1,5 @@
-//! Tables that samples refer to: strings, functions, mappings and locations, each entry once, in order of first use.
+//! Tables that samples refer to: strings, functions, mappings and locations, each entry once, in order of
+//! first use.
 
 use std::collections::HashMap;
 
@@ -13,7 +14,7 @@ use super::proto::{self, Function, Label, Line, Profile, Sample, id};
 use super::{Part, SAMPLE_TYPES, signed};
 use crate::model::{FrameId, FrameRef, InstanceEnd, RegionKind, Report, StackPart, StackRef, TargetFacts};
 
-/// Name of a function without a symbol at an address where other functions have one.
+/// Name of a function without a symbol, at an address where other functions have one.
 const NAMELESS: &str = "[unknown]";
 
 /// One value for each sample type.
@@ -46,7 +47,7 @@ struct FunctionKey {
     filename: i64,
 }
 
-/// Kind of a location, which the format itself does not tell.
+/// Kind of a location, which the format itself does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(in super::super) enum LocationKind {
     Native,

@@ -101,7 +101,8 @@ fn text(profile: &Profile) -> String {
     text
 }
 
-/// A profile with a verdict has sample types of what is definitely lost, and shows outstanding bytes at first all the same.
+/// A profile with a verdict has sample types for definitely lost amounts, and still shows outstanding bytes
+/// first.
 #[test]
 fn pprof_of_a_verdict() {
     let text = text(&decoded(&file(&samples::judged())));
@@ -129,7 +130,7 @@ fn pprof_of_a_verdict() {
     );
 }
 
-/// A profile with a peak begins with the types of that, whether there is a verdict or not.
+/// A profile with a peak begins with the sample types of the peak, with or without a verdict.
 #[test]
 fn pprof_of_a_peak() {
     let mut report = samples::judged();
@@ -192,7 +193,7 @@ drop operator new(\[\])?(\(.*\))?
 "#);
 }
 
-/// Frames that were left out have a location in their place, one for each number.
+/// Frames that were left out have a location in their place, one for each number of such frames.
 #[test]
 fn pprof_of_frames_left_out() {
     let mut report = full();
@@ -314,8 +315,8 @@ fn pprof_reads_it() {
     assert!(comments.contains("lost: 9 blocks"), "{comments}");
 }
 
-/// A part for a store stays within the limits on stacks and bytes, with the same totals; stacks with all values 0 are
-/// omitted.
+/// A part for a store stays within the limits on stacks and bytes, with the same totals; stacks with all
+/// values 0 are omitted.
 #[test]
 fn part_of_many_stacks() {
     let mut report = full();
@@ -362,7 +363,7 @@ fn part_of_many_stacks() {
     // The hundred smallest stacks.
     assert_eq!(others.unwrap().value, [100, 99 * 100 / 2]);
     assert!(text(&profile).contains("\"[other stacks]\""));
-    // So is a profile that is pulled, of all processes.
+    // A pulled profile, which is of all processes, has the same limit.
     let pulled = decoded(&pulled(&report, Shown::Outstanding).unwrap());
     assert_eq!(pulled.sample.len(), 8001);
     let held = pulled.sample.iter().map(|sample| sample.value[3]).sum::<i64>();

@@ -10,7 +10,8 @@ fn bounded(report: &Report, top: usize) -> Value {
     serde_json::from_slice(&out).unwrap()
 }
 
-/// There are no more stacks than asked for, first those that text shows first; the others are summed up, and all else is as ever.
+/// JSON has at most the requested number of stacks, in the order of the text; the others are summed up, and
+/// everything else is unchanged.
 #[test]
 fn first_stacks_and_others() {
     let report = full();

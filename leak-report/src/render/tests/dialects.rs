@@ -46,8 +46,8 @@ fn detailed(report: Report) -> Report {
     Report { compared, ..report }
 }
 
-/// A report of a stack with symbols, one through a module without symbols and through code outside modules, with and
-/// without a name, and one that was not stored.
+/// A report of a stack with symbols, one through a module without symbols and through code outside modules,
+/// with and without a name, and one that was not stored.
 fn user() -> Report {
     let mut report = full();
     let jitted = frame(
@@ -119,8 +119,8 @@ fn kernel() -> Report {
     }
 }
 
-/// Entries are indented, largest last; each frame has its address, function and module name; unknowns have bcc's wording.
-/// Inlined functions and source lines are omitted.
+/// Entries are indented, largest last; each frame has its address, function and module name; unknowns have
+/// bcc's wording. Inlined functions and source lines are omitted.
 #[test]
 fn bcc_of_the_block_table() {
     let expected = concat!(
@@ -195,8 +195,8 @@ fn bcc_of_the_kernel() {
     assert_eq!(rendered(&detailed(kernel()), Format::Bcc), expected);
 }
 
-/// The header counts the stacks shown and pads no digits; entries are not indented, largest first; frames have numbers
-/// and full paths.
+/// The header counts the stacks shown and pads no digits; entries are not indented, largest first; frames
+/// have numbers and full paths.
 #[test]
 fn libbpf_of_the_block_table() {
     let expected = concat!(
@@ -253,8 +253,8 @@ fn libbpf_of_the_kernel() {
     assert_eq!(rendered(&detailed(kernel()), Format::Libbpf), expected);
 }
 
-/// Facts that a dialect cannot express go to standard error: libbpf's own warning, and one line of memleak's. Other
-/// formats express all.
+/// Facts that a dialect cannot express go to standard error: libbpf's own warning, and one line of memleak's.
+/// Other formats express all.
 #[test]
 fn omitted_facts_go_to_stderr() {
     let mut report = user();

@@ -45,8 +45,8 @@ fn texts(svg: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Stacks are root first, functions without offsets, inlined ones as frames; incomplete stacks have a root with the
-/// cause; stacks without outstanding blocks have no line.
+/// Stacks are root first, functions without offsets, inlined ones as frames; incomplete stacks have a root
+/// with the cause; stacks without outstanding blocks have no line.
 #[test]
 fn folded_of_a_full_report() {
     insta::assert_snapshot!(folded(&full()), @r"
@@ -130,7 +130,8 @@ sh:\n-4243;[no_cfi in libplugin.so];evil\u{1b}[2J;[unknown];[libplugin.so] 40
 ");
 }
 
-/// Young blocks, mappings that cannot be leaks, and pages whose blocks are counted separately are in no graph.
+/// Young blocks, mappings that cannot be leaks, and pages whose blocks are counted separately are in no
+/// graph.
 #[test]
 fn folded_omits_young_blocks_and_non_leaks() {
     let mut report = full();
@@ -294,8 +295,8 @@ fn svg_of_endless_amounts() {
     assert_eq!(Folded::of(&report, report.quantity).total(), u64::MAX);
 }
 
-/// No name from the target becomes markup: Python's parser finds the document well-formed, with no elements that a graph
-/// of harmless names does not have.
+/// No name from the target becomes markup: Python's parser finds the document well-formed, with no elements
+/// that a graph of harmless names does not have.
 #[test]
 fn svg_of_hostile_names_is_well_formed() {
     let elements = |report: &Report| {
@@ -322,7 +323,8 @@ fn svg_of_hostile_names_is_well_formed() {
     assert_eq!(elements(&nothing), "['g', 'rect', 'svg', 'text']\n");
 }
 
-/// In a difference the innermost frame is red where a stack grew and blue where it shrank; vanished stacks have no width.
+/// In a difference the innermost frame is red where a stack grew and blue where it shrank; vanished stacks
+/// have no width.
 #[test]
 fn differences_have_colours() {
     let of = |amounts: [u64; 4]| {

@@ -3,7 +3,8 @@
 use super::*;
 use crate::samples;
 
-/// The file has all four amounts, innermost frames first, each name at two addresses, and no double hyphens in names.
+/// The file has all four amounts, innermost frames first, each name at two addresses, and no double hyphens
+/// in names.
 #[test]
 fn gperftools_of_a_full_report() {
     let mut report = full();

@@ -5,7 +5,8 @@ use crate::model::{Amount, LookedAt, Root, RootKind, StepStacks, ThreadName, Unh
 use crate::render::{chain_in_words, root_in_words};
 use crate::samples::{held, renew, text_of};
 
-/// Below its heading, a stack says from where most of it can be reached; what is reached directly needs no chain, and `-v` has all.
+/// Below its heading, a stack names the root that most of it is reachable from. Blocks that are reached
+/// directly need no chain, and `-v` has all chains.
 #[test]
 fn text_of_holders() {
     let text = rendered(&held(), Format::Text);
@@ -33,7 +34,7 @@ fn text_of_holders() {
     assert!(rendered(&held(), Format::Summary).contains("still reachable from .bss of libplugin.so+0x10\n"));
 }
 
-/// Classes that were looked for without a verdict say of how many blocks they are.
+/// Classes that were looked for without a verdict come with the number of blocks that were looked at.
 #[test]
 fn text_of_classes() {
     for (blocks, without, of, expected) in [
@@ -55,7 +56,7 @@ fn text_of_classes() {
     }
 }
 
-/// Reasons why holders are not known are said.
+/// The report says why holders are unknown.
 #[test]
 fn text_of_missing_holders() {
     let mut report = held();

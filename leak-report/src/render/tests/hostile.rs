@@ -7,8 +7,8 @@ use crate::samples;
 use unwind_tables::walk::End;
 use unwind_tables::walk::FoundBy;
 
-/// A name of all characters that move a cursor, end a line, are invisible or change the direction of text, on any
-/// terminal: the second set of control characters (C1) acts as escape sequences do.
+/// A name of all characters that move a cursor, end a line, are invisible or change the direction of text, on
+/// any terminal: the second set of control characters (C1) acts as escape sequences do.
 fn name() -> String {
     let controls = (0..=u32::from('\u{9f}'))
         .filter_map(char::from_u32)

@@ -1,18 +1,19 @@
-//! Stacks whose middle is not there: in each format something stands in its place.
+//! Stacks with frames left out: each format has a mark in their place.
 
 use unwind_tables::walk::LeftOut;
 
 use super::*;
 use crate::samples;
 
-/// The full report, with frames left out of its second stack after so many of its three frames.
+/// The full report, with frames left out of its second stack after the first `after` of its three frames.
 fn cut(after: u32) -> Report {
     let mut report = full();
     report.stacks[1].left_out = Some(LeftOut { after, frames: 3488 });
     report
 }
 
-/// A line between the frames, before all or behind all of them; frames without names on its two sides are not counted together.
+/// The text has a line between the frames, before all or behind all of them. Frames without names on its two
+/// sides are not counted together.
 #[test]
 fn text_with_frames_left_out() {
     let lines = |report: &Report| {
@@ -43,7 +44,7 @@ fn text_with_frames_left_out() {
     );
 }
 
-/// JSON has the number of frames before them.
+/// JSON has the number of frames before those left out.
 #[test]
 fn json_with_frames_left_out() {
     let value: Value = serde_json::from_str(&rendered(&cut(2), Format::Json)).unwrap();
@@ -54,7 +55,7 @@ fn json_with_frames_left_out() {
     assert_eq!(value["stacks"][0].get("left_out"), None);
 }
 
-/// Flame graphs have a frame in their place, innermost last.
+/// Flame graphs have a frame in the place of those left out; the innermost frame is last.
 #[test]
 fn flame_graphs_with_frames_left_out() {
     let folded = rendered(&cut(1), Format::Folded);
@@ -93,7 +94,8 @@ fn dialects_with_frames_left_out() {
     );
 }
 
-/// Sites that differ in where frames were left out, if at all, are different ones; not those that differ in their number.
+/// Stacks with frames left out at different places, or with none left out, are different sites; stacks that
+/// differ only in the number of these frames are one site.
 #[test]
 fn sites_with_frames_left_out() {
     let site = |report: &Report| report.stack(&report.stacks[1]).site();

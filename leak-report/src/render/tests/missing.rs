@@ -1,7 +1,8 @@
 use super::*;
 use crate::model::{Missing, TracePart};
 
-/// A part that a trace went without is said in every format for people, and listed in JSON; nothing is said if nothing is missing.
+/// Every format for people mentions a missing part of a trace, and JSON lists it; without missing parts there
+/// is no such line.
 #[test]
 fn what_a_trace_went_without() {
     let report = Report {
@@ -30,7 +31,7 @@ fn what_a_trace_went_without() {
     assert_eq!(without.get("missing"), None);
 }
 
-/// Each part has a name of its own, and says what a trace lacks without it.
+/// Each part has a name of its own, and a text on what a trace lacks without it.
 #[test]
 fn parts() {
     let names: std::collections::BTreeSet<_> = TracePart::ALL.map(TracePart::name).into();

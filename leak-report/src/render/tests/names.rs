@@ -28,7 +28,7 @@ fn of_style(names: NameStyle) -> Report {
     }
 }
 
-/// Returns whether the format contains the exact names, and whether it contains abbreviated ones.
+/// Returns two flags: the format contains the exact names; it contains abbreviated ones.
 fn has(names: NameStyle, format: Format) -> (bool, bool) {
     let mut out = Vec::new();
     render(&of_style(names), format, &mut out).unwrap();
@@ -83,8 +83,8 @@ fn json_has_exact_and_abbreviated_names() {
     assert!(frames[1].get("symbol_short").is_none());
 }
 
-/// A frame that may be of another function with the same code says so where people read it; JSON has the names, and formats for other
-/// programs are as without.
+/// A frame that may belong to another function with the same code has a mark in formats for people; JSON has
+/// the names of the other functions, and formats for other programs are unchanged.
 #[test]
 fn folded_functions() {
     let bytes = |report: &Report, format| {
@@ -132,7 +132,8 @@ fn folded_functions() {
     }
 }
 
-/// Frames that differ only in what is abbreviated are one frame of a flame graph, unless full names are requested.
+/// Frames that differ only in the abbreviated part of their names are one frame of a flame graph, unless full
+/// names are requested.
 #[test]
 fn equal_abbreviated_frames_merge() {
     let mut both = of_style(NameStyle::Abbreviated);

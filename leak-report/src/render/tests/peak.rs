@@ -12,8 +12,8 @@ fn line(report: &Report) -> Option<String> {
     line.map(|line| line.trim_start().to_owned())
 }
 
-/// The line says what was held, when, and how far the true peak can be above; it is only there if that is not about what is
-/// outstanding, or if the order is that of the peak.
+/// The line has the amount at the peak, its time, and how far the true peak can be above it. It is only there
+/// if the peak notably exceeds the outstanding amount, or if the order is that of the peak.
 #[test]
 fn text_of_a_peak() {
     let mut report = peaked();
@@ -36,8 +36,8 @@ fn text_of_a_peak() {
     assert_eq!(line(&full()), None);
 }
 
-/// In the order of the peak, stacks that hold nothing any more are there, with what they held; else only what differs from
-/// what is outstanding is told.
+/// In the order of the peak, stacks without outstanding blocks are listed, with their amounts at the peak. In
+/// other orders, only amounts at the peak that differ from the outstanding ones are shown.
 #[test]
 fn table_of_a_peak() {
     let mut report = peaked();
@@ -67,7 +67,7 @@ fn table_of_a_peak() {
     assert!(text.contains("at the peak: 520 B in 1 block\n"), "{text}");
 }
 
-/// Each stack and the whole have their amounts in JSON, and nothing where it was not followed.
+/// In JSON, each stack and the report have their amounts at the peak; without a peak they have none.
 #[test]
 fn json_of_a_peak() {
     let json = |report: &Report| -> Value { serde_json::from_str(&rendered(report, Format::Json)).unwrap() };
@@ -90,7 +90,7 @@ fn json_of_a_peak() {
     assert!(without.get("peak").is_none() && without["stacks"][0].get("peak").is_none());
 }
 
-/// Flame graphs can be of the peak.
+/// Flame graphs can show amounts at the peak.
 #[test]
 fn folded_of_a_peak() {
     let mut report = peaked();

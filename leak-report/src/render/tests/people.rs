@@ -33,7 +33,8 @@ fn with_blocks() -> Report {
     report
 }
 
-/// Text for people says below its first line why it was made; a hostile condition of a recording cannot add lines.
+/// Text for people says below its first line why the report was made; a hostile condition of a recording
+/// cannot add lines.
 #[test]
 fn text_of_reasons() {
     let condition = "rss>1MiB\n\u{1b}[2J".to_owned();
@@ -60,7 +61,8 @@ fn text_of_reasons() {
     assert!(!rendered(&report, Format::Text).contains("Reported"));
 }
 
-/// Text for people says below its first line who was killed for lack of memory: of many, the first.
+/// Text for people lists below its first line the processes that were killed for lack of memory: the first
+/// five of many.
 #[test]
 fn text_of_kills() {
     let mut report = full();
@@ -136,8 +138,8 @@ fn text_counts_hidden_stacks() {
     );
 }
 
-/// Text that was written once is not repeated until the last report, which has all of it; a new site has its stack at
-/// once.
+/// Text that was written once is not repeated until the last report, which has all of it; a new site has its
+/// stack at once.
 #[test]
 fn text_of_several_reports() {
     let mut people = People::default();
@@ -195,8 +197,8 @@ fn text_fits_its_terminal() {
     }
 }
 
-/// Nameless frames of a runtime are one line, and so are the standard library's inlined functions except the outermost;
-/// the verbose report has a line for each.
+/// Nameless frames of a runtime are one line, and so are the standard library's inlined functions except the
+/// outermost; the verbose report has a line for each.
 #[test]
 fn text_of_folded_frames() {
     let mut frames = vec![

@@ -1,11 +1,13 @@
-//! Functions of Python, in each format: with name, file and line, without a module, and without their addresses.
+//! Functions of Python, in each format: with name, file and line, without a module, and without their
+//! addresses.
 
 use super::*;
 use crate::model::NameStyle;
 use crate::model::site_name::{SiteNamer, SiteNames};
 use crate::samples::python::{CODE, function, python};
 
-/// The text has `[python]` where others have their module, and marks what the interpreter runs, or an extension.
+/// The text has `[python]` in place of a module, and marks the responsible frame: a function that the
+/// interpreter runs, or one of an extension.
 #[test]
 fn text_with_functions_of_python() {
     insta::assert_snapshot!(rendered(&python(), Format::Text), @r"
@@ -48,7 +50,8 @@ ca25d fetch_rows: 640 B in 10 blocks, 50.0% of all, via malloc
 ");
 }
 
-/// The verbose text has no address for a function of Python, and says how many stacks have theirs.
+/// The verbose text has no address for a function of Python, and says how many stacks have their functions of
+/// Python.
 #[test]
 fn verbose_text_with_functions_of_python() {
     let text = verbose(&python());
@@ -75,7 +78,8 @@ fn verbose_text_with_functions_of_python() {
     );
 }
 
-/// No format for other programs or for people shows the address of a code object, or has no name for a function.
+/// No format for other programs or for people shows the address of a code object, or leaves a function
+/// without a name.
 #[test]
 fn no_address_is_shown() {
     let report = python();
@@ -87,7 +91,7 @@ fn no_address_is_shown() {
             let is_shown = text.contains(&format!("{hidden:x}")) || text.contains(&hidden.to_string());
             assert!(!is_shown, "{name}: {hidden:x}\n{text}");
         }
-        // In native code without a symbol, its module stands beside it.
+        // Native code without a symbol has its module after it on the line.
         let is_unknown = |line: &str| line.ends_with("[unknown]") || line.contains("<null sym>");
         assert!(!text.lines().any(is_unknown), "{name}\n{text}");
         for shown in ["fetch_rows", "fast_index"] {
@@ -103,7 +107,8 @@ fn no_address_is_shown() {
     }
 }
 
-/// JSON has the way, name, file and line, and the counts apart from those of walks; nothing of it in other programs.
+/// JSON has for each function how it was found, its name, file and line, and it counts such frames and stacks
+/// separately. Reports of other programs have none of this.
 #[test]
 fn json_with_functions_of_python() {
     let value: Value = serde_json::from_str(&rendered(&python(), Format::Json)).unwrap();
@@ -140,7 +145,7 @@ fn dialects_with_functions_of_python() {
     has(Format::Libbpf, "\n\t4 [<0000000000000000>] fetch_rows [python]\n");
 }
 
-/// Flame graphs name a module's code after its file, which does not stand beside it.
+/// Flame graphs, which do not show the file beside a function, add it to the name of a module's code.
 #[test]
 fn flame_graphs_with_functions_of_python() {
     insta::assert_snapshot!(rendered(&python(), Format::Folded), @r"
@@ -153,8 +158,8 @@ fn flame_graphs_with_functions_of_python() {
     }
 }
 
-/// The titles: what of the program the interpreter runs, an extension, or, of a program that is nothing but Python's library, its
-/// innermost function of Python.
+/// The title is the function of the program that the interpreter runs, or a function of an extension. If the
+/// program consists of functions of Python's library only, it is the innermost of them.
 #[test]
 fn owners_with_functions_of_python() {
     let title = |report: &Report, stack: usize| {
@@ -191,7 +196,8 @@ fn frames_of_python(number: usize) -> crate::model::FrameId {
     crate::samples::frames(&python().stacks[0])[number]
 }
 
-/// Sites have the same number wherever their code objects are, and another in another line or function.
+/// Sites have the same number wherever their code objects are, and different numbers if line or function
+/// differ.
 #[test]
 fn sites_with_functions_of_python() {
     let site = |code, name, line| {
@@ -207,7 +213,7 @@ fn sites_with_functions_of_python() {
     assert_ne!(site(CODE, "fetch_row", 118), known);
 }
 
-/// The interpreter's functions are no names that a message gives a site by.
+/// Names of sites in messages do not contain the interpreter's functions.
 #[test]
 fn site_names_with_functions_of_python() {
     let report = python();

@@ -21,8 +21,8 @@ pub(super) fn change_json([bytes, blocks, freed_bytes, freed_blocks]: [u64; 4]) 
     })
 }
 
-/// The second report after a mark: a stack that grows and is partly young, one that shrinks and is all young, and one
-/// without changes.
+/// The second report after a mark: a stack that grows and is partly young, one that shrinks and is all young,
+/// and one without changes.
 fn second() -> Report {
     let mut report = full();
     report.compared = Compared {
@@ -75,8 +75,8 @@ fn second() -> Report {
     report
 }
 
-/// Amounts are those of old blocks, stacks without any are omitted, and each stack has its changes on lines of its own;
-/// the closing block has the amount hidden.
+/// Amounts are those of old blocks, stacks without any are omitted, and each stack has its changes on lines
+/// of its own; the closing block has the amount hidden.
 #[test]
 fn text_of_ages_and_changes() {
     let text = rendered(&second(), Format::Text);

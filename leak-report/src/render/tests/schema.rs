@@ -1,5 +1,5 @@
-//! JSON of hand-made reports against `docs/report.schema.json`, by an independent validator. For real reports see
-//! `tests/formats/json_schema.rs`.
+//! JSON of hand-made reports against `docs/report.schema.json`, by an independent validator. For real reports
+//! see `tests/formats/json_schema.rs`.
 
 use std::process::{Command, Stdio};
 

@@ -3,7 +3,8 @@
 use super::*;
 use crate::model::Suppression;
 
-/// Suppressed stacks are not among those shown, and their amount is given by rule; JSON contains them, marked.
+/// Suppressed stacks are not among those shown, and their amount is given by rule; JSON contains them,
+/// marked.
 #[test]
 fn suppressed_stacks_are_left_out() {
     let mut report = full();

@@ -15,13 +15,14 @@ fn amount(blocks: u64) -> Amount {
     }
 }
 
-/// Lines of a report that contain a text, without what is around them.
+/// Lines of a report that contain a text, trimmed.
 fn lines_with(text: &str, part: &str) -> Vec<String> {
     let lines = text.lines().filter(|line| line.contains(part));
     lines.map(|line| line.trim().to_owned()).collect()
 }
 
-/// Below its heading, a stack says what became of its blocks; the closing block has the total and how it was made.
+/// Below its heading, a stack has the verdict on its blocks; the closing block has the total, and how the
+/// verdict was made.
 #[test]
 fn text_of_a_verdict() {
     let text = rendered(&judged(), Format::Text);
@@ -71,7 +72,8 @@ fn recorded_is_not_lost() {
     assert!(rendered(&report, Format::Text).contains(", nothing lost\n"));
 }
 
-/// A verdict that was false, memory that could not be read and a stop are said.
+/// The text mentions an earlier verdict that was false, memory that could not be read, and how long threads
+/// were stopped.
 #[test]
 fn text_of_doubts() {
     let mut report = judged();
@@ -93,8 +95,8 @@ fn text_of_doubts() {
     }
 }
 
-/// Stacks that lost most come first, by what is definitely and then by what is indirectly lost, however little they hold and
-/// however young it is; an order that the user chose stays.
+/// Stacks that lost most come first, by definitely lost and then by indirectly lost amounts, however small
+/// and however young these are. An order that the user chose stays.
 #[test]
 fn lost_stacks_come_first() {
     let mut report = judged();
@@ -125,7 +127,7 @@ fn lost_stacks_come_first() {
     assert_eq!(lost(&report), [0], "a young block is hidden");
 }
 
-/// The table has a column of what is definitely lost only with a verdict.
+/// The table has a column for definitely lost amounts only with a verdict.
 #[test]
 fn table_of_a_verdict() {
     let text = rendered(&judged(), Format::Text);
@@ -136,7 +138,8 @@ fn table_of_a_verdict() {
     assert!(!rendered(&full(), Format::Text).contains("DEF. LOST"));
 }
 
-/// JSON has the verdict of each stack and the sum over all, with how it was made; nothing of it without a verdict.
+/// JSON has the verdict of each stack and the sum over all, with how it was made; without a verdict it has
+/// neither.
 #[test]
 fn json_of_a_verdict() {
     let parsed =
@@ -166,7 +169,8 @@ fn json_of_a_verdict() {
     assert!(without.get("verdict").is_none() && without["stacks"][0].get("verdict").is_none());
 }
 
-/// Flame graphs show what is definitely lost, and say how much of all that is and that there is no verdict if there is none.
+/// Flame graphs show definitely lost amounts. Their caption has the verdict on all blocks, or says that there
+/// is none.
 #[test]
 fn flame_graphs_of_a_verdict() {
     let lost = |unit| Quantity {

@@ -16,7 +16,8 @@ fn is_eval(_: &StackTotals, frame: &Frame) -> bool {
     frame.found_by != FoundBy::Python && frame.pc >= Avma::new(EVAL)
 }
 
-/// Frames of a stack, from the innermost: `c` a C function, `E` an eval frame, `f` a C function found by frame pointer.
+/// Frames of a stack, from the innermost: `c` a C function, `E` an eval frame, `f` a C function found by
+/// frame pointer.
 fn native(shape: &str) -> Vec<Frame> {
     let frame = |(at, kind): (u64, char)| Frame {
         pc: Avma::new(at + if kind == 'E' { EVAL } else { 0x1000 }),
@@ -30,7 +31,8 @@ fn native(shape: &str) -> Vec<Frame> {
     (0..).zip(shape.chars()).map(frame).collect()
 }
 
-/// Chain from the innermost: `p` a function, `P` one that is the entry of its eval frame, `x` an eval frame without functions.
+/// Chain from the innermost: `p` a function, `P` one that is the entry of its eval frame, `x` an eval frame
+/// without functions.
 fn chain(shape: &str, is_whole: bool) -> PythonChain {
     let frame = |(number, kind): (u32, char)| PythonFrame {
         code: if kind == 'x' { PythonFrame::NO_CODE } else { number },
@@ -81,7 +83,7 @@ fn shape(stack: &StackTotals, chain: &str) -> String {
     stack.frames.iter().map(kind).collect()
 }
 
-/// Which of the counts a stack must be in.
+/// Count that a stack must be in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum In {
     Whole,
@@ -106,8 +108,8 @@ fn counted_in(counts: PythonStacks) -> In {
     }
 }
 
-/// Asserts the frames after placing, and the count. A chain that ends with `…` is not whole; a native stack that ends with `!`
-/// is of a walk that ended early.
+/// Asserts the frames after placing, and the count. A chain that ends with `…` is not whole; `!` at the end
+/// of a native stack means that its walk ended early.
 #[track_caller]
 fn check(frames: &str, functions: &str, expected: &str, is_in: In) {
     check_left_out(frames, None, functions, expected, is_in);
@@ -151,7 +153,7 @@ fn groups_are_before_their_eval_frames() {
     check("cEfEc", "PP", "cPEfPEc", In::Whole);
 }
 
-/// An eval frame whose function is gone has none of the next one's.
+/// An eval frame whose function is gone takes no functions of the next eval frame.
 #[test]
 fn eval_frames_can_have_no_function() {
     check("cEcEc", "xP", "cEcPEc", In::Whole);
@@ -176,7 +178,7 @@ fn chains_that_were_not_read_are_counted() {
     assert_eq!(placed(without_chain("ccc")).1, PythonStacks::default());
 }
 
-/// In a whole walk, a whole chain that has more or fewer groups than there are eval frames is of other frames.
+/// A whole chain is not placed in a whole walk if the numbers of groups and eval frames differ.
 #[test]
 fn other_numbers_are_not_placed() {
     check("cEcEc", "P", "cEcEc", In::NotPlaced);
@@ -186,7 +188,7 @@ fn other_numbers_are_not_placed() {
     check("ccc", "…", "ccc", In::NotPlaced);
 }
 
-/// A chain that goes on is placed as far as it is known.
+/// A chain that is not whole is placed as far as it is known.
 #[test]
 fn chains_that_go_on() {
     check("cEcEcEc", "pPp…", "cpPEcpEcEc", In::Part);
@@ -196,7 +198,7 @@ fn chains_that_go_on() {
     check("cEcfEcE", "PP…", "cPEcfEcE", In::Part);
 }
 
-/// Where a walk ended early, the functions that are left over are further out.
+/// If a walk ended early, the remaining functions are further out.
 #[test]
 fn walks_that_ended_early() {
     check("ccEcc!", "pPpPP", "ccpPEccpPP", In::Whole);
@@ -205,12 +207,13 @@ fn walks_that_ended_early() {
     check("cEcc!", "PpPp…", "cPEccpPp", In::Part);
     check("cEcE!", "P", "cEcE", In::NotPlaced);
     check("cEcE!", "P…", "cPEcE", In::Part);
-    // Not behind a frame that was found by frame pointer: what it skipped may be between them.
+    // Not beyond a frame found by frame pointer, which may have skipped eval frames.
     check("cEcfcE!", "PPP", "cPEcfcE", In::Part);
     check("cf!", "PPP", "cf", In::NotPlaced);
 }
 
-/// Beyond frames that are left out, it is not known which eval frame is which. Their place moves with what is inserted.
+/// Nothing is placed beyond left-out frames: which eval frame is which is not known there. Their position
+/// moves with inserted functions.
 #[test]
 fn frames_left_out() {
     let check = |after, functions, expected, is_in| {
@@ -223,7 +226,7 @@ fn frames_left_out() {
     assert_eq!(check(4, "PP", "cEcEcEc", In::NotPlaced), Some(4));
 }
 
-/// A stack without eval frames and functions is none of Python, and not counted.
+/// A stack without eval frames and functions does not involve Python, and is not counted.
 #[test]
 fn other_stacks_are_not_counted() {
     let (found, counts) = placed(stack(native("ccc"), End::Complete, chain("", true)));
@@ -231,7 +234,7 @@ fn other_stacks_are_not_counted() {
     assert_eq!(counts, PythonStacks::default());
 }
 
-/// The number of a function is given back whole; frames of walks have none.
+/// Both numbers of a function survive in its frame; frames of walks have none.
 #[test]
 fn numbers_of_functions() {
     for (code, instruction) in [(0, 0), (u32::MAX, 7), (7, u32::MAX), (1 << 31, 1 << 31)] {
@@ -249,7 +252,7 @@ fn numbers_of_functions() {
     }
 }
 
-/// Sums that a version without functions of Python has recorded are read.
+/// Sums that were recorded by a version without Python functions can be read.
 #[test]
 fn older_sums_are_read() {
     let older = r#"{"stacks": {"complete": 2}, "allocations": {"complete": 5}, "frames": {"cfi": 7}}"#;
@@ -294,9 +297,9 @@ fn group_numbers(chain: &PythonChain) -> Vec<usize> {
 }
 
 proptest! {
-    /// Whatever is given, native frames stay as they are; functions appear once and in order, from the innermost without a
-    /// gap; each is right inside of its own eval frame, or behind all native frames of a walk that ended early; and each
-    /// stack is in one count.
+    /// For any input, native frames stay as they are; functions appear once and in order, from the innermost
+    /// without a gap; each is right inside of its own eval frame, or behind all native frames of a walk that
+    /// ended early; and each stack is in one count.
     #[test]
     fn nothing_is_lost_or_misplaced(
         frames in native_frames(),
@@ -351,7 +354,7 @@ proptest! {
         }
     }
 
-    /// A chain that is that of the native stack is placed whole, and every function in its own eval frame.
+    /// A chain that matches the native stack is placed whole, every function in its own eval frame.
     #[test]
     fn right_chains_are_placed_whole(groups in prop::collection::vec((0_usize..4, 0_usize..4), 1..20)) {
         let (mut frames, mut functions, mut expected) = (String::new(), String::new(), String::new());

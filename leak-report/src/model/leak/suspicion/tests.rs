@@ -10,7 +10,8 @@ struct Life {
     dies: f64,
 }
 
-/// Blocks of 100 bytes: `per_second` are allocated evenly from `from` to `to`, and each lives `lifetime` seconds.
+/// Blocks of 100 bytes: `per_second` are allocated evenly from `from` to `to`, and each lives `lifetime`
+/// seconds.
 fn lives(per_second: f64, from: f64, to: f64, lifetime: f64) -> Vec<Life> {
     let born = |number: u32| from + (f64::from(number) + 0.5) / per_second;
     (0..)
@@ -96,8 +97,8 @@ fn non_leaks_score_low() {
     }
 }
 
-/// A cache whose growth slows down as it fills ranks below a leak of a hundredth of its speed; a site that frees nearly all
-/// and leaks a little scores below one that leaks all, and at least 4.
+/// A cache whose growth slows down as it fills ranks below a leak of a hundredth of its speed; a site that
+/// frees nearly all and leaks a little scores below one that leaks all, and at least 4.
 #[test]
 fn slowing_and_partial() {
     let mut slowing = Vec::new();
@@ -152,8 +153,8 @@ fn snapshot(second: u64, stacks: &[(u32, u64)]) -> Snapshot {
     }
 }
 
-/// A site is judged by the sum of its records at each moment; a later record was zero before, and the number of moments of
-/// a long trace is bounded.
+/// A site is judged by the sum of its records at each moment; a later record was zero before, and the number
+/// of moments of a long trace is bounded.
 #[test]
 fn records_add_up() {
     let mut course = Course::default();

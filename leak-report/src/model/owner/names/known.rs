@@ -1,7 +1,8 @@
 //! Functions of runtimes and libraries that return blocks to their callers, and whose names do not show it.
 //!
-//! To add some: a line with the project and its source files, and the names. A name is whole, or ends with `*`; of C++ it is without
-//! template arguments and parameters. A function belongs here if it hands on what it was given, so that its caller has more to say.
+//! To add functions, add a line with the project and its source files, and the names. A name is complete or
+//! ends with `*`; a C++ name is without template arguments and parameters. A function belongs here if it only
+//! passes on the block that it got, so that its caller tells more about the allocation.
 
 /// Functions of one project.
 pub(super) struct Known {
@@ -87,7 +88,7 @@ pub(super) const FUNCTIONS: &[Known] = &[
     ),
 ];
 
-/// Allocators of arrays, which the functions of their packages make for others.
+/// Allocators of the arrays that packages make for others.
 pub(super) const OF_ARRAYS: &[Known] = &[
     known(
         "numpy: numpy/_core/src/multiarray/alloc.c, ctors.c",
@@ -135,14 +136,15 @@ pub(super) const OF_ARRAYS: &[Known] = &[
     ),
 ];
 
-/// Packages of Python that make arrays for those who call them, by the directories that they are installed in.
+/// Python packages that make arrays for their callers, by the directories that they are installed in.
 pub(super) const PACKAGES: [&str; 10] = [
     "PIL", "cv2", "h5py", "jaxlib", "numpy", "pandas", "polars", "pyarrow", "scipy", "torch",
 ];
 
 /// True if one of the functions has this name, with parameters or without (`path`).
 pub(super) fn contains(all: &[Known], name: &str, path: &str) -> bool {
-    // Without the compiler's suffix (`.part.0`), which a name of Go can have within.
+    // Without the compiler's suffix (`.part.0`). The first dot does not show where that begins: names of Go
+    // contain dots.
     let plain = [".part.", ".constprop.", ".isra.", ".cold", ".abi0"]
         .iter()
         .find_map(|suffix| name.find(suffix))

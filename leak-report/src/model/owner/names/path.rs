@@ -1,6 +1,6 @@
 //! Parts of demangled names. Names come from untrusted files: each part is found in one pass.
 
-/// How deep in brackets each byte of a name is; the second of `->` closes nothing.
+/// Position, value and depth in brackets of each byte of a name; the `>` of `->` closes nothing.
 fn depths(name: &str) -> impl Iterator<Item = (usize, u8, usize)> {
     let mut depth = 0_usize;
     let mut last = 0;
@@ -21,8 +21,8 @@ pub(super) fn is_closed(part: &str) -> bool {
     depths(part).last().is_none_or(|(_, _, depth)| depth == 0)
 }
 
-/// Path of a function of C++, or of Rust if it is not in `<>`: with template arguments, without parameters, and without the return
-/// type that precedes the names of template functions.
+/// Path of a function of C++, or of Rust if it is not in `<>`: with template arguments, without parameters,
+/// and without the return type that precedes the names of template functions.
 pub(super) struct Path<'a>(&'a str);
 
 impl<'a> Path<'a> {
@@ -47,15 +47,15 @@ impl<'a> Path<'a> {
         Self(name.get(start..end).unwrap_or_default())
     }
 
-    /// The path with neither template arguments nor what else is in brackets.
+    /// The path without template arguments and anything else in brackets.
     pub(super) fn without_arguments(&self) -> String {
         let outside = depths(self.0).filter(|&(_, byte, depth)| depth == 0 && !is_closing(byte));
         let bytes = outside.map(|(_, byte, _)| byte).collect();
-        // Brackets are ASCII, so that what is between them is text.
+        // Brackets are ASCII, so the bytes outside of them are still valid UTF-8.
         String::from_utf8(bytes).unwrap_or_default()
     }
 
-    /// The class and the name of a member of it.
+    /// The class and the name of its member; `None` for a path without a class.
     pub(super) fn split(&self) -> Option<(&'a str, &'a str)> {
         let path = self.0;
         let outside = depths(path).filter(|&(at, _, depth)| {
@@ -72,7 +72,7 @@ fn is_closing(byte: u8) -> bool {
     matches!(byte, b'>' | b')' | b']' | b'}')
 }
 
-/// Template arguments of a class and of those that it is in.
+/// Template arguments of a class and of the classes around it.
 pub(super) fn arguments(class: &str) -> impl Iterator<Item = &str> {
     let mut begin = 0;
     depths(class).filter_map(move |(at, byte, depth)| {
@@ -86,7 +86,7 @@ pub(super) fn arguments(class: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// True if both are the same class, or made of the same template.
+/// True if both are the same class, or instances of the same template.
 pub(super) fn is_of_type(one: &str, other: &str) -> bool {
     Path(one).without_arguments() == Path(other).without_arguments()
 }

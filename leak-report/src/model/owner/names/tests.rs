@@ -53,7 +53,8 @@ fn plumbing() {
     );
 }
 
-/// Rust's allocators are known by the trait, of any type and in either mangling, and by the compiler's functions before them.
+/// Rust's allocators are known by the trait, of any type and in either mangling, and by the compiler's
+/// functions before them.
 #[test]
 fn allocators_of_rust() {
     check(
@@ -84,7 +85,8 @@ fn allocators_of_rust() {
     );
 }
 
-/// `operator new` of a class and `do_allocate` of a memory resource are plumbing; what only names them is not.
+/// `operator new` of a class and `do_allocate` of a memory resource are plumbing; functions that only name
+/// them are not.
 #[test]
 fn allocators_of_cxx() {
     check(
@@ -111,7 +113,7 @@ fn allocators_of_cxx() {
     );
 }
 
-/// A class's `allocate` is plumbing where a container calls it that has the class as its allocator, and nowhere else.
+/// A class's `allocate` is plumbing only if its caller is a container that has the class as its allocator.
 #[test]
 fn allocators_of_containers() {
     let allocate = "app::Arena<std::_List_node<long> >::allocate(unsigned long) [clone .isra.0]";
@@ -167,7 +169,7 @@ fn allocators_of_zig() {
     assert!(!is_implementation(alloc, "main.leaky"));
 }
 
-/// Functions of C that return a block by the custom of their names.
+/// C functions whose names by convention mean that they return a block are allocators.
 #[test]
 fn allocators_of_c() {
     check(
@@ -192,7 +194,8 @@ fn allocators_of_c() {
     );
 }
 
-/// Functions of C++ that are as those of C: by their names, with a size, a text or a block.
+/// C++ functions that follow the convention of C, by their names, with a size, a text or a block, are
+/// allocators.
 #[test]
 fn allocators_of_cxx_as_in_c() {
     check(
@@ -213,7 +216,7 @@ fn allocators_of_cxx_as_in_c() {
     );
 }
 
-/// Functions of runtimes that are known by their names.
+/// Listed functions of runtimes and libraries are allocators.
 #[test]
 fn known_allocators() {
     check(
@@ -253,7 +256,7 @@ fn known_allocators() {
     assert!(!is_of_arrays("_PyObject_GC_NewVar"));
 }
 
-/// Packages of Python that make arrays, by the directories that they are installed in.
+/// Python packages that make arrays are recognized by the directories that they are installed in.
 #[test]
 fn packages_of_arrays() {
     for (file, package) in [
@@ -278,7 +281,7 @@ fn packages_of_arrays() {
     }
 }
 
-/// Names without an end, and brackets that close nothing, end in no panic.
+/// Truncated names and unmatched brackets cause no panic.
 #[test]
 fn malformed_names() {
     for name in [

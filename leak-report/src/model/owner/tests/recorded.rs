@@ -1,5 +1,5 @@
-//! Stacks as they were recorded of real programs: Ruby 3.1.2 as Debian 12 has it, numpy 2.4.6 and pandas 3.1.1 on its Python 3.11, pyarrow
-//! 26.0.1, OpenCV 5.0.0.
+//! Stacks as recorded from real programs: Ruby 3.1.2 of Debian 12, numpy 2.4.6 and pandas 3.1.1 on its Python
+//! 3.11, pyarrow 26.0.1, OpenCV 5.0.0.
 
 use super::{check, check_nameless, nameless};
 use crate::model::FrameId;
@@ -57,7 +57,7 @@ fn interpreter() -> FrameId {
     frame("python3.11", "_PyEval_EvalFrameDefault")
 }
 
-/// Helpers of a stripped libruby, below what it exports.
+/// Helpers of a stripped libruby are attributed to the exported function above them.
 #[test]
 fn growth_in_ruby() {
     for (names, site) in [
@@ -96,13 +96,14 @@ fn growth_in_ruby() {
     }
 }
 
-/// A method without a name far below the function that runs programs is not named by that.
+/// A nameless method far below the function that runs programs is not attributed to it.
 #[test]
 fn nameless_methods_of_ruby() {
     check_nameless(rubies(&["0xabc0", "0x1b1a16", "0x1fe025"]), 0);
 }
 
-/// A helper that several exported functions have called is none of an extension that calls it by a function that is not on the stack.
+/// A nameless function that an extension calls, through an exported function that is not on the stack, is the
+/// site until another stack shows that it is a shared helper. Then the extension is responsible.
 #[test]
 fn extensions_of_ruby() {
     let parse = frame("parser.so", "cParser_parse");
@@ -118,7 +119,8 @@ fn extensions_of_ruby() {
     check_nameless(nameless_method, 1);
 }
 
-/// Functions between the allocator and the function of Python that wanted the array, of numpy too.
+/// Functions between the allocator and the Python function that wanted the array are not the site, including
+/// Python functions of numpy.
 #[test]
 fn arrays_of_numpy() {
     let allocator = ["default_malloc", "PyDataMem_UserNEW", "PyArray_NewFromDescr_int"].map(numpy);
@@ -151,7 +153,8 @@ fn arrays_of_numpy() {
         ]),
         "Model.sort",
     );
-    // An extension of somebody else is responsible for what it asks for; so is a function of Python of a package that makes no arrays.
+    // Any other extension is responsible for what it requests; so is a Python function of a package that
+    // makes no arrays.
     check(
         to(&[
             numpy("PyArray_Empty_int"),
@@ -172,14 +175,14 @@ fn arrays_of_numpy() {
         ]),
         "load",
     );
-    // In a thread of a library, no function of Python has called it.
+    // In a library's thread, no Python function is the caller.
     check(
         to(&[numpy("PyArray_Empty_int"), frame("libc.so.6", "start_thread")]),
         "PyArray_Empty_int",
     );
 }
 
-/// Blocks of numpy that are no arrays stay its own.
+/// Blocks of numpy that are not arrays are attributed to numpy.
 #[test]
 fn other_blocks_of_numpy() {
     check(
@@ -193,7 +196,7 @@ fn other_blocks_of_numpy() {
     );
 }
 
-/// Packages on top of numpy, and with allocators of their own.
+/// Packages on top of numpy, and packages with their own allocators, are not the site either.
 #[test]
 fn arrays_of_other_packages() {
     let main = python("<module>", "svc.py");
@@ -225,7 +228,7 @@ fn arrays_of_other_packages() {
         ],
         "tolist",
     );
-    // An extension of pandas imports another one, by Python's library.
+    // An extension of pandas imports another one, through Python's standard library.
     let import = function(
         7,
         Some("_call_with_frames_removed"),
