@@ -1,9 +1,10 @@
-//! The set of announced blocks that are not freed yet: without locks, so that signal handlers may allocate and free; without
-//! tombstones; and of no memory until there is a block.
+//! The set of announced blocks that are not freed yet. It has no locks, so that signal handlers may allocate
+//! and free; it has no tombstones; and it takes no memory until there is a block.
 //!
-//! A block has two buckets of a cache line in each table of a row that grows; the first table is a part of the program, the
-//! others are mapped when those before are full. In front of them, a counter for each page (modulo 256 MiB) tells most blocks
-//! that were not announced at the cost of one load.
+//! A block belongs into one of two buckets of each table; the keys of a bucket fill a cache line. The first
+//! table is a part of the program, the others are mapped when those before are full. In front of the tables
+//! is a counter for each page (modulo 256 MiB): for most blocks that were not announced, one load of it is
+//! enough.
 
 #![allow(unsafe_code, reason = "memory that is mapped by hand")]
 
@@ -13,7 +14,7 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
-/// Keys and values of eight blocks. A key is the block's address, 0 where there is none.
+/// Keys and values of eight blocks. A key is the address of a block, 0 in an empty place.
 #[repr(C, align(64))]
 struct Bucket {
     keys: [AtomicUsize; 8],
@@ -29,21 +30,23 @@ impl Bucket {
     }
 }
 
-/// Numbers of buckets, powers of two: some 6 thousand blocks in the first table, 4 million in all.
+/// Numbers of buckets of the tables, powers of two: room for some 6 thousand blocks in the first, 4 million
+/// in all.
 const TABLES: [usize; 4] = [1 << 10, 1 << 13, 1 << 16, 1 << 19];
-/// As many as a word of 16 bits has values, which `preload::entries::free` counts on.
+/// Number of page counters: one for each value of 16 bits, which `preload::entries::free` relies on.
 const PAGES: usize = 1 << 16;
 
 static FIRST: [Bucket; TABLES[0]] = [const { Bucket::empty() }; TABLES[0]];
 static OTHERS: [AtomicPtr<Bucket>; TABLES.len() - 1] =
     [const { AtomicPtr::new(ptr::null_mut()) }; TABLES.len() - 1];
 pub(crate) static ANNOUNCED_IN_PAGE: [AtomicU8; PAGES] = [const { AtomicU8::new(0) }; PAGES];
-/// Number of blocks that were chosen and not announced, since there was no place for them. Tracers read it by its symbol.
+/// Number of blocks that were chosen and not announced, because the set had no place for them. Tracers read
+/// it by its symbol.
 #[cfg_attr(memleak_preload, unsafe(no_mangle))]
 #[allow(non_upper_case_globals, reason = "a symbol")]
 pub(crate) static memleak_samples_not_announced: AtomicU64 = AtomicU64::new(0);
 
-/// Record of an announced block: its size, and which announcements it was chosen for.
+/// Record of an announced block: its size, and the announcements that it was chosen for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Announced(u64);
 
@@ -72,8 +75,8 @@ pub(crate) fn may_have(block: usize) -> bool {
     announced_in_page_of(block).load(Relaxed) != 0
 }
 
-/// Adds a block, or changes what is remembered of it: it is still there if nobody asked for its free. Returns false if there
-/// is no place, and counts it.
+/// Adds a block, or replaces its record: a block that was freed while no tracer of frees was attached is
+/// still in the set. Returns false, and counts the block, if there is no place.
 pub(crate) fn insert(block: usize, announced: Announced) -> bool {
     if let Some((bucket, at)) = find(block) {
         bucket.values[at].store(announced.0, Relaxed);
@@ -99,9 +102,10 @@ pub(crate) fn insert(block: usize, announced: Announced) -> bool {
     false
 }
 
-/// Removes a block that is about to be freed, and returns what is remembered of it. Only the thread that frees it calls this.
+/// Removes a block that is about to be freed, and returns its record. Only the thread that frees the block
+/// calls this.
 pub(crate) fn remove(block: usize) -> Option<Announced> {
-    // 0 is what an empty place looks like.
+    // Empty places have the key 0.
     if block == 0 {
         return None;
     }
@@ -140,7 +144,7 @@ fn find(block: usize) -> Option<(&'static Bucket, usize)> {
     None
 }
 
-/// The two buckets of a table that may have a block.
+/// The two buckets of a table that a block can be in.
 fn buckets(table: &'static [Bucket], block: usize) -> [&'static Bucket; 2] {
     let bits = table.len().trailing_zeros();
     let word = (block >> 4) as u64;
@@ -150,7 +154,7 @@ fn buckets(table: &'static [Bucket], block: usize) -> [&'static Bucket; 2] {
     })
 }
 
-/// Returns a table if it is there.
+/// Returns a table if it has been mapped.
 fn table(number: usize) -> Option<&'static [Bucket]> {
     let Some(other) = number.checked_sub(1) else {
         return Some(&FIRST);
@@ -174,7 +178,7 @@ fn map(number: usize) -> Option<&'static [Bucket]> {
     table(number)
 }
 
-/// Maps zeros. By a system call of its own: a wrapper would change `errno`.
+/// Maps zeroed memory by a system call, not by the C library's wrapper, which would change `errno`.
 fn map_memory(length: usize) -> Option<*mut u8> {
     /// PROT_READ | PROT_WRITE, and MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE.
     const READ_WRITE: usize = 3;
@@ -194,7 +198,7 @@ fn unmap_memory(start: *mut u8, length: usize) {
     const MUNMAP: usize = 11;
     #[cfg(target_arch = "aarch64")]
     const MUNMAP: usize = 215;
-    // SAFETY: `map` has just mapped it, and nobody knows it.
+    // SAFETY: `map` has just mapped it, and it is not used anywhere else.
     unsafe { system_call(MUNMAP, [start.expose_provenance(), length, 0, 0, 0, 0]) };
 }
 

@@ -1,6 +1,6 @@
-//! Random numbers, and the two functions that sampling needs, without a library of mathematics.
+//! Random numbers, and the two mathematical functions that sampling needs, without a mathematical library.
 
-/// A generator (splitmix64): one word of state, which every thread has for itself.
+/// A generator (splitmix64) with one word of state. Every thread has its own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Generator(pub(crate) u64);
 
@@ -19,7 +19,8 @@ impl Generator {
         bits as f64 / (1_u64 << 53) as f64
     }
 
-    /// Returns the number of bytes up to the next that is chosen, of which one of `distance` is.
+    /// Returns the number of bytes up to the next chosen one, if one of `distance` bytes is chosen on
+    /// average.
     pub(crate) fn gap(&mut self, distance: f64) -> u64 {
         (-ln(self.uniform()) * distance) as u64
     }
@@ -52,7 +53,8 @@ pub(crate) fn one_minus_exp(x: f64) -> f64 {
     if x > 40.0 {
         return 1.0;
     }
-    // For a small x by the series; then as often as x was halved: 1 - e^-2y = q (2 - q) with q = 1 - e^-y.
+    // x is halved until the series converges quickly. With q = 1 - e^-y, each halving is undone by 1 - e^-2y
+    // = q (2 - q).
     let mut y = x;
     let mut halvings = 0;
     while y > 0.125 {
@@ -99,7 +101,7 @@ mod tests {
         for _ in 0..count {
             sum += generator.gap(65_536.0);
         }
-        // A standard deviation of the mean is a thousandth; what is cut off of each gap is half a byte.
+        // The standard deviation of the mean is a thousandth; rounding down takes half a byte off each gap.
         let mean = sum as f64 / f64::from(count);
         assert!((mean / 65_536.0 - 1.0).abs() < 0.004, "{mean}");
     }

@@ -1,5 +1,5 @@
-//! The contract: USDT probes by which a block that was chosen is announced, and its free, each with a counter of those who are
-//! attached (its semaphore).
+//! The contract: USDT probes that announce chosen blocks and their frees, each with a counter of the attached
+//! tracers (its semaphore).
 //!
 //! | probe | arguments | distance |
 //! |---|---|---|
@@ -7,11 +7,13 @@
 //! | `otel_memory:alloc_64k`, `otel_memory:alloc_4m` | the same | 64 KiB, 4 MiB |
 //! | `otel_memory:free` | pointer | of blocks that were announced by any of these |
 //!
-//! A tracer chooses the distance by the probe that it attaches to. Distance is the mean number of bytes between samples.
+//! A tracer chooses the distance by the probe that it attaches to. Distance is the mean number of bytes
+//! between samples.
 //!
-//! Each probe is a function of its own: `nop`, which every kernel can probe, and on x86-64 a `nop` of ten bytes behind it, which Linux
-//! 7.2 and newer replace by a call that costs half of a trap. Tracers that know of it choose, as of `nop,nop10` of libbpf's `usdt.h`.
-//! Not a `nop` of five bytes, where that call harms the program (Linux 6.18 to 7.1).
+//! Each probe is a function of its own: a `nop`, which every kernel can probe, and behind it, on x86-64, a
+//! `nop` of ten bytes, which Linux 7.2 and newer replace by a call that costs half of a trap. Tracers that
+//! know of the longer one choose between them, as with `nop,nop10` in libbpf's `usdt.h`. It is not a `nop` of
+//! five bytes, since the call in its place harms the program (Linux 6.18 to 7.1).
 
 #![allow(
     unsafe_code,
@@ -21,8 +23,8 @@
 use core::arch::naked_asm;
 use core::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
 
-/// Counters of those who are attached to each probe, in one word, so that "nobody" is one comparison. The kernel changes them, by
-/// their position in the file.
+/// Numbers of tracers attached to each probe, in one word, so that one comparison is enough to see that there
+/// are none. The kernel changes them, and finds them by their offset in the file.
 #[repr(C, align(8))]
 pub struct Semaphores {
     alloc: AtomicU16,
@@ -44,7 +46,7 @@ pub static SEMAPHORES: Semaphores = Semaphores {
 pub const SEMAPHORE_OF_FREE: usize = core::mem::offset_of!(Semaphores, free);
 
 impl Semaphores {
-    /// Returns whether anybody is attached to any of the probes.
+    /// Returns true if a tracer is attached to any of the probes.
     #[inline(always)]
     pub fn any(&self) -> bool {
         let word: *const Self = self;
@@ -52,7 +54,7 @@ impl Semaphores {
         unsafe { &*word.cast::<AtomicU64>() }.load(Relaxed) != 0
     }
 
-    /// Returns whether anybody is attached to the probe of frees.
+    /// Returns true if a tracer is attached to the probe of frees.
     #[inline(always)]
     pub fn free(&self) -> bool {
         self.free.load(Relaxed) != 0
@@ -69,7 +71,7 @@ pub struct Announcement {
 }
 
 impl Announcement {
-    /// Returns whether anybody is attached.
+    /// Returns true if a tracer is attached.
     pub fn is_wanted(&self) -> bool {
         self.semaphore.load(Relaxed) != 0
     }
@@ -80,10 +82,11 @@ impl Announcement {
     }
 }
 
-/// Smallest distance of [`ANNOUNCEMENTS`]: blocks are chosen by it, and by chance again for the larger ones.
+/// Smallest distance of [`ANNOUNCEMENTS`]. Blocks are chosen at this distance first, and some of these at
+/// random for the larger ones.
 pub const BASE_DISTANCE: f64 = 65_536.0;
 
-/// Probes that announce blocks; their order is that of the bits of what is known of a block.
+/// Probes that announce blocks, in the order of the bits in the record of a block.
 pub static ANNOUNCEMENTS: [Announcement; 3] = [
     Announcement {
         distance: BASE_DISTANCE,
@@ -121,7 +124,7 @@ macro_rules! places {
     };
 }
 
-/// Does nothing, and can be probed in place of the `nop` before it.
+/// Instruction without effect that can be probed in place of the `nop` before it.
 #[cfg(target_arch = "x86_64")]
 macro_rules! longer {
     () => {
@@ -136,9 +139,9 @@ macro_rules! longer {
     };
 }
 
-/// Defines the function that is a probe, with its note as SystemTap's `sys/sdt.h` lays it out: sizes and type; addresses of the
-/// probe, of `.stapsdt.base`, by which readers know that an object was moved after it was linked, and of the semaphore; provider,
-/// name and places of the arguments.
+/// Defines the function of a probe, and its note in the layout of SystemTap's `sys/sdt.h`: sizes and type;
+/// addresses of the probe, of `.stapsdt.base`, and of the semaphore; provider, name and places of the
+/// arguments. From the address of `.stapsdt.base`, readers see that an object was moved after it was linked.
 macro_rules! probe {
     ($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*), semaphore $at:literal, places $count:tt) => {
         $(#[$doc])*
@@ -151,7 +154,8 @@ macro_rules! probe {
                 longer!(),
                 "ret",
                 ".cfi_endproc",
-                // The next one, as the section, begins where none of its instructions is in two pages.
+                // No instruction of a probe crosses a page: each function, like the section, is aligned to 16
+                // bytes, which is more than its length.
                 ".balign 16",
                 ".pushsection .note.stapsdt,\"\",\"note\"",
                 ".balign 4",
@@ -182,7 +186,7 @@ probe!(alloc(_pointer: usize, _size: usize, _weighted: u64), semaphore "0", plac
 probe!(alloc_64k(_pointer: usize, _size: usize, _weighted: u64), semaphore "2", places 3);
 probe!(alloc_4m(_pointer: usize, _size: usize, _weighted: u64), semaphore "4", places 3);
 probe!(
-    /// Announces that a block which was announced is about to be freed.
+    /// Announces that a block that was announced is about to be freed.
     free(_pointer: usize), semaphore "6", places 1
 );
 

@@ -10,7 +10,7 @@ use std::thread_local;
 
 use crate::sampler::{self, Thread};
 
-/// An allocator that samples what is allocated through it, and forwards to `A`.
+/// An allocator that samples its allocations, and forwards to `A`.
 ///
 /// If `libmemleak.so` is preloaded too and `A` calls `malloc`, blocks are announced twice: use one of them.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,11 +31,12 @@ impl<A> Sampled<A> {
 }
 
 thread_local! {
-    /// Without a destructor, so that it neither allocates nor ends before those that do.
+    /// State of a thread. It has no destructor, so that its use does not allocate, and it remains usable
+    /// while destructors of other variables run.
     static THREAD: UnsafeCell<Thread> = const { UnsafeCell::new(Thread::NEW) };
 }
 
-/// Returns whether an allocation of `size` bytes contains a chosen byte. During the end of a thread, none does.
+/// Returns true if an allocation of `size` bytes contains a chosen byte; false while the thread ends.
 #[inline]
 fn is_due(size: usize) -> bool {
     sampler::is_active()
@@ -58,7 +59,7 @@ unsafe extern "C" {
     ) -> i32;
 }
 
-/// Has forked children choose other blocks than their parent. Once somebody wants to know of allocations.
+/// Makes forked children choose other blocks than their parent. Called once a tracer is attached.
 fn follow_forks() {
     extern "C" fn in_child() {
         sampler::has_forked(std::process::id());
@@ -75,8 +76,9 @@ fn follow_forks() {
 fn allocated(block: *mut u8, size: usize) -> *mut u8 {
     follow_forks();
     let _ = THREAD.try_with(|thread| {
-        // SAFETY: no other thread has it; the sampler allocates nothing, so that it is not entered again. A signal handler
-        // that allocates meanwhile changes the thread's numbers, and each of them is a number that could be there.
+        // SAFETY: no other thread has it; the sampler allocates nothing, so that it is not entered again. A
+        // signal handler that allocates meanwhile changes the thread's numbers, but all their values are
+        // valid.
         let thread = unsafe { &mut *thread.get() };
         sampler::allocated(thread, block.addr(), size);
     });
@@ -87,7 +89,7 @@ fn allocated(block: *mut u8, size: usize) -> *mut u8 {
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Sampled<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promises are those that the other allocator asks for.
+        // SAFETY: the caller's promises are those that the other allocator requires.
         let block = unsafe { self.0.alloc(layout) };
         match is_due(layout.size()) {
             true => allocated(block, layout.size()),

@@ -1,7 +1,8 @@
-//! Samples what a program allocates, and announces each sampled block, and its free, by USDT probes: OpenTelemetry's contract for
-//! memory profiling. While nobody is attached, an allocation costs one load and one branch more.
+//! Samples the allocations of a program, and announces each sampled block and its free by USDT probes:
+//! OpenTelemetry's contract for memory profiling. While no tracer is attached, an allocation costs one more
+//! load and branch.
 //!
-//! For a Rust program, the static ones too, it is an allocator around another:
+//! For Rust programs, including static ones, it is an allocator around another:
 //!
 //! ```
 //! #[global_allocator]
@@ -9,14 +10,17 @@
 //! # fn main() {}
 //! ```
 //!
-//! For all others it is `libmemleak.so`, which is the module `preload`, compiled by memleak's build script for itself, without
-//! the standard library (`--cfg memleak_preload`): `LD_PRELOAD=libmemleak.so`.
+//! For all other programs it is `libmemleak.so`, which is loaded with `LD_PRELOAD=libmemleak.so`: the module
+//! `preload`, which memleak's build script compiles as a library of its own, without the standard library
+//! (`--cfg memleak_preload`).
 //!
-//! A block of `n` bytes is sampled with the probability 1 - e^(-n / distance), as if each byte were chosen with the probability
-//! 1 / distance, and stands for `n` divided by that: sums of `weighted_bytes` are unbiased.
+//! A block of `n` bytes is sampled with the probability 1 - e^(-n / distance), as if each byte were chosen
+//! with the probability 1 / distance, and stands for `n` bytes divided by that probability: sums of
+//! `weighted_bytes` are unbiased.
 //!
-//! Layers, from below: [`contract`] has the probes, `chance` the random numbers, `blocks` the set of blocks that were announced
-//! and not yet freed, `sampler` decides. None of them allocates, waits for a lock, or changes `errno`.
+//! Layers, from below: [`contract`] has the probes, `chance` the random numbers, `blocks` the set of blocks
+//! that were announced and not yet freed; `sampler` chooses blocks and announces them. None of them
+//! allocates, waits for a lock, or changes `errno`.
 
 #![no_std]
 #![allow(

@@ -1,10 +1,10 @@
-//! Differences between the architectures whose code is unwound: DWARF's register numbers, and the location of a call's
-//! return address.
+//! Differences between the architectures whose code is unwound: DWARF's register numbers, and the location of
+//! a call's return address.
 //!
-//! On x86-64, a call pushes it, so it is always in memory. On AArch64, a call puts it into the link register `x30`, and a
-//! function that calls others saves it, nearly always above the caller's frame pointer `x29`: a *frame record* (AAPCS64,
-//! "The Frame Pointer"). So the link register is known only in a running frame: at the start of a walk, and below a
-//! signal frame.
+//! On x86-64, a call pushes it, so it is always in memory. On AArch64, a call puts it into the link register
+//! `x30`, and a function that calls others saves it, nearly always above the caller's frame pointer `x29`: a
+//! *frame record* (AAPCS64, "The Frame Pointer"). So the link register is known only in a running frame: at
+//! the start of a walk, and below a signal frame.
 
 use gimli::{AArch64, Register as Column, Vendor, X86_64};
 use object::elf::{self, Machine};
@@ -39,7 +39,7 @@ impl Architecture {
             .find(|&architecture| architecture as u32 == number)
     }
 
-    /// By its number in an ELF header; `None` for one whose code is not unwound.
+    /// Returns the architecture with this number in an ELF header; `None` if its code cannot be unwound.
     pub(crate) const fn from_elf(machine: Machine) -> Option<Self> {
         match machine {
             elf::EM_X86_64 => Some(Self::X86_64),
@@ -56,8 +56,8 @@ impl Architecture {
         }
     }
 
-    /// Returns the number of bits of a user address. The bits above can hold an authentication code in an AArch64 return
-    /// address.
+    /// Returns the number of bits of a user address. The bits above can hold an authentication code in an
+    /// AArch64 return address.
     pub const fn address_bits(self) -> u32 {
         match self {
             Self::X86_64 => 47,

@@ -1,10 +1,11 @@
 //! Merges the functions of one or two sections into one table: order, overlaps, gaps.
 //!
-//! Overlap: the function with the greatest start at or below an address applies, or none if that function has ended:
-//! the program's own unwinder finds the same through the search table of `.eh_frame_hdr`. Of several functions with the
-//! same start, the first in the section applies. Code without CFI can be a signal trampoline (`trampoline`); some functions
-//! leave the stack that their CFI describes (`switches`). Where code without CFI has a frame pointer of its own (`framed`), or is the
-//! first of a stack (`entry`), is noted.
+//! Overlap: the function with the greatest start at or below an address applies, or none if that function has
+//! ended: the program's own unwinder finds the same through the search table of `.eh_frame_hdr`. Of several
+//! functions with the same start, the first in the section applies. Code without CFI can be a signal
+//! trampoline (`trampoline`); some functions leave the stack that their CFI describes (`switches`). Code
+//! without CFI that has a frame pointer of its own (`framed`), or is the outermost of a stack (`entry`), is
+//! marked.
 
 use std::cell::OnceCell;
 use std::ops::Range;
@@ -26,8 +27,8 @@ use crate::switches;
 use crate::table::{self, Row, RowRule, Rows, UnwindTable};
 use crate::trampoline;
 
-/// MAX span of code per byte of the file: the index grows with the span, and a file of one page must not make it take
-/// megabytes.
+/// Maximum span of code per byte of the file: the index grows with the span, and a file of one page must not
+/// make it take megabytes.
 const MAX_SPAN_PER_BYTE: u64 = 16;
 const MAX_SPAN_FLOOR: u64 = 16 << 20;
 
@@ -40,10 +41,10 @@ pub fn build(view: &ElfView<'_>) -> Result<(UnwindTable, Coverage), TableError> 
     build_with(view, &Trampolines::new())
 }
 
-/// Ranges of an object's signal trampolines, once they are searched for.
+/// Ranges of an object's signal trampolines, once they have been searched for.
 pub(crate) type Trampolines = OnceCell<Vec<Range<Svma>>>;
 
-/// As [`build`], of an object whose trampolines may be known.
+/// Builds as [`build`] does, with trampolines that may be known already.
 pub(crate) fn build_with(
     view: &ElfView<'_>,
     trampolines: &Trampolines,
@@ -89,12 +90,12 @@ pub(crate) fn build_with(
 ///
 /// # Errors
 ///
-/// As [`build`].
+/// Fails as [`build`] does.
 pub fn build_saves(view: &ElfView<'_>) -> Result<SavesTable, TableError> {
     build_saves_with(view, &Trampolines::new())
 }
 
-/// As [`build_saves`], of an object whose trampolines may be known.
+/// Builds as [`build_saves`] does, with trampolines that may be known already.
 pub(crate) fn build_saves_with(
     view: &ElfView<'_>,
     trampolines: &Trampolines,
@@ -147,7 +148,7 @@ fn rows<T: Translate>(
     let described = fill_gaps(pieces(&sections[0]), pieces(&sections[1]));
     let trampolines = trampolines.get_or_init(|| {
         let covered = described.iter().map(|piece| &piece.range);
-        // Code ranges, not executable segments: those often hold as much data as code.
+        // Code ranges, not executable segments, which often contain as much data as code.
         let gaps = ranges::without(&ranges::merge(view.code_ranges()), covered);
         trampoline::find(view.architecture(), gaps, view.code_bytes())
     });
@@ -201,7 +202,7 @@ fn pieces<R>(cfi: &Cfi<R>) -> Vec<Piece<'_, R>> {
     functions.iter().zip(limits).map(piece).collect()
 }
 
-/// `first`, and what `second` says where `first` says nothing.
+/// Returns `first`, with the pieces of `second` where `first` has none.
 fn fill_gaps<'a, R>(first: Vec<Piece<'a, R>>, second: Vec<Piece<'a, R>>) -> Vec<Piece<'a, R>> {
     if second.is_empty() {
         return first;
@@ -238,9 +239,9 @@ fn fill_gaps<'a, R>(first: Vec<Piece<'a, R>>, second: Vec<Piece<'a, R>>) -> Vec<
     filled
 }
 
-/// Concatenates the rows of all pieces, with a gap row wherever CFI is missing, including the padding between functions:
-/// a stack that a program built by hand can begin with the address of a function that was never called, which is looked
-/// up one byte lower.
+/// Concatenates the rows of all pieces, with a gap row wherever CFI is missing, including the padding between
+/// functions: return addresses are looked up one byte lower, and a stack that a program built by hand can
+/// begin with the address of a function that was never called.
 fn lay_out<R: RowRule>(pieces: &[Piece<'_, R>]) -> Vec<Row<R>> {
     let row_count: usize = pieces.iter().map(|piece| piece.rows.len()).sum();
     let mut rows: Vec<Row<R>> = Vec::with_capacity(row_count + row_count / 8 + 1);
@@ -361,7 +362,8 @@ mod tests {
     }
 
     proptest! {
-        /// At every address, the table has the rule that the documented order of functions and sections requires.
+        /// At every address, the table has the rule that the documented order of functions and sections
+        /// requires.
         #[test]
         fn table_has_the_rules_of_the_winning_function(eh_frame in ranges(), debug_frame in ranges()) {
             let (eh_frame, debug_frame) = (cfi(&eh_frame, 1000), cfi(&debug_frame, 2000));

@@ -1,9 +1,10 @@
 //! Reads call frame information (`.eh_frame`, `.debug_frame`) into functions and their rows.
 //!
-//! `plain` reads nearly all FDEs, gimli the others. `translate` interprets rows; `build` resolves overlaps of functions.
-//! Sections are untrusted: entries are found by their lengths, so a bad entry does not affect others; a function with
-//! malformed instructions keeps the rows before the fault. Time is bounded by the section's size: FDEs do not overlap in
-//! the section, and the instructions of CIEs, which gimli repeats for each FDE, have a budget.
+//! `plain` reads nearly all FDEs, gimli the others. `translate` interprets rows; `build` resolves overlaps of
+//! functions. Sections are untrusted: entries are found by their lengths, so a bad entry does not affect
+//! others; a function with malformed instructions keeps the rows before the fault. Time is bounded by the
+//! section's size: FDEs do not overlap in the section, and the instructions of CIEs, which gimli repeats for
+//! each FDE, have a budget.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -125,8 +126,8 @@ impl Translate for LongSaves {
     }
 }
 
-/// MAX CIE bytes processed per byte of the section: linkers share one CIE of 24 bytes among FDEs of about 40, so 1 is
-/// usual.
+/// Maximum number of CIE bytes processed per byte of the section: linkers share one CIE of 24 bytes among
+/// FDEs of about 40, so 1 is usual.
 const CIE_BUDGET_PER_BYTE: u64 = 8;
 const CIE_BUDGET_FLOOR: u64 = 1 << 16;
 /// Bytes of section per row, measured: 5.2 (libLLVM) to 6.5 (libstdc++).
@@ -385,7 +386,8 @@ impl<'a, S: UnwindSection<Slice<'a>>, T: Translate> Reader<'a, S, T> {
         self.cfi.functions.push(Function { range, rows });
     }
 
-    /// Returns whether the linker discarded the function: in sections that are not loaded, it sets its address to 0.
+    /// Returns whether the linker discarded the function: in sections that are not loaded, it sets its
+    /// address to 0.
     fn is_discarded(&self, start: Svma) -> bool {
         self.layout == Layout::DebugFrame && start == Svma::new(0)
     }

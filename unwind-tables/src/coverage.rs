@@ -1,4 +1,5 @@
-//! Statistics of an object's table: rows and bytes of code by kind of rule. Numbers only; printing is elsewhere.
+//! Statistics of an object's table: rows and bytes of code by kind of rule. Numbers only; printing is
+//! elsewhere.
 
 use std::ops::Range;
 
@@ -98,7 +99,8 @@ impl RuleKind {
     }
 }
 
-/// MAX bytes between two functions that count as padding, not as code without CFI: functions are aligned to 16.
+/// Maximum number of bytes between two functions that count as padding, not as code without CFI: functions
+/// are aligned to 16.
 pub const MAX_PADDING: u64 = 15;
 
 /// Number of rows, and bytes of code that they cover.
@@ -140,11 +142,12 @@ pub struct Coverage {
     reasons: [Count; Reason::ALL.len()],
 }
 
-/// MAX share of code without CFI, as a divisor, of objects that are built with CFI: assembly in libraries of cryptography.
+/// Divisor for the largest share of code without CFI in objects that are built with CFI (assembly in
+/// cryptographic libraries).
 const FEW_GAPS: u64 = 4;
 
 impl Coverage {
-    /// True if so much code has no CFI that it may be elsewhere: in the object's debug file.
+    /// Returns true if so much code has no CFI that the CFI may be elsewhere: in the object's debug file.
     pub fn has_many_gaps(&self) -> bool {
         self.gap_bytes > self.code_bytes / FEW_GAPS
     }
@@ -194,7 +197,8 @@ impl Coverage {
     }
 }
 
-/// Counts by kind of packed rule, and a rule of each. Nearly all rows are of kinds that say what is counted: they are not unpacked.
+/// Counts by kind of packed rule, with a sample rule of each kind. For nearly all rows the kind alone says
+/// what they count as, so they are not unpacked.
 struct KindCounts([(PackedRule, Count); 1 << KIND_BITS]);
 
 impl Default for KindCounts {
@@ -204,7 +208,8 @@ impl Default for KindCounts {
 }
 
 impl KindCounts {
-    /// Counts a row, except of kinds of which what is counted depends on operands, too.
+    /// Counts a row and returns true; returns false for kinds where operands also decide what a row counts
+    /// as.
     fn add(&mut self, rule: PackedRule, bytes: u64) -> bool {
         let is_counted = !matches!(rule.kind(), kind::WIDE | kind::STOP);
         if is_counted {
@@ -230,8 +235,8 @@ mod tests {
         Svma::new(start)..Svma::new(end)
     }
 
-    /// Bytes are counted by kind of rule; gap bytes only where code lies, including before the first row and after the
-    /// last, and only in gaps longer than padding.
+    /// Bytes are counted by kind of rule; gap bytes only where code lies, including before the first row and
+    /// after the last, and only in gaps longer than padding.
     #[test]
     fn bytes_are_counted_by_rule() {
         let unsupported = UnwindRule::Unsupported(Reason::CfaRegister);

@@ -1,8 +1,9 @@
 //! Facts of an ELF file: segments, build-id, and where its unwind information lies.
 //!
-//! Only executables and shared objects, with or without section headers, from a file or copied out
-//! of memory (the vDSO). Reads no CFI and opens no files. Every offset and size in the file is untrusted: `object`
-//! checks it against the file, whose bytes need not be aligned, and limits here bound what a hole in a file can claim.
+//! Only executables and shared objects, with or without section headers, from a file or copied out of memory
+//! (the vDSO). Reads no CFI and opens no files. Every offset and size in the file is untrusted: `object`
+//! checks it against the file, whose bytes need not be aligned, and limits here bound the sizes that a file
+//! with a hole in it can claim.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -21,9 +22,9 @@ use crate::sections::{EhFrameHeader, old_section_data, section_data};
 /// A loadable segment (`PT_LOAD`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Its addresses, with the part that is zero-filled rather than read from the file.
+    /// Its addresses, including the part that is zero-filled rather than read from the file.
     pub svma: Range<Svma>,
-    /// The part that is read from the file, cut where the file ends.
+    /// The part of the file that it is read from, cut where the file ends.
     pub offset: Range<FileOffset>,
     /// True if code in it can run.
     pub executable: bool,
@@ -44,13 +45,13 @@ impl Segment {
 pub struct CfiSection<'a> {
     /// The section's contents, decompressed.
     pub data: Cow<'a, [u8]>,
-    /// Where the contents start; 0 for a section that is not loaded.
+    /// Address of the contents; 0 for a section that is not loaded.
     pub svma: Svma,
-    /// The end of `data` is the section's end, not just somewhere behind it.
+    /// True if `data` ends where the section ends, not somewhere behind it.
     pub exact: bool,
 }
 
-/// Every file that is read is little-endian, so `object` need not be told by the file.
+/// Byte order for `object`: every file that is read is little-endian.
 pub(crate) const ENDIAN: LittleEndian = LittleEndian;
 pub(crate) type SectionHeader = SectionHeader64<LittleEndian>;
 type FileHeader = FileHeader64<LittleEndian>;
@@ -77,21 +78,23 @@ pub struct ElfView<'a> {
     separate_debug_frame: &'a [u8],
 }
 
-/// MAX section headers. Chromium's debug build has 50; linkers that do not join sections of functions make as many as there are
-/// functions.
+/// Maximum number of section headers. Chromium's debug build has 50; linkers that do not join sections of
+/// functions make as many as there are functions.
 const MAX_SECTIONS: usize = 1 << 20;
-/// Symbols that are looked at; the largest browsers have some million.
+/// Maximum number of symbols that are read; the largest browsers have some million.
 const MAX_SYMBOLS: usize = 1 << 22;
-/// Program headers that are looked at; the kernel runs nothing with more than 1170.
+/// Maximum number of program headers that are read; the kernel runs no program with more than 1170.
 const MAX_PROGRAM_HEADERS: usize = 1 << 16;
-/// Notes that are looked through, and bytes of each. Objects have half a dozen, and the largest, libc's list of places to
-/// probe, is some ten kilobytes; what a file claims beyond that can be a hole of any size.
+/// Maximum number of note sections or segments that are searched, and of bytes of each. Objects have half a
+/// dozen, and the largest, libc's list of USDT probes, is some ten kilobytes; a file with a hole in it can
+/// claim any size.
 const MAX_NOTES: usize = 64;
 const MAX_NOTE_BYTES: usize = 1 << 20;
-/// Sections of relocations that are read; linkers make two. And relocations of one; the largest browsers have a million.
+/// Maximum number of relocation sections that are read, of which linkers make two, and of relocations in one
+/// section, of which the largest browsers have a million.
 const MAX_RELOCATION_SECTIONS: usize = 2;
 const MAX_RELOCATIONS: usize = 1 << 21;
-/// Bytes of code that are searched: the largest browsers have hardly more.
+/// Maximum number of bytes of code that are searched; the largest browsers have hardly more.
 const MAX_CODE_BYTES: u64 = 256 << 20;
 
 impl<'a> ElfView<'a> {
@@ -99,7 +102,7 @@ impl<'a> ElfView<'a> {
     ///
     /// # Errors
     ///
-    /// As [`Self::parse_any`], and [`TableError::Unsupported`] for another architecture.
+    /// Fails as [`Self::parse_any`] does, and with [`TableError::Unsupported`] for another architecture.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, TableError> {
         let view = Self::parse_any(bytes)?;
         if view.architecture == Architecture::HOST {
@@ -171,7 +174,7 @@ impl<'a> ElfView<'a> {
         }
     }
 
-    /// `None` for a segment that wraps around the address space; such a file cannot be mapped.
+    /// Reads a segment; `None` if it wraps around the address space, as such a file cannot be mapped.
     fn segment(&self, header: &ProgramHeader64<LittleEndian>) -> Option<Segment> {
         let (offset, file_size) = header.file_range(ENDIAN);
         let memory_size = header.p_memsz(ENDIAN);
@@ -216,12 +219,12 @@ impl<'a> ElfView<'a> {
         Some(self.bytes.at(start.get(), end.offset_from(start))?.0)
     }
 
-    /// Where in the file the GNU build-id stands.
+    /// Range of the GNU build-id in the file.
     pub fn build_id_range(&self) -> Option<Range<FileOffset>> {
         self.build_id.clone()
     }
 
-    /// The word at an address, if it is loaded where the program cannot change it.
+    /// The word at an address, if it is loaded and the program cannot change it.
     pub fn constant_word(&self, svma: Svma) -> Option<u64> {
         let end = svma.checked_add(8)?;
         let holds = |segment: &&Segment| {
@@ -233,8 +236,8 @@ impl<'a> ElfView<'a> {
         self.bytes.u64(offset.get())
     }
 
-    /// The address that the loader leaves at an address, less the bias: by a relocation of the object to itself, else as it
-    /// is in the file.
+    /// The pointer that the loader stores at an address, less the bias: from a relative relocation, or as it
+    /// is in the file if there is none.
     pub(crate) fn pointer(&self, svma: Svma) -> Option<Svma> {
         let relative = match self.architecture {
             Architecture::X86_64 => elf::R_X86_64_RELATIVE,
@@ -269,14 +272,14 @@ impl<'a> ElfView<'a> {
         self.bytes.len()
     }
 
-    /// Where a byte of the file is loaded.
+    /// SVMA at which a byte of the file is loaded.
     pub fn svma_of(&self, offset: FileOffset) -> Option<Svma> {
         let holds = |segment: &&Segment| addr::contains(&segment.offset, offset);
         let segment = self.segments.iter().find(holds)?;
         addr::segment_svma(offset, segment.offset.start, segment.svma.start)
     }
 
-    /// Which byte of the file is loaded at an address; `None` also for zero-filled memory.
+    /// File offset of the byte that is loaded at an address; `None` also for zero-filled memory.
     pub fn offset_of(&self, svma: Svma) -> Option<FileOffset> {
         let holds = |segment: &&Segment| addr::contains(&segment.file_backed(), svma);
         let segment = self.segments.iter().find(holds)?;
@@ -291,8 +294,8 @@ impl<'a> ElfView<'a> {
         self.bytes.at(start.get(), segment.offset.end.offset_from(start))
     }
 
-    /// Gives the file's bytes of ranges of code, each in one segment, of no more bytes in all than the file has, and
-    /// [`MAX_CODE_BYTES`].
+    /// Returns a function that gives the file's bytes of a range of code in one segment. In all it gives at
+    /// most as many bytes as the file has, and at most [`MAX_CODE_BYTES`].
     pub(crate) fn code_bytes(&self) -> impl FnMut(&Range<Svma>) -> Option<&'a [u8]> {
         let executable = self.segments.iter().filter(|segment| segment.executable);
         let mut segments: Vec<_> = executable.cloned().collect();
@@ -312,7 +315,8 @@ impl<'a> ElfView<'a> {
         }
     }
 
-    /// Where code may lie: the executable sections, or without section headers the executable segments.
+    /// Ranges that may contain code: the executable sections, or without section headers the executable
+    /// segments.
     pub fn code_ranges(&self) -> Vec<Range<Svma>> {
         let executable = |section: &&SectionHeader| section.sh_flags(ENDIAN).contains(elf::SHF_EXECINSTR);
         let of_section = |section: &SectionHeader| {
@@ -333,7 +337,8 @@ impl<'a> ElfView<'a> {
         segments.map(Segment::file_backed).collect()
     }
 
-    /// Where functions are, by the file's symbols; those for programs that are linked to it, if it has no others. None where a symbol has no size.
+    /// Ranges of functions by the file's symbols, or by its dynamic symbols if it has no others. The range of
+    /// a symbol without a size is empty.
     pub(crate) fn function_symbols(&self) -> impl Iterator<Item = Range<Svma>> {
         let of_kind = |kind| {
             let mut sections = self.sections.headers.iter();
@@ -351,8 +356,8 @@ impl<'a> ElfView<'a> {
         })
     }
 
-    /// `.eh_frame`, from the section headers or else through `PT_GNU_EH_FRAME`; `None` also when it is damaged or
-    /// implausibly large.
+    /// `.eh_frame`, from the section headers or else through `PT_GNU_EH_FRAME`; `None` also when it is
+    /// damaged or implausibly large.
     pub fn eh_frame(&self) -> Option<CfiSection<'a>> {
         if let Some(section) = self.sections.named(b".eh_frame") {
             return Some(CfiSection {
@@ -373,14 +378,15 @@ impl<'a> ElfView<'a> {
         })
     }
 
-    /// The starts of functions, or of parts of them, that the search table of `.eh_frame_hdr` lists: ascending in what
-    /// linkers write. None beyond what is damaged.
+    /// Starts of functions, or of parts of them, from the search table of `.eh_frame_hdr`, up to the first
+    /// damaged entry. Linkers write them in ascending order.
     pub fn function_starts(&self) -> Vec<Svma> {
         let header = self.eh_frame_header();
         header.map_or_else(Vec::new, |header| header.function_starts())
     }
 
-    /// The first of [`Self::function_starts`] after an address, as far as they ascend; the table is not read whole.
+    /// The first of [`Self::function_starts`] after an address, if they ascend. A binary search, which does
+    /// not read the whole table.
     pub fn function_start_after(&self, address: Svma) -> Option<Svma> {
         self.eh_frame_header()?.function_start_after(address)
     }
@@ -399,8 +405,8 @@ impl<'a> ElfView<'a> {
         }
     }
 
-    /// `.debug_frame`, decompressed: its own, also as `.zdebug_frame`, else its debug file's. `None` also when it is damaged or
-    /// implausibly large.
+    /// `.debug_frame`, decompressed: its own, also as `.zdebug_frame`, else its debug file's. `None` also
+    /// when it is damaged or implausibly large.
     pub fn debug_frame(&self) -> Option<CfiSection<'a>> {
         let own = self.sections.named(b".debug_frame");
         let own = own.map(|section| section_data(self.bytes, section));
@@ -418,7 +424,8 @@ impl<'a> ElfView<'a> {
         })
     }
 
-    /// Where the contents of the section of this name are in the file, as they are there, if its headers name one.
+    /// Range in the file of the contents of the section with this name, which may be compressed; `None` if
+    /// there is none.
     pub fn section_range(&self, name: &[u8]) -> Option<Range<FileOffset>> {
         let section = self.sections.named(name)?;
         let start = section.sh_offset(ENDIAN);
@@ -433,7 +440,8 @@ impl<'a> ElfView<'a> {
 }
 
 impl<'a> Sections<'a> {
-    /// `None` when the headers or their names are missing or damaged, or are too many.
+    /// Reads the section headers; `None` when they or their names are missing or damaged, or when there are
+    /// too many.
     fn of(header: &'a FileHeader, bytes: &'a [u8]) -> Option<Self> {
         let headers = header.section_headers(ENDIAN, bytes).ok()?;
         let names = header.section_strings_index(ENDIAN, bytes).ok()?;
@@ -441,7 +449,8 @@ impl<'a> Sections<'a> {
         (headers.len() <= MAX_SECTIONS).then_some(Self { headers, names })
     }
 
-    /// The first section of a name. Names are compared where they are: one can go on to the end of its section.
+    /// The first section with a name. Names are compared in place, since one can go on to the end of its
+    /// section.
     fn named(&self, name: &[u8]) -> Option<&'a SectionHeader> {
         let is_named = |section: &&SectionHeader| {
             let at = usize::try_from(section.sh_name(ENDIAN)).ok();
@@ -452,7 +461,8 @@ impl<'a> Sections<'a> {
     }
 }
 
-/// The header of a 64-bit little-endian file. Its version is not looked at, as the kernel does not either.
+/// The header of a 64-bit little-endian file. Its version is not checked; the kernel does not check it
+/// either.
 fn check_identity(file: &[u8]) -> Result<&FileHeader, TableError> {
     if !file.starts_with(&elf::ELFMAG) {
         return Err(TableError::NotElf);
@@ -469,7 +479,7 @@ fn check_identity(file: &[u8]) -> Result<&FileHeader, TableError> {
     Ok(header)
 }
 
-/// Where the build-id is in a file, among these notes of it, which are padded to `align` bytes (gABI: 4, or 8 as
+/// Range of the build-id in a file. `notes` are notes of the file, padded to `align` bytes (gABI: 4, or 8 as
 /// `p_align` says).
 fn find_build_id(file: &[u8], notes: &[u8], align: u64) -> Option<Range<FileOffset>> {
     let align = if align == 8 { 8 } else { 4 };
@@ -488,7 +498,7 @@ fn find_build_id(file: &[u8], notes: &[u8], align: u64) -> Option<Range<FileOffs
     (start < end).then(|| FileOffset::new(start)..FileOffset::new(end))
 }
 
-/// Where the CFI entry at `entry` ends, counted from `start`, whose bytes are `bytes`.
+/// End of the CFI entry at `entry`, as an offset from `start`; `bytes` begin at `start`.
 fn entry_end(bytes: Bytes<'_>, entry: Svma, start: Svma) -> Option<u64> {
     let at = entry.get().checked_sub(start.get())?;
     let end = match bytes.u32(at)? {

@@ -9,7 +9,7 @@ use crate::program::{self, MAX_OPS, OP_WORDS, Op};
 use crate::saves::LONG_WORDS;
 use crate::table::{Row, RowRule, Rows, UnwindTable};
 
-/// MAX blocks of an index: 4 GiB of code.
+/// Maximum number of blocks of an index: 4 GiB of code.
 const MAX_BLOCKS: u64 = 1 << 24;
 
 /// Lays out `table` as an image.
@@ -39,7 +39,7 @@ pub fn encode_with_saves(table: &UnwindTable, saves: &SavesTable) -> Result<Imag
 ///
 /// # Errors
 ///
-/// As [`encode`].
+/// Fails as [`encode`] does.
 pub fn encode_saves(saves: &SavesTable) -> Result<Image, ImageError> {
     Ok(Image::from_checked(lay_out_saves(saves)?))
 }
@@ -131,8 +131,8 @@ impl Numbers {
     }
 }
 
-/// Numbers the most frequent rules. Counts by sorting: with a million rows and a few hundred distinct rules, this is four
-/// times faster than counting in a map.
+/// Numbers the most frequent rules. Counts by sorting: with a million rows and a few hundred distinct rules,
+/// this is four times faster than counting in a map.
 fn number_by_frequency(rules_of_rows: &[PackedRule]) -> Numbers {
     let mut sorted = rules_of_rows.to_vec();
     // The leading row.
@@ -253,7 +253,8 @@ fn is_saves_rule(rule: PackedRule, wide: &[u32]) -> bool {
     }
 }
 
-/// Checks the layout. `is_known` returns whether an image can contain a rule, given the words that wide rules refer to.
+/// Checks the layout. `is_known` returns whether an image can contain a rule, given the words that wide rules
+/// refer to.
 fn check_layout(
     words: &[u32],
     magic: u32,

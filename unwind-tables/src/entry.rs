@@ -1,10 +1,12 @@
-//! Places that nothing has called, though their own CFI does not say so.
+//! Code without a caller, whose own CFI does not say so.
 //!
-//! glibc's loader begins by assembly without CFI, which calls what calls the constructors of libraries: the outermost frame of all that
-//! these allocate. Such code is taken for that if it reaches from the entry point to the next function with CFI, and is short.
+//! glibc's loader begins with assembly without CFI. It calls the function that calls the constructors of
+//! libraries, so it is the outermost frame of all allocations that these make. Code without CFI is taken for
+//! such assembly if it reaches from the entry point to the next function with CFI, and is short.
 //!
-//! A stack of makecontext returns to the first instruction of a function of glibc, to which its CFI ascribes a caller. Return addresses
-//! are looked up one byte lower, as those that calls have left are in the calling function only there: in padding.
+//! The first function on a stack of makecontext returns to the first instruction of a glibc function, whose
+//! CFI claims a caller. Return addresses are looked up one byte lower, in the call before them. Here there is
+//! no call: the byte is padding.
 
 use std::ops::Range;
 
@@ -14,23 +16,24 @@ use crate::addr::{FileOffset, Svma};
 use crate::architecture::Architecture;
 use crate::elf::ElfView;
 
-/// MAX bytes of such code; glibc's has 61 on x86-64.
+/// Maximum length in bytes of the code at the entry point; glibc's has 61 on x86-64.
 pub(crate) const MAX_BYTES: u64 = 128;
 
-/// To what glibc aligns such code, and functions at most are aligned.
+/// Alignment of that code in glibc, and the largest alignment of functions.
 const ALIGNMENT: u64 = 64;
 
-/// Returns the part of a gap, code without CFI, that begins at the entry point of its file; `None` if it may be more than that.
+/// Returns the part of `gap`, code without CFI, that begins at the entry point of its file; `None` if there
+/// may be other code in it.
 pub(crate) fn outermost(gap: &Range<Svma>, entry: Svma) -> Option<Range<Svma>> {
     let begins = gap.start <= entry && entry < gap.end && entry.offset_from(gap.start) < ALIGNMENT;
     (begins && gap.end.offset_from(entry) <= MAX_BYTES).then_some(entry..gap.end)
 }
 
-/// MAX bytes of the function that a stack of makecontext returns to; glibc's has 26.
+/// Maximum length in bytes of the function that a stack of makecontext returns to; glibc's has 26.
 const MAX_CONTEXT_BYTES: u64 = 64;
 
-/// Returns the functions, of these, that a stack of makecontext returns to, each with the end of the padding in front of it. Such a
-/// function leaves the stack that it is on by its first instructions, and does not return.
+/// Returns those of `functions` that a stack of makecontext returns to, each with the end of the padding
+/// before it. Such a function leaves the stack that it is on by its first instructions, and does not return.
 pub(crate) fn of_contexts<'f>(
     view: &ElfView<'_>,
     functions: impl Iterator<Item = &'f Range<Svma>>,
@@ -55,14 +58,15 @@ pub(crate) fn of_contexts<'f>(
     found
 }
 
-/// MAX bytes of the names that a library exports and imports: glibc's have some 30 thousand.
+/// Maximum number of bytes of the names that a library exports and imports: glibc's have some 30 thousand.
 const MAX_DYNAMIC_NAMES: u64 = 128 << 10;
-/// MAX bytes of names of a static program, of which large ones have some millions.
+/// Maximum number of bytes of the names of a static program; large programs have some millions.
 const MAX_STATIC_NAMES: u64 = 16 << 20;
-/// Bytes of `.dynsym` with the null symbol alone, as in a static program that is position-independent.
+/// Bytes of a `.dynsym` that has only the null symbol, as in a static program that is position-independent.
 const NO_SYMBOLS: u64 = 24;
 
-/// Returns whether the file has names, and makecontext is one of them: of those that it exports; of all in a static program.
+/// Returns true if makecontext is among the names of the file: those that it exports or imports, or all names
+/// of a static program.
 fn names_makecontext(view: &ElfView<'_>) -> bool {
     let length = |range: Range<FileOffset>| range.end.offset_from(range.start);
     let is_static = view
@@ -81,8 +85,8 @@ fn names_makecontext(view: &ElfView<'_>) -> bool {
     names.is_some_and(|names| memmem::find(names.0, b"makecontext").is_some())
 }
 
-/// Returns whether code is the end of padding, `mov %rbx, %rsp`, perhaps behind `endbr64`, and at its end `hlt`, behind a call that does not
-/// return.
+/// Returns true if code is the end of padding, then `mov %rbx, %rsp`, possibly behind `endbr64`, and ends in
+/// `hlt`, behind a call that does not return.
 fn begins_a_context(code: &[u8]) -> bool {
     let Some((padding, function)) = code.split_first() else {
         return false;
@@ -90,15 +94,15 @@ fn begins_a_context(code: &[u8]) -> bool {
     let begun = function
         .strip_prefix(&[0xf3, 0x0f, 0x1e, 0xfa])
         .unwrap_or(function);
-    // The last byte of a nop of several bytes is 0 in what assemblers write.
+    // Assemblers write nops of several bytes whose last byte is 0.
     [0x90, 0xcc, 0].contains(padding) && begun.starts_with(&[0x48, 0x89, 0xdc]) && begun.ends_with(&[0xf4])
 }
 
-/// Returns whether code of AArch64 is the end of padding, `mov x0, x19; cbnz x0, …; b …`, perhaps behind `bti` or a `nop` for
-/// unwinders: it goes on with the next context, or ends the thread.
+/// Returns true if AArch64 code is the end of padding, then `mov x0, x19; cbnz x0, …; b …`, possibly behind
+/// `bti` or a `nop` for unwinders. This code continues with the next context, or ends the thread.
 fn begins_a_context_of_aarch64(code: &[u8]) -> bool {
     const NOP: u32 = 0xd503_201f;
-    /// `bti` without, with one of, and with all of its marks.
+    /// `bti`, `bti c`, `bti j` and `bti jc`.
     const BTI: [u32; 4] = [0xd503_241f, 0xd503_245f, 0xd503_249f, 0xd503_24df];
     let (words, rest) = code.as_chunks::<4>();
     let words: Vec<_> = words.iter().map(|&word| u32::from_le_bytes(word)).collect();
@@ -121,7 +125,8 @@ fn begins_a_context_of_aarch64(code: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// glibc 2.36's, and with a mark for indirect jumps; not what returns, nor what keeps its stack, nor what is called at its end.
+    /// glibc 2.36's function is recognized, also behind `endbr64`. Functions that return, that keep their
+    /// stack, or that have no padding before them are not.
     #[test]
     fn functions_that_contexts_return_to() {
         let start = [0x48, 0x89, 0xdc, 0x48, 0x8b, 0x3c, 0x24];
@@ -132,7 +137,8 @@ mod tests {
         assert!(!is(&[&[0xe8], &start, &call]) && !is(&[]));
     }
 
-    /// glibc 2.36's of AArch64, and with a mark for indirect jumps; not behind a call, nor what is longer.
+    /// glibc 2.36's function for AArch64 is recognized, also behind `bti c`. Code behind a call, and code
+    /// that is longer or shorter, is not.
     #[test]
     fn functions_that_contexts_of_aarch64_return_to() {
         const START: [u32; 3] = [0xaa13_03e0, 0xb5ff_f9c0, 0x17ff_f579];
@@ -148,7 +154,7 @@ mod tests {
         assert!(!is(&[&[0x9400_0001], &START]) && !is(&[&[0], &START, &[0]]) && !is(&[&[0], &START[..2]]));
     }
 
-    /// Only padding may be before the entry point, and the code be no longer than such code is.
+    /// There may be only padding before the entry point, and the code must not be too long.
     #[test]
     fn gaps_at_the_entry_point() {
         let outermost = |start, end, entry| {

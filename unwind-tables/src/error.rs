@@ -1,4 +1,5 @@
-//! Errors that make a whole file or image unusable. A fault in a single row is a [`Reason`](crate::rule::Reason) instead.
+//! Errors that make a whole file or image unusable. A fault in a single row is a
+//! [`Reason`](crate::rule::Reason) instead.
 
 use thiserror::Error;
 

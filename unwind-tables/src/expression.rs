@@ -1,7 +1,8 @@
 //! DWARF expressions in call frame information, as the ops of a program.
 //!
-//! Supports all operations that an expression in CFI can use (DWARF 5 §6.4.2) except branches, division and fixed
-//! addresses, which no object of a stock distribution has there: an expression with one of these is unsupported.
+//! Supports all operations that an expression in CFI can use (DWARF 5 §6.4.2) except branches, division and
+//! fixed addresses, which no object of a stock distribution has there: an expression with one of these is
+//! unsupported.
 
 use gimli::{Operation, UnwindExpression, UnwindSection};
 

@@ -1,7 +1,8 @@
 //! Fingerprint of an object in a process's memory: two words that are loaded with it.
 //!
-//! From the build-id, if the object has one, which identifies it. Otherwise the offset of the section headers and a word
-//! from the middle of the CFI, which only make confusion unlikely. Words that the program can change are never used.
+//! From the build-id, if the object has one, which identifies it. Otherwise the offset of the section headers
+//! and a word from the middle of the CFI, which only make confusion unlikely. Words that the program can
+//! change are never used.
 
 use crate::addr::{FileOffset, Svma};
 use crate::elf::ElfView;

@@ -1,7 +1,8 @@
-//! Functions without CFI that set up a frame by their first instructions, as compilers write it: push the frame pointer, and make it lead there.
-//! From then on, the frame pointer is their own, and leads to their caller (V8's builtins, assembly, C without unwind tables).
+//! Functions without CFI whose first instructions set up a frame, as compilers write them: they push the
+//! frame pointer, and make it point there. From then on, the frame pointer is their own, and leads to their
+//! caller (V8's builtins, assembly, C without unwind tables).
 //!
-//! The file's symbols say which function a place is in. They are not read if there is no such code.
+//! The file's symbols say which function an address is in. They are read only if there is such code.
 
 use std::ops::Range;
 
@@ -17,14 +18,15 @@ use crate::table::Row;
 
 /// `push %rbp; mov %rsp, %rbp`.
 const X86_64: &[u8] = &[0x55, 0x48, 0x89, 0xe5];
-/// `endbr64`, with which a function can begin.
+/// `endbr64`, which a function can begin with.
 const X86_64_LANDING: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfa];
 /// `mov x29, sp`, behind `stp x29, x30, [sp, -N]!`.
 const AARCH64: &[u8] = &[0xfd, 0x03, 0x00, 0x91];
-/// `bti c` or `paciasp`, with which a function can begin.
+/// `bti c` or `paciasp`, which a function can begin with.
 const AARCH64_LANDINGS: [&[u8]; 2] = [&[0x5f, 0x24, 0x03, 0xd5], &[0x3f, 0x23, 0x03, 0xd5]];
 
-/// Returns the parts of `gaps`, code without CFI, where the frame pointer is that of the function: merged.
+/// Returns the parts of `gaps`, code without CFI, where the frame pointer is the function's own, as merged
+/// ranges.
 pub(crate) fn find(view: &ElfView<'_>, gaps: &[Range<Svma>]) -> Vec<Range<Svma>> {
     let mut bytes_of = view.code_bytes();
     let mut begun = Vec::new();
@@ -53,7 +55,8 @@ pub(crate) fn find(view: &ElfView<'_>, gaps: &[Range<Svma>]) -> Vec<Range<Svma>>
     ranges::merge(functions)
 }
 
-/// Offsets in code at which a function may begin that sets up a frame, ascending, and behind the instructions that do.
+/// Returns pairs of offsets in code, ascending: where a function that sets up a frame may begin, and the end
+/// of the instructions that set it up.
 fn setups(architecture: Architecture, code: &[u8]) -> impl Iterator<Item = (u64, u64)> {
     let setup = match architecture {
         Architecture::X86_64 => X86_64,
@@ -78,7 +81,8 @@ fn without_landing(code: &[u8], landings: &[&[u8]]) -> usize {
     stripped.next().unwrap_or(code).len()
 }
 
-/// Code in which `rows`, which ascend, have gaps, but for padding; none if there are no rows, as then there is no table.
+/// Returns the code in which `rows`, which ascend, have gaps, except padding. None if there are no rows,
+/// since there is no table then.
 pub(crate) fn gaps(rows: &[Row<PackedRule>], code: &[Range<Svma>]) -> Vec<Range<Svma>> {
     let (Some(first), Some(last)) = (rows.first(), rows.last()) else {
         return Vec::new();
@@ -111,7 +115,8 @@ mod tests {
         setups(architecture, &code.concat()).collect()
     }
 
-    /// A function may begin by a mark for where jumps may land; other instructions before are another function's.
+    /// A function may begin with a landing instruction for indirect jumps; other instructions before the
+    /// frame is set up belong to another function.
     #[test]
     fn functions_that_set_up_a_frame() {
         let x86_64 = |code: &[&[u8]]| found(Architecture::X86_64, code);
@@ -130,7 +135,7 @@ mod tests {
         assert_eq!(aarch64(&[&[1, 2], &push, AARCH64]), []);
     }
 
-    /// Gaps are those of rows, and what is before and behind them, as far as there is code.
+    /// Gaps are those between rows, before the first and behind the last, as far as there is code.
     #[test]
     fn gaps_in_code() {
         let range = |(start, end)| Svma::new(start)..Svma::new(end);

@@ -1,9 +1,11 @@
-//! Go's own table of functions (`pclntab`), which its runtime walks stacks by. Stripping leaves it.
+//! Go's own table of functions (`pclntab`), which its runtime uses to walk stacks. It remains in stripped
+//! programs.
 //!
-//! Two things are read of it: which functions write the stack pointer otherwise than by steps of a known size (`SPWRITE`),
-//! and which ones the runtime takes for the first of a stack (`TOPFRAME`). It ends its own walks at both. Format: `pcHeader`
-//! and `functab` in Go's `runtime/symtab.go`, `_func` in `runtime/runtime2.go`; those of Go 1.18 and 1.20, which 1.27 still
-//! has. Older tables do not have these flags, or have absolute addresses.
+//! Two facts are read from it: which functions write the stack pointer other than by steps of a known size
+//! (`SPWRITE`), and which ones the runtime takes for the outermost of a stack (`TOPFRAME`). The runtime ends
+//! its own walks at both. Format: `pcHeader` and `functab` in Go's `runtime/symtab.go`, `_func` in
+//! `runtime/runtime2.go`, as of Go 1.18 and 1.20; 1.27 still has the latter. Older tables do not have these
+//! flags, or have absolute addresses.
 
 use std::ops::Range;
 
@@ -14,46 +16,51 @@ use crate::architecture::Architecture;
 use crate::bytes::Bytes;
 use crate::elf::ElfView;
 
-/// Sections that hold the table alone: without relocations (always since Go 1.26), and with them, as Go's linker names them.
+/// Sections that contain only the table: without relocations (always since Go 1.26), and with them, as Go's
+/// linker names them.
 const OWN_SECTIONS: [&[u8]; 2] = [b".gopclntab", b".data.rel.ro.gopclntab"];
-/// Section into which other linkers put the second.
+/// Section into which other linkers put the table with relocations.
 const SHARED_SECTION: &[u8] = b".data.rel.ro";
 /// Section that begins with the module's description, since Go 1.26.
 const MODULE_SECTION: &[u8] = b".go.module";
-/// Offset of the text's start in the module's description (`moduledata.text`), and in the table's header before.
+/// Offset of the text's start in the module's description (`moduledata.text`), and in the header of older
+/// tables.
 const TEXT_IN_MODULE: u64 = 176;
 const TEXT_IN_HEADER: u64 = 24;
-/// Offset in the header of where the names of functions are, and in a function's record of where its name is among them.
+/// Offset of the header's field for the start of the functions' names, and of the field in a function's
+/// record for the offset of its name.
 const NAMES_IN_HEADER: u64 = 32;
 const NAME_IN_RECORD: u64 = 4;
-/// Places that look like a table's header and are looked at; there is one.
+/// Maximum number of places that look like a table's header and are read; normally there is one.
 const MAX_CANDIDATES: usize = 4;
-/// Bytes of a shared section that are searched for the table, which lies behind descriptions of types; a file with a hole in it
-/// can claim any size.
+/// Maximum number of bytes of a shared section that are searched for the table, which comes after the
+/// descriptions of types; a file with a hole in it can claim any size.
 const MAX_SEARCHED_BYTES: usize = 64 << 20;
-/// MAX functions of a table. The largest programs have some hundred thousand.
+/// Maximum number of functions of a table. The largest programs have some hundred thousand.
 const MAX_FUNCTIONS: u64 = 1 << 20;
 /// `funcFlag_TOPFRAME`.
 const IS_TOP_FRAME: u8 = 1;
 /// `funcFlag_SPWRITE`.
 const WRITES_SP: u8 = 2;
-/// The function to which the first one of each goroutine returns. Nobody called it: the runtime puts its address there.
+/// Function that the first function of each goroutine returns to. It has no caller: the runtime puts its
+/// address on the stack.
 const GOEXIT: &[u8] = b"runtime.goexit";
-/// The function that begins the process; a program with C in it has C's `main` and `_start` before it.
+/// Function that begins the process. In a program with C, it has callers: C's `main` and `_start`.
 const RT0_GO: &[u8] = b"runtime.rt0_go";
-/// The function that C calls Go by: it is in each program with C.
+/// Function through which C calls Go; it is in each program with C.
 const CROSSCALL2: &[u8] = b"crosscall2";
 
-/// Layouts of a function's record: the magic number, and where the flags are.
+/// Layouts of a function's record: the magic number of the table, and the offset of the flags.
 const LAYOUTS: [(u32, u64); 2] = [(0xffff_fff0, 37), (0xffff_fff1, 41)];
 
 /// Functions at which the runtime ends its walks: ascending and not overlapping.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ends {
-    /// Those that write the stack pointer.
+    /// Functions that write the stack pointer.
     pub(crate) sp_writers: Vec<Range<Svma>>,
-    /// Functions that have no caller. Go's runtime marks two more in this way, which do have one: `sigtramp`, above the code that a signal
-    /// interrupted, and `mstart`, which C's first function of a thread or `clone` calls. They are not among these.
+    /// Functions without a caller. Go's runtime marks two more functions in this way, which are not included,
+    /// since they have a caller: `sigtramp`, above which is the code that a signal interrupted, and `mstart`,
+    /// which is called by C's first function of a thread or by `clone`.
     pub(crate) outermost: Vec<Range<Svma>>,
 }
 
@@ -66,11 +73,11 @@ pub(crate) fn ends(view: &ElfView<'_>) -> Option<Ends> {
 struct Table<'a> {
     bytes: Bytes<'a>,
     svma: Svma,
-    /// Where a function's record has its flags.
+    /// Offset of the flags in a function's record.
     flags_at: u64,
 }
 
-/// Places at which a header may be.
+/// Tables at the places where a header may be.
 fn candidates<'a>(view: &'a ElfView<'a>) -> impl Iterator<Item = Table<'a>> {
     let min_instruction = match view.architecture() {
         Architecture::X86_64 => 1,
@@ -115,7 +122,7 @@ fn table<'a>(view: &ElfView<'a>, section: &Range<FileOffset>, at: u64, flags_at:
 }
 
 impl Table<'_> {
-    /// As [`ends`]; `None` also if starts do not ascend, or functions lie outside the code.
+    /// Reads the ends from the table; `None` also if starts do not ascend, or functions lie outside the code.
     fn ends(&self, view: &ElfView<'_>) -> Option<Ends> {
         let functions = self.bytes.u64(8)?;
         let table = self.behind(self.bytes.u64(64)?)?;
@@ -160,7 +167,8 @@ impl Table<'_> {
         self.bytes.at(offset, self.bytes.len().checked_sub(offset)?)
     }
 
-    /// Where the code starts that the table counts from, and which has `length` bytes in one executable segment.
+    /// Start of the code, from which the table counts; `length` bytes from there must be in one executable
+    /// segment.
     fn text(&self, view: &ElfView<'_>, length: u32) -> Option<Svma> {
         let in_module = || {
             let section = view.section_range(MODULE_SECTION)?;
@@ -180,7 +188,7 @@ impl Table<'_> {
     }
 }
 
-/// Returns whether a name is what is at an offset, to its end.
+/// Returns true if the string at an offset is exactly `name`.
 fn is_at(names: Bytes<'_>, offset: u32, name: &[u8]) -> bool {
     let length = name.len() as u64;
     let found = names.at(offset.into(), length + 1);

@@ -1,7 +1,7 @@
 //! Layout of one object's table, as the kernel side reads it.
 //!
-//! An image is a sequence of little-endian 32-bit words; every `*_at` is a number of words from the image's start, so
-//! an image can be copied anywhere. `bpf/walk/tables.h` reads the same layout.
+//! An image is a sequence of little-endian 32-bit words; every `*_at` is a number of words from the image's
+//! start, so an image can be copied anywhere. `bpf/walk/tables.h` reads the same layout.
 //!
 //! ```text
 //!  header   HEADER_WORDS words, see [`header`]
@@ -13,8 +13,8 @@
 //!  saves    optional: an image of saves, of the same layout, see [`saves`](crate::saves)
 //! ```
 //!
-//! A row applies from its address up to the next row's. Row 0 is a gap before the first block, so if no row of a block
-//! starts at or below an address, the row before the block always exists and applies.
+//! A row applies from its address up to the next row's. Row 0 is a gap before the first block, so if no row
+//! of a block starts at or below an address, the row before the block always exists and applies.
 
 use crate::addr::Svma;
 use crate::architecture::Architecture;
@@ -32,7 +32,7 @@ pub const SAVES_MAGIC: u32 = u32::from_le_bytes(*b"MLS\x01");
 pub const BLOCK_SHIFT: u32 = 8;
 /// Rule number of a row whose rule is in the escapes.
 pub const ESCAPE: u8 = 255;
-/// MAX rows of one object.
+/// Maximum number of rows of one object.
 pub const MAX_ROWS: u32 = 1 << 24;
 
 /// Numbers of the words of an image's header.
@@ -98,12 +98,12 @@ impl Image {
         }
     }
 
-    /// The image, of whose code these are the places.
+    /// Returns the image, with the places of its code.
     pub(crate) fn with_places(self, places: Places) -> Self {
         Self { places, ..self }
     }
 
-    /// Returns where the object's code is in the image.
+    /// Returns the places of the object's code in the image.
     pub fn places(&self) -> &Places {
         &self.places
     }
@@ -162,7 +162,8 @@ impl Image {
     }
 }
 
-/// An image inside a larger sequence of words, read as the kernel side reads it: words out of range read as 0.
+/// An image inside a larger sequence of words, read as the kernel side reads it: words out of range read as
+/// 0.
 ///
 /// Mirrors `bpf/walk/tables.h` function by function.
 #[derive(Clone, Copy, Debug)]
@@ -207,7 +208,8 @@ impl ImageView<'_> {
         PackedRule::wide(self.section(header::WIDE_AT).wrapping_add(at)).unwrap_or(PackedRule::GAP)
     }
 
-    /// Returns the number of the row for one address: two addresses of a gap have the same, if all between them is in it too.
+    /// Returns the number of the row for one address. Two addresses in a gap have the same number if all code
+    /// between them is in the gap, too.
     pub fn row_at(&self, svma: Svma) -> u32 {
         match self.place_of(svma) {
             Ok((block, pc_low)) => self.find_row(block, pc_low),
@@ -215,8 +217,8 @@ impl ImageView<'_> {
         }
     }
 
-    /// Returns the packed rule for one address as stored: a wide rule's operand is the number of an op; a gap outside of the
-    /// blocks.
+    /// Returns the packed rule for one address as stored: a wide rule's operand is the number of an op; a gap
+    /// outside of the blocks.
     pub fn relative_rule_at(&self, svma: Svma) -> PackedRule {
         match self.place_of(svma) {
             Ok((block, pc_low)) => self.rule_of_row(self.find_row(block, pc_low)),
@@ -224,7 +226,8 @@ impl ImageView<'_> {
         }
     }
 
-    /// The block of an address, and its low byte; outside of the blocks a number of no row, of the same side.
+    /// The block of an address, and the address's low byte. Outside of the blocks, the error is a number that
+    /// no row has, a different one on each side.
     fn place_of(&self, svma: Svma) -> Result<(u32, u32), u32> {
         let first = u64::from(self.header(header::FIRST_BLOCK));
         let block = (svma.get() >> BLOCK_SHIFT).wrapping_sub(first);
@@ -250,7 +253,8 @@ impl ImageView<'_> {
         }
     }
 
-    /// Returns the last row of `block` whose address is at or below `pc_low`, or else the row before the block.
+    /// Returns the last row of `block` whose address is at or below `pc_low`, or else the row before the
+    /// block.
     fn find_row(&self, block: u32, pc_low: u32) -> u32 {
         let index = self.section(header::INDEX_AT);
         let rows = self.section(header::ROWS_AT);

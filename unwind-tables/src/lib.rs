@@ -1,10 +1,10 @@
-//! Compiles an ELF file's call frame information to a compact unwind table image, by which a walker in the kernel gets from
-//! a frame to its caller.
+//! Compiles an ELF file's call frame information to a compact unwind table image, by which a walker in the
+//! kernel gets from a frame to its caller.
 //!
 //! ```text
 //!  ELF bytes ─ elf ──► segments, build-id, .eh_frame / .debug_frame      sections: decompression
 //!                        │
-//!                       cfi ─ plain, or gimli and translate ──► functions and their rows, packed   (gimli ends here)
+//!                       cfi ─ plain, or gimli and translate ──► functions and packed rows (end of gimli)
 //!                        │
 //!                      build ──► sorted, overlaps cut, gaps explicit ─ compact ──► UnwindTable
 //!                        │                                                            │
@@ -15,10 +15,10 @@
 //!
 //! `verify` compares an image with gimli's own evaluation of the same CFI, at every address.
 //!
-//! Deliberately absent: opening files, `/proc`, BPF, and guesses about code that the CFI does not cover, but for whether its functions set up
-//! frame pointers. A row that no rule
-//! expresses exactly is [`rule::UnwindRule::Unsupported`] with a reason, and code without CFI is
-//! [`rule::UnwindRule::Gap`]; both are counted in [`Coverage`], and a walk that meets them reports it as its end.
+//! Deliberately absent: opening files, `/proc`, BPF, and guesses about code that the CFI does not cover,
+//! except whether its functions set up frame pointers. A row that no rule expresses exactly is
+//! [`rule::UnwindRule::Unsupported`] with a reason, and code without CFI is [`rule::UnwindRule::Gap`]; both
+//! are counted in [`Coverage`], and a walk that meets them reports it as its end.
 //!
 //! ```
 //! use unwind_tables::addr::Svma;
@@ -91,8 +91,8 @@ pub struct Compiled {
 ///
 /// # Errors
 ///
-/// [`TableError`] if the bytes are not an executable or shared object for a known [`Architecture`], or if the table
-/// exceeds the limits of an image. Faults in single functions are counted in [`Coverage`] instead.
+/// [`TableError`] if the bytes are not an executable or shared object for a known [`Architecture`], or if the
+/// table exceeds the limits of an image. Faults in single functions are counted in [`Coverage`] instead.
 pub fn compile(elf: &[u8]) -> Result<Compiled, TableError> {
     compile_as(elf, Saves::IfNeeded)
 }
@@ -110,16 +110,17 @@ pub enum Saves {
 ///
 /// # Errors
 ///
-/// As [`compile`].
+/// Fails as [`compile`] does.
 pub fn compile_as(elf: &[u8], saves: Saves) -> Result<Compiled, TableError> {
     compile_view(&ElfView::parse_any(elf)?, saves)
 }
 
-/// Compiles the call frame information of a file whose headers were read, with an image of saves as `saves` requires.
+/// Compiles the call frame information of a file whose headers were read, with an image of saves as `saves`
+/// requires.
 ///
 /// # Errors
 ///
-/// As [`compile`].
+/// Fails as [`compile`] does.
 pub fn compile_view(view: &ElfView<'_>, saves: Saves) -> Result<Compiled, TableError> {
     let trampolines = build::Trampolines::new();
     let (table, coverage) = build::build_with(view, &trampolines)?;
@@ -143,21 +144,21 @@ pub fn compile_view(view: &ElfView<'_>, saves: Saves) -> Result<Compiled, TableE
     })
 }
 
-/// Compiles only the image of saves of an ELF file, for walks through it to a frame whose rule uses a saved register.
-/// `None` without CFI, and on AArch64, where no such rule is supported.
+/// Compiles only the image of saves of an ELF file, for walks through it to a frame whose rule uses a saved
+/// register. `None` without CFI, and on AArch64, where no such rule is supported.
 ///
 /// # Errors
 ///
-/// As [`compile`].
+/// Fails as [`compile`] does.
 pub fn compile_saves(elf: &[u8]) -> Result<Option<Image>, TableError> {
     compile_saves_of_view(&ElfView::parse_any(elf)?)
 }
 
-/// As [`compile_saves`], of a file whose headers were read.
+/// Compiles as [`compile_saves`] does, for a file whose headers were read.
 ///
 /// # Errors
 ///
-/// As [`compile`].
+/// Fails as [`compile`] does.
 pub fn compile_saves_of_view(view: &ElfView<'_>) -> Result<Option<Image>, TableError> {
     if !saves::are_followed(view) {
         return Ok(None);

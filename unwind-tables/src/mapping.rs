@@ -1,7 +1,7 @@
 //! Mapping lists: the executable mappings of a process, and checks that they are current.
 //!
-//! A process can map and unmap code after a mapping list was published. So each entry has an [`Identity`], by which a walk
-//! checks the entry before it uses it. The kernel side's counterpart is `bpf/walk/mappings.h`.
+//! A process can map and unmap code after a mapping list was published. So each entry has an [`Identity`], by
+//! which a walk checks the entry before it uses it. The kernel side's counterpart is `bpf/walk/mappings.h`.
 
 use crate::addr::{Avma, Bias};
 use crate::architecture::Architecture;
@@ -29,7 +29,8 @@ pub enum MappingKind {
     AnonymousLinked = 5,
     /// Anonymous, where all code is known to keep frame pointers.
     AnonymousMethods = 6,
-    /// Anonymous: a stub that calls native code with the frame pointer pushed, and not set: it is where the stack pointer is.
+    /// Anonymous: a stub that calls native code after it has pushed the frame pointer, and has not set it.
+    /// The pushed value is at the stack pointer.
     AnonymousStub = 7,
     /// An object for which no table can be made.
     NoTable = 8,
@@ -44,7 +45,7 @@ pub enum Trust {
     /// None: it cannot be unloaded while its program runs.
     #[default]
     Settled = 0,
-    /// The process's memory must hold the words of its checks.
+    /// The process's memory must contain the words of its checks.
     Checked = 1,
     /// No change of the mappings may be announced.
     Unchanged = 2,
@@ -52,7 +53,7 @@ pub enum Trust {
     CheckedUnchanged = 3,
 }
 
-/// A word that the process's memory holds at `at` while the list's entry is valid.
+/// A word that the process's memory contains at `at` while the list's entry is valid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Check {
     /// Address of the word.
@@ -105,7 +106,7 @@ pub struct Mapping {
     pub identity: Identity,
 }
 
-/// Returns the mapping that holds `address`, among `mappings` in ascending order.
+/// Returns the mapping that contains `address`, among `mappings` in ascending order.
 pub fn find(mappings: &[Mapping], address: Avma) -> Option<&Mapping> {
     if address.get() >> ADDRESS_BITS != 0 {
         return None;
@@ -116,7 +117,8 @@ pub fn find(mappings: &[Mapping], address: Avma) -> Option<&Mapping> {
 }
 
 impl Mapping {
-    /// Returns a mapping of all addresses without bias, to the first image: for single steps without a process.
+    /// Returns a mapping of all addresses without bias, to the first image: for single steps without a
+    /// process.
     pub const fn everywhere() -> Self {
         Self {
             start: Avma::new(0),
@@ -128,8 +130,8 @@ impl Mapping {
         }
     }
 
-    /// Returns whether the mapping is current. `changing`: a change of the mappings was announced that the list does not
-    /// contain yet.
+    /// Returns whether the mapping is current. `changing`: a change of the mappings was announced that the
+    /// list does not contain yet.
     pub fn is_current(&self, changing: bool, mut read: impl FnMut(Avma) -> Option<u64>) -> bool {
         let trust = self.identity.trust;
         let checked = matches!(trust, Trust::Checked | Trust::CheckedUnchanged);

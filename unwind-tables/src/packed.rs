@@ -302,7 +302,8 @@ mod tests {
         })
     }
 
-    /// A rule that fits in 31 bits is unchanged after packing and unpacking, up to the widest offsets of each form.
+    /// A rule that fits in 31 bits is unchanged after packing and unpacking, up to the widest offsets of each
+    /// form.
     #[test]
     fn packed_rules_round_trip() {
         let offset = |register, offset| CfaRule::Offset { register, offset };

@@ -1,8 +1,9 @@
 //! Places of an object's code in its image.
 //!
-//! An image's index has an entry for each 256 bytes from the first row to the last. Where a linker was told to put code far from the
-//! rest, or all of it high up, nearly all of that index would be of nothing. So code is moved closer in the image: a mapping whose code
-//! was moved has, in a walk's list, another bias than in the process.
+//! An image's index has an entry for each 256 bytes from the first row to the last. If a linker was told to
+//! put some code far from the rest, or all code at high addresses, nearly all entries would be for addresses
+//! without code. So the image has code closer together than the file. The mapping list gives mappings of
+//! moved code another bias than they have in the process.
 
 use std::ops::Range;
 
@@ -11,25 +12,25 @@ use crate::elf::Segment;
 use crate::ranges;
 use crate::table::Row;
 
-/// MAX bytes without code between two segments that keep their distance.
+/// Maximum number of bytes without code between two segments that keep their distance.
 const MAX_GAP: u64 = 4 << 20;
-/// MAX address at which an image begins: its header has 32 bits for the number of a block.
+/// Highest address at which an image can begin: its header has 32 bits for the number of a block.
 const MAX_START: u64 = 1 << 39;
-/// Bytes without code on each side of code that was moved: mappings are of whole pages, which have up to 64 KiB.
+/// Bytes without code on each side of moved code: mappings consist of whole pages, which have up to 64 KiB.
 const MARGIN: u64 = 64 << 10;
 
 /// Code that follows a long gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Moved {
-    /// Where it begins, with its margin.
+    /// Its start, including its margin.
     start: Svma,
-    /// Bytes by which it is lower in the image.
+    /// Number of bytes by which it is lower in the image.
     by: u64,
-    /// Where the code before it ends, with its margin.
+    /// End of the code before it, including its margin.
     before: Svma,
 }
 
-/// Where the code of an object is in its image: where the file has it, but for what follows a long gap.
+/// Places of an object's code in its image: those of the file, except for code that follows a long gap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Places(Vec<Moved>);
 
@@ -56,12 +57,12 @@ impl Places {
         Self(places)
     }
 
-    /// True if all code is where the file has it.
+    /// Returns true if all code has the file's addresses in the image.
     pub fn are_of_file(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The bias by which code at an address of the file is found in the image.
+    /// Bias between the addresses of the file and the image, at an address of the file.
     pub fn bias(&self, svma: Svma) -> Bias {
         Bias::from_raw(self.moved_before(svma).map_or(0, |moved| moved.by))
     }

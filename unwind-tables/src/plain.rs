@@ -1,9 +1,10 @@
-//! A fast path for plain entries, the CFI that compilers write for nearly every function, in one pass over its bytes.
+//! A fast path for plain entries, the CFI that compilers write for nearly every function, in one pass over
+//! its bytes.
 //!
-//! In a plain entry, the CFA is at an offset from the stack or frame pointer, and registers are saved at offsets from it:
-//! ten kinds of instructions express this. An entry with anything else, such as an expression, is left to gimli (`cfi`,
-//! `translate`) from its start. So this has no errors of its own: a plain entry has the same rows either way, four times
-//! faster.
+//! In a plain entry, the CFA is at an offset from the stack or frame pointer, and registers are saved at
+//! offsets from it: ten kinds of instructions express this. An entry with anything else, such as an
+//! expression, is left to gimli (`cfi`, `translate`) from its start. So this has no errors of its own: a
+//! plain entry has the same rows either way, four times faster.
 
 use gimli::{CallFrameInstruction, CommonInformationEntry, DwEhPe, constants};
 
@@ -13,12 +14,12 @@ use crate::bytes::Bytes;
 use crate::program::{FP, PC, SP};
 use crate::translate::Slice;
 
-/// Number of registers that are tracked: on x86-64 the general ones and the return address, by DWARF number; on AArch64
-/// those that rules use, by the numbers of their counterparts.
+/// Number of registers that are tracked: on x86-64 the general ones and the return address, by DWARF number;
+/// on AArch64 those that rules use, by the numbers of their counterparts.
 const REGISTERS: usize = 17;
 /// Number of AArch64 columns: general registers, columns that are not saved, vector registers.
 const AARCH64_COLUMNS: usize = 96;
-/// MAX remembered states: compilers use one, gimli supports two at least.
+/// Maximum number of remembered states: compilers use one, gimli supports two at least.
 const MAX_REMEMBERED: usize = 2;
 
 /// Rule of a row for one register.
@@ -107,7 +108,7 @@ impl PlainCie {
 
     /// Returns the FDE of this CIE at `at` in a section at `svma`; `None` if it is not plain.
     pub(crate) fn fde<'a>(&self, section: Bytes<'a>, svma: Svma, at: u64) -> Option<PlainFde<'a>> {
-        // The length, the reference to the CIE, the address, the length of the code, that of the augmentation data.
+        // Fields: length, reference to the CIE, address, length of the code, length of the augmentation data.
         const ADDRESS: u64 = 8;
         const CODE_LENGTH: u64 = 12;
         const AUGMENTATION: u64 = 16;
@@ -130,8 +131,8 @@ impl PlainCie {
         })
     }
 
-    /// Calls `row` with start, end and content of each row of `fde`. Returns `None`, possibly after some rows, if the entry is
-    /// not plain or `row` returns `None`.
+    /// Calls `row` with start, end and content of each row of `fde`. Returns `None`, possibly after some
+    /// rows, if the entry is not plain or `row` returns `None`.
     pub(crate) fn rows(
         &self,
         fde: &PlainFde<'_>,
@@ -205,8 +206,8 @@ impl Factors {
 }
 
 impl Architecture {
-    /// Returns the index of a column in a row; the inner `None` for a register that rules do not use, the outer for one that
-    /// makes the entry not plain.
+    /// Returns the index of a column in a row; the inner `None` for a register that rules do not use, the
+    /// outer for one that makes the entry not plain.
     fn plain_index(self, column: usize) -> Option<Option<usize>> {
         match (self, column) {
             (Self::X86_64, 0..REGISTERS) => Some(Some(column)),
@@ -368,7 +369,8 @@ mod tests {
         [&length.to_le_bytes()[..], &body].concat()
     }
 
-    /// Returns a section, loaded at 0, of one CIE whose instructions end in `last`, and an FDE for each of `functions`.
+    /// Returns a section, loaded at 0, of one CIE whose instructions end in `last`, and an FDE for each of
+    /// `functions`.
     fn section(architecture: Architecture, last: &[u8], functions: &[Vec<u8>]) -> Vec<u8> {
         let common: &[u8] = match architecture {
             Architecture::X86_64 => b"\0\0\0\0\x01zR\0\x01\x78\x10\x01\x1b\x0c\x07\x08\x90\x01",
@@ -426,8 +428,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever its instructions, an entry has the same rows as when gimli reads it, by an equivalent CIE with an
-        /// instruction that is not plain.
+        /// Whatever its instructions, an entry has the same rows as when gimli reads it, by an equivalent CIE
+        /// with an instruction that is not plain.
         #[test]
         fn plain_entries_equal_gimlis(
             architecture in prop_oneof![Just(Architecture::X86_64), Just(Architecture::Aarch64)],
@@ -451,7 +453,8 @@ mod tests {
         }
     }
 
-    /// The CFI that a compiler writes for a function is plain: `push %rbx`, `sub $16, %rsp`, an early return, and all undone.
+    /// The CFI that a compiler writes for a function is plain: `push %rbx`, `sub $16, %rsp`, an early return,
+    /// and all undone.
     #[test]
     fn compiled_functions_are_plain() {
         let function =

@@ -1,10 +1,10 @@
 //! Rule programs: straight-line programs that compute the caller's registers, for rules that do not pack.
 //!
-//! Any row of CFI is a set of expressions over registers and memory (DWARF 5 §6.4.2), so one small stack machine covers all
-//! of it: a CFA in any register, a return address in a register, `val_offset`, and DWARF expressions without branches.
-//! Both walkers run these programs (`walk`, `bpf/walk/program.h`); `translate` and `expression` make them. A program has at
-//! most [`MAX_OPS`] ops and needs at most [`MAX_OPERANDS`] operands at a time; both are checked when it is made, so that
-//! running it needs no checks.
+//! Any row of CFI is a set of expressions over registers and memory (DWARF 5 §6.4.2), so one small stack
+//! machine covers all of it: a CFA in any register, a return address in a register, `val_offset`, and DWARF
+//! expressions without branches. Both walkers run these programs (`walk`, `bpf/walk/program.h`); `translate`
+//! and `expression` make them. A program has at most [`MAX_OPS`] ops and needs at most [`MAX_OPERANDS`]
+//! operands at a time; both are checked when it is made, so that running it needs no checks.
 //!
 //! An op is two words: opcode and, above its 8 bits, an operand; then an immediate.
 
@@ -14,14 +14,14 @@ use crate::architecture::Architecture;
 use crate::packed::PackedRule;
 use crate::rule::{CfaRule, FrameRule, Reason, Register, Saved, UnwindRule};
 
-/// MAX ops of one program, including the last one.
+/// Maximum number of ops of one program, including the last one.
 pub const MAX_OPS: usize = 64;
-/// MAX operands on a program's stack.
+/// Maximum number of operands on a program's stack.
 pub const MAX_OPERANDS: usize = 8;
 /// Number of words of one op.
 pub const OP_WORDS: usize = 2;
-/// Number of general registers, with x86-64's DWARF numbers (psABI, figure 3.36). On AArch64 a walk knows three: the stack
-/// and frame pointer have the numbers of x86-64's, the link register has that of `r8`.
+/// Number of general registers, with x86-64's DWARF numbers (psABI, figure 3.36). On AArch64 a walk knows
+/// three: the stack and frame pointer have the numbers of x86-64's, the link register has that of `r8`.
 pub const REGISTERS: u8 = 16;
 /// Column of the program counter.
 pub const PC: u8 = 16;
@@ -52,7 +52,7 @@ pub enum Opcode {
     Deref = 6,
     /// `x = x + immediate`
     Add = 7,
-    /// `push` the operand of the stack at a distance below `x` that is the op's operand
+    /// `push` a copy of an operand; the op's operand is its distance below `x`
     Pick = 8,
     /// `pop`
     Drop = 9,
@@ -292,7 +292,8 @@ impl Programs {
     ///
     /// # Errors
     ///
-    /// [`Reason::CfaExpression`] if it is too long or needs too many operands, or if the table has too many programs.
+    /// [`Reason::CfaExpression`] if it is too long or needs too many operands, or if the table has too many
+    /// programs.
     pub fn intern(&mut self, mut ops: Vec<Op>) -> Result<ProgramId, Reason> {
         ops.push(Op::plain(Opcode::End));
         if let Some(&known) = self.known.get(ops.as_slice()) {
@@ -379,8 +380,9 @@ fn ops_of(frame: FrameRule, architecture: Architecture) -> Option<Vec<Op>> {
     Some(ops)
 }
 
-/// Returns whether a program can be run without checks: it ends within [`MAX_OPS`], never has too few or too many operands,
-/// sets the CFA before it uses it, sets the return address, and uses only the architecture's registers.
+/// Returns whether a program can be run without checks: it ends within [`MAX_OPS`], never has too few or too
+/// many operands, sets the CFA before it uses it, sets the return address, and uses only the architecture's
+/// registers.
 pub(crate) fn is_sound(ops: &[Op], architecture: Architecture) -> bool {
     let mut operands = 0_usize;
     let mut set = Vec::with_capacity(2);

@@ -1,7 +1,7 @@
 //! Rules: how to get from a frame to its caller.
 //!
-//! Pure semantics, an equation per variant. `translate` makes rules, `packed` and `program` pack them for the kernel side,
-//! `walk` applies them.
+//! Pure semantics, an equation per variant. `translate` makes rules, `packed` and `program` pack them for the
+//! kernel side, `walk` applies them.
 
 use std::fmt;
 
@@ -67,14 +67,15 @@ pub enum Saved {
 pub struct FrameRule {
     /// Equation of the CFA, the caller's stack pointer.
     pub cfa: CfaRule,
-    /// Equation of the return address. [`Saved::Same`] only on AArch64: it is in the link register, which is known only in a
-    /// running frame.
+    /// Equation of the return address. [`Saved::Same`] only on AArch64: it is in the link register, which is
+    /// known only in a running frame.
     pub ra: Saved,
     /// True if the return address has an authentication code (AArch64), which must be stripped.
     pub ra_signed: bool,
     /// Equation of the caller's frame pointer.
     pub fp: Saved,
-    /// True for a signal frame: its caller was interrupted, so the caller's pc is exact, not a return address.
+    /// True for a signal frame: its caller was interrupted, so the caller's pc is exact, not a return
+    /// address.
     pub signal_frame: bool,
 }
 
@@ -93,7 +94,8 @@ pub enum UnwindRule {
     Unsupported(Reason),
 }
 
-/// Reason why no rule expresses a row. Counted per object and per walk; a walk ends there instead of guessing.
+/// Reason why no rule expresses a row. Counted per object and per walk; a walk ends there instead of
+/// guessing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Reason {

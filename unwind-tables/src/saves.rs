@@ -1,13 +1,13 @@
 //! Saves: where functions save the registers that they preserve for their callers.
 //!
-//! A walk needs saves only for frames whose rule uses a register other than rsp and rbp. It then goes back through the
-//! frames that it has found, to the nearest one that saved that register; if none did, the register is unchanged since the
-//! start of the walk. So saves are in an image of their own, with the layout of an image of rules and one of these in place
-//! of each rule:
+//! A walk needs saves only for frames whose rule uses a register other than rsp and rbp. It then goes back
+//! through the frames that it has found, to the nearest one that saved that register; if none did, the
+//! register is unchanged since the start of the walk. So saves are in an image of their own, with the layout
+//! of an image of rules and one of these in place of each rule:
 //!
 //! ```text
-//!  kind 1  five fields of 5 bits, for rbx, r12, r13, r14, r15: 0 not saved yet, 1..30 saved at *(cfa - 8 * field),
-//!          31 unknown. Calls do not preserve other registers.
+//!  kind 1  five fields of 5 bits, for rbx, r12, r13, r14, r15: 0 not saved yet, 1..30 saved at
+//!          *(cfa - 8 * field), 31 unknown. Calls do not preserve other registers.
 //!  kind 5  a long entry: a word for each of 16 registers, see [`Saved::word`]
 //!  kind 6  all registers unknown
 //! ```
@@ -93,14 +93,14 @@ impl Saved {
     }
 }
 
-/// Returns whether registers other than the stack and frame pointer are tracked through frames: on x86-64 only. Objects on
-/// AArch64 have a handful of rules at most that use another.
+/// Returns whether registers other than the stack and frame pointer are tracked through frames: on x86-64
+/// only. Objects on AArch64 have a handful of rules at most that use another.
 pub(crate) fn are_followed(view: &ElfView<'_>) -> bool {
     view.architecture() == Architecture::X86_64
 }
 
-/// Returns the location of one register by `rule`, a result of [`ImageView::rule_at`] for an image of saves. `words` is any
-/// view of the same words.
+/// Returns the location of one register by `rule`, a result of [`ImageView::rule_at`] for an image of saves.
+/// `words` is any view of the same words.
 pub fn saved(words: ImageView<'_>, rule: PackedRule, number: u8) -> Saved {
     match rule.kind() {
         kind::SP => short(rule, number).unwrap_or(Saved::Unknown),
@@ -154,8 +154,8 @@ impl LongSaves {
         &self.words
     }
 
-    /// Packs the locations of all registers: in the short form if only preserved registers are known and fit, else as a long
-    /// entry.
+    /// Packs the locations of all registers: in the short form if only preserved registers are known and fit,
+    /// else as a long entry.
     pub fn pack(&mut self, saved: &[Saved; LONG_WORDS]) -> SavesRule {
         let is_preserved = |number: usize| {
             PRESERVED

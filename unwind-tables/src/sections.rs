@@ -1,6 +1,6 @@
 //! The contents of one section: decompression with a size limit, and the header of `.eh_frame_hdr`.
 //!
-//! Finding sections is `elf`; what call frame information says is `cfi`.
+//! `elf` finds sections, and `cfi` reads call frame information.
 
 use std::borrow::Cow;
 
@@ -13,14 +13,15 @@ use crate::addr::Svma;
 use crate::bytes::Bytes;
 use crate::elf::{ENDIAN, SectionHeader};
 
-/// CFI packs 3 to 6 times smaller with zlib; what claims to grow beyond this is an attack.
+/// Maximum ratio of decompressed to compressed size. CFI becomes 3 to 6 times smaller with zlib; a section
+/// that claims more than this limit is an attack.
 const MAX_EXPANSION: u64 = 64;
-/// Bytes of a section of call frame information that are read. A row takes five or six, so that a third of this has more
-/// rows than an image can hold; a file with a hole in it can claim any size.
+/// Maximum number of bytes of a section of call frame information that are read. A row takes five or six, so
+/// that a third of this has more rows than an image can contain; a file with a hole in it can claim any size.
 pub const MAX_CFI_BYTES: u64 = 256 << 20;
 
-/// The contents of a section of call frame information; `None` when they lie outside the file, are damaged, or claim to
-/// be enormous.
+/// The contents of a section of call frame information; `None` when they lie outside the file, are damaged,
+/// or claim to be enormous.
 pub(crate) fn section_data<'a>(file: Bytes<'a>, section: &SectionHeader) -> Option<Cow<'a, [u8]>> {
     let (start, size) = section.file_range(ENDIAN)?;
     let bytes = file.at(start, size)?;
@@ -38,8 +39,8 @@ pub(crate) fn section_data<'a>(file: Bytes<'a>, section: &SectionHeader) -> Opti
     unpack(format, file.at(packed_at, packed_size)?, header.ch_size(ENDIAN))
 }
 
-/// The contents of a section whose name begins with `.zdebug_`, as binutils wrote them before 2.26: `ZLIB`, the size as 8 bytes of which
-/// the highest comes first, and the compressed data.
+/// The contents of a section whose name begins with `.zdebug_`, as binutils wrote them before 2.26: `ZLIB`,
+/// the size as 8 big-endian bytes, and the compressed data.
 pub(crate) fn old_section_data<'a>(file: Bytes<'a>, section: &SectionHeader) -> Option<Cow<'a, [u8]>> {
     let (start, size) = section.file_range(ENDIAN)?;
     let (magic, rest) = file.at(start, size)?.0.split_first_chunk::<4>()?;
@@ -66,11 +67,11 @@ fn unpack(format: CompressionFormat, packed: Bytes<'_>, uncompressed_size: u64) 
     packed.decompress().ok()
 }
 
-/// Functions of a search table that are looked at. The largest browsers have some million; a file with a hole in it can
-/// claim any number.
+/// Maximum number of functions of a search table that are read. The largest browsers have some million; a
+/// file with a hole in it can claim any number.
 const MAX_FUNCTIONS: usize = 1 << 23;
 
-/// `.eh_frame_hdr`: where `.eh_frame` starts, and a table of functions and their FDEs (LSB 5.0, 10.6.2).
+/// `.eh_frame_hdr`: the start of `.eh_frame`, and a table of functions and their FDEs (LSB 5.0, 10.6.2).
 pub(crate) struct EhFrameHeader<'a> {
     header: ParsedEhFrameHdr<EndianSlice<'a, LittleEndian>>,
     bases: BaseAddresses,
@@ -88,12 +89,12 @@ impl<'a> EhFrameHeader<'a> {
         })
     }
 
-    /// Where `.eh_frame` starts.
+    /// Start of `.eh_frame`.
     pub(crate) fn eh_frame(&self) -> Option<Svma> {
         self.header.eh_frame_ptr().direct().ok().map(Svma::new)
     }
 
-    /// The FDE that lies last; `None` where the table is cut off or too long.
+    /// The FDE with the highest address; `None` where the table is cut off or too long.
     pub(crate) fn last_fde(&self) -> Option<Svma> {
         let table = self.header.table()?;
         let entries = table.iter(&self.bases);
@@ -107,7 +108,7 @@ impl<'a> EhFrameHeader<'a> {
         last.map(Svma::new)
     }
 
-    /// Where functions start, up to the first entry that cannot be read.
+    /// Starts of functions, up to the first entry that cannot be read.
     pub(crate) fn function_starts(&self) -> Vec<Svma> {
         let Some(table) = self.header.table() else {
             return Vec::new();
@@ -117,7 +118,8 @@ impl<'a> EhFrameHeader<'a> {
         starts.map(Svma::new).collect()
     }
 
-    /// Where the first function starts that starts after an address, of those that are ascending and can be read.
+    /// Start of the next function after an address, if starts ascend; entries that cannot be read are treated
+    /// as behind it.
     pub(crate) fn function_start_after(&self, address: Svma) -> Option<Svma> {
         let table = self.header.table()?;
         let start = |at| {
@@ -142,7 +144,7 @@ mod tests {
     use super::*;
     use crate::elf::ElfView;
 
-    /// The search for the function that starts next finds what reading the whole table finds.
+    /// The search for the next function finds the same as reading the whole table.
     #[test]
     fn functions_start_after_addresses() {
         let own = std::fs::read(std::env::current_exe().expect("a file")).expect("our own file");

@@ -1,13 +1,14 @@
 //! Code of Go's runtime at which walks end, whatever its CFI says: it is on another stack, or has no caller.
 //!
-//! Go calls C on another stack, by the function `asmcgocall` of its runtime, whose CFI describes the stack that it left.
-//! Applied during the call, it would read data of earlier calls on the other stack. Others do the same (`systemstack`,
-//! `mcall`, `cgocallback`, `nanotime1`). Go's table of functions says which (`go_table`). In those, what comes behind the
-//! first instruction that moves the stack pointer elsewhere is marked, to the function's end: it may be on the other stack.
-//! Without such a table, calls are known by the instructions that restore the stack.
+//! Go calls C on another stack, by the function `asmcgocall` of its runtime, whose CFI describes the stack
+//! that it left. Applied during the call, that CFI would read data of earlier calls on the other stack. Other
+//! functions do the same (`systemstack`, `mcall`, `cgocallback`, `nanotime1`); Go's table of functions says
+//! which (`go_table`). In each of them, all code behind the first instruction that moves the stack pointer
+//! elsewhere is marked: it may be on the other stack. Without such a table, calls are recognized by the
+//! instructions that restore the stack.
 //!
-//! A goroutine's first function returns to `goexit`, above which the CFI leads to what happens to be there. The table says
-//! of it that it is the first one of its stack.
+//! A goroutine's first function returns to `goexit`. Its CFI would lead to whatever is above it on the stack.
+//! The table says that it is the outermost function of its stack.
 
 use std::ops::Range;
 
@@ -20,13 +21,13 @@ use crate::ranges;
 use crate::rule::Reason;
 use crate::table::{Row, mark};
 
-/// Sections that Go's linker makes: in every program; in every object, also if another linker has put it into a program and
-/// removed what nothing refers to.
+/// Sections that Go's linker makes in every program, or in every object. The latter remain if another linker
+/// has put the object into a program, and has removed everything that is not referred to.
 const GO: [&[u8]; 3] = [b".go.buildinfo", b".gopclntab", b".noptrdata"];
 /// `call *%rax`.
 const X86_64_CALL: &[u8] = &[0xff, 0xd0];
-/// Position-independent code loads the offset of the goroutine's descriptor first, by an instruction of 7 bytes:
-/// `mov $-8, %rcx` or `mov x(%rip), %rcx`.
+/// Position-independent code loads the offset of the goroutine's descriptor first, by an instruction of 7
+/// bytes: `mov $-8, %rcx` or `mov x(%rip), %rcx`.
 const X86_64_LOADS: [&[u8]; 2] = [&[0x48, 0xc7, 0xc1], &[0x48, 0x8b, 0x0d]];
 const X86_64_LOAD_BYTES: usize = 7;
 /// Instructions behind the call, which restore the stack.
@@ -66,7 +67,7 @@ pub(crate) struct Ends {
     outermost: Vec<Range<Svma>>,
 }
 
-/// Finds them in the code of an object, which has none if it is not Go's.
+/// Finds these addresses in the code of an object; there are none if it is not Go's.
 pub(crate) fn find(view: &ElfView<'_>, code: &[Range<Svma>]) -> Ends {
     if !GO.iter().any(|name| view.has_section(name)) {
         return Ends::default();
@@ -81,7 +82,8 @@ pub(crate) fn find(view: &ElfView<'_>, code: &[Range<Svma>]) -> Ends {
     }
 }
 
-/// The parts of functions behind the first instruction that moves the stack pointer; all of one in which none is known.
+/// Returns the part of each function behind the first instruction that moves the stack pointer; the whole
+/// function if there is no known one.
 fn behind_switches(view: &ElfView<'_>, functions: Vec<Range<Svma>>) -> Vec<Range<Svma>> {
     let find = match view.architecture() {
         Architecture::X86_64 => x86_64_switch,
@@ -96,8 +98,8 @@ fn behind_switches(view: &ElfView<'_>, functions: Vec<Range<Svma>>) -> Vec<Range
     functions.into_iter().filter_map(part).collect()
 }
 
-/// Offset of the first bytes that move the stack pointer: `mov REGISTER, %rsp`, `mov MEMORY, %rsp`, or `and NUMBER, %rsp`.
-/// It can be earlier, within another instruction, but not later.
+/// Offset of the first bytes that move the stack pointer: `mov REGISTER, %rsp`, `mov MEMORY, %rsp`, or `and
+/// NUMBER, %rsp`. The match can be too early, within another instruction, but not too late.
 fn x86_64_switch(code: &[u8]) -> Option<usize> {
     const WITH_W: u8 = 0x48;
     const W_AND_R: u8 = 0x4c;
@@ -110,8 +112,8 @@ fn x86_64_switch(code: &[u8]) -> Option<usize> {
     })
 }
 
-/// Offset of the first instruction that moves the stack pointer: it adds or subtracts a number to or from another register (0
-/// for `mov`), or a register, or it masks one.
+/// Offset of the first instruction that moves the stack pointer: it adds or subtracts a number to or from
+/// another register (0 for `mov`), or a register, or it masks one.
 fn aarch64_switch(code: &[u8]) -> Option<usize> {
     const SP: u32 = 31;
     let moves = |bytes: &[u8]| {
@@ -128,7 +130,8 @@ fn aarch64_switch(code: &[u8]) -> Option<usize> {
     code.chunks_exact(4).position(moves).map(|at| 4 * at)
 }
 
-/// The last byte of each call behind which the stack is restored: where its return address is looked up.
+/// Returns the last byte of each call that is followed by instructions that restore the stack: the byte where
+/// its return address is looked up.
 fn calls(view: &ElfView<'_>, code: &[Range<Svma>]) -> Vec<Range<Svma>> {
     let (call, codes) = match view.architecture() {
         Architecture::X86_64 => (X86_64_CALL, X86_64),
@@ -156,7 +159,8 @@ fn calls(view: &ElfView<'_>, code: &[Range<Svma>]) -> Vec<Range<Svma>> {
 }
 
 impl Ends {
-    /// Marks them in `rows`, which ascend. Rows that end the stack stay: they are right on any stack.
+    /// Marks these addresses in `rows`, which ascend. Rows that end the stack stay: they are right on any
+    /// stack.
     pub(crate) fn mark(&self, rows: &mut Vec<Row<PackedRule>>) {
         mark(rows, &self.switched, PackedRule::unsupported(Reason::StackSwitch));
         mark(rows, &self.outermost, PackedRule::END_OF_STACK);
@@ -167,7 +171,8 @@ impl Ends {
 mod tests {
     use super::*;
 
-    /// Instructions that move the stack pointer elsewhere are known; steps of it, and reads, are none.
+    /// Instructions that move the stack pointer elsewhere are recognized; instructions that step or read it
+    /// are not taken for them.
     #[test]
     fn moves_of_the_stack_pointer_are_known() {
         let x86_64: [(&[u8], bool); 8] = [

@@ -14,7 +14,7 @@ pub trait RowRule: Copy + Eq {
     /// Content of a row of code without CFI.
     const GAP: Self;
 
-    /// Packs the content in 31 bits; `None` if it does not fit, which no table's does.
+    /// Packs the content in 31 bits; `None` if it does not fit. Content of a table always fits.
     fn pack(self) -> Option<PackedRule>;
 }
 
@@ -81,8 +81,8 @@ impl<R: RowRule> Rows<R> {
     }
 }
 
-/// The rules of an object, and the programs that they refer to. Stored packed: unpacked rules would take two and a half
-/// times the memory, and a table is read only once.
+/// The rules of an object, and the programs that they refer to. Stored packed: unpacked rules would take two
+/// and a half times the memory, and a table is read only once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnwindTable {
     rows: Rows<PackedRule>,
@@ -95,7 +95,8 @@ impl UnwindTable {
         Self::with_programs(rows, Programs::default())
     }
 
-    /// Converts rows that ascend and end in a gap, and the programs that they refer to; `None` if they do not.
+    /// Converts rows that ascend and end in a gap, and the programs that they refer to; `None` if they do
+    /// not.
     pub fn with_programs(rows: Vec<Row>, programs: Programs) -> Option<Self> {
         let architecture = programs.architecture();
         let packed = rows.into_iter().map(|Row { start, rule }| {
@@ -105,7 +106,8 @@ impl UnwindTable {
         Self::from_packed(packed.collect::<Option<_>>()?, programs)
     }
 
-    /// Takes packed rows that ascend and end in a gap, and the programs that they refer to; `None` if they do not.
+    /// Takes packed rows that ascend and end in a gap, and the programs that they refer to; `None` if they do
+    /// not.
     pub(crate) fn from_packed(rows: Vec<Row<PackedRule>>, programs: Programs) -> Option<Self> {
         let rows = Rows::new(rows)?;
         Some(Self { rows, programs })
@@ -150,7 +152,7 @@ impl UnwindTable {
     }
 }
 
-/// Gives merged ranges a rule in `rows`, which ascend, except where they end the stack.
+/// Sets the rule of merged ranges in `rows`, which ascend, except in rows that end the stack.
 pub(crate) fn mark(rows: &mut Vec<Row<PackedRule>>, places: &[Range<Svma>], mark: PackedRule) {
     if places.is_empty() {
         return;
@@ -207,7 +209,8 @@ mod tests {
             .map_or(PackedRule::GAP, |last| rows[last].rule)
     }
 
-    /// Marked rows ascend. Rules change in marked ranges only, and not those that end the stack; to the rule of the mark.
+    /// Marked rows ascend. Only rules in marked ranges change, to the rule of the mark; those that end the
+    /// stack do not.
     #[test]
     fn marks_change_rules_only_in_ranges() {
         let rows = [

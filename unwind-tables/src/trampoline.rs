@@ -1,9 +1,10 @@
 //! Signal trampolines without CFI, recognized by their code.
 //!
-//! A signal handler returns to code that only makes the system call that restores the interrupted registers, so the
-//! location of these is known without CFI: the stack pointer is at a `struct ucontext` (Linux,
-//! `arch/x86/include/asm/sigframe.h`) or, on AArch64, at the `siginfo` before it (`arch/arm64/kernel/signal.c`). musl,
-//! bionic, Go and AArch64's vDSO have no CFI for their trampolines; compilers' unwinders recognize them by their code, too.
+//! A signal handler returns to code that only makes the system call that restores the interrupted registers,
+//! so the location of these is known without CFI: the stack pointer is at a `struct ucontext` (Linux,
+//! `arch/x86/include/asm/sigframe.h`) or, on AArch64, at the `siginfo` before it
+//! (`arch/arm64/kernel/signal.c`). musl, bionic, Go and AArch64's vDSO have no CFI for their trampolines;
+//! compilers' unwinders recognize them by their code, too.
 
 use std::ops::Range;
 
@@ -30,7 +31,7 @@ const AARCH64: [&[u8]; 2] = [
     // mov w8, #139; svc #0
     &[0x68, 0x11, 0x80, 0x52, 0x01, 0, 0, 0xd4],
 ];
-/// MAX trampolines of one object, which normally has one or two.
+/// Maximum number of trampolines of one object, which normally has one or two.
 const MAX_TRAMPOLINES: usize = 1024;
 /// Offset of `uc_mcontext`, a `struct sigcontext`, in `struct ucontext`.
 const MCONTEXT: i32 = 40;
@@ -39,12 +40,12 @@ const SIGCONTEXT: [u8; 15] = [8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2]
 const FP_AT: i32 = MCONTEXT + 8 * 10;
 const SP_AT: i32 = MCONTEXT + 8 * 15;
 const PC_AT: i32 = MCONTEXT + 8 * 16;
-/// Offset, on AArch64, of `regs` in `struct sigcontext`, in `struct ucontext` after 128 bytes of `siginfo`. The 31 general
-/// registers are followed by sp and pc.
+/// Offset, on AArch64, of `regs` in `struct sigcontext`, in `struct ucontext` after 128 bytes of `siginfo`.
+/// The 31 general registers are followed by sp and pc.
 const AARCH64_REGISTERS: i32 = 128 + 176 + 8;
 
-/// Returns the trampolines in `gaps`, code without CFI. A handler returns to the first byte; the range starts one byte
-/// lower, where return addresses are looked up.
+/// Returns the trampolines in `gaps`, code without CFI. A handler returns to the first byte; the range starts
+/// one byte lower, where return addresses are looked up.
 pub(crate) fn find<'a>(
     architecture: Architecture,
     gaps: Vec<Range<Svma>>,
@@ -63,7 +64,8 @@ pub(crate) fn find<'a>(
             continue;
         }
         let Some(bytes) = bytes_of(&gap) else { continue };
-        // Searches for one byte, the last of the system call: most gaps are too short for a better search to pay off.
+        // Searches for one byte, the last of the system call: most gaps are too short for a better search to
+        // pay off.
         for end in memchr::memchr_iter(last, bytes).map(|last| last + 1) {
             let code = codes.iter().find(|code| bytes[..end].ends_with(code));
             if found.len() == MAX_TRAMPOLINES {
@@ -108,7 +110,8 @@ pub(crate) fn rule(programs: &mut Programs) -> PackedRule {
     rule.unwrap_or_else(PackedRule::unsupported)
 }
 
-/// Returns the program on AArch64, which also sets the link register: the interrupted function may not have saved it yet.
+/// Returns the program on AArch64, which also sets the link register: the interrupted function may not have
+/// saved it yet.
 fn aarch64() -> Vec<Op> {
     let register = |number: i32| AARCH64_REGISTERS + 8 * number;
     let slots = [

@@ -1,12 +1,12 @@
 //! Translates a row of call frame information, as gimli evaluated it, to a packed
 //! [`UnwindRule`](crate::rule::UnwindRule).
 //!
-//! The rule is always exactly equivalent to the row: one of the known forms if possible, else a program. A row that is
-//! neither becomes a counted [`Reason`]. `cfi` reads rows, `expression` translates expressions.
+//! The rule is always exactly equivalent to the row: one of the known forms if possible, else a program. A
+//! row that is neither becomes a counted [`Reason`]. `cfi` reads rows, `expression` translates expressions.
 //!
-//! Register numbers are in `architecture`. An unmentioned frame pointer is unchanged, as is every callee-saved register
-//! (x86-64 psABI, §3.6.2; AADWARF64, "Call frame information"). DWARF 5 §6.4.2 defines the register rules: an
-//! *expression* gives the address of the slot, a *val_expression* the value itself.
+//! Register numbers are in `architecture`. An unmentioned frame pointer is unchanged, as is every
+//! callee-saved register (x86-64 psABI, §3.6.2; AADWARF64, "Call frame information"). DWARF 5 §6.4.2 defines
+//! the register rules: an *expression* gives the address of the slot, a *val_expression* the value itself.
 
 use gimli::{Encoding, EndianSlice, LittleEndian, UnwindExpression, UnwindSection};
 
@@ -185,7 +185,8 @@ impl<'a, S: UnwindSection<Slice<'a>>> Expressions<'_, S> {
                 .slot_expression(*expression)
                 .unwrap_or(Err(Reason::RaExpression)),
             Some(GimliRule::ValOffset(_) | GimliRule::ValExpression(_)) => Err(Reason::ValueRule),
-            // Unmentioned means unchanged: on AArch64 in the link register, on x86-64 never the case after a call.
+            // Unmentioned means unchanged: on AArch64 in the link register, on x86-64 never the case after a
+            // call.
             None | Some(GimliRule::SameValue) if self.context.has_link_register() => Ok(Saved::Same),
             None | Some(_) => Err(Reason::RaRegister),
         }
@@ -276,7 +277,8 @@ impl<'a, S: UnwindSection<Slice<'a>>> Expressions<'_, S> {
         Ok(ops)
     }
 
-    /// Returns ops that compute a register rule's value and pass it to `set`. The outer `None` is an unsupported expression.
+    /// Returns ops that compute a register rule's value and pass it to `set`. The outer `None` is an
+    /// unsupported expression.
     fn value(&self, rule: &GimliRule, set: Opcode) -> Option<Result<Vec<Op>, Reason>> {
         let cfa_plus = |offset: i64| narrow(offset).map(Op::cfa);
         // An expression starts with the CFA on its stack, which one that is a single push does not use.
@@ -309,7 +311,8 @@ impl<'a, S: UnwindSection<Slice<'a>>> Expressions<'_, S> {
         expression::ops(self.section, self.context, expression)
     }
 
-    /// Returns the ops of "same value". An error for the return address on x86-64, where calls do not leave it in a register.
+    /// Returns the ops of "same value". An error for the return address on x86-64, where calls do not leave
+    /// it in a register.
     fn same(&self, set: Opcode) -> Result<Vec<Op>, Reason> {
         if set == Opcode::SetFp {
             Ok(Vec::new())

@@ -29,15 +29,18 @@ pub use own_frame::{JUMPS_LOOKED_FOR, MAX_FRAME_SLOTS, RETURN_LOOKED_FOR};
 use call::Returns;
 use generated::Trial;
 
-/// MAX distance, in bytes, from a frame's stack pointer to its saved frame pointer that a frame-pointer step accepts.
+/// Maximum distance, in bytes, from a frame's stack pointer to its saved frame pointer that a frame-pointer
+/// step accepts.
 pub const MAX_FP_DISTANCE: u64 = 1 << 20;
-/// MAX frames that one walk inspects, in total, to find saved registers. A malicious table can require registers in each of
-/// thousands of frames, many times, that no inner frame has saved: millions of looks. Half a million allocations of real
-/// programs took none, code that was written to need them takes 6, and a stack of [`MAX_DEPTH`] frames that each find a
-/// register in the next takes one less than these.
+/// Maximum number of frames that one walk inspects, in total, to find saved registers. A malicious table can
+/// require registers in each of thousands of frames, many times, that no inner frame has saved: millions of
+/// inspections. Half a million allocations of real programs took none, code that was written to need them
+/// takes 6, and a stack of [`MAX_DEPTH`] frames that each find a register in the next takes one less than
+/// this maximum.
 pub const MAX_LOOKS: u32 = 4096;
-/// Times that a walk goes down to another stack, which lies lower, as CFI by another register than the stack pointer says. Not after a step by the
-/// frame pointer, from which on such CFI is no better than that.
+/// Maximum number of times that a walk goes down to another stack, at lower addresses, because CFI computes
+/// the CFA from a register other than the stack pointer. After a step by the frame pointer it no longer does:
+/// such CFI is then no more reliable than the frame pointer.
 pub const MAX_STACK_SWITCHES: u32 = 8;
 
 /// Methods of unwinding.
@@ -106,8 +109,8 @@ pub struct Frame {
     pub pc: Avma,
     /// Way in which it was found.
     pub found_by: FoundBy,
-    /// True if `pc` is exact: the instruction was interrupted, or a signal handler returns to it. Otherwise the
-    /// instruction before `pc` is the call that the frame is in.
+    /// True if `pc` is exact: the instruction was interrupted, or a signal handler returns to it. Otherwise
+    /// the instruction before `pc` is the call that the frame is in.
     pub exact: bool,
 }
 
@@ -116,18 +119,18 @@ pub struct Frame {
 pub struct Stack {
     /// Frames that are kept, innermost first. Each lies in an executable mapping.
     pub frames: Vec<Frame>,
-    /// Frames that are not.
+    /// Frames that are not kept.
     pub left_out: Option<LeftOut>,
     /// Cause of the walk's end.
     pub end: End,
     /// Address where the walk ended.
     pub end_pc: Avma,
-    /// Address in an object whose image of saves the walk needs and which has none.
+    /// Address in an object without an image of saves, which the walk needs.
     pub saves_wanted: Option<Avma>,
 }
 
 impl Stack {
-    /// Number of its frames, also of those that are not kept.
+    /// Number of frames, including those that are not kept.
     pub fn depth(&self) -> usize {
         let left_out = self.left_out.map_or(0, |left_out| left_out.frames as usize);
         self.frames.len() + left_out
@@ -139,7 +142,8 @@ pub fn walk(tables: Tables<'_>, start: Registers, read: impl FnMut(Avma) -> Opti
     walk_linked(tables, start, None, read)
 }
 
-/// Like [`walk`], from a frame whose link register is `link` (AArch64): one that is running, and not in a call.
+/// Walks as [`walk`] does, from a frame whose link register is `link` (AArch64): one that is running, and not
+/// in a call.
 pub fn walk_linked(
     tables: Tables<'_>,
     start: Registers,
@@ -206,7 +210,8 @@ struct Walk<'a, R> {
     pc: Avma,
     sp: Avma,
     fp: Avma,
-    /// 1 if `pc` is a return address, which is looked up one byte lower, in the call before it; 0 if it is exact.
+    /// 1 if `pc` is a return address, which is looked up one byte lower, in the call before it; 0 if it is
+    /// exact.
     pc_adjust: u64,
     found_by: FoundBy,
     frames: Vec<Frame>,
@@ -224,7 +229,7 @@ struct Walk<'a, R> {
     is_doubtful: bool,
     /// The frame pointer of an earlier frame may have been another's.
     may_lack_callers: bool,
-    /// Steps that may still go to a stack that lies lower.
+    /// Number of steps that may still go to a stack at lower addresses.
     switches_left: u32,
 }
 
@@ -288,8 +293,9 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
         }
     }
 
-    /// Restores a return address that a return probe replaced by its trampoline. It is identified by the stack pointer at
-    /// the function's entry: the slot of the return address or, on AArch64, the start of the frame.
+    /// Restores a return address that a return probe replaced by its trampoline. It is identified by the
+    /// stack pointer at the function's entry: the slot of the return address or, on AArch64, the start of the
+    /// frame.
     fn put_back_return_address(&mut self) -> Step {
         let slot = match self.tables.architecture {
             Architecture::X86_64 => self.sp.wrapping_sub(8),
@@ -346,7 +352,8 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
         }
     }
 
-    /// Returns the rule for an address outside of all mappings, which is conclusive only while the list is up to date.
+    /// Returns the rule for an address outside of all mappings, which is conclusive only while the list is up
+    /// to date.
     fn without_mapping(&self) -> u32 {
         if self.tables.changing {
             mapping_stop::STALE
@@ -418,7 +425,8 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
         }
     }
 
-    /// Goes to the caller by the frame pointer, or ends with `implausible` if its value cannot be a frame pointer.
+    /// Goes to the caller by the frame pointer, or ends with `implausible` if its value cannot be a frame
+    /// pointer.
     fn apply_fp(&mut self, implausible: End) -> Step {
         let fp = self.fp;
         if fp < self.sp || !fp.get().is_multiple_of(8) || fp.offset_from(self.sp) > MAX_FP_DISTANCE {

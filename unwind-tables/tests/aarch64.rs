@@ -1,5 +1,5 @@
-//! Claims: tables of AArch64 code say what its CFI says; a return address in the link register is believed only of a
-//! frame that was running; and a stack pointer that is not known is not used.
+//! Claims: tables of AArch64 code agree with its CFI; the link register is used as a return address only for
+//! a frame that was running; and an unknown stack pointer is not used.
 
 mod common;
 
@@ -16,7 +16,7 @@ use unwind_tables::verify::verify;
 use unwind_tables::walk::{self, End, FoundBy, Registers, ReturnProbes, Stack, Tables, Unwind};
 use unwind_tables::{Architecture, compile};
 
-/// A function per form of rule. Where a label of a test's interest is in the middle of one, it has a symbol.
+/// One function for each form of rule, with symbols at the places within it that tests use.
 const SOURCE: &str = "
     .text
     .macro function name
@@ -186,7 +186,7 @@ fn addresses(stack: &Stack) -> Vec<u64> {
     stack.frames.iter().map(|frame| frame.pc.get()).collect()
 }
 
-/// Each form has the rule that its CFI says, signed where it is said to be signed.
+/// Each form has the rule of its CFI, and is signed where the CFI says so.
 #[test]
 fn forms_have_their_rules() {
     use Register::{Fp, Sp};
@@ -217,7 +217,7 @@ fn forms_have_their_rules() {
     assert_eq!(object.rule("hidden", 0), UnwindRule::Gap);
 }
 
-/// gimli evaluates every row alike; a rule that is changed in any of its parts is noticed.
+/// gimli's evaluation agrees at every row, and a change of any part of a rule is noticed.
 #[test]
 fn rules_agree_with_gimli() {
     let object = Assembled::new(SOURCE);
@@ -247,8 +247,8 @@ fn rules_agree_with_gimli() {
     }
 }
 
-/// A walk follows signed and plain records from a called function to the end. Code behind a call is looked up before
-/// it.
+/// A walk follows signed and plain records from a called function to the end. Return addresses are looked up
+/// one byte lower, in the call.
 #[test]
 fn records_are_followed_to_the_end() {
     let object = Assembled::new(SOURCE);
@@ -273,7 +273,8 @@ fn records_are_followed_to_the_end() {
     );
 }
 
-/// A function that called another and did not save the link register: what was in it is gone, and nothing is guessed.
+/// A function called another and did not save the link register: its value is lost, and the walk does not
+/// guess.
 #[test]
 fn the_link_register_of_a_caller_is_not_known() {
     let object = Assembled::new(SOURCE);
@@ -308,8 +309,9 @@ fn an_interrupted_leaf_returns_by_its_link_register() {
     assert_eq!(exact, [true, true, false, false]);
 }
 
-/// Behind code without CFI, only the frame pointer is known. A function that has a record is left by it, one whose CFA
-/// starts from it makes the stack pointer known again, and one that has none ends the walk.
+/// Behind code without CFI, only the frame pointer is known. The walk leaves a function with a frame record
+/// by this record. A function whose CFA starts from the frame pointer makes the stack pointer known again,
+/// and one with neither ends the walk.
 #[test]
 fn an_unknown_stack_pointer_is_not_used() {
     let object = Assembled::new(SOURCE);
@@ -351,7 +353,7 @@ fn an_unknown_stack_pointer_is_not_used() {
     assert_eq!((addresses(&walked), walked.end), (vec![hidden], End::NoCfi));
 }
 
-/// A call for which Go's runtime leaves the stack is known by its code.
+/// A call before which Go's runtime leaves the stack is recognized by its code.
 #[test]
 fn switches_of_the_stack_are_found() {
     let source = "
@@ -378,7 +380,8 @@ fn switches_of_the_stack_are_found() {
     }
 }
 
-/// A function that Go's table says to move the stack pointer is known from there on; the loader sets the text's start.
+/// A function that moves the stack pointer according to Go's table is marked from the instruction that does
+/// so on. The loader sets the text's start.
 #[test]
 fn switches_of_the_stack_are_found_by_the_table() {
     let source = "

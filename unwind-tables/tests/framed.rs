@@ -1,5 +1,6 @@
-//! Claim: where functions without CFI have set up a frame pointer of their own is known, by their symbols, on both architectures; of nothing
-//! else. So is code that nobody has called: that at which glibc's loader begins, and what a stack of makecontext returns to.
+//! Claim: code of functions without CFI that have set up a frame pointer of their own is recognized by their
+//! symbols, on both architectures, and no other code is. Code without a caller is recognized, too: the start
+//! of glibc's loader, and the function that a stack of makecontext returns to.
 
 mod common;
 
@@ -14,7 +15,7 @@ use unwind_tables::image::Image;
 use unwind_tables::rule::UnwindRule;
 use unwind_tables::verify::verify;
 
-/// Begins a function.
+/// Macro that begins a function.
 const FUNCTION: &str = "
     .text
     .macro function name
@@ -110,7 +111,8 @@ fn functions_that_set_up_a_frame() {
     }
 }
 
-/// A library that was stripped still has the symbols for programs that are linked to it; a static program has none.
+/// A stripped library still has the symbols for programs that are linked to it; a stripped static program has
+/// none.
 #[test]
 fn stripped_files() {
     for (flags, is_known) in [
@@ -127,7 +129,8 @@ fn stripped_files() {
     }
 }
 
-/// A stack of makecontext returns to a function of glibc, which is looked up in the padding in front of it; other padding has no rule.
+/// A stack of makecontext returns to a function of glibc, which is looked up in the padding before it. That
+/// byte of the padding ends the stack; the rest has no rule.
 #[test]
 fn contexts_begin_a_stack() {
     let elf = read_first(&["/lib/x86_64-linux-gnu/libc.so.6"]);
@@ -143,7 +146,7 @@ fn contexts_begin_a_stack() {
     assert_eq!(verify(&elf, Some(&image)).expect("an ELF file").wrong, 0);
 }
 
-/// glibc's loader begins by assembly without CFI, which nothing calls.
+/// glibc's loader begins with assembly without CFI, which has no caller.
 #[test]
 fn the_loader_begins_a_stack() {
     let elf = read_first(&["/lib64/ld-linux-x86-64.so.2"]);

@@ -1,5 +1,5 @@
-//! Claim: the functions for which Go's runtime leaves a stack, and those that nobody called, are known in what Go's own linker
-//! makes, by Go's table of functions: for both architectures, position-independent, stripped.
+//! Claim: in programs that Go's own linker makes, functions that leave their stack and functions without a
+//! caller are recognized by Go's table of functions: for both architectures, position-independent, stripped.
 
 mod common;
 
@@ -14,21 +14,21 @@ use unwind_tables::rule::{Reason, UnwindRule};
 use unwind_tables::verify::verify;
 
 const SWITCH: UnwindRule = UnwindRule::Unsupported(Reason::StackSwitch);
-/// Functions that leave the stack somewhere, to go on elsewhere.
+/// Functions that switch to another stack at some instruction.
 const SWITCHING: [&str; 4] = [
     "runtime.asmcgocall.abi0",
     "runtime.systemstack.abi0",
     "runtime.mcall",
     "runtime.morestack.abi0",
 ];
-/// Functions that nobody called.
+/// Functions without a caller.
 const OUTERMOST: [&str; 2] = ["runtime.goexit.abi0", "runtime.rt0_go.abi0"];
-/// Functions that the runtime takes for that as well, which are called.
+/// Functions that the runtime marks as outermost, too, but that have a caller.
 const CALLED: [&str; 2] = ["runtime.mstart.abi0", "runtime.sigtramp.abi0"];
-/// Functions that do not.
+/// Functions that neither leave the stack nor are outermost.
 const OTHERS: [&str; 3] = ["runtime.mallocgc", "runtime.schedule", "main.main"];
 
-/// Builds a program of Go without C for an architecture; then the same stripped by the linker.
+/// Builds a Go program without C for an architecture, first with symbols, then stripped by the linker.
 fn build(architecture: &str) -> [Vec<u8>; 2] {
     let scratch = Scratch::new();
     let (source, output) = (scratch.path().join("main.go"), scratch.path().join("out"));
@@ -51,7 +51,8 @@ fn build(architecture: &str) -> [Vec<u8>; 2] {
     })
 }
 
-/// Checks the program with symbols, and that the same addresses are marked in the stripped one, whose code is the same.
+/// Checks the program with symbols, and that the same addresses are marked in the stripped one, whose code is
+/// the same.
 #[track_caller]
 fn check(architecture: &str) {
     let programs = build(architecture);
@@ -92,7 +93,8 @@ fn check(architecture: &str) {
         let is_end = marked_with(UnwindRule::EndOfStack, name);
         assert!(is_end.iter().all(|is_end| *is_end), "{name}: {is_end:?}");
     }
-    // Without CFI, which says it of these as well in newer versions of Go.
+    // The stripped program has no CFI: in newer versions of Go, CFI says of these functions, too, that they
+    // are outermost.
     let [_, stripped] = &images;
     for name in CALLED {
         let start = Svma::new(symbol_of(name).address());

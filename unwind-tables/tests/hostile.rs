@@ -14,7 +14,7 @@ use unwind_tables::{Compiled, ElfView, TableError, compile, verify};
 /// Maximum time for files of a few ten kilobytes, whose compile takes less than a millisecond.
 const TIME_LIMIT: Duration = Duration::from_secs(2);
 
-/// Compiles and compares, and checks time, memory and that the image can be asked anything.
+/// Compiles and verifies a file, and checks time, memory, and that the image can be looked up at any address.
 fn check(elf: &[u8]) -> Result<Compiled, TableError> {
     let start = Instant::now();
     let compiled = compile(elf);
@@ -75,7 +75,7 @@ fn objects() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Every file that was cut off somewhere.
+/// Files that are cut off at any place.
 #[test]
 fn truncated_files_are_survived() {
     for elf in objects() {
@@ -113,7 +113,7 @@ fn mutated_files_are_survived() {
     }
 }
 
-/// The headers, the CFI, and everything.
+/// Ranges to mutate: the headers, the CFI, and the whole file.
 fn interesting_ranges(elf: &[u8]) -> Vec<std::ops::Range<usize>> {
     use object::{Object, ObjectSection};
     let file = object::File::parse(elf).expect("not mutated yet");
@@ -188,7 +188,7 @@ fn hand_made_file_is_read() {
     );
 }
 
-/// A CIE of half a megabyte that 15,000 FDEs repeat: 8 G instructions if nobody counts.
+/// A CIE of half a megabyte that 15,000 FDEs repeat: 8 G instructions without a budget.
 #[test]
 fn long_cie_is_not_repeated_for_ever() {
     let mut contents = cie(&vec![0; 500_000]);
@@ -203,7 +203,7 @@ fn long_cie_is_not_repeated_for_ever() {
     );
 }
 
-/// CIEs that overlap, each with a name of 16 MB, and FDEs that ask for each of them.
+/// CIEs that overlap, each with a name of 16 MB, and FDEs that refer to each of them.
 #[test]
 fn overlapping_cies_are_not_read_for_ever() {
     // Without a zero byte, so that names do not end: length, CIE id, version 1, "SSS".
@@ -244,8 +244,8 @@ fn rows_end_with_the_segment() {
     assert_eq!(compiled.coverage.outside_fdes, 1);
 }
 
-/// Pages of code gigabytes apart, and far up, are put together in an image of little more than their rows, which says the same as their
-/// CFI at each address.
+/// Pages of code that are gigabytes apart, or at high addresses, are moved together in an image of little
+/// more than their rows, which agrees with their CFI at each address.
 #[test]
 fn far_code_is_moved_closer() {
     for segments in [[0x1000, 0xf000_0000], [0x3000_0000_0000, 0x3000_1000_0000]] {
@@ -263,7 +263,7 @@ fn far_code_is_moved_closer() {
             let is_frame = rules.map(|rule| matches!(rule, UnwindRule::Frame(_)));
             assert_eq!(is_frame, [false, true, true, false], "{rules:?}");
         }
-        // Where nothing is, nothing is found, wherever the image has what.
+        // Addresses without code have no rule, wherever the image has the code.
         for at in (segments[0] + 16..segments[1]).step_by(0x8000) {
             assert_eq!(image.rule_at(Svma::new(at)), UnwindRule::Gap, "{at:#x}");
         }

@@ -38,7 +38,7 @@ const fn frame(cfa: CfaRule, ra: Saved, fp: Saved) -> UnwindRule {
 /// Meaning of a directive.
 #[derive(Debug)]
 enum Expected {
-    /// A rule, or the program that says the same if it does not pack.
+    /// A rule, or the equivalent program if the rule does not pack.
     Rule(UnwindRule),
     Program(&'static [Op]),
 }
@@ -81,7 +81,7 @@ macro_rules! and_fp {
     };
 }
 
-/// Call frame directives and their meaning, applied behind `cfa = rsp + 8`, `ra = *(cfa - 8)`.
+/// Call frame directives and their meaning, applied after `cfa = rsp + 8`, `ra = *(cfa - 8)`.
 const DIRECTIVES: &[(&str, Expected)] = &[
     ("", rule_frame(sp(8), RA, Saved::Same)),
     (
@@ -146,7 +146,7 @@ const DIRECTIVES: &[(&str, Expected)] = &[
             Saved::Same,
         ),
     ),
-    // glibc's `__restore_rt` says that rsp is what the CFA is.
+    // glibc's `__restore_rt` gives rsp the value of the CFA.
     (
         ".cfi_escape 0x0f,4,0x77,0xa0,1,0x06\n.cfi_escape 0x10,7,3,0x77,0xa0,1",
         rule_frame(deref(Sp, 160, 0), RA, Saved::Same),
@@ -161,12 +161,12 @@ const DIRECTIVES: &[(&str, Expected)] = &[
             signal_frame: true,
         })),
     ),
-    // GNU ld's PLT with 10 for 11, as in PLTs for IBT.
+    // GNU ld's PLT with 10 instead of 11, as in PLTs for IBT.
     (
         ".cfi_escape 0x0f,11,0x77,8,0x80,0,0x3f,0x1a,0x3a,0x2a,0x33,0x24,0x22",
         rule_frame(CfaRule::Plt { threshold: 10 }, RA, Saved::Same),
     ),
-    // A PLT entry that saves rbp: no linker writes it, and no packed rule holds it.
+    // A PLT entry that saves rbp: no linker writes it, and no packed rule expresses it.
     (
         ".cfi_escape 0x0f,11,0x77,8,0x80,0,0x3f,0x1a,0x3a,0x2a,0x33,0x24,0x22\n.cfi_offset rbp, -16",
         Program(&[
@@ -295,18 +295,19 @@ const DIRECTIVES: &[(&str, Expected)] = &[
         ".cfi_escape 0x0e,0x80,0x80,0x80,0x80,0x10",
         Rule(UnwindRule::Unsupported(OffsetRange)),
     ),
-    // An offset for an expression: what libgcrypt's assembly says in two places.
+    // A register for a CFA that is an expression, which is malformed; libgcrypt's assembly has the like in
+    // two places.
     (
         ".cfi_escape 0x0f,3,0x77,8,0x06\n.cfi_escape 0x0d,7",
         Rule(UnwindRule::Unsupported(Malformed)),
     ),
 ];
 
-/// One function of two bytes per entry of [`DIRECTIVES`]; the directives hold from its second byte.
+/// One function of two bytes per entry of [`DIRECTIVES`]; the directives apply from its second byte on.
 fn directives_source(sections: &str) -> String {
     let mut source = format!(".cfi_sections {sections}\n.text\n");
     for (number, (directives, _)) in DIRECTIVES.iter().enumerate() {
-        // Of the directives, this one is a property of the whole function.
+        // This directive is a property of the whole function.
         let first = if directives.starts_with(".cfi_signal_frame") {
             directives
         } else {
@@ -355,7 +356,7 @@ fn symbol(elf: &[u8], name: &str) -> Svma {
     Svma::new(symbol.unwrap_or_else(|| panic!("no symbol {name}")).address())
 }
 
-/// Each directive means one rule, or one reason why not, whichever section it stands in.
+/// Each directive means one rule, or one reason why there is none, whichever section it is in.
 #[test]
 fn directives_mean_rules() {
     let build = |sections| cc("f.s", &directives_source(sections), BARE);
@@ -373,7 +374,7 @@ fn directives_mean_rules() {
     }
 }
 
-/// Where `.eh_frame` says nothing, `.debug_frame` answers, and only there.
+/// `.debug_frame` applies where `.eh_frame` covers nothing, and only there.
 #[test]
 fn debug_frame_fills_gaps_of_eh_frame() {
     let source = "
@@ -418,7 +419,7 @@ fn debug_frame_fills_gaps_of_eh_frame() {
     assert_eq!(image.rule_at(symbol(&elf, "debug_only")), from_debug);
 }
 
-/// Nothing answers for what lies between functions, however short: a return address can be made up.
+/// Padding between functions has no rule, however short it is: a return address can be made up.
 #[test]
 fn padding_is_a_gap() {
     let function = |directive: &str, padding: u32| {
@@ -523,7 +524,7 @@ fn plt_entries_push_half_way() {
     );
 }
 
-/// Files that cannot be unwound here are refused by name, not misread.
+/// Files that cannot be unwound here are refused with the reason, not misread.
 #[test]
 fn other_files_are_refused() {
     use unwind_tables::TableError::{Malformed, NotElf, Unsupported};
@@ -555,7 +556,7 @@ fn other_files_are_refused() {
     );
 }
 
-/// The headers say what `readelf` says: build-id from the note, and both address conversions by segment.
+/// The headers are read as `readelf` does: build-id from the note, and both address conversions by segment.
 #[test]
 fn elf_view_reads_headers() {
     let flags = ["-shared", "-nostdlib", "-Wl,--build-id=0x0123456789abcdef"];

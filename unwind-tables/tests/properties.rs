@@ -1,5 +1,5 @@
-//! Claims over random tables: an image answers as the table does, compaction changes no answer, and damaged
-//! words are refused or read inside their bounds.
+//! Claims over random tables: an image gives the same rules as its table, compaction changes no rule, and
+//! damaged words are refused or read inside their bounds.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ fn register() -> impl Strategy<Value = Register> {
     prop_oneof![Just(Register::Sp), Just(Register::Fp)]
 }
 
-/// Mostly what compilers write, sometimes anything.
+/// Mostly offsets that compilers write, sometimes any.
 fn offset() -> impl Strategy<Value = i32> {
     prop_oneof![4 => (1..40_i32).prop_map(|slots| slots * 8), 2 => (-4000..4000_i32).prop_map(|slots| slots * 8), 1 => any::<i32>()]
 }
@@ -108,7 +108,7 @@ fn table((rows, programs): (Vec<Row>, Programs)) -> UnwindTable {
     UnwindTable::with_programs(rows, programs).expect("ascending rows with a closing gap")
 }
 
-/// Addresses where an answer can change, and some more.
+/// Addresses where the rule can change, and some more.
 fn addresses(rows: &[Row]) -> impl Iterator<Item = Svma> + '_ {
     let around = |row: &Row| {
         let at = row.start.get();
@@ -131,13 +131,13 @@ fn check_image_answers_as_table(rows: (Vec<Row>, Programs)) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// An image answers every address as its table does, and is one to its own check.
+    /// An image gives the same rule as its table at every address, and passes its own check.
     #[test]
     fn image_answers_as_table(rows in rows()) {
         check_image_answers_as_table(rows);
     }
 
-    /// Compaction changes no answer and leaves nothing to compact.
+    /// Compaction changes no rule and leaves nothing to compact.
     #[test]
     fn compaction_changes_no_answer(rows in rows(), few in vec(rule(), 3)) {
         // Few distinct rules, so that neighbours are often equal.
@@ -159,7 +159,8 @@ proptest! {
         prop_assert!(after.rows().windows(2).all(|pair| pair[0].rule != pair[1].rule));
     }
 
-    /// Damaged words are refused, or answer from their own words alone: the same wherever they stand.
+    /// Damaged words are refused, or lookups depend on these words alone: results are the same wherever the
+    /// words are.
     #[test]
     fn damaged_images_are_read_inside_their_bounds(
         rows in rows(),
@@ -222,7 +223,7 @@ fn numbered_rules(count: i32, distance: u64) -> Vec<Row> {
     rows
 }
 
-/// More rules than have numbers: those past the 255 most frequent are escaped, and answer the same.
+/// More rules than have numbers: those past the 255 most frequent are escaped, and are found all the same.
 #[test]
 fn more_rules_than_numbers_are_escaped() {
     for count in [253, 254, 255, 256, 257, 1000] {

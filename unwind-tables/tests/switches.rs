@@ -1,6 +1,6 @@
-//! Claim: code that runs when Go's runtime has left the stack is known, in Go's programs, by Go's table of functions, else a call
-//! by its code; so is code that nobody called, by the table; and nothing else is taken for it. What Go's own linker makes is in
-//! `go.rs`.
+//! Claim: in Go's programs, code that runs after Go's runtime has left the stack is recognized by Go's table
+//! of functions; without such a table, calls are recognized by their code. Code without a caller is
+//! recognized by the table. No other code is marked. Programs that Go's own linker makes are in `go.rs`.
 
 mod common;
 
@@ -13,7 +13,8 @@ use unwind_tables::rule::{Reason, UnwindRule};
 
 const SWITCH: UnwindRule = UnwindRule::Unsupported(Reason::StackSwitch);
 
-/// Both calls of Go's `asmcgocall`, and one whose code goes on otherwise. Their CFI says that nothing is on the stack.
+/// Both calls of Go's `asmcgocall`, and one with other code behind it. Their CFI says that nothing is on the
+/// stack.
 const SOURCE: &str = "
     .text
     .globl switches, same, neither
@@ -36,7 +37,7 @@ const SOURCE: &str = "
     ";
 const GO: &str = ".section .go.buildinfo, \"aw\", @progbits\n.quad 0\n";
 
-/// Addresses in each function at which its rule is not the CFI's.
+/// Offsets in each function where the rule is not that of the CFI.
 fn changed(source: &str) -> [Vec<u64>; 3] {
     let elf = cc("switches.s", source, &["-shared", "-nostdlib"]);
     let image: Image = compile(&elf).expect("an ELF file").image.expect("CFI");
@@ -54,7 +55,7 @@ fn changed(source: &str) -> [Vec<u64>; 3] {
     })
 }
 
-/// The last byte of each call: where its return address is looked up.
+/// The last byte of each call is marked: its return address is looked up there.
 #[test]
 fn switches_are_found_by_their_code() {
     assert_eq!(changed(&[SOURCE, GO].concat()), [vec![1], vec![1], vec![]]);
@@ -66,7 +67,8 @@ fn only_programs_of_go_are_marked() {
     assert_eq!(changed(SOURCE), [vec![], vec![], vec![]]);
 }
 
-/// As position-independent code, by a load of either kind between call and restoring.
+/// Calls in position-independent code are recognized, with a load of either kind between the call and the
+/// code that restores the stack.
 #[test]
 fn switches_are_found_behind_loads() {
     for load in ["mov $-8, %rcx", "mov -8(%rip), %rcx"] {
@@ -79,7 +81,8 @@ fn switches_are_found_behind_loads() {
     }
 }
 
-/// Three functions, of which the table says that the second and the last move the stack pointer; nobody calls the last.
+/// Three functions. According to the table, the second and the last move the stack pointer; the last has no
+/// caller.
 const FUNCTIONS: &str = "
     .text
     .skip 64
@@ -106,8 +109,8 @@ const FUNCTIONS: &str = "
     .quad 0
     ";
 
-/// Go's table of [`FUNCTIONS`] in a section: its format's magic number, what it says of the text's start, and where records
-/// have their flags.
+/// Go's table of [`FUNCTIONS`] in a section, with the magic number of its format, its field for the text's
+/// start, and the offset of the flags in its records.
 fn table(section: &str, magic: u32, text: &str, flags_at: u32) -> String {
     let record = |flags: u8, name: &str| {
         let between = flags_at - 8;
@@ -154,8 +157,9 @@ fn marked(tables: &str, flags: &[&str]) -> Vec<u64> {
     marked("switching", 14)
 }
 
-/// The table says which function, and its code from where on. Linkers that leave the text's start to the loader (lld) make no
-/// difference, nor does the place of the table, nor that of the text's start since Go 1.26.
+/// The function is found by the table, and the place in it by its code. It makes no difference whether the
+/// linker leaves the text's start to the loader (as lld does), where the table is, or where the text's start
+/// is since Go 1.26.
 #[test]
 fn switches_are_found_by_the_table() {
     let from_switch: Vec<u64> = (5..14).collect();
@@ -183,8 +187,8 @@ fn switches_are_found_by_the_table() {
     );
 }
 
-/// A function that Go takes for the first of a stack is that if nobody calls it, whatever its CFI says: what goroutines return to,
-/// and the program's first function where it is not C's.
+/// A function that Go marks as the outermost of a stack is that, whatever its CFI says, if it has no caller:
+/// the function that goroutines return to, and the program's first function if there is no C in the program.
 #[test]
 fn first_functions_are_known_by_the_table() {
     for (magic, flags_at) in [(0xffff_fff0, 37), (0xffff_fff1, 41)] {
@@ -217,7 +221,8 @@ fn first_functions_are_known_by_the_table() {
     }
 }
 
-/// A table that cannot be true is none: of the text's start, or starts that do not ascend.
+/// An implausible table is ignored: with a wrong start of the text, a wrong count, or starts that do not
+/// ascend.
 #[test]
 fn false_tables_are_not_followed() {
     let good = table(".data.rel.ro", 0xffff_fff1, "text", 41);
@@ -239,7 +244,8 @@ fn false_tables_are_not_followed() {
     }
 }
 
-/// Each byte of the table, and of the section headers, changed: nothing is read or counted beyond what is there.
+/// Each byte of the table, and of the section headers, is changed: nothing is read or counted beyond the end
+/// of the file.
 #[test]
 fn damaged_tables_are_survived() {
     let table = table(".data.rel.ro", 0xffff_fff1, "text", 41);

@@ -1,4 +1,4 @@
-//! Claim: a signal trampoline without CFI is known by its code, and nothing else is taken for one.
+//! Claim: a signal trampoline without CFI is recognized by its code, and no other code is taken for one.
 
 mod common;
 
@@ -13,8 +13,8 @@ use unwind_tables::saves::{self, Saved, long};
 use unwind_tables::walk::{self, Registers, ReturnProbes, Tables, Unwind};
 use unwind_tables::{Saves, compile_as};
 
-/// Functions with CFI around code without: musl's trampoline behind its `nop`, one of a compiler's, and calls of other
-/// numbers. The last trampoline is in a function that has CFI of its own.
+/// Functions with CFI around code without CFI: musl's trampoline behind its `nop`, one as compilers write it,
+/// and a system call of another number. The last trampoline is in a function that has CFI.
 const SOURCE: &str = "
     .text
     .globl before, musl, compiled, other, described
@@ -91,7 +91,7 @@ fn trampolines_lead_to_the_interrupted_frame() {
         return_probes: ReturnProbes::default(),
     };
     let frame = Registers::new(Avma::new(musl.get()), Avma::new(0x7000), Avma::new(0));
-    // Memory holds its own address.
+    // Each word of memory is its own address.
     let caller = walk::caller(tables, frame, |address| Some(address.get())).expect("the interrupted frame");
     // arch/x86/include/uapi/asm/sigcontext.h: rbp is the 11th register, rsp the 16th, rip the 17th.
     let slot = |number: u64| Avma::new(0x7000 + 40 + 8 * number);

@@ -1,5 +1,5 @@
-//! Claims: tables of real objects say what gimli's evaluation of their CFI says, at every row; and the comparison that
-//! shows it notices every way in which an image can be wrong.
+//! Claims: tables of real objects agree with gimli's evaluation of their CFI at every row; and the comparison
+//! that shows this notices every way in which an image can be wrong.
 
 mod common;
 
@@ -14,7 +14,7 @@ use unwind_tables::rule::UnwindRule;
 use unwind_tables::verify::{Outcome, Verified, verify};
 use unwind_tables::{ElfView, Saves, compile, compile_as};
 
-/// Compares one object, which must agree, and says how much was compared.
+/// Compares one object, which must agree; returns the result of the comparison.
 #[track_caller]
 fn check(elf: &[u8], rows_at_least: u64) -> Verified {
     let compiled = compile_as(elf, Saves::Always).expect("an object of this machine");
@@ -31,7 +31,8 @@ fn check(elf: &[u8], rows_at_least: u64) -> Verified {
     verified
 }
 
-/// Objects that every program on this machine is made of, and this test itself: no rule is wrong, none is missing.
+/// Objects that every program on this machine is made of, and this test itself: no rule is wrong, none is
+/// missing.
 #[test]
 fn real_objects_agree() {
     let library = |name: &str| {
@@ -63,10 +64,10 @@ fn assembly_agrees() {
     }
 }
 
-/// Files that no compiler makes, which fuzzers found the two sides to differ about.
+/// Files that no compiler makes, for which fuzzers have found differences.
 #[test]
 fn odd_files_agree() {
-    // Where a CIE has the column of the return address.
+    // Offset in a CIE of the column of the return address.
     const COLUMN: usize = 12;
     let usual = cie(&[]);
     let mut named_rbx = usual.clone();
@@ -112,7 +113,7 @@ fn odd_files_agree() {
     }
 }
 
-/// Without section headers, the table is found through `PT_GNU_EH_FRAME` and says the same everywhere.
+/// Without section headers, CFI is found through `PT_GNU_EH_FRAME`, and the table is the same everywhere.
 #[test]
 fn tables_without_section_headers_agree() {
     let elf = without_section_headers(libc());
@@ -135,7 +136,7 @@ fn stacks_end_where_the_return_address_is_undefined() {
     assert_eq!(table.rule_at(Svma::new(0)), UnwindRule::Gap);
 }
 
-/// A register that is said to be saved a slot from where it is, is noticed.
+/// A saved register whose slot is off by one is noticed.
 #[test]
 fn a_wrong_slot_is_noticed() {
     let elf = read_first(&["/lib64/ld-linux-x86-64.so.2"]);
@@ -144,7 +145,7 @@ fn a_wrong_slot_is_noticed() {
     let rules = saves + header_word(&image, saves + header::RULES_AT);
     let mut noticed = 0;
     for rule in rules..rules + header_word(&image, saves + header::RULE_COUNT) {
-        // Short, and rbx is saved.
+        // A short entry in which rbx is saved.
         let bits = image.words()[rule];
         if bits & 7 == kind::SP && bits >> KIND_BITS & 31 != 0 {
             let changed = changed(&image, rule, |rule| rule ^ 1 << KIND_BITS).expect("still an image");
@@ -166,7 +167,7 @@ fn a_missing_image_is_noticed() {
     assert!(verified.examples.iter().all(|wrong| wrong.image == Outcome::Gap));
 }
 
-/// The vDSO's image with one word changed; `None` if that is no image.
+/// The image with one word changed; `None` if the result is not an image.
 fn changed(image: &Image, at: usize, change: impl Fn(u32) -> u32) -> Option<Image> {
     let mut words = image.words().to_vec();
     words[at] = change(words[at]);
@@ -177,7 +178,8 @@ fn header_word(image: &Image, number: usize) -> usize {
     usize::try_from(image.words()[number]).expect("a small image")
 }
 
-/// Each rule of an image that says where the CFA is, changed by the least there is (eight bytes), is noticed.
+/// Each rule of an image that computes the CFA from a register is noticed if its offset is wrong by the least
+/// possible amount (eight bytes).
 #[test]
 fn every_wrong_rule_is_noticed() {
     let elf = read_first(&["/lib64/ld-linux-x86-64.so.2"]);

@@ -1,4 +1,5 @@
-//! The set, by many threads at once. The set is the program's: each test has blocks and pages (modulo 256 MiB) of its own.
+//! The set, used by many threads at once. There is one set for the program, so each test has its own blocks
+//! and pages (modulo 256 MiB).
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -6,13 +7,13 @@ use std::vec::Vec;
 
 use super::*;
 
-/// Each block is found as long as it is in, by the thread that put it there, and by nobody afterwards.
+/// Each block is found, by the thread that added it, until it is removed, and not afterwards.
 #[test]
 fn threads_find_what_they_put_in() {
     thread::scope(|scope| {
         for number in 0..8_usize {
             scope.spawn(move || {
-                // Of its pages, modulo 256 MiB, the 64 from 256 times its number on.
+                // Its pages, modulo 256 MiB: 64 pages, from number 256 * (`number` + 1) on.
                 let base = 0x1000_0000_0000 + (number << 36) + ((number + 1) << 20);
                 let mut random = 0x9e37_79b9_u64.wrapping_mul(number as u64 + 1);
                 let mut known = BTreeMap::new();
@@ -39,7 +40,8 @@ fn threads_find_what_they_put_in() {
     });
 }
 
-/// The set grows far beyond its first table, and what was there before is found all the same. Without a block, a page is empty.
+/// The set grows far beyond its first table, and earlier blocks are still found. Once its blocks are removed,
+/// a page counts as empty.
 #[test]
 fn tables_are_added() {
     let blocks: Vec<usize> = (0..100_000)
@@ -57,8 +59,8 @@ fn tables_are_added() {
     assert_eq!(memleak_samples_not_announced.load(Relaxed), 0);
 }
 
-/// A block that is still there is replaced; its page then is empty after one removal. NULL is no block, even where its page has
-/// one.
+/// A block that is added twice is replaced; its page is empty after one removal. NULL is not a block, even if
+/// its page has one.
 #[test]
 fn blocks_that_are_put_in_twice() {
     let block = 0x5555_0000_0000 - 4096;
@@ -67,7 +69,7 @@ fn blocks_that_are_put_in_twice() {
     let announced = remove(block).expect("it is there");
     assert_eq!((announced.size(), announced.chosen()), (usize::MAX >> 3, 7));
     assert!(!may_have(block));
-    // Of the page that NULL has, modulo 256 MiB.
+    // A block in the page of NULL, modulo 256 MiB.
     assert!(insert(1 << 40, Announced::new(1, 1)));
     assert!(may_have(0));
     assert_eq!(remove(0), None);

@@ -1,10 +1,10 @@
-//! Finds functions by name in the objects that the loader has mapped, as `dlsym(RTLD_NEXT, …)` does. That one is in a library of its
-//! own before glibc 2.34, and in some versions it allocates.
+//! Finds functions by name in the objects that the loader has mapped, as `dlsym(RTLD_NEXT, …)` does. `dlsym`
+//! is not used, since it is in a separate library before glibc 2.34, and allocates in some versions.
 
 use core::ffi::c_void;
 use core::ptr;
 
-/// Name of a function, with its hash of either kind.
+/// Name of a function, with its hashes of both kinds.
 #[derive(Clone, Copy)]
 pub(super) struct Name {
     text: &'static str,
@@ -29,7 +29,7 @@ impl Name {
     }
 }
 
-/// A function, and the object that has it, by its place in memory.
+/// A function, and the object that has it, identified by its place in memory.
 #[derive(Clone, Copy)]
 pub(super) struct Found {
     pub(super) function: *const (),
@@ -103,7 +103,7 @@ unsafe extern "C" {
 impl Search {
     fn run(&mut self) {
         let data = ptr::from_mut(self).cast();
-        // SAFETY: calls `visit` with what it is for, and with `self`, which nobody else uses meanwhile.
+        // SAFETY: `visit` gets what it expects, with `self`, which is not used elsewhere meanwhile.
         unsafe { dl_iterate_phdr(visit, data) };
     }
 
@@ -140,7 +140,7 @@ extern "C" fn visit(object: *const ObjectInfo, _size: usize, search: *mut c_void
     i32::from(search.behind.is_some())
 }
 
-/// Tables of an object that the loader has mapped: they are as true as the loader's own reading of them.
+/// Tables of an object that the loader has mapped. They are trusted, as the loader itself trusts them.
 struct Object {
     bias: usize,
     symbols: *const Symbol,
@@ -163,7 +163,8 @@ impl Object {
         loop {
             // SAFETY: the object's dynamic section, which ends with an entry of kind 0.
             let [kind, value] = unsafe { entry.read() };
-            // glibc has made addresses of these, musl leaves them as they are in the file.
+            // glibc has turned these values into addresses in the process; musl leaves them as they are in
+            // the file.
             let address = match value < bias {
                 true => value.wrapping_add(bias),
                 false => value,
@@ -200,8 +201,9 @@ impl Object {
         }
     }
 
-    /// Looks a name up in a table of `DT_GNU_HASH`: four counts, a filter of words, a chain's start for each bucket, and the hashes
-    /// of all symbols from the first that is in the table on, the last of each chain with its lowest bit set.
+    /// Looks a name up in a table of `DT_GNU_HASH`: four numbers, a Bloom filter, the start of a chain for
+    /// each bucket, and the hashes of all symbols from the first one in the table on. The last hash of a
+    /// chain has its lowest bit set.
     fn by_gnu_hash(&self, table: *const u32, name: Name) -> Option<*const ()> {
         let word = |at: u32| {
             // SAFETY: within the table, by its own counts.
@@ -236,7 +238,8 @@ impl Object {
         }
     }
 
-    /// Looks a name up in a table of `DT_HASH`: two counts, a chain's start for each bucket, and the next of each symbol.
+    /// Looks a name up in a table of `DT_HASH`: two counts, the start of a chain for each bucket, and for
+    /// each symbol the next one of its chain.
     fn by_sysv_hash(&self, table: *const u32, name: Name) -> Option<*const ()> {
         let word = |at: u32| {
             // SAFETY: within the table, by its own counts.
@@ -276,12 +279,13 @@ impl Object {
         (!is_hidden).then(|| ptr::with_exposed_provenance(self.bias.wrapping_add(symbol.value)))
     }
 
-    /// Compares without the C library: its functions may not be there yet.
+    /// Compares without the C library, whose functions may not be usable yet.
     fn has_text(&self, at: u32, text: &str) -> bool {
         let start = self.strings.wrapping_add(at as usize);
         let bytes = text.bytes().chain([0]).enumerate();
         bytes.into_iter().all(|(at, byte)| {
-            // SAFETY: names are within the table of strings, each ended by a zero, behind which this does not come.
+            // SAFETY: names are within the table of strings, each ended by a zero, and the comparison stops
+            // there.
             unsafe { start.add(at).read_volatile() == byte }
         })
     }

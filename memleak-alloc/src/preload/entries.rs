@@ -18,20 +18,21 @@ const _: () = assert!(core::mem::offset_of!(Next, malloc) == 0);
 #[cold]
 #[inline(never)]
 pub(super) extern "C" fn allocated(block: *mut u8, size: usize) -> *mut u8 {
-    // SAFETY: this thread's state. The sampler allocates nothing, so that it is not entered again; a signal handler that
-    // allocates meanwhile changes the thread's numbers, and each of them is a number that could be there.
+    // SAFETY: this thread's state. The sampler allocates nothing, so that it is not entered again; a signal
+    // handler that allocates meanwhile changes the thread's numbers, but all their values are valid.
     let thread = unsafe { &mut *thread::current() };
     sampler::allocated(thread, block.addr(), size);
     block
 }
 
-/// Returns whether an allocation of `size` bytes has to be handled by [`allocated`].
+/// Returns true if an allocation of `size` bytes has to be handled by [`allocated`].
 #[inline(always)]
 pub(super) fn is_due(size: usize) -> bool {
     sampler::is_active() && thread::is_due(size)
 }
 
-/// Calls a function of the next allocator that may call another one of these. What that allocates is sampled by the caller of this.
+/// Calls a function of the next allocator that may call another of the functions here. Inner calls are not
+/// sampled; the caller of this function samples the block.
 #[inline(always)]
 fn outer<T>(nesting: Nesting, call: impl FnOnce() -> T) -> T {
     match sampler::is_active() && nesting.is_nested() {
@@ -40,8 +41,9 @@ fn outer<T>(nesting: Nesting, call: impl FnOnce() -> T) -> T {
     }
 }
 
-/// In instructions that compare and jump in memory, which a compiler does not make of atomic variables: two less of eight. All of them are
-/// in one line of the cache, as those of `free` are: a pair takes up to 1.2 ns more if they are in two.
+/// Written in assembly, with instructions that compare and jump through memory, which compilers do not
+/// generate for atomic variables: this saves two of eight instructions. All of them are in one cache line, as
+/// are those of `free`: in two lines, a pair of `malloc` and `free` takes up to 1.2 ns more.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
@@ -57,7 +59,7 @@ pub(super) extern "C" fn malloc(size: usize) -> *mut u8 {
         "jnc 2b",
         "jmp {chosen}",
         ".cfi_endproc",
-        // The section begins at such an address, too, and with this function.
+        // The section has this alignment, too, and begins with this function.
         ".balign 64",
         semaphores = sym SEMAPHORES, next = sym NEXT, chosen = sym malloc_chosen,
     )
@@ -202,15 +204,16 @@ pub(super) extern "C" fn realloc(block: *mut u8, size: usize) -> *mut u8 {
     }
 }
 
-/// By this `realloc` and not by the next `reallocarray`, which calls the former.
+/// Calls this library's `realloc`, not the next `reallocarray`, which would call that `realloc` itself.
 #[unsafe(no_mangle)]
 extern "C" fn reallocarray(block: *mut u8, count: usize, size: usize) -> *mut u8 {
-    // More than there can be fails as an overflow has to: with ENOMEM, and the block as it was.
+    // A saturated size fails as an overflow must: with ENOMEM, and the block unchanged.
     realloc(block, count.saturating_mul(size))
 }
 
-/// Resizes a block: its free, and an allocation. What was announced is freed before, since its address can be another's as
-/// soon as it is; if the call fails, it is announced again.
+/// Resizes a block, which counts as a free and an allocation. The free of an announced block is announced
+/// before, since another block can get the address as soon as it is free; if the call fails, the block is
+/// announced again.
 #[inline(never)]
 extern "C" fn resize(block: *mut u8, size: usize) -> *mut u8 {
     let old = announced(block);
@@ -219,7 +222,7 @@ extern "C" fn resize(block: *mut u8, size: usize) -> *mut u8 {
     new
 }
 
-/// Announces the free of `block` if it was announced.
+/// Announces the free of `block` if the block was announced, and returns its record.
 pub(super) fn announced(block: *mut u8) -> Option<Announced> {
     match sampler::must_tell_free(block.addr()) {
         true => sampler::freed(block.addr()),
@@ -227,10 +230,10 @@ pub(super) fn announced(block: *mut u8) -> Option<Announced> {
     }
 }
 
-/// Announces what became of `block`, of which `old` was known.
+/// Announces the outcome of resizing `block`, whose record was `old`.
 pub(super) fn after_resize(block: *mut u8, old: Option<Announced>, new: *mut u8, size: usize) {
     match old {
-        // Size 0 asks for a free: there is no block then, and no failure.
+        // Size 0 is a request to free: the result is then NULL without a failure.
         Some(old) if new.is_null() && size != 0 => sampler::kept(block.addr(), old),
         _ => {}
     }

@@ -1,7 +1,7 @@
-//! jemalloc's own functions (`mallocx` and its like), whose last argument has flags.
+//! jemalloc's own functions (`mallocx` and related ones), whose last argument has flags.
 //!
-//! A program may ask by the address of one of them whether its allocator is jemalloc. Where the next allocator does not have them,
-//! they do what is asked for by this library's other functions, which sample.
+//! By the address of one of them, a program may test whether its allocator is jemalloc. If the next allocator
+//! does not have them, they are emulated with this library's other functions, which sample.
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -47,7 +47,8 @@ extern "C" fn rallocx(block: *mut u8, size: usize, flags: i32) -> *mut u8 {
     new
 }
 
-/// Resizes in place: only if the result is at least `size` has it happened, and the block is another one then.
+/// Resizes in place. The call has succeeded only if the result is at least `size`; the block then counts as a
+/// new one.
 #[unsafe(no_mangle)]
 extern "C" fn xallocx(block: *mut u8, size: usize, extra: usize, flags: i32) -> usize {
     let result = NEXT.xallocx.get()(block, size, extra, flags);
@@ -72,14 +73,14 @@ extern "C" fn sdallocx(block: *mut u8, size: usize, flags: i32) {
     NEXT.sdallocx.get()(block, size, flags);
 }
 
-/// For allocators without these functions.
+/// Functions for allocators without them.
 pub(super) mod emulated {
     use core::ptr;
 
     use crate::preload::entries::{calloc, free, malloc, posix_memalign, realloc};
     use crate::preload::next::NEXT;
 
-    /// Flags: the logarithm of the alignment, and whether the block is to be zero.
+    /// Flags: the logarithm of the alignment, and whether the block is zeroed.
     const ALIGNMENT: i32 = 63;
     const ZERO: i32 = 64;
 
@@ -117,7 +118,7 @@ pub(super) mod emulated {
         new
     }
 
-    /// Never resizes, which is what a caller has to expect.
+    /// Never resizes, a result that callers must expect.
     pub(in crate::preload) extern "C" fn xallocx(block: *mut u8, _: usize, _: usize, _: i32) -> usize {
         NEXT.malloc_usable_size.get()(block)
     }

@@ -1,11 +1,13 @@
-//! `libmemleak.so`: the functions of `malloc` and its like, for programs that are started with it (`LD_PRELOAD`). Each forwards to
-//! the allocator that the program would have without it (`next`).
+//! `libmemleak.so`: `malloc` and related functions, for programs that are started with it (`LD_PRELOAD`).
+//! Each forwards to the allocator that the program would have without it (`next`).
 //!
-//! The library needs no other one (no `DT_NEEDED`), so that one object serves glibc of any age and musl. It takes three functions of
-//! the C library by name: `dl_iterate_phdr`, and the one of `__register_atfork` and `pthread_atfork` that is there.
+//! The library needs no other one (no `DT_NEEDED`), so that one object serves glibc of any age and musl. It
+//! uses three functions of the C library by name: `dl_iterate_phdr`, `getpid`, and `__register_atfork` or
+//! `pthread_atfork`, whichever exists.
 //!
-//! Functions that call others of these by their dynamic symbols must not count twice: libstdc++'s `operator new`, which calls `malloc`,
-//! is passed through; where musl's `calloc` calls `malloc`, the inner call is not sampled.
+//! An allocation must not count twice where one of these functions calls another by its dynamic symbol:
+//! libstdc++'s `operator new`, which calls `malloc`, is passed through; where musl's `calloc` calls `malloc`,
+//! the inner call is not sampled.
 
 #![allow(unsafe_code, reason = "the C library's allocation functions")]
 
@@ -16,7 +18,7 @@ mod next;
 mod operators;
 mod thread;
 
-/// Called by the loader before any code of the program that is not a constructor's.
+/// Constructor: called by the loader before any code of the program except other constructors.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static INITIALIZE: extern "C" fn() = initialize;
@@ -31,7 +33,7 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     abort()
 }
 
-/// Ends the process by SIGILL. For what cannot happen: nothing can be said from here.
+/// Ends the process by SIGILL, in cases that cannot happen. A message is not possible here.
 fn abort() -> ! {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: ends here.

@@ -1,8 +1,8 @@
-//! The functions that the program would call without this library: of the first object behind it, in the order in which the loader
-//! searches them, that has each.
+//! The functions that the program would call without this library: each is that of the first object behind
+//! it, in the loader's search order, that has one.
 //!
-//! Each place has a function from the start that finds what comes next, so that the fast path has nothing to test. That is called
-//! at the latest by the library's constructor, unless somebody allocates before.
+//! Each place initially has a function that finds the next functions, so that the fast path has nothing to
+//! test. The search runs in the library's constructor, or at the first allocation if that is earlier.
 
 use core::marker::PhantomData;
 use core::ptr;
@@ -37,7 +37,8 @@ impl<F: Copy> Place<F> {
     }
 }
 
-/// Defines [`Next`] and its initial functions, each of which finds all and calls the one that it stands for.
+/// Defines [`Next`] and its initial functions, each of which finds all functions and calls the one that it
+/// stands for.
 macro_rules! next {
     ($($name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?, otherwise $otherwise:expr;)*) => {
         #[repr(C)]
@@ -71,7 +72,7 @@ macro_rules! next {
             $(NEXT.$name.set(FOUND.$name.0.load(Relaxed));)*
         }
 
-        /// Has all calls come to [`found`] again.
+        /// Makes all calls come to [`found`] again.
         fn withdraw() {
             $(NEXT.$name.set(first::$name as *const ());)*
         }
@@ -98,7 +99,7 @@ next! {
     malloc_usable_size(block: *mut u8) -> usize, otherwise no_size;
 }
 
-/// Where no object has a function that every C library has.
+/// Stands for a function that every C library has, and no object does.
 extern "C" fn missing() -> ! {
     abort()
 }
@@ -115,13 +116,14 @@ extern "C" fn no_size(_block: *mut u8) -> usize {
     0
 }
 
-/// A group of functions that some C libraries build on others by their dynamic symbols, so that this library sees both calls.
+/// A group of functions that some C libraries implement by calls of others by their dynamic symbols, so that
+/// this library sees both calls.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Nesting {
-    /// `calloc`, by `malloc`.
+    /// `calloc`, which calls `malloc`.
     Calloc = 1,
-    /// `posix_memalign`, `memalign` and `valloc`, by `aligned_alloc`.
+    /// `posix_memalign`, `memalign` and `valloc`, which call `aligned_alloc`.
     Aligned = 2,
 }
 
@@ -143,10 +145,10 @@ const RESOLVED: u8 = 3;
 static STAGE: AtomicU8 = AtomicU8::new(UNRESOLVED);
 /// The thread that resolves, by the address of its state.
 static RESOLVER: AtomicUsize = AtomicUsize::new(0);
-/// Calls that came here from within the next allocator while it was tried.
+/// Number of calls that came here from within the next allocator while it was tried out.
 static CALLS_FROM_WITHIN: AtomicU32 = AtomicU32::new(0);
 
-/// Finds what comes next, once. Other threads wait until that is done.
+/// Finds the next functions, once. Other threads wait until that is done.
 pub(super) fn resolve() {
     let own = thread::current().addr();
     match STAGE.compare_exchange(UNRESOLVED, SEARCHING, AcqRel, Acquire) {
@@ -181,7 +183,7 @@ fn found() -> &'static Next {
     &FOUND
 }
 
-/// Finds out which functions are built on others, by calling them: calls from within come to [`found`].
+/// Finds out which functions call others by symbol, by trying them: such calls come to [`found`].
 fn try_nesting() {
     const SIZE: usize = 64;
     CALLS_FROM_WITHIN.store(0, Relaxed);
@@ -202,9 +204,10 @@ fn try_nesting() {
     }
 }
 
-/// Calls `call`, and returns whether that called any of these functions by its dynamic symbol. All are found; other threads go on.
+/// Calls `call`, and returns true if that called any of these functions by its dynamic symbol. Requires that
+/// all functions are found; other threads can call them meanwhile.
 pub(super) fn calls_from_within(call: impl FnOnce()) -> bool {
-    // One thread at a time; nothing that is called below comes here.
+    // One thread at a time; calls below do not come here again.
     while STAGE.compare_exchange(RESOLVED, TRYING, AcqRel, Acquire).is_err() {
         core::hint::spin_loop();
     }
@@ -224,7 +227,8 @@ unsafe extern "C" {
     fn getpid() -> i32;
 }
 
-/// Has forked children choose other blocks than their parent, by whichever of two functions the C library has.
+/// Makes forked children choose other blocks than their parent, by the one of two functions that the C
+/// library has.
 pub(super) fn follow_forks() {
     extern "C" fn in_child() {
         // SAFETY: has no conditions.

@@ -1,8 +1,9 @@
-//! C++'s operators. Those of libstdc++ and libc++ call `malloc` and `free`, and are only passed through; an allocator that brings
-//! its own (gperftools' tcmalloc) is sampled here.
+//! C++'s `operator new` and `operator delete`. Those of libstdc++ and libc++ call `malloc` and `free`, and
+//! are only passed through; those of an allocator that brings its own (gperftools' tcmalloc) are sampled
+//! here.
 //!
-//! `operator new` throws through its caller's frames, and this library has none that it could throw through: these functions are
-//! instructions that jump on, or that call between two others.
+//! `operator new` can throw through its caller's frames, but not through frames of this library's Rust code.
+//! So these functions are assembly, which jumps to the next operator, or calls it with CFI for its own frame.
 
 use core::arch::naked_asm;
 use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering::Relaxed};
@@ -15,16 +16,16 @@ use crate::sampler;
 
 /// Addresses of the next operators, by number: those of `new`, then those of `delete`.
 static NEXT: [AtomicPtr<()>; NEW + DELETE] = initial();
-/// 1 for an operator that is of the object which has the next `malloc`, and does not call that by its symbol.
+/// 1 for an operator of the object that has the next `malloc`, unless it calls `malloc` by its symbol.
 static SAMPLED: [AtomicU8; NEW + DELETE] = [const { AtomicU8::new(0) }; NEW + DELETE];
 
-/// Finds the operators, when the first of them is called: an object that has them can be loaded late.
+/// Finds the next operators when the first of them is called: the object that has them can be loaded late.
 extern "C" fn find(wanted: usize) {
     next::resolve();
     let allocator = elf::next(const { Name::new("malloc") });
     for (number, name) in NAMES.iter().enumerate() {
         let Some(found) = elf::next(*name) else {
-            // Whoever calls an operator is linked with an object that has it.
+            // The caller of an operator is linked with an object that has it.
             if number == wanted {
                 abort();
             }
@@ -37,21 +38,23 @@ extern "C" fn find(wanted: usize) {
     pass_through_built_on_others();
 }
 
-/// Finds out whether operators of the allocator's object are built on its other functions all the same, as jemalloc's aligned ones
-/// are, by calling those that do not throw.
+/// Finds the operators of the allocator's object that call its other functions by symbol all the same, as
+/// jemalloc's aligned ones do, and passes them through. For this it calls operators that do not throw.
 fn pass_through_built_on_others() {
     const SIZE: usize = 64;
     const ALIGNMENT: usize = 64;
     let nothrow = 0_u8;
     let nothrow = core::ptr::from_ref(&nothrow).addr();
-    // Of those without and with an alignment: the one that is called, with what it is given after the size, and its `delete`.
+    // For operators without and with an alignment: their numbers, the operator that is called, its arguments
+    // after the size, and the operator `delete` for the block.
     let groups = [(0..4, 2, [nothrow, 0], 8), (4..8, 6, [ALIGNMENT, nothrow], 14)];
     for (operators, called, [second, third], delete) in groups {
         if SAMPLED[called].load(Relaxed) == 0 {
             continue;
         }
         let function = NEXT[called].load(Relaxed);
-        // SAFETY: `operator new` that does not throw, with arguments in registers; the last is not looked at by the first.
+        // SAFETY: `operator new` that does not throw, with arguments in registers; the one without an
+        // alignment ignores the last.
         let new: extern "C" fn(usize, usize, usize) -> *mut u8 = unsafe { core::mem::transmute(function) };
         let mut block = core::ptr::null_mut();
         if next::calls_from_within(|| block = new(SIZE, second, third)) {
@@ -64,8 +67,8 @@ fn pass_through_built_on_others() {
     }
 }
 
-/// Handles an allocation of `size` bytes that contains a chosen byte. What was subtracted for it has been added again: a call that
-/// throws does not come here.
+/// Handles an allocation of `size` bytes that contains a chosen byte. It is not yet subtracted from `left`:
+/// that was undone before the call of the next operator, which can throw.
 extern "C" fn chosen(block: *mut u8, size: usize) -> *mut u8 {
     if !block.is_null() && super::thread::is_due(size) {
         allocated(block, size);
@@ -73,7 +76,8 @@ extern "C" fn chosen(block: *mut u8, size: usize) -> *mut u8 {
     block
 }
 
-/// Defines `operator new` of a name: its arguments, the first of which is the size, are left where they are.
+/// Defines the `operator new` of this name. Its arguments, of which the first is the size, are left in their
+/// registers.
 macro_rules! new_operator {
     ($name:ident, $number:literal) => {
         #[unsafe(no_mangle)]
@@ -147,7 +151,7 @@ macro_rules! new_operator {
     };
 }
 
-/// Defines `operator delete` of a name. What it is given besides the block is passed on.
+/// Defines the `operator delete` of this name. Arguments after the block are passed on.
 macro_rules! delete_operator {
     ($name:ident, $number:literal) => {
         #[unsafe(no_mangle)]
@@ -164,8 +168,8 @@ macro_rules! delete_operator {
     };
 }
 
-/// Defines the operators, and for each the function in whose place the next one will be: it finds that, and jumps there with the
-/// arguments that it got.
+/// Defines the operators, and for each an initial function in the place of the next operator: it finds that
+/// operator, and jumps there with its own arguments.
 macro_rules! operators {
     (new { $($new:ident = $new_number:literal,)* } delete { $($delete:ident = $delete_number:literal,)* }) => {
         $(new_operator!($new, $new_number);)*

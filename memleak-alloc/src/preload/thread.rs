@@ -1,5 +1,5 @@
-//! State of each thread, in the memory that the loader reserves for a thread's variables when it starts (initial-exec): reaching it
-//! takes one load, and never allocates.
+//! State of each thread, in the memory that the loader reserves for a thread's variables when the thread
+//! starts (initial-exec): access takes one load, and never allocates.
 
 use core::arch::{asm, global_asm};
 
@@ -45,11 +45,12 @@ pub(super) fn current() -> *mut Thread {
     core::ptr::with_exposed_provenance_mut(thread)
 }
 
-/// Subtracts `size` from what the current thread has left. Returns whether that was less.
+/// Subtracts `size` from the current thread's `left`. Returns true if `left` was less than `size`.
 #[inline(always)]
 pub(super) fn is_due(size: usize) -> bool {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: changes the variable of this thread, by one instruction: a signal handler comes before or after it.
+    // SAFETY: changes the variable of this thread, by one instruction: a signal handler comes before or after
+    // it.
     unsafe {
         asm!(
             "mov {0}, qword ptr [rip + memleak_thread@GOTTPOFF]",
@@ -69,10 +70,10 @@ pub(super) fn is_due(size: usize) -> bool {
     }
 }
 
-/// Calls `call`, and has nothing sampled that it allocates.
+/// Calls `call`, whose allocations are not sampled.
 #[cold]
 pub(super) fn without_samples<T>(call: impl FnOnce() -> T) -> T {
-    /// More than it will allocate.
+    /// More bytes than it will allocate.
     const PLENTY: u64 = 1 << 63;
     let thread = current();
     // SAFETY: the state of this thread.

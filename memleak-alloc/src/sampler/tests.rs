@@ -1,9 +1,9 @@
-//! The choices, without anybody attached: what would be announced.
+//! Choices without a tracer: the blocks that would be announced.
 
 use super::*;
 
-/// Gaps of many sizes, as the fast path draws them. Returns the sum of what the chosen blocks stand for at each distance, divided
-/// by what was allocated, with the number of those blocks.
+/// Allocates these sizes in turn, as the fast path does. Returns for each distance the bytes that the chosen
+/// blocks stand for, divided by the allocated bytes, and the number of chosen blocks.
 fn simulate(sizes: &[usize], rounds: usize, seed: u64) -> [(f64, u32); 3] {
     let mut thread = Thread {
         left: 0,
@@ -33,7 +33,8 @@ fn simulate(sizes: &[usize], rounds: usize, seed: u64) -> [(f64, u32); 3] {
     sums.map(|(sum, count)| (sum / total, count))
 }
 
-/// Chosen blocks stand for what was allocated, within four standard errors, whatever the sizes and the distance.
+/// Chosen blocks stand for all allocated bytes, within four standard errors, whatever the sizes and the
+/// distance.
 #[test]
 fn estimates_are_unbiased() {
     let cases: [&[usize]; 4] = [&[64], &[16, 4096, 100, 700], &[100_000], &[24, 3_000_000, 512]];
@@ -51,7 +52,7 @@ fn estimates_are_unbiased() {
     }
 }
 
-/// Whoever is chosen at a large distance is at a small one.
+/// A block that is chosen at a large distance is chosen at every smaller one.
 #[test]
 fn choices_are_nested() {
     let mut generator = Generator(3);
@@ -63,7 +64,7 @@ fn choices_are_nested() {
     }
 }
 
-/// Nobody asks, so nothing is chosen; what a failed allocation took is given back.
+/// Without a tracer nothing is chosen. A failed allocation adds its bytes back.
 #[test]
 fn without_anybody() {
     let mut thread = Thread::NEW;
@@ -72,7 +73,7 @@ fn without_anybody() {
     assert_eq!(thread.left, 0);
     assert_eq!(choose(0.001, 1 << 20), 0);
     assert!(!is_active() && !must_tell_free(4096));
-    // A first allocation draws, and is not chosen for being the first.
+    // The first allocation draws a gap, and is not chosen just because it is the first.
     let mut chosen = 0;
     for _ in 0..1000 {
         let mut thread = Thread::NEW;
@@ -84,7 +85,7 @@ fn without_anybody() {
     assert_eq!(chosen, 0);
 }
 
-/// Threads have different numbers, even with their state in one place, and so has a child.
+/// Threads draw different numbers, even if their state is at the same address, and so does a forked child.
 #[test]
 fn seeds_differ() {
     let mut thread = Thread::NEW;

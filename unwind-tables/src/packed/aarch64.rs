@@ -1,12 +1,13 @@
 //! Packed rules of AArch64 frames.
 //!
-//! Functions save the return address with the caller's frame pointer below it, as a frame record, or alone, or not at
-//! all. Offsets of slots are from the same register as the CFA's: slots are nearly always within a few words of it, however
-//! large the frame. `b` is split: its highest bit is set if the return address is signed, the others are `s`.
+//! Functions save the return address with the caller's frame pointer below it, as a frame record, or alone,
+//! or not at all. Offsets of slots are from the same register as the CFA's: slots are nearly always within a
+//! few words of it, however large the frame. `b` is split: its highest bit is set if the return address is
+//! signed, the others are `s`.
 //!
 //! | kind | name | rule |
 //! |---|---|---|
-//! | 1 | sp   | `cfa = sp + 8a`; s = 0: `ra = lr`, `fp` same; else `fp = *(sp + 8(s - 1))`, `ra = *(sp + 8s)` |
+//! | 1 | sp   | `cfa = sp + 8a`; s = 0: `ra = lr`, `fp` same; else `fp = *(sp + 8(s - 1))`, `ra` next to it |
 //! | 2 | fp   | as sp, with fp instead of sp |
 //! | 3 | lone | `cfa = sp + 8a`, `ra = *(sp + 8(s - 1))`, `fp` same; s > 0 |
 
@@ -86,7 +87,8 @@ mod tests {
         }
     }
 
-    /// Frames that compilers write fit, signed or not, up to the widest offsets, and are unchanged after unpacking.
+    /// Frames that compilers write fit, signed or not, up to the widest offsets, and are unchanged after
+    /// unpacking.
     #[test]
     fn packed_rules_round_trip() {
         use Register::{Fp, Sp};

@@ -19,7 +19,8 @@ pub(super) type Row = UnwindTableRow<usize>;
 
 /// Number of general registers and, on AArch64, the stack pointer: the first in DWARF's numbering.
 const GENERAL: usize = 32;
-/// MAX operations of an expression: those in CFI have about ten, but one can have an endless loop.
+/// Maximum number of operations of an expression: those in CFI have about ten, but one can have an endless
+/// loop.
 const MAX_ITERATIONS: u32 = 1000;
 
 /// A made-up machine state: registers and memory.
@@ -56,11 +57,11 @@ impl State {
         self.general[usize::from(self.architecture.stack_pointer().0)]
     }
 
-    /// Returns whether a return address is the link register's, with or without its authentication code.
     pub(super) fn pc(&self) -> Svma {
         Svma::new(self.pc)
     }
 
+    /// Returns whether a return address is the link register's, with or without its authentication code.
     pub(super) fn is_in_link_register(&self, pc: Avma) -> bool {
         let link = self.general[usize::from(gimli::AArch64::X30.0)];
         self.architecture == Architecture::Aarch64 && (pc.get() ^ link) << 16 == 0
@@ -150,8 +151,8 @@ impl<'a, S: UnwindSection<Slice<'a>>> Evaluator<'_, 'a, S> {
     fn caller(&self, row: &Row, state: State) -> Option<[u64; 3]> {
         let return_address = self.fde.cie().return_address_register();
         let cfa = self.cfa(row, state)?;
-        // Unmentioned, a callee-saved register keeps its value, and the stack pointer is the CFA (x86-64 psABI). An
-        // unmentioned return address is unknown, except on AArch64, where it is in its register.
+        // Unmentioned, a callee-saved register keeps its value, and the stack pointer is the CFA (x86-64
+        // psABI). An unmentioned return address is unknown, except on AArch64, where it is in its register.
         let pc = match row.register(return_address) {
             None | Some(RegisterRule::SameValue) if state.architecture == Architecture::Aarch64 => {
                 self.register(return_address, state)?
@@ -223,8 +224,8 @@ impl<'a, S: UnwindSection<Slice<'a>>> Evaluator<'_, 'a, S> {
         }
     }
 
-    /// Provides an evaluation with the value that it requires. The inner `None` if it is complete, the outer if it requires
-    /// something that CFI does not have.
+    /// Provides an evaluation with the value that it requires. The inner `None` if it is complete, the outer
+    /// if it requires something that CFI does not have.
     #[allow(
         clippy::wildcard_enum_match_arm,
         clippy::type_complexity,

@@ -1,9 +1,10 @@
 //! Compares an image with gimli's evaluation of the same CFI, at every address of every function.
 //!
-//! Checks `translate`, `build`, `encode` and `walk` together, and shares with them only the location of sections and the
-//! code of executable segments: gimli reads and evaluates functions and rows, and a step of the reference walker evaluates
-//! the image. Both start from the same made-up registers and memory, which are hashes, so that accidental agreement takes a
-//! collision of 64 bits. Overlapping functions are resolved as `build` documents.
+//! Checks `translate`, `build`, `encode` and `walk` together, and shares with them only the location of
+//! sections and the code of executable segments: gimli reads and evaluates functions and rows, and a step of
+//! the reference walker evaluates the image. Both start from the same made-up registers and memory, which are
+//! hashes, so that accidental agreement takes a collision of 64 bits. Overlapping functions are resolved as
+//! `build` documents.
 
 mod evaluate;
 mod saves;
@@ -28,14 +29,15 @@ use crate::rule::{CfaRule, Reason, UnwindRule};
 use crate::walk::{self, ADDRESS_BITS, End, ReturnProbes, Tables, Unwind};
 use evaluate::{Cie, Evaluator, Fde, Row, State};
 
-/// MAX differences that are kept as examples; all are counted.
+/// Maximum number of differences that are kept as examples; all are counted.
 pub const MAX_EXAMPLES: usize = 16;
 /// Seeds of the made-up machine states that each address is evaluated with.
 const SEEDS: [u64; 2] = [1, 2];
-/// MAX CIE bytes processed per byte of the section, as in `cfi`: linkers share one CIE of 24 bytes among FDEs of about 40.
+/// Maximum number of CIE bytes processed per byte of the section, as in `cfi`: linkers share one CIE of 24
+/// bytes among FDEs of about 40.
 const CIE_BUDGET_PER_BYTE: u64 = 8;
 const CIE_BUDGET_FLOOR: u64 = 1 << 16;
-/// MAX addresses of a gap that are checked.
+/// Maximum number of addresses that are checked in each part of a gap that is code.
 const MAX_GAP_PROBES: u64 = 4096;
 
 /// Result of an evaluation for one address and machine state.
@@ -129,7 +131,7 @@ pub struct Verified {
 ///
 /// # Errors
 ///
-/// As [`compile`](crate::compile).
+/// Fails as [`compile`](crate::compile) does.
 pub fn verify(elf: &[u8], image: Option<&Image>) -> Result<Verified, TableError> {
     let view = ElfView::parse_any(elf)?;
     let architecture = view.architecture();
@@ -158,8 +160,8 @@ pub fn verify(elf: &[u8], image: Option<&Image>) -> Result<Verified, TableError>
     Ok(comparison.found)
 }
 
-/// Code that may be the first of a stack: of Go's functions by its own table, and where the file begins. Functions that stacks of makecontext
-/// return to are added when they are known.
+/// Code that may be the outermost of a stack: Go's functions by its own table, and code at the file's entry
+/// point. Functions that stacks of makecontext return to are added when they are known.
 fn outermost(view: &ElfView<'_>) -> Vec<Range<Svma>> {
     let of_go = go_table::ends(view).map_or_else(Vec::new, |ends| ends.outermost);
     let entry = view.entry()..view.entry().wrapping_add(entry::MAX_BYTES);
@@ -194,7 +196,7 @@ struct Comparison<'a> {
     image: Option<&'a Image>,
     view: &'a ElfView<'a>,
     architecture: Architecture,
-    /// Code that nobody called, whatever their CFI says: taken as `build` finds them.
+    /// Code without a caller, whatever its CFI says: determined as `build` does.
     outermost: Vec<Range<Svma>>,
     found: Verified,
 }
@@ -232,8 +234,8 @@ impl Comparison<'_> {
         self.found.functions.sort_by_key(|range| range.start);
     }
 
-    /// Returns the offsets of a section's entries. gimli ends the section at a length of zero; if the section's size is
-    /// known, that is only the end of one object file's part of it.
+    /// Returns the offsets of a section's entries. gimli ends the section at a length of zero; if the
+    /// section's size is known, that is only the end of one object file's part of it.
     fn entries(&mut self, source: &CfiSection<'_>) -> Vec<usize> {
         let data = &source.data;
         let mut starts = Vec::new();
@@ -370,7 +372,8 @@ impl Comparison<'_> {
         self.found.unsupported.entry(reason).or_insert(none).places += 1;
     }
 
-    /// Compares each address; a rule equal to the previous address's is evaluated again only if it can depend on the address.
+    /// Compares each address; a rule equal to the previous address's is evaluated again only if it can depend
+    /// on the address.
     fn compare_row<'a, S: UnwindSection<evaluate::Slice<'a>>>(
         &mut self,
         evaluator: &Evaluator<'_, 'a, S>,
@@ -412,8 +415,8 @@ impl Comparison<'_> {
         }
     }
 
-    /// Checks that the image has gaps where no function is, except signal trampolines, what is known of Go's functions by its own table, and where the
-    /// file begins.
+    /// Checks that the image has gaps where no function is, except for signal trampolines, Go functions that
+    /// its own table marks, and code at the file's entry point.
     fn compare_gaps(&mut self, code: &[Range<Svma>]) {
         if self.found.malformed > 0 {
             return;
@@ -488,8 +491,8 @@ fn step(image: &Image, state: State) -> Outcome {
     }
 }
 
-/// Returns whether two results agree. A walk stops where the CFA is not above its frame: correct for any CFI, unless the
-/// frame is empty and the return address is in the link register.
+/// Returns whether two results agree. A walk stops where the CFA is not above its frame: correct for any CFI,
+/// unless the frame is empty and the return address is in the link register.
 fn agree(image: Outcome, cfi: Outcome, state: State) -> bool {
     match (image, cfi) {
         (Outcome::Stopped(End::NoProgress), Outcome::Caller(caller)) => {
@@ -512,7 +515,8 @@ fn addresses(range: &Range<Svma>) -> impl Iterator<Item = Svma> {
     (range.start.get()..range.end.get()).map(Svma::new)
 }
 
-/// Returns whether a rule depends on the address: PLT entries differ half-way, and a program can use the program counter.
+/// Returns whether a rule depends on the address: PLT entries differ half-way, and a program can use the
+/// program counter.
 fn depends_on_address(rule: UnwindRule) -> bool {
     match rule {
         UnwindRule::Frame(frame) => matches!(frame.cfa, CfaRule::Plt { .. }),

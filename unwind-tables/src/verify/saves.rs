@@ -10,8 +10,8 @@ use crate::program::{FP, REGISTERS, SP};
 use crate::saves::{self, Saved, long};
 
 impl Comparison<'_> {
-    /// Compares, for each register whose location the image knows, the caller's value with the row's. An unknown one ends a
-    /// walk, and is not a difference.
+    /// Compares, for each register whose location the image knows, the caller's value with the row's. An
+    /// unknown one ends a walk, and is not a difference.
     pub(super) fn compare_saves<'a, S: UnwindSection<evaluate::Slice<'a>>>(
         &mut self,
         evaluator: &Evaluator<'_, 'a, S>,

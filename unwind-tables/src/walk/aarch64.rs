@@ -7,8 +7,8 @@ use crate::packed::aarch64::SIGNED;
 use crate::packed::{PackedRule, kind};
 
 impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
-    /// Returns whether the frame's `sp` is exact. After a frame-pointer step on AArch64 it is only a lower bound: a frame
-    /// record can be anywhere in its frame.
+    /// Returns whether the frame's `sp` is exact. After a frame-pointer step on AArch64 it is only a lower
+    /// bound: a frame record can be anywhere in its frame.
     pub(super) fn sp_is_known(&self) -> bool {
         self.tables.architecture == Architecture::X86_64 || !self.found_by.is_by_fp()
     }
@@ -39,7 +39,8 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         Ok(())
     }
 
-    /// Goes to the caller by the link register, which holds the return address of a running frame that has not saved it.
+    /// Goes to the caller by the link register, which holds the return address of a running frame that has
+    /// not saved it.
     fn return_by_link_register(&mut self, rule: PackedRule, cfa: Avma) -> Step {
         let ra = self.lr.ok_or(End::UnsupportedRule)?;
         if cfa < self.sp {
@@ -49,7 +50,8 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         Ok(())
     }
 
-    /// Goes to the caller without an exact `sp`: by the frame pointer, if the function has a frame record, else not at all.
+    /// Goes to the caller without an exact `sp`: by the frame pointer, if the function has a frame record,
+    /// else not at all.
     fn apply_record_without_sp(&mut self, rule: PackedRule) -> Step {
         if rule.kind() == kind::SP && slot_of(rule) != 0 {
             self.apply_fp(End::UnsupportedRule)

@@ -13,18 +13,19 @@ use crate::mapping::{self, MappingKind};
 pub(super) enum Returns {
     /// A return address: behind a call, or a trampoline.
     Yes,
-    /// An address in generated code that is not behind a call: a return address if the walk leads to native code.
+    /// An address in generated code that is not behind a call: a return address if the walk leads to native
+    /// code.
     OnTrial,
     /// Not a return address.
     No,
 }
 
 impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
-    /// Returns whether `ra` can be a return address: in executable memory, and after a call, in a trampoline, or
-    /// in generated code.
+    /// Judges whether `ra` can be a return address: in executable memory, and after a call, in a trampoline,
+    /// or in generated code.
     ///
-    /// The mapping need not be current: the lookup of the rule checks that. `from_generated`: a frame of generated code has it,
-    /// which may be called by code in memory that is newer than the mappings.
+    /// The mapping need not be current: the lookup of the rule checks that. `from_generated`: `ra` belongs to
+    /// a frame of generated code, whose caller may be in memory that is newer than the mappings.
     pub(super) fn judge_return_address(&mut self, ra: Avma, from_generated: bool) -> Returns {
         let mapping = mapping::find(self.tables.mappings, ra.wrapping_sub(1)).map(|mapping| mapping.kind);
         let is_known = match mapping {
@@ -78,8 +79,9 @@ pub(super) fn precedes(architecture: Architecture, ra: Avma, code: u64) -> bool 
     }
 }
 
-/// Bytes that code frees of the stack, and whether it then pops the frame pointer, before it returns at once; `None` if it does something
-/// else. Compilers of generated code leave small functions so; those for AArch64 have frame records.
+/// For code that returns at once: the bytes of the stack that it frees before, and whether it then pops the
+/// frame pointer. `None` for other code. JIT compilers end small functions in this way; on AArch64, such
+/// functions have frame records.
 pub(super) fn returns_at_once(architecture: Architecture, code: u64) -> Option<(u64, bool)> {
     if architecture != Architecture::X86_64 {
         return None;
@@ -94,15 +96,16 @@ pub(super) fn returns_at_once(architecture: Architecture, code: u64) -> Option<(
         true => (true, code >> 8),
         false => (false, code),
     };
-    // ret; N is a number of slots, and has a sign.
+    // ret; N is a signed byte: it must be a whole number of slots, and not negative.
     (code & 0xff == 0xc3 && freed & 0x87 == 0).then_some((freed, pops_fp))
 }
 
-/// MAX bytes that a call within a frame skips.
+/// Maximum number of bytes that a call within a frame skips.
 const MAX_LOCAL_CALL: u64 = 16;
 
-/// Returns whether the 8 code bytes before an address end in a call over a few bytes only, which pushes an address within a frame.
-/// HotSpot's interpreter does that before it calls native code: the call is to the instruction behind the jump that follows.
+/// Returns whether the 8 code bytes before an address end in a call over a few bytes only, which pushes an
+/// address within a frame. HotSpot's interpreter does that before it calls native code: the call is to the
+/// instruction behind the jump that follows.
 pub(super) fn is_local(architecture: Architecture, code: u64) -> bool {
     architecture == Architecture::X86_64 && code >> 24 & 0xff == 0xe8 && code >> 32 <= MAX_LOCAL_CALL
 }
@@ -115,7 +118,8 @@ pub(super) fn is_aligned(architecture: Architecture, address: Avma) -> bool {
     }
 }
 
-/// Returns what the direct call before `ra`, in which these 8 code bytes end, calls; `None` if the call is another, or may be.
+/// Returns the target of the direct call that these 8 code bytes before `ra` end in; `None` if the call is
+/// not direct, or may not be.
 pub(super) fn called_directly(architecture: Architecture, ra: Avma, code: u64) -> Option<Avma> {
     let [_, _, _, opcode, bytes @ ..] = code.to_le_bytes();
     match architecture {
@@ -131,13 +135,14 @@ pub(super) fn called_directly(architecture: Architecture, ra: Avma, code: u64) -
     }
 }
 
-/// The target of AArch64's `b` or `bl` at `address`: 26 bits, a number of instructions that has a sign.
+/// The target of AArch64's `b` or `bl` at `address`: 26 bits with a signed number of instructions.
 fn branched_to(address: Avma, instruction: u32) -> Avma {
     address.wrapping_add(((i64::from(instruction) << 38) >> 36).cast_unsigned())
 }
 
-/// Returns whether the code at `address`, of the function at `entry`, is, or may be, a jump of a register's or of memory's value, or one to one of
-/// these places. Short jumps, and those with a condition, leave the function only if they go to before it (x86-64).
+/// Returns true if the code at `address`, in the function at `entry`, is or may be an indirect jump, or a
+/// jump to one of these places. On x86-64, short and conditional jumps leave the function only if they go to
+/// an address before it.
 pub(super) fn may_be_jump(
     architecture: Architecture,
     code: u64,
@@ -169,19 +174,22 @@ pub(super) fn may_be_jump(
     }
 }
 
-/// How a function returns, by the code that its frame goes on with.
+/// Way in which a function returns, by the code that its frame continues with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HowItReturns {
-    /// It restores the frame pointer as the last.
+    /// Restores the frame pointer last.
     WithFp,
-    /// In another way, or it cannot be seen.
+    /// Returns in another way, or in one that cannot be recognized.
     Otherwise,
 }
 
-/// Returns how a function returns whose code has these 8 bytes, of which the last is the one before `end`; `None` if these do not show it.
+/// Returns the way in which a function returns whose code contains these 8 bytes, which end at `end`; `None`
+/// if they do not show it.
 ///
-/// On x86-64: by a `ret` behind `pop %rbp` or `leave`, by `mov %rbp, %rsp; pop %rbp`, or otherwise. Instructions are not told apart: a c3 that may be an operand is none. Two int3 are
-/// between functions. On AArch64: after it has restored the frame pointer and the link register, as a pair, or otherwise.
+/// On x86-64, the frame pointer is restored by `pop %rbp` or `leave` before a `ret`, or by `mov %rbp, %rsp;
+/// pop %rbp`. Boundaries of instructions are not known: a byte c3 that may be an operand is not taken for
+/// `ret`. Two int3 are padding between functions. On AArch64, the frame pointer is restored together with the
+/// link register, as a pair.
 pub(super) fn how_it_returns(architecture: Architecture, code: u64, end: Avma) -> Option<HowItReturns> {
     let [.., earlier, before, last] = code.to_le_bytes();
     let instruction = (code >> 32) as u32;
@@ -211,7 +219,8 @@ pub(super) fn how_it_returns(architecture: Architecture, code: u64, end: Avma) -
     }
 }
 
-/// Returns where the code at `address` jumps, if it does nothing else: entries of a PLT, and calls of other functions as the last.
+/// Returns the target of the code at `address` if it only jumps, as entries of a PLT and functions that
+/// consist of a tail call do; else the address itself.
 pub(super) fn behind_jump(
     architecture: Architecture,
     address: Avma,
@@ -273,8 +282,8 @@ fn branches_to(address: Avma, code: u64, mut read: impl FnMut(Avma) -> Option<u6
     read(page.wrapping_add(8 * u64::from(second >> 10 & 0xfff))).map(Avma::new)
 }
 
-/// Returns whether an instruction is AArch64's `bl` or `blr`, the latter also with authentication of its address (`blraa`,
-/// `blrab`, `blraaz`, `blrabz`).
+/// Returns whether an instruction is AArch64's `bl` or `blr`, the latter also with authentication of its
+/// address (`blraa`, `blrab`, `blraaz`, `blrabz`).
 pub fn is_branch_with_link(instruction: u32) -> bool {
     instruction & 0xfc00_0000 == 0x9400_0000
         || instruction & 0xffff_fc1f == 0xd63f_0000

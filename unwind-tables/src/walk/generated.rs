@@ -1,8 +1,11 @@
-//! Steps through code that a program generated (a JIT compiler, an interpreter made of templates). Mirrors `bpf/walk/generated.h`.
+//! Steps through code that a program generated (a JIT compiler, an interpreter made of templates). Mirrors
+//! `bpf/walk/generated.h`.
 //!
-//! There is no CFI, so callers are found by the frame pointer, which can be wrong in two ways. Code that leaves it alone leads past its own
-//! caller: that is seen by what the code has pushed. And it can be any value, if a return address is not behind a call to bear it out, as in
-//! HotSpot's interpreter, which jumps. Such frames are on trial until the walk arrives at native code; if it does not, they are dropped.
+//! There is no CFI, so callers are found by the frame pointer, which can be wrong in two ways. If code does
+//! not set the frame pointer, it leads past the code's own caller; this can be seen from the values that the
+//! code has pushed. And it can have any value if it leads to a return address that is not behind a call,
+//! which would confirm it, as in HotSpot's interpreter, which jumps. Such frames are on trial until the walk
+//! arrives at native code; if it does not, they are dropped.
 
 use super::call::Returns;
 use super::own_frame::{LookFor, MAX_FRAME_SLOTS};
@@ -10,7 +13,7 @@ use super::{End, FoundBy, INNERMOST_FRAMES, Step, Walk, call, kept, mapping_stop
 use crate::addr::Avma;
 use crate::packed::{PackedRule, kind, stop};
 
-/// Result of a walk before it followed frame pointers on trial.
+/// State of a walk before it followed frame pointers on trial.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trial {
     frame_count: usize,
@@ -18,8 +21,9 @@ pub(super) struct Trial {
 }
 
 impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
-    /// Goes to the caller of generated code: by how it returns, if that can be seen, else by the frame pointer, if that is this frame's own.
-    /// `known`: of the program's generated code, by the mapping.
+    /// Goes to the caller of generated code: by the way in which it returns, if its code shows that, else by
+    /// the frame pointer, if that is this frame's own. `known` is the stop value of its mapping, which tells
+    /// what is known about the program's generated code.
     pub(super) fn apply_generated(&mut self, known: u32) -> Step {
         if self.go_by_return() {
             return Ok(());
@@ -33,7 +37,8 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         self.apply_fp(End::AnonymousCode)
     }
 
-    /// Goes to the caller of a function that returns as soon as its callee has: by what it does then. Returns whether it is one.
+    /// Goes to the caller of a function that returns as soon as its callee has, by the instructions with
+    /// which it does. Returns false if the function is not such a one.
     fn go_by_return(&mut self) -> bool {
         let code = match self.pc_adjust != 0 && self.sp_is_known() {
             true => (self.read)(self.pc),
@@ -60,12 +65,15 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         self.pc_adjust != 0 && matches!(self.found_by, FoundBy::Probe | FoundBy::Cfi)
     }
 
-    /// Returns whether the frame pointer is this frame's own. Code that leaves it alone has pushed it, as all code does that may
-    /// change it, and its return address is above: if there is such a pair between the stack pointer and where the frame pointer leads,
-    /// the frame ends there. An interrupted instruction can be before the push.
+    /// Returns true if the frame pointer is this frame's own. Code that does not set the frame pointer has
+    /// pushed it, as all code does that may change it, next to the return address above. If there is such a
+    /// pair between the stack pointer and the place that the frame pointer leads to, the frame ends there,
+    /// and the frame pointer is another frame's. An interrupted instruction can be before the push, so its
+    /// frame pointer is not trusted.
     ///
-    /// A JVM that keeps frame pointers has a few stubs that do not, and call native code: their pair is where the stack pointer is. They
-    /// are not among its methods. Here are those that are not known as such.
+    /// A JVM that keeps frame pointers has a few stubs that do not set them, and call native code: their pair
+    /// is at the stack pointer. Methods are not such stubs. Stubs that are known have a mapping kind of their
+    /// own; the search here is for the others.
     fn frame_is_linked(&mut self, known: u32) -> bool {
         let (sp, fp) = (self.aligned_sp(), self.fp.get());
         if self.pc_adjust == 0 || fp < sp || !fp.is_multiple_of(8) {
@@ -91,16 +99,18 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         });
     }
 
-    /// Ends the trial if the walk has arrived at native code with CFI, by a return address that is behind a call.
+    /// Ends the trial if the walk has arrived at native code with CFI, by a return address that is behind a
+    /// call.
     pub(super) fn settle_trial(&mut self, rule: PackedRule) {
         if rule.kind() != kind::STOP || rule.a() == stop::END {
             self.trial = None;
         }
     }
 
-    /// Returns the end of a walk for which a step found `end`: without frames on trial. If only a table or a mapping is missing, that
-    /// remains the cause, and where: with it, the walk may go on. On a deep stack, frames on trial can have taken the places of others; then the innermost ones
-    /// are left.
+    /// Drops the frames on trial at the end of a walk, for which a step found `end`, and returns the end of
+    /// the rest. If only a table or a mapping is missing, that cause and its address remain: once it is
+    /// there, the walk may go on. On a deep stack, frames on trial can have taken the places of others; then
+    /// only the innermost ones are left.
     pub(super) fn end_of_trial(&mut self, end: End) -> End {
         let Some(trial) = self.trial.take() else {
             return end;

@@ -1,20 +1,20 @@
-//! Frames that are kept of a walk: all, if they are at most [`MAX_FRAMES`]; else the innermost and the outermost ones.
-//! Mirrors `bpf/walk/kept_frames.h`.
+//! Frames that are kept of a walk: all, if they are at most [`MAX_FRAMES`]; else the innermost and the
+//! outermost ones. Mirrors `bpf/walk/kept_frames.h`.
 
-/// MAX frames of one walk.
+/// Maximum number of frames of one walk.
 pub const MAX_DEPTH: usize = 4096;
 /// Number of innermost frames that are kept of a stack of more than [`MAX_FRAMES`].
 pub const INNERMOST_FRAMES: usize = 256;
 /// Number of outermost frames that are kept of a stack of more than [`MAX_FRAMES`].
 pub const OUTERMOST_FRAMES: usize = 256;
-/// MAX frames that are kept of one walk.
+/// Maximum number of frames that are kept of one walk.
 pub const MAX_FRAMES: usize = INNERMOST_FRAMES + OUTERMOST_FRAMES;
 
 /// Frames of a stack that were found and not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LeftOut {
-    /// Number of frames inward of them, all kept.
+    /// Number of frames on their inner side, which are all kept.
     pub after: u32,
     /// Their number.
     pub frames: u32,
@@ -31,7 +31,8 @@ impl LeftOut {
     }
 }
 
-/// Returns whether what is kept of the first `count` frames is still there after a walk went on to `reached` frames.
+/// Returns true if the frames that are kept of the first `count` are still there after the walk went on to
+/// `reached` frames.
 pub(super) fn are_kept(count: usize, reached: usize) -> bool {
     let first = match count > MAX_FRAMES {
         true => count - OUTERMOST_FRAMES,
@@ -47,8 +48,8 @@ pub(super) fn keep<T>(frames: &mut Vec<T>) -> Option<LeftOut> {
     Some(left_out)
 }
 
-/// Kept frames of a walk of `count` frames, innermost first, from where the kernel side has them: the outermost ones are in a
-/// ring. `None` if `by_place` has less of them.
+/// Kept frames of a walk of `count` frames, innermost first, from their places on the kernel side, where the
+/// outermost ones are in a ring. `None` if `by_place` has too few.
 pub fn in_order<T: Copy>(by_place: &[T], count: usize) -> Option<(Vec<T>, Option<LeftOut>)> {
     let mut frames = by_place.get(..count.min(MAX_FRAMES))?.to_vec();
     let left_out = LeftOut::of(count);

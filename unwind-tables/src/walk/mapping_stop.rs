@@ -1,4 +1,5 @@
-//! Values of `a` in a stop rule, besides those of [`stop`](crate::packed::stop), that come from the mapping, not from a table.
+//! Values of `a` in a stop rule, besides those of [`stop`](crate::packed::stop), that come from the mapping,
+//! not from a table.
 
 pub(super) const ANONYMOUS: u32 = 32;
 pub(super) const PENDING: u32 = 33;

@@ -39,11 +39,12 @@ pub enum End {
     KernelUnwinder = 13,
     /// The walk has inspected [`MAX_LOOKS`](super::MAX_LOOKS) frames for saved registers.
     LookLimit = 14,
-    /// Finished from a copy of the stack, which is deeper than what was copied.
+    /// Finished from a copy of the stack, and the stack is deeper than the copy.
     BeyondCopy = 15,
     /// Code of an object for which no table can be made.
     NoTable = 16,
-    /// The outermost frame was reached, but callers may be missing: a frame pointer that was followed may have been another frame's.
+    /// The outermost frame was reached, but callers may be missing: a frame pointer that was followed may
+    /// have been another frame's.
     CallersUncertain = 17,
 }
 
@@ -117,12 +118,13 @@ pub enum FoundBy {
     Fp = 2,
     /// By the kernel, on its own stack.
     Kernel = 3,
-    /// By the frame pointer through generated code, by return addresses that need not be behind a call, as the walk arrived at native
-    /// code.
+    /// By the frame pointer through generated code. Return addresses there need not be behind a call; they
+    /// are accepted because the walk arrived at native code.
     FpGenerated = 4,
     /// By no walk: a function of Python, placed between the frames of its interpreter.
     Python = 5,
-    /// By a frame pointer that may be that of another frame than the one below it, which has no CFI: callers may be missing before this one.
+    /// By a frame pointer that may belong to another frame than the one below it, which has no CFI: callers
+    /// may be missing before this one.
     FpUncertain = 6,
 }
 

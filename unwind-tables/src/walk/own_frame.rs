@@ -1,19 +1,26 @@
-//! Finds out if the frame pointer of code without CFI is that code's own, or that of a caller. Mirrors `bpf/walk/own_frame.h`.
+//! Determines whether the frame pointer of code without CFI is that code's own, or that of a caller. Mirrors
+//! `bpf/walk/own_frame.h`.
 //!
-//! A function F that keeps frame pointers can call a function G, without CFI, that leaves the register alone. In G's frame, it still leads
-//! to the frame of F, and a step by it goes to the caller of F: F is left out. Four things tell:
+//! A function F that keeps frame pointers can call a function G, without CFI, that leaves the register alone.
+//! In G's frame, it still leads to the frame of F, and a step by it goes to the caller of F: F is left out.
+//! Four observations help:
 //!
-//! * The return address of G is then in a slot between G's stack pointer and what the frame pointer leads to. If no slot there holds
-//!   an address behind a call that can have been of G, the frame pointer is G's own.
-//! * If G's code goes on to a return behind an instruction that restores the frame pointer, G has pushed it first, next to its return address. If no two
-//!   slots there hold such a pair, the frame pointer is G's own, and an address in a slot is left over from an earlier call.
-//! * CFI of the function that called says where its own caller is: if that is no return address, or beyond the frame that the frame pointer leads to, the
-//!   address in the slot is a stale one.
-//! * A direct call says what it calls. If the one that the frame pointer leads to is of code that reaches to where G's frame is, without a
-//!   gap, that is the function that G's frame is in, unless one of the slots holds an address behind a call of a function in between.
+//! * In this case, the return address of G is in a slot between G's stack pointer and the place that the
+//!   frame pointer leads to. If no slot there contains an address behind a call that may have called G, the
+//!   frame pointer is G's own.
+//! * If G's code continues to a return directly behind an instruction that restores the frame pointer, G has
+//!   pushed the frame pointer first, next to its return address. If no two slots there contain such a pair,
+//!   the frame pointer is G's own, and an address in a slot is left over from an earlier call.
+//! * The CFI of the calling function says where its own return address is. If there is no return address in
+//!   that place, or if the place is beyond the frame that the frame pointer leads to, the address in the slot
+//!   is stale.
+//! * A direct call shows its target. Take the call before the return address that the frame pointer leads to:
+//!   if code without a gap reaches from its target to the code of G's frame, the target is the function that
+//!   G's frame is in, unless one of the slots contains an address behind a call of a function in between.
 //!
-//! Where this does not prove that the frame pointer is G's own, the step is taken all the same, as what it leads to is on the stack; but the frame
-//! is marked ([`FoundBy::FpUncertain`](super::FoundBy::FpUncertain)), and the stack is not complete.
+//! If this does not prove that the frame pointer is G's own, the step is taken all the same, since the frame
+//! that it leads to is on the stack. But that frame is marked
+//! ([`FoundBy::FpUncertain`](super::FoundBy::FpUncertain)), and the stack does not count as complete.
 
 use super::call::HowItReturns;
 use super::{MappingKind, Walk, call};
@@ -22,14 +29,15 @@ use crate::architecture::Architecture;
 use crate::mapping::{self, Mapping};
 use crate::packed::kind;
 
-/// MAX slots of a frame of code without CFI, from its stack pointer to its frame pointer, that are searched for a skipped frame. A larger
-/// frame of generated code ends the walk; that of native code is doubtful.
+/// Maximum number of slots of a frame of code without CFI, from its stack pointer to its frame pointer, that
+/// are searched for a skipped frame. A larger frame of generated code ends the walk; the frame pointer of a
+/// larger frame of native code is doubtful.
 pub const MAX_FRAME_SLOTS: u64 = 2048;
 
-/// Bytes of a function in which a jump to another one is looked for.
+/// Bytes at the beginning of a function that are searched for a jump to another one.
 pub const JUMPS_LOOKED_FOR: u64 = 120;
 
-/// Bytes of code in which a function's return is looked for, in parts.
+/// Bytes of code that are searched for a function's return, in parts of [`JUMPS_LOOKED_FOR`].
 pub const RETURN_LOOKED_FOR: u64 = 8 * JUMPS_LOOKED_FOR;
 
 /// Objects of a search in a frame of code without CFI.
@@ -42,7 +50,7 @@ pub(super) struct LookFor {
 }
 
 impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
-    /// Sets whether the frame pointer of native code without CFI may be another frame's.
+    /// Sets `is_doubtful` if the frame pointer of native code without CFI may be another frame's.
     pub(super) fn judge_frame_pointer(&mut self) {
         let (sp, fp) = (self.aligned_sp(), self.fp.get());
         // Such a frame pointer is not followed.
@@ -60,12 +68,13 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         }
     }
 
-    /// The frame's stack pointer, or the slot above it.
+    /// The frame's stack pointer, rounded up to a slot.
     pub(super) fn aligned_sp(&self) -> u64 {
         self.sp.get().wrapping_add(7) & !7
     }
 
-    /// Looks at the slots of the frame from `sp` to `end`, at most [`MAX_FRAME_SLOTS`]. Returns whether the frame does not end before.
+    /// Looks at the slots of the frame from `sp` to `end`, at most [`MAX_FRAME_SLOTS`]. Returns false if the
+    /// frame ends before `end`, or if a slot cannot be read.
     pub(super) fn look_at_frame(&mut self, sp: u64, end: u64, look_for: LookFor) -> bool {
         let entry = look_for.caller.then(|| self.entry_by_frame_pointer()).flatten();
         for slot in (sp..end).step_by(8).map(Avma::new) {
@@ -86,15 +95,16 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         true
     }
 
-    /// Returns whether the frame's function takes the frame pointer from the stack as the last before it returns: it has pushed it first, next to
-    /// the return address.
+    /// Returns true if the frame's function restores the frame pointer from the stack last before it returns:
+    /// it has then pushed it first, next to the return address.
     fn restores_frame_pointer(&mut self) -> bool {
         for part in 0..RETURN_LOOKED_FOR / JUMPS_LOOKED_FOR {
             let start = self.pc.wrapping_add(part * JUMPS_LOOKED_FOR);
             let Some(part) = self.part_of_code(start) else {
                 return false;
             };
-            // The first ones of another part than the first were in the one before, with what is before them.
+            // Parts overlap: the first 8 bytes of each part but the first were also the last of the part
+            // before.
             let seen = if start == self.pc { 0 } else { 8 };
             let mut code = 0;
             for (number, byte) in (0..).zip(part) {
@@ -116,8 +126,9 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         Some(words.into_iter().flat_map(u64::to_le_bytes).collect())
     }
 
-    /// Returns the function that is called before the return address that the frame pointer leads to: the frame's own, if the frame pointer is; `None`
-    /// if the frame's code cannot be in that function, or if it is not known.
+    /// Returns the function that is called before the return address that the frame pointer leads to. This is
+    /// the function of the frame if the frame pointer is the frame's own. `None` if the frame's code cannot
+    /// be in that function, or if the function is not known.
     fn entry_by_frame_pointer(&mut self) -> Option<Avma> {
         let at = self.pc.wrapping_sub(self.pc_adjust);
         let &here = mapping::find(self.tables.mappings, at)?;
@@ -125,7 +136,8 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         self.is_one_piece(here, called, at).then_some(called)
     }
 
-    /// Returns what the call before the return address that the frame pointer leads to calls, if it is a direct one.
+    /// Returns the target of the call before the return address that the frame pointer leads to, if it is a
+    /// direct call.
     fn called_by_caller(&mut self) -> Option<Avma> {
         let ra = (self.read)(self.fp.wrapping_add(8))?;
         let ra = Avma::new(self.tables.architecture.strip(ra));
@@ -134,7 +146,8 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         Some(self.behind_jumps(called))
     }
 
-    /// Returns whether `mapping` holds all from `address` to `at` as one piece of code without CFI.
+    /// Returns true if `mapping` contains everything from `address` to `at`, as one piece of code without
+    /// CFI.
     fn is_one_piece(&self, mapping: Mapping, address: Avma, at: Avma) -> bool {
         if address < mapping.start || address > at {
             return false;
@@ -144,15 +157,16 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         mapping.kind != MappingKind::Table || row(address) == row(at)
     }
 
-    /// Returns the function that a call of `address` comes to, by up to two jumps.
+    /// Returns the function that a call of `address` reaches, through up to two jumps.
     fn behind_jumps(&mut self, address: Avma) -> Avma {
         let architecture = self.tables.architecture;
         let address = call::behind_jump(architecture, address, &mut self.read);
         call::behind_jump(architecture, address, &mut self.read)
     }
 
-    /// Returns whether the function that has called before `ra` can have a frame below that of the frame pointer, or the one that it leads to: by its
-    /// CFI, if that finds its caller by the stack pointer, which was behind `slot` (x86-64).
+    /// Returns true if the function with the call before `ra` can have a frame below the one that the frame
+    /// pointer leads to, or can have that one. This is judged by its CFI, if that computes the CFA from the
+    /// stack pointer, which was right above `slot` (x86-64).
     fn fits_below_frame_pointer(&mut self, slot: Avma, ra: Avma) -> bool {
         let mapping = mapping::find(self.tables.mappings, ra.wrapping_sub(1));
         let Some(mapping) = mapping.filter(|mapping| mapping.kind == MappingKind::Table) else {
@@ -171,7 +185,8 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         caller.is_none_or(|caller| self.is_trampoline(caller) || self.is_after_call(caller))
     }
 
-    /// Returns whether the frame may return to `ra`, which is in one of its slots: behind a call, of the function that the frame's code is in.
+    /// Returns true if the frame may return to `ra`, which is in one of its slots: if `ra` is behind a call,
+    /// which may be of the function that the frame's code is in.
     fn may_return_to(&mut self, slot: Avma, ra: Avma, entry: Option<Avma>) -> bool {
         let architecture = self.tables.architecture;
         let at = self.pc.wrapping_sub(self.pc_adjust);
@@ -206,8 +221,8 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         }
     }
 
-    /// Returns whether the function at `entry` may go on at a place from `start` to `end` by a jump as its last call: if there may be such a jump at
-    /// its beginning.
+    /// Returns true if the function at `entry` may go on at a place from `start` to `end` by a tail call: if
+    /// there may be such a jump at its beginning.
     fn may_jump_to(&mut self, entry: Avma, start: Avma, end: Avma) -> bool {
         let Some(code) = self.part_of_code(entry) else {
             return true;
@@ -225,8 +240,9 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         })
     }
 
-    /// Returns whether a slot holds the return address of a frame, or may hold one: any address of code, also of code that is newer than
-    /// the mappings, but for that of a call within a frame.
+    /// Returns true if a slot contains the return address of a frame, or may contain one: any address of
+    /// code, including code that is newer than the mappings, except for an address that a call within a frame
+    /// has pushed.
     fn may_hold_return_address(&mut self, slot: Avma) -> bool {
         let Some(word) = (self.read)(slot) else {
             return true;

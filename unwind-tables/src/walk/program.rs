@@ -40,8 +40,9 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
 
     fn finish(&mut self, run: &Run) -> Result<(), End> {
         let sp = Avma::new(run.sp.unwrap_or(run.cfa));
-        // Equal stack pointers are progress: a callee whose return address is in a register need not use the stack. The
-        // frame that a signal interrupted can be on another stack, so its stack pointer can have any value.
+        // Equal stack pointers are progress: a callee whose return address is in a register need not use the
+        // stack. The frame that a signal interrupted can be on another stack, so its stack pointer can have
+        // any value.
         if sp < self.sp && !run.is_signal_frame && !self.may_switch_stack() {
             return Err(End::NoProgress);
         }

@@ -1,7 +1,9 @@
-//! Finds the value of a register other than rsp and rbp in the current frame of a walk. Mirrors `bpf/walk/registers.h`.
+//! Finds the value of a register other than rsp and rbp in the current frame of a walk. Mirrors
+//! `bpf/walk/registers.h`.
 //!
-//! From the current frame back towards the probe, the nearest frame that saved the register has its value; if none did, it
-//! is unchanged since the probe. A walk inspects at most `MAX_LOOKS` frames in total, and none that is not kept; there, it ends.
+//! From the current frame back towards the probe, the nearest frame that saved the register has its value; if
+//! none did, it is unchanged since the probe. A walk inspects at most `MAX_LOOKS` frames in total, and only
+//! frames that are kept: it ends where it would need another.
 
 use super::{End, MAX_FRAMES, MappingKind, OUTERMOST_FRAMES, Walk};
 use crate::addr::Avma;

@@ -1,10 +1,11 @@
-//! Steps from a frame to its caller, as rules of all kinds end in them.
+//! Steps from a frame to its caller, with which rules of all kinds end.
 
 use super::{End, FoundBy, Step, Walk};
 use crate::addr::Avma;
 
 impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
-    /// Goes to the caller whose stack pointer is the CFA, reading its return address and frame pointer (no slot: unchanged).
+    /// Goes to the caller whose stack pointer is the CFA, reading its return address and frame pointer (no
+    /// slot: unchanged).
     pub(super) fn go_to_caller(&mut self, cfa: Avma, ra_slot: Avma, fp_slot: Option<Avma>) -> Step {
         match cfa > self.sp {
             true => self.read_caller(cfa, ra_slot, fp_slot),
@@ -12,7 +13,8 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         }
     }
 
-    /// Goes to the caller by a rule that takes the CFA from the frame pointer: it can be on a stack that lies lower.
+    /// Goes to the caller by a rule that computes the CFA from the frame pointer: the caller can be on a
+    /// stack at lower addresses.
     pub(super) fn go_to_caller_by_fp(&mut self, cfa: Avma, ra_slot: Avma, fp_slot: Option<Avma>) -> Step {
         match cfa > self.sp || self.may_switch_stack() {
             true => self.read_caller(cfa, ra_slot, fp_slot),
@@ -20,7 +22,8 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         }
     }
 
-    /// Returns whether the walk may go down to another stack, as CFI by another register than the stack pointer says.
+    /// Returns true if the walk may go down to another stack, because CFI computes the CFA from a register
+    /// other than the stack pointer. Counts this as one of [`MAX_STACK_SWITCHES`](super::MAX_STACK_SWITCHES).
     pub(super) fn may_switch_stack(&mut self) -> bool {
         let left = self.switches_left.checked_sub(1);
         self.switches_left = left.unwrap_or(0);

@@ -23,12 +23,13 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Best effort: a leftover directory in the temporary directory harms nobody.
+        // Best effort: a leftover directory in the temporary directory does no harm.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// Compiles `source` (a file name says the language, the text is the content) with `flags` and gives the bytes.
+/// Compiles `source` with `flags`, and returns the bytes of the output. The extension of `file_name` is that
+/// of the language.
 pub fn cc(file_name: &str, source: &str, flags: &[&str]) -> Vec<u8> {
     let scratch = Scratch::new();
     let (input, output) = (scratch.path().join(file_name), scratch.path().join("out"));
@@ -51,7 +52,8 @@ pub fn aarch64(source: &str) -> Vec<u8> {
     std::fs::read(&output).expect("clang has written its output")
 }
 
-/// Runs a tool on a file's bytes; `arguments` may name the input and output as `{in}` and `{out}`.
+/// Runs a tool on a file's bytes, and returns its output file; `arguments` may name the input and output as
+/// `{in}` and `{out}`.
 pub fn transform(bytes: &[u8], program: &str, arguments: &[&str]) -> Vec<u8> {
     let scratch = Scratch::new();
     let (input, output) = (scratch.path().join("in"), scratch.path().join("out"));

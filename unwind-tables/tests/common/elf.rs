@@ -1,6 +1,7 @@
-//! ELF files written by hand, to say what no linker would.
+//! ELF files written by hand, with contents that no linker would write.
 
-/// A shared object of executable segments at the given addresses and an `.eh_frame` or `.debug_frame` section.
+/// A shared object of executable segments at the given addresses and an `.eh_frame` or `.debug_frame`
+/// section.
 #[derive(Debug, Default)]
 pub struct HandMade {
     /// Address of each executable segment; each is `SEGMENT_BYTES` of the file.
@@ -78,7 +79,7 @@ pub fn cie(extra: &[u8]) -> Vec<u8> {
     entry(&body)
 }
 
-/// An FDE that stands `at` bytes behind the CIE at the start of the section.
+/// An FDE that is `at` bytes behind the CIE at the start of the section.
 pub fn fde(at: usize, start: u64, length: u64, instructions: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     words(&mut body, &[at as u64 + 4], 4);

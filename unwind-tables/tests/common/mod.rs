@@ -6,7 +6,8 @@ pub mod elf;
 
 use std::path::PathBuf;
 
-/// The bytes of the first of `paths` that exists. There is no point in passing without a file to look at.
+/// The bytes of the first of `paths` that exists. Panics if there is none, since a test without a file would
+/// check nothing.
 pub fn read_first(paths: &[&str]) -> Vec<u8> {
     let found = paths.iter().map(PathBuf::from).find(|path| path.exists());
     let path = found.unwrap_or_else(|| panic!("this test needs one of {paths:?}; install it"));
