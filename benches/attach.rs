@@ -1,12 +1,13 @@
-//! Time from the start of `memleak -p PID`, for a process with many objects, until all is attached, and from the
-//! request to end until memleak is gone; and the memory that memleak takes meanwhile. Needs root.
+//! Time that `memleak -p PID` takes until it is attached to a process with many objects, and from the
+//! interrupt until it has ended; and its memory meanwhile. Needs root.
 //!
-//! `cargo bench --bench attach` takes 200 objects, the largest shared libraries of this machine, with tables built on
-//! all cores and on one, in turn; it fails if no attach took less CPU time than [`LIMIT`], or if memleak had more
-//! resident at any time than the target's code allows. `cargo test --bench attach` takes 20, once.
+//! `cargo bench --bench attach` takes 200 objects, the largest shared libraries of this machine, with tables
+//! built on all cores and on one, in turn; it fails if no attach took less CPU time than [`LIMIT`], or if
+//! memleak ever had more resident memory than the target's code allows. `cargo test --bench attach` takes 20
+//! objects, once.
 //!
-//! Times of the clock hold what other work on the machine takes; CPU time, of all threads together, does not: on an
-//! idle machine an attach takes less than that.
+//! Wall-clock times include what other work on the machine takes; CPU time, summed over all threads, does
+//! not. On an idle machine an attach takes less wall-clock time than CPU time.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its result")]
 
 use std::collections::BTreeMap;
@@ -21,11 +22,11 @@ use anyhow::{Context, ensure};
 use memleak::bpf::preflight;
 use memleak::process::maps::{self, MapsName};
 
-/// The most CPU time that the fastest attach may take.
+/// Upper limit of the CPU time of the fastest attach.
 const LIMIT: Duration = Duration::from_secs(1);
-/// The most that memleak may have resident, in bytes, for a target with [`DEFAULT_CODE`] bytes of code or less: more than half
-/// of it are pages of its files. Beyond that, a quarter of the code more: Debian 13's libraries have 250 MiB where those of
-/// Debian 12 have 140.
+/// Upper limit of memleak's resident memory, in bytes, for a target with at most [`DEFAULT_CODE`] bytes of
+/// code; more than half of it are pages of its files. A larger target adds a quarter of its additional code:
+/// Debian 13's libraries have 250 MiB where those of Debian 12 have 140.
 const MAX_RESIDENT: u64 = 256 << 20;
 const DEFAULT_CODE: u64 = 128 << 20;
 
@@ -34,8 +35,8 @@ const DIRECTORIES: [&str; 3] = [
     "/usr/lib/llvm-14/lib",
     "/usr/lib/llvm-15/lib",
 ];
-/// Parts of names of libraries to leave out: they replace the process's allocator, want to be loaded first, or are
-/// there already.
+/// Parts of names of libraries to leave out: they replace the process's allocator, want to be loaded first,
+/// or are there already.
 const LEFT_OUT: [&str; 12] = [
     "asan",
     "tsan",
@@ -170,7 +171,7 @@ fn attach(pid: u32, prefix: &[&str]) -> anyhow::Result<Attach> {
         seen_messages.push(line);
     }
     let attached = began.elapsed();
-    // Time for calls to be traced: the report has to have some.
+    // Let some calls be traced, so that the report is not empty.
     std::thread::sleep(Duration::from_millis(50));
     let signalled = Instant::now();
     let status = Command::new("kill")
@@ -283,7 +284,7 @@ impl Target {
             .spawn()?;
         let mut list = child.stdin.take().context("a pipe was asked for")?;
         let paths = libraries()?;
-        // It reads no further than it needs to.
+        // The target stops reading once it has enough objects: a failed write is no error.
         let writer = std::thread::spawn(move || {
             for path in paths {
                 if writeln!(list, "{}", path.display()).is_err() {
@@ -307,7 +308,7 @@ impl Target {
         Ok(target)
     }
 
-    /// Bytes of files that are mapped to be executed.
+    /// Returns the total size of executable mappings of files, in bytes.
     fn code_bytes(&self) -> anyhow::Result<u64> {
         let maps = fs::read(format!("/proc/{}/maps", self.child.id()))?;
         let mut bytes = 0;

@@ -36,7 +36,7 @@ int main(int argc, char **argv)
 	printf("%d\n", objects());
 	fflush(stdout);
 	for (;;) {
-		/* Or the compiler leaves both out. */
+		/* Volatile, or the compiler drops both calls. */
 		void *volatile block = malloc(100);
 
 		free(block);

@@ -1,13 +1,15 @@
-//! ELF file to unwind table image: how long attaching waits for one object, and how large its table is.
+//! Speed of building an object's unwind table image from its ELF file, for which an attach waits, and the
+//! size of the table.
 //!
-//! Prints, for each object of this machine that is listed, rows of its table per second of one core's time (the best
-//! of several builds), and bytes per row. A row is what is left when equal neighbours are merged, gaps included. Bytes
-//! are all that lookups need: header, index, rows, rules, escapes, wide rules. Where an object's own rules start from a
-//! register that other frames save, its image ends with a second one, which says where they do: it has rows and bytes
-//! of its own, is printed behind, and is part of the time.
+//! Prints, for each of [`OBJECTS`] that this machine has, rows of its table per second of one core's time
+//! (the best of several builds), and bytes per row. Rows are counted after equal neighbours are merged, gaps
+//! included. Bytes are all that lookups need: header, index, rows, rules, escapes, wide rules. Where an
+//! object's rules start from a register that other frames save, its image is followed by a second one, which
+//! says where they save it: its rows and bytes are printed behind, and building it is part of the time.
 //!
-//! `cargo bench --bench table_build` fails if an object of [`MIN_ROWS`] rows or more is under [`MIN_SPEED`] or over
-//! [`MAX_BYTES`], which [`SPARSE`] ones are; `cargo test --bench table_build` builds each table once and looks at sizes alone.
+//! `cargo bench --bench table_build` fails if an object of at least [`MIN_ROWS`] rows is slower than
+//! [`MIN_SPEED`], or larger than [`MAX_BYTES`] and not one of [`SPARSE`]; `cargo test --bench table_build`
+//! builds each table once and checks sizes alone.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its result")]
 
 use std::fs;
@@ -19,18 +21,18 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 use unwind_tables::image::{Image, header};
 
-/// Rows per second of one core.
+/// Minimum speed, in rows per second of one core.
 const MIN_SPEED: f64 = 5e6;
-/// Bytes per row.
+/// Maximum size, in bytes per row.
 const MAX_BYTES: f64 = 3.0;
-/// Smaller tables are what their headers and indices are.
+/// Rows from which the limits apply: smaller tables are mostly header and index.
 const MIN_ROWS: u64 = 5000;
 
-/// Over the limit of bytes: of code with so few rows that the index, a word for each 256 bytes of code, has more than
-/// one byte for each row.
+/// Objects that may exceed [`MAX_BYTES`]: their code has so few rows that the index, a word for each 256
+/// bytes of code, has more than one byte for each row.
 const SPARSE: [&str; 1] = ["/usr/bin/node"];
 
-/// Looked for on this machine; what is not there is left out.
+/// Objects to measure; those that this machine lacks are left out.
 const OBJECTS: [&str; 12] = [
     "/usr/lib/x86_64-linux-gnu/libLLVM-14.so.1",
     "/usr/lib/llvm-14/lib/libclang-cpp.so.14",
@@ -84,7 +86,7 @@ struct Build {
     saves: Option<Part>,
 }
 
-/// An image, or the one behind it.
+/// Size of an image, or of the second one behind it.
 struct Part {
     rows: u64,
     bytes: u64,
@@ -137,13 +139,13 @@ impl Part {
 }
 
 impl Build {
-    /// Rows per second, of both images, which were built in that time.
+    /// Returns rows per second, those of both images together.
     fn speed(&self) -> f64 {
         let rows = self.rules.rows + self.saves.as_ref().map_or(0, |saves| saves.rows);
         rows as f64 / self.seconds
     }
 
-    /// The limits that it is beyond.
+    /// Lists the limits that it exceeds.
     fn misses(&self, timed: bool, sized: bool) -> impl Iterator<Item = String> {
         let large = self.rules.rows >= MIN_ROWS;
         let (bytes, speed) = (self.rules.bytes_per_row(), self.speed());

@@ -19,13 +19,13 @@ import sys
 import tarfile
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-# From the archive, below its own directory, into the layer.
+# From the directory in the archive into the layer.
 FILES = [
     ("bin/memleak", "usr/bin/memleak", 0o755),
     ("lib/memleak/libmemleak.so", "usr/lib/memleak/libmemleak.so", 0o644),
     ("share/doc/memleak/copyright", "usr/share/doc/memleak/copyright", 0o644),
 ]
-# Directories of the layer. In /proc are the processes; recordings from pipes are copied into /tmp.
+# Directories of the layer. Processes are in /proc; recordings from pipes are copied into /tmp.
 DIRECTORIES = [(name, 0o755) for name in ("proc", "sys", "usr", "usr/bin", "usr/lib", "usr/lib/memleak")]
 DIRECTORIES += [(name, 0o755) for name in ("usr/share", "usr/share/doc", "usr/share/doc/memleak")] + [("tmp", 0o1777)]
 MEDIA = "application/vnd.oci.image."
@@ -38,7 +38,7 @@ def entry(name, mode, time, kind=tarfile.REGTYPE, size=0):
 
 
 def layer(archive, root):
-    """The layer's tar, and the time of its files."""
+    """Returns the layer's tar, and the time of its files."""
     out = io.BytesIO()
     time = int(archive.getmember(f"{root}/{FILES[0][0]}").mtime)
     with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as tar:

@@ -1,5 +1,5 @@
-"""Reads a dashboard by Grafana's own model of such (grafana-foundation-sdk of PyPI) and writes it again: what the model does not know
-is not there any more.
+"""Reads a dashboard by Grafana's own model (grafana-foundation-sdk of PyPI), writes it again, and prints all
+parts of it that the model does not know, as these are missing then.
 
 usage: tests/read_dashboard.py FILE
 """
@@ -13,7 +13,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 
 def missing(given, known, path=""):
-    """Places of what differs."""
+    """Yields the places that differ."""
     if isinstance(given, dict) and isinstance(known, dict):
         for name, value in given.items():
             yield from missing(value, known.get(name), f"{path}/{name}")

@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 
 use anyhow::{Context, bail, ensure};
 
-/// Request of the command line.
+/// Selection made on the command line.
 pub(crate) struct Selection {
     /// True for `cargo bench` without `--quick`; otherwise less is measured, and coarsely.
     pub(crate) whole: bool,
@@ -82,7 +82,7 @@ pub(crate) fn run_bench(
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nothing is left to tell if standard error is gone too.
+            // Nothing more can be done if standard error is gone, too.
             _ = writeln!(io::stderr(), "error: {error:#}");
             ExitCode::FAILURE
         }
@@ -145,7 +145,7 @@ pub(crate) fn run_directory(name: &str) -> anyhow::Result<PathBuf> {
     Ok(directory)
 }
 
-/// A file of `benches`, compiled as `name`, without frame pointers.
+/// Compiles a file of `benches` as `name`, without frame pointers.
 pub(crate) fn compile(source: &str, name: &str) -> anyhow::Result<PathBuf> {
     let program = run_directory("programs")?.join(name);
     if program.exists() {
@@ -169,8 +169,8 @@ pub(crate) fn compile(source: &str, name: &str) -> anyhow::Result<PathBuf> {
     Ok(program)
 }
 
-/// A directory with a copy of the C library, for `LD_LIBRARY_PATH`. A probe is placed in a file: what is placed in this
-/// one is met by nobody else.
+/// Returns a directory with a copy of the C library, for `LD_LIBRARY_PATH`. Probes are placed in files: no
+/// other process runs into those in this copy.
 pub(crate) fn own_libc(name: &str) -> anyhow::Result<PathBuf> {
     const LIBC: &str = "/lib/x86_64-linux-gnu/libc.so.6";
     let directory = run_directory(&format!("libc-{name}"))?;
@@ -210,7 +210,7 @@ impl Target {
         self.child.id()
     }
 
-    /// Nanoseconds per pair, or what the answer is otherwise.
+    /// Sends a command and returns the answer, which is nanoseconds per pair for most commands.
     pub(crate) fn ask(&mut self, command: &str) -> anyhow::Result<f64> {
         let commands = self.commands.as_mut().context("a pipe was asked for")?;
         writeln!(commands, "{command}")?;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Programs that do nothing: what is left of a probe's cost is the kernel's. */
+/* Programs that do nothing: the cost of a probe that runs one is the kernel's alone. */
 #define SEC(name) __attribute__((section(name), used))
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -1,5 +1,5 @@
-//! Empty programs at the sites that a trace would choose for `malloc` and `free`: what the kernel's own part of a probe
-//! costs, and no tool can do without.
+//! Empty programs at the sites that a trace would choose for `malloc` and `free`: they show the kernel's own
+//! part of a probe's cost, which no tool can avoid.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +13,7 @@ use memleak::process::{Modules, Target};
 pub(crate) struct Bare(#[allow(dead_code, reason = "held for its drop")] [Link; 2]);
 
 impl Bare {
-    /// Attaches to process `pid`. `returns`: whether the end of `malloc` is seen, too.
+    /// Attaches to process `pid`; also to the return of `malloc` if `returns` is set.
     pub(crate) fn attach(pid: u32, returns: bool) -> anyhow::Result<Self> {
         let entry = if returns { "both" } else { "entry_alone" };
         Self::attach_programs(pid, "bare", entry, "release")
@@ -23,7 +23,7 @@ impl Bare {
     pub(crate) fn attach_programs(pid: u32, file: &str, entry: &str, release: &str) -> anyhow::Result<Self> {
         let object = ObjectBuilder::default().open_file(compile(file)?)?;
         let object = object.load().context("session probes need Linux 6.13")?;
-        // The files are open while this lives.
+        // Keeps the mapped files open.
         let mut modules = Modules::new();
         Target::open(pid)?.read_mappings(&mut modules)?;
         let attach = |program: &str, function: &str| {
@@ -42,7 +42,8 @@ impl Bare {
     }
 }
 
-/// Finds the place, file and offset, where a trace would probe a function of a process that has mapped `modules`.
+/// Finds the place, file and offset, where a trace would probe a function of a process that has mapped
+/// `modules`.
 fn site(modules: &Modules, function: &str) -> anyhow::Result<(PathBuf, usize)> {
     let discovery = discover(modules.iter(), &mut Catalog::new(Selection::default()));
     let is_named = |site: &&ProbeSite| *site.function.name == *function;

@@ -1,15 +1,16 @@
-//! Cost of tracing for the target: nanoseconds of CPU time added to each pair of malloc and free, by depth and number
-//! of its stacks, and by how they are walked; and the ratios that are held to limits. Needs root and Linux 6.13.
+//! Cost of tracing for the target: nanoseconds of CPU time added to each pair of malloc and free, by depth
+//! and number of its stacks, and by how they are walked; and ratios of such costs, which have limits. Needs
+//! root and Linux 6.13.
 //!
-//! `cargo bench --bench probe_cost` measures all of it; `-- --quick` (and `cargo test --bench probe_cost`) less
-//! of it, more coarsely, with wider limits; `-- hot` one load in more rounds; `-- deep` deep stacks; `-- parts` what a probe is made
-//! of. All but the last fail if a ratio is beyond its limit, or if a walk did not find the frames that are there: a broken walk must not look
-//! fast.
+//! `cargo bench --bench probe_cost` measures all of it; `-- --quick` (and `cargo test --bench probe_cost`)
+//! measures less of it, more coarsely, with wider limits; `-- hot` measures one load in more rounds,
+//! `-- deep` deep stacks, `-- parts` the parts of a probe. All but the last fail if a ratio exceeds its
+//! limit, or if a walk missed frames: a broken walk must not look fast.
 //!
-//! One process of `target.c` is measured in all ways in turn, in an order that changes with each round;
-//! costs are differences and ratios within a round. As processors are not equally fast from one second to the next, pairs
-//! are measured in round trips through a pipe, made before and after each fraction of a millisecond of them. The program
-//! that reports, which sleeps meanwhile, costs nothing here.
+//! One process of `target.c` is measured in all ways in turn, in an order that changes with each round; costs
+//! are differences and ratios within a round. The speed of processors changes from second to second, so pairs
+//! are measured in round trips through a pipe, made before and after each fraction of a millisecond of pairs.
+//! The reporting program sleeps meanwhile and adds no cost here.
 
 mod bare;
 mod parts;
@@ -94,7 +95,8 @@ impl Plan {
         }
     }
 
-    /// The load and the ways that say what tracing itself costs, in more rounds: for comparing one build with another.
+    /// One hot load and the ways that show the cost of tracing itself, in more rounds: to compare one build
+    /// with another.
     fn hot() -> Self {
         use Tracing::{Bare, BareEntries, Dwarf, NoWalk, Untraced};
         Self {
@@ -108,7 +110,7 @@ impl Plan {
         }
     }
 
-    /// Stacks that are too deep to be remembered, and some of which not all frames are kept.
+    /// Stacks too deep for the walk memo, some of them with more frames than are kept.
     fn deep() -> Self {
         use Tracing::{Dwarf, NoWalk, Untraced};
         let loads = [40, 500, 1000, 4000].map(|depth| Load::new(Stacks::Recursive, depth));
@@ -165,12 +167,12 @@ fn main() -> ExitCode {
     told(run(&plan, &mut std::io::stdout().lock()))
 }
 
-/// Tells of an error.
+/// Prints an error, if there is one, and returns the exit code.
 fn told(result: anyhow::Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nothing is left to tell if standard error is gone too.
+            // Nothing more can be done if standard error is gone, too.
             _ = writeln!(std::io::stderr(), "error: {error:#}");
             ExitCode::FAILURE
         }
@@ -191,7 +193,7 @@ fn run(plan: &Plan, out: &mut dyn Write) -> anyhow::Result<()> {
         let rounds = measure(plan, comparison)?;
         for (index, load) in comparison.loads.iter().enumerate() {
             print_load(*load, index, comparison.tracings, &rounds, out)?;
-            // Ratios that are measured once more beside other ways are judged once.
+            // A ratio that several comparisons measure is judged in the first.
             for verdict in judge(plan, comparison, *load, index, &rounds) {
                 if verdicts
                     .iter()
@@ -244,18 +246,19 @@ fn measure(plan: &Plan, comparison: &Comparison) -> anyhow::Result<Vec<Round>> {
     Ok(rounds)
 }
 
-/// Returns the cost that a way added to a load in a round, in round trips: its own less that of the first way.
+/// Returns the cost that a way added to a load in a round, in round trips: its own less that of the first
+/// way.
 fn added(round: &Round, tracing: usize, load: usize) -> f64 {
     round[tracing][load].0.round_trips - round[0][load].0.round_trips
 }
 
-/// Nanoseconds of a round trip, by which costs are told: the median of all rounds.
+/// Returns the duration of a round trip in nanoseconds, which converts costs: the median of all rounds.
 fn reference(rounds: &[Round]) -> f64 {
     let all = rounds.iter().flatten().flatten();
     Spread::of(all.map(|(cost, _)| cost.reference).collect()).median()
 }
 
-/// Prints how one load did in all rounds, by way.
+/// Prints the results of one load over all rounds, by way.
 fn print_load(
     load: Load,
     index: usize,
@@ -292,7 +295,7 @@ fn print_load(
     Ok(())
 }
 
-/// The ratios of one load that have a limit.
+/// Judges the ratios of one load that have a limit.
 fn judge(plan: &Plan, comparison: &Comparison, load: Load, index: usize, rounds: &[Round]) -> Vec<Verdict> {
     let position = |tracing| {
         comparison

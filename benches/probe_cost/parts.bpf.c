@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Programs that do one thing REPEATS times: what each part of a probe costs. `nothing` is what they are compared with. All but
- * `part_is_return` are attached to `free`.
+ * Programs that do one thing REPEATS times, to measure what each part of a probe costs over `nothing`. They are
+ * attached to `free`, beside `part_entry` at `malloc`; `part_is_return` is attached to `malloc`, beside `part_nothing`
+ * at `free`.
  */
 #define SEC(name) __attribute__((section(name), used))
 #define REPEATS 32
@@ -63,7 +64,7 @@ static __attribute__((noinline)) u64 called(u64 value)
 	return value;
 }
 
-/* pt_regs.sp of x86-64; of AArch64, 31 words on. */
+/* pt_regs.sp: word 19 on x86-64, word 31 on AArch64. */
 #if defined(__TARGET_ARCH_arm64)
 #define STACK_POINTER(ctx) ((u64 *)(ctx))[31]
 #else

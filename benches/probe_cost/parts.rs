@@ -1,7 +1,8 @@
 //! Cost of the parts that a probe is made of: `cargo bench --bench probe_cost -- parts`.
 //!
-//! Each part is done [`REPEATS`] times in the program at `free`, beside an empty one at `malloc`; what a pair takes longer than
-//! with empty programs, divided by that, is the part's cost.
+//! Each part runs [`REPEATS`] times in the program at `free`, beside an empty one at `malloc` (`is_return`:
+//! the other way round). The time that a pair takes more than with empty programs, divided by [`REPEATS`], is
+//! the part's cost.
 
 use std::io::Write;
 
@@ -9,7 +10,7 @@ use crate::bare::Bare;
 use crate::ratios::Spread;
 use crate::target::{self, Load, PLAIN, Stacks, Target};
 
-/// As in `parts.bpf.c`.
+/// Number of times that a program runs its part: `REPEATS` of `parts.bpf.c`.
 const REPEATS: f64 = 32.0;
 const ROUNDS: usize = 11;
 const PAIRS: u32 = 20_000;

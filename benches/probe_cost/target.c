@@ -10,11 +10,11 @@
  *   distinct DEPTH PAIRS [THREADS]   each pair from the next of 4096 stacks of DEPTH frames
  *   recursive DEPTH PAIRS [THREADS]  all pairs from the bottom of a recursion, which may be deeper than the other stacks
  *
- * CPU time, so that other programs on the machine do not count, unless they make the processor slower, which changes from
- * one second to the next. So pairs are measured in slices of a fraction of a millisecond, each with round trips before and
- * after it, which are slowed down alike: they enter and leave the kernel and copy little, as probes do. What is told is
- * the median of slices. Every frame is a function of its own with a frame of its own size, as in a real program; no call is
- * a tail call. FRAME_UNIT is what sizes are multiples of. Ends at the end of input.
+ * Times are CPU time, so that other programs on the machine do not count, except that they make the processor slower,
+ * which changes from second to second. So pairs are measured in slices of a fraction of a millisecond, each with round
+ * trips before and after it, which slow down alike: they enter and leave the kernel and copy little, as probes do. The
+ * answer is the median of slices. Every frame is of a different function and of a different size, as in a real
+ * program; no call is a tail call. Sizes are multiples of FRAME_UNIT. Ends at the end of input.
  */
 #define _GNU_SOURCE
 #pragma GCC optimize("no-optimize-sibling-calls")
@@ -137,7 +137,7 @@ struct job {
 	/* State of the choice of stacks. */
 	unsigned random;
 	unsigned long turn;
-	/* Keeps the work from being left out. */
+	/* Keeps the compiler from dropping the work. */
 	unsigned long done;
 };
 
@@ -184,7 +184,7 @@ static double round_trip(const struct job *job)
 	return (cpu_nanoseconds() - began) / SLICE_ROUND_TRIPS;
 }
 
-/* The median; sorts. (qsort may allocate.) */
+/* Sorts the values and returns their median. Not by qsort, which may allocate. */
 static double median(double *values, unsigned long count)
 {
 	for (unsigned long end = 1; end < count; end++) {
@@ -204,7 +204,7 @@ static __attribute__((noinline)) void *begin_thread(void *argument)
 	unsigned long left = job->count, slices = 0;
 	cpu_set_t cpus;
 
-	/* One thread is always on the same CPU: two need not be equally fast. */
+	/* Pin each thread to one CPU: two need not be equally fast. */
 	CPU_ZERO(&cpus);
 	CPU_SET(job->number % sysconf(_SC_NPROCESSORS_ONLN), &cpus);
 	sched_setaffinity(0, sizeof(cpus), &cpus);

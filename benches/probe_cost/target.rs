@@ -59,11 +59,11 @@ impl Stacks {
     }
 }
 
-/// Frames of the least deep stack of which one is left out.
+/// Depth of the shallowest stack of which a frame is left out.
 #[allow(clippy::cast_possible_truncation, reason = "it is small")]
 const FIRST_LEFT_OUT: u32 = MAX_FRAMES as u32 + 1;
 
-/// Work for the program, but for the number of pairs.
+/// Work for the program, without the number of pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Load {
     pub(crate) stacks: Stacks,
@@ -85,7 +85,8 @@ impl Load {
         match self.stacks {
             Stacks::Varied => self.depth - 3,
             Stacks::Hot | Stacks::Distinct => self.depth,
-            // Those of which frames are left out are one stack, the first.
+            // Recursions with frames left out share one stack record, whose number of frames is that of the
+            // first.
             Stacks::Recursive => self.depth.min(FIRST_LEFT_OUT),
         }
     }
@@ -121,8 +122,8 @@ pub(crate) fn compile(build: &Build) -> anyhow::Result<PathBuf> {
 /// CPU time of a pair.
 #[derive(Clone, Copy)]
 pub(crate) struct Cost {
-    /// CPU time in round trips through a pipe, which are measured beside it: the processor is not equally fast all the
-    /// time.
+    /// CPU time in round trips through a pipe, which are measured beside it, as the speed of the processor
+    /// varies.
     pub(crate) round_trips: f64,
     /// Duration of a round trip at that time, in nanoseconds.
     pub(crate) reference: f64,
@@ -148,7 +149,7 @@ impl Target {
             commands,
             answers,
         };
-        // Buffers of standard input and output, and the threads' stacks, are there after this.
+        // Makes the program allocate buffers of standard input and output, and threads' stacks.
         target.ask(
             Load {
                 threads: 2,

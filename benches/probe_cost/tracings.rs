@@ -10,7 +10,7 @@ use unwind_tables::walk::End;
 use crate::bare::Bare;
 use crate::target::{Build, Cost, Load, Target};
 
-/// A way to trace; the first is what the costs of others are added to.
+/// A way to trace. Costs of all others are relative to the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Tracing {
     Untraced,
@@ -52,7 +52,7 @@ impl Tracing {
         }
     }
 
-    /// Pairs are worth measuring a tenth as often where each takes ten times as long.
+    /// Returns the number of pairs to measure: a tenth where each takes ten times as long.
     pub(crate) fn pairs(self, pairs: u32) -> u32 {
         if self == Self::FirstInstructions {
             pairs / 10
@@ -112,7 +112,7 @@ impl Tracing {
     }
 }
 
-/// Loads measured in one way: what a pair takes and what was seen, by load.
+/// Measures loads in one way. Returns, by load, the cost of a pair and the counts of the trace.
 pub(crate) fn measure(
     tracing: Tracing,
     build: &Build,
@@ -135,7 +135,7 @@ pub(crate) fn measure(
     let pairs = tracing.pairs(pairs);
     let mut measured = Vec::new();
     for &load in loads {
-        // New stacks, pages and caches are not what each pair costs.
+        // Warm up: new stacks, pages and caches are not part of each pair's cost.
         target.ask(load, (pairs / 2).max(10_000))?;
         let before = Seen::of(session.as_ref())?;
         let cost = target.ask(load, pairs)?;
@@ -188,7 +188,8 @@ impl Seen {
         self.frames as f64 / self.allocations.max(1) as f64
     }
 
-    /// Checks that all pairs were recorded, with stacks as deep as they are: a broken walk must not look fast.
+    /// Checks that all pairs were recorded, with all frames of their stacks: a broken walk must not look
+    /// fast.
     fn check(&self, walk: Walk, records: bool, build: &Build, load: Load, pairs: u32) -> anyhow::Result<()> {
         let Self {
             allocations,

@@ -1,10 +1,11 @@
-//! Cost of `libmemleak.so` in nanoseconds of CPU time per pair of malloc and free: while nobody is attached, and with memleak
-//! attached, which walks the stack of each sampled block. Needs root.
+//! Cost of `libmemleak.so` in nanoseconds of CPU time per pair of malloc and free: without a tracer, and with
+//! memleak attached, which walks the stack of each sampled block. Needs root.
 //!
-//! `cargo bench --bench sampler` takes 21 rounds (`--rounds=N`), `-- small`, `-- mixed`, `-- server` one kind of work; `cargo test
-//! --bench sampler` takes a look. Before each allocator and with one and two threads, all variants run at the same time, and work
-//! in turn, in an order that changes: each figure is what a variant takes longer than the program without the library in the same
-//! round, as the median of all rounds and its quartiles.
+//! `cargo bench --bench sampler` takes 21 rounds (`--rounds=N`); `-- small`, `-- mixed`, `-- server` select
+//! one kind of work; `cargo test --bench sampler` only checks that all of it works. With each allocator and
+//! with one and two threads, the processes of all variants are there at the same time, and work in turn, in
+//! an order that changes. A figure is the time that a variant takes more than the program without the library
+//! in the same round: the median of all rounds, and quartiles.
 
 #[allow(
     dead_code,
@@ -27,7 +28,7 @@ use nix::unistd::Pid;
 
 /// Kinds of work, each with the pairs of a measurement for each thread.
 const WORKS: [(&str, u32); 3] = [("small", 6_000_000), ("mixed", 2_000_000), ("server", 2_000_000)];
-/// Allocators, with the library that has each; the C library's own has none.
+/// Allocators, each with the library that provides it; the C library's own needs none.
 const ALLOCATORS: [(&str, Option<&str>); 3] = [
     ("glibc", None),
     ("jemalloc", Some("/usr/lib/x86_64-linux-gnu/libjemalloc.so.2")),
@@ -36,8 +37,8 @@ const ALLOCATORS: [(&str, Option<&str>); 3] = [
         Some("/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"),
     ),
 ];
-/// Variants, the first of which is what others are compared with: whether each has the library, and the distance at which
-/// memleak traces it.
+/// Variants: the name, true if the library is loaded, and the sampling interval of memleak if it traces.
+/// Others are compared with the first.
 const VARIANTS: [(&str, bool, Option<&str>); 5] = [
     ("without", false, None),
     ("nobody attached", true, None),
@@ -45,10 +46,11 @@ const VARIANTS: [(&str, bool, Option<&str>); 5] = [
     ("memleak, 64K", true, Some("64K")),
     ("without, again", false, None),
 ];
-/// Times that all variants are started anew: where a process happens to be in memory, and in which memory, changes a pair by
-/// more than the library does.
+/// Times that all variants are started anew: a process's addresses and its physical pages change the time of
+/// a pair by more than the library does.
 const GENERATIONS: usize = 3;
-/// Times that a process works before it is measured: a heap of blocks that are replaced at random grows for some time.
+/// Commands that a process runs before it is measured: a heap whose blocks are replaced at random grows for
+/// some time.
 const WARM_UPS: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -82,7 +84,7 @@ fn run(selection: &Selection, out: &mut dyn Write) -> anyhow::Result<()> {
             continue;
         }
         for (work, pairs) in WORKS.into_iter().filter(|(work, _)| selection.selects(work)) {
-            // A look shows that all of it works.
+            // `cargo test` only checks that all of it works.
             let pairs = if selection.bench { pairs } else { 1000 };
             let mut measured = [1, 2].map(|_| vec![Vec::new(); VARIANTS.len()]);
             for generation in 0..GENERATIONS.min(rounds) {
@@ -113,7 +115,7 @@ fn run(selection: &Selection, out: &mut dyn Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A running program, and memleak if that traces it.
+/// A running program, and the memleak that traces it, if any.
 struct Variant {
     target: Target,
     memleak: Option<Child>,
@@ -146,7 +148,7 @@ impl Variant {
     }
 }
 
-/// Starts a trace by the library and waits until it is attached; what it says goes to a file.
+/// Starts memleak with `--source usdt`, its messages in a file, and waits until it is attached.
 fn attach(pid: u32, distance: &str, messages: &PathBuf) -> anyhow::Result<Child> {
     let memleak = Command::new(env!("CARGO_BIN_EXE_memleak"))
         .args([
@@ -175,7 +177,7 @@ fn attach(pid: u32, distance: &str, messages: &PathBuf) -> anyhow::Result<Child>
     anyhow::bail!("memleak is not attached after {PATIENCE:?}")
 }
 
-/// Adds the answers of each variant to `command`, by round.
+/// Appends each variant's answers to `command`, one per round.
 fn measure(
     variants: &mut [Variant],
     command: &str,

@@ -59,7 +59,7 @@ static void *mixed(void *argument)
 	return NULL;
 }
 
-/* Each thread has a part of the blocks; two at most. */
+/* Replaces blocks of this thread's half; two threads at most. */
 static void *server(void *argument)
 {
 	uint64_t random = (uintptr_t)argument * 0x9e3779b97f4a7c15 + 1;

@@ -1,15 +1,16 @@
-//! Growth of the cost of tracing with the number of live blocks, distinct stacks and threads: it must stay nearly the
-//! same. Needs root.
+//! Growth of the cost of tracing with the number of live blocks, distinct stacks and threads: it must stay
+//! nearly the same. Needs root.
 //!
-//! `cargo bench --bench scaling` measures all axes, `-- resting`, `-- live`, `-- stacks` or `-- threads` one; it fails
-//! if a pair of malloc and free costs more than [`LIMIT`] times what it does at the first point of its axis.
-//! `-- --quick` measures one point of each axis coarsely and `cargo test --bench scaling` one axis so, where only what
-//! was recorded is checked: all pairs, with complete stacks, nothing lost.
+//! `cargo bench --bench scaling` measures all axes, `-- resting`, `-- live`, `-- stacks` or `-- threads` one;
+//! it fails if tracing adds more than [`LIMIT`] times as much to a pair of malloc and free as at the first
+//! point of the axis. `-- --quick` measures one point of each axis coarsely, `cargo test --bench scaling` one
+//! point of one axis; both check only that all pairs were recorded, with complete stacks, and that nothing
+//! was lost.
 //!
-//! A cost is CPU time that tracing adds: that of a traced process less that of an untraced one at the same point, within
-//! one round. Each point is measured in three processes (untraced, probes without a walk, `--unwind dwarf`) that
-//! live as long as the axis is measured, each with its own copy of the C library, so that no probe is met by two. All
-//! are asked in turn, in an order that changes with each round.
+//! A cost is CPU time that tracing adds: that of a traced process less that of an untraced one at the same
+//! point, within one round. Each point is measured in three processes (untraced, probes without a walk,
+//! `--unwind dwarf`) that live as long as the axis is measured, each with its own copy of the C library, so
+//! that each runs into its own probes only. All are asked in turn, in an order that changes with each round.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -25,7 +26,7 @@ use memleak::bpf::preflight;
 use point::{AXES, Axis, Point};
 use station::{Station, TRACINGS, UNTRACED};
 
-/// The most that a pair may cost at any point, as a multiple of what it costs at the first.
+/// Upper limit of the cost at any point of an axis, as a multiple of the cost at the first.
 const LIMIT: f64 = 1.3;
 
 /// Extent of a measurement.
@@ -118,7 +119,7 @@ fn measure(plan: &Plan, points: &[Point]) -> anyhow::Result<Vec<Round>> {
     for number in 0..plan.rounds {
         let mut round: Round = vec![vec![0.0; TRACINGS.len()]; points.len()];
         for turn in 0..stations.len() {
-            // Neither the first of a round nor who comes after whom is always the same.
+            // Vary which station comes first in a round, and which follows which.
             let step = if number % 2 == 0 {
                 turn
             } else {

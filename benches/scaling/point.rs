@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Work for the target, but for the number of pairs.
+/// Work for the target, without the number of pairs.
 #[derive(Clone, Copy)]
 pub(crate) struct Point {
     mode: &'static str,
@@ -14,13 +14,13 @@ pub(crate) struct Point {
 }
 
 impl Point {
-    /// The target's command, see target.c.
+    /// Returns the target's command (see target.c).
     pub(crate) fn command(&self, pairs: u32) -> String {
         let number = if self.live > 0 { self.live } else { self.threads };
         format!("{} {} {number} {pairs}", self.mode, self.stacks)
     }
 
-    /// The command after which each stack is known.
+    /// Returns the command that makes a pair from each stack, after which all are known.
     pub(crate) fn visit_all(&self) -> String {
         format!("visit {0} 1 {0}", self.stacks)
     }
@@ -48,7 +48,7 @@ impl Axis {
     }
 }
 
-/// Stacks of the axes that do not vary them.
+/// Number of stacks on axes that do not vary it.
 const SOME_STACKS: u32 = 100;
 
 pub(crate) const AXES: [Axis; 4] = [RESTING, LIVE, STACKS, THREADS];

@@ -16,11 +16,11 @@ use crate::point::Point;
 pub(crate) struct Tracing {
     pub(crate) name: &'static str,
     walk: Option<Walk>,
-    /// True if its cost is held to `LIMIT`.
+    /// True if `LIMIT` applies to its cost.
     pub(crate) limited: bool,
 }
 
-/// Ways to trace; costs are added to the first.
+/// Ways to trace. Costs are relative to the first.
 pub(crate) const TRACINGS: [Tracing; 3] = [
     Tracing {
         name: "untraced",
@@ -40,11 +40,11 @@ pub(crate) const TRACINGS: [Tracing; 3] = [
 ];
 pub(crate) const UNTRACED: usize = 0;
 
-/// Room for blocks that a session of a small process has.
+/// Minimum capacity of the block table, as in a trace of a small process.
 const MIN_BLOCKS: u32 = 1 << 20;
 /// Allocations that starting a thread takes, at most.
 const BLOCKS_PER_THREAD: u32 = 4;
-/// Allocations of a command for itself.
+/// Allocations that a command makes besides its pairs, at most.
 const BLOCKS_PER_COMMAND: u32 = 2;
 
 /// A target that is traced in one way from before its first command until it ends.
@@ -61,11 +61,11 @@ impl Station {
         let mut command = Command::new(program);
         command.env("LD_LIBRARY_PATH", own_libc(&format!("scaling-{name}"))?);
         let mut target = Target::start(&mut command)?;
-        // All that standard input and output allocate is there, then, and as many threads have had a stack.
+        // Makes standard input and output allocate all they need, and as many threads their stacks.
         target.ask(&format!("pair 1 {0} {0}", point.threads))?;
         let session = match tracing.walk {
             None => None,
-            // A session borrows its storage; this one is as good as global.
+            // A session borrows its storage, which is leaked to be `'static`.
             Some(walk) => Some(Session::start(
                 Box::leak(Box::new(storages())),
                 &config(target.pid(), walk, point),
@@ -81,10 +81,10 @@ impl Station {
         Ok(station)
     }
 
-    /// Nanoseconds per pair. An error if not all of them were recorded, as they should be.
+    /// Returns nanoseconds per pair. Fails if not all pairs were recorded as they should be.
     pub(crate) fn measure(&mut self, point: &Point, pairs: u32) -> anyhow::Result<f64> {
         let snapshot = |session: &Option<Session<'_>>| session.as_ref().map(Session::snapshot).transpose();
-        // Other processes have taken this one's place in the caches since the last turn.
+        // Warm the caches, which other processes have used since the last turn.
         self.target.ask(&point.command(pairs / 10))?;
         let before = snapshot(&self.session)?;
         let nanoseconds = self.target.ask(&point.command(pairs))?;
@@ -131,7 +131,7 @@ impl Station {
     }
 }
 
-/// Blocks from stacks with such an end.
+/// Returns the number of blocks allocated by stacks whose end is `wanted`.
 fn allocations(snapshot: &Snapshot, wanted: impl Fn(End) -> bool) -> u64 {
     let stacks = snapshot.stacks.iter().filter(|stack| wanted(stack.end));
     stacks.map(|stack| stack.allocated.amount.blocks).sum()
@@ -140,7 +140,7 @@ fn allocations(snapshot: &Snapshot, wanted: impl Fn(End) -> bool) -> u64 {
 fn config(pid: u32, walk: Walk, point: &Point) -> TraceConfig {
     TraceConfig {
         walk,
-        // Half as much again as the process has, as for one whose resident memory says so.
+        // Half as many again as are live, about what the process's resident memory would give by default.
         max_blocks: Some(MIN_BLOCKS.max(point.live + point.live / 2)),
         ..TraceConfig::of_process(pid)
     }

@@ -10,9 +10,9 @@
  *   visit STACKS 1 PAIRS          as `pair`, but each stack in its turn: all of them, if there are as many pairs
  *   rest STACKS LIVE PAIRS        as `pair` in one thread, while LIVE blocks live that are not touched
  *
- * A pair is made from one of STACKS stacks, at most 65536, at random. All are of the same depth: which of LEVELS times
- * 16 functions lie on the stack is what tells them apart. LIVE blocks are made before time is taken and live on until
- * a command says another number. No call is a tail call. Ends at the end of input.
+ * A pair is made from one of STACKS stacks, at most 65536, at random. All are of the same depth, and differ in which
+ * of 16 functions is called at each of LEVELS levels. LIVE blocks are made before time is taken and live on until a
+ * command says another number. No call is a tail call. Ends at the end of input.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -101,7 +101,7 @@ static __attribute__((noinline)) void one_pair(struct work *work)
 typedef unsigned level_function(struct work *work);
 static level_function *const levels[LEVELS][16];
 
-/* A function of a level calls the next level's that the stack says; the innermost level's calls one_pair. */
+/* A function calls the one of the next level that the chosen stack names; at the innermost level it calls one_pair. */
 #define FUNCTION(level, number)                                         \
 	static __attribute__((noinline)) unsigned level_##level##_##number(struct work *work) \
 	{                                                               \
@@ -141,7 +141,7 @@ static void *run(void *argument)
 	return NULL;
 }
 
-/* Makes as many blocks live, all from one stack. */
+/* Makes `count` blocks live; new ones all come from one stack. */
 static int set_live(unsigned long count)
 {
 	while (live_count > count)

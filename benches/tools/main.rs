@@ -1,14 +1,16 @@
-//! memleak against what a user would pick instead, on the same programs: how much longer these take. Needs root.
+//! Slowdown of the same programs under memleak and under the tools that a user would pick instead. Needs
+//! root.
 //!
-//! `cargo bench --bench tools` measures all; `-- malloc`, `-- redis`, `-- faults`, `-- clang` one kind of program; `-- --quick`
-//! does less of it, `--rounds=15` more, `--tools=libmemleak,heaptrack` with some tools only. `cargo test --bench tools` takes a
-//! look at memleak itself only, and says which of the other tools are
-//! missing. A tool that is not there or fails is named with the reason. Fails if memleak misses or loses an allocation
-//! of those that the program is known to make, or walks a stack of them incompletely: a trace that misses events is fast.
+//! `cargo bench --bench tools` measures all; `-- malloc`, `-- redis`, `-- faults`, `-- clang` one kind of
+//! program; `-- --quick` does less of it, `--rounds=15` more, `--tools=libmemleak,heaptrack` with some tools
+//! only. `cargo test --bench tools` measures memleak alone, briefly, and says which of the other tools are
+//! missing. A tool that is not there or fails is named with the reason. Fails if memleak misses or loses an
+//! allocation of those that the program is known to make, or walks one of their stacks incompletely: a trace
+//! that misses events is fast.
 //!
-//! All tools have their turn in each round, in an order that changes. A ratio is a tool's time per unit of work, divided by
-//! that of the untraced program in the same round. The program has its own copy of its allocator's library: tools that
-//! place probes in all processes disturb nobody else.
+//! All tools have their turn in each round, in an order that changes. A ratio is a tool's time per unit of
+//! work, divided by that of the untraced program in the same round. The program has its own copy of its
+//! allocator's library, so that tools that place probes in all processes disturb no other program.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -40,7 +42,7 @@ struct Plan {
 }
 
 impl Plan {
-    /// Rounds with a program: differences of some per cent take more of them.
+    /// Returns the number of rounds with a program: differences of some per cent take more of them.
     fn rounds_of(&self, subject: &Subject) -> usize {
         match subject.part {
             FAULTS => 4 * self.rounds,
@@ -48,7 +50,7 @@ impl Plan {
         }
     }
 
-    /// Requests of each kind: those of a pipeline take a tenth of the time.
+    /// Returns the number of requests of each kind: those of a pipeline take a tenth of the time.
     fn requests_of(&self, subject: &Subject, pipeline: u32) -> u32 {
         match (subject.part, pipeline) {
             (FAULTS, 1) => 2 * self.requests,
@@ -77,7 +79,7 @@ const SMOKE: Plan = Plan {
     smoke: true,
 };
 
-/// Tools that are slower than this are measured in the first round only where work cannot be cut.
+/// Slowness from which a tool is measured in the first round only, where the work cannot be divided.
 const SLOW: u32 = 4;
 
 fn main() -> ExitCode {
@@ -117,7 +119,7 @@ fn run(selection: &Selection, out: &mut dyn Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A row for each tool.
+/// Measures a subject with all tools. Returns a row for each tool.
 fn measure_all(plan: &Plan, selection: &Selection, subject: &Subject) -> anyhow::Result<Vec<Row>> {
     let is_measured = |tool: &Tool| tool.kind == ToolKind::Untraced || selection.selects_tool(tool.name);
     let tools = TOOLS

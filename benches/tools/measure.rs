@@ -24,7 +24,7 @@ pub(crate) struct Measured {
     pub(crate) wall: f64,
     /// CPU time of the tool's own process, nanoseconds.
     pub(crate) tool_cpu: f64,
-    /// Units of work that the tool could see, with the warm-up if it was there before.
+    /// Units of work that the tool could see; includes the warm-up if it was attached before that.
     pub(crate) units: f64,
     pub(crate) observed: Observed,
 }
@@ -136,7 +136,7 @@ impl Started {
         })
     }
 
-    /// The tool starts the program, or waits for it; it is over when both have ended.
+    /// Runs the program once; the tool starts it, or waits for it. Ends when both have ended.
     fn run_once(mut self, kind: ToolKind) -> anyhow::Result<Measured> {
         let before = self.tracer.cpu_seconds();
         let began = Instant::now();
@@ -157,7 +157,7 @@ impl Started {
             let nanoseconds: f64 = nanoseconds.parse()?;
             match name {
                 "memleak" | "perf" => tool_cpu += nanoseconds,
-                // Of several, the one that compiles.
+                // Of several processes, the one that compiles takes the most.
                 _ => cpu = Some(f64::max(cpu.unwrap_or(0.0), nanoseconds)),
             }
         }
@@ -198,7 +198,7 @@ impl Server {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Waits until it serves; its process id.
+    /// Waits until the server answers, and returns its process id.
     fn await_ready(&mut self) -> anyhow::Result<u32> {
         let began = Instant::now();
         while began.elapsed() < Duration::from_secs(60) {

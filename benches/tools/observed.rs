@@ -25,7 +25,7 @@ pub(crate) struct Observed {
     pub(crate) written: Option<f64>,
 }
 
-/// Samples of perf's to unwind, to count their frames: unwinding all takes minutes.
+/// Number of perf's samples whose frames are counted: unwinding all of them takes minutes.
 const UNWOUND_SAMPLES: usize = 50;
 
 /// Reads what the tool left in its directory.
@@ -52,7 +52,7 @@ pub(crate) fn read(kind: ToolKind, directory: &Path) -> anyhow::Result<Observed>
     }
 }
 
-/// The last report of one JSON object per line.
+/// Reads the last of memleak's reports, one JSON object per line.
 fn of_memleak(reports: &str) -> anyhow::Result<Observed> {
     let last = reports.lines().last().context("it made no report")?;
     let report: Value = serde_json::from_str(last).context("its report is not JSON")?;
@@ -83,7 +83,7 @@ fn of_memleak(reports: &str) -> anyhow::Result<Observed> {
     })
 }
 
-/// Stacks, each as `@[`, a line per frame, `]: COUNT`; or one count.
+/// Reads stacks, each as `@[`, a line per frame, `]: COUNT`; or one count.
 fn of_bpftrace(output: &str) -> Observed {
     let (mut allocations, mut frames, mut depth) = (0.0, 0.0, 0.0);
     for line in output.lines() {
@@ -136,7 +136,7 @@ fn of_perf(data: &Path) -> anyhow::Result<Observed> {
     })
 }
 
-/// Frames of the first samples, the allocator's own left out.
+/// Returns the mean number of frames of the first samples, the allocator's own left out.
 fn perf_frames(data: &Path) -> anyhow::Result<Option<f64>> {
     let mut script = Command::new("perf")
         .args(["script", "-F", "ip,sym", "-i"])
@@ -162,7 +162,7 @@ fn perf_frames(data: &Path) -> anyhow::Result<Option<f64>> {
     Ok((samples > 0).then(|| frames / samples as f64))
 }
 
-/// A line that starts with `+` is an allocation.
+/// Counts allocations: lines that start with `+`.
 fn of_heaptrack(path: &Path) -> anyhow::Result<Observed> {
     let file = fs::File::open(path).context("it wrote no data")?;
     let written = file.metadata()?.len() as f64;
@@ -174,8 +174,8 @@ fn of_heaptrack(path: &Path) -> anyhow::Result<Observed> {
     })
 }
 
-/// `heap profile: LIVE: BYTES [ALLOCATIONS: BYTES] @ …`, or jemalloc's `t*: LIVE: BYTES [ALLOCATIONS: BYTES]`, of the
-/// last profile.
+/// Reads the last profile: `heap profile: LIVE: BYTES [ALLOCATIONS: BYTES] @ …`, or jemalloc's `t*: LIVE:
+/// BYTES [ALLOCATIONS: BYTES]`.
 fn of_profile(directory: &Path) -> anyhow::Result<Observed> {
     let profiles = fs::read_dir(directory)?.flatten().map(|entry| entry.path());
     let is_profile = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "heap");

@@ -12,18 +12,18 @@ use crate::tool::FAULTS;
 /// A workload.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// Pairs of malloc and free in one process that answers commands; the command but for the number of pairs.
+    /// Pairs of malloc and free in one process that answers commands; `command` lacks the number of pairs.
     Pairs {
         source: &'static str,
         command: &'static str,
     },
-    /// redis-server under redis-benchmark, with as many requests under way on each connection.
+    /// redis-server under redis-benchmark, with `pipeline` requests under way on each connection.
     Redis { pipeline: u32 },
     /// One C++ file compiled in one process.
     Clang,
 }
 
-/// A workload, as it is shown, and how it is asked for.
+/// A workload with its title, and the part of the command line that selects it.
 pub(crate) struct Subject {
     pub(crate) part: &'static str,
     pub(crate) title: &'static str,
@@ -112,7 +112,7 @@ impl Work {
         }
     }
 
-    /// The program that does it, what else it needs, and the package that has all.
+    /// Returns the programs that it needs, and the package that has all of them.
     pub(crate) fn needs(self) -> (&'static [&'static str], &'static str) {
         match self {
             Self::Pairs { .. } => (&["gcc"], "gcc"),
@@ -124,7 +124,8 @@ impl Work {
         }
     }
 
-    /// A copy of the library that has its allocator, which only it is given: other processes meet no probe.
+    /// Copies the library with its allocator. Only this program uses the copy: other processes run into no
+    /// probe.
     pub(crate) fn allocator(self) -> anyhow::Result<PathBuf> {
         let directory = own_libc("tools")?;
         if !matches!(self, Self::Redis { .. }) {
@@ -139,14 +140,14 @@ impl Work {
         Ok(copy)
     }
 
-    /// The program and its arguments; `port` is where a server listens.
+    /// Returns the program and its arguments; a server listens on `port`.
     pub(crate) fn words(self, port: u16) -> anyhow::Result<Vec<OsString>> {
         let mut words: Vec<OsString> = Vec::new();
         match self {
             Self::Pairs { source, .. } => {
                 let name = format!("tools-{}", source.replace(['/', '.'], "-"));
                 words.push(compile(source, &name)?.into());
-                // The one that knows it answers in nanoseconds then; the other has no arguments.
+                // `probe_cost/target.c` answers in nanoseconds then; `scaling/target.c` takes no arguments.
                 words.push("plain".into());
             }
             Self::Redis { .. } => {
@@ -187,7 +188,7 @@ pub(crate) fn library(name: &str) -> PathBuf {
     Path::new("/usr/lib/x86_64-linux-gnu").join(name)
 }
 
-/// An executable of PATH, or of where root's are.
+/// Finds an executable in PATH or in `/usr/sbin`.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut directories: Vec<PathBuf> = std::env::split_paths(&path).collect();
@@ -198,7 +199,7 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// The library that says how much CPU time a program took.
+/// Builds the library that reports the CPU time of a program.
 pub(crate) fn cpu_time_library() -> anyhow::Result<PathBuf> {
     let object = run_directory("programs")?.join("cpu_time.so");
     if object.exists() {

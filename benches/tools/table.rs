@@ -7,7 +7,7 @@ use crate::measure::Measured;
 use crate::subject::{Subject, Work};
 use crate::tool::{FAULTS, TOOLS, Tool, UNTRACED};
 
-/// A tool and how it did in each round in which it was measured, or why not.
+/// A tool with its results by round, or with the obstacle to measuring it.
 pub(crate) struct Row {
     pub(crate) tool: &'static Tool,
     pub(crate) obstacle: Option<String>,
@@ -75,7 +75,7 @@ pub(crate) fn print(subject: &Subject, rows: &[Row], out: &mut dyn Write) -> std
             out,
             "  {name:<28} cpu {cpu:7.2}{}  {} per {unit}{}",
             match subject.work {
-                // It waits for commands most of the time.
+                // The program waits for commands most of the time.
                 Work::Pairs { .. } => String::new(),
                 Work::Redis { .. } | Work::Clang => format!(" wall {wall:6.2}"),
             },

@@ -4,15 +4,15 @@ use std::path::{Path, PathBuf};
 
 use crate::subject::{Work, find, library};
 
-/// Way in which a tool comes to the program.
+/// Way in which a tool observes the program.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ToolKind {
     /// No tool.
     Untraced,
     /// `memleak` with these flags, attached while it runs (or starting it, if it runs but once).
     Memleak(&'static [&'static str]),
-    /// The program is started with libmemleak.so; then `memleak` with these flags is attached while it runs (or starts it, if it
-    /// runs but once), if there are any.
+    /// The program is started with libmemleak.so; then `memleak` with these flags, if any, is attached while
+    /// it runs (or starts it, if it runs but once).
     Preloaded(Option<&'static [&'static str]>),
     /// `perf record` on uprobes, attached or starting it.
     Perf,
@@ -51,7 +51,7 @@ pub(crate) struct Tool {
     pub(crate) sees_frees: bool,
     /// True if the tool records only one of many allocations, or none.
     pub(crate) samples: bool,
-    /// The only kind of programs that it is measured with; else all but `faults`.
+    /// The only kind of program that it is measured with; `None` for all but `faults`.
     only: Option<&'static str>,
 }
 
@@ -59,8 +59,8 @@ pub(crate) struct Tool {
 const COUNT_STACKS: &str = "BEGIN { printf(\"ready\\n\"); }
 uprobe:LIB:malloc, uprobe:LIB:calloc, uprobe:LIB:realloc { @[ustack] = count(); }";
 
-/// Script for bpftrace that does the work of bcc's memleak: the kernel's frame-pointer walk at each return, a table of
-/// blocks.
+/// Script for bpftrace that does the work of bcc's memleak: the kernel's frame-pointer walk at each return, a
+/// table of blocks.
 const LEAKS: &str = "BEGIN { printf(\"ready\\n\"); }
 uprobe:LIB:malloc { @size[tid] = arg0; }
 uprobe:LIB:calloc { @size[tid] = arg0 * arg1; }
@@ -84,7 +84,7 @@ const OWN: Tool = Tool {
 
 pub(crate) const UNTRACED: usize = 0;
 
-/// The kind of programs that grow, for what counts pages and not calls.
+/// Programs that grow, for tools that count pages instead of calls.
 pub(crate) const FAULTS: &str = "faults";
 
 pub(crate) const TOOLS: [Tool; 18] = [
@@ -264,7 +264,8 @@ impl Tool {
         }
     }
 
-    /// Returns whether the tool is attached before the program begins, and so sees allocations ahead of the work.
+    /// Returns whether the tool is attached before the program begins, and so sees allocations ahead of the
+    /// work.
     pub(crate) fn starts_before_program(&self) -> bool {
         !matches!(
             self.kind,
@@ -287,7 +288,8 @@ fn kernel_headers() -> PathBuf {
     Path::new("/lib/modules").join(release.trim()).join("build")
 }
 
-/// A jemalloc that can writes a profile when a program that has it ends and asks for one.
+/// Returns true if the installed jemalloc can profile: it then writes a profile at the end of a program that
+/// asks for one.
 fn jemalloc_can_profile() -> bool {
     let directory = std::env::temp_dir().join(format!("memleak-jemalloc-{}", std::process::id()));
     let settings = format!("prof:true,prof_final:true,prof_prefix:{}", directory.display());

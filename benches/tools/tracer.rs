@@ -1,4 +1,4 @@
-//! A tool at work: started, told to end, and asked what it saw.
+//! A tool at work: starts it, ends it, and reads its results.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ use crate::observed::{self, Observed};
 use crate::subject::{find, library};
 use crate::tool::ToolKind;
 
-/// A tool must be attached, or have written what it saw, in this time.
+/// Maximum time for a tool to attach, or to write its results.
 const PATIENCE: Duration = Duration::from_secs(240);
 /// Time for heaptrack to attach, which does not say when it has.
 const SETTLING: Duration = Duration::from_secs(2);
@@ -29,7 +29,8 @@ pub(crate) struct Tracer {
     child: Option<Child>,
 }
 
-/// Additions to the start of a program by a tool that comes with it: words before its own, and variables.
+/// Additions to the program's command by a tool that starts with it: words in front, a library, and
+/// variables.
 pub(crate) struct Launch {
     pub(crate) prefix: Vec<String>,
     pub(crate) preloaded: Option<PathBuf>,
@@ -37,8 +38,8 @@ pub(crate) struct Launch {
 }
 
 impl Tracer {
-    /// Prepares a tool, and starts it if it has to be there before the program. `once`: the program runs but once and
-    /// cannot be attached to.
+    /// Prepares a tool, and starts it if it has to run before the program. `once`: the program runs but once
+    /// and cannot be attached to.
     pub(crate) fn prepare(
         kind: ToolKind,
         allocator: &Path,
@@ -106,7 +107,7 @@ impl Tracer {
         Ok((tracer, launch))
     }
 
-    /// Attaches the tool, if it comes to running processes.
+    /// Attaches the tool, if it is one that attaches to running processes.
     pub(crate) fn attach(&mut self, pid: u32) -> anyhow::Result<()> {
         let pid = pid.to_string();
         match self.kind {
@@ -152,7 +153,7 @@ impl Tracer {
         ticks.filter_map(|field| field.parse::<f64>().ok()).sum::<f64>() / TICKS_PER_SECOND
     }
 
-    /// Ends it and reads what it saw. The program has ended.
+    /// Ends the tool and reads its results. The program has ended.
     pub(crate) fn finish(mut self) -> anyhow::Result<Observed> {
         self.end()?;
         let seen = observed::read(self.kind, &self.directory);
@@ -183,8 +184,8 @@ impl Tracer {
         self.await_text("stdout", "ready")
     }
 
-    /// Attaches perf with its events disabled and enables them through a FIFO, which perf acknowledges: without that, a
-    /// short program is over before.
+    /// Attaches perf with its events disabled and enables them through a FIFO, which perf acknowledges:
+    /// without that, a short program is over before.
     fn attach_perf(&mut self, pid: &str) -> anyhow::Result<()> {
         let [control, answer] = ["perf.control", "perf.answer"].map(|name| self.directory.join(name));
         let made = Command::new("mkfifo").args([&control, &answer]).status()?;
@@ -325,7 +326,7 @@ fn perf_record(directory: &Path) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
-/// The allocations; what is freed could not be told from what is not by perf itself.
+/// Places probes on allocations alone: perf itself could not tell freed blocks from outstanding ones.
 fn place_perf_probes(allocator: &Path) -> anyhow::Result<()> {
     let mut command = Command::new("perf");
     command.args(["probe", "-q", "-f", "-x"]).arg(allocator);

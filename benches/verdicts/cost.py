@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What a verdict costs: time and memory of memleak, and what the process notices, as tables.
+"""Cost of a verdict as tables: time and memory of memleak, and what the process notices.
 
 usage: benches/verdicts/cost.py GIB:BLOCK_SIZE…      in the root of the repository, as root, for example 1:1024 4:4096
 MEMLEAK names memleak's program (default: target/release/memleak, or that of target/debug); ROUNDS how often each is measured (5).
 
-benches/verdicts/worker.c has so much memory in such blocks. In turns, it is left alone and has a verdict made on it, for about the same time,
-traced in both: medians.
+benches/verdicts/worker.c allocates GIB of memory in blocks of BLOCK_SIZE. In each round, while traced, it is
+first left alone for 10 s, and then has a verdict made on it. All figures are medians.
 """
 
 import json
@@ -37,7 +37,9 @@ class Worker:
         return self.process.stdout.readline()
 
     def window(self):
-        """Lookups, longest gap and longest wait in milliseconds, and lookups per second of its own CPU time, since the last."""
+        """Returns lookups, longest gap and longest wait in ms, and lookups per second of the worker's CPU time, all
+        since the last call.
+        """
         lookups, gap, wait, cpu = map(int, re.findall(r"\d+", self.step()))
         return lookups, gap / 1e6, wait / 1e6, lookups / max(cpu, 1) * 1e9
 
@@ -54,7 +56,7 @@ def trace(worker, blocks, directory):
 
 
 def verdict(worker, tracer):
-    """Its facts, and what the worker has noticed meanwhile."""
+    """Returns the report, what the worker has noticed meanwhile, and seconds of time and of CPU time."""
     before = os.times()
     worker.window()
     began = time.monotonic()
@@ -72,7 +74,8 @@ def measure(program, directory, gib, size):
     blocks = int(gib * (1 << 30)) // size
     rows, quiet, busy = [], [], []
     for number in range(ROUNDS):
-        # A trace from the first allocation, each time: what was there before is a root.
+        # Each round traces a new worker from its first allocation: memory from before the attach counts as a
+        # root.
         worker = Worker(program, blocks, size)
         tracer = trace(worker, blocks, directory)
         assert worker.step() == "ready\n"

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Compares verdicts on blocks of all kinds: the program's own word, memcheck's, LeakSanitizer's and memleak's, as a table.
+"""Compares verdicts on blocks of all kinds, as a table: the program's own truth, memcheck's, LeakSanitizer's and memleak's.
 
 usage: benches/verdicts/kinds.py [BLOCKS]      in the root of the repository; as root for the column of memleak
 
-Builds tests/programs/verdicts/kinds.cpp and tests/programs/verdicts/unloaded.c, and has each tool look at the same state of the program:
-with all threads where they are. memleak attaches before the first block. MEMLEAK names its program (default: target/release/memleak, or
-that of target/debug); as long as that knows no --verdict, its column is empty.
+Builds tests/programs/verdicts/kinds.cpp and tests/programs/verdicts/unloaded.c, and has each tool judge the same state of the program, in
+which all threads still run. memleak attaches before the first block. MEMLEAK names its program (default: target/release/memleak, or
+that of target/debug); its column is empty if it knows no --verdict.
 """
 
 import json
@@ -23,7 +23,7 @@ LIBRARY = "tests/programs/verdicts/unloaded.c"
 FLAGS = "-std=c++17 -O1 -g -Wall -Wextra -Wno-unused-but-set-variable -fno-omit-frame-pointer -pthread".split()
 # Seconds for one tool; none takes a tenth of it on an idle machine.
 PATIENCE = 300
-# Blocks of all that is none of the kinds: what holds others, and the C library's own.
+# Name for blocks of none of the kinds: those that hold others, and the C library's own.
 OTHERS = "(all others)"
 
 
@@ -34,7 +34,7 @@ def build(directory, name, flags):
 
 
 def parse_truth(text):
-    """Kinds in the program's order: how many blocks, of what truth, and how many of them definitely and indirectly lost."""
+    """Returns, by kind, in the program's order: number of blocks, truth, and how many of them are definitely and indirectly lost."""
     kinds = {}
     for line in text.splitlines():
         words = line.split()
@@ -45,7 +45,7 @@ def parse_truth(text):
 
 
 class Verdicts:
-    """A tool's word on each kind: blocks by what it calls them."""
+    """A tool's verdicts on each kind: numbers of blocks, by verdict."""
 
     def __init__(self, kinds):
         self.kinds = kinds
@@ -59,7 +59,7 @@ class Verdicts:
 
 def memcheck(program, directory, blocks):
     log = directory / "memcheck.xml"
-    # Of threads that run, each has its turn.
+    # With --fair-sched, running threads take turns.
     command = ["valgrind", "-q", "--fair-sched=try", "--num-callers=40", "--leak-check=no", "--show-leak-kinds=all"]
     command += ["--xml=yes", f"--xml-file={log}", program, "exit", blocks]
     output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE).stdout
@@ -70,7 +70,7 @@ def memcheck(program, directory, blocks):
         kind = error.findtext("kind")
         if not kind.startswith("Leak_"):
             continue
-        # With XML, it checks once more at the end, when other threads are gone.
+        # With XML, memcheck checks once more at the end, when other threads are gone: skip that.
         record = int(re.search(r"loss record ([\d,]+) of", error.findtext("xwhat/text"))[1].replace(",", ""))
         if record < last:
             break
@@ -96,7 +96,7 @@ def leak_sanitizer(program, directory, blocks):
         count = int(re.search(r"in (\d+) object", head)[1])
         functions = re.findall(r"#\d+ 0x[0-9a-f]+ in (\w+)", "\n".join(lines))
         verdicts.add(functions, "definite" if head.startswith("Direct") else "indirect", count)
-    # It lists what it calls lost, and nothing else.
+    # LeakSanitizer lists only blocks that it calls lost; all others are held.
     for kind, (all_blocks, _, _) in kinds.items():
         words = verdicts.blocks.setdefault(kind, {})
         held = all_blocks - sum(words.values())
@@ -111,7 +111,7 @@ def memleak_program():
 
 
 def memleak(program, directory, blocks):
-    """Its verdict while the program waits; `None` for a memleak that gives none."""
+    """Returns memleak's verdicts while the program waits; `None` for a memleak that has no --verdict."""
     tool = memleak_program()
     if tool is None or "--verdict" not in subprocess.run([tool, "--help"], capture_output=True, text=True).stdout:
         return None
@@ -159,7 +159,7 @@ def describe(words):
 
 
 def is_right(truth, parts, words):
-    """Whether a tool's word is the program's. Where no memory can tell, nobody's word is wrong."""
+    """Returns true if a tool's verdicts agree with the truth. Where memory cannot tell the truth, no verdict is wrong."""
     if truth == "held":
         return set(words) == {"held"}
     if truth == "lost":
@@ -179,7 +179,7 @@ def cell(verdicts, kind, blocks, truth, parts):
 
 
 def summary(verdicts, kinds, truth, wrong):
-    """How many blocks of a truth a tool calls by words that are wrong for them."""
+    """Says how many blocks of a truth, and of how many kinds, have one of the `wrong` verdicts."""
     if verdicts is None:
         return ""
     names = [kind for kind, (_, word, _) in kinds.items() if word == truth]

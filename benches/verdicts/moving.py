@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Verdicts on pointers that never stay where they are: how many held blocks are called lost, and how many lost ones are found, as a table.
+"""Verdicts on blocks whose pointers move all the time, as a table: how many held ones are called lost, and how many lost ones are found.
 
 usage: benches/verdicts/moving.py [LABEL…]      in the root of the repository, as root; MEMLEAK names memleak's program
 (default: target/release/memleak, or that of target/debug)

@@ -3,9 +3,9 @@
 
 usage: benches/verdicts/real.py [-v] [PROGRAM…]      in the root of the repository, as root
 
-Each program does the same fixed work for each tool, with addresses that are not random. A stack is the innermost frames of an allocation, by
-module and address in it, so that programs without symbols are compared as well. -v prints every stack on which memleak and memcheck do not
-agree. MEMLEAK names memleak's program (default: target/release/memleak, or that of target/debug).
+Each program does the same fixed work for each tool, at the same addresses. A stack is the innermost frames of an allocation, by module and
+address in it, so that programs without symbols are compared as well. -v prints every stack on which memleak and memcheck do not agree.
+MEMLEAK names memleak's program (default: target/release/memleak, or that of target/debug).
 """
 
 import bisect
@@ -32,12 +32,12 @@ FRAMES = 14
 PATIENCE = 900
 # personality(2): no random addresses.
 ADDR_NO_RANDOMIZE = 0x0040000
-# Have LeakSanitizer. Of gcc 12, the second ends a program that was not built with it at the first call of signal(), the first waits for itself
-# where a program has its own way to begin (gdb).
+# Libraries with LeakSanitizer. With gcc 12, liblsan ends a program that was not built with it at its first
+# call of signal(), and libasan deadlocks in a program that has its own way to begin (gdb).
 SANITIZERS = ("libasan.so.8", "liblsan.so.0")
-# Seconds after which such a program is taken to wait for ever.
+# Seconds after which such a program counts as deadlocked.
 SANITIZER_PATIENCE = 240
-# Seconds in which memleak has read the unwind tables of libraries that a program has loaded while it ran.
+# Seconds within which memleak reads the unwind tables of libraries that a running program has loaded.
 WAIT = 1
 
 PYTHON_WORK = """
@@ -132,7 +132,7 @@ int main(void) {
 
 
 class Program:
-    """A command with the environment, the options of memcheck, and what is done to it while it runs."""
+    """A command with its environment, options for memcheck, and the function that drives it while it runs."""
 
     def __init__(self, command, environment=None, memcheck=(), drive=None, status=(0,)):
         self.command, self.environment, self.memcheck = command, environment or {}, list(memcheck)
@@ -192,7 +192,7 @@ def free_port():
 
 
 def load_redis(port):
-    """Commands of all types, and then the end."""
+    """Sends commands of all types, and then shuts the server down."""
     client = ["redis-cli", "-p", str(port)]
     started = time.monotonic()
     while subprocess.run([*client, "ping"], capture_output=True, text=True).stdout != "PONG\n":
@@ -210,7 +210,7 @@ def load_redis(port):
 
 
 class Maps:
-    """Files of a process by address, as long as it runs."""
+    """Files of a process by address, collected while it runs."""
 
     def __init__(self):
         self.found = {}
@@ -229,7 +229,7 @@ class Maps:
                     self.found[start] = (end, int(words[2], 16), words[5])
 
     def place(self, address):
-        """Module and address in it."""
+        """Returns the module at an address, and the address in the module."""
         starts = sorted(self.found)
         at = bisect.bisect_right(starts, address) - 1
         if at < 0 or address >= self.found[starts[at]][0]:
@@ -242,7 +242,7 @@ SEGMENTS = {}
 
 
 def address_in(path, offset):
-    """The address that a file gives to the byte at an offset."""
+    """Returns the address that the byte at an offset of a file has in the file's own address space."""
     if path not in SEGMENTS:
         with open(path, "rb") as file:
             head = file.read(64)
@@ -257,7 +257,7 @@ def address_in(path, offset):
 
 
 def run(program, command, directory, environment, watch=None, patience=PATIENCE):
-    """Runs a tool on a program, which does its work."""
+    """Runs a tool on a program while the program does its work."""
     environment = dict(os.environ, LC_ALL="C", HOME=str(directory), **program.environment, **environment)
 
     def fix():
@@ -281,22 +281,22 @@ def run(program, command, directory, environment, watch=None, patience=PATIENCE)
     return process.pid, text
 
 
-# Functions of allocators and what passes on to them; not all tools show them.
+# Allocator functions and wrappers of them, which not all tools show.
 ALLOCATORS = re.compile(r"(operator new|malloc$|calloc$|realloc$|__interceptor|posix_memalign|aligned_alloc|memalign|reallocarray)")
 
-# What calls main.
+# Callers of main.
 OUTSIDE = re.compile(r"(\(below main\)|__libc_start|_start$)")
 
 
 class Words:
-    """A tool's word on blocks, by stack."""
+    """A tool's verdicts on blocks, by stack."""
 
     def __init__(self):
         self.stacks = collections.defaultdict(collections.Counter)
         self.names = {}
 
     def add(self, frames, word, blocks, size):
-        """`frames`: module, address, and name if there is one, from the innermost."""
+        """Adds blocks of a stack. `frames`: module, address, and name if there is one, from the innermost."""
         while frames and ALLOCATORS.match(frames[0][2] or "") and frames[0][0] != "?":
             frames = frames[1:]
         frames = frames[: next((at for at, frame in enumerate(frames) if OUTSIDE.match(frame[2] or "")), FRAMES)][:FRAMES]
@@ -326,7 +326,8 @@ def memcheck(program, directory):
         frames = []
         for frame in error.find("stack"):
             if "vgpreload" not in (frame.findtext("obj") or ""):
-                # It shows the last byte of a call; an address in the allocator's caller is behind that, as in others.
+                # memcheck shows the last byte of a call: the next byte is the return address, which other
+                # tools show.
                 frames.append((*maps.place(int(frame.findtext("ip"), 16) + 1), frame.findtext("fn")))
         word = kinds[kind.removeprefix("Leak_")]
         words.add(frames, word, int(error.findtext("xwhat/leakedblocks")), int(error.findtext("xwhat/leakedbytes")))
@@ -359,7 +360,7 @@ def memleak(program, directory):
 
 
 def leak_sanitizer(program, directory):
-    """Its word on a program that was not built with it; `None` if it cannot be had, and why."""
+    """Returns LeakSanitizer's verdicts on a program that was not built with it, or `None` and the reason if it fails."""
     options = "fast_unwind_on_malloc=0:malloc_context_size=40:exitcode=0:detect_leaks=1:symbolize=0:allocator_may_return_null=1"
     options += f":log_path={directory}/sanitizer"
     of_address = f"{options}:verify_asan_link_order=0:detect_odr_violation=0:handle_segv=0"
@@ -385,9 +386,9 @@ def leak_sanitizer(program, directory):
         head, *lines = leak.split("\n\n")[0].splitlines()
         size, count = map(int, re.search(r"leak of (\d+) byte\(s\) in (\d+) object", head).groups())
         frames = [(pathlib.Path(path).resolve().name, int(at, 16), None) for path, at in re.findall(r"\((/[^()+]*)\+(0x[0-9a-f]+)\)", "\n".join(lines))]
-        # As memcheck, it shows the last byte of a call.
+        # LeakSanitizer, too, shows the last byte of a call.
         frames = [(module, at + 1, None) for module, at, _ in frames if not module.startswith(("libasan", "liblsan"))]
-        # Two functions of the C library, and the program's start, which have no names here.
+        # Frames outside main have no names here: two functions of the C library, and the program's start.
         if [module.split(".")[0] for module, _, _ in frames[-3:-1]] == ["libc", "libc"]:
             frames = frames[:-3]
         words.add(frames, "lost", count, size)
@@ -398,7 +399,7 @@ LOST = ("lost", "indirect")
 
 
 def compare(one, other):
-    """Blocks that both call lost, only the one, and only the other; stacks of the latter two."""
+    """Returns numbers of blocks that both call lost, only `one`, and only `other`; and the stacks of the latter two."""
     both = only_one = only_other = 0
     odd = {}
     for key in {*one.stacks, *other.stacks}:

@@ -1,11 +1,11 @@
 /*
- * A server that has much memory and is never idle: one thread looks blocks up at random and watches the clock, another waits for a moment
- * and watches by how much that was longer.
+ * A server that has much memory and is never idle: one thread looks blocks up at random and watches for gaps in the
+ * clock, another waits for a moment, again and again, and measures how much longer that took.
  *
  * usage: worker BLOCKS SIZE
  *
- * Says `started`, after a line allocates and says `ready`; after each further line `N lookups, longest gap G ns, longest wait W ns, C ns of CPU`
- * since the last.
+ * Prints `started`; after a line of input allocates, and prints `ready`; after each further line prints `N lookups,
+ * longest gap G ns, longest wait W ns, C ns of CPU` since the last.
  */
 #include <pthread.h>
 #include <stdatomic.h>

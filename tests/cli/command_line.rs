@@ -1,5 +1,5 @@
-//! Refusals and help: a command line that makes no sense, or a process that cannot be traced, is refused by one line
-//! that names the remedy, with status 2, and before anything is attached.
+//! Refusals and help: a command line that makes no sense, or a process that cannot be traced, is refused by
+//! one line that names the remedy, with status 2, and before anything is attached.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -19,7 +19,8 @@ pub(super) fn memleak(arguments: &[&str]) -> Output {
         .expect("memleak was built, and ends by itself")
 }
 
-/// Checks that `output` is a refusal: status 2, nothing on standard output, one line that says all of `parts`.
+/// Checks that `output` is a refusal: status 2, nothing on standard output, one line that says all of
+/// `parts`.
 #[track_caller]
 pub(super) fn check_refused(output: &Output, parts: &[&str]) {
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -110,7 +111,7 @@ fn invalid_command_lines_are_refused() {
             &["-p", "1", "--perf-max-stack-depth", "0"],
             &["`0` for --perf-max-stack-depth", "above 0"],
         ),
-        // Of several options that begin like this, none is meant.
+        // Ambiguous: several options begin like this.
         (&["-p", "1", "--m", "5"], &["--m"]),
         (
             &["-p", "1", "--sort", "age"],
@@ -147,7 +148,7 @@ fn invalid_command_lines_are_refused() {
             &["-p", "1", "--output", "/nowhere/x.txt"],
             &["`/nowhere/x.txt`", "No such file", "make its directory"],
         ),
-        // Not by the name of the file that would have become it.
+        // The message does not name the temporary file.
         (
             &["-p", "1", "--output", "/nowhere/x.svg"],
             &["cannot write `/nowhere/x.svg`: No such file or directory (os error 2): make"],
@@ -213,7 +214,7 @@ fn invalid_command_lines_are_refused() {
     }
 }
 
-/// The source of what is loaded can be read, without privileges and without a process.
+/// `--ebpf` prints the source of all that memleak loads, without privileges and without a process.
 #[test]
 fn source_of_the_programs() {
     let output = memleak(&["--ebpf"]);
@@ -228,7 +229,7 @@ fn source_of_the_programs() {
     }
 }
 
-/// Long options can be shortened, as bcc's memleaks have it; help is also where libbpf-tools' has it.
+/// Long options can be shortened, as with bcc's memleak; libbpf-tools' flags for help work as well.
 #[test]
 fn options_of_bcc_and_libbpf_tools() {
     check_refused(
@@ -270,8 +271,8 @@ fn table_of_a_library() {
     }
 }
 
-/// Every table below some paths is compared with the CFI, each file once, whatever its names; what is not ELF is left
-/// out, links are not followed, and other machines' files are skipped with the reason.
+/// Every table below some paths is compared with the CFI, each file once, whatever its names; what is not ELF
+/// is left out, links are not followed, and other machines' files are skipped with the reason.
 #[test]
 fn table_verify() {
     let directory = directory("command_line-table_verify");
@@ -303,7 +304,7 @@ fn table_verify() {
     );
 }
 
-/// A pid that no process has. One above the largest that the kernel gives is none for sure.
+/// A pid that no process has is refused: one above the largest that the kernel gives.
 #[test]
 fn no_such_process_as_root() {
     require_root();
@@ -312,8 +313,8 @@ fn no_such_process_as_root() {
     check_refused(&memleak(&["-p", pid]), &["no process", pid, "ps"]);
 }
 
-/// Refuses a second pid, rather than wait as many seconds, if both are processes of one program; and only then: another
-/// program's small number, a kernel thread's, and a number with its unit are intervals.
+/// Refuses a second pid, rather than wait as many seconds, if both are processes of one program; and only
+/// then: another program's small number, a kernel thread's, and a number with its unit are intervals.
 #[test]
 fn second_pid_is_not_taken_for_an_interval() {
     let sleeper = || Command::new("/bin/sleep").arg("60").spawn().expect("/bin/sleep");
@@ -339,7 +340,7 @@ fn second_pid_is_not_taken_for_an_interval() {
     }
 }
 
-/// A thread of the kernel is refused as one.
+/// A kernel thread is refused as such.
 #[test]
 fn kernel_thread_as_root() {
     require_root();
@@ -351,7 +352,7 @@ fn kernel_thread_as_root() {
     check_refused(&memleak(&["-p", "2"]), &["kernel thread"]);
 }
 
-/// A process that has ended and whose parent does not know yet is refused: it has exited.
+/// A zombie, which has ended and which its parent has not waited for, is refused: it has exited.
 #[test]
 fn zombie_as_root() {
     require_root();
@@ -380,7 +381,7 @@ fn no_privilege_as_root() {
     check_refused(&output, &["CAP_BPF", "CAP_PERFMON", "root", "setcap"]);
 }
 
-/// The build directory may be closed to others.
+/// Copies memleak to where other users can run it, as the build directory may be closed to them.
 fn readable_copy() -> (PathBuf, PathBuf) {
     let directory = std::env::temp_dir().join(format!("memleak-cli-{}", std::process::id()));
     fs::create_dir_all(&directory).expect("a new directory");
@@ -434,8 +435,8 @@ fn help() {
     }
 }
 
-/// Archive and package of `make dist`, here of the program that tests run: the package installs, its files are what it
-/// says they are, and the files in the archive run and are readable.
+/// Archive and package of `make dist`, here of the program that tests run: the package installs, its files
+/// are what it says they are, and the files in the archive run and are readable.
 #[test]
 fn packages_as_root() {
     require_root();

@@ -1,5 +1,5 @@
-//! Conventions of command line tools: completions, manual pages, colours, settings, and an end when nobody reads any
-//! more.
+//! Conventions of command line tools: completions, manual pages, colours, settings, and an end when the
+//! reader is gone.
 
 use std::fs;
 use std::io::Read;
@@ -120,7 +120,7 @@ fn manual() {
     );
 }
 
-/// A reader that goes has what it wanted: of help, of a table, of completions.
+/// A reader that closes the pipe is no error: of help, of a table, of completions.
 #[test]
 fn closed_pipe_is_no_error() {
     for arguments in [
@@ -149,7 +149,7 @@ fn closed_pipe_is_no_error() {
     }
 }
 
-/// A trace whose reader goes ends long before its next report, and well.
+/// A trace whose reader is gone ends long before its next report, and succeeds.
 #[test]
 fn trace_ends_with_its_reader_as_root() {
     let directory = directory("conventions-closed-pipe");
@@ -163,7 +163,8 @@ fn trace_ends_with_its_reader_as_root() {
     assert!(began.elapsed() < *PATIENCE / 5);
 }
 
-/// Text is painted on request and where the environment wants it, and not in a pipe, nor for programs.
+/// Text has colours on request and where the environment wants them, but not in a pipe, nor in formats for
+/// programs.
 #[test]
 fn colours() {
     let painted = |arguments: &[&str], environment: &[(&str, &str)]| {
@@ -195,12 +196,12 @@ fn colours() {
     }
 }
 
-/// Files and variables are read where they should be, in their order; each mistake is one line with its place; the file of
-/// who called sudo is not taken at its word.
+/// Files and variables are read from the right places, in their order; each mistake is one line with its
+/// place; under sudo, the settings of the user who called it are not trusted.
 #[test]
 fn settings_as_root() {
     require_root();
-    // User 1 has to find the way there.
+    // User 1 must be able to reach the file.
     let home = tempfile::tempdir().expect("a directory");
     let readable = fs::Permissions::from_mode(0o755);
     fs::set_permissions(home.path(), readable).expect("our own directory");
@@ -216,7 +217,7 @@ fn settings_as_root() {
             .output()
             .expect("memleak was built")
     };
-    // Before a file is looked for, a picture of all reports is refused.
+    // `--all` with SVG is refused before the recording is opened: this shows whether settings chose SVG.
     let is_svg = |environment: &[_], arguments: &[_]| {
         let errors = report(environment, arguments).stderr;
         String::from_utf8_lossy(&errors).contains("one report")
@@ -247,7 +248,7 @@ fn settings_as_root() {
     write("[report]\nformat = 'svg'\noutput = '/etc/x.txt'\n", 0o600);
     chown(&file, Some(1), Some(1)).expect("root");
     check_refused(&report(&[], &[]), &[path, "user 1"]);
-    // As user 1 has it under sudo.
+    // Like sudo when user 1 calls it.
     let output = report(&[("SUDO_UID", "1")], &[]);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(
@@ -258,7 +259,7 @@ fn settings_as_root() {
     );
 }
 
-/// Less and more is said on standard error, and the data stays.
+/// `-q` and `-v` change the messages on standard error; the data stays.
 #[test]
 fn quiet_and_verbose_as_root() {
     require_root();

@@ -1,5 +1,5 @@
-//! An image for containers is what independent readers of images expect, and holds the program alone; manifests are what Kubernetes' own
-//! schemas want.
+//! The image for containers is valid for independent readers of images, and holds the program alone;
+//! manifests conform to Kubernetes' own schemas.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::common::program::{directory, end_if_only_compiled};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Directory of what `tests/setup.sh` installs of PyPI.
+/// Directory where `tests/setup.sh` installs packages from PyPI.
 const PACKAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/python");
 
 fn output(program: &str, arguments: &[&str]) -> Output {
@@ -37,7 +37,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
 }
 
-/// All files below a directory, with their modes.
+/// Collects all files below a directory, with their modes.
 fn files(root: &Path, at: &Path, found: &mut BTreeSet<(PathBuf, u32)>) {
     for entry in fs::read_dir(at).expect("a directory") {
         let path = entry.expect("readable").path();
@@ -53,8 +53,9 @@ fn files(root: &Path, at: &Path, found: &mut BTreeSet<(PathBuf, u32)>) {
     }
 }
 
-/// The image of `make image`, here of the program that tests run: skopeo knows what it is and runs, umoci unpacks the program, its library and
-/// its licences, and nothing else, and two images of one archive are the same.
+/// The image of `make image`, here of the program that tests run: skopeo reads its platform, version and
+/// entry point; umoci unpacks the program, its library and its licences, and nothing else; two images of one
+/// archive are the same.
 #[test]
 fn image() {
     let place = directory("deployment-image");
@@ -128,12 +129,12 @@ fn image() {
     assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("make dist"));
 }
 
-/// The manifest of the DaemonSet is what Kubernetes wants, old and new, without fields that it does not know; memleak understands the arguments in
-/// it, and they are for the version that is here.
+/// The manifest of the DaemonSet is valid for an old and a new Kubernetes, and has no unknown fields; memleak
+/// understands its arguments, and they are for this version.
 #[test]
 fn daemonset() {
     const FILE: &str = "deploy/daemonset.yaml";
-    // Packages of PyPI are for this machine's Python alone.
+    // Packages from PyPI are for this machine's Python alone.
     end_if_only_compiled();
     for version in ["1.30", "1.37"] {
         let checked = output(

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::common::program::{Program, compile, directory, signal};
 use crate::common::terminal::{Session, Terminal};
 
-/// A program that holds blocks, and waits.
+/// Starts a program with outstanding blocks, and waits until it reads its input.
 fn program(test: &str) -> Program {
     let program = Program::start(&compile(&directory(test), "amounts/plain.c", &["-O2"]), &["1000"]);
     program.expect("ready");
@@ -13,13 +13,13 @@ fn program(test: &str) -> Program {
     program
 }
 
-/// Lines of the screen.
+/// Returns true if a status line is on the screen.
 fn has_status(screen: &str) -> bool {
     screen.lines().any(|line| line.contains(" events/s | "))
 }
 
-/// The status line stands on the terminal until a message is written, and is gone then and at the end. The first Ctrl-C
-/// makes the last report, in colours.
+/// The status line is on the terminal until a message is written or the trace ends. The first Ctrl-C makes
+/// the last report, in colours.
 #[test]
 fn status_line_as_root() {
     let mut program = program("status_line-status_line");
@@ -88,7 +88,8 @@ fn plain_terminal_as_root() {
     }
 }
 
-/// The second signal ends it at once, with the status that shells have for it, whatever it waits for.
+/// A second signal ends memleak at once, whatever it waits for, with the status that shells have for the
+/// signal.
 #[test]
 fn second_signal_as_root() {
     let program = program("status_line-second_signal");
@@ -96,7 +97,7 @@ fn second_signal_as_root() {
     for (name, status) in [("INT", 130), ("TERM", 143)] {
         let mut terminal = Terminal::start(&["-p", &pid, "86400"]);
         terminal.await_text(" | nothing lost");
-        // The last report has nowhere to go.
+        // The last report cannot be written.
         terminal.stop_output();
         signal(terminal.pid(), name);
         std::thread::sleep(Duration::from_millis(300));

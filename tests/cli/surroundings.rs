@@ -1,4 +1,5 @@
-//! Standard output that is closed, limits that are low, and another locale than UTF-8 are met by one clear line, or by ASCII.
+//! Closed standard output and low limits are refused by one clear line; where the locale is not UTF-8, output
+//! is ASCII.
 
 use std::process::{Command, Output};
 
@@ -18,7 +19,7 @@ fn target(name: &str) -> Program {
     program
 }
 
-/// Without standard output, what is to be written there is refused; what goes elsewhere is written.
+/// With standard output closed, output to it is refused; output to files is written.
 #[test]
 fn closed_standard_output_as_root() {
     let target = target("surroundings-closed");
@@ -41,7 +42,8 @@ fn closed_standard_output_as_root() {
     assert!(output.status.success() && page.exists(), "{output:?}");
 }
 
-/// Limits on open files, on their size and on memory are named in the refusal; of a file that grew too large nothing is left.
+/// The refusal names limits on open files, on their size and on memory; a file that grew too large is
+/// removed.
 #[test]
 fn limits_as_root() {
     let target = target("surroundings-limits");
@@ -65,7 +67,7 @@ fn limits_as_root() {
     assert!(!page.exists());
 }
 
-/// A program that memleak starts ignores that a file is too large if memleak was told to, and only then.
+/// A program that memleak starts ignores SIGXFSZ if memleak was started with it ignored, and only then.
 #[test]
 fn signal_of_a_file_too_large_as_root() {
     for (before, ignored) in [("", 0), ("trap '' XFSZ;", 1)] {
@@ -83,7 +85,7 @@ fn signal_of_a_file_too_large_as_root() {
     }
 }
 
-/// Where the locale is not of UTF-8, all that memleak says of its own is ASCII; where none is named, it is UTF-8.
+/// Where the locale is not UTF-8, memleak's own text is ASCII; where none is named, it is UTF-8.
 #[test]
 fn locales() {
     let help = |locale: &str| shell(&format!("unset LC_ALL LC_CTYPE LANG; {locale} \"$M\" --help")).stdout;

@@ -1,4 +1,5 @@
-//! A walk by any bytes at all: of which architecture, tables, mappings, memory, registers. The two walks must agree on it.
+//! A walk that arbitrary bytes describe: architecture, tables, mappings, memory, registers. The C walk and
+//! the reference walker must agree on it.
 
 #[path = "../../src/fuzzing/choices.rs"]
 mod choices;
@@ -44,7 +45,7 @@ impl Choices<'_> {
         all[usize::from(self.byte()) % N]
     }
 
-    /// An address of code, of the stack, or any.
+    /// Draws an address of code, of the stack, or any.
     fn address(&mut self) -> u64 {
         let near = u64::from(u16::from_le_bytes(self.take()));
         match near >> 13 {
@@ -69,7 +70,7 @@ impl Choices<'_> {
         Op::with(code, operand, immediate)
     }
 
-    /// A register that a program can start from.
+    /// Draws a register that a rule program can start from.
     fn register(&mut self, architecture: Architecture) -> u8 {
         match architecture {
             Architecture::X86_64 => self.below(17),
@@ -77,7 +78,7 @@ impl Choices<'_> {
         }
     }
 
-    /// Operations that set a CFA and a return address, and others; `None` if they are no program.
+    /// Draws operations that set a CFA and a return address, and others; `None` if they make no rule program.
     fn program(&mut self, programs: &mut Programs) -> Option<UnwindRule> {
         let architecture = programs.architecture();
         let register = self.register(architecture);
@@ -90,7 +91,7 @@ impl Choices<'_> {
             Op::plain(Opcode::SetCfa),
         ]);
         if architecture == Architecture::Aarch64 && self.is(3) {
-            // Code that a signal interrupted had its link register.
+            // Code that a signal interrupted had its own link register: restore it.
             let register = self.register(architecture);
             ops.extend([Op::register(register, 0), Op::deref(), Op::plain(Opcode::SetLr)]);
         }
@@ -117,12 +118,13 @@ impl Choices<'_> {
                 rule.filter(|rule| !matches!(rule, UnwindRule::Program(_)))
             }
         };
-        // Bits can also be of a rule that is never packed.
+        // Bits can also encode a rule that `pack` never makes.
         rule.filter(|&rule| PackedRule::pack(rule, architecture).is_some())
             .unwrap_or(UnwindRule::Gap)
     }
 
-    /// Small offsets, as they would hardly ever stay on the stack otherwise; mostly from its pointer.
+    /// Draws rules with small offsets, mostly from the stack pointer: others would hardly ever stay on the
+    /// stack.
     fn packed_rule(&mut self, architecture: Architecture) -> PackedRule {
         let kind = match architecture {
             Architecture::X86_64 => self.of([1, 1, 1, 1, 1, 2, 3, 4]),
@@ -151,7 +153,7 @@ impl Choices<'_> {
         }
     }
 
-    /// Rows of ever greater addresses, each with what `rule` gives.
+    /// Draws rows at ascending addresses, with rules drawn by `rule`.
     fn rows<R: RowRule>(&mut self, mut rule: impl FnMut(&mut Self) -> R) -> Rows<R> {
         let mut start = u64::from(self.byte());
         let mut rows = Vec::new();
@@ -187,7 +189,7 @@ impl Choices<'_> {
         SavesTable { rows, long }
     }
 
-    /// An image; some words of it are anything, as far as it is accepted.
+    /// Draws an image, some words of which are replaced by arbitrary ones. `None` if it is not accepted.
     fn image(&mut self, architecture: Architecture) -> Option<Image> {
         let mut programs = Programs::new(architecture);
         let rows = self
@@ -229,7 +231,7 @@ impl Choices<'_> {
         }
     }
 
-    /// Mappings of parts of the code, in ascending order.
+    /// Draws mappings of parts of the code, in ascending order.
     fn mappings(&mut self) -> Vec<Mapping> {
         let mut mappings = Vec::new();
         let mut start = CODE;
@@ -265,7 +267,7 @@ impl Choices<'_> {
         mappings
     }
 
-    /// Code that is calls and other things.
+    /// Draws code of calls and other bytes.
     fn code(&mut self, architecture: Architecture) -> Vec<u8> {
         let pattern: [u8; 24] = self.take();
         if architecture == Architecture::Aarch64 {
@@ -282,7 +284,7 @@ impl Choices<'_> {
     }
 }
 
-/// AArch64's: calls of each kind, and anything else.
+/// Makes AArch64 code: calls of each kind, and other instructions.
 fn instructions(pattern: &[u8]) -> Vec<u8> {
     let calls = [0x9400_0000_u32, 0xd63f_0000, 0xd63f_0800, 0xd73f_0800];
     let instruction = |number: usize| {
@@ -299,7 +301,7 @@ fn instructions(pattern: &[u8]) -> Vec<u8> {
         .collect()
 }
 
-/// A walk that was checked, for statistics of what was tried.
+/// A checked walk, for statistics about the cases.
 pub(super) struct Walked {
     /// Architecture whose rules it followed.
     pub(super) architecture: Architecture,
@@ -309,8 +311,9 @@ pub(super) struct Walked {
     pub(super) faulted: Option<End>,
 }
 
-/// Checks that both walks agree about the walk that these bytes make, and about the same walk with one of its reads
-/// failing. `None` if the bytes make no tables. `hosts` are of all architectures, in the order of their numbers.
+/// Checks that both walks agree about the walk that these bytes make, and about the same walk with one of its
+/// reads failing. `None` if the bytes make no tables. `hosts` are of all architectures, in the order of their
+/// numbers.
 pub(super) fn check(hosts: &mut [HostWalk; 2], bytes: &[u8]) -> Option<Walked> {
     let mut choices = Choices(bytes);
     let architecture = choices.of([Architecture::X86_64, Architecture::Aarch64]);
@@ -344,7 +347,7 @@ pub(super) fn check(hosts: &mut [HostWalk; 2], bytes: &[u8]) -> Option<Walked> {
         general,
     };
     if choices.is(16) {
-        // Registers that no program has.
+        // Stack and frame pointers that no program has.
         start.general[usize::from(choices.of([6_u8, 7]))] = choices.address();
     }
     let memory = memory(&mut choices, architecture, trampoline);
@@ -362,7 +365,7 @@ fn memory(choices: &mut Choices<'_>, architecture: Architecture, trampoline: Avm
     let mut memory = Memory::default();
     memory.add(Avma::new(CODE), choices.code(architecture));
     memory.add_words(Avma::new(ALONE), &[1]);
-    // Bytes that are left are the stack, again and again.
+    // The remaining bytes make 32 words, which are repeated along the stack.
     let length = u64::from(choices.byte()) * 4;
     let words: Vec<u64> = (0..32)
         .map(|_| match choices.is(8) {
@@ -385,7 +388,7 @@ fn word(choices: &mut Choices<'_>, architecture: Architecture) -> u64 {
     let address = choices.address();
     match architecture {
         Architecture::X86_64 => address,
-        // Of an instruction, and with an authentication code.
+        // Mostly an address of an instruction, some with an authentication code.
         Architecture::Aarch64 => match choices.below(8) {
             0 => address,
             1 | 2 => address & !3 | u64::from(choices.byte()) << 48,

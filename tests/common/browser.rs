@@ -36,7 +36,7 @@ pub mod key {
 }
 
 impl Browser {
-    /// Starts one that nobody has used before. Needs the packages chromium and chromium-driver.
+    /// Starts a browser with a fresh profile. Needs the packages chromium and chromium-driver.
     #[track_caller]
     pub fn start(test: &str) -> Self {
         let binary = stock("/usr/bin/chromium", "chromium");
@@ -56,7 +56,7 @@ impl Browser {
             port: port.expect("chromedriver says its port"),
             session: String::new(),
         };
-        // Requests that the browser would make by itself are none of the tests' business.
+        // The browser must make no requests of its own.
         let profile = directory(&format!("browser-{test}"));
         let arguments = [
             "--headless",
@@ -80,7 +80,7 @@ impl Browser {
         browser
     }
 
-    /// One command of the protocol, and what it returns.
+    /// Sends a command of the protocol, and returns its result.
     #[track_caller]
     fn request(&self, method: &str, path: &str, body: &Value) -> Value {
         let body = match method {
@@ -109,7 +109,7 @@ impl Browser {
         self.request("POST", &format!("{}/{name}", self.session), body)
     }
 
-    /// A command of the browser's own protocol for its tools.
+    /// Sends a command of the browser's protocol for developer tools.
     #[track_caller]
     fn devtools_command(&self, command: &str, parameters: &Value) -> Value {
         self.command("goog/cdp/execute", &json!({"cmd": command, "params": parameters}))
@@ -128,7 +128,7 @@ impl Browser {
         self.command("execute/sync", &json!({"script": script, "args": []}))
     }
 
-    /// The size of the window, and whether the user prefers dark.
+    /// Sets the size of the window, and the user's preference for dark or light.
     #[track_caller]
     pub fn appear(&self, [width, height]: [u32; 2], dark: bool) {
         let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500});
@@ -175,15 +175,15 @@ impl Browser {
         self.click(at(0), at(1));
     }
 
-    /// The text of the element that a selector finds, as it is seen.
+    /// Returns the text of the element that a selector finds, as it is rendered.
     #[track_caller]
     pub fn text(&self, selector: &str) -> String {
         let text = self.run(&format!("return document.querySelector({selector:?}).innerText"));
         text.as_str().expect("text").to_owned()
     }
 
-    /// Takes the messages that went to the console since the last call: errors of the page, and violations of its
-    /// policy.
+    /// Takes the messages that went to the console since the last call: errors of the page, and violations of
+    /// its policy.
     #[track_caller]
     pub fn console(&self) -> Vec<String> {
         let entries = self.command("se/log", &json!({"type": "browser"}));
@@ -193,14 +193,14 @@ impl Browser {
             .collect()
     }
 
-    /// Addresses that the page has loaded besides its own.
+    /// Returns URLs of all that the page has loaded besides itself.
     #[track_caller]
     pub fn requests(&self) -> Vec<String> {
         let requests = self.run("return performance.getEntriesByType('resource').map((entry) => entry.name)");
         serde_json::from_value(requests).expect("names")
     }
 
-    /// Role and name of everything in the page that can be used, as those hear it who do not see it.
+    /// Returns role and name of each control of the page, as a screen reader has them.
     #[track_caller]
     pub fn controls(&self) -> Vec<(String, String)> {
         let tree = self.devtools_command("Accessibility.getFullAXTree", &json!({}));
@@ -224,8 +224,8 @@ impl Browser {
             .collect()
     }
 
-    /// Saves a picture of the window below the directory for tests' files. It is one of the window's size, with more on it
-    /// than a background.
+    /// Saves a picture of the window below the directory for tests' files. Checks that it has the window's
+    /// size and shows more than a background.
     #[track_caller]
     pub fn screenshot(&self, name: &str) -> PathBuf {
         let picture = self.request("GET", &format!("{}/screenshot", self.session), &Value::Null);
@@ -238,7 +238,7 @@ impl Browser {
         path
     }
 
-    /// The browser is the one that reads it.
+    /// Checks a picture by having the browser decode it.
     #[track_caller]
     fn check_picture(&self, path: &Path) {
         let picture = BASE64_STANDARD.encode(fs::read(path).expect("a picture"));
@@ -255,7 +255,7 @@ impl Browser {
     }
 }
 
-/// Width, height, how many colours there are, and the share of the one that there is most of.
+/// Script that returns width, height, number of colours, and the share of the most frequent colour.
 const READ_PICTURE: &str = "return (async () => {
     const bytes = Uint8Array.from(atob(picture), (character) => character.charCodeAt(0));
     const bitmap = await createImageBitmap(new Blob([bytes], { type: 'image/png' }));
@@ -269,7 +269,7 @@ const READ_PICTURE: &str = "return (async () => {
     return [width, height, counts.size, Math.max(...counts.values()) / (width * height)];
 })()";
 
-/// Head and body of an answer; the driver does not close the connection behind it.
+/// Reads head and body of an answer, by its length: the driver does not close the connection behind it.
 #[track_caller]
 fn answer(stream: &TcpStream) -> (String, String) {
     let mut reader = BufReader::new(stream);
@@ -291,7 +291,7 @@ fn answer(stream: &TcpStream) -> (String, String) {
 }
 
 impl Drop for Browser {
-    /// The driver ends its browser with the session.
+    /// Deletes the session, with which the driver ends its browser.
     fn drop(&mut self) {
         if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) {
             let head = format!("DELETE {} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", self.session);

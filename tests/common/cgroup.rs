@@ -9,7 +9,7 @@ use super::program::Program;
 /// A cgroup that is made for a test, and removed after its processes have ended.
 pub struct Cgroup {
     path: PathBuf,
-    /// The first directory that was made.
+    /// Outermost directory that was made.
     top: PathBuf,
 }
 
@@ -38,7 +38,7 @@ impl Cgroup {
         cgroup
     }
 
-    /// Sets the limit.
+    /// Sets the limit of memory, in bytes, without swap.
     #[track_caller]
     pub fn limit_to(&self, bytes: u64) {
         let (_, limit) = memory_controller();
@@ -46,7 +46,8 @@ impl Cgroup {
             "memory.max" => ("memory.swap.max", "0".to_owned()),
             _ => ("memory.memsw.limit_in_bytes", bytes.to_string()),
         };
-        // Of version 1, it is never below that of memory alone: a higher one comes first, a lower one last.
+        // In version 1, the limit with swap is never below that of memory alone: raise it first, lower it
+        // last.
         _ = fs::write(self.path.join(swap.0), &swap.1);
         self.set(limit, &bytes.to_string());
         // Not there on a machine without swap.
@@ -73,7 +74,7 @@ impl Cgroup {
 impl Drop for Cgroup {
     fn drop(&mut self) {
         let began = Instant::now();
-        // A moment after the last process has ended.
+        // It can be removed a moment after the last process has ended.
         while fs::remove_dir(&self.path).is_err() && began.elapsed() < Duration::from_secs(5) {
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -89,7 +90,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// Where a hierarchy of version 2 is mounted, and one of version 1 if there is one.
+/// Returns the mount point of a version 2 hierarchy, and that of a version 1 one if there is one.
 #[track_caller]
 pub fn mounts() -> (PathBuf, Option<PathBuf>) {
     let root = Path::new("/sys/fs/cgroup");

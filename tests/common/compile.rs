@@ -11,11 +11,11 @@ use unwind_tables::Architecture;
 
 use super::host::{HostWalk, Walk};
 
-/// Environment variable that is set where a test runs with gcc's sanitizers loaded: C that it compiles is checked by
-/// them.
+/// Environment variable that is set where a test runs with gcc's sanitizers loaded: C that it compiles is
+/// checked by them.
 pub const SANITIZED: &str = "MEMLEAK_TEST_SANITIZED";
-/// Flags of the sanitizers. Alignment is not checked, as slots of a stack need not be aligned and BPF reads them all
-/// the same; C that says so would be compiled to read them byte by byte.
+/// Flags of the sanitizers. Alignment is not checked, as slots of a stack need not be aligned and BPF reads
+/// them regardless; C that allowed for it would be compiled to read them byte by byte.
 const SANITIZERS: [&str; 3] = [
     "-fsanitize=address,undefined",
     "-fno-sanitize=alignment",
@@ -68,7 +68,7 @@ pub fn compile_for_host(source: &str, name: &str, flags: &[&str]) -> PathBuf {
         Some(_) => {
             let mut gcc = Command::new("gcc");
             gcc.args(SANITIZERS).arg("-Wno-unknown-pragmas");
-            // The compiler itself is not what is to be checked.
+            // The compiler itself is not to be checked.
             gcc.env_remove("LD_PRELOAD");
             gcc
         }
@@ -86,7 +86,7 @@ pub fn compile_for_host(source: &str, name: &str, flags: &[&str]) -> PathBuf {
     object
 }
 
-/// A library of gcc's.
+/// Returns the path of a library of gcc.
 fn library(name: &str) -> String {
     let output = Command::new("gcc")
         .arg(format!("-print-file-name={name}"))
@@ -101,7 +101,7 @@ pub fn run_sanitized(tests: &[&str]) {
     let output = Command::new(std::env::current_exe().expect("this test"))
         .env(SANITIZED, "1")
         .env("LD_PRELOAD", preload)
-        // Leaks of Rust's test harness are not asked for.
+        // Leaks of Rust's test harness do not matter.
         .env("ASAN_OPTIONS", "detect_leaks=0:abort_on_error=1")
         .env("UBSAN_OPTIONS", "print_stacktrace=1")
         .arg("--exact")

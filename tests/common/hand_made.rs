@@ -1,4 +1,5 @@
-//! Reports that no trace makes on demand: hostile names, and more sites than fit anywhere.
+//! Reports made by hand, with contents that no trace produces on demand: hostile names, and more sites than
+//! fit anywhere.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -61,8 +62,8 @@ pub fn report(targets: Vec<TargetFacts>, stacks: Vec<Stack>) -> Report {
     }
 }
 
-/// Two reports of two processes, one of which calls everything that it has by [`HOSTILE`]; one stack is not complete, and
-/// blocks were lost.
+/// Returns two reports of two processes, one of which has [`HOSTILE`] in all its names; one stack is not
+/// complete, and blocks were lost.
 pub fn hostile() -> [Report; 2] {
     let evil = module(&format!("/tmp/{HOSTILE}.so"));
     let (worker, plugin) = (module("/opt/worker"), module("/opt/plugin.so"));
@@ -137,12 +138,13 @@ pub fn hostile() -> [Report; 2] {
     [earlier, report]
 }
 
-/// A report of so many sites, each as deep; callers are shared by more and more of them.
+/// Returns a report of `sites` sites with stacks of `depth` frames; the further out a frame, the more sites
+/// share it.
 pub fn many(sites: u64, depth: u64) -> Report {
     let modules: Vec<_> = (0..9).map(|at| module(&format!("/opt/lib{at}.so"))).collect();
     let stacks = (0..sites).map(|site| {
         let frames = (0..depth).map(|level| {
-            // The innermost is the site's own; each level outwards has a third fewer.
+            // The innermost frame is the site's own; each level outwards has a third fewer functions.
             let place = site * 2_u64.pow(u32::try_from(level).unwrap_or(0))
                 / 3_u64.pow(u32::try_from(level).unwrap_or(0));
             let at = (level << 20) + place * 16;

@@ -1,5 +1,5 @@
-//! The C walk and the memory it reads. `compile` makes a shared object of it, under gcc's sanitizers if that is asked
-//! for; fuzzers link it (tests/fuzz).
+//! The C walk and the memory it reads. `compile` makes a shared object of it, with gcc's sanitizers on
+//! request; fuzzers link it (tests/fuzz).
 
 #![allow(unsafe_code, reason = "calls the C walk through a shared object")]
 
@@ -12,7 +12,7 @@ use unwind_tables::walk::{
     End, FoundBy, Frame, MAX_FRAMES, Mapping, Registers, Stack, Tables, Unwind, in_order, walk,
 };
 
-/// Slots of the rule cache: as many as the architecture with more has.
+/// Slots of the rule cache: the larger number of both architectures.
 const CACHE_SLOTS: usize = 1 << 16;
 const TRAIL_SLOTS: usize = 128;
 
@@ -24,7 +24,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// The word at `address`, which is there, to be changed.
+    /// Changes the word at `address`, which must be present.
     pub fn change_word(&mut self, address: Avma, change: impl FnOnce(u64) -> u64) {
         let changed = change(self.word(address).expect("it is there")).to_le_bytes();
         for (start, bytes) in &mut self.regions {
@@ -51,7 +51,7 @@ impl Memory {
         bytes.first_chunk().map(|&bytes| u64::from_le_bytes(bytes))
     }
 
-    /// `None` when a byte is not there or lies in the faulting word.
+    /// Returns bytes of memory; `None` if one is missing or lies in the faulting word.
     fn bytes(&self, address: Avma, length: u64) -> Option<&[u8]> {
         let end = address.checked_add(length)?;
         if let Some(fault) = self.fault_at
@@ -128,25 +128,26 @@ pub type ReadMemory = unsafe extern "C" fn(*mut c_void, *mut c_void, u64, u64) -
 /// The type of `host_walk`.
 pub type Walk = unsafe extern "C" fn(*const HostTables, ReadMemory, *mut c_void, *const u64, *mut HostStack);
 
-/// The C side has one set of globals: one walk at a time.
+/// Lock that keeps walks apart: the C side has one set of globals.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// The C walk.
 pub struct HostWalk {
     host_walk: Walk,
     cache: Vec<u64>,
-    /// Set if fast paths are taken.
+    /// True if the walk takes fast paths.
     pub fast_paths: bool,
-    /// End of the stack as the walk is told it; may be wrong.
+    /// End of the stack that is passed to the walk; may be wrong.
     pub stack_end: Avma,
-    /// The slots that the last walk depended on, with what they held; `None` if not all that it depended on is known.
+    /// The slots that the last walk depended on, with their content; `None` if it depended on more than is
+    /// known.
     pub trail: Option<Vec<(Avma, u64)>>,
     /// Identity of the last walk's frames on the kernel side.
     pub hash: u64,
 }
 
 impl HostWalk {
-    /// The walk that `host_walk` is: the function of tests/host_bpf/host.c.
+    /// Wraps `host_walk`, the function of tests/host_bpf/host.c.
     pub fn new(host_walk: Walk) -> Self {
         Self {
             host_walk,
@@ -158,8 +159,9 @@ impl HostWalk {
         }
     }
 
-    /// Walks both ways, without short ways, and with them when the cache is cold and when it is warm, and with each guess
-    /// of where the stack ends; compares, and returns what all have found.
+    /// Compares the reference walker with the C walk: without fast paths, and with them when the cache is
+    /// cold and when it is warm, and with each of two guesses of the stack's end. Returns the stack that all
+    /// have found.
     pub fn check(
         &mut self,
         tables: Tables<'_>,
@@ -188,7 +190,8 @@ impl HostWalk {
     }
 
     pub fn clear_cache(&mut self) {
-        // Zeros of the allocator's: filled by code that is not optimised, it would take most of the time of a test.
+        // A new vector, zeroed by the allocator: filling one without optimisation would take most of a test's
+        // time.
         self.cache = vec![0; CACHE_SLOTS];
     }
 
@@ -243,8 +246,8 @@ impl HostWalk {
         };
         let context = std::ptr::from_ref(memory).cast_mut().cast();
         let turn = ONE_AT_A_TIME.lock();
-        // SAFETY: it is the function of tests/host_bpf/host.c; all pointers are to live memory of the sizes given,
-        // and the C side keeps none of them.
+        // SAFETY: it is the function of tests/host_bpf/host.c; all pointers are to live memory of the sizes
+        // given, and the C side keeps none of them.
         unsafe {
             (self.host_walk)(
                 &raw const given,

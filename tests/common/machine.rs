@@ -8,8 +8,9 @@ use super::exclusion::share_machine;
 use super::program::directory;
 use super::tracefs;
 
-/// Environment variable that makes a test fail for a feature that is lacking, as in `make test-fresh` and CI: no test
-/// is left out unseen there. With `all`, as in the guests of `make test-kernels`, for those that only a machine of one's own has, too.
+/// Environment variable that makes a test fail where a feature is missing, as in `make test-fresh` and CI: no
+/// test is skipped unnoticed there. The value `all`, as in the guests of `make test-kernels`, includes
+/// features that containers and hosted machines lack.
 const REQUIRE: &str = "MEMLEAK_TEST_REQUIRE";
 
 #[derive(Clone, Copy, Debug)]
@@ -18,16 +19,17 @@ pub enum Feature {
     Namespaces,
     /// User namespaces, made by any user.
     UserNamespaces,
-    /// An overlay over directories of the build: over another overlay, the kernel has none.
+    /// An overlay over directories of the build: the kernel refuses one over another overlay.
     Overlay,
     Tracefs,
     /// Type information of the kernel.
     Btf,
-    /// `CAP_SYS_RESOURCE`, by which a process has the kernel kill others first.
+    /// `CAP_SYS_RESOURCE`, which lets a process lower its OOM score, so that the kernel kills others first.
     LowerOomScores,
 }
 
-/// Returns whether the machine lacks a feature, in which case the test has to return. Prints a note, captured or not.
+/// Returns whether the machine lacks a feature, in which case the test has to return. Prints a note, captured
+/// or not.
 #[must_use]
 #[track_caller]
 pub fn lacks(feature: Feature) -> bool {
@@ -42,7 +44,7 @@ pub fn lacks(feature: Feature) -> bool {
         reason.trim()
     );
     assert!(!is_required(feature), "{REQUIRE} is set; {line}");
-    // Standard error itself, as the harness shows captured output only of tests that fail.
+    // Write to standard error itself, as the harness shows captured output only of tests that fail.
     let _ = std::io::stderr().write_all(line.as_bytes());
     true
 }
@@ -50,7 +52,7 @@ pub fn lacks(feature: Feature) -> bool {
 fn is_required(feature: Feature) -> bool {
     match (std::env::var_os(REQUIRE), feature) {
         (None, _) => false,
-        // Not even root of a virtual machine need have it.
+        // Even root of a virtual machine may lack it.
         (Some(which), Feature::LowerOomScores) => which == "all",
         (
             Some(_),

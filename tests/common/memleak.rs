@@ -30,7 +30,7 @@ pub fn spawn(command: &mut Command) -> (Child, Lines, Lines) {
     (child, reports, messages)
 }
 
-/// Longer than any test: such a trace reports when it is told to end.
+/// Interval longer than any test: such a trace reports only when it is asked to end.
 const NO_INTERVAL: &str = "1d";
 
 impl Memleak {
@@ -150,7 +150,7 @@ impl Memleak {
         panic!("no message `{part}`: {:#?}", self.seen_messages);
     }
 
-    /// Tells it to compare with what is outstanding now, and waits until that is done.
+    /// Sets the mark that growth is counted from, and waits until that is done.
     #[track_caller]
     pub fn mark(&mut self) {
         signal(self.child.id(), "USR1");
@@ -164,7 +164,8 @@ impl Memleak {
         panic!("memleak did not mark: {:#?}", self.seen_messages);
     }
 
-    /// Messages that were read so far: those up to the one that says that all is attached, and those up to a mark.
+    /// Messages that were read so far: those up to the one that says that all is attached, and those up to a
+    /// mark.
     pub fn seen_messages(&self) -> &[String] {
         &self.seen_messages
     }
@@ -208,7 +209,8 @@ impl Memleak {
         (lines.join("\n"), messages)
     }
 
-    /// Waits for an end that has its own cause and returns the last report as text, for flags with a `--format`.
+    /// Waits for an end that has its own cause and returns the last report as text, for flags with a
+    /// `--format`.
     #[track_caller]
     pub fn wait_for_text(mut self) -> String {
         let lines = self.reports.rest();
@@ -243,7 +245,8 @@ impl Memleak {
 
     /// Asks for an end and does not wait for it.
     pub fn interrupt(&self) {
-        // Not by whether it has a child: memleak adds and removes probes in children of its own.
+        // Having a child does not make it a parent of memleak: memleak adds and removes probes in children of
+        // its own.
         let pid = match self.is_parent {
             true => child_of(self.child.id()).expect("it has started memleak"),
             false => self.child.id(),
@@ -304,7 +307,8 @@ impl Memleak {
     }
 }
 
-/// memleak by itself, once it traces, whose reports are in a pipe that nobody reads yet; and what it says from then on.
+/// Starts memleak and waits until it traces. Returns the child, whose reports wait in an unread pipe, and its
+/// further messages.
 #[track_caller]
 pub fn tracing(arguments: &[&str]) -> (Child, Lines) {
     require_root();
@@ -320,7 +324,7 @@ pub fn tracing(arguments: &[&str]) -> (Child, Lines) {
     (child, messages)
 }
 
-/// The child of a process that has one.
+/// Returns the first child of a process, if it has one.
 pub fn child_of(pid: u32) -> Option<u32> {
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
     children.split_whitespace().next()?.parse().ok()

@@ -1,4 +1,4 @@
-//! Files of pictures and profiles, as programs that are not ours read them.
+//! Pictures and profiles, as read by programs that are not ours.
 
 use std::fs;
 use std::path::Path;
@@ -22,7 +22,7 @@ pub fn pprof(file: &Path, arguments: &str) -> String {
         .args(["tool", "pprof"])
         .args(arguments.split_whitespace())
         .arg(file);
-    // It keeps settings and what it fetched there.
+    // pprof keeps settings in HOME, and what it has fetched.
     command.env("HOME", file.parent().expect("a directory"));
     output(&mut command, "golang-go")
 }
@@ -129,8 +129,8 @@ fn heap_profile(reader: &str, file: &Path) -> HeapProfile {
     }
 }
 
-/// Amounts that heaptrack_print finds in a file of events, by stack, outermost function first: of a cost `leaked`, `allocations`,
-/// `temporary` or `peak`.
+/// Returns amounts that heaptrack_print finds in a file of events, by stack, outermost function first, for
+/// the cost `leaked`, `allocations`, `temporary` or `peak`.
 #[track_caller]
 pub fn heaptrack(file: &Path, cost: &str) -> Vec<(String, u64)> {
     let folded = file.with_extension(cost);
@@ -160,7 +160,8 @@ pub fn heaptrack_leaks(file: &Path) -> String {
     )
 }
 
-/// The sums of the weights of each profile of a speedscope file, whose samples, indices and ends fit together.
+/// The sums of the weights of each profile of a speedscope file, whose samples, indices and ends fit
+/// together.
 #[track_caller]
 pub fn speedscope_totals(file: &Path) -> Vec<u64> {
     let script = "

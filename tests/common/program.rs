@@ -1,5 +1,5 @@
-//! Programs that tests compile, start, talk to and end. Each program says when it is ready and waits for a line
-//! before it goes on, so that nothing is timed.
+//! Programs that tests compile, start, talk to and end. Each program says when it is ready and waits for a
+//! line before it goes on, so that nothing is timed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -24,7 +24,8 @@ pub static PATIENCE: LazyLock<Duration> = LazyLock::new(|| {
             .expect("MEMLEAK_TEST_PATIENCE: a whole number")
 });
 
-/// The tests of a suite that need root. Each suite's `main.rs` has this as `ROOT`, to which its tests are held.
+/// The tests of a suite that need root. Each suite's `main.rs` has this as `ROOT`, to which its tests are
+/// held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Root {
     /// Any test of the suite can need root.
@@ -65,11 +66,11 @@ pub fn require_root() {
     );
 }
 
-/// Environment variable that `tests/fresh.sh` sets to have tests only compile their programs. Its name in the panic
-/// tells tests that end there from those that fail.
+/// Environment variable that `tests/fresh.sh` sets to have tests only compile their programs. Its name in the
+/// panic tells tests that end there from those that fail.
 const COMPILE_ONLY: &str = "MEMLEAK_TEST_COMPILE_ONLY";
 
-/// Ends a test that has compiled its programs, before the first of them is run or traced, if no more is asked for.
+/// Ends a test before its programs are run or traced, if tests only compile them ([`COMPILE_ONLY`]).
 #[track_caller]
 pub fn end_if_only_compiled() {
     share_machine();
@@ -79,7 +80,7 @@ pub fn end_if_only_compiled() {
     );
 }
 
-/// The larger load if tests are to be as heavy as their claims.
+/// Returns `full` if tests are to be as heavy as their claims, which `MEMLEAK_FULL_LOAD` says.
 pub fn load<T>(small: T, full: T) -> T {
     match std::env::var_os("MEMLEAK_FULL_LOAD") {
         Some(_) => full,
@@ -102,7 +103,8 @@ pub fn stock(path: &str, package: &str) -> PathBuf {
 /// Directory of Debian's libraries.
 pub const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
 
-/// The library and the package of mimalloc: which version there is depends on the release (Debian 12, Debian 13).
+/// The library and the package of mimalloc: which version there is depends on the release (Debian 12, Debian
+/// 13).
 pub fn mimalloc() -> (&'static str, &'static str) {
     let versions = [
         ("libmimalloc.so.2", "libmimalloc2.0"),
@@ -121,8 +123,8 @@ pub fn directory_path(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// An empty directory for one test. Compiled programs go there. Its name begins with the test's module; no other test of the
-/// suite may ask for the same.
+/// An empty directory for one test. Compiled programs go there. Its name begins with the test's module; no
+/// other test of the suite may ask for the same.
 #[track_caller]
 pub fn directory(name: &str) -> PathBuf {
     static OWNERS: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
@@ -138,8 +140,8 @@ pub fn directory(name: &str) -> PathBuf {
     directory
 }
 
-/// Copies a program that is to be run. Not by this process: what another test starts meanwhile would have the copy open for
-/// writing, and nobody could execute it (ETXTBSY).
+/// Copies a program that is to be run, by `cp`. If this process wrote it, a program that another test starts
+/// meanwhile would inherit the open file, and executing the copy would fail (ETXTBSY).
 #[track_caller]
 pub fn copy_program(from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) {
     run_tool(Command::new("cp").arg(from).arg(to));
@@ -176,7 +178,7 @@ pub fn run_tool(command: &mut Command) {
     assert!(output.status.success(), "{command:?}:\n{errors}");
 }
 
-/// `libmemleak.so`, as memleak writes it.
+/// Has memleak write `libmemleak.so`, and returns its path.
 #[track_caller]
 pub fn library(directory: &Path) -> PathBuf {
     let path = directory.join("libmemleak.so");
@@ -185,14 +187,14 @@ pub fn library(directory: &Path) -> PathBuf {
     path
 }
 
-/// `source` of `tests/programs`, compiled as `directory/NAME`, NAME being the source's without its ending.
+/// Compiles `source` of `tests/programs` as `directory/NAME`, NAME being the source's without its ending.
 #[track_caller]
 pub fn compile(directory: &Path, source_name: &str, flags: &[&str]) -> PathBuf {
     let name = Path::new(source_name).file_stem().expect("a file name");
     compile_as(&directory.join(name), source_name, flags)
 }
 
-/// `source` of `tests/programs`, compiled as `output`.
+/// Compiles `source` of `tests/programs` as `output`.
 #[track_caller]
 pub fn compile_as(output: &Path, source_name: &str, flags: &[&str]) -> PathBuf {
     let compiler = if source_name.ends_with(".cpp") {
@@ -203,7 +205,7 @@ pub fn compile_as(output: &Path, source_name: &str, flags: &[&str]) -> PathBuf {
     compile_with(compiler, output, source_name, flags)
 }
 
-/// `source` of `tests/programs`, compiled by `compiler` as `output`.
+/// Compiles `source` of `tests/programs` by `compiler` as `output`.
 #[track_caller]
 pub fn compile_with(compiler: &str, output: &Path, source_name: &str, flags: &[&str]) -> PathBuf {
     // Libraries must come after what needs them.
@@ -259,7 +261,7 @@ impl Lines {
 
 /// Where `tests/setup.sh` has put packages of Debian's next release, with the C library that they need.
 pub const NEXT_RELEASE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/interpreters/root/usr");
-/// Its libraries, there.
+/// Directory of its libraries, below [`NEXT_RELEASE`].
 pub const LIBRARIES_OF_NEXT: &str = if cfg!(target_arch = "aarch64") {
     "lib/aarch64-linux-gnu"
 } else {
@@ -318,7 +320,7 @@ impl Program {
         self.child.id()
     }
 
-    /// Lets it go on.
+    /// Sends a line, after which the program goes on.
     #[track_caller]
     pub fn send_line(&mut self, line: &str) {
         let input = self.input.as_mut().expect("standard input is open");
@@ -363,8 +365,8 @@ impl Program {
         self.expect(answer);
     }
 
-    /// Waits until its first thread is in a read of standard input. What it said does not mean that it is there
-    /// yet: an interpreter allocates on its way.
+    /// Waits until its first thread is in a read of standard input. A message alone does not mean that it is
+    /// there yet: an interpreter still allocates on its way.
     #[track_caller]
     pub fn await_reading(&self) {
         let path = format!("/proc/{}/syscall", self.pid());

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-/// How many of their functions of Python are in stacks.
+/// Numbers of stacks by how many of their Python functions are shown.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 pub struct PythonStacks {
     pub whole: u64,

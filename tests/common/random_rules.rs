@@ -67,7 +67,7 @@ fn random_frame_rule(random: &mut Random) -> FrameRule {
     }
 }
 
-/// A rule that code of the programs' architecture can have.
+/// Draws a rule that code of the programs' architecture can have.
 pub fn random_rule(random: &mut Random, programs: &mut Programs) -> UnwindRule {
     match random.below(40) {
         0 => UnwindRule::EndOfStack,
@@ -84,7 +84,8 @@ pub fn random_rule(random: &mut Random, programs: &mut Programs) -> UnwindRule {
     }
 }
 
-/// Operations, any of them, between a CFA in any register and a return address in any register or a slot.
+/// Draws a rule program: arbitrary operations after a CFA in any register, up to a return address in any
+/// register or slot.
 fn random_program(random: &mut Random, programs: &mut Programs) -> UnwindRule {
     loop {
         let architecture = programs.architecture();

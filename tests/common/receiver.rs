@@ -1,5 +1,5 @@
-//! A server on this machine that takes requests one after the other, answers as a test says, and hands over what came.
-//! Used by unit tests, too: it knows nothing of memleak.
+//! A server on this machine that takes requests one after the other, answers as a test says, and hands over
+//! what came. Used by unit tests, too: it knows nothing of memleak.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -58,7 +58,7 @@ impl Receiver {
             let mut number = 0;
             for stream in listener.incoming().flatten() {
                 let mut reader = BufReader::new(wrap(stream));
-                // One that was not wanted after all, as with a certificate that is not trusted.
+                // The client gave up, for example as it does not trust the certificate.
                 let Some(request) = read_request(&mut reader) else {
                     continue;
                 };

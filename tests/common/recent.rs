@@ -48,7 +48,7 @@ pub struct Change {
     pub net_blocks: i64,
 }
 
-/// The sum of all classes.
+/// Returns the sum over all classes of ages.
 #[track_caller]
 pub fn of_all_ages(ages: &Option<Vec<Age>>) -> Amount {
     let amount = |age: &Age| Amount {
@@ -69,7 +69,7 @@ pub struct Peak {
     pub looks: u64,
 }
 
-/// Frames that are not there.
+/// Frames that were left out of a stack.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 pub struct LeftOut {
     pub after: u64,

@@ -51,7 +51,7 @@ impl Scene {
     }
 }
 
-/// A program that stands still with the stack to walk, and is ended with the test.
+/// A process that is paused with the stack to walk; ended when dropped.
 pub struct Recorded {
     child: Child,
     pub start: Registers,
@@ -125,7 +125,7 @@ fn start(program: &Path) -> Recorded {
     }
 }
 
-/// All memory of a process that can be read.
+/// Reads all memory of a process that can be read.
 fn record_memory(pid: u32) -> Memory {
     let maps = std::fs::read(format!("/proc/{pid}/maps")).expect("its maps can be read");
     let source = File::open(format!("/proc/{pid}/mem")).expect("its memory can be read");

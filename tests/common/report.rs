@@ -190,7 +190,7 @@ pub struct Unwinding {
     pub frames: Frames,
     /// Walks that were finished in user space.
     pub finished_in_user_space: u64,
-    /// Walks that were not.
+    /// Walks that user space did not finish.
     pub not_finished: u64,
     pub ends: Vec<EndGroup>,
     pub modules: Vec<ModuleUse>,
@@ -203,7 +203,7 @@ pub struct Unwinding {
 pub struct Frames {
     pub cfi: u64,
     pub fp: u64,
-    /// In modules, `fp` has these.
+    /// Only of whole reports: in counts by module these are part of `fp`.
     #[serde(default)]
     pub fp_generated: u64,
     #[serde(default)]
@@ -253,7 +253,7 @@ pub struct Stack {
     /// `None` unless a verdict was asked for.
     pub verdict: Option<Verdict>,
     pub held: Option<super::holders::Held>,
-    /// With `-a`.
+    /// Single blocks, with `-a`.
     pub blocks: Option<super::makeup::Blocks>,
     pub responsible: Option<Responsible>,
     pub frames: Vec<Frame>,
@@ -386,7 +386,7 @@ impl Report {
         self.stacks.iter().map(|stack| stack.outstanding).sum()
     }
 
-    /// The claims that hold for every report of dwarf walks.
+    /// Checks claims that hold for every report of dwarf walks.
     #[track_caller]
     pub fn check_sums(&self) {
         let allocated = self.allocated();
@@ -450,7 +450,7 @@ impl Report {
         assert_eq!((cfi, fp), (frames.cfi, all_by_fp), "{self}");
     }
 
-    /// Finds the counts of the module whose path ends so.
+    /// Finds the counts of the module whose path ends with `ending`.
     #[track_caller]
     pub fn module(&self, ending: &str) -> &ModuleUse {
         let ends_so = |module: &&ModuleUse| module.module.as_ref().is_some_and(|path| path.ends_with(ending));
@@ -475,8 +475,8 @@ impl Stack {
 
     /// Checks that this stack is complete and is `expected`, innermost frame first.
     ///
-    /// `..` stands for any number of frames in libraries. A name that ends in `*` is the start of a name. `clone3`
-    /// is `__clone3` where the C library's symbols have it so.
+    /// `..` stands for any number of frames in libraries. A name that ends in `*` is the start of a name.
+    /// `clone3` is `__clone3` where the C library's symbols have it so.
     #[track_caller]
     pub fn check(&self, expected: &[&str]) {
         assert_eq!(self.end, "complete", "{self}");

@@ -1,5 +1,5 @@
-//! Programs that the program under test starts: `memleak -c …`. The two share standard output, so JSON is told from
-//! the program's lines by its first character.
+//! Programs that the program under test starts: `memleak -c …`. The two share standard output, where JSON is
+//! told from the program's lines by its first character.
 
 use std::io::Write;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -64,7 +64,7 @@ impl Started {
         self.memleak.id()
     }
 
-    /// The next line of either.
+    /// Waits for the next line on standard output, of memleak or of the program.
     #[track_caller]
     pub fn line(&self) -> String {
         self.output.next().expect("a line")
@@ -76,13 +76,13 @@ impl Started {
         assert_eq!(self.line(), line);
     }
 
-    /// Waits until either says a line with `part` on standard error.
+    /// Waits until memleak or the program writes a line with `part` to standard error.
     #[track_caller]
     pub fn await_message(&self, part: &str) {
         while !self.messages.next().expect("more messages").contains(part) {}
     }
 
-    /// A line for the program.
+    /// Sends a line to the program.
     #[track_caller]
     pub fn send_line(&mut self, line: &str) {
         let input = self.input.as_mut().expect("standard input is open");

@@ -1,5 +1,5 @@
-//! A terminal for the program under test: a pseudo-terminal of the kernel, and behind it an emulator that knows nothing of
-//! us and says what a user would see.
+//! A terminal for the program under test: a pseudo-terminal of the kernel, and behind it an independent
+//! emulator that shows what a user would see.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -66,7 +66,7 @@ impl Terminal {
             .open(&path);
         let slave = OwnedFd::from(slave.expect("the other end"));
         set_size(&path, 24, 80);
-        // Of nobody's making yet: the program may be quick.
+        // Before the program starts, as it may change them at once.
         let before = tcgetattr(&slave).expect("a terminal");
         let mut command = Command::new("env");
         // Under nohup, memleak would rightly stay when the terminal vanishes.
@@ -75,7 +75,7 @@ impl Terminal {
             command.args(["setsid", "--ctty"]);
         }
         let stream = || Stdio::from(slave.try_clone().expect("a descriptor"));
-        // The environment of the test run would decide about colours.
+        // Otherwise the environment of the test run would decide about colours.
         for name in ["CI", "CLICOLOR", "CLICOLOR_FORCE", "NO_COLOR"] {
             command.env_remove(name);
         }
@@ -171,8 +171,8 @@ impl Terminal {
         self.child.id()
     }
 
-    /// Waits until the program has ended and checks that the terminal is as it was before. Returns the status, and what is
-    /// on the screen.
+    /// Waits until the program has ended and checks that the terminal is as it was before. Returns the
+    /// status, and what is on the screen.
     #[track_caller]
     pub fn wait(mut self) -> (Option<i32>, String) {
         let status = self.child.wait().expect("a child of ours").code();
@@ -225,8 +225,8 @@ impl Drop for Terminal {
     }
 }
 
-/// A pseudo-terminal: the end that the emulator has, and the name of the other. No program that is started in between
-/// inherits it.
+/// Opens a pseudo-terminal. Returns the emulator's end, which other programs that are started meanwhile do
+/// not inherit, and the name of the other end.
 fn open() -> (File, PathBuf) {
     let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     let master = posix_openpt(flags).expect("a pseudo-terminal");
@@ -247,8 +247,8 @@ fn number(number: u16) -> NonZeroU16 {
     NonZeroU16::new(number).expect("above 0")
 }
 
-/// Shows the emulator what comes, until the terminal is gone. Whoever has the emulator's lock and finds nothing to be read has
-/// everything on the screen.
+/// Feeds output to the emulator until the terminal is gone. Reads only with the emulator's lock: if there is
+/// nothing to read while another has the lock, everything is on the screen.
 fn emulate(
     mut master: File,
     emulator: Arc<Mutex<vt100::Parser>>,
@@ -269,7 +269,7 @@ fn emulate(
     })
 }
 
-/// True if there is something to be read within `timeout`.
+/// Returns true if there is something to read within `timeout`.
 fn has_input(master: Option<&File>, timeout: PollTimeout) -> bool {
     let Some(master) = master else {
         return false;

@@ -1,4 +1,4 @@
-//! Probes of another tool: the kernel's own, made through tracefs.
+//! Probes like those of another tool: the kernel's own, made through tracefs.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -17,8 +17,8 @@ pub struct ReturnProbe {
 }
 
 impl ReturnProbe {
-    /// Places a return probe on the function `symbol` of the program at `path`. `test` is part of the probe's name and
-    /// must be the test's own.
+    /// Places a return probe on the function `symbol` of the program at `path`. `test` is part of the probe's
+    /// name and must be the test's own.
     #[track_caller]
     pub fn attach(test: &str, path: &Path, symbol: &str) -> Self {
         mount().expect("tracefs");
@@ -33,8 +33,8 @@ impl ReturnProbe {
         probe
     }
 
-    /// Number of times that the probe was hit. The kernel lists probes by their number: while another test's is removed, it can leave out
-    /// one that is listed behind it.
+    /// Number of times that the probe was hit. The kernel lists probes by their number: while another test's
+    /// is removed, it can leave out one that is listed behind it.
     #[track_caller]
     pub fn hits(&self) -> u64 {
         const READINGS: usize = 100;
@@ -59,7 +59,7 @@ impl Drop for ReturnProbe {
     }
 }
 
-/// Makes tracefs available, which it may already be.
+/// Mounts tracefs, unless it is available already.
 pub fn mount() -> Result<(), String> {
     let events = Path::new(TRACEFS).join("uprobe_events");
     if !events.exists() {

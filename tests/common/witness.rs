@@ -1,4 +1,5 @@
-//! The witness of `tests/programs/stacks/ground_truth.c`, and how its account of a program compares with memleak's.
+//! The witness of `tests/programs/stacks/ground_truth.c`, and how its account of a program compares with
+//! memleak's.
 //!
 //! Three things are made equal beforehand:
 //! - libgcc reports a frame at address 0 above the last one; the witness takes it as the end of the stack.
@@ -32,7 +33,8 @@ pub struct Call {
     pub complete: bool,
     /// Frames of the stack, innermost first, without the witness's own.
     pub frames: Vec<Place>,
-    /// Number of frames, the witness's own included, before those that were left out; the witness leaves out none.
+    /// Number of frames, the witness's own included, before those that were left out; the witness leaves out
+    /// none.
     pub left_out_after: Option<u64>,
 }
 
@@ -46,18 +48,19 @@ pub struct Accounts {
     pub witnessed: Calls,
 }
 
-/// Numbers of allocations, if memleak and the witness agree as far as the witness goes.
+/// Numbers of allocations on which memleak and the witness agree as far as the witness goes, by how far both
+/// went.
 #[derive(Debug)]
 pub struct Shares {
-    /// To the end of the stack for both.
+    /// Followed to the end of the stack by both.
     pub exact: u64,
-    /// To the end for memleak only.
+    /// Followed to the end by memleak only.
     pub deeper: u64,
-    /// Not to the end.
+    /// Not followed to the end by memleak.
     pub short: u64,
 }
 
-/// Conversation with a program: to where it stands still first, and from there through its work to where it does again.
+/// Conversation with a program: up to its first pause, and from there through its work to the next.
 pub struct Script {
     pub begin: fn(&mut Program),
     pub work: fn(&mut Program),
@@ -112,7 +115,8 @@ impl Witness {
         }
     }
 
-    /// Compiles the witness for a static program, which `compiler` is to link with the arguments that are returned.
+    /// Compiles the witness for a static program, which `compiler` is to link with the arguments that are
+    /// returned.
     #[track_caller]
     pub fn within(directory: &Path, compiler: &str) -> (Self, Vec<String>) {
         let object = directory.join("ground_truth.o");
@@ -140,8 +144,7 @@ impl Witness {
         Program::spawn(command.env("GROUND_TRUTH", &self.records))
     }
 
-    /// Runs `command` under the witness and memleak, both from where `script` has it stand still first to where
-    /// it does at last.
+    /// Runs `command` under the witness and memleak, both from the first pause of `script` to the last.
     #[track_caller]
     pub fn watch(&self, command: &mut Command, script: &Script, memleak_flags: &[&str]) -> Accounts {
         let mut program = self.start(command);
@@ -158,7 +161,8 @@ impl Witness {
         self.accounts(report)
     }
 
-    /// Runs a program that knows nothing of tests under the witness and memleak, both from before its main to its exit.
+    /// Runs a program that is not made for tests under the witness and memleak, both from before its main to
+    /// its exit.
     #[track_caller]
     pub fn watch_whole(&self, command: &mut Command, memleak_flags: &[&str]) -> Accounts {
         let mut program = self.start(command.env("GROUND_TRUTH_GATE", "1"));
@@ -168,7 +172,7 @@ impl Witness {
         self.finish_whole(&mut program, memleak)
     }
 
-    /// The end of [`Witness::watch_whole`], for a program that is about to exit.
+    /// Ends [`Witness::watch_whole`] for a program that is about to exit.
     #[track_caller]
     pub fn finish_whole(&self, program: &mut Program, memleak: Memleak) -> Accounts {
         while program.line() != "done" {}
@@ -212,8 +216,8 @@ impl Accounts {
         assert!(differences.is_empty(), "{differences}{:?}", report.unwinding);
     }
 
-    /// Takes the witness's last frames as ends: of objects in which libgcc does not find how the first function
-    /// ends, though it is said there. The frames still have to be the same.
+    /// Takes the witness's last frames as ends, for objects in which libgcc misses the end that the CFI of
+    /// the first function states. The frames still have to be the same.
     #[must_use]
     pub fn with_witnessed_ends(mut self) -> Self {
         let mut calls = Calls::new();
@@ -228,7 +232,7 @@ impl Accounts {
         self
     }
 
-    /// Leaves out what memleak found by frame pointers, and what is beyond: libgcc knows none.
+    /// Cuts memleak's stacks at the first frame found by frame pointer, which libgcc does not follow.
     #[must_use]
     pub fn without_frame_pointers(mut self) -> Self {
         self.reported = reported(&self.report, |stack| {
@@ -239,8 +243,8 @@ impl Accounts {
         self
     }
 
-    /// Leaves out what is beyond code that has no CFI, where libgcc ends, and the frame there, whose module only memleak may know.
-    /// Returns the number of allocations that memleak, or only memleak, followed to the end.
+    /// Cuts stacks at code without CFI, where libgcc ends, and drops the frame there, whose module only
+    /// memleak may know. Returns the numbers of allocations by how far they were followed.
     pub fn up_to_code_without_cfi(mut self) -> (Self, Shares) {
         let complete = |calls: &Calls| -> u64 {
             let complete = calls.iter().filter(|(call, _)| call.complete);
@@ -266,7 +270,7 @@ impl Accounts {
         (self, shares)
     }
 
-    /// Takes all stacks of the witness for whole, where it is known that they are and libgcc cannot know.
+    /// Marks all stacks of the witness as complete, for programs where they are and libgcc cannot know it.
     #[must_use]
     pub fn with_whole_witness(mut self) -> Self {
         let mut whole = Calls::new();
@@ -281,7 +285,7 @@ impl Accounts {
         self
     }
 
-    /// Checks that both know every stack to its end.
+    /// Checks that both follow every stack to its end.
     #[track_caller]
     pub fn check_complete(&self) {
         for call in self.witnessed.keys().chain(self.reported.keys()) {
@@ -323,7 +327,7 @@ impl Accounts {
     }
 }
 
-/// The last part of a path. The kernel's object has different names.
+/// Returns the last part of a path. The vDSO has different names in the two accounts.
 fn file_name(path: &str) -> &str {
     match path.rsplit('/').next().unwrap_or(path) {
         "linux-vdso.so.1" => "[vdso]",
@@ -331,8 +335,8 @@ fn file_name(path: &str) -> &str {
     }
 }
 
-/// Converts memleak's account, of each stack the frames that `part` takes but functions of Python, which no walk finds. A call is complete if its stack is and
-/// `part` says that it takes all frames.
+/// Converts memleak's account: of each stack the frames that `part` selects, without functions of Python,
+/// which no walk finds. A call is complete if its stack is, and `part` says that it selects all frames.
 #[track_caller]
 fn reported(report: &Report, part: impl Fn(&Stack) -> (&[Frame], bool)) -> Calls {
     let mut calls = Calls::new();
@@ -367,12 +371,12 @@ fn add(calls: &mut Calls, call: Call, amount: Amount) {
     *sum = [*sum, amount].into_iter().sum();
 }
 
-/// The witness's lines, as far as they were read.
+/// Contents of the witness's records, as far as they were read.
 #[derive(Default)]
 struct Records {
-    /// Each frame's place and its caller's number.
+    /// Place of each frame, and its caller's number, by number; 0 is no frame.
     frames: HashMap<u32, (Place, u32)>,
-    /// The names of paths.
+    /// File names of modules, by path.
     modules: HashMap<String, Rc<str>>,
     calls: Calls,
 }
@@ -408,7 +412,7 @@ impl Records {
         Some(())
     }
 
-    /// The frame and its callers.
+    /// Returns a frame's place, and those of its callers.
     fn frames_from(&self, mut number: u32) -> Option<Vec<Place>> {
         let mut frames = Vec::new();
         while number != 0 {
@@ -420,7 +424,7 @@ impl Records {
     }
 }
 
-/// The loader knows libraries by links to them.
+/// Returns the file name behind links, by which the loader knows libraries.
 fn resolved_name(path: &str) -> Rc<str> {
     let real = fs::canonicalize(path).unwrap_or_else(|_| path.into());
     file_name(&real.to_string_lossy()).into()

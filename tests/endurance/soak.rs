@@ -1,8 +1,9 @@
-//! A slow leak in heavy churn, for as long as one likes: whenever the program stands still, what is reported of each of
-//! its functions is what it counted itself, to the byte; nothing is lost. memleak's memory, its maps and its descriptors
-//! stay as they are, and the leak is what grows most.
+//! A slow leak in heavy churn, for any time: whenever the program pauses, the reported amounts of each of its
+//! functions are equal to its own counts, to the byte, and nothing is lost. memleak's memory, its maps and
+//! its descriptors do not grow, and the leak is what grows most.
 //!
-//! `MEMLEAK_SOAK_MINUTES` is how long it lasts, `MEMLEAK_SOAK_LOAD` how much of one CPU the program takes, in per cent.
+//! `MEMLEAK_SOAK_MINUTES` is how long it lasts, `MEMLEAK_SOAK_LOAD` how much of one CPU the program takes, in
+//! per cent.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,18 +17,18 @@ use crate::common::program::{PATIENCE, Program, compile, compile_as, directory};
 use crate::common::report::{Amount, Report};
 
 const LEAK: &str = "leaked";
-/// Maximum size of the program's cache, in bytes. Once the leak has lost twice as much since the mark, it must have
-/// grown most.
+/// Maximum size of the program's cache, in bytes. Once the leak has lost twice as much since the mark, it
+/// must have grown most.
 const MAX_CACHED: u64 = 300 * 1024;
 
 /// Memory of a block in the block table, in bytes.
 const MAP_BYTES_PER_BLOCK: u64 = 96;
 
-/// Maximum rise of memleak's resident memory, in bytes, from the first quarter of the time after the warm-up to the
-/// last. The C library's allocator and the kernel's page counts move by less.
+/// Maximum rise of memleak's resident memory, in bytes, from the first quarter of the time after the warm-up
+/// to the last. The C library's allocator and the kernel's page counts move by less.
 const MAX_RISE: u64 = 1 << 20;
-/// Maximum rise of memleak's maps, in bytes: the program's live blocks become a few hundred more, or less, from look to
-/// look.
+/// Maximum rise of memleak's maps, in bytes: the program's live blocks become a few hundred more, or less,
+/// from look to look.
 const MAX_RISE_OF_MAPS: u64 = 64 << 10;
 
 /// Duration, load and intervals of a run.
@@ -36,7 +37,7 @@ struct Plan {
     load: u32,
     /// Seconds between reports.
     interval: &'static str,
-    /// Time between looks at the program, for which it stands still.
+    /// Time between looks at the program, which pauses for each.
     check_interval: Duration,
 }
 
@@ -80,7 +81,8 @@ struct Counted {
 }
 
 impl Counted {
-    /// Parses a line of the program: name, then blocks and bytes that were allocated, blocks and bytes that were freed.
+    /// Parses a line of the program: name, then blocks and bytes that were allocated, blocks and bytes that
+    /// were freed.
     fn parse(line: &str) -> (String, Self) {
         let words: Vec<&str> = line.split(' ').collect();
         let number = |at: usize| -> u64 { words[at].parse().expect("a number") };
@@ -111,7 +113,7 @@ type Counts = BTreeMap<String, Counted>;
 struct Sample {
     at: Duration,
     resident: u64,
-    /// Memory of maps in bytes, without that of the blocks that the leak lost, which are held for good.
+    /// Memory of maps in bytes, without that of the leak's blocks, which stay in the table for good.
     maps: u64,
     descriptors: u64,
 }
@@ -131,7 +133,7 @@ struct Soak {
     memleak: Memleak,
     samples: Vec<Sample>,
     looks: u64,
-    /// The leak was ahead of everything else in so many looks.
+    /// Number of looks in which the leak had grown most.
     ahead: u64,
 }
 
@@ -201,8 +203,8 @@ impl Soak {
         lines.map(|line| Counted::parse(&line)).collect()
     }
 
-    /// A report that was begun while the program stood still. Those that were made before can be waiting to be read; its time says
-    /// since the attach.
+    /// Returns a report that was begun while the program was paused. Older reports may still wait to be read:
+    /// they are recognized by their time, which counts from the attach.
     fn still_report(&mut self) -> Report {
         let began = Instant::now();
         let is_still = began.duration_since(self.not_attached);
@@ -245,7 +247,7 @@ impl Soak {
         (report, counts)
     }
 
-    /// Looks at the program standing still.
+    /// Pauses the program for a look.
     fn look(&mut self) -> (Report, Counts) {
         self.program.send_line("still");
         let looked = self.check();
@@ -271,7 +273,8 @@ impl Soak {
         }
     }
 
-    /// Checks that the leak has grown most since the mark; true once it has lost more than any cache can hold.
+    /// Checks that the leak has grown most since the mark; true once it has lost more than any cache can
+    /// hold.
     fn check_rank(&mut self, report: &Report) {
         let first = report
             .stacks
@@ -304,7 +307,7 @@ fn quarters(samples: &[Sample], figure: fn(&Sample) -> u64) -> (u64, u64) {
     (of(&samples[..quarter]), of(&samples[samples.len() - quarter..]))
 }
 
-/// A figure that is to stay as it is, and its maximum rise.
+/// Name of a figure that must not grow, the figure, and its maximum rise.
 type Flat = (&'static str, fn(&Sample) -> u64, u64);
 
 /// Checks that memleak takes as much at the end as after the warm-up. Returns lines of a table.
@@ -339,8 +342,8 @@ fn write_samples(samples: &[Sample], recording: &Path) {
     fs::write(recording.with_extension("csv"), text).expect("a directory of ours");
 }
 
-/// Checks the last report, when all is freed but what the leak lost: nothing else of the program's own is left, and of
-/// other code fewer than 10 blocks that the C library keeps for good.
+/// Checks the last report, made when all is freed but the leak: nothing else of the program's own is
+/// outstanding, and of other code fewer than 10 blocks that the C library keeps for good.
 fn check_end(report: &Report, counts: &Counts) {
     for (function, counted) in counts {
         let is_leak = function == LEAK;
@@ -373,7 +376,7 @@ fn check_trend(recording: &Path, counts: &Counts, took: Duration) {
     );
 }
 
-/// See above.
+/// A soak, as the module describes it.
 #[test]
 fn soak() {
     let plan = Plan::of_environment();
@@ -403,7 +406,7 @@ fn soak() {
     assert!(program.await_end().success());
     write_samples(&samples, &recording);
     let mut flat = Vec::new();
-    // Neither is there without a warm-up.
+    // Both need a warm-up.
     if plan.is_long() {
         assert!(ahead > 0, "the leak was looked for");
         check_trend(&recording, &counts, took);

@@ -1,8 +1,9 @@
 //! Scripts and tests that were written for bcc's memleak work with this one.
 //!
-//! Its acceptance test: the program under test is started with `-c` and allocates 30000 bytes after the first report; of
-//! all that is written, the last line with "byte" must begin with exactly that number. And what people do with the output:
-//! a script that keeps it in a file, one that adds it up, and one-liners of awk and grep.
+//! bcc's acceptance test: the program under test is started with `-c` and allocates 30000 bytes after the
+//! first report; of all output, the last line with "byte" must begin with exactly that number. And what
+//! people do with the output: a script that keeps it in a file, one that adds it up, and one-liners of awk
+//! and grep.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -47,8 +48,8 @@ fn leaked(program: &Path, kind: &str, stay: &str, format: &str) -> String {
     before.pop();
     check_preamble(&before, &command);
     input.write_all(b"\n").expect("the program reads our pipe");
-    // The program's end is that of the trace. One that stays does so until a report has seen what it allocated, however
-    // long that takes it; then its input ends, and so does it.
+    // The trace ends with the program. One that stays runs until a report shows its allocation, however long
+    // that takes; then its input is closed, and it ends.
     let has_word = |line: &String| line.contains("byte");
     let seen = (stay == "stays").then(|| lines.find(has_word)).flatten();
     drop(input);
@@ -72,15 +73,15 @@ fn check_preamble(lines: &[String], command: &str) {
     assert!(pid.is_some_and(|pid| pid.parse::<u32>().is_ok()), "{attaching}");
 }
 
-/// Each function's block is reported with exactly the size that was asked for, whether the program stays or has
-/// exited by the second report.
+/// Each function's block is reported with exactly the size that was asked for, whether the program stays or
+/// has exited by the second report.
 #[test]
 fn exactly_30000() {
     require_root();
     let program = &compile(&directory("bcc"), "amounts/acceptance.c", &["-O2"]);
     let cases = [("stays", "bcc"), ("exits", "bcc")];
     for kind in KINDS {
-        // They wait most of the time.
+        // In parallel, as they wait most of the time.
         thread::scope(|scope| {
             let start = |(stay, format)| scope.spawn(move || leaked(program, kind, stay, format));
             for (case, found) in cases.iter().zip(cases.map(start)) {
@@ -91,7 +92,7 @@ fn exactly_30000() {
     }
 }
 
-/// Reads calls as Python shows them, and says what they have in common and what each is about.
+/// Script that parses calls as tuples of Python, and prints what they have in common and what each is about.
 const TUPLES: &str = r#"
 import ast, re, sys
 calls = [ast.literal_eval(line) for line in sys.stdin]
@@ -104,7 +105,7 @@ for *_, time, message in calls:
     print(re.sub(r"((?:result|address) = )([0-9a-f]+)", name, message.decode()))
 "#;
 
-/// Calls one by one, as bcc's memleak tells them: what was asked for, what was freed, what came of it.
+/// Calls are written one by one, as by bcc's memleak: requests, frees, results.
 #[test]
 fn calls_are_traced_like_bcc() {
     require_root();
@@ -120,7 +121,7 @@ fn calls_are_traced_like_bcc() {
     let found = filtered("python3", &["-c", TUPLES], &(calls.join("\n") + "\n"));
     let expected = "1 True\nalloc entered, size = 10\nalloc exited, size = 10, result = A\nalloc entered, size = 30000\n\
                     free entered, address = A, size = 10\nalloc exited, size = 30000, result = B\n";
-    // Its last block grows in place.
+    // The last block may grow in place.
     assert_eq!(
         found.replace("30000, result = A", "30000, result = B"),
         expected,
@@ -169,7 +170,7 @@ fn filtered(tool: &str, arguments: &[&str], input: &str) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// Adds up a report: entries are told by their line, the frames below it belong to them.
+/// Script that adds up a report: an entry begins with its line, and the frames below belong to it.
 const ANALYSER: &str = r#"
 import re, sys
 entry = re.compile(r"^\s*(\d+) bytes in (\d+) allocations from stack$")
@@ -214,14 +215,14 @@ fn reports_are_added_up() {
     }
 }
 
-/// Says which lines of a report are not of a form.
+/// Script that prints the lines of a report that do not match a pattern.
 const STRANGERS: &str = r#"
 import re, sys
 form = re.compile(sys.argv[1])
 print("".join(line for line in sys.stdin if not form.fullmatch(line.rstrip("\n"))), end="")
 "#;
 
-/// Every line is one of the dialect's.
+/// Checks that every line is one of the dialect's.
 fn check_dialect(format: &str, output: &str) {
     const BCC: &str = r"Attaching to pid \d+, Ctrl\+C to quit\.|\[\d\d:\d\d:\d\d\] Top 100 stacks with outstanding allocations:|\taddr = [0-9a-f]+ size = \d+|\t\d+ bytes in \d+ allocations from stack|\t\t0x[0-9a-f]{16}\t\S.*\+0x[0-9a-f]+ \[[^/]+\]";
     const LIBBPF: &str = r"Attaching to pid \d+, Ctrl\+C to quit\.|\[\d+:\d+:\d+\] Top 19 stacks with outstanding allocations:|\d+ bytes in \d+ allocations from stack|\taddr = 0x[0-9a-f]+ size = \d+|\t\d+ \[<[0-9a-f]{16}>\] \S.*\+0x[0-9a-f]+ \[/.+\]";
@@ -230,7 +231,8 @@ fn check_dialect(format: &str, output: &str) {
     assert_eq!(strangers, "", "{format}:\n{output}");
 }
 
-/// A script that traces a process for some seconds with few frames and keeps the report under the time's name.
+/// A script that traces a process for some seconds with few frames and keeps the report under the time's
+/// name.
 const KEEPER: &str = r#"
 set -eu
 report="leak_report_$(date +%Y%m%d_%H%M%S).txt"

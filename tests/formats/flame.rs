@@ -1,5 +1,5 @@
-//! Flame graphs of a real program in both directions, as Python's readers see them: each function that allocates has the same amount,
-//! whichever end a graph is built from.
+//! Flame graphs of a real program in both directions, as Python's readers see them: each function that
+//! allocates has the same amount, whichever end a graph is built from.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -10,8 +10,8 @@ use std::process::Command;
 use crate::common::program::{directory, require_root, stock};
 use serde_json::Value;
 
-/// Amount of each innermost function and of each outermost one, from folded lines, boxes of SVG at its base, or samples of
-/// speedscope's first profile, as `[leaves, roots]` in JSON.
+/// Script that sums up the amounts of each innermost and of each outermost function, from folded lines, boxes
+/// of SVG at its base, or samples of speedscope's first profile. Prints `[leaves, roots]` in JSON.
 const SUMS: &str = r#"
 import collections, json, re, sys
 import xml.etree.ElementTree as tree
@@ -118,7 +118,8 @@ fn sums(file: &Path) -> Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// Boxes have the amounts that are known; those of less than a ten-thousandth, which nobody could see, are not drawn.
+/// Checks that boxes have the known amounts; those of less than a ten-thousandth are too small to see, and
+/// are not drawn.
 #[track_caller]
 fn check_boxes(boxes: &Value, known: &Value) {
     let amounts =

@@ -1,5 +1,5 @@
-//! JSON output against the schemas in `docs/`, by a validator that knows nothing of memleak (Debian's python3-jsonschema): a
-//! recording that is in the tree, and real traces. Those need root.
+//! JSON output against the schemas in `docs/`, by a validator that knows nothing of memleak (Debian's
+//! python3-jsonschema): a recording that is in the tree, and real traces. Those need root.
 
 use std::fs;
 use std::io::Write;
@@ -26,7 +26,7 @@ fn validate(schema: &str, lines: &str) -> Output {
         .stderr(Stdio::piped());
     let mut validator = command.spawn().expect("python3 starts");
     let mut input = validator.stdin.take().expect("a pipe");
-    // One that ends early says why.
+    // A validator that ends early says why.
     _ = input.write_all(lines.as_bytes());
     drop(input);
     validator.wait_with_output().expect("it ends")
@@ -102,7 +102,8 @@ fn tables_of_processes() {
 
 type Change = fn(&mut Value);
 
-/// A field more, a field less, another type and an unknown end are violations: the validator looks at all of it.
+/// A field more, a field less, another type and an unknown end are violations: the validator looks at all of
+/// it.
 #[test]
 fn violations_are_found() {
     let report = parsed(&memleak(&["report", RECORDING, "--format", "json"]));
@@ -149,7 +150,8 @@ fn schema_lists_all_ends_of_walks() {
     assert_eq!(named, ends);
 }
 
-/// Real traces of a process: all blocks, single blocks, samples, a limit, totals only, frame pointers, calls one by one.
+/// Real traces of a process: all blocks, single blocks, samples, a limit, totals only, frame pointers, calls
+/// one by one.
 #[test]
 fn traced_processes() {
     require_root();
@@ -192,7 +194,7 @@ fn traced_processes() {
     );
 }
 
-/// Verdicts: in reports, with who holds what, and without a trace.
+/// Verdicts: in reports, with holders, and without a trace.
 #[test]
 fn verdicts() {
     require_root();

@@ -1,5 +1,5 @@
-//! Output in its readers' hands: the page in a browser, text in programs that were written for bcc's memleak, JSON before a
-//! validator, and flame graphs that are added up.
+//! Output as its readers use it: the page in a browser, text in programs that were written for bcc's memleak,
+//! JSON before a validator, and flame graphs that are added up.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,5 @@
-//! Compiles the walk of `bpf/` for the host, as the rest is: with what fuzzers are led by, and with sanitizers if there are any.
+//! Compiles the walk of `bpf/` for the host like the rest of a fuzz target: with the coverage that guides
+//! fuzzers, and with sanitizers if they are on.
 
 use std::env;
 use std::path::PathBuf;
@@ -12,7 +13,7 @@ fn main() {
     }
 }
 
-/// The walk of an architecture, its function named after it.
+/// Compiles the walk of an architecture, with its function named after it.
 fn compile(target: &str) {
     // Objects are named after their source alone.
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join(target);
@@ -26,7 +27,7 @@ fn compile(target: &str) {
         .define("host_walk", &*format!("host_walk_{target}"))
         .flag("-Wno-unused-parameter")
         .flag("-fsanitize-coverage=inline-8bit-counters,pc-table,trace-cmp");
-    // Undefined behaviour is a trap: libFuzzer sees that, and no other library is needed.
+    // Undefined behaviour is a trap: libFuzzer sees that, and needs no other library.
     build
         .flag("-fsanitize=undefined")
         .flag("-fno-sanitize=alignment")
@@ -35,7 +36,7 @@ fn compile(target: &str) {
     if sanitizers.contains("address") {
         build.flag("-fsanitize=address");
     }
-    // Its other functions have the same names in both, and are not those of the other.
+    // Its other functions have the same names for both architectures: make them local.
     let walk = format!("host_walk_{target}");
     let objcopy = env::var("OBJCOPY").unwrap_or_else(|_| "objcopy".to_owned());
     for object in build.compile_intermediates() {

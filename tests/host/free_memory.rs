@@ -1,5 +1,5 @@
-//! Free memory of glibc's malloc, of musl's and of jemalloc, found from outside: of programs that say what they use and what they have
-//! freed, nothing that is used is called free, and nearly all that was freed is.
+//! Free memory of glibc's malloc, of musl's and of jemalloc, found from outside: for programs that report
+//! what they use and what they have freed, nothing used is called free, and nearly everything freed is.
 
 use std::io::IoSliceMut;
 use std::ops::Range;
@@ -48,16 +48,16 @@ impl Memory for Target {
     }
 }
 
-/// Words of a program about itself.
+/// A program's own account of its memory.
 struct Told {
-    /// Ascending, as all that was not allocated, but taken.
+    /// Ascending; includes `taken`, memory that the program got without its allocator.
     used: Vec<Range<u64>>,
     taken: Vec<Range<u64>>,
     freed: Vec<Range<u64>>,
     maps: Vec<MapsEntry>,
 }
 
-/// Least size of blocks that can have a mapping of their own.
+/// Minimum size of an aligned block that can have its own mapping.
 const ALIGNED_MAPPING: u64 = 128 << 10;
 
 fn listen(program: &Program) -> Told {
@@ -104,7 +104,7 @@ fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     found
 }
 
-/// Bytes of `ranges`, and of those the ones that are in `others`, too; both ascend.
+/// Returns the number of bytes that are in both `ranges` and `others`; both ascend.
 fn overlap(ranges: &[Range<u64>], others: &[Range<u64>]) -> u64 {
     let mut first = 0;
     let mut bytes = 0;
@@ -117,7 +117,7 @@ fn overlap(ranges: &[Range<u64>], others: &[Range<u64>]) -> u64 {
     bytes
 }
 
-/// Cuts `others` out of `ranges`; both ascend.
+/// Removes `others` from `ranges`; both ascend.
 fn without(ranges: &[Range<u64>], others: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut left = Vec::new();
     let mut first = 0;
@@ -137,7 +137,8 @@ fn without(ranges: &[Range<u64>], others: &[Range<u64>]) -> Vec<Range<u64>> {
     left
 }
 
-/// Blocks of which every `step`th is listed, as if the others were from before the trace; with less than what they can use.
+/// Returns a heap that lists every `step`th used block, as if the others were from before the trace, each
+/// smaller than its usable size.
 fn listed(told: &Told, step: usize) -> Heap {
     let blocks = told.used.iter().step_by(step).map(|range| Block {
         address: Avma::new(range.start),
@@ -148,7 +149,8 @@ fn listed(told: &Told, step: usize) -> Heap {
     Heap::new(blocks.collect())
 }
 
-/// Nothing used is called free, and of what was freed and is still mapped, nearly all is; usable ends are the program's own.
+/// Checks that nothing used is called free, that nearly everything freed and still mapped is, and that usable
+/// ends are the program's own.
 #[track_caller]
 fn check(program: &Program, told: &Told, step: usize, allocator: Allocator) -> Unused {
     let memory = Target {
@@ -203,8 +205,8 @@ fn check(program: &Program, told: &Told, step: usize, allocator: Allocator) -> U
     unused
 }
 
-/// Each block that the program uses is listed as in use, with its size, but for those that glibc's own structures do not lead to; and of
-/// those that it has freed nearly none is.
+/// Checks that each block that the program uses is listed as in use, with its size, except those that glibc's
+/// structures do not lead to; and that nearly no freed block is.
 #[track_caller]
 fn check_in_use(memory: &Target, told: &Told, freed: &[Range<u64>], allocator: Allocator) {
     let listing = free::blocks_in_use(memory, &told.maps).expect("one is known");
@@ -219,8 +221,8 @@ fn check_in_use(memory: &Target, told: &Told, freed: &[Range<u64>], allocator: A
         let place = listed.binary_search_by_key(&range.start, |listed| listed.start);
         place.ok().and_then(|place| listed.get(place)) != Some(range)
     };
-    // Behind memory that the program takes by sbrk itself, up to a free chunk that glibc's own lists lead to; and one that is aligned in a
-    // mapping of its own.
+    // Blocks behind memory that the program itself takes by sbrk, up to a free chunk in glibc's lists, may be
+    // missing, and an aligned one in its own mapping.
     let is_behind_taken = |range: &Range<u64>| told.taken.iter().any(|taken| taken.end <= range.start);
     let is_aligned_mapping = |range: &Range<u64>| range.end - range.start >= ALIGNED_MAPPING;
     let missing = told.used.iter().filter(is_missing);
@@ -241,8 +243,8 @@ fn check_in_use(memory: &Target, told: &Told, freed: &[Range<u64>], allocator: A
     assert!(free * 100 <= told.used.len(), "{free} of {}", told.used.len());
 }
 
-/// Bins, caches of threads that run and that have ended, several arenas and heaps, memory that the program takes itself: linked
-/// dynamically and statically, with every block listed, and with few.
+/// Bins, caches of threads that run and that have ended, several arenas and heaps, memory that the program
+/// takes itself: linked dynamically and statically, with every block listed, and with few.
 #[test]
 fn free_memory_is_told_from_used() {
     let directory = directory("free_memory-told");
@@ -263,8 +265,8 @@ fn free_memory_is_told_from_used() {
     }
 }
 
-/// Slots of all classes and of several threads, groups within others and of their own, blocks that begin behind the start of a slot:
-/// with musl, each block in use is listed, and with its size.
+/// Slots of all classes and of several threads, groups within others and separate ones, blocks that begin
+/// behind the start of a slot: with musl, each block in use is listed, and with its size.
 #[test]
 fn free_memory_of_musl() {
     let directory = directory("free_memory-musl");

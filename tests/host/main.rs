@@ -1,5 +1,5 @@
-//! Checks on the host, which trace nothing: C of the kernel side, compiled for the host, does what its reference does;
-//! names of code are those that independent readers find.
+//! Checks on the host, which trace nothing: C of the kernel side, compiled for the host, does what its
+//! reference does; names of code are those that independent readers find.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -12,7 +12,7 @@ use crate::common::host::HostMapping;
 use libloading::{Library, Symbol};
 use unwind_tables::Architecture;
 
-/// Code of the allocator and of a program that calls it, and the trampoline of return probes; each a page.
+/// Code of the allocator and of a program that calls it, and the trampoline of return probes; each is a page.
 const ALLOCATOR: u64 = 0x7000_0000_1000;
 const PROGRAM: u64 = 0x7000_0000_5000;
 const TRAMPOLINE: u64 = 0x7000_0000_9000;
@@ -20,7 +20,7 @@ const TRAMPOLINE: u64 = 0x7000_0000_9000;
 /// Slot of the outer call's return address, and that address.
 const SLOT: u64 = 0x7fff_0000_8000;
 const RETURN: u64 = PROGRAM + 0x20;
-/// An authentication code.
+/// Bits of a pointer authentication code.
 const CODE: u64 = 0x2a << 48;
 
 /// Values of `enum call_end`.
@@ -91,8 +91,8 @@ struct Case {
     kept: Option<u64>,
     /// Word right below the slot, left by an earlier call.
     left_over: u64,
-    /// Stack pointer of the function that begins, in bytes below the slot; the rest says where it was called from, its
-    /// probed instruction and its module.
+    /// Stack pointer of the function that begins, in bytes below the slot; the rest says where it was called
+    /// from, its probed instruction and its module.
     below: u64,
     called_from: u64,
     probed_at: u64,
@@ -154,14 +154,15 @@ impl Host {
             unused: 0,
             checks: [[0; 2]; 2],
         };
-        // A table's, and that of the trampoline, as `enum mapping_kind` has them; the last one is unused.
+        // Mappings with a table (0), and that of the trampoline (4), as in `enum mapping_kind`; the last one
+        // is unused.
         let mappings = [
             mapping(ALLOCATOR, 0),
             mapping(PROGRAM, 0),
             mapping(TRAMPOLINE, 4),
             mapping(1 << 62, 0),
         ];
-        // As far as a stack reaches on both sides; nothing else in it leads anywhere.
+        // Stack memory on both sides of the slot; every word is its own address, and leads nowhere.
         let mut memory: Memory = (SLOT - 0x2000..SLOT + 0x100)
             .step_by(8)
             .map(|at| (at, at))
@@ -190,8 +191,8 @@ impl Host {
             module: case.module,
         };
         let library = self.library.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the symbol has this type (tests/host_bpf/nesting.c), all that it is given outlives the call, and no other
-        // call is made meanwhile.
+        // SAFETY: the symbol has this type (tests/host_bpf/nesting.c), all that it is given outlives the
+        // call, and no other call is made meanwhile.
         unsafe {
             let goes_on: Symbol<'_, GoesOn> = library.get(b"host_goes_on\0").expect("it is exported");
             goes_on(
@@ -207,7 +208,7 @@ impl Host {
     }
 }
 
-/// Runs claims on both machines.
+/// Checks claims for both architectures.
 fn check(cases: &[(&str, Case, bool)]) {
     for host in Host::all() {
         for (claim, case, expected) in cases {
@@ -228,7 +229,8 @@ fn ended_by(end: u32, case: Case) -> Case {
     }
 }
 
-/// A call goes on if its return address is kept, and the new function is called by its own module or jumped to.
+/// A call goes on if its return address is kept, and the new function is called by its own module or jumped
+/// to.
 #[test]
 fn calls_go_on() {
     let replaced = Some(TRAMPOLINE);
@@ -302,7 +304,7 @@ fn calls_with_return_probes_go_on() {
                 ..case
             },
         );
-        // An earlier call's.
+        // The return address of an earlier call.
         case.call.return_address = RETURN;
         case
     };
@@ -344,7 +346,7 @@ fn calls_with_return_probes_go_on() {
     ]);
 }
 
-/// Within a call whose end is not seen, no function of its own module is called.
+/// A function of the same module is never taken for called within a call whose end is not seen.
 #[test]
 fn unseen_calls() {
     check(&[
@@ -369,7 +371,8 @@ fn unseen_calls() {
     ]);
 }
 
-/// On AArch64 the return address can be anywhere in the outer frame, up to a size; below the new one is nothing of interest.
+/// On AArch64 the return address can be anywhere in the outer frame, up to a size; memory below the new frame
+/// does not matter.
 #[test]
 fn frames_of_aarch64() {
     let [_, host] = Host::all();

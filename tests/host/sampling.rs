@@ -1,5 +1,5 @@
-//! The choices that probes make when they sample, compiled for the host: they agree with floating point and have the
-//! right statistics. Random numbers are the test's own, so that a case that fails fails again.
+//! The choices that probes make when they sample, compiled for the host: they agree with floating point and
+//! have the right statistics. Random numbers are the test's own, so that a case that fails fails again.
 
 #![allow(unsafe_code, reason = "calls the C side through a shared object")]
 
@@ -33,8 +33,8 @@ impl Host {
     /// The stored weights of calls for `sizes`, made by one thread; 0 for those that are not chosen.
     fn sample(&self, method: u32, interval: u64, random: &mut Random, sizes: &[u64]) -> Vec<u32> {
         let mut weights = vec![0; sizes.len()];
-        // SAFETY: the symbol has this type (tests/host_bpf/sampling.c), the arrays have as many elements, and the
-        // context is what `next_random` expects.
+        // SAFETY: the symbol has this type (tests/host_bpf/sampling.c), the arrays have as many elements, and
+        // the context is what `next_random` expects.
         unsafe {
             let sample: Symbol<'_, Sample> = self.0.get(b"host_sample\0").expect("it is exported");
             let context = std::ptr::from_mut(random).cast();
@@ -52,8 +52,8 @@ impl Host {
         weights
     }
 
-    /// The stored weights of calls for `sizes`, sampled by bytes at a mean distance that changes: `means` has that of
-    /// each call.
+    /// The stored weights of calls for `sizes`, sampled by bytes at a mean distance that changes: `means` has
+    /// that of each call.
     fn sample_governed(&self, means: &[u64], random: &mut Random, sizes: &[u64]) -> Vec<u32> {
         assert_eq!(means.len(), sizes.len());
         let mut weights = vec![0; sizes.len()];
@@ -128,7 +128,8 @@ fn weights_are_inverse_probabilities() {
     }
 }
 
-/// Storage loses less than a part in a million, is what an IEEE single says, and gives the same each time.
+/// Storing a weight loses less than a part in a million, agrees with an IEEE single, and gives the same each
+/// time.
 #[test]
 fn weights_are_stored() {
     let host = Host::build("stored");
@@ -150,7 +151,8 @@ fn weights_are_stored() {
     assert_eq!(host.stored(1 << 16), (1.0_f32.to_bits(), 1 << 16));
 }
 
-/// The bytes that a block stands for are rounded to the nearest: what is cut off each of many small ones adds up.
+/// The bytes that a block stands for are rounded to the nearest: truncation would add up over many small
+/// blocks.
 #[test]
 fn weighted_bytes_are_rounded() {
     let host = Host::build("weighted");
@@ -211,7 +213,8 @@ fn one_of_each_n_calls() {
 /// Number of runs of a test's calls.
 const RUNS: u32 = 3000;
 
-/// Many small, some of a few KiB, few large; and empty ones, that count as one byte when they are chosen.
+/// Returns sizes: many small, some of a few KiB, few large; and empty ones, which count as one byte when they
+/// are chosen.
 fn mixed_sizes() -> Vec<u64> {
     let size = |number| match number % 100 {
         0 => 100_000,
@@ -222,9 +225,9 @@ fn mixed_sizes() -> Vec<u64> {
     (0..2000_u64).map(size).collect()
 }
 
-/// Sums of weights estimate bytes and blocks without bias, and their variance is what is stated: over many runs, the
-/// mean is the truth to within four standard errors of the mean, and the mean of the stated variances is what the
-/// estimates really have.
+/// Checks that sums of weights estimate bytes and blocks without bias, and that their variance is as stated:
+/// over many runs, the mean is the truth to within four standard errors of the mean, and the mean of the
+/// stated variances is the real variance of the estimates.
 fn check_estimates(mut sample: impl FnMut(&[u64]) -> Vec<u32>) {
     let sizes = mixed_sizes();
     let truth = [real(sizes.iter().sum()), real(sizes.len() as u64)];
@@ -267,8 +270,9 @@ fn estimates_by_bytes() {
     check_estimates(|sizes| host.sample(BYTES, 4096, &mut random, sizes));
 }
 
-/// Estimates stay unbiased where the distance changes while calls are made, up and down, by little and by much, often
-/// and seldom. The rest of a distance when it changes must not matter: kept, it would be of the wrong length.
+/// Estimates stay unbiased where the distance changes while calls are made, up and down, by little and by
+/// much, often and seldom. The rest of a distance when it changes must not matter: kept, it would be of the
+/// wrong length.
 #[test]
 fn estimates_at_changing_distances() {
     let (host, mut random) = (Host::build("governed"), Random::new(5));

@@ -1,5 +1,5 @@
-//! Programs on which verdicts are tried know the truth about themselves: of what kind their blocks are, and that those which they move
-//! about are held all the time.
+//! Programs on which verdicts are tried know the truth about themselves: the kinds of their blocks, and that
+//! blocks whose pointers they move are reachable all the time.
 
 use std::process::Command;
 
@@ -14,10 +14,11 @@ const FLAGS: [&str; 6] = [
     "-ldl",
 ];
 
-/// Kinds of blocks that there are at least.
+/// Minimum number of kinds of blocks.
 const KINDS: usize = 44;
 
-/// Each kind has a function of its name, below which its blocks are allocated, and its name begins with what it says of them.
+/// Each kind has a function of its name, below which its blocks are allocated, and its name begins with the
+/// truth about them.
 #[test]
 fn kinds_are_told_apart_by_functions() {
     let directory = directory("verdicts-kinds");
@@ -65,7 +66,7 @@ fn kinds_are_told_apart_by_functions() {
     assert!(program.end().success());
 }
 
-/// Runs the mover until it has moved a while; its last account.
+/// Runs the mover for a while, and returns its last account.
 fn moved(name: &str, arguments: &[&str]) -> String {
     let path = compile(&directory(name), "verdicts/mover.c", &["-O2", "-g", "-pthread"]);
     let mut program = Program::start(&path, arguments);
@@ -82,7 +83,7 @@ fn moved(name: &str, arguments: &[&str]) -> String {
     account
 }
 
-/// Whatever is moved, at whatever rate and by however many threads, is still there.
+/// Blocks are still there, at whatever rate and by however many threads their pointers are moved.
 #[test]
 fn what_is_moved_is_held() {
     let account = moved("verdicts-moved", &["20000", "4000000", "100", "max", "2", "free"]);

@@ -1,6 +1,6 @@
-//! Young blocks, compiled for the host: threads that are held up wherever another can come between account for each
-//! block once. In a kernel, a probe is between two steps for less than a microsecond; what happens there is rare, and
-//! must be right.
+//! Young blocks, compiled for the host: threads that are delayed wherever another can come between account
+//! for each block once. In a kernel, a probe is between two steps for less than a microsecond; what happens
+//! there is rare, and must be right.
 
 #![allow(unsafe_code, reason = "calls the C side through a shared object")]
 
@@ -9,8 +9,8 @@ use libloading::{Library, Symbol};
 
 type ExchangeBlocks = unsafe extern "C" fn(u32, u64) -> u64;
 
-/// Few addresses that are soon used again, two places, and more threads than processors: every block that is freed is
-/// known, and as it was recorded; none is left.
+/// Few addresses that are soon used again, two places, and more threads than processors: every freed block is
+/// known, as it was recorded, and none is left.
 #[test]
 fn blocks_are_in_one_place() {
     let flags = ["-Wno-unused-function", "-Wno-pass-failed", "-pthread"];

@@ -41,7 +41,7 @@ void host_walk(const struct host_tables *given, read_memory read, void *context,
 	enum end_cause end = walk->end;
 
 	walk_once(&fast, given, start[0], true);
-	/* Leaving a trail changes nothing. */
+	/* Recording a trail must change nothing. */
 	if (walk->hash != hash || walk->pc != pc || walk->end != end)
 		__builtin_trap();
 	stack->end_pc = walk->pc;

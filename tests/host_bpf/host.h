@@ -78,7 +78,7 @@ struct host_stack {
 	u64 saves_wanted;
 	/* Identity of the frames; 0 of the walk without fast paths. */
 	u64 hash;
-	/* By place. */
+	/* By place, as the walk stores them. */
 	u64 frames[MAX_FRAMES];
 	u32 frame_count;
 	u32 end;

@@ -16,7 +16,7 @@ static u64 trampoline_address(void)
 
 #define NO_LIST (~0U)
 
-/* One list, of whatever owner. */
+/* One list, whatever the owner. */
 static u64 view_of(u64 owner)
 {
 	return 0;

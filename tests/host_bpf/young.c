@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * bpf/store/young.h and what it moves blocks to, compiled for the host: threads allocate and free the same few addresses,
- * and are held up where another can come between. tests/host/young_blocks.rs loads this as a shared object.
+ * bpf/store/young.h and what it moves blocks to, compiled for the host: threads allocate and free the same few
+ * addresses, and are delayed where another can come between. tests/host/young_blocks.rs loads this as a shared object.
  */
 #include <linux/types.h>
 #include <errno.h>
@@ -89,7 +89,7 @@ static unsigned next_random(unsigned *state)
 	return *state ^= *state << 5;
 }
 
-/* Now and then, something else goes on for a while. */
+/* Delays the thread now and then, by a sleep or by giving up the CPU. */
 static void hold_up(void)
 {
 	static __thread unsigned state;
@@ -113,7 +113,7 @@ static u64 compare_and_swap(u64 *word, u64 expected, u64 next)
 
 #define __sync_val_compare_and_swap compare_and_swap
 
-/* The hash table. */
+/* The block table. */
 static struct {
 	bool used;
 	struct block block;
@@ -167,7 +167,7 @@ static long bpf_map_delete_elem(int *map, struct block_key *key)
 	return used ? 0 : -ENOENT;
 }
 
-/* Nobody is told. */
+/* Calls are not reported here. */
 static void trace_call(enum call_event_kind kind, u32 instance, u64 address, u64 size, u32 stack)
 {
 	(void)kind;
@@ -179,11 +179,11 @@ static void trace_call(enum call_event_kind kind, u32 instance, u64 address, u64
 
 #include "store/blocks.h"
 
-/* An allocator: the address that was freed last is given out first. */
+/* An allocator that gives out the address that was freed last. */
 static u64 unused[ADDRESSES];
 static u32 unused_count;
 static pthread_mutex_t allocator = PTHREAD_MUTEX_INITIALIZER;
-/* Numbers of the blocks that each address was given out for last. */
+/* Number of the last block at each address. */
 static u64 given_for[ADDRESSES];
 static u64 next_number;
 static u64 cells[CELLS];
@@ -206,7 +206,7 @@ static void release(u64 address)
 	pthread_mutex_unlock(&allocator);
 }
 
-/* Allocates a block that differs from all before, for a thread of which anything may be known. */
+/* Allocates a block that differs from all before, for a thread with random lifetimes. */
 static u64 record_one(unsigned *random)
 {
 	struct lifetimes lifetimes = { .long_lives = next_random(random) >> 8 & 1 ? LIVES_LONG : 0 };
@@ -219,7 +219,7 @@ static u64 record_one(unsigned *random)
 	return address;
 }
 
-/* Frees a block, which must be known, and as it was recorded. */
+/* Frees a block, which must be known, with the content that was recorded. */
 static void take_one(u64 address)
 {
 	struct block block = {};
@@ -248,9 +248,8 @@ static void *exchange_blocks(void *argument)
 }
 
 /*
- * Exchanges blocks on `threads` threads and counts errors: a block that was not known when it was freed, or not as it
- * was recorded, or that there was no room for; a free that seemed to be missed; a block that is left when all are
- * freed.
+ * Exchanges blocks on `threads` threads and counts errors: a block that was unknown when it was freed, or not as
+ * recorded, or for which there was no room; a free that seemed to be missed; a block that is left when all are freed.
  */
 u64 host_exchange_blocks(u32 threads, u64 rounds)
 {

@@ -1,5 +1,5 @@
-//! Accounts under load, with the allocators that people use: whatever threads do at once, each block is counted once,
-//! each free is its block's, and nothing is lost.
+//! Accounts under load, with common allocators: whatever threads do at once, each block is counted once, each
+//! free is its block's, and nothing is lost.
 //!
 //! The load is small, so that the tests are short; with `MEMLEAK_FULL_LOAD` set it is 30 million blocks each.
 
@@ -53,7 +53,7 @@ fn start(path: &Path, arguments: &[&str], preload: Option<(&str, &str)>) -> Prog
     program
 }
 
-/// Reports that came in between are of one time: nothing is below nothing, and no number goes back.
+/// Checks that reports made meanwhile are consistent: nothing is below zero, and no number goes back.
 #[track_caller]
 fn check_reports(reports: &[Report]) {
     let mut before = (0, 0);
@@ -75,8 +75,8 @@ fn check_reports(reports: &[Report]) {
     }
 }
 
-/// Checks a load of thirty threads: all that they allocated is recorded to the block and the byte, and nothing is left
-/// or lost.
+/// Checks a load of thirty threads: all that they allocated is recorded to the block and the byte, and
+/// nothing is left or lost.
 #[track_caller]
 fn check_load(preload: Option<(&str, &str)>, way: &str) {
     let path = build(
@@ -88,7 +88,7 @@ fn check_load(preload: Option<(&str, &str)>, way: &str) {
     let memleak = Memleak::attach_reporting(program.pid(), &[], &["0.2"]);
     program.send_line("");
     let mut reports = vec![memleak.report()];
-    // The full load takes minutes, which reports pass.
+    // The full load takes minutes, during which reports come.
     let line = loop {
         match program.try_line() {
             Some(line) => break line,
@@ -148,8 +148,8 @@ fn thirty_threads_with_mimalloc() {
     check_load(Some((&library, package)), "new");
 }
 
-/// glibc passes blocks that it kept for a thread to free once more when the thread ends: that is told apart from a free
-/// by the program of what is not known.
+/// At a thread's end, glibc passes blocks that it kept for the thread to free once more: that is told apart
+/// from a free of an unknown block by the program.
 #[test]
 fn threads_that_end() {
     let path = build("ends", "load/load_threads.cpp");
@@ -166,7 +166,7 @@ fn threads_that_end() {
     assert!(program.end().success());
 }
 
-/// A process that is killed under load: what it held is at most what its threads could hold.
+/// A process is killed under load: its outstanding blocks are at most those that its threads could have.
 #[test]
 fn killed_under_load() {
     let path = build("killed", "load/load_threads.cpp");
@@ -189,9 +189,9 @@ fn killed_under_load() {
     assert_eq!(report.targets[0].ended.as_deref(), Some("exited"));
 }
 
-/// Blocks that grow and move while other threads take their addresses, threads that are cancelled, jumps out of
-/// callers, children that free what is their parent's: nothing of it is left, and nothing was unknown but what threads
-/// passed to free a second time at their end.
+/// Blocks that grow and move while other threads take their addresses, threads that are cancelled, jumps out
+/// of callers, children that free their parent's blocks: nothing is left of all that, and no free was unknown
+/// except those that threads pass on a second time at their end.
 #[test]
 fn rough_treatment() {
     let path = build("rough", "load/rough.c");
@@ -255,7 +255,7 @@ impl Code {
     }
 }
 
-/// Rounds of the program per second of its CPU time.
+/// Returns rounds of the program per second of its CPU time.
 fn speed(program: &mut Program) -> f64 {
     let pid = program.pid();
     let mut rounds = || -> f64 {
@@ -267,14 +267,15 @@ fn speed(program: &mut Program) -> f64 {
     (rounds() - first) / (cpu_seconds(pid) - began)
 }
 
-/// A hundred times, a trace of a program that allocates and frees without a pause begins and ends: it sees no more
-/// blocks than the program has threads, which hold one each, and its probes are gone within half a second of the
-/// signal that ends it, whatever time the last report takes. Then the program runs as it did. (Perf events are not
-/// timed: newer kernels, which have better, wait for a grace period for each.)
+/// Traces of a program that allocates and frees without a pause begin and end, 12 times or, with
+/// `MEMLEAK_FULL_LOAD`, 100: each sees no more outstanding blocks than the program has threads, which have
+/// one each, and its probes are gone within half a second of the signal that ends it, whatever time the last
+/// report takes. Then the program runs as before. (Perf events are not timed: newer kernels, which have
+/// better ways, wait for a grace period for each.)
 #[test]
 fn attach_and_detach() {
     const LIVE: u64 = 2;
-    // Times are measured.
+    // This measures time.
     let _alone = alone();
     let path = build("tight", "load/tight.c");
     let mut program = Program::start(&path, &[&LIVE.to_string()]);

@@ -1,5 +1,5 @@
-//! Live bytes are what the target's own allocator says they are, to within a thousandth, for all that was allocated
-//! after the attach.
+//! Live bytes are what the target's own allocator says they are, to within a thousandth, for all that was
+//! allocated after the attach.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,7 +13,7 @@ use crate::common::memleak::Memleak;
 use crate::common::program::{PATIENCE, Program, compile, directory, stock};
 use crate::common::report::{Report, Stack};
 
-/// Checks that two numbers of bytes agree, and tells them.
+/// Checks that two numbers of bytes agree, and prints them.
 #[track_caller]
 fn check_agree(name: &str, ours: u64, own: u64) {
     let difference = ours.abs_diff(own);
@@ -25,7 +25,7 @@ fn check_agree(name: &str, ours: u64, own: u64) {
     assert!(difference * 1000 <= own, "{name}: {ours} and {own}");
 }
 
-/// Traces a program that says itself what is live before and after its work.
+/// Traces a program that prints its allocator's live bytes before and after its work.
 #[track_caller]
 fn check_program(name: &str, preload: Option<(&str, &str)>) {
     let path = compile(
@@ -34,7 +34,7 @@ fn check_program(name: &str, preload: Option<(&str, &str)>) {
         &["-O2"],
     );
     let mut command = Command::new(path);
-    // Blocks that glibc keeps in threads' caches count as live with it.
+    // With glibc, blocks in threads' caches count as live: turn these off.
     command
         .arg("30000")
         .env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0");
@@ -155,8 +155,8 @@ impl Redis {
     }
 }
 
-/// Size that jemalloc gives for a request: multiples of 16 up to 128 (8 for the least), then four classes to each
-/// doubling.
+/// Size that jemalloc gives for a request: multiples of 16 up to 128 (8 for the least), then four classes to
+/// each doubling.
 fn class_of_jemalloc(size: u64) -> u64 {
     match size {
         0..=8 => 8,

@@ -1,5 +1,5 @@
-//! Every allocator that a program can have: for each function exactly the bytes and blocks that were asked for and that
-//! are left, one record per block, with no flag given.
+//! All allocators that a program can have: for each function exactly the bytes and blocks that were requested
+//! and that are left, one record per block, without flags.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,7 +24,8 @@ fn preloaded() -> [(&'static str, &'static str); 4] {
     ]
 }
 
-/// A function of the program and the size it asks for; its name says what is left: `…_kept` all, otherwise nothing.
+/// A function of the program and the size it requests; its name says what is left: all for `…_kept`,
+/// otherwise nothing.
 pub(crate) type Row = (&'static str, u64);
 
 const C: &[Row] = &[
@@ -80,7 +81,7 @@ const JEMALLOC: &[Row] = &[
     ("mallocx_sdallocx", 1004),
     ("rallocx_old", 100),
     ("rallocx_kept", 100_000),
-    // Its size is another from then on, and so is its site.
+    // The size changes from then on, and with it the site.
     ("xallocx_old", 3600),
     ("xallocx_kept", 4000),
     ("xallocx_failed_old_kept", 64),
@@ -152,7 +153,7 @@ pub(crate) fn check_rows(case: &str, report: &Report, rows: &[Row]) {
             (one, left),
             "{case}: {site}:\n{stack}"
         );
-        // musl comes without CFI.
+        // musl has no CFI.
         let in_musl = stack
             .end_at
             .iter()
@@ -193,8 +194,8 @@ fn functions_of_c() {
     }
 }
 
-/// The functions of C in musl's C library, shared and static, and in a static glibc, of which most linkers make `malloc` a local
-/// symbol, as it is hidden there.
+/// The functions of C in musl's C library, shared and static, and in a static glibc, of which most linkers
+/// make `malloc` a local symbol, as it is hidden there.
 #[test]
 fn functions_of_c_in_other_linkage() {
     let directory = directory("allocators-linkage");
@@ -221,7 +222,7 @@ fn functions_of_c_in_other_linkage() {
         glibc("static", &["-static"]),
         glibc("static-pie", &["-static-pie"]),
         glibc("static-lld", &["-static", "-fuse-ld=lld"]),
-        // Another function has the name of one of C's: that of a file of its own.
+        // Another function, of a separate file, has the name of one of C's.
         glibc("static-other", &["-static", "-fuse-ld=lld", "-x", "c", &other]),
     ];
     for path in &programs {
@@ -229,7 +230,7 @@ fn functions_of_c_in_other_linkage() {
     }
 }
 
-/// A static program in which the linker found no use for `free` is traced, and said to be one.
+/// A static program in which the linker found no use for `free` is traced, with a message about it.
 #[test]
 fn a_program_that_never_frees() {
     let directory = directory("allocators-never_frees");
@@ -272,12 +273,13 @@ fn a_program_that_never_frees() {
     }
 }
 
-/// Each form of `operator new` and `operator delete`: where it leads to malloc, and where it is the allocator's own.
+/// Each form of `operator new` and `operator delete`: where it leads to malloc, and where it is the
+/// allocator's own.
 #[test]
 fn operators_of_cxx() {
     let path = compile(&directory("allocators-cxx"), "allocators/allocator.cpp", &RELEASE);
     check_rows("glibc", &trace(&path, None, &[]), CXX);
-    // Most of the time is waiting for the kernel to change code.
+    // In parallel, as most of the time goes into waiting for the kernel to change code.
     let check = |library: &str, package: &str| {
         packaged(library, package);
         for attach in ["session", "multi", "perf"] {
@@ -292,8 +294,8 @@ fn operators_of_cxx() {
     });
 }
 
-/// A program whose `operator new` throws, or is left by longjmp, thread after thread, is none the worse for being
-/// attached to and detached from meanwhile; and what it does afterwards is counted exactly.
+/// A program whose `operator new` throws, or is left by longjmp, thread after thread, is not disturbed by
+/// attaches and detaches meanwhile; what it does afterwards is counted exactly.
 #[test]
 fn operators_that_throw_under_load() {
     let path = compile(
@@ -347,8 +349,9 @@ fn functions_of_mimalloc() {
     check_rows("linked", &trace(&path, None, &[]), MIMALLOC);
 }
 
-/// jemalloc's own functions: linked, and static in the executable under a prefix, with symbols that are global and
-/// with symbols that the linker made local, or that are not there as the program does not call them.
+/// jemalloc's own functions: linked, and static in the executable under a prefix, with symbols that are
+/// global and with symbols that the linker made local, or that are not there as the program does not call
+/// them.
 #[test]
 fn functions_of_jemalloc() {
     packaged("libjemalloc.so", "libjemalloc-dev");
@@ -432,7 +435,7 @@ fn prefixed_archive(directory: &Path, prefix: &str) -> PathBuf {
     archive
 }
 
-/// The collector's functions; that it frees without a call is said.
+/// The collector's functions; a message says that it frees without a call.
 #[test]
 fn functions_of_the_collector() {
     packaged("libgc.so", "libgc-dev");
@@ -460,8 +463,8 @@ fn functions_of_the_collector() {
     );
 }
 
-/// Rust's allocation: by the C library's functions, and by an allocator that is the program's own. Of the latter, an
-/// optimising compiler leaves no function that could be told from others, which is said.
+/// Rust's allocation: by the C library's functions, and by the program's own allocator. In an optimised build
+/// the latter has no function that could be told from others, and a message says so.
 #[test]
 fn functions_of_rust() {
     let directory = directory("allocators-rust");
@@ -522,7 +525,7 @@ fn functions_of_rust() {
     }
 }
 
-/// An allocator whose names have a prefix that nobody knows is found by it.
+/// An allocator whose names have an unknown prefix is found by `-S PREFIX`.
 #[test]
 fn functions_with_a_prefix() {
     let renamed = [
@@ -535,7 +538,7 @@ fn functions_with_a_prefix() {
     let rows: &[Row] = &[
         ("get_kept", 1001),
         ("get_freed", 1002),
-        // By a function that has not got the prefix.
+        // A function without the prefix allocates it.
         ("many_kept", 110),
         ("resize_old", 100),
         ("resize_kept", 200),
@@ -544,7 +547,8 @@ fn functions_with_a_prefix() {
     check_rows("-S zz_", &trace(&path, None, &["-S", "zz_"]), rows);
 }
 
-/// Requests for allocators or functions that are not there are one error that says what is there, or what to do.
+/// Requests for allocators or functions that are not there are one error that says what is there, or what to
+/// do.
 #[test]
 fn missing_allocators_are_named() {
     let path = compile(&directory("allocators-missing"), "allocators/pool.c", &RELEASE);

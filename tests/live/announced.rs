@@ -1,5 +1,5 @@
-//! Processes that sample their allocations themselves and announce them by USDT probes (`otel_memory`): each announced block is
-//! recorded as what it stands for, at the stack that it was allocated from, whoever announces it.
+//! Processes that sample their allocations themselves and announce them by USDT probes (`otel_memory`): each
+//! announced block is recorded as what it stands for, at the stack that allocated it, whatever the provider.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,14 +22,14 @@ fn library(directory: &Path, flags: &[&str]) -> PathBuf {
     compile_as(&directory.join("libprovider.so"), "announced/provider.c", &flags)
 }
 
-/// A program whose own code announces.
+/// Compiles a program whose own code announces blocks.
 fn whole_program(directory: &Path, flags: &[&str]) -> PathBuf {
     let provider = source("announced/provider.c");
     let flags = [&FLAGS[..], flags, &[provider.to_str().expect("UTF-8")]].concat();
     compile_as(&directory.join("whole"), "announced/blocks.c", &flags)
 }
 
-/// A program with a library that announces.
+/// Compiles a program with a library that announces blocks.
 fn with_library(directory: &Path, flags: &[&str]) -> PathBuf {
     let library = library(directory, flags);
     let flags = [
@@ -41,7 +41,7 @@ fn with_library(directory: &Path, flags: &[&str]) -> PathBuf {
     compile_as(&directory.join("linked"), "announced/blocks.c", &flags)
 }
 
-/// Traces `program` from "ready" to its end, and checks that someone listens only meanwhile.
+/// Traces `program` from "ready" to its end, and checks that its probes have listeners only meanwhile.
 #[track_caller]
 fn trace(program: &Path, flags: &[&str]) -> (Report, Vec<String>) {
     let mut program = Program::start(program, &[]);
@@ -103,8 +103,8 @@ fn by_a_library() {
     }
 }
 
-/// So are those that the program announces by itself, whether arguments are in registers or on the stack; only the frame of
-/// the probe is left out.
+/// Blocks that the program itself announces are recorded exactly, whether arguments are in registers or on
+/// the stack; only the frame of the probe is left out.
 #[test]
 fn by_the_program() {
     for level in ["-O0", "-O2"] {
@@ -128,7 +128,7 @@ fn by_a_library_that_is_loaded_later() {
     program.expect("loading");
     let memleak = Memleak::attach(program.pid(), &["--source", "usdt"]);
     program.send_line("");
-    // Whoever is told of allocations is told of their frees.
+    // A tracer that listens to allocations listens to frees as well.
     program.expect("listeners 1 1");
     program.step("ready");
     program.expect("listeners 1 1");
@@ -140,7 +140,8 @@ fn by_a_library_that_is_loaded_later() {
     assert!(messages.iter().any(told), "{messages:#?}");
 }
 
-/// A provider that was written from the contract's text alone, in another language, with none of its usual tools.
+/// A provider that was written from the contract's text alone, in another language, with none of its usual
+/// tools.
 #[test]
 fn by_another_language() {
     let directory = directory("announced-rust");
@@ -169,7 +170,8 @@ fn by_another_language() {
     );
 }
 
-/// Such a process can be traced by its allocator's functions all the same; asking for something that only those can tell does it.
+/// A process that announces its allocations can still be traced by its allocator's functions; so it is if
+/// something is asked for that only those can tell.
 #[test]
 fn by_its_allocator() {
     let directory = directory("announced-uprobe");

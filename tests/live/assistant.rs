@@ -1,5 +1,6 @@
-//! Questions of an assistant, asked by the Model Context Protocol's own client (mcp of PyPI): about a trace while it goes on, and about
-//! files. Answers are what the traced program counted and what memleak reports elsewhere.
+//! Questions of an assistant, asked by the Model Context Protocol's own client (mcp of PyPI): about a trace
+//! while it goes on, and about files. Answers are what the traced program counted and what memleak reports
+//! elsewhere.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 use crate::common::memleak::Memleak;
 use crate::common::program::{Program, compile, directory};
 
-/// Directory of what `tests/setup.sh` installs of PyPI.
+/// Directory where `tests/setup.sh` installs packages from PyPI.
 const PACKAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/python");
 const MEMLEAK: &str = env!("CARGO_BIN_EXE_memleak");
 
@@ -112,7 +113,7 @@ fn site_of<'a>(answer: &'a Value, function: &str) -> &'a Value {
     found.unwrap_or_else(|| panic!("no {function}: {answer}"))
 }
 
-/// While a process runs, its last report can be asked for, how it got there, and by which stacks; and after its end.
+/// A running process's last report, its history and its stacks can be asked for; also after its end.
 #[test]
 fn a_trace_answers() {
     let mut program = Program::start(&program("trace"), &["5000", "2"]);
@@ -165,7 +166,7 @@ fn a_trace_answers() {
     client.finish();
 }
 
-/// A recording and JSON of the same trace answer alike, and as the report itself.
+/// A recording and JSON of the same trace give the same answers, which agree with the report itself.
 #[test]
 fn files_answer() {
     let directory = directory("assistant-files");

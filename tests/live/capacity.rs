@@ -8,7 +8,8 @@ use serde_json::Value;
 
 const BLOCK_BYTES: u64 = 24;
 
-/// Every block of millions is counted while it lives, and its free is matched: what is left is exact, nothing is lost.
+/// Every block of millions is counted while it lives, and its free is matched: what is left is exact, nothing
+/// is lost.
 #[test]
 fn millions_of_blocks() {
     let blocks: u64 = load(1_500_000, 20_000_000);
@@ -25,7 +26,7 @@ fn millions_of_blocks() {
         bytes: blocks * BLOCK_BYTES,
         blocks,
     };
-    // Until a report that was begun after it had them all.
+    // Wait for a report that was begun after the program had all blocks.
     let full = loop {
         let report = memleak.report();
         assert!(report.outstanding().blocks <= blocks, "{report}");
@@ -58,9 +59,9 @@ fn millions_of_blocks() {
     );
 }
 
-/// Blocks that compete for places among the young are moved to the table, freed and allocated again meanwhile by other
-/// threads, more of them than processors: each is accounted for once, wherever it is. With room for 4096 blocks there are
-/// 128 places, and 3000 live blocks.
+/// Blocks that compete for places among the young are moved to the table, freed and allocated again meanwhile
+/// by other threads, more of them than processors: each is accounted for once, wherever it is. With room for
+/// 4096 blocks there are 128 places, and 3000 live blocks.
 #[test]
 fn blocks_that_move_are_accounted_for_once() {
     const THREADS: u64 = 16;
@@ -162,8 +163,8 @@ fn thousands_of_stacks() {
     assert_eq!(seen.iter().filter(|&&seen| !seen).count(), 0);
 }
 
-/// Calls that are traced one by one while nobody reads them are left out beyond the queue's capacity. Each is counted,
-/// and accounted for like any other.
+/// Calls that are traced one by one while the reader does not read are left out beyond the queue's capacity.
+/// Each is counted, and accounted for like any other.
 #[test]
 fn calls_beyond_the_queue_are_counted() {
     const BLOCKS: u64 = 150_000;

@@ -1,5 +1,6 @@
-//! C++ classes of outstanding blocks (`--classes`): what the program says of its own objects by `typeid`, with symbols and stripped,
-//! of its own classes and the C++ library's; and nothing of what is no object.
+//! C++ classes of outstanding blocks (`--classes`) are those that the program states for its own objects by
+//! `typeid`, with symbols and stripped, for its own classes and the C++ library's; blocks that are no objects
+//! have none.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -61,7 +62,7 @@ fn check(path: &Path) {
     for class in made.values() {
         *expected.entry(class.clone()).or_default() += 1;
     }
-    // Of more than 4096 blocks of a site, so many at random.
+    // Of more than 4096 blocks of a site, 4096 are looked at, chosen at random.
     assert_eq!(expected.insert("shop::Many".to_owned(), 4096), Some(5000));
     assert_eq!(found, expected, "{report}");
     assert_eq!(found.len(), 9, "{found:?}");
@@ -69,13 +70,14 @@ fn check(path: &Path) {
     let mut looked: Vec<_> = looked.collect();
     looked.sort_unstable();
     let whole = (11..=18).map(|blocks| [blocks, 0, blocks]);
-    // A quarter of the mixed blocks has zeros, another the address of code. What leads to no table is of no class.
+    // A quarter of the mixed blocks has zeros, another the address of code. A block that leads to no vtable
+    // has no class.
     let others = [[40, 20, 40], [4096, 0, 5000]];
     assert_eq!(looked, whole.chain(others).collect::<Vec<_>>(), "{report}");
     check_listed(&made, &report);
 }
 
-/// Each block that is listed has its class: all objects but those beyond the limit of a stack.
+/// Checks that each listed block has its class: all objects but those beyond the limit of a stack.
 #[track_caller]
 fn check_listed(made: &Made, report: &Report) {
     let listed = report.stacks.iter().flat_map(|stack| stack.listed());
@@ -88,7 +90,7 @@ fn check_listed(made: &Made, report: &Report) {
     assert_eq!(with_class, made.len() - 4000);
 }
 
-/// A verdict tells of the classes of listed blocks, too.
+/// Listed blocks have their classes with a verdict, too.
 #[test]
 fn listed_blocks_with_a_verdict() {
     let path = build(&directory("classes-verdict"));
@@ -111,7 +113,8 @@ fn classes_are_what_the_program_says() {
     check(&stripped);
 }
 
-/// Without the flag nothing is read; text says what classes there are, and of how many blocks that is known.
+/// Without the flag no block is read; text says what classes there are, and of how many blocks they are
+/// known.
 #[test]
 fn classes_in_text() {
     let directory = directory("classes-text");

@@ -45,7 +45,8 @@ fn ages(report: &str) -> (Vec<Duration>, u64) {
     (ages.collect(), young.sum())
 }
 
-/// Clocks behind the kernel's and ahead of it, of memleak, of what it traces, and of both.
+/// Ages are true with clocks behind and ahead of the kernel's, in memleak, in the traced process, and in
+/// both.
 #[test]
 fn time_namespaces() {
     if lacks(Feature::Namespaces) {
@@ -53,7 +54,7 @@ fn time_namespaces() {
     }
     let path = compile(&directory("clocks"), "amounts/plain.c", &["-O1"]);
     let (path, blocks) = (path.to_str().expect("UTF-8"), BLOCKS.to_string());
-    // Not before the boot: some hundred seconds after it is what a machine for tests may have.
+    // Not to before the boot, which may be only some hundred seconds ago on a machine for tests.
     let uptime = std::fs::read_to_string("/proc/uptime").expect("it is there");
     let uptime: f64 = uptime
         .split(' ')

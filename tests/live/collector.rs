@@ -1,5 +1,5 @@
-//! Profiles that a collector of OpenTelemetry receives, as the project's own messages read them (opentelemetry-proto of PyPI): they
-//! are what memleak reports.
+//! Profiles that a collector of OpenTelemetry receives, read with the project's own messages
+//! (opentelemetry-proto of PyPI), agree with memleak's reports.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use crate::common::program::{Program, compile, directory};
 use crate::common::receiver::{Received, Receiver, answer};
 use crate::common::report::{Amount, Report};
 
-/// Directory of what `tests/setup.sh` installs of PyPI.
+/// Directory where `tests/setup.sh` installs packages from PyPI.
 const PACKAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/python");
 
 /// Frames of a stack, innermost first: the module, and the functions in it.
@@ -72,7 +72,8 @@ fn stacks(report: &Report, amount: impl Fn(Amount) -> u64) -> BTreeMap<Frames, u
     values
 }
 
-/// Attributes of a request's resource are those of the process, and its profiles are of a moment or of a time as they should.
+/// Checks that a request's resource has the attributes of the process, and that its profiles are of a moment
+/// or of a period, as they should be.
 #[track_caller]
 fn check_resource(request: &Value, pid: u32) {
     let resource = &request["resource"];
@@ -96,8 +97,8 @@ fn check_resource(request: &Value, pid: u32) {
     }
 }
 
-/// Outstanding amounts of the last request are those of the last report, stack by stack; allocated ones of all requests add up to its
-/// total. What the collector could not take is sent again, and is the same.
+/// Outstanding amounts of the last request are those of the last report, stack by stack; allocated ones of
+/// all requests add up to its total. What the collector could not take is sent again, and is the same.
 #[test]
 fn profiles_are_the_reports() {
     let collector = Receiver::start(|number| match number {

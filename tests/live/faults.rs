@@ -1,5 +1,5 @@
-//! `--faults`: each page by which a process's own memory grows is charged to the stack that touched it first, whatever
-//! allocates; what is discarded is taken off, and what is not growth is not counted.
+//! `--faults`: each page by which a process's own memory grows is charged to the stack that touched it first,
+//! whatever allocates; what is discarded is taken off, and what is not growth is not counted.
 
 use std::fs;
 use std::process::Command;
@@ -53,7 +53,8 @@ impl Growth {
         Self { report, bytes }
     }
 
-    /// Checks that what is outstanding is what it has grown by, within 5 %, and that next to nothing was lost.
+    /// Checks that what is outstanding is what it has grown by, within 5 %, and that next to nothing was
+    /// lost.
     #[track_caller]
     fn check(&self) {
         let Self { report, bytes } = self;
@@ -84,8 +85,8 @@ fn growth(test: &str, flags: &[&str]) -> Growth {
     growth
 }
 
-/// Each way of growing is at its function, to a page or two; memory that is not the process's own, was there before, or has been
-/// discarded is not counted.
+/// Each way of growing is at its function, to a page or two; memory that is not the process's own, was there
+/// before, or has been discarded is not counted.
 #[test]
 fn every_way_of_growing() {
     if lacks(Feature::Tracefs) {
@@ -109,7 +110,7 @@ fn every_way_of_growing() {
         ("in_thread", 3 * MIB),
     ] {
         let held = growth.through(function);
-        // Its stack and what the C library writes besides.
+        // The rest is its stack, and what the C library writes besides.
         assert!(
             (bytes..=bytes + 32 * 1024).contains(&held),
             "{function}: {held} of {bytes}:\n{}",
@@ -131,7 +132,7 @@ fn every_way_of_growing() {
         ("complete", "page fault"),
         "{second}"
     );
-    // Of the call, and not of the kernel.
+    // Stacks begin at the system call, not in the kernel.
     let read = growth.report.through("by_read");
     assert!(
         read.iter().all(|stack| stack.end == "complete"),
@@ -172,7 +173,8 @@ fn one_of_n_pages() {
     }
 }
 
-/// A child has what it touches itself, and not what it has of its parent; copies after fork are no growth of either.
+/// A child has what it touches itself, and not what it has of its parent; copies after fork are no growth of
+/// either.
 #[test]
 fn children_have_their_own() {
     if lacks(Feature::Tracefs) {
@@ -209,7 +211,8 @@ fn children_have_their_own() {
     }
 }
 
-/// A heap of which no allocator function is known. Stacks of goroutines are complete: they end in the function that Go's runtime marks as their first.
+/// A heap of which no allocator function is known. Stacks of goroutines are complete: they end in the
+/// function that Go's runtime marks as their first.
 #[test]
 fn heap_of_go() {
     if lacks(Feature::Tracefs) {

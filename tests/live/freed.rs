@@ -1,5 +1,6 @@
-//! Free memory of allocators other than glibc's, by the frees that memleak saw, and of jemalloc by its own structures: stale pointers
-//! there hold nothing, and what came to be there since holds all that it did.
+//! Free memory of allocators other than glibc's, by the frees that memleak saw, and of jemalloc by its own
+//! structures: stale pointers in it hold nothing, and what was allocated there since holds all that it points
+//! to.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,8 @@ fn allocators() -> [PathBuf; 3] {
     .map(|(library, package)| stock(&format!("{LIBRARIES}/{library}"), package))
 }
 
-/// Starts a program by memleak, with an allocator for both, and judges it where it ends. Returns the report, and what the program said.
+/// Starts a program by memleak, with an allocator for both, with a verdict at its end. Returns the report,
+/// and the program's output.
 fn judged_at_end(library: &Path, command: &[&str], directory: &Path) -> (Report, String) {
     end_if_only_compiled();
     require_root();
@@ -46,12 +48,14 @@ fn judged_at_end(library: &Path, command: &[&str], directory: &Path) -> (Report,
     (Report::parse(last), said)
 }
 
-/// A pointer to the end of a block leads to the next one, where an allocator puts nothing between them.
+/// Kind of blocks held by a pointer to their end, which leads to the next block where an allocator puts
+/// nothing between them.
 const HELD_BY_END: &str = "held_by_end";
-/// Least part of what is lost that is found, in percent.
+/// Minimum share of the lost blocks that is found, in percent.
 const FOUND: u64 = 99;
 
-/// Checks that of what is lost by the words of a program nearly all is found, and that nothing else is called lost.
+/// Checks that nearly all blocks are found that are lost by the program's own account, and that nothing else
+/// is called lost.
 #[track_caller]
 fn check_kinds(library: &Path, lines: &[String], report: &Report) {
     let (mut lost, mut found, mut wrong) = (0, 0, Vec::new());
@@ -86,7 +90,8 @@ fn compile_kinds(directory: &Path) -> PathBuf {
     compile(directory, "verdicts/kinds.cpp", &FLAGS)
 }
 
-/// With each allocator, as many lost blocks are found as with glibc's own, and none that is held is called lost.
+/// With each allocator, as many lost blocks are found as with glibc's own, and none that is held is called
+/// lost.
 #[test]
 fn kinds_with_other_allocators() {
     let directory = directory("freed-kinds");
@@ -99,7 +104,8 @@ fn kinds_with_other_allocators() {
     }
 }
 
-/// A process that memleak attaches to later has records from before, which jemalloc's own structures tell from its blocks.
+/// A process that memleak attaches to later has jemalloc's records from before, which jemalloc's own
+/// structures tell apart from blocks.
 #[test]
 fn kinds_attached_to_later_with_jemalloc() {
     let path = compile_kinds(&directory("freed-attached"));
@@ -120,7 +126,7 @@ fn kinds_attached_to_later_with_jemalloc() {
     program.end();
 }
 
-/// Loses a thousand blocks by C's malloc, amid objects of all sizes that come and go.
+/// Script that loses a thousand blocks by C's malloc, amid objects of all sizes that come and go.
 const PYTHON: &str = r#"
 import ctypes, json
 c = ctypes.CDLL(None)
@@ -133,7 +139,7 @@ kept = kept[::3]
 del junk
 "#;
 
-/// Python with each allocator: what it lost is found, and nothing else is.
+/// Python with each allocator: the blocks that it lost are found, and nothing else is.
 #[test]
 fn python_with_other_allocators() {
     let directory = directory("freed-python");
@@ -146,17 +152,18 @@ fn python_with_other_allocators() {
         assert!((990..=1010).contains(&found), "{library:?}: {found}");
         let verdict = &report.verdict.as_ref().expect("it was asked for").verdict;
         let all = verdict.definitely_lost.blocks + verdict.indirectly_lost.blocks;
-        // By the program's word, nothing else is lost; the interpreter lets go of some of its own where it ends.
+        // The program itself loses nothing else; the interpreter drops some of its own blocks at its end.
         assert!(all <= found + 20, "{library:?}: {all} in all");
     }
 }
 
-/// Steps a program, with `library` as its allocator, through what it does, and judges it then. Returns its last line, too.
+/// Runs a program with `library` as its allocator until it is ready, and makes a verdict then. Returns its
+/// last line, too.
 fn judged(path: &Path, arguments: &[&str], library: Option<&Path>) -> (Report, String) {
     let mut command = Command::new(path);
     command.args(arguments);
     if let Some(library) = library {
-        // mimalloc from 3 on would take all of what is large out of memory that it keeps.
+        // Otherwise mimalloc from 3 on would allocate all large blocks from memory that it keeps.
         command
             .env("LD_PRELOAD", library)
             .env("MIMALLOC_DISALLOW_ARENA_ALLOC", "1");
@@ -171,8 +178,8 @@ fn judged(path: &Path, arguments: &[&str], library: Option<&Path>) -> (Report, S
     (report, line)
 }
 
-/// Memory of blocks goes back to the kernel and comes again, as a stack, a mapping, what was moved there, and above the break: each
-/// holds what it holds.
+/// Memory of freed blocks goes back to the kernel and is used again, as a stack, a mapping, a moved mapping,
+/// and above the break: each holds the blocks that it points to.
 #[test]
 fn memory_that_is_used_again() {
     const KINDS: [&str; 4] = [
@@ -201,8 +208,9 @@ fn memory_that_is_used_again() {
     }
 }
 
-/// An allocator that nobody knows: if it only has the functions of C, what was freed there holds nothing; if it can allocate by
-/// others, it may have given that out again, unseen, and everything there holds what it does.
+/// An unknown allocator: if it only has the functions of C, memory that was freed holds nothing; if it can
+/// allocate by other functions, it may have reused that memory, unseen, and everything there holds what it
+/// points to.
 #[test]
 fn allocations_that_are_not_seen() {
     let directory = directory("freed-unseen");
@@ -260,7 +268,7 @@ fn load(socket: &str, requests: &str) -> Command {
     command
 }
 
-/// Redis, with jemalloc, under load: at no report is a block called lost that is freed later.
+/// Redis, with jemalloc, under load: no report calls a block lost that is freed later.
 #[test]
 fn redis_under_load() {
     let (mut server, socket) = redis(&directory("freed-redis"));
@@ -290,8 +298,8 @@ fn lost(found: &serde_json::Value) -> BTreeSet<String> {
         .collect()
 }
 
-/// Redis under load, judged without a trace by what jemalloc lists: hardly a block is called lost, and each that is stays so when the
-/// server has given back all that it had.
+/// Redis under load, judged without a trace by jemalloc's lists: hardly any block is called lost, and each of
+/// those still is when the server has given back all that it had.
 #[test]
 fn redis_without_a_trace() {
     require_root();

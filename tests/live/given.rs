@@ -5,7 +5,8 @@ use crate::common::attach_paths::attach_paths;
 use crate::common::program::{compile, directory};
 use crate::common::report::{Amount, Stack};
 
-/// Functions that the user describes are traced beside the known ones, and alone where only their object is looked at.
+/// Functions that the user describes are traced beside the known ones, and alone where only their object is
+/// looked at.
 #[test]
 fn functions_that_are_given() {
     let path = compile(&directory("allocators-given"), "allocators/pool.c", &RELEASE);
@@ -32,8 +33,9 @@ fn functions_that_are_given() {
     check_rows("by itself", &trace(&path, None, &only), pool);
 }
 
-/// A described function in which fibers wait and go on in another thread: no process dies of that, each call is counted once, with
-/// what is allocated within it, and what other fibers allocate meanwhile is not taken for a part of it.
+/// A described function in which fibers wait and go on in another thread: no process dies of that, each call
+/// is counted once, with what is allocated within it, and what other fibers allocate meanwhile is not taken
+/// for a part of it.
 #[test]
 fn functions_that_change_threads() {
     const FIBERS: u64 = 8;

@@ -1,4 +1,5 @@
-//! Holders of blocks that are still reachable: the variable, the chain of sites, what would be lost with them, and their classes.
+//! Holders of blocks that are still reachable: the variable, the chain of sites, what would be lost with
+//! them, and their classes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -44,7 +45,7 @@ fn via(holder: &Holder) -> Vec<&str> {
         .collect()
 }
 
-/// The program that knows who holds what, and its library, compiled to a directory.
+/// Compiles the program that knows what holds what, and its library, to a directory.
 pub(crate) fn programs(directory: &Path) -> (PathBuf, PathBuf) {
     let library = directory.join("libwidgets.so");
     compile_as(
@@ -60,15 +61,17 @@ pub(crate) fn programs(directory: &Path) -> (PathBuf, PathBuf) {
     (path, library)
 }
 
-/// A program's own word on what holds what is found from outside: variables with the lines that declare them, in a function, in a thread
-/// and on a stack; sites along chains; classes with symbols and without; and what hangs on a site's blocks.
+/// The program's own account of what holds what is found from outside: variables with the lines that declare
+/// them, in a function, in a thread and on a stack; sites along chains; classes with symbols and without; and
+/// what would be lost with a site's blocks.
 #[test]
 fn variables_chains_and_classes() {
     let directory = directory("verdict-holders");
     let (path, library) = programs(&directory);
     let mut program = Program::start(&path, &[library.to_str().expect("a plain name")]);
     let memleak = Memleak::attach(program.pid(), &["--verdict"]);
-    // Stacks through the library are then found in user space, when the end was already asked for.
+    // While memleak is stopped, walks through the library wait: they are finished in user space after it was
+    // asked to end.
     memleak.signal("STOP");
     program.send_line("");
     let mut retained = BTreeMap::new();
@@ -186,7 +189,8 @@ fn variables_chains_and_classes() {
     assert!(program.end().success());
 }
 
-/// Classes of a stripped library are known all the same, and its data by its section. A list's nodes are held by what holds the list.
+/// Checks that classes of a stripped library are known all the same, and its data by its section. A list's
+/// nodes are held by the holder of the list.
 fn stripped(report: &Report) {
     let widgets = report.stacks.iter().filter_map(|stack| stack.held.as_ref());
     let is_widget = |held: &&Held| held.classes.iter().any(|class| class.name == "plugin::Widget");

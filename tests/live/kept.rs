@@ -1,5 +1,5 @@
-//! Words that the kernel keeps for a process are found where it shows them; what it does not show is named, and lost blocks that can be
-//! there are unknown.
+//! Words that the kernel keeps for a process are found where it shows them; places that it does not show are
+//! named, and lost blocks that these may hold are unknown.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,8 +11,8 @@ use leak_report::model::Hidden;
 use memleak::bpf::{Registers, Storage};
 use memleak::process::kept;
 
-/// Data of an epoll, the value of a timer and that of a pending signal are found; a pipe is named that both ends are of and that holds
-/// something. Without an iterator, all are.
+/// Data of an epoll and the values of a timer and of a pending signal are found; a pipe is named if the
+/// process has both ends and it is not empty. Without an iterator, all pipes and signals are named.
 #[test]
 fn epoll_and_timers() {
     let path = compile(&directory("kept"), "processes/kept.c", &["-O1"]);
@@ -52,10 +52,11 @@ struct InFlight {
     of_leaked: [u64; 4],
 }
 
-/// More than what places hold below.
+/// More than the places below can hold.
 const LEAKED: u64 = 100;
 
-/// Where a place can hold words, so many of a stack's lost blocks are unknown, and no more. What is used and empty holds none.
+/// If a place can hold words, that many of a stack's lost blocks are unknown, and no more. A place that is
+/// used but empty holds none.
 #[test]
 fn in_flight() {
     const ALL_LOST: [u64; 4] = [LEAKED, 0, 0, 0];
@@ -98,7 +99,7 @@ fn in_flight() {
 }
 
 impl InFlight {
-    /// Returns what is not as it should be.
+    /// Returns a description of what is wrong, if anything is.
     fn check(&self, path: &Path) -> Option<String> {
         let Self { place, held, .. } = self;
         let mut program = Program::start(path, &[place, &held.to_string(), &LEAKED.to_string()]);
@@ -119,7 +120,8 @@ impl InFlight {
     }
 }
 
-/// Operations of asynchronous I/O are counted with what each CPU may have in reserve: those under way are unknown, and not many more.
+/// Operations of asynchronous I/O are counted with what each CPU may have in reserve: those under way are
+/// unknown, and not many more.
 #[test]
 fn asynchronous_operations() {
     let path = compile(
@@ -143,7 +145,8 @@ fn asynchronous_operations() {
     assert!(program.end().success());
 }
 
-/// A gate does not fail for what the kernel may hold, nor passes: it is inconclusive. If more is lost than it can hold, it fails.
+/// A condition on blocks that the kernel may hold neither fails nor passes: it is inconclusive. If more are
+/// lost than the kernel can hold, it fails.
 #[test]
 fn gates() {
     let path = compile(

@@ -1,6 +1,6 @@
-//! The kernel's own allocations, traced while a program makes the kernel allocate what is known to the byte. Others use
-//! the machine too: each claim is about stacks that lead through a function of the kernel that only the program has
-//! called, which no other test runs beside.
+//! The kernel's own allocations, traced while a program makes the kernel allocate what is known to the byte.
+//! Others use the machine too: each claim is about stacks that pass a function of the kernel that only the
+//! program calls, and no other test runs meanwhile.
 
 use crate::common::exclusion::alone;
 use crate::common::machine::{Feature, lacks};
@@ -13,12 +13,12 @@ const MESSAGES: u64 = 120;
 const MESSAGE_BYTES: u64 = 1001 + 48;
 const LOCKS: u64 = 150;
 const PAGES: u64 = 64 * 4096;
-/// Stacks of each kind: the allocator, the function that called it, and one that nobody else calls.
+/// Stacks of each kind: the allocator, the function that called it, and one that only the program calls.
 const MESSAGE: (&str, &str, &str) = ("kmalloc", "load_msg", "do_msgsnd");
 const LOCK: (&str, &str, &str) = ("kmem_cache_alloc", "posix_lock_inode", "fcntl_setlk");
 const PAGE: (&str, &str, &str) = ("alloc_pages", "shmem_alloc_folio", "shmem_fallocate");
-/// Reports until what was freed must be gone: some is freed after a grace period of the kernel's, or once a CPU comes
-/// to it.
+/// Maximum number of reports until freed memory must be gone: some is freed after a grace period of the
+/// kernel, or once a CPU gets to it.
 const MAX_REPORTS: usize = 150;
 
 /// Outstanding amount of an allocator from stacks that begin in one function and lead through another.
@@ -27,8 +27,8 @@ fn outstanding(report: &Report, (allocator, first, function): (&str, &str, &str)
     stacks.map(|stack| stack.outstanding).sum()
 }
 
-/// Stacks of an allocator that begin in `first` and pass through `function`. Memory that the slab allocator takes for
-/// itself on the way begins elsewhere.
+/// Stacks of an allocator that begin in `first` and pass through `function`. Memory that the slab allocator
+/// takes for itself on the way begins elsewhere.
 fn stacks<'a>(report: &'a Report, (allocator, first, function): (&str, &str, &str)) -> Vec<&'a Stack> {
     let begins = |stack: &&Stack| stack.frames.first().is_some_and(|frame| frame.name() == first);
     let of_allocator = report.through(function).into_iter().filter(begins);
@@ -37,7 +37,7 @@ fn stacks<'a>(report: &'a Report, (allocator, first, function): (&str, &str, &st
         .collect()
 }
 
-/// The first report of which the claim holds.
+/// Waits for the first report for which the claim is true.
 #[track_caller]
 fn await_report(memleak: &Memleak, claim: impl Fn(&Report) -> bool) -> Report {
     for _ in 0..MAX_REPORTS {
@@ -67,7 +67,7 @@ fn check(report: &Report) {
     for stack in &report.stacks {
         assert!(stack.outstanding.blocks <= stack.allocated.blocks, "{stack}");
     }
-    // The kernel goes on while a report is made: sums over stacks are of one moment, counters of another.
+    // The kernel continues while a report is made: sums over stacks are of one moment, counters of another.
     let allocated = report.stacks.iter().map(|stack| stack.allocated).sum::<Amount>();
     assert_eq!(allocated.blocks + report.lost.blocks, report.events.allocations);
     let outstanding = report
@@ -91,8 +91,8 @@ fn kernel_user(test: &str) -> Program {
     Program::start(&path, &[])
 }
 
-/// Messages, locks and pages are outstanding to the block and byte, from stacks that begin at the allocator's caller
-/// and end at the system call; and gone when they are freed.
+/// Messages, locks and pages are outstanding to the block and byte, from stacks that begin at the allocator's
+/// caller and end at the system call; and gone when they are freed.
 #[test]
 fn kernel_objects_and_pages() {
     if lacks(Feature::Btf) {
@@ -128,7 +128,7 @@ const SYSTEM_CALL: &str = if cfg!(target_arch = "aarch64") {
     "entry_SYSCALL_64_after_hwframe"
 };
 
-/// The stacks of what the program made the kernel allocate.
+/// Checks the stacks of what the program made the kernel allocate.
 #[track_caller]
 fn check_stacks(report: &Report) {
     for of in [MESSAGE, LOCK, PAGE] {
@@ -146,8 +146,8 @@ fn check_stacks(report: &Report) {
     }
 }
 
-/// Per-CPU memory is traced when it is asked for: the table that this very trace would make for another is not needed,
-/// a mount has some. Without the flag there is none.
+/// Per-CPU memory is traced with `--percpu`, and not without. A mount allocates some, so that the per-CPU
+/// table of another trace is not needed for that.
 #[test]
 fn percpu_memory_needs_its_flag() {
     if lacks(Feature::Btf) {
@@ -178,7 +178,8 @@ fn percpu_memory_needs_its_flag() {
     }
 }
 
-/// A baseline is marked when that is asked for, however long it is to the next report, which counts from then on.
+/// A baseline is marked when that is asked for, however long it is to the next report, which counts from then
+/// on.
 #[test]
 fn a_mark_does_not_wait() {
     if lacks(Feature::Btf) {
@@ -215,7 +216,8 @@ fn a_full_table_is_reported() {
     assert!(report.lost.causes.contains_key("block_table_full"), "{report}");
 }
 
-/// Calls are told one by one, each message that is allocated and each that is freed, by whom and from where.
+/// Calls are written one by one: each message that is allocated and each that is freed, with its process and
+/// its caller.
 #[test]
 fn calls_of_the_kernel_are_traced() {
     if lacks(Feature::Btf) {

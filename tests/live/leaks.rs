@@ -1,5 +1,5 @@
-//! Amounts: for each allocation function exactly the blocks and bytes that it was asked for and that are left. Every
-//! program stands still while probes are attached and while the report is made.
+//! Amounts: for each allocation function exactly the blocks and bytes that it was asked for and that are
+//! left. Every program stands still while probes are attached and while the report is made.
 
 use std::fs;
 use std::path::Path;
@@ -126,7 +126,7 @@ const CALLS: &[Row] = &[
     ("pvalloc_freed", "pvalloc", 1015, Freed),
     ("posix_memalign_kept", "posix_memalign", 1016, Kept),
     ("posix_memalign_freed", "posix_memalign", 1017, Freed),
-    // Two failed calls were given the pointer that holds this block.
+    // Two failed calls were given the pointer to this block.
     ("posix_memalign_old", "malloc", 1018, Kept),
     ("realloc_unseen", "realloc", 1019, Kept),
 ];
@@ -170,7 +170,8 @@ fn every_function() {
     check_calls("calls", &[]);
 }
 
-/// heaptrack finds each stack's bytes and calls, nothing temporary, and no higher peak than what is outstanding.
+/// Checks that heaptrack finds each stack's bytes and calls, nothing temporary, and no higher peak than what
+/// is outstanding.
 #[track_caller]
 fn check_heaptrack(file: &Path, report: &Report) {
     let total = |stacks: &[(String, u64)]| stacks.iter().map(|(_, amount)| amount).sum::<u64>();
@@ -217,8 +218,8 @@ fn check_heaptrack(file: &Path, report: &Report) {
     assert_eq!(functions, ["run_all", "main", "__libc_start_call_main"], "{text}");
 }
 
-/// Pictures and profiles of one process, traced by all of them at once: programs that are not ours read them, and find
-/// the totals of the JSON report in them.
+/// Pictures and profiles of one process, traced by all of them at once: programs that are not ours read them,
+/// and find the totals of the JSON report in them.
 #[test]
 fn every_format() {
     let directory = directory("leaks-formats");
@@ -308,7 +309,7 @@ fn every_format() {
     }
 }
 
-/// Every function by entry and return probes that are not one.
+/// Every function by separate entry and return probes.
 #[test]
 fn every_function_by_multi_probes() {
     check_calls("calls-multi", &["--attach", "multi"]);
@@ -410,8 +411,8 @@ fn pause(leaker: &mut Program) -> u64 {
     leaker.line().parse().expect("a number")
 }
 
-/// Threads that allocate and free all at once, half of it one another's blocks: all of it is seen, nothing is
-/// left, nothing is lost, no free is unknown.
+/// Checks threads that allocate and free all at once, half of it one another's blocks: all of it is seen,
+/// nothing is left, nothing is lost, no free is unknown.
 #[track_caller]
 fn check_churn(threads: u64, rounds: u64) {
     let arguments = [threads.to_string(), rounds.to_string()];
@@ -559,8 +560,8 @@ fn stack_table_full() {
     assert_eq!(report.unwinding.allocations["stack_table_full"], 50, "{report}");
 }
 
-/// Probes that another tool has on every process change nothing of what is read of files, and so nothing of where
-/// memleak probes.
+/// Probes that another tool has on every process do not change what memleak reads from files, and so not
+/// where it probes.
 #[test]
 fn others_probe_every_process() {
     let directory = directory("leaks-others");

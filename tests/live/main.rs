@@ -1,5 +1,5 @@
-//! Traces of real processes and of the kernel: amounts are exact, processes are told apart, modes and limits do what
-//! they promise, and neither memleak nor its target comes to harm.
+//! Traces of real processes and of the kernel: amounts are exact, processes are told apart, modes and limits
+//! do what they promise, and neither memleak nor its target comes to harm.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,5 @@
-//! Sizes of blocks, names of the threads that allocated them, and how long freed ones lived are what the program did.
+//! Sizes of blocks, names of the threads that allocated them, and how long freed ones lived are what the
+//! program did.
 
 use crate::common::makeup::{Makeup, SizeClass, ThreadBlocks};
 use crate::common::memleak::Memleak;
@@ -22,8 +23,8 @@ fn makeup_of<'a>(report: &'a Report, function: &str) -> &'a Makeup {
     stack.makeup.as_ref().unwrap_or_else(|| panic!("{stack}"))
 }
 
-/// Outstanding blocks are in the classes of their sizes, and are their threads'; every freed block has its life span, also one
-/// that another thread freed, or that `realloc` did.
+/// Outstanding blocks are in the classes of their sizes, and are their threads'; every freed block has its
+/// life span, also one that another thread freed, or that `realloc` did.
 #[test]
 fn blocks_are_what_they_were() {
     let report = traced("all", &[]);

@@ -1,4 +1,5 @@
-//! Processes that come to belong to the selected ones are traced from then on, and those that leave no longer; so are a thousand.
+//! Processes that join the selected ones are traced from then on, and those that leave no longer; a thousand
+//! can be traced at once.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +13,7 @@ use crate::common::report::Report;
 
 const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
 
-/// A program of a name of its own that leaks as many blocks as its argument says.
+/// Compiles a program, under its own name, that leaks as many blocks as its argument says.
 #[track_caller]
 fn build(name: &str) -> std::path::PathBuf {
     compile_as(
@@ -29,7 +30,8 @@ fn start(path: &Path, blocks: &str) -> Program {
     program
 }
 
-/// Blocks that each instance of a process has allocated by `leak`, with how it ended, in the order of their begin.
+/// Returns the blocks that each instance of a process has allocated by `leak`, with how it ended, in the
+/// order of their start.
 fn leaks(report: &Report) -> Vec<(u32, u64, Option<&str>)> {
     let targets = report.targets.iter().map(|target| {
         let stacks = report.through("leak").into_iter();
@@ -40,7 +42,7 @@ fn leaks(report: &Report) -> Vec<(u32, u64, Option<&str>)> {
     targets.collect()
 }
 
-/// One that starts later is traced, until none is left, which ends the trace.
+/// A process that starts later is traced; when none is left, the trace ends.
 #[test]
 fn starts_later() {
     let path = build("later-target");
@@ -66,8 +68,8 @@ fn starts_later() {
     );
 }
 
-/// A process that is put into the cgroup is traced from then on, and one that is taken out no longer: what it allocates meanwhile is
-/// not seen, and what it held is its last.
+/// A process that is put into the cgroup is traced from then on, and one that is taken out no longer: its
+/// allocations meanwhile are not seen, and its outstanding blocks are those that it left with.
 #[test]
 fn moves_between_cgroups() {
     let path = build("moving-target");
@@ -106,7 +108,7 @@ fn moves_between_cgroups() {
     }
 }
 
-/// Blocks of a process that left are reported as held by it then, not as outstanding of one that runs.
+/// Blocks of a process that left are reported as what it had then, not as outstanding in a running process.
 #[test]
 fn holds_what_it_left_with() {
     let path = build("leaving-target");
@@ -130,7 +132,8 @@ fn holds_what_it_left_with() {
     drop((stays, moves));
 }
 
-/// One that executes another program, of another name, is not one of those that were meant; with `--follow-fork` it stays.
+/// A process that executes another program, of another name, is no longer selected; with `--follow-fork` it
+/// stays.
 #[test]
 fn executes_another_program() {
     let target = build("executed-target");
@@ -159,7 +162,7 @@ fn executes_another_program() {
     }
 }
 
-/// One that there is no room for is warned of and counted; it is traced once another has ended.
+/// A process for which there is no room causes a warning and is counted; it is traced once another has ended.
 #[test]
 fn no_room() {
     let path = build("crowded-target");
@@ -185,8 +188,8 @@ fn no_room() {
     assert_eq!(report.lost.processes, 1);
 }
 
-/// More than a thousand processes at once, which each have a mapping list of their own: every block of each is counted, and every stack
-/// is whole. What that takes of memory is what the documentation says.
+/// More than a thousand processes at once, which each have a mapping list of their own: every block of each
+/// is counted, and every stack is whole. What that takes of memory is what the documentation says.
 #[test]
 fn a_thousand() {
     const COUNT: u32 = 1100;

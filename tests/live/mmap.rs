@@ -1,5 +1,5 @@
-//! Mappings (`--mmap`): for each function that maps, exactly the bytes that it was given and that are left, whatever was
-//! unmapped, covered, moved or cut since.
+//! Mappings (`--mmap`): for each function that maps, exactly the bytes that it was given and that are left,
+//! whatever was unmapped, covered, moved or cut since.
 
 use std::ops::Range;
 use std::path::Path;
@@ -33,8 +33,8 @@ fn page() -> u64 {
     bytes.expect("it is limited").cast_unsigned()
 }
 
-/// A function of the program, the call that it makes, what its mapping is for, the bytes that it was given, and the
-/// bytes that are left of them.
+/// A function of the program, the call that it makes, what its mapping is for, the bytes that it was given,
+/// and the bytes that are left of them.
 type Row = (&'static str, &'static str, &'static str, u64, u64);
 
 #[rustfmt::skip]
@@ -50,7 +50,8 @@ fn rows(page: u64) -> Vec<Row> {
         ("span_low", "mmap", "anonymous", 4 * page, 2 * page),
         ("span_middle", "mmap", "anonymous", 4 * page, 0),
         ("span_high", "mmap", "anonymous", 4 * page, page),
-        // Three neighbours, a hole, and what failed to grow and its stopper were mapped over it.
+        // Three neighbours, a hole, and a mapping that failed to grow with the one that stopped it were
+        // mapped over it.
         ("room", "mmap", "reservation", 64 * page, (64 - 12 - 10 - 5) * page),
         ("covered", "mmap", "anonymous", 8 * page, 6 * page),
         ("cover", "mmap", "anonymous", 2 * page, 2 * page),
@@ -59,7 +60,7 @@ fn rows(page: u64) -> Vec<Row> {
         ("grow", "mremap", "anonymous", 6 * page, 6 * page),
         ("shrink_old", "mmap", "anonymous", 8 * page, 0),
         ("shrink", "mremap", "anonymous", 3 * page, 3 * page),
-        // Its last three pages, of which two are told to move.
+        // Its two middle pages are moved.
         ("move_old", "mmap", "anonymous", 4 * page, 2 * page),
         ("move_part", "mremap", "anonymous", 5 * page, 5 * page),
         ("fixed_old", "mmap", "anonymous", 4 * page, 0),
@@ -81,7 +82,7 @@ fn rows(page: u64) -> Vec<Row> {
     ]
 }
 
-/// Functions whose calls give nothing.
+/// Functions whose calls map nothing.
 const GIVING_NOTHING: &[&str] = &[
     "refused_to_replace",
     "bad_length",
@@ -112,9 +113,9 @@ fn trace(test: &str, flags: &[&str]) -> Report {
     report
 }
 
-/// Each way to map and unmap leaves exactly the remaining bytes at the function that mapped them, with a complete
-/// stack that starts at the call itself; calls that fail change nothing; what is an allocator's or a thread's is
-/// named as such; what was there before the attach is only counted.
+/// Each way to map and unmap leaves exactly the remaining bytes at the function that mapped them, with a
+/// complete stack that starts at the call itself; calls that fail change nothing; what is an allocator's or a
+/// thread's is named as such; what was there before the attach is only counted.
 #[test]
 fn mapping_calls_leave_exact_remainders() {
     if lacks(Feature::Tracefs) {
@@ -185,8 +186,8 @@ fn mappings_beyond_the_capacity_are_counted() {
     assert_eq!(whole.outstanding.bytes, 4 * page(), "{whole}");
 }
 
-/// A child's unmapping of what it has of its parent leaves the parent's alone; its own mappings, and those of what it
-/// executes, are its own, and stay as what it held at its end.
+/// A child's unmapping of what it has of its parent leaves the parent's alone; its own mappings, and those of
+/// what it executes, are its own, and stay as what it held at its end.
 #[test]
 fn mappings_of_children_are_separate() {
     if lacks(Feature::Tracefs) {
@@ -207,7 +208,7 @@ fn mappings_of_children_are_separate() {
     for (site, pages, ended) in [
         ("of_parent", 4, None),
         ("of_child", 2, Some("exec")),
-        // Its tables need not have been there yet: its size names it.
+        // Its tables may not have been loaded yet: it is recognized by its size.
         ("", 37, Some("exited")),
     ] {
         let is_same = |stack: &&Stack| match site {
@@ -223,7 +224,7 @@ fn mappings_of_children_are_separate() {
         assert_eq!(stack.ended.as_deref(), ended, "{stack}");
         assert_eq!(stack.pid == program.pid(), site == "of_parent", "{stack}");
     }
-    // The child's copy of its parent's.
+    // The child unmapped its copy of its parent's mapping.
     assert!(report.events.unknown_frees >= 1, "{report}");
 }
 
@@ -275,7 +276,7 @@ fn maps(pid: u32) -> Vec<Range<u64>> {
     )
 }
 
-/// Address of the 64 pages in which a program that tells its calls makes them.
+/// Address of the 64 pages in which a program that prints its calls makes them.
 const WINDOW: u64 = 0x1000_0000_0000;
 
 /// A call that a program has made, and which pages of its window were mapped after it, as bits.
@@ -374,8 +375,8 @@ impl RecordedCall {
     }
 }
 
-/// After each of thousands of random calls, each page is known as that call's which mapped it last, by the kernel's own
-/// word; only calls that have failed leave doubt.
+/// After each of thousands of random calls, each page is attributed to the call that mapped it last, in
+/// agreement with the kernel; only failed calls leave doubt.
 #[test]
 fn random_calls_equal_the_kernels_state() {
     let path = compile(&directory("mmap-told"), "mappings/random_mappings.c", &RELEASE);
@@ -419,8 +420,8 @@ fn random_calls_equal_the_kernels_state() {
     }
 }
 
-/// Has a program make `rounds` of random calls on four threads, `calls` on each, and checks after each round that the
-/// mappings known since the attach are those that the kernel says.
+/// Has a program make `rounds` of random calls on four threads, `calls` on each, and checks after each round
+/// that the mappings known since the attach are those that the kernel shows.
 #[track_caller]
 fn follow_random_calls(path: &Path, seed: u64, calls: u64, rounds: u64, windows: &str) {
     let arguments = [
@@ -456,7 +457,7 @@ fn follow_random_calls(path: &Path, seed: u64, calls: u64, rounds: u64, windows:
         );
         let new = without(&maps(pid), &before);
         let when = format!("{windows} windows, seed {seed}, round {round}");
-        // The number of these ranges is chance: neighbours are one.
+        // The number of these ranges is random: neighbours are one.
         assert!(!new.is_empty(), "{when}: there is nothing to compare");
         assert_eq!(without(&new, &ours), [], "mapped, and not known; {when}");
         assert_eq!(without(&ours, &new), [], "known, and not mapped; {when}");
@@ -466,8 +467,8 @@ fn follow_random_calls(path: &Path, seed: u64, calls: u64, rounds: u64, windows:
     assert!(program.end().success());
 }
 
-/// After each hundred of random calls on each of four threads, failing ones among them, what is known to be mapped since
-/// the attach is what the kernel says, to the page.
+/// After each hundred of random calls on each of four threads, failing ones among them, what is known to be
+/// mapped since the attach is what the kernel says, to the page.
 #[test]
 fn random_calls_of_threads_equal_the_maps() {
     crate::common::program::require_root();
@@ -477,8 +478,8 @@ fn random_calls_of_threads_equal_the_maps() {
     }
 }
 
-/// Calls of threads that all work on the same addresses, so that it is not told which of them was first, leave what the
-/// kernel says.
+/// Calls of threads that all work on the same addresses, so that their order is not known, leave the mappings
+/// that the kernel shows.
 #[test]
 fn crossing_calls_equal_the_maps() {
     crate::common::program::require_root();
@@ -492,8 +493,8 @@ fn crossing_calls_equal_the_maps() {
     }
 }
 
-/// Calls that come faster than they are taken in, and so were not seen, are counted with their bytes, and what they
-/// unmapped is found out: nothing is said to be mapped that is not.
+/// Calls that come faster than memleak takes them in, and so are not seen, are counted with their bytes, and
+/// what they unmapped is found otherwise: nothing is reported as mapped that is not.
 #[test]
 fn calls_that_were_not_seen_are_counted() {
     if lacks(Feature::Tracefs) {

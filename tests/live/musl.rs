@@ -1,5 +1,5 @@
-//! Verdicts on programs with musl's malloc: what is lost is found, whatever stale pointers its free memory has, and what is held is not
-//! called lost.
+//! Verdicts on programs with musl's malloc: lost blocks are found, whatever stale pointers are in its free
+//! memory, and held ones are not called lost.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::common::program::{Program, compile_with, directory, end_if_only_compi
 use crate::common::report::Report;
 use crate::verdict::{verdict_of, verdict_on};
 
-/// The program with the shared C library, and with it linked in.
+/// Compiles the program with the shared C library, and with it linked in.
 fn programs(directory_name: &str) -> [PathBuf; 2] {
     let directory = directory(directory_name);
     [("dynamic", None), ("static", Some("-static"))].map(|(name, linked)| {
@@ -20,7 +20,7 @@ fn programs(directory_name: &str) -> [PathBuf; 2] {
     })
 }
 
-/// Words of the program about itself.
+/// The program's own account of its blocks.
 #[derive(Default)]
 struct Truths {
     kinds: Vec<Kind>,
@@ -36,7 +36,7 @@ struct Kind {
 }
 
 impl Truths {
-    /// Takes a line in. Returns false if it was the last.
+    /// Adds a line. Returns false if it was the last.
     fn add(&mut self, line: &str) -> bool {
         let words: Vec<_> = line.split(' ').collect();
         match words[..] {
@@ -70,7 +70,7 @@ impl Truths {
     }
 }
 
-/// Each kind has the verdict that is true by the program's word.
+/// Checks that each kind has the verdict that is true by the program's account.
 #[track_caller]
 fn check(path: &Path, report: &Report, truths: &Truths) {
     let mut wrong = Vec::new();
@@ -91,7 +91,7 @@ fn check(path: &Path, report: &Report, truths: &Truths) {
     assert_eq!(judgement.freed_later.blocks, 0);
 }
 
-/// Attached to, by passes while it runs and by a copy.
+/// Verdicts on a program that memleak attaches to are true, by passes while it runs and by a copy.
 #[test]
 fn kinds() {
     for path in &programs("musl-kinds") {
@@ -107,7 +107,7 @@ fn kinds() {
     }
 }
 
-/// Started by memleak, and judged where they end.
+/// Verdicts on programs that memleak starts are true at their end.
 #[test]
 fn kinds_at_the_end() {
     end_if_only_compiled();
@@ -133,7 +133,7 @@ fn kinds_at_the_end() {
     }
 }
 
-/// Where `main` returns, too, which ends in another function than `_exit`.
+/// A verdict is also made where `main` returns, which ends in another function than `_exit`.
 #[test]
 fn at_the_end_of_main() {
     end_if_only_compiled();
@@ -156,7 +156,7 @@ fn at_the_end_of_main() {
     }
 }
 
-/// Without a trace: all that is lost, those from before included, and nothing else.
+/// Without a trace, all lost blocks are found, those from before included, and nothing else.
 #[test]
 fn blocks_in_use() {
     for path in &programs("musl-in_use") {

@@ -21,7 +21,8 @@ pub(crate) fn by(report: &Report, symbol: &str) -> (Amount, Amount) {
     )
 }
 
-/// Two processes with one memory count as one, whoever allocates and frees, and whether the second began before the trace or later.
+/// Two processes with one memory count as one, whoever allocates and frees, and whether the second began
+/// before the trace or later.
 #[test]
 fn one_memory() {
     for attach in attach_paths() {

@@ -1,4 +1,5 @@
-//! The kernel kills what is traced for lack of memory: the last report is made, says so, and has what leaked; memleak lives.
+//! The kernel kills the traced program for lack of memory: the last report is made, gives the reason, and has
+//! the leak; memleak survives.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,7 +33,8 @@ fn name(test: &str) -> String {
     format!("memleak-{test}-{}", std::process::id())
 }
 
-/// The kernel's own count of its kills in a cgroup, or, where those of version 2 have none of their own, in that which it is in.
+/// Returns the kernel's count of kills in a cgroup or, if that has none of its own (version 2), in the
+/// nearest one above that has.
 #[track_caller]
 fn kills(cgroup: &Cgroup) -> u64 {
     let (_, limit) = memory_controller();
@@ -48,7 +50,7 @@ fn kills(cgroup: &Cgroup) -> u64 {
     line.expect("the count").trim().parse().expect("a number")
 }
 
-/// Memory that was short when the only process of a report was killed, as the report says.
+/// Returns the memory that was short when the only process of a report was killed, as the report says.
 #[track_caller]
 fn lack(report: &str) -> Value {
     let report: Value = serde_json::from_str(report).expect("JSON");
@@ -57,7 +59,7 @@ fn lack(report: &str) -> Value {
     target["lack"].clone()
 }
 
-/// A program that leaks until the limit of a cgroup above its own is the one that is reported, with what it held.
+/// A program that leaks until the limit of a cgroup above its own is reported, with its outstanding blocks.
 #[test]
 fn limit_of_a_cgroup() {
     let path = build("limited-target");
@@ -101,7 +103,8 @@ fn limit_of_a_cgroup() {
     drop(inner);
 }
 
-/// A program that memleak has started and that is killed has the status that shells give it, and text says why it ended.
+/// A program that memleak has started and that is killed has the status that shells give it, and text says
+/// why it ended.
 #[test]
 fn started_program() {
     let path = build("started-target");
@@ -136,7 +139,8 @@ fn started_program() {
     assert!(text.contains("grow+"), "{text}");
 }
 
-/// A program that memleak starts is as likely to be killed as if its caller had started it; memleak itself never is.
+/// A program that memleak starts is as likely to be killed as if its caller had started it; memleak itself
+/// never is.
 #[test]
 fn scores() {
     let path = build("score-target");
@@ -170,7 +174,8 @@ fn scores() {
     assert!(memleak.end().success());
 }
 
-/// In the same cgroup, the kernel kills the program also if memleak has more memory: it is stopped meanwhile, as it needs more for the report.
+/// In the same cgroup, the kernel kills the program also if memleak has more memory: it is stopped meanwhile,
+/// as it needs more for the report.
 #[test]
 fn memleak_with_more_memory() {
     let path = build("smaller-target");
@@ -200,8 +205,8 @@ fn memleak_with_more_memory() {
     assert!(leaked > 0 && leaked < resident, "{leaked} of {resident} MiB");
 }
 
-/// In the same cgroup, and in its neighbour below the same limit, the kernel kills the program, which has more memory, and memleak makes
-/// the last report.
+/// In the same cgroup, and in its neighbour below the same limit, the kernel kills the program, which has
+/// more memory, and memleak makes the last report.
 #[test]
 fn memleak_within_the_same_limit() {
     let path = build("same-target");
@@ -221,7 +226,7 @@ fn memleak_within_the_same_limit() {
     }
 }
 
-/// memleak in this cgroup.
+/// Starts memleak in this cgroup.
 #[track_caller]
 fn attach_in(cgroup: &Cgroup, program: &Program) -> Memleak {
     let mut command = Command::new("sh");
@@ -241,7 +246,7 @@ fn resident(memleak: &Memleak) -> u64 {
     kibibytes.expect("a number") / 1024
 }
 
-/// Has the program leak until it is killed, and nobody else.
+/// Has the program leak until it is killed, and checks that no other process is.
 #[track_caller]
 fn end_by_kill(program: &mut Program, cgroup: &Cgroup) {
     program.send_line("!");
@@ -249,7 +254,8 @@ fn end_by_kill(program: &mut Program, cgroup: &Cgroup) {
     assert_eq!(kills(cgroup), 1);
 }
 
-/// The MiB that the program has leaked, by the last report of memleak, which has lived and ends by itself.
+/// Returns the MiB that the program has leaked, by the last report of memleak, which survives and ends by
+/// itself.
 #[track_caller]
 fn leaked(memleak: Memleak) -> u64 {
     let line = memleak.report_line();

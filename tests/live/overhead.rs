@@ -1,4 +1,4 @@
-//! The cost of tracing is what the report says, and no more than it may be; what is recorded meanwhile is right.
+//! The cost of tracing is as reported, and within its limit; what is recorded meanwhile is right.
 
 use crate::common::exclusion::alone;
 use crate::common::memleak::Memleak;
@@ -45,7 +45,7 @@ impl Paced {
         }
     }
 
-    /// The share of one CPU that so many pairs in each millisecond take.
+    /// Returns the share of one CPU that `pairs` pairs in each millisecond take.
     #[track_caller]
     fn share(&mut self, milliseconds: u32, pairs: u32) -> f64 {
         let answer = self.ask(&format!("{milliseconds} {pairs}"));
@@ -63,12 +63,12 @@ fn spent_seconds(overhead: &Overhead) -> f64 {
     overhead.traps.seconds + programs.sum::<f64>()
 }
 
-/// The cost that is told is what the target takes longer, to within a factor of 1.5, in all ways to attach.
+/// The reported cost is the target's additional time, to within a factor of 1.5, with all ways to attach.
 #[test]
 #[allow(clippy::print_stdout, reason = "what the test found")]
 fn reported_cost_is_near_the_measured() {
     const PAIRS: u32 = 100_000;
-    // Times are measured, and other tests' probes take some of every process.
+    // This measures time, and other tests' probes take some of every process.
     let _alone = alone();
     for way in ["session", "multi", "perf"] {
         let mut program = Paced::start(&format!("told-{way}"));
@@ -88,7 +88,7 @@ fn reported_cost_is_near_the_measured() {
     }
 }
 
-/// The estimate is within four of its standard errors of what was allocated.
+/// Checks that the estimate is within four of its standard errors of what was allocated.
 #[track_caller]
 fn check_estimate(kind: &str, estimate: &Estimate, truth: u64) {
     let error = estimate.standard_error.expect("an estimate has an error").bytes;
@@ -96,13 +96,13 @@ fn check_estimate(kind: &str, estimate: &Estimate, truth: u64) {
     assert!(off <= 4.0 * error + 1.0, "{kind}: {truth}, not {estimate:?}");
 }
 
-/// The limit is held, by the target's own CPU time, once the governor has settled; it follows the rate up and down;
-/// estimates are right for all sizes, whatever it did; and what is freed is gone to the last one.
+/// The limit is kept, by the target's own CPU time, once the governor has settled; it follows the rate up and
+/// down; estimates are right for all sizes, whatever it did; and freed blocks are gone to the last one.
 #[test]
 #[allow(clippy::print_stdout, reason = "what the test found")]
 fn overhead_limit_is_kept() {
     const LIMIT: f64 = 0.08;
-    // As above.
+    // This measures time.
     let _alone = alone();
     let mut program = Paced::start("held");
     let untraced = program.share(600, 30);
@@ -119,7 +119,7 @@ fn overhead_limit_is_kept() {
     println!("{cost:.3} of a CPU with {governor:?}: {messages:#?}");
     assert!(governor.changes >= 3 && governor.interval.least == 1 && governor.interval.most > 64);
     assert!(governor.interval.now < governor.interval.most, "{governor:?}");
-    // On a machine that takes long for a trap, the limit cannot be held: then it must have said so.
+    // On a machine that takes long for a trap, the limit cannot be kept: then it must have said so.
     let floor = governor.floor_percent.map_or(0.0, |percent| percent / 100.0);
     assert!(cost < 1.5 * LIMIT.max(floor), "{cost}: {overhead:?}");
     assert_eq!(
@@ -142,7 +142,7 @@ fn overhead_limit_is_kept() {
     assert_eq!(report.events.missed_frees, 0);
 }
 
-/// The bytes of the first so many pairs, as `paced.c` has them.
+/// Returns the bytes of the first `pairs` pairs, by kind, as `paced.c` allocates them.
 fn allocated_before(pairs: u64) -> [u64; 3] {
     let mut bytes = [0; 3];
     for number in 0..pairs {
@@ -155,8 +155,8 @@ fn allocated_before(pairs: u64) -> [u64; 3] {
     bytes
 }
 
-/// A limit that is far away changes nothing: every block is recorded, amounts are exact, and frees of blocks from
-/// before the attach are counted. What it costs is said once, at the start.
+/// A limit that is far away changes nothing: every block is recorded, amounts are exact, and frees of blocks
+/// from before the attach are counted. What it costs is said once, at the start.
 #[test]
 fn distant_limit_changes_nothing() {
     let mut program = Paced::start("far");
@@ -178,7 +178,8 @@ fn distant_limit_changes_nothing() {
     assert_eq!(messages.iter().filter(is_forecast).count(), 1, "{messages:#?}");
 }
 
-/// A trace without the right to statistics says so once, and the cost is reckoned by what traps take here.
+/// A trace without the right to statistics says so once, and computes the cost from the time that traps take
+/// here.
 #[test]
 fn without_statistics() {
     let mut program = Paced::start("blind");

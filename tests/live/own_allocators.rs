@@ -1,4 +1,4 @@
-//! Allocators that a program has itself: hidden ones, in whole or in part, and one whose functions begin again.
+//! Allocators that a program has itself: hidden ones, in whole or in part, and one whose functions restart.
 
 use crate::allocators::{start, trace};
 use crate::common::attach_paths::attach_paths;
@@ -7,7 +7,8 @@ use crate::common::program::{compile_as, directory};
 use crate::common::report::Amount;
 use crate::one_memory::by;
 
-/// A hidden allocator that is whole is traced without a flag, by any linker, and whether its `free` is hidden or not.
+/// A hidden allocator that is whole is traced without a flag, by any linker, and whether its `free` is hidden
+/// or not.
 #[test]
 fn hidden_allocators() {
     let directory = directory("allocators-hidden-whole");
@@ -31,8 +32,8 @@ fn hidden_allocators() {
     }
 }
 
-/// A function that prepares its thread's cache and begins again by a jump is one call: no free is of an unknown block, and nothing is
-/// allocated twice.
+/// A function that prepares its thread's cache and restarts by a jump is one call: no free is of an unknown
+/// block, and nothing is allocated twice.
 #[test]
 fn functions_that_begin_again() {
     let path = directory("allocators-again").join("program");
@@ -57,8 +58,8 @@ fn functions_that_begin_again() {
     }
 }
 
-/// A hidden function of C without the other half of an allocator, or with one that only its own file means, is not known to be the
-/// program's allocator: it is named, with what to do, and traced with that.
+/// A hidden function of C without the other half of an allocator, or with one that is local to its file, does
+/// not count as the program's allocator: it is named, with what to do, and traced if that is done.
 #[test]
 fn hidden_functions() {
     let directory = directory("allocators-hidden");

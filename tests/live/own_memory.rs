@@ -1,4 +1,4 @@
-//! memleak's own memory is what its report says, by the kernel's word, and it is bounded.
+//! memleak's own memory is as reported, by the kernel's figures, and it is bounded.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,20 +8,20 @@ use crate::common::memleak::Memleak;
 use crate::common::program::{Program, compile, directory, end_if_only_compiled};
 
 const MIB: u64 = 1 << 20;
-/// The most that may be resident while a program of a few libraries is traced. Tests build with less optimisation, and
-/// so with more code, than users do.
+/// Limit of resident memory while a program of a few libraries is traced. Tests build with less optimisation,
+/// and so with more code, than users do.
 const MAX_RESIDENT: u64 = 160 * MIB;
 
-/// The kernel counts pages per CPU first: what it says of one moment can be off by some.
+/// Tolerance of figures: the kernel counts pages per CPU first, so that its totals lag behind.
 const COUNTED_LATE: u64 = MIB;
 
-/// The number behind a name that begins a line.
+/// Finds the number behind a name that begins a line.
 fn number(text: &str, name: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
     rest.split_whitespace().next()?.parse().ok()
 }
 
-/// Memory of all maps of a process, by the kernel's word.
+/// Returns the memory of all maps of a process, by the kernel's figures.
 fn map_bytes(pid: u32) -> u64 {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fdinfo")).expect("it runs");
     let mut maps = BTreeMap::new();
@@ -63,11 +63,12 @@ fn own_memory_equals_proc() {
     assert!(program.end().success());
 }
 
-/// Memory for finding names is given back once they are found: of debug information that takes a hundred megabytes,
-/// memleak's own, little is left.
+/// Memory for finding names is released once they are found: of debug information that takes a hundred
+/// megabytes, memleak's own, little is left.
 #[test]
 fn memory_of_symbolization_is_released() {
-    // Before the target begins, which ends by itself: another test can have the machine for itself.
+    // Before the target starts, as it ends by itself, and another test may have the machine for itself
+    // meanwhile.
     end_if_only_compiled();
     let program = env!("CARGO_BIN_EXE_memleak");
     let mut target = Command::new(program)

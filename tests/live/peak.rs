@@ -1,5 +1,5 @@
-//! The peak: what the report says that was held when the total was highest is what the program held then, by its own
-//! count; and between two looks the total was never above the limit that is given.
+//! The peak: the outstanding amounts that are reported for the highest total are those of the program's own
+//! count at that time; and between two looks the total was never above the reported limit.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -26,13 +26,13 @@ impl Spiking {
         Self(program)
     }
 
-    /// Begins to hold what it always holds.
+    /// Makes it allocate the blocks that it always keeps.
     #[track_caller]
     fn begin(&mut self) {
         self.0.step(&BASE.to_string());
     }
 
-    /// Holds so many more blocks for a time, and returns the bytes that it has held at most so far.
+    /// Makes it keep `blocks` more blocks for a time, and returns its maximum of outstanding bytes so far.
     #[track_caller]
     fn spike(&mut self, blocks: u64, bytes: u64, microseconds: i64) -> u64 {
         self.0.send_line(&format!("{blocks} {bytes} {microseconds}"));
@@ -45,13 +45,14 @@ fn peak_of(report: &Report) -> Peak {
     report.peak.unwrap_or_else(|| panic!("no peak:\n{report}"))
 }
 
-/// Sums what stacks through a function held at the peak.
+/// Sums up what was outstanding at the peak of stacks through a function.
 fn at_peak(report: &Report, symbol: &str) -> Amount {
     let of = |stack: &&Stack| stack.peak.expect("each stack has one");
     report.through(symbol).iter().map(of).sum()
 }
 
-/// The sum of all stacks is the total, and the total is not below what is outstanding, nor above its limit.
+/// Checks that the sum of all stacks is the total, and that the total is not below what is outstanding, nor
+/// above its limit.
 #[track_caller]
 fn check(report: &Report) -> Peak {
     let peak = peak_of(report);
@@ -68,7 +69,7 @@ fn check(report: &Report) -> Peak {
     peak
 }
 
-/// memleak on a recording.
+/// Runs `memleak report` on a recording, and returns its output.
 #[track_caller]
 fn replayed(recording: &Path, flags: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_memleak"))
@@ -85,8 +86,8 @@ fn replayed(recording: &Path, flags: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// A peak that was held for some time is exact in each format, with what each stack held: of what was freed since too, and
-/// nothing of what came later.
+/// A peak that lasts for some time is exact in each format, with the amount of each stack: with blocks that
+/// were freed since, and without later ones.
 #[test]
 fn peaks_are_what_the_program_held() {
     let mut program = Spiking::start("formats");
@@ -118,7 +119,7 @@ fn peaks_are_what_the_program_held() {
     assert!(program.0.end().success());
 }
 
-/// Formats that are made of a recording have the same; programs that are not ours read some of them.
+/// Checks that formats made of a recording have the same peak; programs that are not ours read some of them.
 #[track_caller]
 fn check_formats(recording: &Path, directory: &Path, report: &Report) {
     let peak = peak_of(report);
@@ -184,7 +185,7 @@ fn no_spike_is_above_the_limit() {
             peak.looks
         );
         assert!(seen <= truth && truth <= limit, "{truth}: {peak:?}");
-        // Longer than two looks are apart, once something happens.
+        // Longer than the time between two looks, once something happens.
         if microseconds >= 20_000 {
             assert_eq!(seen, truth, "{peak:?}");
         }
@@ -192,7 +193,8 @@ fn no_spike_is_above_the_limit() {
     }
 }
 
-/// The peak of several processes is that of those that run at once: what ended ones held is in no later total.
+/// The peak of several processes is that of those that run at once: blocks of ended ones are in no later
+/// total.
 #[test]
 fn ended_processes_do_not_add_up() {
     const CHILDREN: u64 = 5;
@@ -216,7 +218,7 @@ fn ended_processes_do_not_add_up() {
     }
 }
 
-/// A program that ends before anybody looks held at its end what was outstanding then.
+/// The peak of a program that ends before the first look is what was outstanding at its end.
 #[test]
 fn short_lives_have_a_peak() {
     let path = compile(&directory("peak-short"), "amounts/plain.c", &RELEASE);

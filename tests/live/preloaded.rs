@@ -1,5 +1,5 @@
-//! Programs that have `libmemleak.so`, which samples what they allocate: whatever allocator is behind it, each sampled block is
-//! announced once, and its free once, and the program does what it does without.
+//! Programs that have `libmemleak.so`, which samples what they allocate: whatever allocator is behind it,
+//! each sampled block is announced once, and its free once, and the program behaves as without it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::common::started::Started;
 
 const LARGE: u64 = 4 << 20;
 
-/// Allocators to be behind the library, each with what is preloaded for it.
+/// Returns allocators to be behind the library, each with what is preloaded for it.
 fn allocators() -> Vec<(&'static str, PathBuf)> {
     let directory = LIBRARIES;
     let (name, package) = mimalloc();
@@ -49,7 +49,7 @@ fn start(program: &Path, arguments: &[&str], libraries: &[&str]) -> Program {
 fn trace(mut program: Program, end: &str, flags: &[&str]) -> Report {
     let memleak = Memleak::attach(program.pid(), &[&["--sample-bytes", "64K"], flags].concat());
     program.step(end);
-    // Its probes were hit by calls, where the kernel does that well, and by traps elsewhere.
+    // Its probes are entered by calls, where the kernel does that well, and by traps elsewhere.
     let maps = fs::read_to_string(format!("/proc/{}/maps", program.pid())).expect("maps");
     assert_eq!(
         maps.contains("[uprobes-trampoline]"),
@@ -126,7 +126,7 @@ fn check_edges(name: &str, report: &Report) {
     );
 }
 
-/// A program that calls all functions, as it says and not as the compiler thinks.
+/// Compiles a program that calls all functions; the compiler does not replace their calls.
 fn exerciser(directory: &Path, source: &str) -> PathBuf {
     compile_as(
         &directory.join("exerciser"),
@@ -135,7 +135,8 @@ fn exerciser(directory: &Path, source: &str) -> PathBuf {
     )
 }
 
-/// Blocks that are certainly sampled, from every function and in every special case, are accounted exactly, by each way to attach.
+/// Blocks that are certainly sampled, from every function and in every special case, are accounted exactly,
+/// by each way to attach.
 #[test]
 fn edges() {
     let directory = directory("preloaded-edges");
@@ -147,7 +148,8 @@ fn edges() {
     }
 }
 
-/// So are they with the library before each other allocator.
+/// Blocks that are certainly sampled are also accounted exactly with the library in front of each other
+/// allocator.
 #[test]
 fn edges_of_other_allocators() {
     let directory = directory("preloaded-allocators");
@@ -188,8 +190,8 @@ fn musl() {
     assert_eq!((report.events.missed_frees, report.events.unknown_frees), (0, 0));
 }
 
-/// C++'s operators are sampled where they are the allocator's own and passed through where they call `malloc`; either way
-/// exceptions pass.
+/// C++'s operators are sampled where they are the allocator's own and passed through where they call
+/// `malloc`; either way exceptions pass.
 #[test]
 fn operators() {
     let directory = directory("preloaded-operators");
@@ -228,15 +230,16 @@ fn operators() {
     }
 }
 
-/// Bytes that the storm has asked for in all, as it says when it is done.
+/// Returns the bytes that the storm has requested in all, which it prints when it is done.
 fn asked_for(storm: &mut Program) -> f64 {
     let done = storm.line();
     let bytes = done.strip_prefix("done ").expect(&done);
     bytes.parse().expect("a number")
 }
 
-/// Under 80 threads that come and go, every free of an announced block is announced, to the byte, and estimates are the truth
-/// within five standard errors, at each distance and before each allocator.
+/// Under 80 threads that come and go, every free of an announced block is announced, to the byte, and
+/// estimates are within five standard errors of the truth, at each sampling interval and in front of each
+/// allocator.
 #[test]
 fn storm() {
     let directory = directory("preloaded-storm");
@@ -277,7 +280,8 @@ fn storm() {
                 .sampling
                 .and_then(|sampling| sampling.interval)
                 .expect("known");
-            // Blocks of 3 MB at most: the variance of what a block of n bytes stands for is n times the distance at most.
+            // Blocks of 3 MB at most: the variance of what a block of n bytes stands for is n times the
+            // distance at most.
             let error = (truth * distance as f64).sqrt();
             assert!(
                 (estimate.bytes as f64 - truth).abs() < 5.0 * error,
@@ -288,8 +292,9 @@ fn storm() {
     }
 }
 
-/// `--max-overhead` acts by the distances that the library offers: in a burst the trace changes over to larger ones, estimates are
-/// the truth within their standard errors across the changes, and what is freed is gone to the last block.
+/// `--max-overhead` chooses among the sampling intervals that the library offers: in a burst the trace
+/// changes to larger ones, estimates are within their standard errors of the truth across the changes, and
+/// freed blocks are gone to the last one.
 #[test]
 fn overhead_limit() {
     let directory = directory("preloaded-limit");
@@ -325,8 +330,8 @@ fn overhead_limit() {
     );
 }
 
-/// Blocks that the library cannot announce, as it may map no memory to remember them in, are counted as lost: what is known and
-/// what is lost are what was chosen.
+/// Blocks that the library cannot announce, as it may map no memory to remember them in, are counted as lost:
+/// recorded and lost blocks together are those that were chosen.
 #[test]
 fn no_memory_to_remember_blocks() {
     let directory = directory("preloaded-bounded");
@@ -339,7 +344,7 @@ fn no_memory_to_remember_blocks() {
     let report = memleak.finish();
     program.send_line("");
     assert!(program.end().success());
-    // Of no stack: what the library could not announce, nobody knows.
+    // The losses have no stack: the library could not announce it.
     let lost = report.lost.causes.get("not_announced").copied().unwrap_or(0);
     let recorded = report.outstanding.recorded_blocks.expect("an estimate");
     assert!(lost > 1000 && report.lost.blocks == lost, "{:?}", report.lost);
@@ -353,7 +358,8 @@ fn no_memory_to_remember_blocks() {
     );
 }
 
-/// Tracers come and go, some of them killed: the program's blocks are as it left them, and nobody is attached at the end.
+/// Tracers come and go, some of them killed: the program's blocks stay intact, and no tracer is attached at
+/// the end.
 #[test]
 fn tracers_come_and_go() {
     let directory = directory("preloaded-tracers");
@@ -375,8 +381,8 @@ fn tracers_come_and_go() {
     assert!(program.end().success());
 }
 
-/// `--preload` starts a program with the library: it is traced from its first allocation on by what it announces, and so are
-/// its children.
+/// `--preload` starts a program with the library: it is traced from its first allocation on by what it
+/// announces, and so are its children.
 #[test]
 fn started_with_the_library() {
     let python = stock("/usr/bin/python3", "python3");
@@ -423,7 +429,8 @@ fn changed_library() {
     assert!(bytes.starts_with(b"\x7fELF"), "{}", newest.display());
 }
 
-/// Programs that load no library, or do not call it, are refused before they run, by a line that says what to do.
+/// Programs that load no library, or do not call it, are refused before they run, by a line that says what to
+/// do.
 #[test]
 fn refused() {
     let directory = directory("preloaded-refused");

@@ -1,5 +1,5 @@
-//! Programs on a FUSE mount that only their user may look into, as an AppImage mounts itself: not root either can open the file, and
-//! stacks are as complete as elsewhere.
+//! Programs on a FUSE mount that only their user may look into, as an AppImage mounts itself: even root
+//! cannot open the file, and yet stacks are as complete as elsewhere.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -23,11 +23,11 @@ fn as_user(program: &str) -> Command {
     command
 }
 
-/// A mount of that user's; unmounted when dropped.
+/// A mount of [`USER`]; unmounted when dropped.
 struct Mount {
-    /// Where all users can come.
+    /// Directory that all users can enter.
     directory: tempfile::TempDir,
-    /// Mode of the device, which most systems let everybody open.
+    /// Mode of the device, which all users can open on most systems.
     device: Permissions,
 }
 
@@ -62,7 +62,8 @@ impl Drop for Mount {
     }
 }
 
-/// All stacks of such a program, and of a library beside it, are complete, and nothing is advised that root has already.
+/// All stacks of such a program, and of a library beside it, are complete, and no right is advised that root
+/// already has.
 #[test]
 fn traced_from_memory() {
     for (path, package) in [

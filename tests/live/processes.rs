@@ -43,7 +43,7 @@ fn by(report: &Report, symbol: &str, is_wanted: impl Fn(&Stack) -> bool) -> (Amo
     )
 }
 
-/// Waits for a report that is as `wanted`; the last one is shown if there is none.
+/// Waits until `wanted` is true of a report; fails with the last report otherwise.
 #[track_caller]
 fn await_report(memleak: &Memleak, wanted: impl Fn(&Report) -> bool) {
     let mut report = memleak.report();
@@ -56,7 +56,8 @@ fn await_report(memleak: &Memleak, wanted: impl Fn(&Report) -> bool) {
     panic!("not as wanted:\n{report}");
 }
 
-/// Two processes of one program and one of another, traced together: each has its own stacks and its own amounts.
+/// Two processes of one program and one of another, traced together: each has its own stacks and its own
+/// amounts.
 #[test]
 fn several_targets() {
     for attach in attach_paths() {
@@ -89,7 +90,7 @@ fn several_targets() {
     }
 }
 
-/// The end of one of two processes ends nothing; the end of both ends the trace. What was held is told apart.
+/// The end of one of two processes ends nothing; the end of both ends the trace. Their blocks are told apart.
 #[test]
 fn trace_goes_on_until_all_targets_end() {
     let path = build("ends", "amounts/plain.c");
@@ -158,7 +159,7 @@ fn check_image(report: &Report, stacks: &[&Stack], name: &str, path: &Path) {
         let [inner, outer] = ["inner", "outer"].map(|part| format!("{name}_{part}"));
         match stack.end.as_str() {
             "complete" => stack.check(&[&inner, &outer, "main", "..", "_start"]),
-            // From the first object on that was not read yet: the program itself, or libc.
+            // Stacks end at the first object that was not read yet: the program itself, or libc.
             "table_not_loaded" => match stack.frames.len() {
                 1 => {}
                 _ => stack.check_names(&[&inner, &outer, "main"]),
@@ -179,8 +180,9 @@ fn check_image(report: &Report, stacks: &[&Stack], name: &str, path: &Path) {
     }
 }
 
-/// After an exec the new program is traced on; at the same addresses, no stack of it is walked by the tables of the
-/// old one, though it allocates before these can have been replaced. What the old one held is told apart.
+/// After an exec the new program is traced on; at the same addresses, no stack of it is walked by the tables
+/// of the old one, though it allocates before these can have been replaced. Blocks of the old one are told
+/// apart.
 #[test]
 fn exec_at_the_same_addresses() {
     for attach in attach_paths() {
@@ -217,8 +219,8 @@ fn exec_at_the_same_addresses() {
     }
 }
 
-/// Two programs execute one another, faster than memleak can read what they have mapped: each time exactly what was
-/// allocated, and where the program is still known, all that is known of its stacks is its own.
+/// Two programs execute one another, faster than memleak can read what they have mapped: amounts are exact
+/// each time, and where the program is still known, all known frames of its stacks are its own.
 #[test]
 fn exec_chain() {
     const LENGTH: u64 = 30;
@@ -290,7 +292,8 @@ fn exec_by_another_thread() {
 }
 
 /// Starts the first program of `images`, which executes the second and that the first again, each when asked.
-/// `rounds` is the number of programs. Every stack of every program must be complete. Returns what memleak says.
+/// `rounds` is the number of programs. Every stack of every program must be complete. Returns what memleak
+/// says.
 #[track_caller]
 fn exec_asked(images: &Images, rounds: usize, flags: &[&str]) -> Vec<String> {
     let paths = [&images.first, &images.second].map(|path| path.to_str().expect("UTF-8"));
@@ -328,8 +331,8 @@ fn exec_asked(images: &Images, rounds: usize, flags: &[&str]) -> Vec<String> {
     messages
 }
 
-/// Static programs bring an allocator and a table of their own. With room for one of two tables at a time, the one
-/// that is not in use makes room for the other, again and again, and every stack is complete.
+/// Static programs bring an allocator and a table of their own. With room for one of two tables at a time,
+/// the one that is not in use makes room for the other, again and again, and every stack is complete.
 #[test]
 fn tables_make_room() {
     let images = Images::build_with("room", &["-static"]);
@@ -423,8 +426,8 @@ fn threads_end_in_calls() {
     }
 }
 
-/// With --follow-fork a child is traced from its first instruction: what it allocates is its own, and its frees
-/// of copies of its parent's blocks are nobody's.
+/// With --follow-fork a child is traced from its first instruction: what it allocates is its own, and its
+/// frees of copies of its parent's blocks count for no process.
 #[test]
 fn fork_followed() {
     for attach in attach_paths() {
@@ -535,8 +538,8 @@ fn too_many_children() {
     assert_eq!(all.0, amount(62, 48), "{report}");
 }
 
-/// vfork and posix_spawn under load. What a vfork child does to its parent's memory is the parent's; what it does
-/// after exec is its own.
+/// vfork and posix_spawn under load. What a vfork child does to its parent's memory is the parent's; what it
+/// does after exec is its own.
 #[test]
 fn vfork_followed() {
     const ROUNDS: u64 = 50;
@@ -569,8 +572,9 @@ fn vfork_followed() {
     }
 }
 
-/// Without --follow-fork, children are not traced and leave their parent's amounts alone. Where a probe does not tell processes apart, what a
-/// child of vfork allocates and frees in its parent's memory counts as the parent's.
+/// Without --follow-fork, children are not traced and leave their parent's amounts alone. Where a probe does
+/// not tell processes apart, what a child of vfork allocates and frees in its parent's memory counts as the
+/// parent's.
 #[test]
 fn vfork_not_followed() {
     for attach in attach_paths() {

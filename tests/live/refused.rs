@@ -1,5 +1,5 @@
-//! A kernel that refuses programs: what does not need them is traced, and the rest is said, in one line each. Programs are broken for
-//! that (`--break-program`), so that the real verifier refuses them.
+//! A kernel that refuses BPF programs: what works without them is traced, and what is missing is said, in one
+//! line each. Programs are broken for that (`--break-program`), so that the real verifier refuses them.
 
 use std::fs;
 use std::path::PathBuf;
@@ -37,7 +37,8 @@ fn release() -> String {
     text.trim().to_owned()
 }
 
-/// Checks that every block is there, by whole stacks, and that exactly this part is missing, by the refusal of `program`.
+/// Checks that every block is there, with a complete stack, and that exactly `part` is missing, as `program`
+/// was refused.
 #[track_caller]
 fn check_missing(report: &Report, messages: &[String], part: &str, program: &str) {
     report.check_sums();
@@ -66,14 +67,15 @@ fn check_missing(report: &Report, messages: &[String], part: &str, program: &str
     }
 }
 
-/// Blocks of the program that were allocated by complete stacks.
+/// Returns the number of the program's blocks that were allocated by complete stacks.
 fn blocks(report: &Report) -> u64 {
     let stacks = report.through("leak").into_iter();
     let whole = stacks.filter(|stack| stack.end == "complete");
     whole.map(|stack| stack.outstanding.blocks).sum()
 }
 
-/// Nothing is refused: by each way to attach, a trace begins soon, also by a slow verifier on a slow machine, which a refused try adds to.
+/// No program is refused: with each way to attach, a trace begins soon, also with a slow verifier on a slow
+/// machine, where a refused attempt would take more time.
 #[test]
 #[allow(clippy::print_stdout, reason = "what tests/kernels.sh shows")]
 fn traces_begin_soon() {
@@ -88,8 +90,8 @@ fn traces_begin_soon() {
     }
 }
 
-/// Each program that is not essential can be refused: what it is not for is traced, exactly, and the report and one warning say what is
-/// missing.
+/// Each program that is not essential can be refused: what it is not for is traced, exactly, and the report
+/// and one warning say what is missing.
 #[test]
 fn what_does_not_need_it_is_traced() {
     let trap = match attach_paths()[0] {
@@ -118,7 +120,7 @@ fn what_does_not_need_it_is_traced() {
     check_missing(&report, &messages, "cgroups", "cgroup_attach");
 }
 
-/// A started program is traced to its end where it cannot be held there for a verdict.
+/// A started program is traced to its end where it cannot be stopped there for a verdict.
 #[test]
 fn end_of_a_program_that_cannot_be_held() {
     let path = build("held").display().to_string();
@@ -135,7 +137,8 @@ fn end_of_a_program_that_cannot_be_held() {
     assert_eq!(blocks(outcome.report()), BLOCKS);
 }
 
-/// A process that runs Python is traced without its functions, by its native frames, and the report says so in text, too.
+/// A process that runs Python is traced without its functions, by its native frames, and the report says so
+/// in text, too.
 #[test]
 fn python_without_its_functions() {
     let python = stock("/usr/bin/python3", "python3");
@@ -167,7 +170,8 @@ fn python_without_its_functions() {
     }
 }
 
-/// Where session probes are refused, the next way is used and all is there; a warning says what that costs.
+/// Where session probes are refused, the next way is used and nothing is missing; a warning says what that
+/// costs.
 #[test]
 fn another_way_is_used() {
     if attach_paths()[0] != "session" {
@@ -193,7 +197,7 @@ fn another_way_is_used() {
     );
 }
 
-/// Output of memleak to its end.
+/// Runs memleak to its end, and returns its output.
 #[track_caller]
 fn run(arguments: &[&str]) -> Output {
     require_root();
@@ -202,8 +206,8 @@ fn run(arguments: &[&str]) -> Output {
     output.expect("memleak was built")
 }
 
-/// Where no way works, one line says which program was refused, why, by which kernel, and what to do; soon, as what was refused is not
-/// tried again.
+/// Where no way works, one line says which program was refused, why, by which kernel, and what to do; soon,
+/// as what was refused is not tried again.
 #[test]
 fn no_way_works() {
     let program = start("none");

@@ -1,4 +1,4 @@
-//! Registers of all threads of a process are read without stopping any: what only they hold is found.
+//! Registers of all threads of a process are read without stopping any: values that only they have are found.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use memleak::bpf::{Registers, Storage, ThreadState};
 const WAITING: u64 = 0x5a5a_0001_dead_bee1;
 const SPINNING: u64 = 0x5a5a_0002_dead_bee1;
 
-/// The program and its threads by what they do: id, and place of the alternate stack.
+/// Starts the program. Returns it and its threads by role: id, and place of the alternate stack.
 fn holding(test: &str) -> (Program, BTreeMap<String, (u32, u64)>) {
     let path = compile(&directory(test), "processes/holding.c", &["-O1", "-pthread"]);
     crate::common::program::require_root();
@@ -47,14 +47,15 @@ fn read_until(
     }
 }
 
-/// Values in registers of a thread that waits, of one that never enters the kernel by itself, and the alternate stack.
+/// Values in registers are read, of a thread that waits and of one that never enters the kernel by itself,
+/// and the alternate stack is found.
 #[test]
 fn values_in_registers() {
     let (program, threads) = holding("registers-values");
     let pid = program.pid();
     let mut storage = Storage::uninit();
     let mut registers = Registers::open(&mut storage).expect("the kernel takes it");
-    // It can be seen on its way to where it waits, with its registers saved and still on a CPU.
+    // It may still be on its way to its wait, with its registers saved and still on a CPU.
     read_until(&mut registers, pid, threads["waits"].0, |thread| {
         !thread.is_running && (WAITING..WAITING + 5).all(|value| thread.words.contains(&value))
     });
@@ -74,7 +75,8 @@ fn values_in_registers() {
     assert!(alternate.words.contains(&place));
 }
 
-/// Every thread is there once, with its stack pointer in writable memory and its thread pointer; nobody else's is.
+/// Every thread is there once, with its stack pointer in writable memory and its thread pointer; no thread of
+/// another process is.
 #[test]
 fn threads_of_the_process() {
     let (program, threads) = holding("registers-threads");

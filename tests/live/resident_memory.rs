@@ -1,4 +1,4 @@
-//! Resident memory: the parts that a report names are what a program of known parts has.
+//! Resident memory: the parts that a report names are those of a program whose parts are known.
 
 use crate::common::memleak::Memleak;
 use crate::common::program::{Program, compile, directory};
@@ -34,13 +34,13 @@ fn check(part: &str, bytes: u64, expected: u64, more: u64, memory: &Memory) {
     );
 }
 
-/// All parts add up to what is resident, and each is what the program has of it: to the page where it asked for whole
-/// pages, otherwise with what the C library and the program itself need besides.
+/// All parts add up to what is resident, and each is what the program has of it: to the page where it asked
+/// for whole pages, otherwise with what the C library and the program itself need besides.
 #[test]
 fn memory_parts_equal_the_programs() {
     let memory = trace("blocks", &[]);
     check("tracked", memory.tracked, 64 * MIB, MIB / 2, &memory);
-    // Of the block that was never touched all but the page of its header.
+    // All of the block that was never touched, except the page of its header.
     let untouched = 100 * MIB - MIB / 2;
     check("not resident", memory.not_resident, untouched, MIB / 2, &memory);
     check(
@@ -56,7 +56,7 @@ fn memory_parts_equal_the_programs() {
     check("unexplained", memory.unexplained, 32 * MIB, MIB / 2, &memory);
     check("shared", memory.shared, 8 * MIB, 0, &memory);
     check("stacks", memory.thread_stacks, 8 * MIB, MIB / 2, &memory);
-    // The program and its libraries too.
+    // Includes the program and its libraries.
     check("files", memory.files, 16 * MIB, 3 * MIB, &memory);
     let grown = memory.growth_elsewhere.expect("what is not allocated");
     check(
@@ -71,7 +71,7 @@ fn memory_parts_equal_the_programs() {
     check("growth of files", grown.files, 16 * MIB, 3 * MIB, &memory);
 }
 
-/// Traced mappings are what blocks leave unexplained.
+/// Traced mappings explain what blocks leave unexplained.
 #[test]
 fn traced_mappings_and_blocks_add_up() {
     let memory = trace("mappings", &["--mmap"]);

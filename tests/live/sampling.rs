@@ -1,5 +1,5 @@
-//! Sampling and filters: estimates are as good as they say, a block's free takes away what it added, and a call that is
-//! not recorded leaves nothing behind.
+//! Sampling and filters: estimates are as good as they say, a block's free takes away what it added, and a
+//! call that is not recorded leaves nothing behind.
 
 use crate::common::memleak::Memleak;
 use crate::common::program::{Program, compile, directory};
@@ -51,7 +51,7 @@ fn trace(path: &std::path::Path, flags: &[&str]) -> Sampled {
     program.step("mixed");
     let mixed = memleak.finish();
     assert!(program.end().success());
-    // Another, to the end: the first ended its trace with its report.
+    // A second run, to the end: the first trace ended with its report.
     let mut program = Program::start(path, &[]);
     program.expect("ready");
     let memleak = Memleak::attach(program.pid(), flags);
@@ -76,7 +76,7 @@ fn is_within(estimate: &Estimate, truth: Amount) -> (bool, bool) {
     )
 }
 
-/// Twenty runs: how often the truth is in the interval, per kind and in all.
+/// Checks in twenty runs how often the truth is in the interval, per kind and in all.
 #[allow(clippy::print_stdout, reason = "what the test found")]
 fn check_estimates(test: &str, flags: &[&str]) {
     const RUNS: u32 = 20;
@@ -116,20 +116,20 @@ fn check_estimates(test: &str, flags: &[&str]) {
     assert!(hits >= RUNS - 6, "{hits} of {RUNS}");
 }
 
-/// Estimates from bytes lie in their stated 95 % interval as often as that says.
+/// The truth is in the stated 95 % interval of estimates from bytes as often as that says.
 #[test]
 fn estimates_by_bytes() {
     check_estimates("bytes", &["--sample-bytes", "4K"]);
 }
 
-/// Estimates from calls lie in their stated 95 % interval as often as that says.
+/// The truth is in the stated 95 % interval of estimates from calls as often as that says.
 #[test]
 fn estimates_by_calls() {
     check_estimates("calls", &["-s", "20"]);
 }
 
-/// Blocks much larger than the distance between chosen bytes are all recorded, and exact; what is freed is taken away
-/// exactly, so that nothing is left at the end, and no error.
+/// Blocks much larger than the distance between chosen bytes are all recorded, and exact; what is freed is
+/// taken away exactly, so that nothing is left at the end, and no error.
 #[test]
 fn frees_of_sampled_blocks_are_exact() {
     let path = compile(&directory("sampling-frees"), "amounts/sizes.c", &RELEASE);
@@ -149,7 +149,7 @@ fn frees_of_sampled_blocks_are_exact() {
     }
 }
 
-/// One of one is all: exact, and said to be.
+/// One of one is all: amounts are exact, and marked as such.
 #[test]
 fn interval_of_one_is_exact() {
     let path = compile(&directory("sampling-one"), "amounts/sizes.c", &RELEASE);
@@ -166,8 +166,8 @@ fn interval_of_one_is_exact() {
     assert_eq!(done.outstanding(), Amount::default(), "{done}");
 }
 
-/// Limits are inclusive; what is outside of them is counted, leaves nothing behind, and its reallocation does what it
-/// does to blocks that are recorded.
+/// Checks that limits are inclusive; what is outside of them is counted and leaves nothing behind, and a
+/// reallocation outside of them still frees the recorded block.
 #[track_caller]
 fn check_limits(test: &str, flags: &[&str]) {
     let path = compile(
@@ -204,8 +204,8 @@ fn check_limits(test: &str, flags: &[&str]) {
         );
     }
     assert_eq!(report.stacks.len(), rows.len(), "nothing else:\n{report}");
-    // below, above, above_freed, outgrows, too_large, aligned_below, aligned_little_below, realloc_below, five by
-    // pointer, and the one that fails.
+    // below, above, above_freed, outgrows, too_large, aligned_below, aligned_little_below, realloc_below,
+    // five by pointer, and the one that fails.
     assert_eq!(report.events.filtered, 14, "{report}");
     assert_eq!(
         report.events.unknown_frees, 0,
@@ -218,7 +218,7 @@ fn size_limits() {
     check_limits("session", &[]);
 }
 
-/// Size limits hold by entry and return probes that are not one.
+/// Size limits hold by separate entry and return probes.
 #[test]
 fn size_limits_by_multi_probes() {
     check_limits("multi", &["--attach", "multi"]);

@@ -1,4 +1,5 @@
-//! Services with a cache, data from their start, churn and one slow leak: the leak is what a report begins with.
+//! Services with a cache, data from their start, churn and one slow leak: the leak is what a report begins
+//! with.
 
 use std::process::Command;
 
@@ -6,15 +7,16 @@ use crate::common::memleak::Memleak;
 use crate::common::program::{Program, compile, directory};
 use crate::common::report::{Amount, Report, Stack};
 
-/// Services that each have a cache that grows to its bound, data from their start, churn, and one leak that is a few hundredths
-/// of all that they hold, with the function that leaks.
+/// Services that each have a cache that grows to its bound, data from their start, churn, and one leak of a
+/// few per cent of all that is outstanding, with the function that leaks.
 const SERVICES: [(&str, &str, &[&str]); 3] = [
     ("orders.cpp", "Auditor::make", &["-O2", "-g1"]),
     ("sessions.c", "reject", &["-O2"]),
     ("graph.cpp", "link_back", &["-O2", "-g1", "-pthread"]),
 ];
 
-/// The leak is the first line of the table within six reports, with the highest score; the site that holds most is not.
+/// The leak is the first line of the table within six reports, with the highest score; the site with most
+/// outstanding bytes is not.
 #[test]
 fn leak_is_ranked_first() {
     for (source, leak, flags) in SERVICES {

@@ -1,10 +1,11 @@
-//! Names of sites: what only passes blocks on is not one, in a real program with the C library's own headers and a stripped library.
+//! Names of sites: functions that only pass blocks on do not give them, in a real program with the C
+//! library's own headers and a stripped library.
 
 use crate::allocators::trace;
 use crate::common::program::{compile, directory};
 
-/// Inline functions of the C library's headers, and helpers without a name below a library's allocation function, are not
-/// responsible: their callers are.
+/// Inline functions of the C library's headers, and helpers without a name below a library's allocation
+/// function, are not responsible: their callers are.
 #[test]
 fn of_what_passes_blocks_on() {
     let path = compile(&directory("sites"), "allocators/sites.c", &["-O2", "-g"]);

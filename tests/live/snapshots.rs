@@ -1,5 +1,5 @@
-//! Reports while the target goes on: ages and changes are true, each block is counted once however busy the target is,
-//! and recordings hold the same.
+//! Reports while the target goes on: ages and changes are true, each block is counted once however busy the
+//! target is, and recordings have the same.
 
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
@@ -43,7 +43,7 @@ fn start(test: &str, blocks: u64, threads: u32) -> Program {
     program
 }
 
-/// Checks a report of a target that stands still: sums, and that ages add up to the outstanding amount.
+/// Checks a report of a target that is paused: sums, and that ages add up to the outstanding amount.
 #[track_caller]
 fn check_at_rest(report: &Report) {
     report.check_sums();
@@ -70,8 +70,8 @@ fn the_block_table_agrees_with_the_totals() {
     assert_eq!(churn.outstanding, NOTHING, "{churn}");
 }
 
-/// Reports end while threads replace blocks as fast as they can, and find every block that stays just once; of those
-/// that come and go they find no more than there are, and take none of them for an old one.
+/// Reports end while threads replace blocks as fast as they can, and find every block that stays just once;
+/// of those that come and go they find no more than there are, and take none of them for an old one.
 #[test]
 fn reports_under_churn() {
     const THREADS: u32 = 3;
@@ -80,7 +80,7 @@ fn reports_under_churn() {
     let memleak = Memleak::attach_reporting(program.pid(), &["-o", "3000"], &["0.5"]);
     program.step("kept");
     program.step("churning");
-    // It does both by now.
+    // By then it keeps blocks and churns.
     memleak.report();
     memleak.report();
     for _ in 0..6 {
@@ -101,8 +101,8 @@ fn reports_under_churn() {
     assert_eq!(report.only_through("churn_block").outstanding, NOTHING);
 }
 
-/// A slow leak is first by growth among threads that allocate and free thousands of times as much, and a larger
-/// amount that stays; those leave nothing behind. Each report is in the order of growth.
+/// A slow leak is first by growth among threads that allocate and free thousands of times as much, and a
+/// larger amount that stays; those leave nothing behind. Each report is in the order of growth.
 #[test]
 fn growing_site_is_ranked_first() {
     let mut program = start("growth", 20_000, 3);
@@ -138,7 +138,7 @@ fn growing_site_is_ranked_first() {
     }
 }
 
-/// Blocks that stand for others agree in the table and the totals too, but for the rounding of blocks.
+/// Weighted blocks agree in the table and the totals too, except for the rounding of blocks.
 #[test]
 fn sampled_blocks_agree_with_the_totals() {
     for flags in [["-s", "7"], ["--sample-bytes", "500"]] {
@@ -152,7 +152,7 @@ fn sampled_blocks_agree_with_the_totals() {
         let found = of_all_ages(&stack.recent.ages);
         assert!(found.blocks > 1000, "{stack}");
         assert_eq!(found.bytes, stack.outstanding.bytes, "{stack}");
-        // Each class of ages is rounded by itself.
+        // Each class of ages is rounded separately.
         assert!(
             found.blocks.abs_diff(stack.outstanding.blocks) <= 7,
             "{found:?} {stack}"
@@ -160,8 +160,8 @@ fn sampled_blocks_agree_with_the_totals() {
     }
 }
 
-/// The error of what people are shown, which is reckoned from the blocks that are old, is that of the totals, if all
-/// blocks are old.
+/// The standard error in text, which is computed from the old blocks, is that of the totals if all blocks are
+/// old.
 #[test]
 fn sampled_blocks_have_the_error_of_the_totals() {
     let mut program = start("error", 5000, 0);
@@ -178,8 +178,8 @@ fn sampled_blocks_have_the_error_of_the_totals() {
     assert!(!of_stack.contains(" 0 B"), "{text}");
 }
 
-/// Blocks younger than was asked for are hidden from people, who are told so, and are marked in JSON; nothing is
-/// hidden with `-o 0`. An age of a minute is an age of a minute.
+/// Blocks younger than `-o` are hidden in text, which says so, and are marked in JSON; nothing is hidden with
+/// `-o 0`. An age of a minute is an age of a minute.
 #[test]
 fn age_filter() {
     for (older, hidden) in [("0", false), ("60000", true), ("1000", false)] {
@@ -187,7 +187,7 @@ fn age_filter() {
         let json = Memleak::attach(program.pid(), &["-o", older]);
         let text = Memleak::attach(program.pid(), &["-o", older, "--format", "text"]);
         program.step("kept");
-        // At least the older of the two ages that blocks can have.
+        // Longer than the limit of a second.
         sleep(Duration::from_millis(1100));
         let (report, text) = (json.finish(), text.finish_text());
         check_at_rest(&report);
@@ -213,8 +213,8 @@ fn age_filter() {
     }
 }
 
-/// A program that has exited held what it held: nothing of it is young, people are shown all of it, and with its blocks if
-/// they want them.
+/// Blocks of a program that has exited: none is young, text shows all of them, and lists single ones on
+/// request.
 #[test]
 fn outstanding_blocks_of_an_ended_program() {
     let mut program = start("ended", 100, 0);
@@ -238,7 +238,7 @@ fn outstanding_blocks_of_an_ended_program() {
     assert!(text.contains("\n   and 90 more blocks\n"), "{text}");
 }
 
-/// Totals alone say the same as totals and blocks of a target at rest; ages are then not known.
+/// Totals alone agree with totals and blocks of a target at rest; ages are then not known.
 #[test]
 fn combined_only() {
     let mut program = start("combined", 300, 2);
@@ -264,8 +264,8 @@ fn combined_only() {
     }
 }
 
-/// Changes in the reports add up to everything that came and went, as their times add up to the time of the trace;
-/// amounts from before a mark are in the baseline.
+/// Changes in the reports add up to everything that came and went, as their times add up to the time of the
+/// trace; amounts from before a mark are in the baseline.
 #[test]
 fn changes_add_up() {
     let mut program = start("changes", 500, 2);
@@ -323,7 +323,7 @@ fn million_blocks_in_a_report() {
     assert_eq!(report.lost.blocks, 0);
 }
 
-/// A recording, where everyone may read it, beside a copy of the program that reads it.
+/// A directory that all users may read, for a recording and a copy of the program that reads it.
 struct Shelf(tempfile::TempDir);
 
 impl Shelf {
@@ -338,7 +338,7 @@ impl Shelf {
         self.0.path().join(name).to_str().expect("UTF-8").to_owned()
     }
 
-    /// Runs memleak as nobody and returns its output and messages.
+    /// Runs memleak as user nobody and returns its output and messages.
     #[track_caller]
     fn memleak(&self, arguments: &[&str]) -> (String, String) {
         let nobody = [
@@ -362,8 +362,8 @@ impl Shelf {
     }
 }
 
-/// A recording of a memleak that was killed can be read by anyone, without the program that was traced, and is to the
-/// byte what memleak reported then. Another reader finds the same in it.
+/// A recording of a memleak that was killed can be read by anyone, without the program that was traced, and
+/// is to the byte what memleak reported then. Another reader finds the same in it.
 #[test]
 fn recording_survives_the_kill_of_memleak() {
     let shelf = Shelf::new();
@@ -408,7 +408,7 @@ fn recording_survives_the_kill_of_memleak() {
     );
 }
 
-/// The recording as Python reads it, by its description.
+/// Checks the recording as Python reads it, by its description.
 #[track_caller]
 fn check_by_another_reader(file: &str, last: &Report, count: usize) {
     let reader = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/read_recording.py");
@@ -436,7 +436,8 @@ fn check_by_another_reader(file: &str, last: &Report, count: usize) {
     }
 }
 
-/// Two runs are compared site by site; what is larger in the second has grown, in every form of the difference.
+/// Two runs are compared site by site; what is larger in the second has grown, in every form of the
+/// difference.
 #[test]
 fn two_runs_are_compared() {
     let shelf = Shelf::new();
@@ -471,8 +472,9 @@ fn two_runs_are_compared() {
     assert_eq!(json["notes"], serde_json::json!(["the first is the later one"]));
 }
 
-/// Profiles that a store receives add up to the last report, as Go's pprof reads them: the allocated amounts of all
-/// profiles together, the outstanding ones of the last. Metrics are the last report's, and so is the profile beside them.
+/// Profiles that a store receives add up to the last report, as Go's pprof reads them: the allocated amounts
+/// of all profiles together, the outstanding ones of the last. Metrics are the last report's, and so is the
+/// profile beside them.
 #[test]
 fn exported() {
     let shelf = Shelf::new();
@@ -553,7 +555,7 @@ fn exported() {
     );
 }
 
-/// The address at which memleak says that metrics are.
+/// Returns the address at which memleak says that metrics are.
 #[track_caller]
 fn metrics_address(memleak: &Memleak) -> String {
     let address = memleak.seen_messages().iter().find_map(|line| {

@@ -1,4 +1,5 @@
-//! Lines of source in reports are those of the file that debug information names, and only of files that the caller may read.
+//! Lines of source in reports are those of the file that debug information names, and only of files that the
+//! caller may read.
 
 use std::fs::{self, Permissions};
 use std::io::Write;
@@ -12,7 +13,7 @@ use crate::common::program::{compile_as, directory, require_root, source};
 
 const SOURCE: &str = "amounts/snapshots.c";
 
-/// A recording of a program whose debug information says that its source is at `named`.
+/// Records a program whose debug information says that its source is at `named`.
 #[track_caller]
 fn record(name: &str, named: &Path) -> PathBuf {
     require_root();
@@ -46,7 +47,7 @@ fn record(name: &str, named: &Path) -> PathBuf {
     recording
 }
 
-/// The last report of a recording, as the user who called sudo gets it; as root without one.
+/// Returns the last report of a recording, as the user who called sudo gets it, or root without one.
 #[track_caller]
 fn report(recording: &Path, sudo: Option<&str>, flags: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_memleak"));
@@ -65,7 +66,7 @@ fn report(recording: &Path, sudo: Option<&str>, flags: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// Words of a report, whose lines are cut where they are long.
+/// Returns true if a report has these words; its long lines are wrapped.
 fn has_words(report: &str, words: &str) -> bool {
     let all: Vec<_> = report.split_whitespace().collect();
     all.join(" ").contains(words)
@@ -84,8 +85,8 @@ fn responsible_line(recording: &Path) -> usize {
     usize::try_from(line).expect("small")
 }
 
-/// Three lines around each line are those of the file, under the responsible frame; the caller of sudo sees those that it may read,
-/// and what is not shown is said.
+/// Three lines around each line are those of the file, under the responsible frame; the caller of sudo sees
+/// those that it may read, and what is not shown is said.
 #[test]
 fn lines_that_the_caller_may_read() {
     let place = tempfile::tempdir().expect("a directory");
@@ -129,7 +130,8 @@ fn lines_that_the_caller_may_read() {
     assert!(!refused.contains(expected[3].1.trim()), "{refused}");
 }
 
-/// Debug information that names files which are no sources, or leads to them by links, has nothing of them shown, to root neither.
+/// Files that are no sources, and that debug information names or leads to by links, are not shown, not even
+/// to root.
 #[test]
 fn names_of_other_files() {
     let shadow = record("shadow", Path::new("/etc/shadow"));

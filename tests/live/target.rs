@@ -37,7 +37,7 @@ fn changed_code(pid: u32) -> Vec<u64> {
         let (mut mapped, mut file) = (vec![0; length], vec![0; length]);
         memory.read_exact_at(&mut mapped, start).expect("it is mapped");
         let path = words.last().expect("a path");
-        // The last page is longer than the file's part of it, perhaps.
+        // The last page may extend beyond the end of the file.
         File::open(path)
             .expect("the library")
             .read_at(&mut file, offset)
@@ -99,8 +99,8 @@ fn attached_to_a_busy_program() {
     }
 }
 
-/// Allocator calls that are left by longjmp, thousands of times, in the middle of everything: neither the program
-/// nor the count of what follows suffers.
+/// Allocator calls that are left by longjmp, thousands of times, in the middle of everything: neither the
+/// program nor the count of what follows suffers.
 #[test]
 fn longjmp_out_of_the_allocator() {
     for attach in ["session", "multi", "perf"] {
@@ -116,7 +116,8 @@ fn longjmp_out_of_the_allocator() {
     }
 }
 
-/// A process's name is of any bytes: where the kernel cut it within a character, its map of generated code is read as ever.
+/// A process's name is of any bytes: where the kernel cut it within a character, its map of generated code is
+/// read as ever.
 #[test]
 fn name_cut_within_a_character() {
     let path = compile(

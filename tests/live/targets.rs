@@ -1,5 +1,5 @@
-//! Processes found by name, systemd unit, cgroup, container and user are those that are traced, and no other; what cannot be
-//! found or traced is said, with what to do.
+//! Processes found by name, systemd unit, cgroup, container and user are those that are traced, and no other;
+//! what cannot be found or traced is said, with what to do.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -14,7 +14,7 @@ use crate::common::report::Report;
 
 const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
 
-/// A program that leaks as many blocks as its argument says, under a name of its own.
+/// Compiles a program, under its own name, that leaks as many blocks as its argument says.
 #[track_caller]
 fn build(test: &str, name: &str, flags: &[&str]) -> PathBuf {
     let path = directory(&format!("targets-{test}-{name}")).join(name);
@@ -28,7 +28,7 @@ fn start(path: &Path, blocks: &str) -> Program {
     program
 }
 
-/// Blocks that each process has allocated by `leak`, ascending by pid.
+/// Returns the blocks that each process has allocated by `leak`, ascending by pid.
 fn leaks(report: &Report) -> Vec<(u32, u64)> {
     let mut leaks: Vec<_> = report
         .targets
@@ -66,7 +66,8 @@ fn refusal(arguments: &[&str]) -> String {
     text
 }
 
-/// All processes of a name are traced, also of one that the kernel has cut, and none whose name only contains it.
+/// All processes of a name are traced, also of one that the kernel has truncated, and none whose name only
+/// contains it.
 #[test]
 fn instances_by_name() {
     for (name, other) in [
@@ -92,7 +93,7 @@ fn instances_by_name() {
     }
 }
 
-/// An id of a container that is this test's alone.
+/// Makes an id of a container that is this test's alone.
 fn id(digit: char) -> String {
     format!("{:0>12}{}", std::process::id(), digit.to_string().repeat(52))
 }
@@ -204,8 +205,8 @@ fn one_process_by_its_cgroup() {
     drop((program, other));
 }
 
-/// Names of containers come from what Docker, podman and Kubernetes have written; memleak here is in a mount namespace where
-/// they have.
+/// Names of containers come from what Docker, podman and Kubernetes have written; memleak runs in a mount
+/// namespace with such files.
 #[test]
 fn containers_by_name() {
     let path = build("containers", "boxed-target", &RELEASE);
@@ -236,7 +237,7 @@ fn containers_by_name() {
         format!("machine.slice/libpod-{podman}.scope"),
         format!("kubepods/pod1/{pod}"),
     ];
-    // Each below a directory of its own, which nothing else keeps from being removed.
+    // Each in a separate directory, which nothing else keeps from being removed.
     let names = ["docker", "podman", "pod"].map(|name| format!("memleak-{name}-{}", std::process::id()));
     let cgroups = [0, 1, 2].map(|at| Cgroup::make(&unified, &format!("{}/{}", names[at], cgroups[at])));
     let mut programs = [start(&path, "2"), start(&path, "4"), start(&path, "6")];
@@ -273,7 +274,7 @@ fn containers_by_name() {
     drop(programs);
 }
 
-/// The processes of one user are found, and with a name only those of both.
+/// The processes of one user are found, and with a name only those that match both.
 #[test]
 fn user_and_name() {
     // Another user cannot reach this one's directories.
@@ -319,7 +320,8 @@ fn user_and_name() {
     }
 }
 
-/// A trace begins when what it waits for starts, and sees the first allocation after that; it can be ended before.
+/// A trace begins when what it waits for starts, and sees the first allocation after that; it can be ended
+/// before.
 #[test]
 fn waits_for_a_start() {
     let path = build("waits", "late-target", &RELEASE);
@@ -354,7 +356,8 @@ fn waits_for_a_start() {
     }
 }
 
-/// A search with no match, or too many, is refused by a line that says what to do; commands that look at one process want one.
+/// A search with no match, or too many, is refused by a line that says what to do; commands that look at one
+/// process want one.
 #[test]
 fn none_or_too_many() {
     let path = build("many", "many-target", &RELEASE);
@@ -380,7 +383,7 @@ fn none_or_too_many() {
             &["doctor", "-p", "no-such-program"],
             &["no process is named `no-such-program`; `ps -e`"],
         ),
-        // Before the wait.
+        // Refused before the wait.
         (
             &[
                 "-p",
@@ -418,8 +421,8 @@ fn none_or_too_many() {
     );
 }
 
-/// Processes that were found, and in which nothing can be probed, are left out with a warning; one that is given by its
-/// number is not.
+/// Processes that were found, and in which nothing can be probed, are left out with a warning; one that is
+/// given by its number is not.
 #[test]
 fn what_cannot_be_traced_is_left_out() {
     let mut program = start(&build("left_out", "mixed-target", &RELEASE), "3");
@@ -470,7 +473,7 @@ fn some_end_meanwhile() {
     assert!(child.wait().expect("a child of ours").success());
 }
 
-/// A redis server, as Debian ships it, by its name; others may run, so in a cgroup of its own.
+/// A redis server, as Debian ships it, by its name, in a separate cgroup, as others may run.
 #[test]
 fn redis() {
     let directory = directory("targets-redis");

@@ -1,5 +1,5 @@
-//! `memleak top` on real processes: the rate of one that leaks is found, what is noise or a single step is not taken for growth,
-//! and the process that is chosen is traced.
+//! `memleak top` on real processes: the rate of a leaking one is found, noise and single steps are not taken
+//! for growth, and the chosen process is traced.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -17,7 +17,7 @@ const RELEASE: [&str; 2] = ["-O2", "-fno-omit-frame-pointer"];
 /// Bytes by which a steady program grows in a minute.
 const RATE: f64 = 75.0 * (1 << 20) as f64;
 
-/// The program under a name of its own.
+/// Compiles the program under its own name.
 fn build(name: &str) -> PathBuf {
     compile_as(
         &directory(&format!("top-{name}")).join(name),
@@ -81,8 +81,8 @@ fn process(table: &Value, program: &Program) -> Value {
         .clone()
 }
 
-/// A steady leak is first, with its true rate; random sizes and one step are no growth; a process that comes later is judged by
-/// what it does, and one that ends is gone.
+/// A steady leak is first, with its true rate; random sizes and one step are no growth; a process that comes
+/// later is judged by what it does, and one that ends is gone.
 #[test]
 fn rates_of_processes() {
     let path = build("top-rates");
@@ -109,7 +109,7 @@ fn rates_of_processes() {
             "{found}"
         );
         assert_ne!(process(table, &step)["trend"], "grows", "{table}");
-        // Certain by 99 % is not certain, but twice of three times is.
+        // A result of 99 % certainty may be wrong once, but not twice in three tables.
         noisy += u32::from(process(table, &noise)["trend"] != "none");
         let last = pids(table)
             .into_iter()
@@ -121,7 +121,7 @@ fn rates_of_processes() {
     assert!(process(&second, &later)["samples"].as_u64() < process(&second, &steady)["samples"].as_u64());
     assert!(process(&second, &ends)["trend"] == "grows" && !pids(&third).contains(&ends.pid().into()));
     assert_eq!(third["trends"]["grows"], 2, "{third}");
-    // By then, more has come than there was.
+    // By then, it has grown by some megabytes.
     let held = |table| {
         process(table, &steady)["anonymous_bytes"]
             .as_u64()
@@ -161,8 +161,8 @@ fn limits_of_cgroups() {
     assert!((minutes - expected).abs() < expected / 10.0, "{minutes} {found}");
 }
 
-/// The table has the live view's look and keys; Enter traces the selected process as `memleak live -p PID` does, and signals
-/// then make the last report.
+/// The table has the live view's look and keys; Enter traces the selected process as `memleak live -p PID`
+/// does, and signals then make the last report.
 #[test]
 fn enter_traces_the_selected_process() {
     let path = build("top-view");
@@ -213,7 +213,7 @@ fn enter_traces_the_selected_process() {
     assert!(screen.contains("0 B in 0 blocks outstanding"), "{screen}");
 }
 
-/// Copy of memleak that any user can execute.
+/// Copies memleak to where any user can execute it.
 fn copy(place: &tempfile::TempDir) -> PathBuf {
     let open = fs::Permissions::from_mode(0o755);
     fs::set_permissions(place.path(), open).expect("our own directory");
@@ -222,7 +222,8 @@ fn copy(place: &tempfile::TempDir) -> PathBuf {
     path
 }
 
-/// Without root, the table is whole; a trace is refused in the view, which goes on, and where processes are hidden, that is said.
+/// Without root, the table is whole; a trace is refused in the view, which goes on, and where processes are
+/// hidden, that is said.
 #[test]
 fn without_rights() {
     let path = build("top-others");
@@ -244,7 +245,7 @@ fn without_rights() {
     terminal.await_screen("no message", |screen| !screen.contains("cannot be traced"));
     terminal.press("q");
     assert_eq!(terminal.wait().0, Some(0));
-    // A mount of its own: options of the machine's are everybody's.
+    // A new mount: options of the machine's own would apply to all processes.
     let hidden = format!(
         "mount -t proc -o hidepid=2 proc /proc && exec setpriv {} top --once 2",
         nobody.join(" ")

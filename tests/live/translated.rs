@@ -1,5 +1,5 @@
-//! Processes whose code is executed in translated copies, as by valgrind: no probe is put where it would end one, and what is refused for
-//! that says so.
+//! Processes whose code is executed in translated copies, as by valgrind: no probe is placed where it would
+//! end one, and what is refused for that reason says so.
 
 use std::process::{Command, Output};
 
@@ -8,7 +8,8 @@ use crate::common::memleak::Memleak;
 use crate::common::program::{PATIENCE, Program, compile, directory, stock};
 use crate::common::started::Started;
 
-/// A program that says when it is ready, and allocates for the first time after that by each function.
+/// Starts a program under valgrind that says when it is ready, and allocates for the first time after that by
+/// each function.
 fn translated(test: &str) -> Program {
     let program = compile(&directory(test), "amounts/plain.c", &["-O1"]);
     let mut command = Command::new(stock("/usr/bin/valgrind", "valgrind"));
@@ -25,7 +26,7 @@ fn memleak(arguments: &[&str]) -> Output {
         .expect("it ends by itself")
 }
 
-/// The only line of its messages.
+/// Returns the only line of its messages.
 #[track_caller]
 fn refusal(output: &Output) -> String {
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -56,7 +57,8 @@ fn under_valgrind() {
     assert!(program.end().success());
 }
 
-/// A trace of children does no harm to such a program, whether it runs before or is started while that goes on.
+/// A trace of children does no harm to such a program, whether it runs before or is started while that goes
+/// on.
 #[test]
 fn beside_valgrind() {
     let mut before = translated("translated-before");
@@ -76,8 +78,8 @@ fn beside_valgrind() {
     }
 }
 
-/// Where nothing but probes in all processes can follow children, they are refused while such a program runs, whose they would end; it is
-/// named.
+/// Where children can only be followed by probes in all processes, following is refused while such a program
+/// runs, as the probes would end it; the refusal names it.
 #[test]
 fn beside_valgrind_without_tracefs() {
     let _alone = alone();
@@ -114,7 +116,8 @@ fn started_under_valgrind() {
     );
 }
 
-/// A traced program that executes valgrind loses its probes and goes on to its end; the trace ends, and says why.
+/// A traced program that executes valgrind loses its probes and goes on to its end; the trace ends, and says
+/// why.
 #[test]
 fn executes_valgrind() {
     let _alone = alone();

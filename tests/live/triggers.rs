@@ -1,4 +1,5 @@
-//! Conditions say when: nothing is attached before `--start-when` is true, and reports are made when `--report-when` becomes true.
+//! Conditions for the start and for reports: nothing is attached before `--start-when` is true, and reports
+//! are made when `--report-when` becomes true.
 
 use std::fs;
 use std::path::PathBuf;
@@ -73,7 +74,8 @@ impl Waiting {
         panic!("no message `{part}`: {seen:#?}");
     }
 
-    /// Kinds of kernel objects that it has open, as the kernel names them: of BPF and of perf events.
+    /// Returns the kinds of kernel objects that it has open, as the kernel names them: of BPF and of perf
+    /// events.
     fn kernel_objects(&self) -> Vec<String> {
         let files = fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("it runs");
         let names = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
@@ -83,7 +85,7 @@ impl Waiting {
             .collect()
     }
 
-    /// Waits for its end. Returns its status, its reports and the rest of what it says.
+    /// Waits for its end. Returns its status, its reports and its further messages.
     #[track_caller]
     fn end(mut self) -> (Option<i32>, Vec<String>, String) {
         let reports = self.reports.rest();
@@ -99,7 +101,7 @@ impl Drop for Waiting {
     }
 }
 
-/// The only condition of a report, its value, its unit and its process.
+/// Returns the only condition of a report, its value, its unit and its process.
 #[track_caller]
 fn only_condition(report: &str) -> (String, f64, String, Option<u64>) {
     let report: Value = serde_json::from_str(report).expect("JSON");
@@ -124,8 +126,8 @@ fn grown(report: &Report) -> f64 {
     report.only_through("grow").outstanding.bytes as f64
 }
 
-/// Nothing is loaded or attached while a process is small; as soon as it is large, it is traced, and what it allocates from then on is
-/// in the report.
+/// Nothing is loaded or attached while a process is small; as soon as it is large, it is traced, and what it
+/// allocates from then on is in the report.
 #[test]
 fn starts_when_large() {
     let mut program = start(&build("start", "start-target"));
@@ -147,8 +149,8 @@ fn starts_when_large() {
     assert_eq!(kind(&reports[0]), "none");
 }
 
-/// One large process of several that a name finds starts the trace of all, also if it came meanwhile; with `--wait`, all may be gone for
-/// a while.
+/// One large process of several with a name starts the trace of all, also if it came during the wait; with
+/// `--wait`, there may be none for a while.
 #[test]
 fn starts_when_one_is_large() {
     let path = build("one", "one-of-targets");
@@ -165,7 +167,7 @@ fn starts_when_one_is_large() {
         drop(first);
         memleak
     };
-    // A while without any.
+    // For a while there is none.
     thread::sleep(Duration::from_millis(1500));
     let mut small = start(&path);
     let mut large = start(&path);
@@ -193,7 +195,7 @@ fn starts_when_one_is_large() {
     assert_eq!(found, expected, "{messages}");
 }
 
-/// Growth is that over the last time, whatever there was before.
+/// Growth counts over recent time, whatever there was before.
 #[test]
 fn starts_when_growing() {
     let mut program = start(&build("growing", "growing-target"));
@@ -220,7 +222,7 @@ fn starts_when_growing() {
     panic!("it grew by 120 MiB/min, for 40 s");
 }
 
-/// The wait ends in one line, with status 2, when the process ends, and when it is told to.
+/// The wait ends in one line, with status 2, when the process ends, and when memleak is asked to end.
 #[test]
 fn waits_that_come_to_nothing() {
     let path = build("nothing", "nothing-target");
@@ -247,7 +249,8 @@ fn waits_that_come_to_nothing() {
     assert_eq!((status, &messages[..]), (Some(2), expected));
 }
 
-/// A share is that of the limit that has least room, of any cgroup that the process is in, and file cache is not in it.
+/// A share is that of the limit with the least room, among all cgroups that the process is in, without file
+/// cache.
 #[test]
 fn shares_of_limits() {
     let path = build("shares", "shares-target");
@@ -282,7 +285,7 @@ fn shares_of_limits() {
         (&condition[..], &unit[..], process),
         ("cgroup>75%", "percent", Some(program.pid().into()))
     );
-    // It looks while the program grows.
+    // memleak looks while the program grows.
     assert!(value > 75.0 && value < 85.0, "{value}");
     signal(memleak.child.id(), "INT");
     let (status, reports, messages) = memleak.end();
@@ -292,7 +295,8 @@ fn shares_of_limits() {
     drop(inner);
 }
 
-/// A report is made when the condition becomes true, not again while it is, and again after it was false; COUNT is of these reports.
+/// A report is made when the condition becomes true, not again while it is, and again after it was false;
+/// COUNT counts these reports.
 #[test]
 fn reports_when_more_is_outstanding() {
     let mut program = start(&build("outstanding", "outstanding-target"));
@@ -315,13 +319,13 @@ fn reports_when_more_is_outstanding() {
     command(&mut program, "-");
     thread::sleep(Duration::from_millis(500));
     command(&mut program, "+11");
-    // The second is the last, and nothing is reported that was true all the time.
+    // The second is the last; no report was made while the condition stayed true.
     let (second, status) = memleak.wait();
     assert!(status.success());
     assert!(grown(&second) > 10.0 * MIB && grown(&second) <= 11.0 * MIB);
 }
 
-/// The report at the end is made besides, and says so; text has the reason below its first line.
+/// The report at the end is made in addition, and says so; text has the reason below its first line.
 #[test]
 fn the_last_report_is_made_besides() {
     let mut program = start(&build("besides", "besides-target"));
@@ -377,7 +381,7 @@ fn outstanding_in_other_modes() {
     assert_eq!(memleak.finish_text().lines().count(), 1);
 }
 
-/// A share of a limit that there is not can never come true: that is an error, with what to do.
+/// A share of a limit that does not exist can never be exceeded: that is an error, with what to do.
 #[test]
 fn no_limit() {
     let program = start(&build("unlimited", "unlimited-target"));

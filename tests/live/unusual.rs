@@ -1,5 +1,5 @@
-//! Processes that do something unusual while they have probes, or get other rights: none ends by that or sees a signal that is not its
-//! own, and what they allocate is counted.
+//! Processes that do something unusual while they have probes, or get other rights: none is ended by the
+//! probes or sees a signal that is not its own, and their allocations are counted.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -12,7 +12,7 @@ use crate::common::program::{Program, compile, copy_program, directory};
 const FLAGS: [&str; 1] = ["-O2"];
 const GIVEN: [&str; 2] = ["--alloc", "own_allocation:alloc(size=0,return=probe)"];
 const BY_RET: [&str; 2] = ["--alloc", "own_allocation:alloc(size=0)"];
-/// Mapping of the kernel's for probes.
+/// Name of the kernel's mapping for probes.
 const MAPPING: &str = "[uprobes]";
 
 fn has_mapping(pid: u32) -> bool {
@@ -20,8 +20,9 @@ fn has_mapping(pid: u32) -> bool {
     maps.lines().any(|line| line.ends_with(MAPPING))
 }
 
-/// Confined by seccomp while it is traced, so that any system call but its own ends it or fails: return probes, which some kernels make by
-/// one, do it no harm, nor does the end of memleak.
+/// A process confines itself by seccomp while it is traced, so that any system call but its own ends it or
+/// fails: return probes, which some kernels implement by a system call, do it no harm, nor does the end of
+/// memleak.
 #[test]
 fn confined_by_seccomp() {
     let path = compile(&directory("unusual-confined"), "hostile/confined.c", &FLAGS);
@@ -48,8 +49,9 @@ fn confined_by_seccomp() {
     assert!(program.end().success(), "killed");
 }
 
-/// A debugger steps through probed functions, instruction by instruction, stops at a watched variable, or at the very instruction
-/// that has a probe; or the program traps after each of its instructions itself. Every stop is one that was asked for.
+/// A debugger steps through probed functions, instruction by instruction, stops at a watched variable, or at
+/// the very instruction that has a probe; or the program traps after each of its instructions itself. Every
+/// stop is one that was asked for.
 #[test]
 fn stepped_and_watched() {
     let path = compile(&directory("unusual-stepped"), "hostile/stepped.c", &FLAGS);
@@ -72,8 +74,8 @@ fn stepped_and_watched() {
     }
 }
 
-/// A debugger's breakpoint on a probed instruction ends the process once memleak has left: whoever debugs it is named, whether that came
-/// before or after memleak.
+/// A debugger's breakpoint on a probed instruction ends the process once memleak has left: the debugger is
+/// named, whether it came before or after memleak.
 #[test]
 fn debuggers_are_named() {
     let path = compile(&directory("unusual-debugged"), "hostile/stepped.c", &FLAGS);
@@ -105,8 +107,9 @@ fn debuggers_are_named() {
     }
 }
 
-/// The kernel's mapping for probes, over which CRIU stumbles, comes with the first hit of a return probe and stays when memleak has left;
-/// a process that is not hit has none. Its code is that of its files again, which is all else that CRIU would keep of a trace.
+/// The kernel's mapping for probes, at which CRIU fails, comes with the first hit of a return probe and stays
+/// when memleak has left; a process that is not hit has none. Nothing else of a trace remains for CRIU, as
+/// the code is that of its files again.
 #[test]
 fn mapping_of_probes_stays() {
     let path = compile(&directory("unusual-mapping"), "amounts/plain.c", &FLAGS);
@@ -128,7 +131,7 @@ fn mapping_of_probes_stays() {
     assert!(program.end().success());
 }
 
-/// How a program gets rights that its user does not have, or may not be looked at.
+/// Ways in which a program gets rights that its user does not have, or may not be inspected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Raised {
     SetUid,
@@ -139,7 +142,7 @@ enum Raised {
 /// User id of `nobody`, an unprivileged user.
 const USER: u32 = 65534;
 
-/// Makes the file that the child executes. Returns the users that it runs by, real and effective.
+/// Makes the file that the child executes. Returns the users that it runs as, real and effective.
 fn raise(by: Raised, program: &Path) -> (PathBuf, u32, u32) {
     let file = program.with_file_name(format!("{by:?}"));
     copy_program(program, &file);
@@ -171,8 +174,8 @@ fn set_attribute(file: &Path, name: &str, value: &[u8]) {
     assert!(set.expect("python3 (apt-get install python3)").success());
 }
 
-/// A traced process starts a program with other rights, from which the kernel takes inherited probes. It is said, they are put back, and what
-/// it allocates from then on is counted.
+/// A traced process starts a program with other rights, from which the kernel takes inherited probes. memleak
+/// says so and places them again, and allocations from then on are counted.
 #[test]
 fn executed_with_other_rights() {
     let program = compile(&directory("unusual-raised"), "processes/raised.c", &FLAGS);

@@ -1,4 +1,5 @@
-//! Verdicts on living processes: what memory shows to be held is never called lost, whatever moves, and what is lost is found.
+//! Verdicts on running processes: blocks that memory shows to be held are never called lost, whatever moves,
+//! and lost blocks are found.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,13 +21,14 @@ pub(crate) const FLAGS: [&str; 6] = [
     "-ldl",
 ];
 
-/// The kind of which nothing says that it is held, besides those that are hidden by design: only a file has it.
+/// The only kind, besides those that are hidden by design, that no memory shows to be held: its pointers are
+/// in a file.
 const NOT_SHOWN: &str = "kernel_file";
 
 /// Blocks by verdict.
 pub(crate) type Counts = [u64; 4];
 
-/// Sums the verdicts on what was allocated below `function`.
+/// Sums up the verdicts on blocks that were allocated below `function`.
 pub(crate) fn verdict_on(report: &Report, function: &str) -> Counts {
     let verdicts = report
         .through(function)
@@ -49,7 +51,7 @@ fn counts(verdict: &Verdict) -> Counts {
     [definitely_lost, indirectly_lost, reachable, unknown].map(|amount| amount.blocks)
 }
 
-/// Each of 94 kinds of blocks gets the verdict that is true by the program's word, while it runs.
+/// Each kind of blocks gets the verdict that is true by the program's account, while it runs.
 #[test]
 fn kinds() {
     let judgement = kinds_by("verdict-kinds", "--verdict", &|path| Command::new(path));
@@ -57,11 +59,12 @@ fn kinds() {
         judgement.passes >= 5 && judgement.stopped_ns.is_none(),
         "{judgement:?}"
     );
-    // Not even a test program is without a pipe, but that is empty.
+    // Even a test program has a pipe, but it is empty.
     assert!(judgement.not_seen.is_empty(), "{judgement:?}");
 }
 
-/// And from a copy that is made while its threads are stopped, in one pass, those that wait in the kernel left alone.
+/// Each kind gets the true verdict from a copy that is made in one pass while threads are stopped; those that
+/// wait in the kernel are left alone.
 #[test]
 fn kinds_of_a_stopped_process() {
     let judgement = kinds_by("verdict-kinds-stopped", "--verdict=stop", &|path| {
@@ -73,13 +76,14 @@ fn kinds_of_a_stopped_process() {
     );
 }
 
-/// Likewise, with a C library that makes the guards of stacks in their mappings, and has caches of another form.
+/// Each kind gets the true verdict with a C library that has the guards of stacks within their mappings, and
+/// caches of another form.
 #[test]
 fn kinds_with_the_next_c_library() {
     kinds_by("verdict-kinds-next", "--verdict=stop", &of_next_release);
 }
 
-/// Checks the verdict on each kind; the four parts of a verdict add up.
+/// Checks the verdict on each kind, and that the four parts of a verdict add up.
 fn kinds_by(directory_name: &str, flag: &str, started: &dyn Fn(&Path) -> Command) -> Judgement {
     let directory = directory(directory_name);
     compile_as(
@@ -122,7 +126,8 @@ fn kinds_by(directory_name: &str, flag: &str, started: &dyn Fn(&Path) -> Command
     }
     let judgement = report.verdict.expect("it was asked for");
     assert_eq!(judgement.freed_later.blocks, 0);
-    // A length or a number of elements is before two kinds; a word, the middle and the end of three are pointed to.
+    // Pointers to two kinds lead behind a length or a number of elements; those to three others to a word,
+    // the middle or the end.
     for (form, least) in [
         ("length_prefix", 40),
         ("second_base", 20),
@@ -136,7 +141,8 @@ fn kinds_by(directory_name: &str, flag: &str, started: &dyn Fn(&Path) -> Command
     judgement
 }
 
-/// However fast two threads move pointers about, no block that is held is called lost; nearly all that are lost are found.
+/// However fast two threads move pointers about, no held block is called lost, and nearly all lost ones are
+/// found.
 #[test]
 fn moving_pointers() {
     let path = compile(
@@ -157,7 +163,7 @@ fn moving_pointers() {
         let judgement = report.verdict.expect("it was asked for");
         let [definitely, indirectly, reachable, _] = counts(&judgement.verdict);
         assert_eq!(judgement.stopped_ns.is_some(), flag.ends_with("stop"));
-        // Some of the lost are where registers of their time still are.
+        // Old register values still lead to some of the lost ones.
         assert!((95..=100).contains(&definitely), "{rate}: {definitely}");
         assert_eq!(indirectly, 0, "{rate}");
         assert!(reachable >= 20_000, "{rate}: {reachable}");
@@ -168,7 +174,8 @@ fn moving_pointers() {
     }
 }
 
-/// Each of several processes has its own verdicts, and so have children that came during the trace, on what they allocated themselves.
+/// Each of several processes has its own verdicts; so have children that came during the trace, on what they
+/// allocated themselves.
 #[test]
 fn several_processes() {
     let flags = ["-O2", "-g", "-fno-optimize-sibling-calls"];
@@ -193,8 +200,8 @@ fn several_processes() {
     }
 }
 
-/// Lost blocks of a process that nobody traces are found by what its allocator lists, while pointers move in it and when it is stopped;
-/// glibc's and jemalloc.
+/// Lost blocks of a process that is not traced are found by its allocator's lists, glibc's and jemalloc's,
+/// while pointers move in it and when it is stopped.
 #[test]
 fn without_a_trace() {
     require_root();
@@ -233,8 +240,8 @@ fn without_a_trace() {
     }
 }
 
-/// A server whose caches and sessions come and go, and whose threads hand blocks to one another: nothing that was called lost is freed
-/// when it gives back all that it holds, and what it has lost is found.
+/// A server whose caches and sessions come and go, and whose threads hand blocks to one another: no block
+/// that was called lost is freed when it gives back all its data, and lost blocks are found.
 #[test]
 fn caches() {
     let path = compile(&directory("verdict-caches"), "verdicts/caches.cpp", &FLAGS);
@@ -248,7 +255,7 @@ fn caches() {
     program.send_line("");
     let account = program.line();
     let lost = account.strip_prefix("lost ").expect("a number of blocks");
-    // With its text and its amounts.
+    // Each has a text and amounts, too.
     let lost = 3 * lost.parse::<u64>().expect("a number");
     program.step("cleared");
     let report = memleak.finish();
@@ -264,8 +271,8 @@ fn freed_later(report: &Report) -> u64 {
     judgement.freed_later.blocks
 }
 
-/// Blocks whose pointers nobody can see for a time are called lost; that they are freed after all is noticed, said in each later report,
-/// and no condition is taken to hold then.
+/// Blocks whose pointers are invisible for a time are called lost; when they are freed after all, each later
+/// report says so, and no condition counts as passed then.
 #[test]
 fn false_verdicts() {
     const WAYS: [&str; 3] = ["in_file", "masked_by_key", "at_odd_address"];
@@ -283,7 +290,7 @@ fn false_verdicts() {
         let [definitely, indirectly, ..] = verdict_on(report, way);
         definitely + indirectly
     };
-    // The last ones can be where registers of their time still are.
+    // Old register values can still lead to the last ones.
     let are_lost = |report: &Report| WAYS.iter().all(|way| (95..=100).contains(&lost_by(report, way)));
     let mut reports = (0..10).map(|_| memleak.report());
     let first = reports.find(are_lost).expect("a verdict on all of them");
@@ -301,7 +308,8 @@ fn false_verdicts() {
     assert!(program.end().success());
 }
 
-/// Lost objects are told by their class, though nobody has seen who made them; their texts are lost indirectly.
+/// Lost objects are shown with their class, though their allocation was not traced; their texts are
+/// indirectly lost.
 #[test]
 fn classes_of_lost_objects() {
     require_root();
@@ -318,7 +326,7 @@ fn classes_of_lost_objects() {
         let of = groups.filter(|group| group["verdict"] == verdict && group["class"] == *class);
         of.filter_map(|group| group["blocks"].as_u64()).sum()
     };
-    // Registers of their time can lead to the last one.
+    // Old register values can lead to the last one.
     let objects = lost("definitely_lost", &"shop::Session".into());
     assert!((49..=50).contains(&objects), "{found}");
     assert!(
@@ -344,7 +352,8 @@ fn classes_of_lost_objects() {
     program.end();
 }
 
-/// Blocks that come and go, each held all the time, are not called lost, whether the threads run or are stopped; then all are listed.
+/// Blocks that come and go, each held all the time, are not called lost, whether the threads run or are
+/// stopped; if they are stopped, all are listed.
 #[test]
 fn blocks_that_come_and_go() {
     let directory = directory("verdict-churn");
@@ -360,7 +369,8 @@ fn blocks_that_come_and_go() {
     let started: [&dyn Fn() -> Command; 3] =
         [&|| Command::new(&of_glibc), &|| Command::new(&of_musl), &of_next];
     for start in started {
-        // Where they change all, few blocks are there at the end that were at the start; where they change some, most are.
+        // Where threads change all blocks, few of those from the start are left at the end; where they change
+        // some, most are.
         for busy in ["200", "4000"] {
             let mut command = start();
             let path = format!("{command:?}");
@@ -389,7 +399,7 @@ fn blocks_that_come_and_go() {
     }
 }
 
-/// Has a verdict made on all that a program has from malloc.
+/// Makes a verdict on all blocks that a program has from malloc.
 fn judge(program: &Program, flags: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_memleak"));
     command.args(["verdict", "--format", "json", "-a", "-p"]);
@@ -397,7 +407,7 @@ fn judge(program: &Program, flags: &[&str]) -> Output {
     command.output().expect("memleak was built")
 }
 
-/// The verdict on all that a program has from malloc.
+/// Returns the verdict on all blocks that a program has from malloc.
 pub(crate) fn verdict_of(program: &Program, flags: &[&str]) -> serde_json::Value {
     let output = judge(program, flags);
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -1,4 +1,5 @@
-//! The view of a trace on a terminal, as its user sees it: through a real pseudo-terminal and an emulator of its own.
+//! The view of a trace on a terminal, as its user sees it: through a real pseudo-terminal and an independent
+//! emulator.
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,14 +19,14 @@ use memleak::session::Signals;
 use memleak::sinks::live::{LiveView, Messages};
 
 const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
-/// Text that is on no screen of a view that is there.
+/// Text that is on no screen of a working view.
 const GARBAGE: [&str; 3] = ["noise", "memleak: ", "\u{1b}"];
 
 fn growing(test: &str) -> PathBuf {
     compile(&directory(test), "amounts/growing.cpp", &RELEASE)
 }
 
-/// The lines of the table of sites.
+/// Returns the lines of the table of sites.
 fn sites(screen: &str) -> Vec<&str> {
     let lines = screen
         .lines()
@@ -35,8 +36,8 @@ fn sites(screen: &str) -> Vec<&str> {
     sites.filter(|line| !line.is_empty()).collect()
 }
 
-/// A screen without what is different each time: numbers and their units, how long a trend is, where things stand in
-/// their lines, and lines that are cut here or there.
+/// A screen without what is different each time: numbers and their units, how long a trend is, where things
+/// stand in their lines, and lines that are cut here or there.
 fn shape(screen: &str) -> String {
     let is_cut = |line: &str| line.contains("[libc.so.6]") || line.starts_with("allocated ");
     let lines = screen.lines().filter(|line| !line.is_empty() && !is_cut(line));
@@ -75,8 +76,9 @@ fn first_is(name: &'static str) -> impl Fn(&str) -> bool {
     move |screen| sites(screen).first().is_some_and(|line| line.ends_with(name))
 }
 
-/// A process's sites, with what they hold and how they grow, and their stacks; each key does what the help says; the last
-/// report is kept where that was asked for, the terminal is left as it was, and conditions are said there.
+/// The view shows a process's sites, with their outstanding amounts, their growth and their stacks; each key
+/// does what the help says; the last report is written to the file that was asked for, the terminal is
+/// restored, and results of conditions are printed there.
 #[test]
 fn keys_of_the_live_view() {
     let directory = directory("view-around");
@@ -96,7 +98,7 @@ fn keys_of_the_live_view() {
         title.starts_with(&format!("memleak  {pid} \\u{{1b}}[31mevil")),
         "{screen}"
     );
-    // The evidence of what it looks like.
+    // A picture of the view, as evidence.
     fs::write(directory.join("screen.txt"), &screen).expect("our own directory");
     assert_eq!(screen.lines().count(), 24, "{screen}");
     insta::assert_snapshot!(shape(&screen), @r"
@@ -136,7 +138,8 @@ fn keys_of_the_live_view() {
     );
 }
 
-/// A key has each report judged: what is lost of each site, and who holds the rest, until it is pressed again.
+/// A key adds a verdict to each report, with the lost blocks of each site and the holders of the rest, until
+/// it is pressed again.
 #[test]
 fn verdicts_on_a_key() {
     let directory = directory("view-verdict");
@@ -239,8 +242,8 @@ fn other_sizes(terminal: &mut Terminal) {
     terminal.await_screen("the usual size", first_is("keep_large()"));
 }
 
-/// However it ends, the terminal is left as it was, and the status says what happened. What was to be warned of is said
-/// when there is nothing any more that it could garble.
+/// However the view ends, the terminal is restored, and the status says what happened. Warnings are printed
+/// once there is no view that they could garble.
 #[test]
 fn ends() {
     let idle = Program::spawn(Command::new("sleep").arg("1000"));
@@ -264,7 +267,7 @@ fn ends() {
     }
 }
 
-/// A terminal that vanishes ends the trace, whether that is a signal or not; what was to be kept is.
+/// A terminal that vanishes ends the trace, with or without a signal; what goes to files is written.
 #[test]
 fn vanished_terminal_ends_the_trace() {
     let directory = directory("view-vanishes");
@@ -290,8 +293,8 @@ fn vanished_terminal_ends_the_trace() {
     }
 }
 
-/// A terminal that takes nothing any more stops neither the trace nor its end: what was to be kept is. What is to be said
-/// waits for the terminal, unless a second signal says that it need not.
+/// A terminal that takes no output stops neither the trace nor its end: what goes to files is written.
+/// Messages wait for the terminal, unless there is a second signal.
 #[test]
 fn stuck_terminal_does_not_block_the_trace() {
     let directory = directory("view-stuck");
@@ -316,8 +319,8 @@ fn stuck_terminal_does_not_block_the_trace() {
     assert_eq!(terminal.wait_for_end(), Some(143));
 }
 
-/// The end of a target leaves its last state on the screen until the user leaves. A program that was started is kept from
-/// the terminal, and its status is memleak's.
+/// The end of a target leaves its last state on the screen until the user leaves. A program that was started
+/// is kept from the terminal, and its status is memleak's.
 #[test]
 fn view_stays_after_the_target_ends() {
     let program = growing("view-ends");
@@ -329,7 +332,7 @@ fn view_stays_after_the_target_ends() {
     );
     let screen = terminal.await_text("All processes have ended: this is the last report. q leaves.");
     assert!(screen.contains("ENDED"), "{screen}");
-    // 60 times, from the first allocation on, behind which there is what the C++ library allocates for itself.
+    // 60 blocks, from the first allocation on; below them is what the C++ library allocates for itself.
     assert!(
         screen.contains("1 of 3: 240.0 KiB in 60 blocks via malloc"),
         "{screen}"
@@ -352,7 +355,7 @@ fn view_stays_after_the_target_ends() {
     assert!(!screen.contains("noise"), "{screen}");
 }
 
-/// A failure of ours is said on a terminal that is as it was before. The program that fails is this test itself.
+/// A panic is reported on a terminal that is restored. The program that fails is this test itself.
 #[test]
 fn a_panic() {
     const FAILS: &str = "MEMLEAK_TEST_PANICS";

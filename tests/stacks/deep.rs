@@ -1,5 +1,5 @@
-//! Deep recursion: the innermost and the outermost frames are those that the witness finds, and the number of those that were left out
-//! is the witness's.
+//! Deep recursion: the innermost and the outermost frames are those that the witness finds, and the number of
+//! those that were left out is the witness's.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::common::recent::LeftOut;
 use crate::common::report::{Amount, Stack};
 use crate::common::witness::{Accounts, Call, Calls, Place, READY_TO_DONE, Witness};
 
-/// Frames of the witness itself that are memleak's innermost.
+/// Number of the witness's own frames, which are memleak's innermost.
 const OWN: usize = 1;
 
 const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
@@ -30,7 +30,8 @@ fn watch(directory: &Path, path: &Path, arguments: &[&str]) -> Accounts {
     Witness::of_deep_stacks(directory).watch(command.args(arguments), &READY_TO_DONE, &flags)
 }
 
-/// Frames that memleak keeps of a stack that it walks to its limit at most, and how many it leaves out.
+/// Returns the frames that memleak keeps of a stack, which it walks up to its limit, and those that it leaves
+/// out.
 fn kept(whole: &[Place]) -> (Vec<Place>, Option<LeftOut>) {
     let walked = &whole[..whole.len().min(MAX_DEPTH - OWN)];
     let Some(missing) = (walked.len() + OWN)
@@ -48,7 +49,7 @@ fn kept(whole: &[Place]) -> (Vec<Place>, Option<LeftOut>) {
     (frames, Some(left_out))
 }
 
-/// Checks stacks of so many frames below the recursion, with main and three frames below it.
+/// Checks stacks from the bottom of recursions of several depths, with main and three frames below it.
 #[track_caller]
 fn check_bottom(test: &str, cycle: &str) {
     let (directory, path) = build(test, &RELEASE);
@@ -94,8 +95,8 @@ fn mutual_recursion() {
     check_bottom("mutual", "three");
 }
 
-/// A recursion that allocates at each of 4000 depths has a stack for each of the first ones, and beyond 512 frames one for each place of
-/// its cycle; sums are exact.
+/// A recursion that allocates at each of 4000 depths has a stack for each of the first ones, and beyond 512
+/// frames one for each place of its cycle; sums are exact.
 #[test]
 fn runaway_recursion() {
     const DEPTH: u64 = 4000;
@@ -119,7 +120,8 @@ fn runaway_recursion() {
     }
 }
 
-/// The calls as memleak is to tell them, and of how many of the given ones it leaves out nothing.
+/// Returns the calls as memleak should report them, and the number of given ones of which it leaves out no
+/// frame.
 fn kept_calls(calls: &Calls) -> (Calls, usize) {
     let mut expected = Calls::new();
     let mut whole = 0;
@@ -137,8 +139,8 @@ fn kept_calls(calls: &Calls) -> (Calls, usize) {
     (expected, whole)
 }
 
-/// A library that is loaded at the bottom of a recursion allocates before its table is in the kernel: such a walk is finished in user
-/// space, which leaves out the same frames.
+/// A library that is loaded at the bottom of a recursion allocates before its table is in the kernel: such a
+/// walk is finished in user space, which leaves out the same frames.
 #[test]
 fn library_loaded_deep_down() {
     let (directory, path) = build("library", &RELEASE);
@@ -182,7 +184,8 @@ fn by_frame_pointers() {
     assert_eq!(stack.frames.len(), INNERMOST_FRAMES + OUTERMOST_FRAMES);
 }
 
-/// Checks that `depth` functions, as many as are there at their places, are below `main` in turn.
+/// Checks that `depth` functions of the cycle are above `main`, those left out included, and that each one
+/// shown is in its place.
 #[track_caller]
 fn check_cycle(stack: &Stack, depth: usize) {
     const TURN: [&str; 3] = ["first", "second", "third"];

@@ -1,9 +1,9 @@
-//! Fast paths of walks change nothing else: over hundreds of thousands of real walks, each is done again in the same
-//! probe without any of them (no remembered rules, no remembered walks, each slot of the stack read by itself), and
-//! finds the same stack.
+//! Fast paths of walks change nothing else: over hundreds of thousands of real walks, each is done again in
+//! the same probe without any of them (no rule cache, no walk memo, each slot of the stack read by itself),
+//! and finds the same stack.
 //!
-//! With `MEMLEAK_FULL_LOAD` set it is millions of walks of each program; with `MEMLEAK_SHORT_LOAD`, for machines that are
-//! emulated, some thousands.
+//! With `MEMLEAK_FULL_LOAD` set it is millions of walks of each program; with `MEMLEAK_SHORT_LOAD`, for
+//! machines that are emulated, some thousands.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -27,8 +27,9 @@ const CHECKED: [&str; 5] = [
     "4000000",
 ];
 
-/// Ends the trace. At least so many walks were checked, so many of them had been remembered, and none is different. Walks that
-/// found no room, since others were preempted on their CPU, cannot be checked, and are in the report.
+/// Ends the trace, and checks that at least `least_checked` walks were checked, that at least
+/// `least_recalled` were recalled from the walk memo, and that none is different. Walks that found no room,
+/// since others were preempted on their CPU, cannot be checked, and are in the report.
 #[allow(clippy::print_stderr, reason = "what the test found")]
 #[track_caller]
 fn check(name: &str, memleak: Memleak, least_checked: u64, least_recalled: u64) {
@@ -56,14 +57,14 @@ fn check(name: &str, memleak: Memleak, least_checked: u64, least_recalled: u64) 
     assert!(recalled >= least_recalled, "{line}");
 }
 
-/// Starts the benchmark's target: every frame a function of its own, with a frame of its own size.
+/// Starts the benchmark's target: each frame is of another function, and of another size.
 fn stacks(name: &str, flags: &[&str]) -> Program {
     let flags = [&["-O2", "-pthread"], flags].concat();
     let path = compile(&directory(name), "../../benches/probe_cost/target.c", &flags);
     Program::start(&path, &["plain"])
 }
 
-/// Asks it for so many pairs, by each of so many threads.
+/// Makes it allocate `pairs` pairs in each of `threads` threads.
 #[track_caller]
 fn allocate(program: &mut Program, stacks: &str, depth: u32, pairs: u64, threads: u32) {
     program.send_line(&format!("{stacks} {depth} {pairs} {threads}"));
@@ -74,7 +75,7 @@ fn allocate(program: &mut Program, stacks: &str, depth: u32, pairs: u64, threads
 /// One stack, some, and thousands; small and large frames; more threads than CPUs.
 #[test]
 fn stacks_of_all_kinds() {
-    // The stacks of the latter are larger than what is remembered.
+    // Stacks of large frames are larger than what the walk memo remembers.
     let scaled = |count: u64| match std::env::var_os("MEMLEAK_SHORT_LOAD") {
         Some(_) => count / 20,
         None => count * times(),
@@ -131,8 +132,8 @@ fn redis() {
     check("redis", memleak, 30_000 * times(), 20_000 * times());
 }
 
-/// Python, each of whose objects is a call of malloc: deep stacks of few functions, and libraries that come while it
-/// runs and could be unloaded again.
+/// Python, each of whose objects is a call of malloc: deep stacks of few functions, and libraries that come
+/// while it runs and could be unloaded again.
 #[test]
 fn python() {
     // Naming tens of thousands of stacks takes a minute of a CPU, and is waited for.
@@ -169,7 +170,7 @@ fn clang() {
     // Naming tens of thousands of stacks takes a minute of a CPU, and is waited for.
     let _alone = alone();
     let compiler = stock("/usr/bin/clang++", "clang");
-    // Each of them has stacks of its own, all of which are named in the end.
+    // Each run has its own stacks, all of which are named in the end.
     let times = times().min(4);
     let mut shell = Command::new("/bin/sh");
     let run = format!(
@@ -185,7 +186,7 @@ fn clang() {
     check("clang", memleak, 30_000 * times, 0);
 }
 
-/// java: an interpreter and compilers of its own, whose frames are followed on trial.
+/// java: a separate interpreter and compilers, whose frames are followed on trial.
 #[test]
 fn java() {
     for flags in ["-XX:-PreserveFramePointer", "-XX:+PreserveFramePointer"] {

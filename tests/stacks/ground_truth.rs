@@ -1,5 +1,5 @@
-//! Every stack of real processes is the one that an independent witness finds: a library in the process that walks each
-//! allocation by libgcc's unwinder (`tests/programs/stacks/ground_truth.c`).
+//! Every stack of real processes is the one that an independent witness finds: a library in the process that
+//! walks each allocation by libgcc's unwinder (`tests/programs/stacks/ground_truth.c`).
 //!
 //! The two must agree exactly: the same stacks, each with the same number of calls and bytes.
 
@@ -15,8 +15,8 @@ fn check(directory: &Path, command: &mut Command, least_stacks: usize, least_blo
     check_script(directory, command, &READY_TO_DONE, least_stacks, least_blocks);
 }
 
-/// Runs `command` under the witness and memleak; checks that they agree, that every stack has its end, and that
-/// there were at least so many distinct stacks and blocks.
+/// Runs `command` under the witness and memleak; checks that they agree, that every stack has its end, and
+/// that there were at least `least_stacks` distinct stacks and `least_blocks` blocks.
 #[track_caller]
 fn check_script(
     directory: &Path,
@@ -47,7 +47,7 @@ fn check_plain(test: &str, source: &str, flags: &[&str], arguments: &[&str], sta
     check(&directory, Command::new(path).args(arguments), stacks, blocks);
 }
 
-/// Asks the leaker how many blocks it leaked; it stands still afterwards.
+/// Asks the leaker how many blocks it leaked; it is paused afterwards.
 fn ask(leaker: &mut Program) -> u64 {
     leaker.send_line("");
     leaker.line().parse().expect("a number")
@@ -122,7 +122,8 @@ fn mixture() {
     check_plain("mixture", "stacks/mixture.cpp", &[], &["20"], 100, 50_000);
 }
 
-/// Exceptions, threads, callbacks, containers, streams and regular expressions of a C++ program without optimisation.
+/// Exceptions, threads, callbacks, containers, streams and regular expressions of a C++ program without
+/// optimisation.
 #[test]
 fn mixture_unoptimised() {
     check_plain("mixture-O0", "stacks/mixture.cpp", &["-O0"], &["8"], 100, 20_000);
@@ -179,7 +180,8 @@ sys.stdin.readline()
     check(&test_directory("python"), &mut command, 500, 100_000);
 }
 
-/// Extension modules that are loaded one after the other, from before main to the exit: each allocates before its table is in the kernel.
+/// Extension modules that are loaded one after the other, from before main to the exit: each allocates before
+/// its table is in the kernel.
 #[test]
 fn python_imports() {
     let script = "import json, decimal, sqlite3, ctypes, ssl, hashlib, xml.etree.ElementTree, unicodedata, asyncio, multiprocessing, lzma, \

@@ -1,5 +1,6 @@
-//! Stacks through the code that a JVM generates are those that the JVM itself sees: a native library writes down what it says is on the
-//! stack at each of its allocations (`tests/programs/java/`). The names are of the map for perf that `jcmd` makes it write.
+//! Stacks through the code that a JVM generates are those that the JVM itself sees: a native library records
+//! the JVM's own stack at each of its allocations (`tests/programs/java/`). The names are of the map for perf
+//! that `jcmd` makes it write.
 //!
 //! Methods are not inlined here, as a method that is has no frame of its own.
 
@@ -13,7 +14,7 @@ use crate::common::report::{Frame, Report, Stack};
 use crate::common::started::Started;
 
 const PACKAGE: &str = "openjdk-17-jdk-headless";
-/// Places of `frames.c`.
+/// Number of places in `frames.c`.
 const PLACES: usize = 10;
 
 /// Methods that the JVM says are on the stack at each place, innermost first, and allocations there.
@@ -58,7 +59,8 @@ fn trace(test: &str, flags: &[&str], calls_before: u32) -> (Report, Witnessed) {
     (report, read(&witnessed))
 }
 
-/// Reads what the library has written: lines of a place and signatures of methods, such as `LFrames$Direct;.go`.
+/// Reads what the library has written: lines of a place and signatures of methods, such as
+/// `LFrames$Direct;.go`.
 #[track_caller]
 fn read(path: &Path) -> Witnessed {
     let text = std::fs::read_to_string(path).expect("the library wrote it");
@@ -103,7 +105,8 @@ fn check_methods<'a>(frames: impl Iterator<Item = &'a Frame>, methods: &[String]
     }
 }
 
-/// Checks that a stack is the one that the JVM sees, or the start of it if it says so. Returns whether it is whole.
+/// Checks that a stack is the one that the JVM sees, or the start of it if it says so. Returns whether it is
+/// whole.
 #[track_caller]
 fn check_stack(stack: &Stack, methods: &[String]) -> bool {
     let groups = generated(stack);
@@ -140,11 +143,12 @@ struct Found {
     cut: u64,
     /// Frames of compiled methods, by name.
     compiled: usize,
-    /// Frames that were believed as the walk arrived at native code.
+    /// Frames that were believed because the walk arrived at native code.
     on_trial: usize,
 }
 
-/// Checks all stacks of a run: none has a frame that the JVM does not have there, none lacks one before its end.
+/// Checks all stacks of a run: none has a frame that the JVM does not have there, none lacks one before its
+/// end.
 #[track_caller]
 fn check(test: &str, flags: &[&str], calls_before: u32) -> Found {
     let (report, witnessed) = trace(test, flags, calls_before);
@@ -182,7 +186,8 @@ const C1: &str = "-XX:TieredStopAtLevel=1";
 const C2: &str = "-XX:-TieredCompilation";
 const KEEP: &str = "-XX:+PreserveFramePointer";
 
-/// The interpreter keeps frame pointers, but jumps to what it calls: its frames are believed as they lead to native code.
+/// The interpreter keeps frame pointers, but jumps to what it calls: its frames are believed because they
+/// lead to native code.
 #[test]
 fn interpreted() {
     let found = check_whole("interpreted", &["-Xint"]);
@@ -203,8 +208,8 @@ fn compiled_with_frame_pointers() {
     }
 }
 
-/// Compiled code that leaves the frame pointer alone, or has something else in its register, is noticed: stacks end there, and none
-/// goes on to a caller's caller.
+/// Compiled code that leaves the frame pointer alone, or has something else in its register, is noticed:
+/// stacks end there, and none goes on to a caller's caller.
 #[test]
 fn compiled_without_frame_pointers() {
     for (test, compiler, methods) in [
@@ -218,7 +223,7 @@ fn compiled_without_frame_pointers() {
     }
 }
 
-/// Nearly every stack of a program that uses what all programs do is whole, if frame pointers are kept.
+/// Nearly every stack of a program that does common things is whole, if frame pointers are kept.
 #[test]
 fn programs_are_whole() {
     for flag in ["-Xint", KEEP] {
@@ -250,7 +255,8 @@ fn programs_are_whole() {
     }
 }
 
-/// So it is from before main on: what walks lack while the JVM begins, of its tables and of its code, they get in user space.
+/// Nearly every stack is whole from before main on: tables and code that walks lack while the JVM starts are
+/// known to user space, which finishes them.
 #[test]
 fn programs_are_whole_from_their_start() {
     let load = source("java/Load.java");
@@ -260,7 +266,7 @@ fn programs_are_whole_from_their_start() {
     }
 }
 
-/// So it is if the JVM has ended before the table of its library is there.
+/// Nearly every stack is whole even if the JVM has ended before the table of its library was loaded.
 #[test]
 fn short_programs_are_whole_from_their_start() {
     for flag in ["-Xint", KEEP] {

@@ -10,7 +10,7 @@ use crate::common::memleak::Memleak;
 use crate::common::program::{Program, compile, compile_as, directory, directory_path, run_tool};
 use crate::common::report::{Report, Stack, from_main};
 
-/// Compiler flags as distributions have them, without frame pointers. Recursion stays recursion.
+/// Compiler flags as distributions have them, without frame pointers. Recursion is not turned into loops.
 pub(crate) const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
 
 /// Frames below a thread's first function, innermost first.
@@ -54,7 +54,7 @@ fn check_found_by(stack: &Stack, expected: &[&str]) {
     }
 }
 
-/// The leaker, compiled with `more` flags, and a report of at least one leak of its.
+/// Compiles the leaker with `more` flags, and returns a report with at least one of its leaks.
 #[track_caller]
 fn trace_leaker(test: &str, more: &[&str], memleak_flags: &[&str]) -> Report {
     let path = compile(
@@ -77,7 +77,8 @@ fn trace_leaker(test: &str, more: &[&str], memleak_flags: &[&str]) -> Report {
     second
 }
 
-/// The problem statement: a program and libstdc++ without frame pointers, and every function is there.
+/// Checks the problem statement: with a program and libstdc++ without frame pointers, every function is
+/// there.
 #[track_caller]
 fn check_leaker(test: &str, attach: &str) {
     let report = trace_leaker(test, &[], &["--unwind", "dwarf", "--attach", attach]);
@@ -117,8 +118,8 @@ fn leaker_by_session_probes() {
     check_leaker("session", "session");
 }
 
-/// `main -> caller -> slowMemoryLeak -> operator new -> malloc` is complete by `uprobe_multi` links, whose entry and
-/// return are two programs.
+/// `main -> caller -> slowMemoryLeak -> operator new -> malloc` is complete by `uprobe_multi` links, whose
+/// entry and return are two programs.
 #[test]
 fn leaker_by_multi_probes() {
     check_leaker("multi", "multi");
@@ -191,8 +192,8 @@ fn signal_handler() {
     check_signals("signal", &[]);
 }
 
-/// Stacks go on below a signal frame where handlers have a stack of their own, which may lie above or below the
-/// thread's.
+/// Stacks go on below a signal frame where handlers have a stack of their own, which may lie above or below
+/// the thread's.
 #[test]
 fn signal_handler_on_its_own_stack() {
     check_signals("signal-stack", &["other"]);
@@ -209,7 +210,7 @@ fn realigned_frame() {
     check_found_by(stack, &["probe", "cfi"]);
 }
 
-/// The program has the CFI that the test is about.
+/// Checks that the program has the CFI that the test is about.
 #[track_caller]
 fn assert_disassembly_has(path: &Path, instruction: &str) {
     let output = Command::new("readelf")
@@ -242,7 +243,8 @@ fn deep_recursion() {
     stack.check(&from_main(&[&["recurse"; 400][..], &["main"]].concat()));
 }
 
-/// A recursion of 5000 frames has its innermost 256 and the last 256 of the first 4096, and the stack says that it is cut.
+/// A recursion of 5000 frames has its innermost 256 and the last 256 of the first 4096, and the stack says
+/// that it is cut.
 #[test]
 fn recursion_beyond_the_limit() {
     let report = trace_source("deeper", "stacks/recursion.c", &[], &["5000"]);
@@ -291,8 +293,8 @@ fn trace_lazy(test: &str) -> Report {
     report
 }
 
-/// A resolver of an indirect function runs below the loader's trampoline, which finds its frame by `rbx` and which an
-/// `and` of the stack pointer follows: the register is followed back to the frame that saved it.
+/// A resolver of an indirect function runs below the loader's trampoline, which finds its frame by `rbx` and
+/// which an `and` of the stack pointer follows: the register is followed back to the frame that saved it.
 #[test]
 fn resolver_below_the_loader() {
     let report = trace_lazy("resolver");
@@ -320,7 +322,7 @@ fn resolver_below_the_loader() {
 fn static_program() {
     let report = trace_source("static", "stacks/callback.c", &["-static"], &[]);
     let stack = report.only_through("compare");
-    // Newer C libraries sort in a function of its own.
+    // Newer C libraries sort in a separate function.
     let sort = ["msort_with_tmp*", "qsort_r_mergesort", "qsort_r"];
     let sort = match stack.passes(sort[1]) {
         true => &sort[..],
@@ -336,7 +338,7 @@ fn static_program() {
     );
 }
 
-/// A program of which one part, compiled with `more` flags, has no CFI.
+/// Compiles a program of which one part, compiled with `more` flags, has no CFI.
 fn partly_without_cfi(test: &str, more: &[&str]) -> PathBuf {
     let directory = directory(&format!("known-{test}"));
     let part = directory.join("part.o");
@@ -349,7 +351,8 @@ fn partly_without_cfi(test: &str, more: &[&str]) -> PathBuf {
     )
 }
 
-/// Functions without CFI are crossed by their frame pointers, each marked as such, and the walk returns to CFI.
+/// Functions without CFI are crossed by their frame pointers, each marked as such, and the walk returns to
+/// CFI.
 #[test]
 fn without_cfi() {
     let path = partly_without_cfi("no_cfi", &["-fno-omit-frame-pointer"]);
@@ -369,8 +372,8 @@ fn without_cfi() {
     assert_eq!(report.module("libc.so.6").frames.fp, 0, "{report}");
 }
 
-/// Functions with neither CFI nor a frame pointer end the stack: the report names the module, the cause, how much
-/// ended there, and the address.
+/// Functions with neither CFI nor a frame pointer end the stack: the report names the module, the cause, how
+/// much ended there, and the address.
 #[test]
 fn without_cfi_and_frame_pointer() {
     let path = partly_without_cfi("no_cfi_no_fp", &[]);
@@ -421,7 +424,7 @@ fn stripped_program() {
     assert!(names.all(|name| name.is_none()), "it has no names:\n{found}");
 }
 
-/// 30 threads on few CPUs, each allocating at a depth of its own, walk at once: every stack is one of theirs,
+/// 30 threads on few CPUs, each allocating at another depth, walk at once: every stack is one of theirs,
 /// whole, with all of its thread's blocks, and nothing is lost. (Where the kernel may preempt itself, see
 /// /sys/kernel/debug/sched/preempt, they also interrupt one another's walks.)
 #[test]
@@ -475,8 +478,8 @@ fn aligned_caller(test: &str) -> Program {
     program
 }
 
-/// A frame whose CFA is in `rbx`, which a library saved that has no such frame itself: where it saves registers is loaded when a walk first
-/// needs it, and that walk is finished in user space.
+/// The CFA of a frame is in `rbx`, which a library without such frames has saved: the library's saves are
+/// loaded when a walk first needs them, and that walk is finished in user space.
 #[test]
 fn register_saved_by_a_library() {
     let mut program = aligned_caller("known-aligned");
@@ -511,13 +514,14 @@ fn register_saved_by_a_library() {
     assert_eq!(report.allocated().blocks, 2 * steps);
 }
 
-/// Such a walk is finished as well when others have asked in vain before, for mappings at addresses that are garbage.
+/// A walk that needs a library's saves is finished even if others have asked in vain before, for mappings at
+/// addresses that are garbage.
 #[test]
 fn register_saved_by_a_library_after_requests_in_vain() {
     let mut program = aligned_caller("known-aligned-astray");
     let memleak = Memleak::attach_reporting(program.pid(), &[], &["0.2"]);
     let (mut walks, mut finished) = (0, 0);
-    // Until such a walk is not sent any more.
+    // Until such walks are no longer sent to user space.
     let before = loop {
         program.send_line("astray");
         program.expect("ready");

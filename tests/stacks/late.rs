@@ -1,5 +1,5 @@
-//! Libraries that are loaded while their program is traced: stacks through them are whole from the first one on, by user space until
-//! their table is there.
+//! Libraries that are loaded while their program is traced: stacks through them are whole from the first one
+//! on, as user space finishes walks until the table is loaded.
 
 use crate::common::memleak::Memleak;
 use crate::common::program::{Program, compile, directory};
@@ -46,7 +46,8 @@ fn check_late_report(report: &Report) {
     }
 }
 
-/// The first stack of a thread is whole, though it is deeper than what is copied of others, where nothing is known of its end.
+/// The first stack of a thread is whole, though nothing is known of its end yet and it is larger than what is
+/// copied of other stacks.
 #[test]
 fn first_stack_of_a_thread() {
     let directory = directory("late-thread");

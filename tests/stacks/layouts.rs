@@ -1,5 +1,5 @@
-//! Stacks of programs whose code is mapped in unusual ways: several executable segments in a page of the file, or far apart; text that
-//! was moved; generated code in files.
+//! Stacks of programs whose code is mapped in unusual ways: several executable segments in a page of the
+//! file, or far apart; text that was moved; generated code in files.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ use crate::common::program::{Program, compile, compile_as, directory, run_tool, 
 use crate::common::report::{Report, Stack, from_main};
 
 const SOURCE: &str = "stacks/layout.c";
-/// Compiler flags as distributions have them, without frame pointers. One call is not replaced by a jump.
+/// Compiler flags as distributions have them, without frame pointers. Calls are not replaced by jumps.
 const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
 const LEAK: [&str; 4] = ["leak_c", "leak_b", "leak_a", "main"];
 
@@ -48,7 +48,7 @@ fn check_whole(path: &Path) {
     only_stack(&trace(path, &[])).check(&from_main(&LEAK));
 }
 
-/// The number of executable segments that begin in the first's page of the file.
+/// Returns the number of executable segments that begin in the first's page of the file.
 #[track_caller]
 fn segments_in_a_page(path: &Path) -> usize {
     use object::elf::{PF_X, PT_LOAD};
@@ -65,8 +65,8 @@ fn segments_in_a_page(path: &Path) -> usize {
     pages.iter().filter(|page| **page == pages[0]).count()
 }
 
-/// Code at an address of its own, by lld: two executable segments begin in one page of the file, in a program at any address and in
-/// one at its own.
+/// Code at a given address, by lld: two executable segments begin in one page of the file, in a
+/// position-independent program and in one at fixed addresses.
 #[test]
 fn two_segments_in_a_page() {
     for (test, kind) in [("pie", "-pie"), ("no-pie", "-no-pie")] {
@@ -78,7 +78,7 @@ fn two_segments_in_a_page() {
     }
 }
 
-/// A library of two such segments, by a linker script, that is loaded twice.
+/// A library with two such segments, made by a linker script.
 #[test]
 fn two_segments_of_a_script() {
     let directory = directory("layouts-script");
@@ -92,7 +92,7 @@ fn two_segments_of_a_script() {
     check_whole(&compile(&directory, SOURCE, &flags(&["-DMAIN", library, &rpath])));
 }
 
-/// Text that was moved to memory without a file, for huge pages, is the file's still.
+/// Text that was moved to memory without a file, for huge pages, still counts as the file's.
 #[test]
 fn moved_text() {
     for (test, kind) in [("moved", "-pie"), ("moved-no-pie", "-no-pie")] {
@@ -113,7 +113,8 @@ fn other_code_in_place_of_text() {
     assert_eq!(stack.frames[0].symbol, None, "{stack}");
 }
 
-/// Generated code with frame pointers has the same stack in a file that is mapped twice as in memory without a file.
+/// Generated code with frame pointers has the same stack in a file that is mapped twice as in memory without
+/// a file.
 #[test]
 fn generated_code_in_a_file() {
     let path = built("generated", &["-DGENERATE", "-fno-omit-frame-pointer"]);
@@ -157,7 +158,7 @@ fn more_than_65536_sections() {
     check_whole(&path);
 }
 
-/// CFI for debuggers only, in the program's debug file, is found there as lines are.
+/// CFI for debuggers only, in the program's debug file, is found there like lines.
 #[test]
 fn cfi_in_a_debug_file() {
     let directory = directory("layouts-debug-file");

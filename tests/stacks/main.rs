@@ -1,5 +1,5 @@
-//! Stacks of real processes, walked by the kernel, are true: stacks of known programs, those that a witness in the
-//! process finds, and those of programs as distributions build them.
+//! Stacks of real processes, walked by the kernel, are true: stacks of known programs, those that a witness
+//! in the process finds, and those of programs as distributions build them.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! Code that comes and goes while it is traced is never walked by the table of code that is not there any more.
+//! Code that comes and goes while it is traced is never walked by the table of code that is gone.
 //!
 //! Each claim is: every stack is the one that is truly possible there, or says that a table was not loaded.
 
@@ -20,7 +20,8 @@ const RELEASE: [&str; 5] = [
 /// Room for the same stacks in a thousand epochs.
 const ROOM: [&str; 2] = ["--stack-storage-size", "200000"];
 
-/// Builds of `swap_library.c`: the same code at the same place, with frames of other sizes.
+/// Compiles a build of `swap_library.c`: all have the same code at the same place, with frames of other
+/// sizes.
 fn swap_library(directory: &Path, name: &str, slots: u32, more: &[&str]) -> PathBuf {
     let output = directory.join(format!("lib{name}.so"));
     let (name, slots) = (format!("-DX={name}"), format!("-DSLOTS={slots}"));
@@ -34,7 +35,7 @@ struct Possible<'a> {
     exact: Vec<Vec<&'a str>>,
 }
 
-/// Blocks by what became of their stacks.
+/// Blocks by the end of their stacks.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Shares {
     complete: u64,
@@ -42,8 +43,8 @@ struct Shares {
 }
 
 impl Possible<'_> {
-    /// Checks every stack; returns the blocks of those that do not pass the thread that allocates all the time. Walks that ended for
-    /// want of a table are those that user space could not finish.
+    /// Checks every stack, and that walks that ended for lack of a table are among those that user space
+    /// could not finish. Returns the blocks of stacks outside the thread that allocates all the time.
     #[track_caller]
     fn check(&self, report: &Report) -> Shares {
         let mut shares = Shares::default();
@@ -89,7 +90,7 @@ impl Possible<'_> {
     }
 }
 
-/// Stacks of the libraries `a` and `b` of `swap.c`.
+/// Returns stacks of the libraries `a` and `b` of `swap.c`.
 fn possible_swaps() -> Possible<'static> {
     let through = |inner, outer| from_main(&[inner, outer, "call_library", "round_of", "main"]);
     Possible {
@@ -97,7 +98,7 @@ fn possible_swaps() -> Possible<'static> {
     }
 }
 
-/// `remap.c` with its two libraries, ready.
+/// Starts `remap.c` with its two libraries, and waits until it is ready.
 fn start_remap(test: &str, mode: &str) -> Program {
     let directory = directory(&format!("mappings-{test}"));
     let libraries = [("a", 20), ("b", 50)].map(|(name, slots)| swap_library(&directory, name, slots, &[]));
@@ -108,7 +109,8 @@ fn start_remap(test: &str, mode: &str) -> Program {
     program
 }
 
-/// A program that replaces code without its loader: what was there, and then what is there.
+/// Checks a program that replaces code without its loader: stacks are first those of the old code, and then
+/// those of the new.
 #[track_caller]
 #[allow(clippy::print_stderr, reason = "what the test found")]
 fn check_replaced(test: &str, mode: &str, after: &[&str], symbol: &str) {
@@ -151,8 +153,8 @@ fn follow_until_complete(
     panic!("never complete through {symbol}:\n{report}");
 }
 
-/// Runs `swap.c` over `rounds` rounds, then until each library has had its complete stack. Returns the last report
-/// and how many blocks were allocated in the libraries.
+/// Runs `swap.c` over `rounds` rounds, then until each library has had its complete stack. Returns the last
+/// report and how many blocks were allocated in the libraries.
 #[track_caller]
 #[allow(clippy::print_stderr, reason = "what the test measured")]
 fn swap(test: &str, rounds: u64, more: &[&str], flags: &[&str]) -> (Report, u64) {
@@ -184,8 +186,8 @@ fn swap(test: &str, rounds: u64, more: &[&str], flags: &[&str]) -> (Report, u64)
     (report, blocks)
 }
 
-/// Two libraries alternate at the same address while they and another thread allocate: no stack is walked by the
-/// table of the other, and those that last are complete.
+/// Checks two libraries that alternate at the same address while they and another thread allocate: no stack
+/// is walked by the table of the other, and those that last are complete.
 #[track_caller]
 #[allow(clippy::print_stderr, reason = "what the test found")]
 fn check_swaps(test: &str, rounds: u64, more: &[&str], flags: &[&str]) {
@@ -213,15 +215,15 @@ fn libraries_at_the_same_address() {
     check_swaps("swap", 1000, &[], &[]);
 }
 
-/// Libraries that replace one another without build-ids, where their memory says too little and only the loader's hook
-/// is exact.
+/// Libraries that replace one another without build-ids, where their memory says too little and only the
+/// loader's hook is exact.
 #[test]
 fn libraries_without_build_id() {
     check_swaps("no-build-id", 200, &["-Wl,--build-id=none"], &[]);
 }
 
-/// More walks than there is room for, while memleak stands still: those that cannot be finished say so and are counted, no amount is lost,
-/// and no stack is wrong.
+/// More walks than there is room for, while memleak is stopped: those that cannot be finished say so and are
+/// counted, no amount is lost, and no stack is wrong.
 #[test]
 #[allow(clippy::print_stderr, reason = "what the test found")]
 fn storm_of_libraries() {
@@ -260,14 +262,16 @@ fn libraries_by_perf_probes() {
     check_swaps("perf", 200, &[], &["--attach", "perf"]);
 }
 
-/// A library is replaced by another, by `mmap` alone: no event tells, and yet no stack is walked by the old table.
+/// A library is replaced by another, by `mmap` alone: no event reports it, and yet no stack is walked by the
+/// old table.
 #[test]
 fn library_replaced_without_its_loader() {
     let after = ["inner_b", "outer_b", "call_library", "main"];
     check_replaced("remap", "library", &after, "inner_b");
 }
 
-/// A program writes code to where a library was: it is walked by its frame pointer, never by the library's table.
+/// A program writes code to where a library was: it is walked by its frame pointer, never by the library's
+/// table.
 #[test]
 fn generated_code_where_a_library_was() {
     check_replaced("jit", "jit", &["allocate", "?", "call_jit", "main"], "call_jit");
@@ -284,13 +288,14 @@ fn generated_code_at_a_new_place() {
     );
 }
 
-/// So it is after other stacks have led to addresses where nothing is, for which the mappings were read in vain.
+/// Stacks through generated code at a new place are complete even after other stacks have led to unmapped
+/// addresses, for which the mappings were read in vain.
 #[test]
 fn generated_code_after_readings_in_vain() {
     let mut program = start_remap("new-jit-in-vain", "new-jit");
     let memleak = Memleak::attach_reporting(program.pid(), &[], &["0.1"]);
     let mut finished = Vec::new();
-    // Until such walks are not sent any more.
+    // Until such walks are no longer sent to user space.
     while !finished.ends_with(&[finished.last().copied().unwrap_or(0); 4]) && finished.len() < 100 {
         program.send_line("nowhere");
         program.expect("done");

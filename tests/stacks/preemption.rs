@@ -1,8 +1,8 @@
-//! 64 threads on few processors, preempted at every turn, each allocating through deep stacks of its own: every stack is
-//! the one that the block's size says, and every call is accounted for.
+//! 64 threads on few processors, preempted at every turn, each allocating through its own deep stacks: every
+//! stack is the one that the block's size says, and every call is accounted for.
 //!
-//! Where the kernel may preempt itself, walks are interrupted by others on their processor, too; those that find
-//! no room are counted. `MEMLEAK_FULL_LOAD=1` makes it last for a minute.
+//! Where the kernel may preempt itself, walks are interrupted by others on their processor, too; those that
+//! find no room are counted. `MEMLEAK_FULL_LOAD=1` makes it last for a minute.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ const VARIANTS: u64 = 8;
 const PATH_BITS: u64 = 9;
 const SMALLEST_BLOCK: u64 = 16;
 
-/// The whole stack of a path, as `pressure.c` says.
+/// Returns the whole stack of a path, as `pressure.c` says.
 fn expected(path: u64) -> Vec<&'static str> {
     let name = |bit| if path >> bit & 1 == 1 { "right" } else { "left" };
     let bits = (0..PATH_BITS).map(name);
@@ -30,7 +30,7 @@ fn expected(path: u64) -> Vec<&'static str> {
         .collect()
 }
 
-/// The number of a stack's path, by the size of its blocks.
+/// Returns the number of a stack's path, by the size of its blocks.
 #[track_caller]
 fn path_of(stack: &Stack) -> u64 {
     let (bytes, blocks) = (stack.allocated.bytes, stack.allocated.blocks);
@@ -40,7 +40,7 @@ fn path_of(stack: &Stack) -> u64 {
         .expect("a block of the program's")
 }
 
-/// No stack is wrong, none is another thread's, and no call is without one but those whose walk found no room.
+/// No stack is wrong, none is another thread's, and every call has one except those whose walk found no room.
 #[test]
 fn every_stack_is_its_threads() {
     let full = std::env::var_os("MEMLEAK_FULL_LOAD").is_some();

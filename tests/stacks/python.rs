@@ -1,4 +1,5 @@
-//! Functions of Python in stacks are those that Python itself sees: `chains.py` writes down what is running at each of its allocations.
+//! Functions of Python in stacks are those that Python itself sees: `chains.py` writes down what is running
+//! at each of its allocations.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ fn trace(program: &str, arguments: &[&Path], flags: &[&str]) -> Report {
     trace_by(&mut Command::new(interpreter()), program, arguments, flags)
 }
 
-/// As [`trace`], by an interpreter with arguments of its own.
+/// Traces like [`trace`], by a given interpreter with its arguments.
 #[track_caller]
 pub(crate) fn trace_by(command: &mut Command, program: &str, arguments: &[&Path], flags: &[&str]) -> Report {
     command.arg(source(program)).args(arguments);
@@ -46,7 +47,7 @@ pub(crate) fn trace_program(command: &mut Command, flags: &[&str]) -> Report {
     report
 }
 
-/// Starts a command by memleak, and follows what that starts.
+/// Starts a command by memleak, and follows its children.
 #[track_caller]
 fn trace_started(command: &[&str]) -> Report {
     let arguments = [&LARGE[..], &["--follow-fork", "--"], command].concat();
@@ -82,8 +83,8 @@ fn by_functions(report: &Report) -> BTreeMap<Vec<Function>, Amount> {
     sums
 }
 
-/// Checks that Python's functions are where the interpreter runs them: each is followed, outwards, by another one or the interpreter's
-/// loop. A part of the loop that the compiler has put elsewhere has no name.
+/// Checks that Python's functions are where the interpreter runs them: each is followed, outwards, by another
+/// one or the interpreter's loop. A part of the loop that the compiler has put elsewhere has no name.
 #[track_caller]
 fn check_places(stack: &Stack) {
     for pair in stack.frames.windows(2) {
@@ -95,8 +96,9 @@ fn check_places(stack: &Stack) {
     }
 }
 
-/// Recursion, generators, callbacks of C, special methods, destructors, exceptions, code that lives shortly, coroutines, signals, and
-/// threads with and without the lock: every chain has exactly what it allocated, with its lines.
+/// Recursion, generators, callbacks of C, special methods, destructors, exceptions, short-lived code,
+/// coroutines, signals, and threads with and without the lock: every chain has exactly what it allocated,
+/// with its lines.
 #[test]
 fn functions_are_those_that_python_sees() {
     check_chains("python-chains", &mut Command::new(interpreter()));
@@ -149,7 +151,7 @@ pub(crate) fn check_chains(test: &str, command: &mut Command) {
     );
 }
 
-/// The start of a long name is kept.
+/// Shortens a long name to its start, as memleak does.
 fn shortened(name: String) -> String {
     const KEPT: usize = 96;
     match name.len() > KEPT {
@@ -158,7 +160,7 @@ fn shortened(name: String) -> String {
     }
 }
 
-/// A walk that is recalled has the functions of this time, not of the last one.
+/// A walk that is recalled from the walk memo has the current functions, not those of the last time.
 #[test]
 fn remembered_walks_have_the_functions_of_now() {
     let directory = directory("python-checked");
@@ -170,7 +172,8 @@ fn remembered_walks_have_the_functions_of_now() {
     assert!(report.stacks.len() > 400, "{report}");
 }
 
-/// Children have functions of their own at the addresses of each other's, and so has what they execute.
+/// Children have their own functions at the addresses of each other's, and so have programs that they
+/// execute.
 #[test]
 fn children_have_their_own_functions() {
     let [python, program] = [interpreter(), source("python/children.py")];
@@ -200,7 +203,8 @@ fn children_have_their_own_functions() {
     );
 }
 
-/// Where a stack runs through several interpreters, it is not known which functions are where, and none is put anywhere.
+/// Where a stack runs through several interpreters, it is not known which functions are where, and none is
+/// placed.
 #[test]
 fn functions_of_a_second_interpreter_are_not_placed() {
     let report = trace("python/interpreters.py", &[], &[]);
@@ -249,7 +253,7 @@ fn damaged_frames_end_chains() {
     assert_eq!(names(4_000_004), vec!["recursion"; 256]);
 }
 
-/// Python that comes into a process later is told of, or read if it was expected.
+/// Python that comes into a process later is reported, or read if it was expected.
 #[test]
 fn python_can_come_later() {
     let directory = directory("python-later");
@@ -284,7 +288,7 @@ fn python_can_come_later() {
     );
 }
 
-/// The library of the distribution's CPython, which its debugger needs, too.
+/// Returns the library of the distribution's CPython, which its debugger needs, too.
 fn library() -> String {
     let version = "import sys; print('libpython%d.%d.so.1.0' % sys.version_info[:2])";
     let output = Command::new(interpreter()).args(["-c", version]).output();
@@ -292,7 +296,7 @@ fn library() -> String {
     name.trim().to_owned()
 }
 
-/// Nothing is read of Python where that is not wanted.
+/// With `--python off`, nothing is read of Python.
 #[test]
 fn functions_can_be_left_out() {
     let report = trace("python/interpreters.py", &[], &["--python", "off"]);

@@ -1,5 +1,6 @@
-//! Functions of versions of CPython that this release does not have: Debian's next release has them, with the C library that they need
-//! (`tests/setup.sh`). A build without a lock, which no release has, is a program with the same structures.
+//! Functions of versions of CPython that this release does not have: Debian's next release has them, with the
+//! C library that they need (`tests/setup.sh`). A build without a lock, which no release has, is a program
+//! with the same structures.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +11,8 @@ use crate::common::program::{
 use crate::common::report::{Amount, Report};
 use crate::python::{check_chains, functions, trace_by, trace_program};
 
-/// A program of that release, or one that needs its C library, with Python's modules of it.
+/// Makes a command for a program of that release, or one that needs its C library, with that release's Python
+/// modules.
 #[track_caller]
 fn with_modules(program: &Path) -> Command {
     let mut command = of_next_release(program);
@@ -23,19 +25,19 @@ fn interpreter(version: &str) -> Command {
     with_modules(&Path::new(NEXT_RELEASE).join(format!("bin/python{version}")))
 }
 
-/// References with tags, and interpreter's code between functions.
+/// Python 3.14 has references with tags, and interpreter's code between functions.
 #[test]
 fn functions_are_those_that_python_3_14_sees() {
     check_chains("python-versions-3.14", &mut interpreter("3.14"));
 }
 
-/// The state is in a variable of the thread, and a frame of no function calls all others.
+/// Python 3.15 has its state in a thread-local variable, and a frame of no function that calls all others.
 #[test]
 fn functions_are_those_that_python_3_15_sees() {
     check_chains("python-versions-3.15", &mut interpreter("3.15"));
 }
 
-/// In a library that comes later, such a variable is found by the object's number.
+/// The thread-local variable of a library that is loaded later is found by the object's number.
 #[test]
 fn variables_of_threads_are_found_in_libraries() {
     let directory = directory("python-versions-library");
@@ -47,7 +49,8 @@ fn variables_of_threads_are_found_in_libraries() {
     check_functions(&report, 5_000_033, &[("plug_in", 4), ("<module>", 5)]);
 }
 
-/// A block that an extension forgets, without the lock, has the extension's functions and those of Python that called them.
+/// A block that an extension forgets, without the lock, has the extension's functions and those of Python
+/// that called them.
 #[test]
 fn leaks_of_extensions_have_their_callers() {
     let directory = directory("python-versions-extension");
@@ -67,7 +70,7 @@ fn leaks_of_extensions_have_their_callers() {
     );
     let expected = [("Service.answer", 12), ("handle", 18), ("<module>", 23)];
     let expected = expected.map(|(name, line)| (name.to_owned(), "extension.py".to_owned(), line));
-    // The interpreter has its own way for what it has called before.
+    // The interpreter has its own way for calls that it has made before.
     for stack in &report.stacks {
         let native: Vec<&str> = stack.frames.iter().take(2).map(|frame| frame.name()).collect();
         assert_eq!(native, ["forget_block", "keep"], "{stack}");
@@ -83,7 +86,8 @@ fn leaks_of_extensions_have_their_callers() {
     );
 }
 
-/// Without a lock, a thread runs a copy of the bytecode: its functions have the same lines. A list of copies that is damaged ends the chain.
+/// Without a lock, a thread runs a copy of the bytecode: its functions have the same lines. A list of copies
+/// that is damaged ends the chain.
 #[test]
 fn functions_of_builds_without_a_lock() {
     let directory = directory("python-versions-free-threaded");
@@ -98,7 +102,7 @@ fn functions_of_builds_without_a_lock() {
     assert_eq!((python.whole, python.in_part), (2, 1), "{report}");
 }
 
-/// Checks the functions, with lines, of the stack that allocated so many bytes.
+/// Checks the functions, with lines, of the stack that allocated `bytes` bytes.
 #[track_caller]
 fn check_functions(report: &Report, bytes: u64, expected: &[(&str, u32)]) {
     let of_bytes = report

@@ -1,8 +1,8 @@
-//! Real programs at real work, most from before their main to their exit, compared with an independent witness (see
-//! `common/witness.rs`): nearly every walk is complete, nearly every call is told as the witness tells it, and no frame
-//! is invented.
+//! Real programs at real work, most from before their main to their exit, compared with an independent
+//! witness (see `common/witness.rs`): nearly every walk is complete, nearly every call is reported as by the
+//! witness, and no frame is invented.
 //!
-//! The work is small, so that the tests are short; with `MEMLEAK_FULL_LOAD` set it is as large as people's.
+//! The work is small, so that the tests are short; with `MEMLEAK_FULL_LOAD` set it is of realistic size.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -16,15 +16,15 @@ use crate::common::memleak::Memleak;
 use crate::common::program::{PATIENCE, compile, directory, free_port, load, run_tool, source, stock};
 use crate::common::witness::{Accounts, Call, READY_TO_DONE, Witness};
 
-/// Share of walks that may be incomplete: one in so many.
+/// Walks of which one may be incomplete.
 const INCOMPLETE_ONE_IN: u64 = 1000;
-/// Share of calls on which memleak and the witness may differ: one in so many.
+/// Calls of which memleak and the witness may differ on one.
 const DISAGREE_ONE_IN: u64 = 10_000;
 
 /// Room for more stacks than any of these programs has.
 const FLAGS: [&str; 4] = ["--stack-storage-size", "400000", "--max-blocks", "4000000"];
 
-/// Checks both accounts, and that there were so many calls; tells the shares.
+/// Checks both accounts, and that there were at least `least_calls` calls; prints the shares.
 #[allow(clippy::print_stdout, reason = "what the test found")]
 #[track_caller]
 fn check(name: &str, accounts: &Accounts, least_calls: u64) {
@@ -51,7 +51,7 @@ fn check(name: &str, accounts: &Accounts, least_calls: u64) {
     );
 }
 
-/// Calls that both tell alike.
+/// Returns the number of calls on which both agree.
 fn agreeing(accounts: &Accounts) -> u64 {
     let both = accounts.reported.iter().map(|(call, amount)| {
         let witnessed = accounts.witnessed.get(call).map_or(0, |amount| amount.blocks);
@@ -60,7 +60,8 @@ fn agreeing(accounts: &Accounts) -> u64 {
     both.sum()
 }
 
-/// Checks that each stack of memleak's is one of the witness's, or is said to be cut and is the beginning of one.
+/// Checks that each stack of memleak's is one of the witness's, or is said to be cut and is the beginning of
+/// one.
 #[track_caller]
 fn check_frames(accounts: &Accounts) {
     for call in accounts.reported.keys() {
@@ -95,8 +96,8 @@ fn clang() {
     check_whole("clang", &mut command, 30_000);
 }
 
-/// Modules of Python's own tests. (Once what they import is loaded: the time between a library's loading and its table
-/// is another test's.)
+/// Modules of Python's own tests. (Once their imports are loaded: another test is about the time between a
+/// library's loading and its table.)
 #[test]
 fn python() {
     let script = "
@@ -147,7 +148,7 @@ fn rustc() {
     check_whole("rustc", &mut command, 10_000);
 }
 
-/// The library that is the compiler.
+/// Finds the library that contains the compiler.
 #[track_caller]
 fn compiler_library(directory: &Path) -> PathBuf {
     let entries = std::fs::read_dir(directory).expect("the toolchain's libraries");
@@ -159,7 +160,8 @@ fn compiler_library(directory: &Path) -> PathBuf {
     paths.find(is_compiler).expect("librustc_driver")
 }
 
-/// rustc's program defines malloc, by jemalloc, before any preloaded library's. This one does not.
+/// Compiles a program that runs the compiler with glibc's malloc: rustc's own defines malloc, by jemalloc,
+/// before any preloaded library's.
 #[track_caller]
 fn compiler_with_glibc(library: &Path) -> PathBuf {
     let symbols = Command::new("nm")

@@ -1,5 +1,5 @@
-//! Return probes of another tool in the middle of stacks, where the kernel has replaced return addresses, leave stacks
-//! as they are without.
+//! Return probes of another tool in the middle of stacks, where the kernel has replaced return addresses,
+//! leave stacks as they are without.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::common::report::Report;
 use crate::common::tracefs::ReturnProbe;
 
 const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
-/// Functions that set up a frame pointer, for walks by it.
+/// Compiler flags that keep frame pointers, for walks by them.
 const WITH_FP: [&str; 3] = ["-O2", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"];
 
 fn trace(path: &Path, arguments: &[&str], flags: &[&str]) -> Report {
@@ -23,8 +23,8 @@ fn trace(path: &Path, arguments: &[&str], flags: &[&str]) -> Report {
     report
 }
 
-/// A stack wherever the program was loaded: its end, and of each frame its name, address in the file and how it was
-/// found.
+/// A stack, independent of where the program was loaded: its end, and of each frame its name, address in the
+/// file and how it was found.
 type Shape = (String, Vec<(String, Option<u64>, String)>);
 
 fn shapes(report: &Report) -> Vec<Shape> {
@@ -55,7 +55,7 @@ fn check(test: &str, source: &str, arguments: &[&str], probed: &[&str], build: &
     }
 }
 
-/// Two functions, the C library's between them.
+/// Return probes on two functions, with the C library's between them.
 #[test]
 fn around_a_callback() {
     if lacks(Feature::Tracefs) {
@@ -71,8 +71,8 @@ fn around_a_callback() {
     );
 }
 
-/// Sixty calls of one function on one stack, each with a return address that was replaced. (The kernel replaces 64
-/// on one thread, of which one is the allocator's.)
+/// Sixty calls of one function on one stack, each with a return address that was replaced. (The kernel
+/// replaces 64 on one thread, of which one is the allocator's.)
 #[test]
 fn in_recursion() {
     if lacks(Feature::Tracefs) {
@@ -120,7 +120,7 @@ fn by_perf_probes() {
     );
 }
 
-/// A thread that has all return probes it can have: what it allocates is lost, and is said to be.
+/// Allocations of a thread that has as many return probes as it can have are lost, and counted as such.
 #[test]
 fn beyond_the_limit() {
     if lacks(Feature::Tracefs) {

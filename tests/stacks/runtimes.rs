@@ -1,5 +1,6 @@
-//! Every stack of runtimes as the distribution built them, and of a host of plug-ins, from before main to the exit: what they load on
-//! the way allocates before its table is in the kernel. Compared with the witness, as in [`super::ground_truth`].
+//! Every stack of runtimes as the distribution built them, and of a host of plug-ins, is walked from before
+//! main to the exit: libraries that they load on the way allocate before their tables are in the kernel.
+//! Compared with the witness, as in [`super::ground_truth`].
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,8 +12,8 @@ fn test_directory(test: &str) -> PathBuf {
     directory(&format!("runtimes-{test}"))
 }
 
-/// Runs a program under both; checks that all walks that had to be finished in user space were, at least `least_finished`, and that
-/// there were at least so many allocations.
+/// Runs a program under both; checks that all walks that had to be finished in user space were, at least
+/// `least_finished`, and that there were at least `least_blocks` allocations.
 #[track_caller]
 fn watch(directory: &Path, command: &mut Command, least_finished: u64, least_blocks: u64) -> Accounts {
     let accounts = Witness::preloaded(directory).watch_whole(command, &[]);
@@ -105,7 +106,7 @@ fn node() {
     assert!(shares.short * 1000 <= shares.exact + shares.deeper, "{shares:?}");
 }
 
-/// The virtual machine, in which the witness ends at generated code. (`java.rs` has that.)
+/// The virtual machine, in which the witness ends at generated code. (`java.rs` tests that.)
 #[test]
 fn java() {
     let mut command = Command::new(stock("/usr/bin/java", "default-jdk-headless"));

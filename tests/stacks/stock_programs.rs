@@ -1,5 +1,5 @@
-//! Programs as the distribution built them, without frame pointers, under load for some seconds: nearly every walk is
-//! complete.
+//! Programs as the distribution built them, without frame pointers, under load for some seconds: nearly every
+//! walk is complete.
 
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
@@ -8,7 +8,7 @@ use crate::common::memleak::Memleak;
 use crate::common::program::{Program, free_port, stock};
 use crate::common::report::Report;
 
-/// Share of walks that may be incomplete: one in so many.
+/// Walks of which one may be incomplete.
 const ONE_IN: u64 = 100;
 
 /// A child without a conversation; killed when dropped.
@@ -35,7 +35,7 @@ impl Drop for Load {
     }
 }
 
-/// Traces `pid` for three seconds; checks and tells the share of complete walks.
+/// Traces `pid` for three seconds; checks and prints the share of complete walks.
 #[track_caller]
 fn check(name: &str, pid: u32) {
     let memleak = Memleak::attach_reporting(pid, &[], &["3", "1"]);
@@ -58,7 +58,7 @@ fn print(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// The most frequent ends of incomplete stacks.
+/// Prints the most frequent ends of incomplete stacks.
 fn print_incomplete(report: &Report) {
     let mut stacks: Vec<_> = report
         .stacks

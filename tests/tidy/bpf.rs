@@ -81,7 +81,8 @@ fn kernel_memory_needs_no_processes() {
     );
 }
 
-/// Verifiers follow a callback for each state of its caller, some a million times: it has a few statements, and no loop.
+/// Verifiers follow a callback for each state of its caller, some a million times: it has a few statements,
+/// and no loop.
 #[test]
 fn callbacks_are_short() {
     const MAX_LINES: usize = 8;
@@ -114,7 +115,8 @@ fn callbacks_are_short() {
     );
 }
 
-/// Programs for uprobes can be preempted, and then write to one another's stack, unless each keeps that of its thread.
+/// Programs for uprobes can be preempted, and then write to one another's stack, unless each keeps that of
+/// its thread.
 #[test]
 fn programs_for_uprobes_use_the_stack_of_their_thread() {
     let files = sources("bpf", &["c", "h"]);
@@ -138,7 +140,8 @@ fn programs_for_uprobes_use_the_stack_of_their_thread() {
     assert_none(&offences, "programs that are to begin with use_thread_stack(ctx)");
 }
 
-/// No function of the kernel's own is called: its form can change with any version, and nothing says so before the verifier does.
+/// No kfunc is called: its form can change with any version of the kernel, and only the verifier would
+/// notice.
 #[test]
 fn no_kfunc_is_called() {
     let files = sources("bpf", &["c", "h"]);

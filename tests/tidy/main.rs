@@ -1,5 +1,5 @@
-//! Rules that hold for the whole source tree and that no compiler checks: they read text, and build and run nothing. Those for
-//! pages are in `pages`, those for the kernel side in `bpf`.
+//! Rules that hold for the whole source tree and that no compiler checks: they read text, and build and run
+//! nothing. Those for pages are in `pages`, those for the kernel side in `bpf`.
 
 mod bpf;
 mod pages;
@@ -12,8 +12,9 @@ use std::process::Command;
 /// Lines beyond which a file has two subjects.
 const MAX_LINES: usize = 600;
 
-/// Words ahead of the list of modules in `docs/architecture.md`, each of which may import only those before it. `cli` is the raw flags and
-/// `config` what they mean, which the session is given; the program around them is `main`.
+/// Words ahead of the list of modules in `docs/architecture.md`, each of which may import only those before
+/// it. `cli` is the raw flags and `config` what they mean, which the session is given; the program around
+/// them is `main`.
 const LAYERS: &str = "Modules import only those before them in this list: ";
 
 /// Words that name types that libbpf-cargo generates.
@@ -168,7 +169,7 @@ fn may_import(layers: &[String], importer: &str, imported: &str) -> bool {
         || matches!((layer(importer), layer(imported)), (Some(importer), Some(imported)) if imported < importer)
 }
 
-/// Imports go one way. Test code is held to it too.
+/// Imports go one way, also in test code.
 #[test]
 fn imports_go_one_way() {
     let layers = layers();
@@ -294,7 +295,8 @@ fn few_files_start_programs() {
     assert_eq!(starts, ["src/base/system.rs", "src/process/launch/stopped.rs"]);
 }
 
-/// `unwind-tables` and `leak-report` know neither BPF libraries nor processes, and no crate of ours above them.
+/// `unwind-tables` and `leak-report` know neither BPF libraries nor processes, and no crate of ours above
+/// them.
 #[test]
 fn pure_crates_are_pure() {
     for (name, ours) in [
@@ -328,8 +330,8 @@ fn comment<'a>(line: &'a str, marks: &[&str]) -> Option<&'a str> {
     marks.iter().find_map(|mark| line.strip_prefix(*mark))
 }
 
-/// A doc comment stands alone, and so does a comment in C: it names a thing or an action, and neither asks nor
-/// continues its neighbour. In `src/cli` comments are also help, which is read under the name of a flag.
+/// A doc comment stands alone, and so does a comment in C: it names a thing or an action, and neither asks
+/// nor continues its neighbour. In `src/cli` comments are also help, which is read under the name of a flag.
 #[test]
 fn comments_stand_alone() {
     const RUST: &[&str] = &["/// ", "//! "];
@@ -403,7 +405,8 @@ fn every_map_is_documented() {
     assert_none(&bare, "maps without a comment above");
 }
 
-/// The kernel accepts helpers only from code under a licence of its own; every BPF file says which.
+/// The kernel allows its GPL-only helpers only in code under a compatible licence; every BPF file states its
+/// own.
 #[test]
 fn bpf_files_state_their_licence() {
     let files = sources("bpf", &["c", "h"]);
@@ -479,7 +482,8 @@ fn parts<'a>(expression: &'a str, operator: &str) -> Vec<&'a str> {
     parts
 }
 
-/// Returns whether a licence expression (SPDX, and with the slash of old crates) can be satisfied by `allowed`.
+/// Returns whether a licence expression (SPDX, and with the slash of old crates) can be satisfied by
+/// `allowed`.
 fn is_allowed(expression: &str, allowed: &[&str]) -> bool {
     let expression = expression.trim();
     for (operator, all) in [(" OR ", false), ("/", false), (" AND ", true)] {
@@ -521,8 +525,8 @@ fn licence_reader() {
     }
 }
 
-/// Packages that memleak is made of come from crates.io, under licences that `.ci/deny.toml` allows: the part of
-/// cargo-deny that is checked in every run (`make deny` is the whole).
+/// Packages that memleak is made of come from crates.io, under licences that `.ci/deny.toml` allows: the part
+/// of cargo-deny that is checked in every run (`make deny` is the whole).
 #[test]
 fn dependencies_are_allowed() {
     let rules = fs::read_to_string(root().join(".ci/deny.toml")).expect(".ci/deny.toml");

@@ -1,5 +1,5 @@
-//! Rules for pages: README, the manual in `docs/`, and what else is written for people. Links, names of files and flags are
-//! what they say.
+//! Rules for pages: README, the manual in `docs/`, and what else is written for people. Links, names of files
+//! and flags in them are right.
 
 use std::fs;
 use std::path::Path;
@@ -66,7 +66,7 @@ fn named_files_exist() {
     assert_none(&offences, "files that are named but not there");
 }
 
-/// A page without what stands in it as code, a line each, so that numbers of lines stay.
+/// Returns a page without the code in it, line by line, so that line numbers stay.
 fn without_code(text: &str) -> String {
     let mut is_code = false;
     let mut plain = String::new();
@@ -86,7 +86,7 @@ fn without_code(text: &str) -> String {
 fn links(plain: &str) -> impl Iterator<Item = &str> {
     let after = plain.split("](").skip(1);
     let links = after.filter_map(|rest| Some(rest.split_once(')')?.0));
-    // rustdoc's.
+    // rustdoc's links are no files.
     links.filter(|link| !link.contains("::"))
 }
 

@@ -1,4 +1,5 @@
-//! Suites: each file of one is a module of it, their page has a row for each, and each traced program has a user.
+//! Suites: each file of one is a module of it, their page has a row for each, and each traced program has a
+//! user.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use super::{Source, assert_none, root, sources};
 
-/// The page of the suites, and the lines around what is written by [`table`].
+/// Page of the suites, and the line below which [`table`] writes it.
 const PAGE: &str = "tests/README.md";
 const BEGIN: &str = "<!-- The rest is written by `MEMLEAK_TEST_UPDATE=1 cargo test --test tidy`. -->\n";
 
-/// Environment variable that has the page written instead of being compared.
+/// Environment variable that makes the test write the page instead of comparing it.
 const UPDATE: &str = "MEMLEAK_TEST_UPDATE";
 
 /// Ending of names of tests that need root, in suites where not all do.
@@ -100,7 +101,7 @@ impl Module {
         self.all().iter().any(|module| !module.tests().is_empty())
     }
 
-    /// The first sentence of its page, which ends in `.` or, before an explanation, in `:`.
+    /// Returns the first sentence of its page, which ends in `.` before a capital letter.
     fn claim(&self) -> String {
         let page = self
             .source
@@ -116,8 +117,8 @@ impl Module {
         words[..=end].join(" ")
     }
 
-    /// Programs that it names, and what it uses of `common`, and files without tests that are declared in it: those of
-    /// `tests/programs` and stock ones.
+    /// Programs that it names, and what it uses of `common`, and files without tests that are declared in it:
+    /// those of `tests/programs` and stock ones.
     fn programs(&self) -> BTreeSet<String> {
         let mut found = programs_in(&self.source.text);
         let tools = sources("tests/common", &["rs"]);
@@ -140,7 +141,7 @@ impl Module {
         found
     }
 
-    /// Need of root among its tests, where not all of its suite do.
+    /// Says whether none, some or all of its tests need root, where not all of its suite do.
     fn named_root(&self) -> &'static str {
         let tests = self.tests();
         match tests.iter().filter(|test| test.ends_with(AS_ROOT)).count() {
@@ -167,8 +168,8 @@ fn literals(text: &str) -> impl Iterator<Item = &str> {
         .filter(|word| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_graphic()))
 }
 
-/// Programs that a text names in literals: by their path in `tests/programs`, alone or behind the folder of a format such as
-/// `torture/{source}`, and programs of the distribution.
+/// Programs that a text names in literals: by their path in `tests/programs`, alone or behind the folder of a
+/// format such as `torture/{source}`, and programs of the distribution.
 fn programs_in(text: &str) -> BTreeSet<String> {
     let all = root().join("tests/programs");
     let folders: Vec<&str> = literals(text)
@@ -245,7 +246,7 @@ impl Suite {
     }
 }
 
-/// The part of the page that is written.
+/// Returns the generated part of the page.
 fn table() -> String {
     let mut page = String::new();
     for suite in suites() {
@@ -254,7 +255,7 @@ fn table() -> String {
     page
 }
 
-/// The page has a row for each module, and says of it what the tree says.
+/// The page has a row for each module, which agrees with the tree.
 #[test]
 fn the_page_has_every_module() {
     let path = root().join(PAGE);
@@ -291,7 +292,7 @@ fn every_file_is_a_module() {
     assert_none(&lost, "files that no module declares");
 }
 
-/// Each suite says what it claims, and so does each module, in a sentence that stands alone.
+/// Each suite states its claim, and so does each module, in a sentence that stands alone.
 #[test]
 fn every_module_has_a_claim() {
     let mut bare = Vec::new();

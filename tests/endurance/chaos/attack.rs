@@ -121,13 +121,13 @@ pub enum Phase {
 #[derive(Debug)]
 pub struct Outcome {
     pub phase: Phase,
-    /// Objects in the kernel that memleak held.
+    /// BPF objects of which memleak had descriptors.
     pub objects: BTreeSet<Object>,
     pub attached_after: Option<Duration>,
 }
 
 impl Attack {
-    /// Draws a random attack. To attach takes up to `longest`.
+    /// Draws a random attack. `longest` is the time that an attach takes at most.
     pub fn draw(random: &mut Random, subject: &Subject, longest: Duration) -> Self {
         let moments = [
             (
@@ -188,7 +188,7 @@ impl Attack {
         let objects = objects_of(memleak.child.id());
         self.end(&mut memleak);
         let status = memleak.await_end();
-        // Until it handles signals, they end it.
+        // Signals end memleak until it handles them.
         let is_killed = matches!(self.action, Action::Kill | Action::FreezeAndKill);
         let is_meant = match (status.code(), status.signal()) {
             (None, Some(9)) => is_killed,
@@ -276,7 +276,7 @@ impl Running {
         }
     }
 
-    /// Takes note of what it has said.
+    /// Takes note of the messages that it has written so far.
     fn listen(&mut self) {
         while let Some(line) = self.messages.try_next() {
             self.note_message(line);
@@ -311,7 +311,8 @@ impl Running {
         self.signal(Signal::SIGINT);
     }
 
-    /// Waits until the program's code has so many changes, or memleak traces without probes, or has ended.
+    /// Waits until `condition` is true of the number of changed bytes in the program's code, or memleak
+    /// traces without probes, or has ended.
     fn await_code(&mut self, condition: impl Fn(usize, &Self) -> bool) {
         while !condition(changed_code(self.target), self) && !self.has_ended() {
             self.listen();

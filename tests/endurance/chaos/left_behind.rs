@@ -1,4 +1,5 @@
-//! Objects that memleak could leave behind in the kernel, and changes in the code and the counters of processes.
+//! Objects that memleak could leave behind in the kernel, and changes in the code and the counters of
+//! processes.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -60,9 +61,9 @@ fn processes() -> Vec<u32> {
         .collect()
 }
 
-/// Objects that no process has a descriptor of.
+/// Returns objects that no process has a descriptor of.
 pub fn orphans() -> BTreeSet<Object> {
-    // In this order: what comes meanwhile is not in question.
+    // In this order: objects that are created meanwhile are not in the list.
     let mut existing = existing();
     for pid in processes() {
         let objects = objects_of(pid);
@@ -71,7 +72,7 @@ pub fn orphans() -> BTreeSet<Object> {
     existing
 }
 
-/// A process and all below it.
+/// Returns a process and all its descendants.
 pub fn tree(pid: u32) -> Vec<u32> {
     let mut tree = vec![pid];
     let mut at = 0;
@@ -82,7 +83,7 @@ pub fn tree(pid: u32) -> Vec<u32> {
     tree
 }
 
-/// The children that all threads of a process have.
+/// Returns the children of all threads of a process.
 pub fn children(pid: u32) -> Vec<u32> {
     let threads = fs::read_dir(format!("/proc/{pid}/task"))
         .into_iter()
@@ -110,8 +111,8 @@ pub fn is_stopped(pid: u32) -> bool {
     field("State:").to_ascii_lowercase().starts_with('t') || !["", "0"].contains(&field("TracerPid:"))
 }
 
-/// Number of bytes in which the code of a process differs from its files. Code that is unmapped meanwhile does not
-/// count.
+/// Number of bytes in which the code of a process differs from its files. Code that is unmapped meanwhile
+/// does not count.
 pub fn changed_code(pid: u32) -> usize {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let Ok(memory) = File::open(format!("/proc/{pid}/mem")) else {
@@ -124,7 +125,8 @@ pub fn changed_code(pid: u32) -> usize {
         .sum()
 }
 
-/// Number of tracers that a process's `libmemleak.so` counts: those of each probe. `None` if it has none.
+/// Returns the numbers of tracers that `libmemleak.so` in a process counts, by probe. `None` if it is not
+/// loaded there.
 pub fn listeners(pid: u32) -> Option<[u16; 4]> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
     let line = maps.lines().find(|line| line.ends_with("/libmemleak.so"))?;
@@ -132,7 +134,7 @@ pub fn listeners(pid: u32) -> Option<[u16; 4]> {
     let start = u64::from_str_radix(range.split('-').next()?, 16).ok()?;
     let bytes = fs::read(path).ok()?;
     let file = object::File::parse(&*bytes).ok()?;
-    // Its first mapping is of its first byte, at address 0.
+    // Its first mapping is of the file's first byte, which has address 0.
     let counters = file.section_by_name(".probes").expect("counters").address();
     let mut words = [0; 8];
     let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
@@ -148,7 +150,7 @@ fn changed_in(line: &str, memory: &File) -> Option<usize> {
     let (start, end, offset) = (number(start)?, number(end)?, number(words[2])?);
     let length = usize::try_from(end - start).ok()?;
     let (mut mapped, mut file) = (vec![0; length], vec![0; length]);
-    // The last page is longer than the file's part of it, perhaps.
+    // The last page may extend beyond the end of the file.
     let read = File::open(words.get(5)?).ok()?.read_at(&mut file, offset).ok()?;
     memory.read_exact_at(&mut mapped, start).ok()?;
     Some(

@@ -1,9 +1,11 @@
-//! Real programs at work, while memleak is started on them, and interrupted and killed at random moments of all its
-//! phases, again and again: what each says is what it says undisturbed, to the byte, and so is the status that it ends
-//! with. After each end of memleak nothing of it is left: no byte of the program's code is changed, none of memleak's
-//! objects is in the kernel, no `libmemleak.so` counts a tracer, and there is no file that was not asked for.
+//! Real programs at work, while memleak is started on them, and interrupted or killed at random moments of
+//! all its phases, again and again: their output and exit status are the same as without memleak, to the
+//! byte. After each end of memleak nothing of it is left: no byte of the program's code is changed, none of
+//! memleak's objects is in the kernel, no `libmemleak.so` counts a tracer, and there is no file that was not
+//! asked for.
 //!
-//! `MEMLEAK_CHAOS_ROUNDS` is how often memleak is ended on each program, `MEMLEAK_CHAOS_SEED` what is random.
+//! `MEMLEAK_CHAOS_ROUNDS` is how often memleak is ended on each program, `MEMLEAK_CHAOS_SEED` seeds the
+//! random choices.
 
 mod attack;
 mod left_behind;
@@ -80,7 +82,7 @@ fn check_clean(attack: &Attack, outcome: &Outcome, run: &Run, scratch: &Path) {
     }
 }
 
-/// The program says what it says undisturbed, and ends so.
+/// Checks that a program's output and exit status are the same as undisturbed.
 #[track_caller]
 fn check_same(name: &str, disturbed: &subject::End, undisturbed: &subject::End) {
     assert_eq!(disturbed.status, undisturbed.status, "{name}, seed {}", seed());
@@ -106,7 +108,7 @@ fn torment(subject: &Subject) {
     let scratch = directory.join("scratch");
     fs::create_dir(&scratch).expect("a directory of ours");
     let before = left_behind::orphans();
-    // Each program has its own course of things.
+    // Each program has its own sequence of random numbers.
     let mut random = Random::new(
         seed()
             ^ subject
@@ -169,7 +171,7 @@ fn python() {
     torment(&subject::PYTHON);
 }
 
-/// Python with `libmemleak.so`, which announces what it allocates to whoever is attached.
+/// Python with `libmemleak.so`, which announces its allocations to attached tracers.
 #[test]
 fn announced() {
     torment(&subject::ANNOUNCED);
@@ -187,7 +189,7 @@ fn libraries() {
     torment(&subject::LIBRARIES);
 }
 
-/// A program that gets no more memory, and goes on.
+/// A program that gets no more memory, and continues.
 #[test]
 fn scarce_memory() {
     torment(&subject::SCARCE);

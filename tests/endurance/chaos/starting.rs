@@ -1,5 +1,5 @@
-//! memleak is killed while it starts a program, at random moments: the program does all that it would do without
-//! memleak, or nothing at all.
+//! memleak is killed while it starts a program, at random moments: the program does all that it would do
+//! without memleak, or nothing at all.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,16 +18,16 @@ use super::{rounds, seed, wait_until};
 use crate::common::program::{PATIENCE, compile_as, directory, require_root};
 use crate::common::random::Random;
 
-/// Rounds that the program does, and what it ends with.
+/// Number of rounds of the program, after which it ends with the status [`DONE`].
 const PROGRAM_ROUNDS: &str = "20";
 const DONE: i32 = 42;
-/// Environment variable of everything that memleak starts, by which it is found.
+/// Environment variable by which processes that memleak started are found.
 const TOKEN: &str = "MEMLEAK_CHAOS_HELD";
 
-/// Fate of the program when memleak was killed.
+/// Fate of the program after memleak was killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fate {
-    /// Not there yet.
+    /// Not started yet.
     NotStarted,
     /// Killed with memleak, before it did anything.
     KilledBefore,
@@ -45,7 +45,7 @@ enum Moment {
     Forked,
 }
 
-/// memleak, which starts the program; its output is the program's, in `directory`.
+/// Starts memleak, which starts the program; the output of both goes to files in `directory`.
 fn start(program: &Path, directory: &Path, attach: &str, token: &str) -> Child {
     fs::create_dir(directory).expect("a new directory");
     let file = |name| File::create(directory.join(name)).expect("a new file");
@@ -62,8 +62,8 @@ fn start(program: &Path, directory: &Path, attach: &str, token: &str) -> Child {
         .expect("memleak was built")
 }
 
-/// Ends of what memleak had started, which are this process's children now; but for its own processes that attach and
-/// detach, which end with 0, as the program does not.
+/// Returns the ends of processes that memleak had started, which are this process's children now. Leaves out
+/// memleak's helpers that attach and detach: they end with 0, which the program never does.
 fn statuses(pids: &[u32]) -> Vec<WaitStatus> {
     let pids = pids
         .iter()
@@ -77,7 +77,7 @@ fn output(directory: &Path) -> String {
     fs::read_to_string(directory.join("output")).expect("a file of ours")
 }
 
-/// Kills memleak and looks what became of the program.
+/// Kills memleak, and determines the program's fate.
 #[track_caller]
 fn kill(mut memleak: Child, directory: &Path, expected: &str, context: &str) -> Fate {
     let started = children(memleak.id());
@@ -91,7 +91,7 @@ fn kill(mut memleak: Child, directory: &Path, expected: &str, context: &str) -> 
         (None, []) if printed.is_empty() => Fate::NotStarted,
         (None, [WaitStatus::Signaled(..)]) if printed.is_empty() => Fate::KilledBefore,
         (None, [WaitStatus::Exited(_, DONE)]) if printed == expected => Fate::Completed,
-        // It had just ended, and memleak was about to say so.
+        // The program had just ended, and memleak was about to report that.
         (None, []) if printed == expected => Fate::EndedBefore,
         _ => panic!(
             "{context}: memleak ended with {status}, the program with {ends:?}: {printed:?} {}",
@@ -100,7 +100,7 @@ fn kill(mut memleak: Child, directory: &Path, expected: &str, context: &str) -> 
     }
 }
 
-/// Finds a process that memleak started, which is the error.
+/// Returns an error that names a process which memleak started, if one is left.
 fn is_any_left(token: &str) -> Result<(), String> {
     let entries = fs::read_dir("/proc").expect("/proc is mounted").flatten();
     let token = format!("{TOKEN}={token}");
@@ -116,7 +116,8 @@ fn is_any_left(token: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// See above. SIGKILL alone: other signals are for the program.
+/// memleak is killed at random moments by SIGKILL (other signals are for the program): the program runs to
+/// its end, or not at all.
 #[test]
 fn program_runs_fully_or_not_at_all() {
     require_root();

@@ -1,4 +1,4 @@
-//! The programs. Each does round after round (see `programs/chaos/rounds.h`) and says a line for each.
+//! Programs to trace. Each does round after round (see `programs/chaos/rounds.h`) and prints a line for each.
 
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
@@ -15,7 +15,8 @@ use crate::common::program::{PATIENCE, compile_as, library, source, stock};
 /// Exit status of programs that did all their rounds.
 const DONE: i32 = 42;
 
-/// A program, and how it is built: the words that start it, of which some come after ROUNDS and STOP.
+/// A program, and how to build it: `build` returns the words that start it, some of which come after ROUNDS
+/// and STOP.
 pub struct Subject {
     pub name: &'static str,
     pub build: fn(&Path) -> Words,
@@ -121,7 +122,7 @@ pub struct End {
 }
 
 impl Run {
-    /// Starts it for so many rounds, or, if that is 0, until it is stopped. It runs in a new directory.
+    /// Starts it in a new directory, for `rounds` rounds, or until it is stopped if that is 0.
     #[track_caller]
     pub fn start(words: &Words, directory: &Path, rounds: u64) -> Self {
         fs::create_dir(directory).expect("a new directory");
@@ -144,7 +145,7 @@ impl Run {
         run
     }
 
-    /// A program that has only just been executed has nothing to probe yet.
+    /// Waits until an allocator is mapped: a program that was executed just now has nothing to probe yet.
     #[track_caller]
     pub fn await_allocator(&mut self) {
         let began = Instant::now();
@@ -201,7 +202,7 @@ impl Run {
     }
 }
 
-/// The command that starts it in `directory`.
+/// Returns the command that starts it in `directory`.
 pub fn command(words: &Words, directory: &Path, rounds: u64) -> Command {
     let mut all = words.program.iter().map(|word| word.as_os_str());
     let mut command = Command::new(all.next().expect("a program"));

@@ -9,8 +9,8 @@ use super::{DESKTOP, check_quiet, contrasts, write};
 use crate::common::browser::Browser;
 use crate::common::program::directory;
 
-/// Roots are listed with the sites that they lead to, the names of which are text; a site's details say who holds it, and of what
-/// classes its blocks are. Moments say why their reports were made.
+/// Roots are listed with the sites that they lead to, with names as plain text; a site's details show its
+/// holders and the classes of its blocks. Moments show why their reports were made.
 pub(super) fn who_holds_it(browser: &Browser) {
     let path = directory("html-holders").join("holders.html");
     let mut page = Page::default();

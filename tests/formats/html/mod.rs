@@ -1,4 +1,5 @@
-//! The page of `--format html` in a real browser shows the numbers of the report, whatever is pressed and clicked.
+//! The page of `--format html` in a real browser shows the numbers of the report, whatever is pressed and
+//! clicked.
 
 mod holders;
 mod stacks;
@@ -35,7 +36,7 @@ fn boxes(browser: &Browser) -> Vec<Drawn> {
     serde_json::from_value(browser.run("return window.memleak.boxes()")).expect("boxes")
 }
 
-/// The width of all boxes of a name.
+/// Returns the total width of all boxes of a name.
 fn width(browser: &Browser, name: &str) -> f64 {
     let boxes = boxes(browser).into_iter();
     boxes
@@ -65,7 +66,7 @@ fn state(browser: &Browser, name: &str) -> Value {
     browser.run(&format!("return window.memleak.state().{name}"))
 }
 
-/// The page is at peace with its own policy, and has asked nobody for anything.
+/// Checks that the page has not violated its own policy, and has loaded nothing.
 #[track_caller]
 fn check_quiet(browser: &Browser) {
     let console = browser.console();
@@ -74,7 +75,7 @@ fn check_quiet(browser: &Browser) {
     assert!(requests.is_empty(), "{requests:#?}");
 }
 
-/// All in one browser: to start one takes longer than what is done with it.
+/// All checks use one browser, as starting it takes longer than they do.
 #[test]
 fn in_a_browser() {
     let traced = thread::spawn(Traced::now);
@@ -88,15 +89,15 @@ fn in_a_browser() {
     holders::who_holds_it(&browser);
     let traced = traced.join().expect("traced");
     a_trace(&browser, &traced);
-    // The picture that is made without a browser.
+    // The flame graph that is made without a browser.
     browser.open(&traced.picture);
     let names = browser.run("return document.documentElement.textContent");
     assert!(names.as_str().is_some_and(|names| names.contains("leak_block")));
     browser.screenshot("trace-svg");
 }
 
-/// Pictures for people: of each view that there is, on a desk and on a phone, in both schemes. No page is wider than its
-/// window, and whatever can be used has a name.
+/// Saves pictures for people: of each view, on a desktop in the light scheme, and on a phone in the dark one.
+/// Checks that no page is wider than its window, and that every control has a name.
 #[track_caller]
 fn take_pictures(browser: &Browser, name: &str) {
     for (size, dark, place) in [(DESKTOP, false, "desktop"), (PHONE, true, "phone")] {
@@ -116,7 +117,7 @@ fn take_pictures(browser: &Browser, name: &str) {
     browser.appear(DESKTOP, false);
 }
 
-/// Text stands out from what is behind it, in both schemes: by 4.5 to 1, as
+/// Text contrasts with its background in both schemes: by 4.5 to 1, as
 /// <https://www.w3.org/TR/WCAG21/#contrast-minimum> asks.
 fn contrasts(browser: &Browser) {
     let painted = "match neutral marker outside m0 m1 m2 m3 m4 m5 m6 found-probe found-cfi found-fp found-kernel found-python";
@@ -173,7 +174,7 @@ fn luminance(colour: &str) -> f64 {
     0.2126 * part(16) + 0.7152 * part(8) + 0.0722 * part(0)
 }
 
-/// A program that grew, and what became of its trace.
+/// Output of a trace of a program that grew.
 struct Traced {
     page: PathBuf,
     /// The flame graph of the last report.
@@ -195,7 +196,7 @@ impl Traced {
         let [page, recording, picture] =
             ["leaks.html", "leaks.memleak", "leaks.svg"].map(|name| directory.join(name));
         let [name, record] = [&page, &recording].map(|path| path.to_str().expect("a name"));
-        // The first while it grows, the last when it is at rest.
+        // The first report is made while the program grows, the last when it is at rest.
         let flags = ["-o", "0", "--source-lines", "--output", name, "--record", record];
         let memleak = Memleak::attach_reporting(program.pid(), &flags, &["1", "4"]);
         program.step("kept");
@@ -205,7 +206,7 @@ impl Traced {
         assert!(!page.exists(), "a page is there once it is whole");
         let output_text = memleak.wait_for_text();
         assert_eq!(output_text, "", "the page went to standard output");
-        // The recording that was made beside makes the same page, without being asked for all reports.
+        // The recording of the same trace makes the same page, without `--all`.
         let rendered = report_of(&recording, &["--format", "html", "--source-lines"]);
         assert!(rendered == fs::read(&page).expect("a page"), "another page");
         report_of(&recording, &["--output", picture.to_str().expect("a name")]);
@@ -228,7 +229,7 @@ fn report_of(recording: &Path, flags: &[&str]) -> Vec<u8> {
     output.stdout
 }
 
-/// A real trace: its totals are JSON's, and what one chooses changes what one sees.
+/// Totals of a real trace are those of its JSON, and choices change what is shown.
 fn a_trace(browser: &Browser, traced: &Traced) {
     browser.open(&traced.page);
     let report = traced.reports.last().expect("reports");
@@ -257,7 +258,8 @@ fn a_trace(browser: &Browser, traced: &Traced) {
     check_quiet(browser);
 }
 
-/// Few large blocks and many small ones: one is wide in bytes, the other in blocks. Growth is drawn of what grew.
+/// Few large blocks and many small ones: the former are wide in bytes, the latter in blocks. Growth is drawn
+/// only for what grew.
 fn measures_and_units(browser: &Browser) {
     let widths = |names: [&str; 2]| names.map(|name| width(browser, name));
     let [kept, leaked] = widths(["keep_block", "leak_block"]);
@@ -293,7 +295,7 @@ fn the_peak(browser: &Browser, report: &Report) {
     browser.click_on("input[value=growth] + span");
 }
 
-/// Growth is the difference of two moments, which one moves by keyboard; the attach is a moment, too.
+/// Growth is the difference of two moments, which the keyboard can move; the attach is a moment, too.
 fn sliders(browser: &Browser, reports: &[Report]) {
     let outstanding = |report: &Report| i64::try_from(report.outstanding().bytes).expect("not that much");
     let all: Vec<_> = reports.iter().map(outstanding).collect();
@@ -319,7 +321,7 @@ fn sliders(browser: &Browser, reports: &[Report]) {
     browser.click_on("input[value=outstanding] + span");
 }
 
-/// A search says how much it found, marks boxes and leaves rows out; keys lead to what was found, zoom in, and out.
+/// A search says how much it found, marks boxes and leaves rows out; keys lead to the finds, and zoom.
 fn search(browser: &Browser) {
     let rows = || browser.run("return document.querySelectorAll('#site-table tbody tr').length");
     let all = rows();
@@ -415,8 +417,8 @@ fn sites(browser: &Browser, report: &Report) {
     assert_eq!(is_open(), false);
 }
 
-/// Names that would be markup, scripts or tricks of direction are text and nothing else, wherever they appear, and what an
-/// incomplete stack, a lost block and two processes look like is shown.
+/// Names that would be markup, scripts or tricks of direction are plain text wherever they appear; incomplete
+/// stacks, lost blocks and a second process are shown.
 fn a_hostile_target(browser: &Browser) {
     let path = directory("html-hostile").join("hostile.html");
     let mut page = Page::default();
@@ -449,7 +451,7 @@ fn write(page: &Page, path: &Path) {
     page.write(&mut file).expect("written");
 }
 
-/// Each sentence of the full text report's closing block that the page has in the same words.
+/// Sentences of the closing block of the full text report are on the page in the same words.
 fn health_says_what_text_says(browser: &Browser, report: &leak_report::model::Report) {
     let mut text = Vec::new();
     let screen = Screen {
@@ -492,7 +494,7 @@ fn health_says_what_text_says(browser: &Browser, report: &leak_report::model::Re
     }
 }
 
-/// Filters narrow everything that is shown: by module, by process; what is left out can be shown.
+/// Filters by module and by process narrow everything that is shown; what is left out can be shown.
 fn filters(browser: &Browser) {
     browser.click_on("#tab-flame");
     let choose = |id: &str, label: &str| {
@@ -516,9 +518,9 @@ fn filters(browser: &Browser) {
     browser.click_on("#show-all");
 }
 
-/// Even a script of the page's own could neither run text nor send anything.
+/// Even a script of the page itself could neither run text nor send anything.
 fn hostile_page_cannot_reach_out(browser: &Browser) {
-    // In a function that the page calls itself: what the driver runs may do more.
+    // In a function that the page itself calls: scripts that the driver runs may do more.
     browser.run(
         "const tried = (what) => { try { what(); return 'done' } catch (error) { return error.name } }; \
          const made = document.createElement('div'); \
@@ -555,7 +557,8 @@ fn an_idle_target(browser: &Browser) {
     check_quiet(browser);
 }
 
-/// Ten thousand sites with deep stacks: the file has the largest, says what it left out, and draws what can be seen.
+/// Ten thousand sites with deep stacks: the file has the largest, says what it left out, and draws what can
+/// be seen.
 fn ten_thousand_sites(browser: &Browser) {
     let path = directory("html-many").join("many.html");
     let mut page = Page::new(Limits::default());

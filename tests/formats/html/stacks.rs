@@ -11,7 +11,7 @@ use crate::common::browser::Browser;
 use crate::common::hand_made;
 use crate::common::program::directory;
 
-/// A function is called by its short name, and the pointer finds the whole one.
+/// Functions are shown by short names; the whole name appears under the pointer.
 pub(super) fn abbreviated_names(browser: &Browser) {
     let path = directory("html-names").join("names.html");
     let exact = "std::vector<int, std::allocator<int> >::reserve(unsigned long)";
@@ -33,8 +33,8 @@ pub(super) fn abbreviated_names(browser: &Browser) {
     check_quiet(browser);
 }
 
-/// Frames that were left out are a box of the flame graph and an entry of the stack, in their place; of a stack that is not shown whole,
-/// the button says so.
+/// Frames that were left out are a box of the flame graph and an entry of the stack, in their place; if a
+/// stack is not shown whole, its button says so.
 pub(super) fn frames_left_out(browser: &Browser) {
     let path = directory("html-left-out").join("left-out.html");
     let items = "return [...document.querySelectorAll('#site-table .details .frames > li')].map((item) => item.textContent)";
@@ -69,7 +69,8 @@ pub(super) fn frames_left_out(browser: &Browser) {
     }
 }
 
-/// Functions of Python have `python` for their module, also in the legend, and a colour of their own by how frames were found.
+/// Functions of Python have `python` for their module, also in the legend, and a colour of their own by how
+/// frames were found.
 pub(super) fn functions_of_python(browser: &Browser) {
     let path = directory("html-python").join("python.html");
     let mut page = Page::default();
@@ -106,7 +107,7 @@ pub(super) fn functions_of_python(browser: &Browser) {
     check_quiet(browser);
 }
 
-/// A stack of so many frames, and more that are left out after some of them.
+/// Returns a report of a stack of `frames` frames, with more left out after the first `after`.
 fn recursion(frames: usize, after: usize) -> Report {
     let place =
         |number: usize| hand_made::location(hand_made::module("/opt/worker"), 0x1100 + 16 * number as u64);

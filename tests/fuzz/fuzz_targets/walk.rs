@@ -1,4 +1,5 @@
-//! The walk in the kernel, of each architecture, compiled for the host under sanitizers, against the reference walk.
+//! The walk in the kernel, of each architecture, compiled for the host under sanitizers, against the
+//! reference walk.
 #![no_main]
 #![allow(dead_code, unreachable_pub, reason = "tests need more of it")]
 

@@ -12,12 +12,14 @@ pub(super) fn calls(file: &Path, addresses: &[u64]) -> Vec<Vec<Level>> {
     chains
 }
 
-/// The functions at `addresses`, innermost first, by the linker's names and with whole paths, as `reader` says.
+/// The functions at `addresses`, innermost first, by the linker's names and with whole paths, as `reader`
+/// says.
 pub(super) fn chains_by(reader: &str, file: &Path, addresses: &[u64]) -> Vec<Vec<Level>> {
     chains(reader, &[], file, addresses)
 }
 
-/// Runs `reader` and returns its output. From elfutils 0.192 on, its status also says that an address has no line.
+/// Runs `reader` and returns its output. From elfutils 0.192 on, its status also says that an address has no
+/// line.
 fn answers(reader: &str, arguments: &[&str]) -> String {
     let output = Command::new(reader).args(arguments).output().expect(reader);
     let errors = String::from_utf8_lossy(&output.stderr);

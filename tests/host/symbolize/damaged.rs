@@ -39,7 +39,8 @@ fn damaged_files() {
     assert_eq!(nothing.at(0x1000, false).gap, Some(Gap::Unreadable));
 }
 
-/// Nor do damaged files beside it: debug files, split ones, packages, and small tables in the program.
+/// Damaged files beside a program do not end this program either: debug files, split ones, packages, and
+/// small tables in the program.
 #[test]
 fn damaged_debug_files_are_survived() {
     let directory = directory("damaged-beside");
@@ -89,8 +90,9 @@ fn check_with_damaged(program: &Path, file: &Path, root: &Path, place: &str) {
     fs::remove_file(place).expect("it is ours");
 }
 
-/// A megabyte of debug information that stands for hundreds of gigabytes, as thousands of units each have all of the same
-/// abbreviations, rows of lines or lists of files, is refused at once, and symbols still name the code.
+/// A megabyte of debug information that stands for hundreds of gigabytes, as thousands of units each have all
+/// of the same abbreviations, rows of lines or lists of files, is refused at once, and symbols still name the
+/// code.
 #[test]
 fn multiplied_debug_information_is_refused() {
     let directory = directory("multiplied");

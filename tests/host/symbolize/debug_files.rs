@@ -108,8 +108,8 @@ impl Drop for TracePipe {
     }
 }
 
-/// A pipe, or a link to a file that acts when it is opened or read, in the place of a debug file or a part of one, is
-/// not waited for, and takes nothing from its other readers.
+/// A pipe, or a link to a file that acts when it is opened or read, in the place of a debug file or a part of
+/// one, is not waited for, and takes nothing from its other readers.
 #[test]
 fn pipes_and_links_as_debug_files_as_root() {
     program::require_root();

@@ -1,5 +1,6 @@
-//! Debug files come from servers: from Debian's own, and not from ones that misbehave. The first is root's business: it
-//! runs in a network of its own, since it listens on all that there are, and memleak traces a program in there.
+//! Debug files are fetched from servers: from Debian's own, and not from ones that misbehave. The former
+//! needs root: it runs in a network namespace, since it listens on all interfaces, and memleak traces a
+//! program in there.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,12 +14,12 @@ use memleak::symbolize::debuginfod::{Debuginfod, DebuginfodSettings, Patience};
 use super::*;
 use crate::common::machine::{Feature, lacks};
 
-/// Delay of a server that does not answer in time, and a timeout that is never reached; nothing else here takes half
-/// as long.
+/// Delay of a server that does not answer in time, and a timeout that is never reached; nothing else here
+/// takes half as long.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Debian's `debuginfod` on `$1`, and then `memleak` on the program `$2`; what is written goes to `$3`. `$4` is a build-id
-/// that the server has when it is ready.
+/// Debian's `debuginfod` on `$1`, and then `memleak` on the program `$2`; what is written goes to `$3`. `$4`
+/// is a build-id that the server has when it is ready.
 const SESSION: &str = r#"
     ip link set lo up
     debuginfod -F -d :memory: -p 8002 "$1" >"$3/server.log" 2>&1 &
@@ -36,8 +37,8 @@ const SESSION: &str = r#"
     DEBUGINFOD_URLS=http://127.0.0.1:1 DEBUGINFOD_CACHE_PATH="$3/cache" debuginfod-find debuginfo "$4" >"$3/found"
 "#;
 
-/// A stripped program's stacks have names, inlined functions and lines by what the server of Debian has, each wait is
-/// said, and the file is where other clients look for it.
+/// A stripped program's stacks have names, inlined functions and lines from Debian's server, each wait is
+/// reported, and the file is kept where other clients look for it.
 #[test]
 fn debians_server_as_root() {
     program::require_root();
@@ -81,12 +82,12 @@ fn debians_server_as_root() {
     let is_fetched =
         |line: &str| line.contains(" stripped: ") && line.contains(" KiB from http://127.0.0.1:8002 in ");
     assert!(messages.lines().any(is_fetched), "{messages}");
-    // It has nothing of the C library, whose debug file is installed, and is not asked for it.
+    // The server is not asked for the C library, which it does not have, and whose debug file is installed.
     assert!(!messages.contains("libc.so.6"), "{messages}");
 }
 
-/// A server that has the debug file of the program `$1`, whose build-id is `$2`, asked by a memleak that trusts who has
-/// signed its certificate, and by one that trusts another. What is written goes to `$3`.
+/// A server that has the debug file of the program `$1`, whose build-id is `$2`, asked by a memleak that
+/// trusts the signer of its certificate, and by one that trusts another. What is written goes to `$3`.
 const ENCRYPTED_SESSION: &str = r#"
     ip link set lo up
     cd "$3"
@@ -111,7 +112,7 @@ const ENCRYPTED_SESSION: &str = r#"
     done
 "#;
 
-/// Servers are asked through TLS, if they are whom the system's certificates say.
+/// Servers are asked through TLS, and not used unless the system's certificates vouch for them.
 #[test]
 fn encrypted_servers_as_root() {
     program::require_root();
@@ -149,7 +150,8 @@ fn encrypted_servers_as_root() {
     );
 }
 
-/// Without servers, or a place for what they send, nothing is started, and the line about it names the remedy.
+/// Without servers, or a directory for their files, the program is not started, and the error names the
+/// remedy.
 #[test]
 fn refusals_as_root() {
     program::require_root();
@@ -217,7 +219,7 @@ impl FakeServer {
 impl Drop for FakeServer {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
-        // So that it looks.
+        // Wakes the server, so that it sees that it has to end.
         drop(TcpStream::connect(self.address.trim_start_matches("http://")));
     }
 }
@@ -225,7 +227,7 @@ impl Drop for FakeServer {
 fn send(stream: &mut TcpStream, status: &str, body: &[u8]) {
     let length = body.len();
     let head = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
-    // A client need not read it all.
+    // A client need not read the whole answer.
     _ = stream
         .write_all(head.as_bytes())
         .and_then(|()| stream.write_all(body));
@@ -272,15 +274,15 @@ impl Setting {
         subject
     }
 
-    /// Size of the file that is kept for the program, if there is one; 0 for a noted miss.
+    /// Returns the size of the file that is kept for the program, if there is one; 0 for a noted miss.
     fn kept(&self) -> Option<u64> {
         let file = self.cache.join(build_id(&self.program)).join("debuginfo");
         Some(fs::metadata(file).ok()?.len())
     }
 }
 
-/// Answers of misbehaving servers leave code without names and do nothing else: another object's file, no file, too
-/// large a one, none in time, a part of one. The next server is asked.
+/// Answers of misbehaving servers leave code without names and do nothing else: another object's file, no
+/// file, too large a one, none in time, a part of one. The next server is asked.
 #[test]
 fn bad_servers() {
     let setting = Setting::new("bad");
@@ -335,8 +337,8 @@ fn misses_are_kept() {
     assert_eq!(server.requests(), 2);
 }
 
-/// Reports during a trace do not wait for servers: files that have come by the next report are used there, for
-/// addresses that were looked up before too. The last report waits, until it is told not to.
+/// Reports during a trace do not wait for servers: files that have come by the next report are used there,
+/// even for addresses that were looked up before. The last report waits until it is asked to stop waiting.
 #[test]
 fn only_the_last_report_waits() {
     let mut setting = Setting::new("patience");

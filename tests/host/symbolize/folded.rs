@@ -1,4 +1,5 @@
-//! Functions that the linker has folded into one are named as such, and no function that merely has several names.
+//! Functions that the linker has folded into one are named as such, and no function that merely has several
+//! names.
 
 use super::names::dynamic_symbol;
 use super::*;
@@ -39,7 +40,7 @@ fn folded_functions() {
                 assert_eq!((shown, both), (name.to_owned(), Vec::new()), "{folding}: {other}");
             }
         }
-        // Its constructor has two names, as those of all classes do.
+        // The constructor has two names, as those of all classes do.
         for name in ["Order::Order(int)", "main"] {
             assert_eq!(
                 others(&mut subject, address_of(&program, name)),
@@ -50,7 +51,8 @@ fn folded_functions() {
     }
 }
 
-/// Names that libraries give one function are no others: of C, and forms of `operator new`.
+/// Several names that a library gives to one function are not reported as other functions: those of C, and
+/// forms of `operator new`.
 #[test]
 fn several_names_of_one_function() {
     for (library_name, functions) in [

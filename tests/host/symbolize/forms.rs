@@ -32,7 +32,7 @@ fn compressed_sections() {
     }
 }
 
-/// A compressed section that says it is larger than may be held is not unpacked.
+/// A compressed section that claims a larger size than is allowed is not unpacked.
 #[test]
 fn bombs_are_refused() {
     let (directory, program) = (directory("bomb"), whole_program());
@@ -56,8 +56,8 @@ fn bombs_are_refused() {
     assert!(found.symbol.is_some(), "symbols name it all the same");
 }
 
-/// Makes a stripped program with MiniDebugInfo, as distributions do: symbols of the functions that no dynamic symbol
-/// names, compressed by xz.
+/// Makes a stripped program with MiniDebugInfo, as distributions do: symbols of the functions that no dynamic
+/// symbol names, compressed by xz.
 pub(super) fn with_mini_debug(program: &Path, directory: &Path) -> PathBuf {
     let beside = |name: &str| directory.join(name);
     let names = |listing: String, kinds: &str| -> Vec<String> {
@@ -135,7 +135,7 @@ fn put(root: &Path, path: &Path, file: &Path) {
     fs::copy(file, place).expect("a copy");
 }
 
-/// The file in `directory` whose name ends so.
+/// Returns the file in `directory` with this extension.
 pub(super) fn file_with_ending(directory: &Path, ending: &str) -> PathBuf {
     let entries = fs::read_dir(directory).expect("a directory");
     let mut paths = entries.map(|entry| entry.expect("an entry").path());
@@ -234,8 +234,8 @@ impl Split {
     }
 }
 
-/// Split debug information is found where the compiler left it and beside the program, in each version of DWARF that has
-/// it, under the root that the program belongs to; that of another program is not used.
+/// Split debug information is found where the compiler left it and beside the program, in each version of
+/// DWARF that has it, under the root that the program belongs to; that of another program is not used.
 #[test]
 fn split_files() {
     let (large, small) = (
@@ -268,8 +268,8 @@ fn split_files_with_units_of_types() {
     split.check("compiled");
 }
 
-/// Packages are found beside the program and among debug files: those of `dwp`, which knows DWARF 4, and those of rustc,
-/// which knows DWARF 5. A package of another program is not used.
+/// Packages are found beside the program and among debug files: those of `dwp`, which knows DWARF 4, and
+/// those of rustc, which knows DWARF 5. A package of another program is not used.
 #[test]
 fn split_packages() {
     let split = Split::cpp("package-cpp", &["-gdwarf-4"]);

@@ -37,7 +37,7 @@ impl Subject {
         Self::in_root(file, file, Vec::new())
     }
 
-    /// `file` as a process sees it that knows it as `path`.
+    /// Creates a subject for `file`, seen by a process that knows it as `path`.
     fn in_root(file: &Path, path: &Path, roots: Vec<PathBuf>) -> Self {
         Self {
             bytes: fs::read(file).expect("a readable file"),
@@ -187,7 +187,8 @@ fn build_id_path(program: &Path) -> PathBuf {
     PathBuf::from(format!(".build-id/{}/{}.debug", &hex[..2], &hex[2..]))
 }
 
-/// Checks that what is known of a program in another form is what the program itself says, at some of its calls.
+/// Checks that what is known of a program in another form is what the program itself says, at some of its
+/// calls.
 #[track_caller]
 fn check_same_names(whole: &Path, other: &mut Subject) {
     let mut whole = Subject::new(whole);

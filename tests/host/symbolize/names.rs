@@ -36,7 +36,8 @@ fn system_libraries() {
     }
 }
 
-/// For each call of a program built by `flags`, names, inlined functions, files and lines are binutils'.
+/// Checks that names, inlined functions, files and lines are binutils', for each call of a program built by
+/// `flags`.
 #[track_caller]
 fn check_against_binutils(test: &str, flags: &[&str]) {
     let program = build(&directory(test), "symbols/inlined.cpp", flags);
@@ -67,7 +68,7 @@ fn lines_are_those_of_binutils() {
     check_against_binutils("sections", &["-g", "-ffunction-sections"]);
 }
 
-/// The innermost inlined function comes first, and the address belongs to the function that holds it.
+/// The innermost inlined function comes first, and the address belongs to the function that contains it.
 #[test]
 fn an_inline_chain() {
     let program = build(&directory("chain"), "symbols/inlined.cpp", &["-g"]);

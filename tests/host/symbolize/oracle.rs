@@ -1,18 +1,20 @@
-//! Thousands of addresses of real objects have the names that three other readers find: blazesym, `eu-addr2line` of
-//! elfutils and `addr2line` of binutils. Each is asked for linkers' names, so that what is compared is where they come
-//! from and not how they are spelled.
+//! Thousands of addresses of real objects have the names that three other readers find: blazesym,
+//! `eu-addr2line` of elfutils and `addr2line` of binutils. Each is asked for linkers' names, so that what is
+//! compared is where they come from and not how they are spelled.
 //!
 //! Equal everywhere: the number of functions, their names, files and lines. The differences that there are:
 //!
-//! * The outermost function. Ours has the name that the symbol table has for the address, which says where it starts
-//!   and which copy it is (`.part.0`, `.cold`), the others have DWARF's. What the table says is asked of `nm`.
-//! * Code without lines. Binutils names it after the source file that the symbol table mentions last, elfutils by the
-//!   line of whatever comes before it; ours has no line.
-//! * Functions of which DWARF knows no linker's name, as lambdas' are. Binutils gives the innermost one of an address the
-//!   name of the symbol that holds it; the others have the name in the source.
-//! * dwz. Blazesym has no names for what lies in the supplementary file, and binutils 2.40 loses whole functions:
-//!   elfutils says what is there.
-//! * libc. Binutils 2.40 mistakes the files of code that other files include: blazesym and elfutils agree on them.
+//! * The outermost function. Ours has the name that the symbol table has for the address, which says where it
+//!   starts and which copy it is (`.part.0`, `.cold`), the others have DWARF's. What the table says is asked
+//!   of `nm`.
+//! * Code without lines. Binutils names it after the source file that the symbol table mentions last,
+//!   elfutils by the line of whatever comes before it; ours has no line.
+//! * Functions of which DWARF knows no linker's name, as lambdas' are. Binutils gives the innermost one of an
+//!   address the name of the symbol that holds it; the others have the name in the source.
+//! * dwz. Blazesym has no names for what lies in the supplementary file, and binutils 2.40 loses whole
+//!   functions: elfutils says what is there.
+//! * libc. Binutils 2.40 mistakes the files of code that other files include: blazesym and elfutils agree on
+//!   them.
 
 use std::collections::BTreeMap;
 use std::path::Component;
@@ -26,7 +28,7 @@ use super::*;
 /// Maximum number of addresses of each object.
 const SAMPLE: usize = 1000;
 
-/// An object, and what else is known of it.
+/// An object with its symbol tables, a sample of its addresses, and our chains for them.
 struct Case {
     file: PathBuf,
     /// Files with its symbols: itself, or its debug file too.
@@ -38,7 +40,7 @@ struct Case {
 impl Case {
     fn new(file: PathBuf, debug_file: bool) -> Self {
         let mut subject = Subject::in_root(&file, &file, vec![PathBuf::from("/")]);
-        // Between functions there is nothing but this.
+        // Only these lie between functions.
         let is_padding = |code: Mnemonic| matches!(code, Mnemonic::Nop | Mnemonic::Int3 | Mnemonic::Ud2);
         let mut code = subject.instructions();
         code.retain(|instruction| !is_padding(instruction.mnemonic()));
@@ -60,8 +62,7 @@ impl Case {
         }
     }
 
-    /// Checks that no address has a chain of ours and one of `reader`'s, which are `theirs`, for which `differ` is
-    /// true.
+    /// Checks that `differ` is false for our chain and that of `reader`, in `theirs`, at every address.
     #[track_caller]
     fn check(&self, reader: &str, theirs: &[Vec<Level>], differ: impl Fn(&[Level], &[Level]) -> bool) {
         assert_eq!(theirs.len(), self.addresses.len());
@@ -105,8 +106,9 @@ impl Case {
         });
     }
 
-    /// Checks that elfutils finds the same, where there are lines. Of inlined functions that overlap it takes the first
-    /// in the file, others the last: that happens once or twice, and where it does, blazesym agrees with us.
+    /// Checks that elfutils finds the same, where there are lines. Of inlined functions that overlap it takes
+    /// the first in the file, others the last: that happens once or twice, and where it does, blazesym agrees
+    /// with us.
     #[track_caller]
     fn check_elfutils(&self) {
         let mut theirs = elfutils_chains(&self.file, &self.addresses);
@@ -125,7 +127,8 @@ impl Case {
         });
     }
 
-    /// Every outermost function has the name that a symbol table has for the address, if one has any.
+    /// Checks that every outermost function has the name that a symbol table has for the address, if one has
+    /// any.
     fn check_symbols(&self) {
         let tables = self.tables.iter().map(|table| Symbols::read(table));
         let symbols: Vec<Symbols> = tables.collect();
@@ -182,7 +185,7 @@ impl Symbols {
         symbols
     }
 
-    /// The names of what holds `address`.
+    /// Returns the names of the functions that contain `address`.
     fn containing(&self, address: u64) -> Vec<String> {
         let starts = self
             .functions
@@ -323,9 +326,9 @@ fn a_stripped_library() {
     });
 }
 
-/// Chains of Debian's packages whose debug files share a supplementary file (dwz) are those of elfutils; blazesym
-/// agrees but for names in that file, which Lua has some of, in Debian 12. Debian 13 has no such files of Lua; those of
-/// Kerberos share types only.
+/// Chains of Debian's packages whose debug files share a supplementary file (dwz) are those of elfutils;
+/// blazesym agrees but for names in that file, which Lua has some of, in Debian 12. Debian 13 has no such
+/// files of Lua; those of Kerberos share types only.
 #[test]
 fn packages_with_supplementary_files() {
     let lua = ["/usr/bin/lua5.4", "/usr/lib/x86_64-linux-gnu/liblua5.4.so.0"];
@@ -348,7 +351,8 @@ fn packages_with_supplementary_files() {
     }
 }
 
-/// Compares what is said of `files`, which have debug files. Returns how many names blazesym lacks.
+/// Compares the chains of `files`, which have debug files, by all readers. Returns how many names blazesym
+/// lacks.
 #[track_caller]
 fn check_supplementary(files: &[&str]) -> usize {
     let mut unnamed = 0;

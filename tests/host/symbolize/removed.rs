@@ -55,7 +55,8 @@ fn function(program: &Path, name: &str) -> (u64, u64) {
     (number(), number())
 }
 
-/// Where debug information has nothing there are neither lines nor, without a symbol, names; the rest has its own.
+/// Checks that code without debug information has no lines and, without a symbol, no names; other code has
+/// its own.
 #[track_caller]
 fn check(directory: &Path, linker: &str, flags: &[&str], form: &[&str]) {
     let program = link(directory, linker, flags, form);
@@ -92,7 +93,7 @@ fn check(directory: &Path, linker: &str, flags: &[&str], form: &[&str]) {
     }
 }
 
-/// By each linker, from each kind of debug information.
+/// Debug information of removed functions is ignored, by each linker and of each kind.
 #[test]
 fn removed_functions() {
     for linker in linkers() {
@@ -108,7 +109,8 @@ fn removed_functions() {
     }
 }
 
-/// In a library, in a program with its headers in the segment that has the code, and with another number for removed code.
+/// Debug information of removed functions is ignored in a library, in a program with its headers in the
+/// segment of the code, and with another tombstone address for removed code.
 #[test]
 fn removed_functions_in_other_files() {
     let script = directory("removed-script").join("exported");

@@ -11,7 +11,8 @@ struct Shared {
     common: PathBuf,
 }
 
-/// `symbols.cpp`'s and that of `other`, which is compiled with other flags; `name` is what they call what they share.
+/// Runs dwz on the debug files of `symbols.cpp` and of `other`, which is compiled with other flags; `name` is
+/// how they refer to the file that they share.
 fn shared(directory: &Path, other: &Path, name: &str) -> Shared {
     let [debug, other] =
         [(whole_program(), "program.debug"), (other, "other.debug")].map(|(program, name)| {
@@ -54,8 +55,8 @@ impl Shared {
     }
 }
 
-/// Supplementary files of debug files are found by name, from the root or from the debug file, and by build-id; without
-/// one, or with another file in its place, names are missing and the reason is said.
+/// Supplementary files of debug files are found by name, from the root or from the debug file, and by
+/// build-id; without one, or with another file in its place, names are missing and the reason is said.
 #[test]
 fn shared_debug_information() {
     let other = build(

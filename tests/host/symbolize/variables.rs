@@ -25,7 +25,7 @@ fn program(directory: &Path, flags: &[&str]) -> PathBuf {
     )
 }
 
-/// Where a variable is by `nm`.
+/// Returns a variable's place as `nm` has it.
 fn place(file: &Path, symbol: &str) -> VariablePlace {
     let listing = run("nm", &[text(file)]);
     let line = listing
@@ -79,7 +79,7 @@ fn check(finder: &VariableFinder, file: &Path, whole: &Path) {
     assert_eq!(variables.section(0), None);
 }
 
-/// By the program's own tables, and by those of its debug file, with DWARF 4 and 5.
+/// Variables are found by the program's own tables, and by those of its debug file, with DWARF 4 and 5.
 #[test]
 fn variables_and_declarations() {
     let directory = directory("variables");
@@ -102,7 +102,7 @@ fn variables_and_declarations() {
     }
 }
 
-/// Damaged files give fewer variables, or others, and end nothing.
+/// Damaged files give fewer variables, or others, and do not end this program.
 #[test]
 fn damaged_variables() {
     let file = program(&directory("variables-damaged"), &["-g"]);

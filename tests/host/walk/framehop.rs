@@ -1,5 +1,6 @@
-//! framehop, an unwinder that shares nothing with ours but gimli's reader of CFI, finds the same callers: over recorded
-//! stacks, and at every call of real objects. Where it does not, who is right is written here.
+//! framehop, an unwinder that shares nothing with ours but gimli's reader of CFI, finds the same callers:
+//! over recorded stacks, and at every call of real objects. Comments say which of the two is right where they
+//! differ.
 
 use std::fs;
 use std::ops::Range;
@@ -86,7 +87,7 @@ fn memory(address: u64) -> u64 {
     (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 17
 }
 
-/// Registers of a frame that stand far apart, all below the stack pointers of their callers but for the stack pointer.
+/// Returns registers of a frame with values that are far apart; the stack pointer is the lowest.
 fn registers(pc: u64) -> Registers {
     let mut registers = Registers::new(Avma::new(pc), Avma::new(0x1000_0000), Avma::new(0x1000_8000));
     for (register, number) in registers
@@ -106,7 +107,8 @@ fn by_frame_pointer(frame: Registers) -> Caller {
     [memory(fp + 8), fp + 16, memory(fp)]
 }
 
-/// A frame's address for framehop: where it was interrupted, or behind the call that it is in.
+/// Returns a frame's address for framehop: the interrupted instruction, or the return address of the call
+/// that it is in.
 fn address_of(pc: u64, exact: bool) -> FrameAddress {
     match exact {
         true => FrameAddress::from_instruction_pointer(pc),
@@ -134,9 +136,10 @@ fn our_step(
 
 /// Compares the callers at every call of an object. Returns how many are the same, and how many differ.
 ///
-/// Where they differ, framehop is wrong. It knows the stack and the frame pointer only; where a rule needs more (a CFA
-/// in another register, an expression over one), it takes a step along the frame pointer, whatever that holds. Our
-/// rule there is a program, and what it computes is what gimli's evaluation of the CFI gives.
+/// Where they differ, framehop is wrong. It knows the stack and the frame pointer only; where a rule needs
+/// more (a CFA in another register, an expression over one), it takes a step along the frame pointer,
+/// whatever that holds. Our rule there is a program, and what it computes is what gimli's evaluation of the
+/// CFI gives.
 fn compare(elf: &[u8]) -> (u64, u64) {
     let image = compile(elf).expect("an ELF file").image.expect("CFI");
     let view = ElfView::parse(elf).expect("an ELF file");
@@ -173,7 +176,7 @@ fn compare(elf: &[u8]) -> (u64, u64) {
             }
             different += 1;
             let rule = image.rule_at(return_address.wrapping_sub(1));
-            // What a stack of makecontext returns to: its CFI ascribes a caller to it.
+            // A stack of makecontext returns to this code, to which its CFI ascribes a caller.
             if rule == UnwindRule::EndOfStack && ours == Ok(None) {
                 continue;
             }
@@ -185,7 +188,8 @@ fn compare(elf: &[u8]) -> (u64, u64) {
     (same, different)
 }
 
-/// At every call of compiled code, and at nearly every one of hand-written assembly, both find the same caller.
+/// At every call of compiled code, and at nearly every one of hand-written assembly, both find the same
+/// caller.
 #[test]
 fn callers_at_every_call() {
     for (path, package, calls, most_different) in [
@@ -227,9 +231,10 @@ fn rule_at(published: &Published, code: Avma) -> String {
 
 /// From each frame of a recorded stack, both find the same caller.
 ///
-/// framehop fails, and takes a step along the frame pointer instead, where the CFA has to be read from memory: at the
-/// frame that a signal handler returns to, which has interrupted `pthread_kill`, and at the realigned frame. That our
-/// walk is right there is what its own test shows: it goes through the functions that the program has called.
+/// framehop fails, and takes a step along the frame pointer instead, where the CFA has to be read from
+/// memory: at the frame that a signal handler returns to, which has interrupted `pthread_kill`, and at the
+/// realigned frame. That our walk is right there is what its own test shows: it goes through the functions
+/// that the program has called.
 #[test]
 fn callers_in_recorded_stacks() {
     for flags in BUILDS {

@@ -1,4 +1,5 @@
-//! Walks through generated code, over made-up stacks: what is believed, what is not, and where the walk ends then. Both walks agree on each.
+//! Walks through generated code, over made-up stacks: which return addresses are believed, and where the walk
+//! ends. Both walks agree on each.
 
 use unwind_tables::Architecture;
 use unwind_tables::addr::{Avma, Bias, Svma};
@@ -44,7 +45,8 @@ const KINDS: [MappingKind; 3] = [
 /// Where walks begin, in generated code.
 const START: u64 = GENERATED + 0x20;
 
-/// Code in which these addresses are behind calls, and which goes on so where walks begin.
+/// Makes code in which [`BEHIND_CALLS`] are behind calls, and which continues with `goes_on` where walks
+/// begin.
 fn code(architecture: Architecture, goes_on: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; 0x1_1000];
     let mut put = |address: u64, instruction: &[u8]| {
@@ -106,12 +108,13 @@ fn stack_words(words: &[Word]) -> Vec<u64> {
     words.iter().map(value).collect()
 }
 
-/// Walks such a stack from generated code, whose stack pointer leads to its first word and whose frame pointer to another.
+/// Walks a stack of `words` from generated code: the stack pointer leads to the first word, the frame pointer
+/// to number `fp`.
 fn walk_from(architecture: Architecture, kind: MappingKind, fp: u64, words: &[Word]) -> Stack {
     walk_from_code(architecture, kind, fp, words, &[])
 }
 
-/// As [`walk_from`], where the code goes on so.
+/// Walks like [`walk_from`], in code that continues with `goes_on`.
 fn walk_from_code(
     architecture: Architecture,
     kind: MappingKind,
@@ -136,7 +139,8 @@ fn walk_from_code(
     check_both(architecture, tables, start, &memory)
 }
 
-/// Checks how the frames of such a stack are found, where generated code is of either kind, and why the walk ends.
+/// Checks how the frames of such a stack are found, for each of `kinds` of generated code, and why the walk
+/// ends.
 #[track_caller]
 fn check_in(kinds: &[MappingKind], fp: u64, words: &[Word], found: &[FoundBy], end: End) {
     for architecture in ARCHITECTURES {
@@ -156,7 +160,7 @@ fn check_in(kinds: &[MappingKind], fp: u64, words: &[Word], found: &[FoundBy], e
     }
 }
 
-/// Return addresses that are behind no call are believed as the chain leads to native code.
+/// Return addresses that are behind no call are believed if the chain leads to native code.
 #[test]
 fn chains_to_native_code_are_followed() {
     let words = [
@@ -171,7 +175,7 @@ fn chains_to_native_code_are_followed() {
     ];
     let found = [Probe, FpGenerated, FpGenerated, FpGenerated];
     check_in(&KINDS, 1, &words, &found, End::Complete);
-    // Native code without CFI on the way settles nothing.
+    // Native code without CFI on the way does not end the trial.
     let words = [
         Is(0),
         At(3),
@@ -184,18 +188,21 @@ fn chains_to_native_code_are_followed() {
     check_in(&KINDS, 1, &words, &found, End::Complete);
 }
 
-/// Chains that lead nowhere are not followed at all, however far they went: the walk ends where it would have ended without.
+/// Chains that lead nowhere are not followed at all, however far they go: the walk ends where it would have
+/// ended without them.
 #[test]
 fn chains_to_nowhere_are_dropped() {
     let [first, second] = [[Is(0), At(3), Is(JUMPED)], [At(5), Is(JUMPED), Is(0x1234)]];
     let frames = |last: &[Word]| [&first[..], &second[..2], last].concat();
     for last in [
-        // To no address of the stack, to a call's frame that is over, to itself, out of the stack.
+        // Frame pointers to no address of the stack, to the frame of a call that has returned, to the frame
+        // itself, out of the stack.
         [Is(0x1234), Is(JUMPED)],
         [At(1), Is(JUMPED)],
         [At(5), Is(JUMPED)],
         [At(1 << 20), Is(JUMPED)],
-        // To no code, to the middle of native code, to the start of code that was not called.
+        // Return addresses in no code, in the middle of native code, at the start of code that was not
+        // called.
         [At(7), Is(0x1234)],
         [At(7), Is(NOT_CALLED)],
         [At(7), Is(GENERATED - 0x1000)],
@@ -204,34 +211,35 @@ fn chains_to_nowhere_are_dropped() {
     }
 }
 
-/// Where a return address is behind a call, it was believed before, and is whatever follows.
+/// A return address behind a call is believed, whatever follows.
 #[test]
 fn frames_behind_calls_stay() {
     let words = [Is(0), At(3), Is(CALLED), At(5), Is(JUMPED), Is(0), Is(0)];
     check_in(&KINDS, 1, &words, &[Probe, Fp], End::AnonymousCode);
     let words = [Is(0), At(3), Is(CALLED), Is(0), Is(NATIVE)];
     check_in(&KINDS, 1, &words, &[Probe, Fp, Fp], End::Complete);
-    // On trial since an earlier frame, it is dropped with that.
+    // A frame behind a call is dropped as well if the trial began in an earlier frame.
     let words = [Is(0), At(3), Is(JUMPED), At(5), Is(CALLED), Is(0), Is(0)];
     check_in(&KINDS, 1, &words, &[Probe], End::AnonymousCode);
 }
 
-/// A frame whose function has pushed the frame pointer, and not set it, is seen: its caller is not passed over.
+/// A frame whose function has pushed the frame pointer, and not set it, is noticed: its caller is not
+/// skipped.
 #[test]
 fn skipped_frames_are_noticed() {
     let [either, keeps, methods] = [&KINDS[..2], &KINDS[1..], &KINDS[2..]];
     let skipped = |caller| [Is(0), At(3), Is(caller), Is(0), Is(NATIVE)];
     for caller in [JUMPED, CALLED, NATIVE] {
         check_in(&KINDS[..1], 3, &skipped(caller), &[Probe], End::AnonymousCode);
-        // Known to keep frame pointers, this is what another call has left.
+        // In code that is known to keep frame pointers, another call has left this.
         check_in(keeps, 3, &skipped(caller), &[Probe, Fp], End::Complete);
-        // But for a stub that calls native code.
+        // A stub that calls native code may still have pushed it.
         let stub = [At(2), Is(caller), Is(0), Is(NATIVE)];
         check_in(either, 2, &stub, &[Probe], End::AnonymousCode);
-        // It is not among methods.
+        // Methods are no stubs.
         check_in(methods, 2, &stub, &[Probe, Fp], End::Complete);
     }
-    // In a frame on the way.
+    // The same in a frame further out.
     let words = [
         At(2),
         Is(JUMPED),
@@ -247,8 +255,8 @@ fn skipped_frames_are_noticed() {
     check_in(either, 3, &skipped(0x1234), &[Probe, Fp], End::Complete);
 }
 
-/// A stub that is known as one has its caller's frame pointer where the stack pointer is as it calls native code, whether it set its own then
-/// or not. What is called by other generated code has set it.
+/// A known stub that calls native code has its caller's frame pointer where the stack pointer is, whether it
+/// has set its own or not. One that calls other generated code has set its own.
 #[test]
 fn stubs_are_passed() {
     let stub = [MappingKind::AnonymousStub];
@@ -269,7 +277,8 @@ fn stubs_are_passed() {
     }
 }
 
-/// A call within a frame, by which code gets an address onto the stack, is no call of another frame's.
+/// A call within a frame, by which code gets an address onto the stack, is not taken for the call of another
+/// frame.
 #[test]
 fn calls_within_a_frame_are_known() {
     let words = [At(2), Is(CALLED_LOCALLY), Is(0), Is(NATIVE)];
@@ -279,7 +288,8 @@ fn calls_within_a_frame_are_known() {
     }
 }
 
-/// If the chain leads to code whose table is not loaded, that is the cause, and where: user space can finish the walk.
+/// If the chain leads to code whose table is not loaded, the walk ends with that cause, at that address: user
+/// space can finish it.
 #[test]
 fn missing_tables_are_told() {
     let words = [Is(0), At(3), Is(JUMPED), Is(0), Is(PENDING)];
@@ -290,7 +300,8 @@ fn missing_tables_are_told() {
     }
 }
 
-/// So it is if the chain leads to a call in memory that is newer than the mappings; where there is no call, it is no code.
+/// If the chain leads to a call in memory that is newer than the mappings, the walk ends with that cause;
+/// where there is no call, it is no code.
 #[test]
 fn new_memory_is_told() {
     for (address, end, end_pc) in [
@@ -324,8 +335,8 @@ fn large_frames_end_walks() {
     }
 }
 
-/// Code that returns as soon as its callee has says itself where its caller is: the frame pointer, which leads nowhere here, is not needed.
-/// Code that does anything else does not.
+/// Code that returns as soon as its callee has shows by its instructions where its caller is: the frame
+/// pointer, which leads nowhere here, is not needed. Code that does anything else does not show it.
 #[test]
 fn code_that_returns_at_once() {
     let nowhere = 1 << 20;
@@ -336,7 +347,8 @@ fn code_that_returns_at_once() {
         (&[0x48, 0x83, 0xc4, 8, 0x5d, 0xc3], popped, true),
         (&[0x5d, 0xc3], [At(0), Is(NATIVE), Is(0)], true),
         (&[0xc3], [Is(NATIVE), Is(0), Is(0)], true),
-        // Something else is between, the return address is not behind a call, the stack grows, or words would be split.
+        // Other instructions are between, the return address is not behind a call, the stack grows, or words
+        // would be split.
         (&[0x48, 0x83, 0xc4, 16, 0x90, 0xc3], caller, false),
         (&[0x48, 0x83, 0xc4, 16], caller, false),
         (
@@ -363,7 +375,7 @@ fn code_that_returns_at_once() {
     assert_eq!(stack.end, End::AnonymousCode);
 }
 
-/// Frames on trial of a deep stack can take the places of those before: if they are dropped, so are these.
+/// Frames on trial of a deep stack can take the places of earlier frames: if they are dropped, so are these.
 #[test]
 fn deep_trials() {
     for (certain, on_trial, kept, end) in [

@@ -21,13 +21,13 @@ use super::{CODE, STACK, check};
 use crate::common::compile::host_walk;
 use crate::common::host::{HostWalk, Memory};
 
-/// Stacks of so many frames, and of one more.
+/// Numbers of frames of a recursion; the outermost frame is one more.
 const DEPTHS: [usize; 8] = [256, 510, 511, 599, 767, 4094, 4095, 4999];
-/// Functions of a recursion.
+/// Numbers of places that a recursion goes through in turn.
 const CYCLES: [usize; 4] = [1, 2, 3, 7];
 
-/// The innermost and the outermost frames of a deep stack are kept, and those in between are counted; one deeper than the limit ends with
-/// that cause, at the same frame.
+/// The innermost and the outermost frames of a deep stack are kept, and those in between are counted; a stack
+/// deeper than the limit ends with that cause, at the same frame.
 #[test]
 fn depth_limit_is_equal() {
     check_depth_limit(Architecture::X86_64);
@@ -66,7 +66,7 @@ fn check_depth_limit(architecture: Architecture) {
     }
 }
 
-/// Stacks that differ in the number of frames that are left out are one; others are not.
+/// Stacks that differ only in the number of frames left out have the same hash; all others differ.
 #[test]
 fn left_out_frames_are_not_hashed() {
     let mut host = host_walk(Architecture::X86_64);
@@ -91,7 +91,7 @@ fn left_out_frames_are_not_hashed() {
     }
 }
 
-/// A function of one plain rule.
+/// Makes a function with one plain rule.
 fn plain_recursion(architecture: Architecture) -> Image {
     let table = recursive_table(plain_rule(), Programs::new(architecture));
     encode(&table).expect("the table fits")
@@ -110,8 +110,8 @@ fn plain_rule() -> UnwindRule {
     })
 }
 
-/// A register that nobody saved is looked for in every frame below; when that was done in as many frames as a walk may look
-/// at, it is not known, and the walk ends with that cause, at the same frame.
+/// A register that no function saved is looked for in every frame below; after as many frames as a walk may
+/// look at, it counts as unknown, and the walk ends with that cause, at the same frame.
 #[test]
 fn look_limit_is_equal() {
     let mut host = host_walk(Architecture::X86_64);
@@ -127,8 +127,8 @@ fn look_limit_is_equal() {
     }
 }
 
-/// A register is looked for in frames that are kept alone: with one that is left out between, the walk ends with that cause, at the same
-/// frame.
+/// A register is looked for only in frames that are kept: if one is left out in between, the walk ends with
+/// that cause, at the same frame.
 #[test]
 fn frames_left_out_are_not_looked_at() {
     let mut host = host_walk(Architecture::X86_64);
@@ -155,7 +155,7 @@ fn frames_left_out_are_not_looked_at() {
     }
 }
 
-/// A rule that asks for rbx, and has no use for it.
+/// Makes a rule that asks for rbx, and ignores it.
 fn asking_rule(programs: &mut Programs) -> UnwindRule {
     let rbx = 3;
     let rule = programs.intern(vec![
@@ -170,7 +170,7 @@ fn asking_rule(programs: &mut Programs) -> UnwindRule {
     UnwindRule::Program(rule.expect("a program"))
 }
 
-/// Saves of functions that leave every register as it is.
+/// Makes saves of functions that leave every register as it is.
 fn nothing_saved() -> SavesTable {
     let mut long = LongSaves::default();
     let same = [
@@ -185,7 +185,7 @@ fn nothing_saved() -> SavesTable {
     SavesTable { rows, long }
 }
 
-/// A function with one rule, of frames of two words, and the outermost one above it.
+/// Makes a function with one rule, whose frames have two words, and the outermost function above it.
 fn recursive_table(rule: UnwindRule, programs: Programs) -> UnwindTable {
     let rows = [
         (0, rule),
@@ -203,7 +203,8 @@ fn table_of(rows: &[(u64, UnwindRule)], programs: Programs) -> UnwindTable {
     UnwindTable::with_programs(rows.collect(), programs).expect("rows ascend")
 }
 
-/// Frame of a recursion through so many places, of `frames` frames and the outermost one.
+/// Returns the address in frame `number` of a recursion through `cycle` places: `frames` frames and the
+/// outermost one.
 fn recursion_pc(number: usize, frames: usize, cycle: usize) -> Avma {
     match number < frames {
         true => Avma::new(CODE + 0x80 + 8 * (number % cycle) as u64),
@@ -211,7 +212,7 @@ fn recursion_pc(number: usize, frames: usize, cycle: usize) -> Avma {
     }
 }
 
-/// Walks a recursion through so many places, of `frames` frames and the outermost one.
+/// Walks a recursion through `cycle` places, of `frames` frames and the outermost one.
 fn walk_recursion(host: &mut HostWalk, image: &Image, frames: usize, cycle: usize) -> Stack {
     let pcs: Vec<_> = (0..=frames)
         .map(|number| recursion_pc(number, frames, cycle))

@@ -1,5 +1,5 @@
-//! The walk that runs in the kernel, compiled for the host, takes the same steps as the reference walker: over random
-//! tables and memory, over a recorded process, and with every read failing in turn.
+//! The walk that runs in the kernel, compiled for the host, takes the same steps as the reference walker:
+//! over random tables and memory, over a recorded process, and with every read failing in turn.
 
 #![allow(unsafe_code, reason = "calls the C walk through a shared object")]
 
@@ -35,7 +35,7 @@ const STACK_BYTES: u64 = 1 << 16;
 const IDENTITY: u64 = 0x5554_0000_0000;
 const IDENTITY_WORD: u64 = 0x1234_5678_9abc_def0;
 
-/// Says of every stretch of code where its registers may be.
+/// Makes saves that say for every stretch of code where its registers may be.
 fn random_saves(random: &mut Random, bytes: u64) -> SavesTable {
     let mut long = LongSaves::default();
     let mut rows = Vec::new();
@@ -106,7 +106,7 @@ fn random_stack(random: &mut Random, architecture: Architecture, code_bytes: u64
     let word = |_| match random.below(8) {
         0 => random.below(1 << 20),
         1 | 2 => STACK + 8 * random.below(STACK_BYTES / 8),
-        // With an authentication code.
+        // An address with an authentication code.
         3 if is_aarch64 => (CODE + random.below(code_bytes)) & !3 | (1 + random.below(1 << 15)) << 48,
         _ if is_aarch64 => (CODE + random.below(code_bytes)) & !3,
         _ => CODE + random.below(code_bytes),
@@ -114,7 +114,7 @@ fn random_stack(random: &mut Random, architecture: Architecture, code_bytes: u64
     (0..STACK_BYTES / 8).map(word).collect()
 }
 
-/// Code of which a good part of the addresses stand behind a call.
+/// Makes code in which many addresses are behind a call.
 fn random_code(random: &mut Random, architecture: Architecture, bytes: u64) -> Vec<u8> {
     let mut code: Vec<u8> = (0..bytes).map(|_| random.byte()).collect();
     if architecture == Architecture::Aarch64 {
@@ -138,7 +138,8 @@ fn random_code(random: &mut Random, architecture: Architecture, bytes: u64) -> V
     code
 }
 
-/// Mostly of an object that is there; sometimes of one that is not any more, or whose memory is gone.
+/// Draws the identity of an object that is mostly still there; sometimes the object is another, or its memory
+/// is gone.
 fn random_identity(random: &mut Random) -> Identity {
     let trusts = [
         Trust::Settled,
@@ -164,7 +165,7 @@ fn random_identity(random: &mut Random) -> Identity {
     }
 }
 
-/// A trampoline in a mapping or outside all, that some of the stack's words are replaced by.
+/// Draws a trampoline in a mapping or outside all, and replaces some words of the stack by it.
 fn random_trampoline(random: &mut Random, stack_words: &mut [u64], code_bytes: u64) -> Avma {
     let trampoline = [CODE + code_bytes * 7 / 8, CODE + code_bytes][random.index(2)];
     for word in stack_words {
@@ -175,8 +176,8 @@ fn random_trampoline(random: &mut Random, stack_words: &mut [u64], code_bytes: u
     Avma::new(trampoline)
 }
 
-/// Most of the slots that hold the trampoline, with what was there before: mostly code. On AArch64, what the kernel
-/// knows it by is not where it is: any slot.
+/// Returns most of the slots that contain the trampoline, with what was there before: mostly code. On AArch64
+/// the kernel identifies a return probe by another slot than the trampoline's: any.
 fn random_replaced(
     random: &mut Random,
     architecture: Architecture,
@@ -208,7 +209,8 @@ fn check(host: &mut HostWalk, tables: Tables<'_>, start: Registers, memory: &Mem
     host.check(tables, start, memory, stack_ends)
 }
 
-/// As [`check`], by the walk with fast paths compiled in and by the one without; both find the same.
+/// Checks like [`check`], with the walk that has fast paths compiled in and with the one that has none; both
+/// find the same.
 #[track_caller]
 fn check_both(architecture: Architecture, tables: Tables<'_>, start: Registers, memory: &Memory) -> Stack {
     let stack = check(&mut host_walk(architecture), tables, start, memory);
@@ -216,8 +218,8 @@ fn check_both(architecture: Architecture, tables: Tables<'_>, start: Registers, 
     stack
 }
 
-/// Checks that the trail of the C walk is whole: with every other word of the stack changed, the Rust walk finds the
-/// same. Returns whether the trail is known.
+/// Checks that the trail of the C walk is complete: with every other word of the stack changed, the Rust walk
+/// finds the same. Returns true if the trail is known.
 fn check_trail(
     host: &mut HostWalk,
     random: &mut Random,
@@ -252,7 +254,7 @@ fn check_trail(
     true
 }
 
-/// The slots that a walk read, in order.
+/// Returns the slots that a walk reads, in order.
 fn slots_read(tables: Tables<'_>, start: Registers, memory: &Memory) -> Vec<Avma> {
     let mut slots = Vec::new();
     walk(tables, start, |address| {
@@ -262,15 +264,15 @@ fn slots_read(tables: Tables<'_>, start: Registers, memory: &Memory) -> Vec<Avma
     slots
 }
 
-/// Over random tables, stacks and registers, both walks find the same frames and the same end, also when any one
-/// of the reads fails.
+/// Over random tables, stacks and registers, both walks find the same frames and the same end, also when any
+/// one of the reads fails.
 #[test]
 fn random_walks_are_equal() {
     check_random_walks(Architecture::X86_64, 200);
 }
 
-/// Over random tables, stacks and registers of AArch64, both walks find the same frames and the same end, also when any
-/// one of the reads fails.
+/// Over random tables, stacks and registers of AArch64, both walks find the same frames and the same end,
+/// also when any one of the reads fails.
 #[test]
 fn random_walks_of_aarch64_are_equal() {
     check_random_walks(Architecture::Aarch64, 200);
@@ -282,14 +284,14 @@ struct Seen {
     ends: HashSet<End>,
     /// Frames of the longest stack.
     longest: usize,
-    /// Walks that needed saves that there were not.
+    /// Walks that needed saves which were missing.
     saves_wanted: u64,
-    /// Walks that went on where a return address was put back.
+    /// Walks that went on because a replaced return address was known.
     put_back: u64,
 }
 
 impl Seen {
-    /// `without`: the same walk, if no return address can be put back.
+    /// Adds a walk. `without` is the same walk if no replaced return address is known.
     fn add(&mut self, stack: &Stack, without: &Stack) {
         self.ends.insert(stack.end);
         self.longest = self.longest.max(stack.frames.len());
@@ -328,7 +330,7 @@ impl Seen {
     }
 }
 
-/// A table's code, code of any kind, and what is not known.
+/// Draws mappings: code with a table, code of any kind, and code that is not known.
 fn random_mappings(random: &mut Random, code_bytes: u64) -> [Mapping; 3] {
     [
         Mapping {
@@ -427,13 +429,14 @@ fn check_random_walks(architecture: Architecture, rounds: u64) {
     seen.check(architecture, rounds);
 }
 
-/// Walks of which the trail is known depend on nothing else; and that is most of those that come to their end.
+/// Walks whose trail is known depend on nothing else; most walks that come to the end of their stack are
+/// among them.
 #[test]
 fn trails_are_whole() {
     check_trails(Architecture::X86_64, 250);
 }
 
-/// Walks of AArch64 of which the trail is known depend on nothing else.
+/// Walks of AArch64 whose trail is known depend on nothing else.
 #[test]
 fn trails_of_aarch64_are_whole() {
     check_trails(Architecture::Aarch64, 60);
@@ -495,8 +498,8 @@ fn check_trails(architecture: Architecture, rounds: u64) {
     );
 }
 
-/// Tables, mappings, memory and registers of any bytes, which fuzzers try more of (tests/fuzz): both walks find the same,
-/// also with one of their reads failing.
+/// Over tables, mappings, memory and registers from arbitrary bytes, of which fuzzers try more (tests/fuzz),
+/// both walks find the same, also with one of their reads failing.
 #[test]
 fn any_walks_are_equal() {
     let mut hosts = [Architecture::X86_64, Architecture::Aarch64].map(host_walk);
@@ -522,7 +525,7 @@ fn any_walks_are_equal() {
     );
 }
 
-/// `bpf/walk/` alone, without all that makes it faster, is the same walk.
+/// `bpf/walk/` alone, without any fast path, is the same walk.
 #[test]
 fn reference_step_alone_is_equal() {
     let mut hosts = [Architecture::X86_64, Architecture::Aarch64].map(plain_walk);
@@ -540,7 +543,7 @@ fn reference_step_alone_is_equal() {
     assert!(ends.len() >= 9, "walks ended with {ends:?} alone");
 }
 
-/// The C of the walk does nothing that C leaves undefined, and touches no memory but its own: gcc's sanitizers watch it over
+/// The walk's C has no undefined behaviour, and touches no memory but its own: gcc's sanitizers check it over
 /// all the walks above.
 #[test]
 fn walks_are_defined() {

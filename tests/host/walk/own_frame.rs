@@ -1,5 +1,5 @@
-//! Walks through code without CFI, over made-up stacks: when its frame pointer is its own, and when the frame that it leads to is marked, as
-//! callers may be missing before. Both walks agree on each.
+//! Walks through code without CFI, over made-up stacks: when the frame pointer is the frame's own, and when
+//! the frame that it leads to is marked, as callers before it may be missing. Both walks agree on each.
 
 use unwind_tables::Architecture;
 use unwind_tables::addr::{Avma, Bias, Svma};
@@ -18,10 +18,11 @@ use unwind_tables::walk::{
 use super::{CODE, STACK, check_both};
 use crate::common::host::Memory;
 
-/// A function with CFI, which is the end of stacks, and one without before it and code with CFI.
+/// A function with CFI, which is the end of stacks, and an earlier function without CFI, with code with CFI
+/// between it and [`PIECE`].
 const WITH_CFI: u64 = CODE + 0x80;
 const EARLIER: u64 = CODE + 0x220;
-/// Where the code without CFI begins that walks begin in, and functions of it; the walks begin in the last but one.
+/// Start of the code without CFI in which walks begin, and functions in it; walks begin in the last but one.
 const PIECE: u64 = CODE + 0x2c0;
 const FIRST: u64 = CODE + 0x300;
 const SECOND: u64 = CODE + 0x400;
@@ -33,15 +34,16 @@ const PIECE_END: u64 = CODE + 0x800;
 const TO_SECOND: u64 = CODE + 0x900;
 const TO_THIRD: u64 = CODE + 0x940;
 const GOT: u64 = CODE + 0xa00;
-/// Code whose CFA is by the frame pointer, behind a call.
+/// Code behind a call, whose CFA is relative to the frame pointer.
 const BY_FP: u64 = CODE + 0xb20;
-/// Where the frame pointer leads, and an address in a slot, both behind a call.
+/// Return address in the frame that the frame pointer leads to, and an address in a slot; both are behind a
+/// call.
 const CALLER: u64 = CODE + 0x100;
 const IN_SLOT: u64 = CODE + 0x140;
 
 const ARCHITECTURES: [Architecture; 2] = [Architecture::X86_64, Architecture::Aarch64];
 
-/// Ways in which a call says where it goes.
+/// Forms of a call.
 #[derive(Clone, Copy, Debug)]
 enum Called {
     Directly(u64),
@@ -50,7 +52,7 @@ enum Called {
 }
 use Called::{Directly, Indirectly};
 
-/// The instruction before `ra`.
+/// Returns the call instruction before `ra`.
 fn call(architecture: Architecture, ra: u64, called: Called) -> Vec<u8> {
     let offset = |from: u64, to: u64| i32::try_from(to.wrapping_sub(from).cast_signed()).expect("it is near");
     match (architecture, called) {
@@ -64,7 +66,7 @@ fn call(architecture: Architecture, ra: u64, called: Called) -> Vec<u8> {
     }
 }
 
-/// An entry of a PLT at `at` that jumps by the slot at `got`.
+/// Returns an entry of a PLT at `at` that jumps by the slot at `got`.
 fn jump(architecture: Architecture, at: u64, got: u64) -> Vec<u8> {
     match architecture {
         Architecture::X86_64 => {
@@ -131,7 +133,7 @@ fn image(architecture: Architecture) -> Image {
     encode(&table.expect("rows ascend")).expect("the table fits")
 }
 
-/// The code as parts of a file whose table has gaps, or where the piece is of another kind.
+/// Returns mappings of the code: one file whose table has gaps, or several, if the piece is of another kind.
 fn mappings(piece: MappingKind) -> Vec<Mapping> {
     let mapping = |start: u64, end: u64, kind| Mapping {
         start: Avma::new(start),
@@ -151,7 +153,7 @@ fn mappings(piece: MappingKind) -> Vec<Mapping> {
     }
 }
 
-/// A stack of `slots` slots and the frame that the frame pointer leads to.
+/// Makes a stack of `slots` and the frame that the frame pointer leads to.
 fn stack_of(slots: &[u64]) -> Vec<u64> {
     [slots, &[0, CALLER]].concat()
 }
@@ -194,7 +196,8 @@ fn check_ways(stack: &Stack, is_certain: bool, about: &str) {
     assert_eq!((ways, stack.end), expected, "{about}: {stack:x?}");
 }
 
-/// Checks if the frame pointer is the frame's own, by what the frame that it leads to calls, and what an address in one of the slots is behind.
+/// Checks if the frame pointer counts as the frame's own, by the function that `caller` calls, and the call
+/// before the address in a slot.
 #[track_caller]
 fn check_calls(caller: Called, in_slot: Called, is_certain: bool) {
     for architecture in ARCHITECTURES {
@@ -205,31 +208,32 @@ fn check_calls(caller: Called, in_slot: Called, is_certain: bool) {
                 walk_in(architecture, piece, code, &stack_of(slots), false)
             };
             check_ways(&walk(&[1, IN_SLOT, START - 8]), is_certain, &about);
-            // Without that address, nothing was skipped, whatever the caller calls.
+            // Without that address no frame was skipped, whatever the caller calls.
             check_ways(&walk(&[1, IN_SLOT + 1, CODE + 0x3000]), true, &about);
         }
     }
 }
 
-/// If the caller calls a function that the frame's code is not in, or may do so, each address behind a call that can have been of the frame's function
-/// is one of a skipped frame.
+/// If the caller calls, or may call, a function that does not contain the frame's code, every address in a
+/// slot that is behind a call, possibly by the frame's function, counts as one of a skipped frame.
 #[test]
 fn callers_that_call_something_else() {
     for caller in [Directly(WITH_CFI), Directly(EARLIER), Directly(LATER), Indirectly] {
-        // The last one cannot be read: it may go on here.
+        // The last one cannot be read: it may continue in the frame's code.
         for called in [FIRST, SECOND, THIRD, TO_THIRD, CODE + 0x4000] {
             check_calls(caller, Directly(called), false);
         }
         check_calls(caller, Indirectly, false);
-        // Functions that the frame's code is not in, and that do not go on there.
+        // Functions that do not contain the frame's code, and do not continue there.
         for called in [LATER, WITH_CFI, EARLIER] {
             check_calls(caller, Directly(called), true);
         }
     }
 }
 
-/// A function that restores the frame pointer as the last has pushed it next to its return address. If no slot has that pair, the frame pointer is its
-/// own, and what looks like the address of a skipped frame is left over.
+/// A function that restores the frame pointer last has pushed it next to its return address. If no slot has
+/// that pair, the frame pointer is the frame's own, and what looks like the address of a skipped frame is
+/// left over.
 #[test]
 fn functions_that_restore_the_frame_pointer() {
     const X86_64: Architecture = Architecture::X86_64;
@@ -298,7 +302,7 @@ fn functions_that_restore_the_frame_pointer() {
                 walk_in(architecture, piece, bytes, &stack_of(slots), false)
             };
             check_ways(&walk(&[1, IN_SLOT, 2]), is_certain, &about);
-            // The pair that the function has pushed: its frame ends there.
+            // With the pair that the function has pushed, its frame ends there.
             let pair = walk(&[STACK + 0x18, IN_SLOT, 2]);
             match piece == MappingKind::Anonymous {
                 true => assert_eq!(pair.end, End::AnonymousCode, "{about}: {pair:x?}"),
@@ -308,7 +312,8 @@ fn functions_that_restore_the_frame_pointer() {
     }
 }
 
-/// Functions of a JVM push the frame pointer: without that pair, an address in a slot is no skipped frame's.
+/// Functions of a JVM push the frame pointer: without that pair, no address in a slot belongs to a skipped
+/// frame.
 #[test]
 fn code_that_pushes_the_frame_pointer() {
     for architecture in ARCHITECTURES {
@@ -328,8 +333,8 @@ fn code_that_pushes_the_frame_pointer() {
     }
 }
 
-/// If the caller calls code that reaches to the frame without a gap, that is the frame's function, unless a slot has an address behind a call of one
-/// in between, or one that says nothing.
+/// If the caller calls code from which no gap separates the frame, that is the frame's function, unless an
+/// address in a slot is behind a call of a function in between, or of an unknown one.
 #[test]
 fn callers_that_call_the_function() {
     for caller in [SECOND, TO_SECOND] {
@@ -348,7 +353,8 @@ fn callers_that_call_the_function() {
     }
 }
 
-/// A function behind the frame's code may go on there by a short jump, or one with a condition, as its last call.
+/// A function behind the frame's code may continue there by a short jump, or by a conditional one, as a tail
+/// call.
 #[test]
 fn functions_that_jump_back() {
     let near = START + 0x40;
@@ -356,7 +362,7 @@ fn functions_that_jump_back() {
     let jump = [0xeb, 0xae];
     let short = [0x90, 0x74, 0xad];
     let long = [0x90, 0x0f, 0x84, 0xa9, 0xff, 0xff, 0xff];
-    // They stay behind the frame's code.
+    // Jumps that stay behind the frame's code.
     let forward = [0xeb, 0x10];
     let inside = [0x90, 0x90, 0x74, 0xfd];
     for (code_there, is_certain) in [
@@ -383,7 +389,8 @@ fn functions_that_jump_back() {
     }
 }
 
-/// A return address that a return probe has replaced can be the frame's; so can one in memory that is newer than the mappings.
+/// A return address that a return probe has replaced may belong to a skipped frame; so may one in memory that
+/// is newer than the mappings.
 #[test]
 fn addresses_that_are_not_known() {
     for architecture in ARCHITECTURES {
@@ -413,7 +420,7 @@ fn addresses_that_are_not_known() {
     }
 }
 
-/// A frame is searched up to a limit; that of native code is doubtful if it is larger.
+/// A frame is searched up to a limit; a larger one of native code is uncertain.
 #[test]
 fn large_frames_are_doubtful() {
     for architecture in ARCHITECTURES {
@@ -426,7 +433,8 @@ fn large_frames_are_doubtful() {
     }
 }
 
-/// CFI by the frame pointer may lead to a stack that lies lower, a few times, but not once a frame pointer was followed for want of CFI.
+/// CFI relative to the frame pointer may lead to a stack that lies lower, a few times, but not after a frame
+/// pointer was followed for lack of CFI.
 #[test]
 fn stacks_that_lie_lower() {
     for architecture in ARCHITECTURES {
@@ -452,10 +460,11 @@ fn stacks_that_lie_lower() {
     }
 }
 
-/// Where the frames of [`walk_down`] are, downwards, in bytes from the start of the stack.
+/// Place of the first frame of [`walk_down`], in bytes from the start of the stack; the others follow below.
 const FRAMES: u64 = 0x700;
 
-/// Walks from `start` with the stack pointer `sp`, in bytes from the start of the stack, through `count` frames, each below the one before.
+/// Walks from `start`, with the stack pointer `sp` bytes from the start of the stack, through `count` frames,
+/// each below the one before.
 fn walk_down(architecture: Architecture, start: u64, sp: u64, count: u32) -> Stack {
     let image = image(architecture);
     let mappings = mappings(MappingKind::Table);

@@ -1,5 +1,5 @@
-//! Both walks over a recorded process find the same complete stacks: real objects, a signal frame, a realigned frame,
-//! libc's callbacks. The process only has to be one's own: no tracing, no kernel side.
+//! Both walks over a recorded process find the same complete stacks: real objects, a signal frame, a
+//! realigned frame, libc's callbacks. The process only has to be one's own: no tracing, no kernel side.
 
 use std::process::Command;
 
@@ -29,8 +29,8 @@ fn functions(stack: &Stack, mappings: &Mappings, modules: &Modules) -> Vec<Strin
     stack.frames.iter().map(name).collect()
 }
 
-/// The reference walk finds the whole stack, and the C walk the same, with a cold and a warm cache and with each
-/// of its reads failing in turn.
+/// The reference walker finds the whole stack, and the C walk finds the same, with a cold and a warm cache
+/// and with each of its reads failing in turn.
 #[test]
 fn recorded_walks_are_equal_and_complete() {
     let mut host = host_walk(Architecture::X86_64);
@@ -83,8 +83,8 @@ fn count(stack: &Stack, found_by: FoundBy) -> usize {
         .count()
 }
 
-/// The frames are those of the program, in order; libc's inner functions, which have no public symbols, may
-/// stand between them.
+/// Checks that the frames are those of the program, in order; libc's inner functions, which have no public
+/// symbols, may be between them.
 fn check_functions(found: &[String]) {
     let mut expected = vec!["wait_here"];
     expected.extend(["recurse"; 21]);

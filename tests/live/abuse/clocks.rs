@@ -1,4 +1,4 @@
-//! The clock of the day is set while memleak runs: labels say what it says, and nothing else depends on it.
+//! The wall clock is set while memleak runs: labels have the new time, and nothing else depends on it.
 
 use std::fs;
 use std::path::Path;
@@ -13,15 +13,15 @@ use crate::common::program::{Program, compile, directory, stock};
 
 const YEAR: f64 = 365.0 * 86_400.0;
 
-/// Sets the clock of programs that look at this file: whole, as they look at any time.
+/// Sets the clock of programs that read this file. Atomically, as they may read at any time.
 fn set_clock(file: &Path, offset: &str) {
     let new = file.with_extension("new");
     fs::write(&new, offset).expect("our own directory");
     fs::rename(new, file).expect("our own directory");
 }
 
-/// Ten years back, and then twenty on: intervals, durations, ages, and what is reckoned from a recording are as if nothing
-/// had happened; when something was, is told by the new clock.
+/// The clock goes ten years back, and then twenty on: intervals, durations, ages, and what is computed from a
+/// recording are as if nothing had happened; times of day are the new clock's.
 #[test]
 fn clock_changes_do_not_affect_times() {
     let library = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
@@ -37,7 +37,7 @@ fn clock_changes_do_not_affect_times() {
         .env("LD_PRELOAD", &library)
         .env("FAKETIME_TIMESTAMP_FILE", &clock)
         .env("FAKETIME_NO_CACHE", "1")
-        // Clocks that count from the start of the machine are nobody's to set.
+        // Clocks that count from the start of the machine cannot be set.
         .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
         .env("DONT_FAKE_MONOTONIC", "1");
     let began = Instant::now();
@@ -58,7 +58,8 @@ fn clock_changes_do_not_affect_times() {
     let (mut reports, _) = memleak.finish_with_all_reports();
     let last = reports.pop().expect("a report");
     durations.push(last.duration_ns);
-    // Intervals are waited for, and none is waited for ten years. On a busy machine a report can be late, and the next one is not.
+    // The intervals are waited for, and not ten years. On a busy machine a report can be late, and the next
+    // one on time.
     let by_two: Vec<_> = durations[..9]
         .windows(3)
         .map(|three| three[2].saturating_sub(three[0]))
@@ -67,7 +68,7 @@ fn clock_changes_do_not_affect_times() {
         by_two.iter().all(|&intervals| intervals > 250_000_000),
         "{by_two:?} {durations:?}"
     );
-    // Blocks from before the clock was set are old, and no more than that.
+    // Blocks from before the clock was set are old, and nothing else happened to them.
     assert_eq!(last.only_through("even").outstanding.blocks, 500, "{last}");
 
     let trend = Command::new(env!("CARGO_BIN_EXE_memleak"))

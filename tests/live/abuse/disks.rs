@@ -1,4 +1,4 @@
-//! Disks that are full, from the beginning or in the middle of a trace, cost what was to be written there and no more.
+//! Full disks, from the beginning or in the middle of a trace, cost what was to be written there and no more.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -10,8 +10,8 @@ use crate::common::report::Report;
 
 const MEMLEAK: &str = env!("CARGO_BIN_EXE_memleak");
 
-/// Runs memleak in a directory of its own, a disk of so many bytes of which some are taken. What it wrote is told then, as
-/// `then` says.
+/// Runs memleak in a new directory on a disk of `bytes` bytes, of which some are taken. Afterwards prints the
+/// files there, and runs the shell commands `then` to show their contents.
 fn on_disk(place: &Path, [bytes, taken]: [u32; 2], arguments: &[&str], then: &str) -> Output {
     require_root();
     const SCRIPT: &str = r#"
@@ -37,7 +37,7 @@ fn on_disk(place: &Path, [bytes, taken]: [u32; 2], arguments: &[&str], then: &st
         .expect("unshare (apt-get install util-linux)")
 }
 
-/// One line says that there was no room, where, and what to do.
+/// Checks that one line says that there was no room, where, and what to do.
 #[track_caller]
 fn check_no_space(output: &Output, status: i32, place: &str) {
     let text = String::from_utf8_lossy(&output.stderr);
@@ -64,8 +64,9 @@ fn listing(output: &Output) -> (String, Vec<String>) {
     (files["there: ".len()..].trim().to_owned(), lines.collect())
 }
 
-/// A full disk ends a trace whose output is on it, with everything that was written before whole; a trace whose
-/// recording is on it goes on without it. Documents that are made at the end are there whole or not at all.
+/// A full disk ends a trace whose output is on it, with everything that was written before whole; a trace
+/// whose recording is on it goes on without it. Documents that are made at the end are there whole or not at
+/// all.
 #[test]
 fn disks_are_full() {
     if lacks(Feature::Namespaces) {
@@ -140,7 +141,7 @@ fn disks_are_full() {
     }
 }
 
-/// Standard output that takes nothing: one line, and a status that says so.
+/// Standard output on a full device: one line, and a status that says so.
 #[test]
 fn standard_output_is_full() {
     let path = compile(&directory("abuse-full"), "amounts/plain.c", &RELEASE);

@@ -1,4 +1,4 @@
-//! ELF files that no linker makes: what they claim to hold is larger than they are.
+//! ELF files that no linker makes: they claim more contents than they have.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -30,12 +30,12 @@ type Segment = [u64; 4];
 /// A section header: name, type, flags, offset and address, size, link.
 type Section = (&'static str, [u64; 5]);
 
-/// A file in the making.
+/// A file that is being made.
 #[derive(Default)]
 struct Crafted {
     segments: Vec<Segment>,
     sections: Vec<Section>,
-    /// Number of sections by the first section header, for a file that does not have as many.
+    /// Number of sections by the first section header, for a file that has fewer.
     section_count: Option<u64>,
     contents: Vec<(u64, Vec<u8>)>,
     length: u64,
@@ -49,7 +49,7 @@ fn words(values: &[u64], size: usize) -> Vec<u8> {
 }
 
 impl Crafted {
-    /// A file of `length` bytes with code; everything that is not written is a hole.
+    /// Begins a file of `length` bytes with code; everything that is not written is a hole.
     fn new(length: u64) -> Self {
         Self {
             segments: vec![[PT_LOAD, 5, CODE_AT, 4096]],
@@ -73,7 +73,7 @@ impl Crafted {
         self
     }
 
-    /// Loads everything, and says what is where.
+    /// Loads the whole file, with `entries` in its dynamic section.
     fn dynamic(self, entries: &[[u64; 2]]) -> Self {
         let length = self.length;
         let bytes = words(entries.concat().as_slice(), 8);
@@ -156,9 +156,9 @@ fn section(name: u64, [kind, flags, at, size, link]: [u64; 5]) -> Vec<u8> {
     parts.concat()
 }
 
-/// A function of this name, which begins `name` bytes into the names.
+/// Makes a symbol of a function whose name is at offset `name` of the names.
 fn function(name: u64, at: u64) -> Vec<u8> {
-    // Global functions of the first section that is a file's own.
+    // A global function in the file's first real section.
     [words(&[name], 4), vec![0x12, 0, 2, 0], words(&[at, 0], 8)].concat()
 }
 
@@ -172,7 +172,7 @@ fn allocator(file: Crafted) -> Crafted {
         .content(47 << 20, b"\0malloc\0free\0".to_vec())
 }
 
-/// Gigabytes that are not there: more than anything is believed to have, and what some are.
+/// Sizes of holes: above all limits, and within some.
 const HOLES: [u64; 3] = [16 * GIB, 900 << 20, 250 << 20];
 
 fn holes(hole: u64) -> Vec<(&'static str, Crafted)> {
@@ -185,7 +185,7 @@ fn holes(hole: u64) -> Vec<(&'static str, Crafted)> {
     let note = [SHT_NOTE, 2, CONTENTS_AT, hole, 0];
     note_sections.sections.extend(vec![(".note", note); 60_000]);
     let mut sections = new();
-    // Numbers of sections that do not fit stand in the first section.
+    // Numbers of sections that do not fit in the ELF header are in the first section header.
     sections.section_count = Some(hole / 128);
     let progbits = |flags| [SHT_PROGBITS, flags, CONTENTS_AT, hole, 0];
     let search_table = words(&[0x3b03_1b01, 0, u64::from(u32::MAX)], 4);
@@ -196,7 +196,7 @@ fn holes(hole: u64) -> Vec<(&'static str, Crafted)> {
         [2, hole - (81 << 20)],
         [0, 0],
     ];
-    // Each pointer of the data has a relocation that says what it is.
+    // Each pointer in the data has a relocation that states its value.
     let relative = [[7, 17 << 20], [8, 24 * ENTRIES], [9, 24], [0, 0]];
     let entries = (0..ENTRIES).flat_map(|at| [HEADERS_AT + (1 << 20) + 8 * at, 8, CODE_AT]);
     let entries = words(&entries.collect::<Vec<_>>(), 8);
@@ -305,7 +305,7 @@ fn entry(body: &[u8]) -> Vec<u8> {
     [words(&[body.len() as u64], 4), body.to_vec()].concat()
 }
 
-/// Call frame information that leads to itself, and segments that lie on each other.
+/// Call frame information that leads to itself, and segments that overlap.
 fn circles() -> Vec<(&'static str, Crafted)> {
     let frames = |contents: Vec<u8>| {
         let size = contents.len() as u64;
@@ -356,7 +356,7 @@ fn circles() -> Vec<(&'static str, Crafted)> {
     ]
 }
 
-/// A file that there is nothing wrong with: the function `thunk`, and what names it, megabytes behind it.
+/// Writes a file that is in order: the function `thunk`, and its name, megabytes behind it.
 pub(super) fn ordinary(path: &Path) {
     let symbols = [function(0, 0), function(1, CODE_AT)].concat();
     let crafted = Crafted::new(96 << 20)
@@ -368,7 +368,7 @@ pub(super) fn ordinary(path: &Path) {
     crafted.save(path);
 }
 
-/// Writes all of them and returns what each is, and where.
+/// Writes all of them, and returns the name and path of each.
 pub(super) fn craft(directory: &Path) -> Vec<(&'static str, PathBuf)> {
     let all = HOLES.into_iter().flat_map(holes).chain(names()).chain(circles());
     let saved = all.enumerate().map(|(number, (name, crafted))| {

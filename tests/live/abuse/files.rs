@@ -1,4 +1,4 @@
-//! Files of the target that are made to hurt, or are taken away, take bounded time and memory.
+//! Hostile files of the target, and files that are taken away, cost bounded time and memory.
 
 use std::fs::{self, File};
 use std::process::{Command, Output, Stdio};
@@ -7,14 +7,14 @@ use super::{MIB, RELEASE, elf, finish_within};
 use crate::common::memleak::Memleak;
 use crate::common::program::{Program, compile, directory};
 
-/// Debug information of one object may take a gigabyte while its names are sought, and each processor may look through
-/// pages of files of 256 MiB while tables are built.
+/// Limit of memleak's memory, in bytes. Debug information of one object may take a gigabyte while its names
+/// are looked up, and each processor may have pages of files of 256 MiB mapped while tables are built.
 fn max_memory() -> u64 {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     (160 + 256 * processors as u64).max(160 + 1024) * MIB
 }
 
-/// Runs a command of memleak; returns what it said, and what it took: bytes of memory at most, seconds of a processor.
+/// Runs a command of memleak; returns its output, its maximum memory in bytes, and its CPU time in seconds.
 fn measured(arguments: &[&str]) -> (Output, u64, f64) {
     const MEASURE: &str = "import os, sys
 child = os.spawnv(os.P_NOWAIT, sys.argv[1], sys.argv[1:])
@@ -37,8 +37,8 @@ sys.exit(os.waitstatus_to_exitcode(status))";
     (output, peak, seconds)
 }
 
-/// Files with gigabytes of holes, names without end, circles: mapped as code, they are traced, their stacks walked and
-/// named, and doctor looks at them, within bounds. Nothing is lost by it.
+/// Files with gigabytes of holes, names without end, circles: mapped as code, they are traced, their stacks
+/// are walked and named, and doctor looks at them, within bounds. Nothing is lost because of them.
 #[test]
 #[allow(clippy::print_stderr, reason = "what the test measured")]
 fn hostile_files_take_bounded_resources() {
@@ -53,7 +53,7 @@ fn hostile_files_take_bounded_resources() {
     program.expect("ready");
     let memleak = Memleak::attach_reporting(program.pid(), &[], &["1"]);
     program.step("done");
-    // One that has them all.
+    // Wait for a report with the blocks.
     while memleak.report().through("allocate").is_empty() {}
     let report = finish_within("files that hurt", memleak, (max_memory(), 60.0));
     let blocks: u64 = report
@@ -67,7 +67,7 @@ fn hostile_files_take_bounded_resources() {
     eprintln!("doctor: {} MiB, {seconds:.1} s", peak / MIB);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(peak < max_memory() && seconds < 60.0, "{peak} bytes, {seconds} s");
-    // Some of each kind; what is larger than 4 GiB is refused at once.
+    // Some of each kind.
     let step = if std::env::var_os("MEMLEAK_FULL_LOAD").is_some() {
         1
     } else {
@@ -77,7 +77,7 @@ fn hostile_files_take_bounded_resources() {
         let (output, peak, seconds) = measured(&["table", path.to_str().expect("UTF-8")]);
         eprintln!("table, {name}: {} MiB, {seconds:.1} s", peak / MIB);
         assert!(matches!(output.status.code(), Some(0 | 2)), "{name}: {output:?}");
-        // It is read whole.
+        // `table` reads the file whole; one larger than 4 GiB is refused at once.
         let length = fs::metadata(path).expect("our own file").len();
         let max = 160 * MIB + if length > 4 << 30 { 0 } else { length };
         assert!(peak < max && seconds < 20.0, "{name}: {peak} bytes, {seconds} s");
@@ -87,8 +87,8 @@ fn hostile_files_take_bounded_resources() {
     }
 }
 
-/// A file is cut short, as `cp` over a library does, after its code has run: what is gone of it cannot be named, and
-/// nothing else happens to memleak.
+/// A file is cut short, as by `cp` over a library, after its code has run: code of the lost part has no
+/// names, and nothing else happens to memleak.
 #[test]
 fn truncated_file_does_not_end_memleak() {
     let directory = directory("abuse-cut");

@@ -1,4 +1,5 @@
-//! Programs that claim to be a JVM which keeps frame pointers: memleak reads that in their memory, by tables of theirs.
+//! Programs that claim to be a JVM with frame pointers: memleak reads that in their memory, by tables of
+//! theirs.
 
 use std::process::Command;
 use std::time::Instant;
@@ -7,11 +8,11 @@ use super::{MIB, RELEASE, finish_within};
 use crate::common::memleak::Memleak;
 use crate::common::program::{Program, compile_as, directory};
 
-/// MAX seconds until doctor has said what a process is like.
+/// Maximum seconds until doctor has reported on a process.
 const SECONDS: f64 = 20.0;
 
-/// A right table is believed. One that has no end, or that leads to memory which is not there, is not, takes no time, and changes nothing
-/// else.
+/// A right table is believed. One without an end, or that leads to missing memory, is not, takes no time, and
+/// changes nothing else.
 #[test]
 fn claimed_jvms() {
     let path = directory("abuse-jvm").join("libjvm.so");
@@ -23,12 +24,12 @@ fn claimed_jvms() {
         ("wild", Some(false)),
         ("wild flags", Some(false)),
         ("wild value", Some(false)),
-        // What follows the flags may be there or not.
+        // Memory behind the flags may be mapped or not.
         ("many", None),
         ("large", Some(false)),
         ("far", Some(false)),
         ("nameless", Some(false)),
-        // It is still said to keep frame pointers, but not where all code does.
+        // It still counts as a JVM that keeps frame pointers, but not all its code is known to.
         ("wild interpreter", Some(true)),
         ("wild heaps", Some(true)),
         ("many heaps", Some(true)),
@@ -48,7 +49,7 @@ fn claimed_jvms() {
         let is_believed = said.contains("a JVM that keeps frame pointers");
         assert_eq!(is_believed, believed.unwrap_or(is_believed), "{how}: {said}");
         let mut memleak = Memleak::attach(program.pid(), &[]);
-        // As of a version that does not describe itself in a way that is known.
+        // The message about a JVM whose description of itself is not known.
         let unknown = "its JVM does not describe its flags";
         let is_told = memleak.seen_messages().iter().any(|line| line.contains(unknown));
         if how == "wild flags" && !is_told {

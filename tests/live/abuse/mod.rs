@@ -1,7 +1,7 @@
-//! Abuse of memleak, which lives: files that are made to hurt, disks that are full, readers that do not read, clocks
-//! that are set, processes that take another's number, code that comes and goes.
+//! Abuse of memleak, which survives: hostile files, full disks, readers that do not read, clocks that are
+//! set, processes that take another's pid, code that comes and goes.
 //!
-//! Each test says what memory was taken at most, and the bound that it is held to.
+//! Each test prints the most memory that was taken, and the limit.
 
 mod clocks;
 mod disks;
@@ -20,7 +20,7 @@ const MIB: u64 = 1 << 20;
 /// Compiler flags as distributions have them.
 const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-pthread"];
 
-/// Says what an abuse took and holds it to its bounds: memory as the report has it, and time of a processor.
+/// Prints the cost of an abuse, and checks it against limits: memory by the report, and CPU time.
 #[track_caller]
 #[allow(clippy::print_stderr, reason = "what the test measured")]
 fn check_spent(abuse: &str, report: &Report, seconds: f64, limits: (u64, f64)) {
@@ -36,11 +36,10 @@ fn check_spent(abuse: &str, report: &Report, seconds: f64, limits: (u64, f64)) {
     assert!(seconds <= limits.1, "{abuse}: {seconds} s");
 }
 
-/// Ends a trace and holds what it took to bounds.
+/// Ends a trace, and checks its cost against limits.
 #[track_caller]
 fn finish_within(abuse: &str, memleak: Memleak, limits: (u64, f64)) -> Report {
-    // The report that is made now is the last thing that takes time; one more interval is waited for by those that make
-    // reports.
+    // The report that is made now takes time last; tests that make reports wait for one more interval.
     let before = memleak.cpu_seconds();
     let report = memleak.finish();
     check_spent(abuse, &report, before, limits);

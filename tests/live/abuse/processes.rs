@@ -1,4 +1,5 @@
-//! Processes that are not who they seem, and code that comes and goes as fast as it can, are not mistaken for others.
+//! Processes that take another's pid, and code that comes and goes as fast as it can, are not mistaken for
+//! others.
 
 use std::process::Command;
 
@@ -6,8 +7,8 @@ use super::{MIB, RELEASE, finish_within};
 use crate::common::memleak::Memleak;
 use crate::common::program::{Program, compile, compile_as, directory};
 
-/// A pid that is used again while memleak does not look is not taken for the traced process. Not one of its blocks is
-/// shown, and the trace ends, since its process has.
+/// A pid that is used again while memleak does not look is not taken for the traced process. None of its
+/// blocks is shown, and the trace ends, since its process has.
 #[test]
 fn reused_pid_is_not_the_target() {
     let path = compile(&directory("abuse-reuse"), "processes/reuse.c", &RELEASE);
@@ -36,9 +37,9 @@ fn reused_pid_is_not_the_target() {
     }
 }
 
-/// Threads load and unload libraries, map and unmap code of their own, and map files that were never there before, all
-/// the while allocating through that code. Each block is shown or lost, stacks are true or say why they end, and neither
-/// memory nor open files grow with how many there were.
+/// Threads load and unload libraries, map and unmap their own code, and map files that are new each time, and
+/// allocate through that code all the while. Each block is shown or lost, stacks are true or say why they
+/// end, and neither memory nor open files grow with their number.
 #[test]
 fn churn_of_libraries_and_code() {
     let full = std::env::var_os("MEMLEAK_FULL_LOAD").is_some();
@@ -58,7 +59,7 @@ fn churn_of_libraries_and_code() {
     let library = library.to_str().expect("UTF-8");
     let mut program = Program::start(&path, &[library, &rounds.to_string(), &files.to_string()]);
     program.expect("ready");
-    // Fewer files can be open than there are.
+    // Fewer files can be open than the program maps.
     let mut command = Command::new("prlimit");
     let most_open = 256;
     command.args([&format!("--nofile={most_open}"), env!("CARGO_BIN_EXE_memleak")]);

@@ -13,12 +13,12 @@ use crate::common::program::{Lines, PATIENCE, Program, compile, directory, signa
 use crate::common::report::Report;
 use crate::common::terminal::{Session, Terminal};
 
-/// memleak with many reports for a pipe that nobody reads.
+/// Starts memleak with many reports, into a pipe that is not read.
 fn reporting(pid: u32) -> (Child, Lines) {
     tracing(&["--format", "json", "-p", &pid.to_string(), "0.01"])
 }
 
-/// Waits until it can write no more: it sleeps in `write`.
+/// Waits until memleak can write no more: it sleeps in `write`.
 fn await_stuck(pid: u32) {
     let began = Instant::now();
     let is_writing =
@@ -29,8 +29,8 @@ fn await_stuck(pid: u32) {
     }
 }
 
-/// Probes go on while nobody reads, and nothing is kept in memory for the reader; who reads again gets everything that
-/// was counted.
+/// Probes go on while the reader does not read, and memory does not grow with waiting output; when the reader
+/// reads again, it gets everything that was counted.
 #[test]
 fn blocked_reader_stops_no_probe() {
     const BLOCKS: u64 = 300_000;
@@ -51,7 +51,7 @@ fn blocked_reader_stops_no_probe() {
     check_spent("a reader stops reading", &report, 0.0, (160 * MIB, 0.0));
 }
 
-/// A second signal ends it though nobody reads.
+/// A second signal ends memleak though its output is not read.
 #[test]
 fn second_signal_ends_it_without_a_reader() {
     let path = compile(&directory("abuse-nobody"), "amounts/plain.c", &RELEASE);
@@ -66,8 +66,8 @@ fn second_signal_ends_it_without_a_reader() {
     assert_eq!(child.wait().expect("a child of ours").code(), Some(130));
 }
 
-/// The window is closed: the trace ends, and what was to be kept is. What has nowhere to go is no reason to go on, nor to
-/// fall.
+/// The window is closed: the trace ends, and what goes to files is written. Output that can go nowhere
+/// neither keeps memleak running nor makes it crash.
 #[test]
 fn closed_terminal_ends_the_trace() {
     let directory = directory("abuse-vanishes");
@@ -84,7 +84,8 @@ fn closed_terminal_ends_the_trace() {
             let mut terminal = Terminal::start_in(session, &arguments, &[]);
             terminal.await_text("tracing ");
             if session == Session::None && !more.is_empty() {
-                // Nothing tells it: it writes to its file, and is asked to end as any other.
+                // A terminal outside its session does not signal it: it writes to its file, and is asked to
+                // end like any other.
                 signal(terminal.pid(), "TERM");
             }
             let status = terminal.hang_up();

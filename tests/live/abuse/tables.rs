@@ -1,4 +1,4 @@
-//! Tables that are full: what does not fit is counted, and the rest is as it should be.
+//! Full tables: what does not fit is counted, and the rest is right.
 
 use super::{MIB, finish_within};
 use crate::common::memleak::Memleak;
@@ -7,8 +7,8 @@ use crate::common::program::{Program, compile, directory};
 /// Maximum memory, in bytes, that a report keeps for one frame of one stack while it is made.
 const FRAME: u64 = 400;
 
-/// Stacks that are not the same, 131,072 with `MEMLEAK_FULL_LOAD=1`, with room for all of them, and with room for few. Each
-/// block is shown at its own stack or at one that says that there was no room; none is lost.
+/// Many different stacks, 131,072 with `MEMLEAK_FULL_LOAD=1`, with room for all of them, and with room for
+/// few. Each block is shown at its own stack, or at one that says that there was no room; none is lost.
 #[test]
 fn tens_of_thousands_of_stacks() {
     let bits = if std::env::var_os("MEMLEAK_FULL_LOAD").is_some() {
@@ -24,7 +24,7 @@ fn tens_of_thousands_of_stacks() {
         let size = room.unwrap_or(2 * stacks).to_string();
         let memleak = Memleak::attach(program.pid(), &["--stack-storage-size", &size]);
         program.step("done");
-        // Below the turns there are main and what called it.
+        // Outside the recursion are main and its callers.
         let frames = room.unwrap_or(stacks) * (bits + 4);
         let abuse = format!("{stacks} stacks, room for {size}");
         let report = finish_within(&abuse, memleak, (160 * MIB + frames * FRAME, 60.0));
@@ -46,7 +46,7 @@ fn tens_of_thousands_of_stacks() {
     }
 }
 
-/// With the least of everything at once, every allocation is shown or counted as lost.
+/// With the minimum size of everything at once, every allocation is shown or counted as lost.
 #[test]
 fn smallest_tables_lose_nothing_uncounted() {
     let path = compile(&directory("abuse-least"), "amounts/many_blocks.c", &["-O2"]);

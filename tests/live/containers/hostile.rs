@@ -1,5 +1,5 @@
-//! Targets that mean harm, with what they map, with what they are called, and with what they leave in the places where
-//! their tracer looks, do none.
+//! Hostile targets do no harm: not by their mappings, their names, or files that they leave where their
+//! tracer looks.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ use crate::common::machine::{Feature, lacks};
 use crate::common::memleak::Memleak;
 use crate::common::program::{Program, compile, copy_program, directory, require_root, run_tool};
 
-/// A user who may do nothing.
+/// A user without any rights.
 const NOBODY: u32 = 65534;
 
 fn build(test: &str) -> PathBuf {
@@ -32,8 +32,8 @@ fn build_for_all(test: &str) -> (tempfile::TempDir, PathBuf) {
     (directory, path)
 }
 
-/// A target that maps a library as code, and cuts its file off and mends it all the time, does not end its tracer, which
-/// reads that file meanwhile.
+/// A target that maps a library as code, and truncates and restores its file all the time, does not end its
+/// tracer, which reads that file meanwhile.
 #[test]
 fn truncated_library_does_not_end_the_tracer() {
     let path = build("cut");
@@ -48,7 +48,8 @@ fn truncated_library_does_not_end_the_tracer() {
     assert_eq!(stack.end, "complete", "{report}");
 }
 
-/// Names of processes and functions that contain control characters reach no terminal as they are, and begin no line.
+/// Names of processes and functions that contain control characters are escaped for terminals, and begin no
+/// line.
 #[test]
 fn names_with_control_characters() {
     const NAME: &str = "\u{1b}[2J\n::error";
@@ -71,7 +72,7 @@ fn names_with_control_characters() {
     }
 }
 
-/// Starts a program as nobody.
+/// Starts a program as user nobody.
 fn as_nobody(before: &[&str], path: &Path, arguments: &[&str]) -> Program {
     let ids = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"];
     let mut command = Command::new("setpriv");
@@ -79,8 +80,8 @@ fn as_nobody(before: &[&str], path: &Path, arguments: &[&str]) -> Program {
     Program::spawn(command.current_dir("/"))
 }
 
-/// The owner of files that a process makes is known, also of one that has asked not to be looked into, and of one that
-/// acts as another.
+/// The owner of files that a process makes is known, also for a process that has made itself undumpable, and
+/// for one that acts as another user.
 #[test]
 fn owners_of_files_of_a_process() {
     require_root();
@@ -96,8 +97,8 @@ fn owners_of_files_of_a_process() {
     }
 }
 
-/// A user can mount any file at the place of his perf map, in namespaces of his own: one that he could not read is not
-/// shown to whoever reads the report.
+/// A user can mount any file in place of its perf map, in its own namespaces: a file that the user could not
+/// read is not shown in the report.
 #[test]
 fn secrets_mounted_in_place_of_a_map() {
     if lacks(Feature::UserNamespaces) {
@@ -126,7 +127,7 @@ fn secrets_mounted_in_place_of_a_map() {
     let target = Target::open(program.pid()).expect("it runs");
     let root = PathBuf::from(format!("/proc/{}/root", program.pid()));
     let map = root.join(format!("tmp/perf-{}.map", target.own_pid()));
-    // It is there for us, and root's.
+    // We can read it, and it is root's.
     assert!(
         fs::read_to_string(&map)
             .expect("it is mounted")

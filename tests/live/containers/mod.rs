@@ -1,5 +1,5 @@
-//! Targets in other mount and pid namespaces, on an overlay file system, with files that were deleted or replaced, and
-//! memleak in a pid namespace of its own: stacks and names are as elsewhere.
+//! Targets in other mount and pid namespaces, on an overlay file system, with files that were deleted or
+//! replaced, and memleak in a separate pid namespace: stacks and names are as elsewhere.
 
 mod hostile;
 
@@ -15,7 +15,7 @@ use crate::verdict::verdict_on;
 
 const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
 
-/// A container: a program on an overlay that nobody else sees, process 1 of a pid namespace.
+/// A container: a program on an overlay that no other process sees, process 1 of a pid namespace.
 struct Container {
     program: Program,
     /// The program's process id outside.
@@ -81,7 +81,7 @@ fn compiled(test: &str, source: &str) -> PathBuf {
     base
 }
 
-/// The stack through the library is complete and named, with the paths of the container.
+/// Checks that the stack through the library is complete and named, with the paths of the container.
 #[track_caller]
 fn check(report: &Report, base: &Path) {
     report.check_sums();
@@ -104,8 +104,8 @@ fn overlay_in_other_namespaces() {
     check(&memleak.finish(), &base);
 }
 
-/// The library was replaced by another of the same name, and its directory cleared, while the program runs: its
-/// stacks are those of the file that it has mapped.
+/// The library was replaced by another of the same name, and its directory cleared, while the program runs:
+/// its stacks are those of the file that it has mapped.
 #[test]
 fn upgraded_while_running() {
     if lacks(Feature::Overlay) {
@@ -155,8 +155,8 @@ fn children_inside_a_pid_namespace() {
     assert_eq!(in_child.end, "complete", "{report}");
 }
 
-/// Without the right to open mapped files by their inode, a file that was replaced is not taken for the mapped one:
-/// it is named, stacks end there and say so.
+/// Without the right to open mapped files by their inode, a file that was replaced is not taken for the
+/// mapped one: it is named, stacks end there and say so.
 #[test]
 fn replaced_and_out_of_reach() {
     if lacks(Feature::Overlay) {

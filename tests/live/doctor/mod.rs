@@ -1,4 +1,4 @@
-//! `memleak doctor`: what it predicts is what a trace finds, what it warns of is there, and it changes nothing.
+//! `memleak doctor`: its predictions agree with a trace, its warnings are true, and it changes nothing.
 
 mod privileges;
 mod report;
@@ -69,8 +69,9 @@ fn findings<'a>(of: &'a Value, topic: &str) -> Vec<(&'a str, &'a str, Option<&'a
         .collect()
 }
 
-/// With `--measure`, each way to trace a process is there with its cost, and for one that allocates at a moderate rate, exactly one
-/// is recommended. A process that announces what it allocates has the one that it is traced by. Nothing stays attached.
+/// With `--measure`, each way to trace a process is listed with its cost, and exactly one is recommended for
+/// a process that allocates at a moderate rate. A process that announces its allocations has only the way by
+/// which it is traced. Nothing stays attached.
 #[test]
 fn cost_of_each_way() {
     require_root();
@@ -83,7 +84,7 @@ fn cost_of_each_way() {
         command.args(["-c", script]).env("LD_PRELOAD", preloaded);
         let mut process = command.spawn().expect("python3");
         let pid = process.id().to_string();
-        // Until it is in its loop: before, nothing of it can be measured.
+        // Wait until it is in its loop: before that, nothing can be measured.
         std::thread::sleep(Duration::from_secs(1));
         let output = doctor(&["--format", "json", "-p", &pid, "--measure"]);
         process.kill().expect("it runs");
@@ -103,8 +104,8 @@ fn cost_of_each_way() {
     }
 }
 
-/// As root, on a kernel that is supported, processes can be traced: every capability is there, but for what root need not have, and a
-/// way to attach works, which was tried.
+/// Processes can be traced as root on a supported kernel: every capability is there, except one that root may
+/// lack, and a way to attach works, which was tried.
 #[test]
 fn this_machine() {
     require_root();
@@ -140,8 +141,8 @@ fn this_machine() {
     assert_ne!(diagnosis["verdict"]["level"], "fatal");
 }
 
-/// Each way to attach that the kernel is to have works, no other one is said to; and it says which one traces use, and
-/// what a newer kernel has if that is not the cheapest.
+/// Each way to attach that the kernel should have is said to work, and no other; doctor says which one traces
+/// use, and what a newer kernel has if that is not the cheapest.
 #[test]
 fn ways_to_attach() {
     require_root();
@@ -175,8 +176,8 @@ fn ways_to_attach() {
     }
 }
 
-/// Traces follow mapping calls as the doctor says: by the kernel's functions on those of Debian's kernels that can, else by
-/// tracepoints.
+/// Traces follow mapping calls as the doctor says: by the kernel's functions on those of Debian's kernels
+/// that can, else by tracepoints.
 #[test]
 fn mapping_calls() {
     require_root();
@@ -209,8 +210,8 @@ fn mapping_calls() {
     );
 }
 
-/// The doctor's findings about each module and probe are what the report of a trace says; and the program's code is
-/// untouched.
+/// The doctor's findings about each module and probe are what the report of a trace says; and the program's
+/// code is untouched.
 #[test]
 fn doctor_predicts_the_trace() {
     // Other tests' probes are in every process.
@@ -252,7 +253,7 @@ fn doctor_predicts_the_trace() {
     assert!(program.end().success());
 }
 
-/// Mappings that the kernel makes where it has placed return probes.
+/// Returns the number of mappings that the kernel has made for return probes.
 fn own_uprobes(pid: u32) -> usize {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("it runs");
     maps.lines().filter(|line| line.ends_with("[uprobes]")).count()
@@ -375,7 +376,7 @@ fn without_privileges() {
     }
 }
 
-/// Each finding is one line, and every warning and worse names a remedy or says it in its words.
+/// Each finding is one line, and every warning and worse has a remedy or states it in its text.
 #[test]
 fn one_line_per_finding() {
     let path = compile(&directory("doctor-lines"), "amounts/plain.c", &RELEASE);

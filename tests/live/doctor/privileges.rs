@@ -1,5 +1,5 @@
-//! Rights instead of root: the three capabilities of `docs/permissions.md` are enough, each one that is missing is named in one line
-//! with its remedy, and so is what refuses programs to who has them.
+//! Rights instead of root: the three capabilities of `docs/permissions.md` are enough, each missing one is
+//! named in one line with its remedy, and so is whatever refuses programs to a user who has them.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -72,7 +72,7 @@ impl Place {
         command
     }
 
-    /// A program of this user's that waits to make each of its calls.
+    /// Starts a program of `user` that waits before it makes its calls.
     #[track_caller]
     fn target(&self, user: u32) -> Program {
         // Another file each time: the last one may still run.
@@ -88,7 +88,7 @@ impl Place {
         program
     }
 
-    /// Traces a target of `user` as nobody, with these capabilities. Returns what it said, too.
+    /// Traces a target as nobody, with these capabilities. Returns the messages, too.
     #[track_caller]
     fn trace(&self, mut target: Program, capabilities: &[&str], flags: &[&str]) -> (Report, Vec<String>) {
         let memleak = Memleak::attach_by(self.command(NOBODY, capabilities, "memleak"), target.pid(), flags);
@@ -99,7 +99,7 @@ impl Place {
         (report, messages)
     }
 
-    /// Message of memleak as nobody with these capabilities, having been refused: one line.
+    /// Runs memleak as nobody with these capabilities, and returns its refusal, which is one line.
     #[track_caller]
     fn refused(&self, pid: u32, capabilities: &[&str], flags: &[&str]) -> String {
         let mut command = self.command(NOBODY, capabilities, "memleak");
@@ -113,7 +113,7 @@ impl Place {
     }
 }
 
-/// The one line of a trace that could not begin.
+/// Returns the one line of a trace that could not begin.
 #[track_caller]
 fn refusal(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
@@ -129,8 +129,8 @@ fn check_contains(text: &str, parts: &[&str]) {
     }
 }
 
-/// Checks that everything is there: the block that is left, its complete stack, and no word of files that could not be
-/// read.
+/// Checks that everything is there: the block that is left, its complete stack, and no word of files that
+/// could not be read.
 #[track_caller]
 fn check_complete(report: &Report, messages: &[String]) {
     let stack = report.only_through("malloc_kept");
@@ -238,7 +238,7 @@ fn deleted_files() {
     }
 }
 
-/// Runs memleak in a mount namespace of its own, prepared by a shell script.
+/// Runs memleak in a new mount namespace, prepared by a shell script.
 fn in_namespace(script: &str) -> Command {
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-ec", &format!("{script}; exec \"$@\""), "sh"]);
@@ -256,7 +256,7 @@ fn refused_by(mut command: Command) -> String {
     )
 }
 
-/// A trace is refused in one line for this reason, with this remedy, and doctor says both.
+/// Checks that a trace is refused in one line for this reason, with this remedy, and that doctor says both.
 #[track_caller]
 fn check_obstacle(memleak: impl Fn() -> Command, reason: &str, remedy: &str) {
     check_contains(&refused_by(memleak()), &[reason, remedy]);
@@ -282,8 +282,8 @@ fn no_type_information() {
     );
 }
 
-/// The kernel's lockdown mode is stated; in confidentiality, the refusal names it, with the boot parameter to change
-/// it. `KERNEL_LOCKDOWN` says which mode there is to be, where a test chose it.
+/// The kernel's lockdown mode is stated; in confidentiality, the refusal names it, with the boot parameter to
+/// change it. `KERNEL_LOCKDOWN` names the expected mode, where a test chose it.
 #[test]
 fn lockdown() {
     require_root();

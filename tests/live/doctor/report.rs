@@ -1,5 +1,5 @@
-//! Programs that the kernel refuses are findings of `memleak doctor`, and the file that it writes for an issue has all of them, and nothing
-//! private.
+//! Programs that the kernel refuses are findings of `memleak doctor`, and the file that it writes for an
+//! issue has all of them, and nothing private.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,8 @@ use crate::common::program::{directory, require_root};
 
 const BROKEN: &str = "--break-program";
 
-/// A part that is missing is a warning, with how to report it; a way that is refused is a note; without any way, there can be no trace.
+/// A part that is missing is a warning, with how to report it; a way that is refused is a note; without any
+/// way, there can be no trace.
 #[test]
 fn refused_programs_are_findings() {
     require_root();
@@ -53,8 +54,9 @@ fn refused_programs_are_findings() {
     assert!(remedy.contains("memleak doctor --report"), "{remedy}");
 }
 
-/// The file has the kernel, what became of each program, and the verifier's log of those that were refused; it names no host, user,
-/// directory, process or variable of this machine. It replaces an older one, and nothing else.
+/// The file has the kernel, what became of each program, and the verifier's log of those that were refused;
+/// it names no host, user, directory, process or variable of this machine. It replaces an older one, and
+/// nothing else.
 #[test]
 fn report_for_an_issue() {
     if lacks(Feature::Namespaces) {

@@ -1,4 +1,5 @@
-//! Runtimes of other languages are told by their files, with what to switch on for their functions to have names.
+//! Runtimes of other languages are recognized by their files, and doctor says what to switch on so that their
+//! functions have names.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +13,7 @@ fn check(command: &mut Command, level: &str, about: &str, remedy: Option<&str>) 
     let program = Program::spawn(command);
     program.expect("ready");
     let diagnosis = examine(&program);
-    // node's, which is in the way of the next process with this pid.
+    // node's perf map, which would be taken for that of the next process with this pid.
     let _ = std::fs::remove_file(format!("/tmp/perf-{}.map", program.pid()));
     let found = findings(&diagnosis["process"]["findings"], "runtime");
     let [(found_level, text, found_remedy)] = found[..] else {
@@ -35,7 +36,7 @@ fn check(command: &mut Command, level: &str, about: &str, remedy: Option<&str>) 
 #[test]
 fn node() {
     let node = stock("/usr/bin/node", "nodejs");
-    // It writes a log of its own where it runs.
+    // node writes a log where it runs.
     let directory = directory("doctor-node");
     let start = |flags: &[&str]| {
         let mut command = Command::new(&node);
@@ -51,8 +52,8 @@ fn node() {
     check(&mut start(&["--perf-basic-prof"]), "ok", named, None);
 }
 
-/// Functions of a Python that is known have names, and nothing is to be switched on. What else it could be is told with the reason, and with
-/// what helps.
+/// Functions of a known Python have names without any switch. For an unknown one, doctor gives the reason why
+/// they have none, and what helps.
 #[test]
 fn python() {
     let python = stock("/usr/bin/python3", "python3");
@@ -65,7 +66,7 @@ fn python() {
     );
     let start = |program: &Path, flags: &[&str]| {
         let mut command = Command::new(program);
-        // The other one is not where its library is.
+        // The other interpreter is not beside its library.
         command.env("PYTHONHOME", "/usr").args(flags).args([
             "-c",
             "import sys; print('ready', flush=True); sys.stdin.readline()",

@@ -1,5 +1,5 @@
-//! A program that a started one executes is held as that was at its start, so that its first allocations are seen; for programs that others
-//! execute, the loss is said.
+//! A program that a started one executes is stopped at its start like the first, so that its first
+//! allocations are seen; for programs that others execute, the loss is reported.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,13 +10,13 @@ use crate::common::program::{LIBRARIES, Program, compile, compile_as, directory,
 use crate::common::report::{Amount, Report};
 use crate::common::started::Started;
 
-/// Setting of the environment that has a library loaded before others.
+/// Returns the setting of the environment that has a library loaded before others.
 fn preloaded((library, package): (&str, &str)) -> String {
     let path = stock(&Path::new(LIBRARIES).join(library).to_string_lossy(), package);
     format!("LD_PRELOAD={}", path.display())
 }
 
-/// The program that executes others or leaks at once, with a loader and without.
+/// Compiles the program that executes others or leaks at once, with a loader and without.
 fn chains(directory: &Path) -> [PathBuf; 2] {
     let fixed = directory.join("static");
     [
@@ -40,7 +40,8 @@ fn check_all(report: &Report, command: &str) {
     assert_eq!(report.lost.beginnings, 0, "{command}: {report}");
 }
 
-/// Chains of programs, the last of which leaks at once by an allocator that is in a file that the first has not mapped.
+/// Chains of programs, the last of which leaks at once by an allocator that is in a file that the first has
+/// not mapped.
 #[test]
 fn chains_of_programs() {
     let directory = directory("start-exec");
@@ -63,7 +64,7 @@ fn chains_of_programs() {
     }
 }
 
-/// A program that was executed by another notices nothing of its holds.
+/// A program that was executed by another notices nothing of its stops.
 #[test]
 fn an_executed_program_notices_nothing() {
     let program = compile(
@@ -95,8 +96,8 @@ fn executing_programs_outlive_a_killed_tracer() {
     }
 }
 
-/// Where a child, or a process that was running, executes a program with an allocator in a file that was not mapped before, its first
-/// allocations are missed: a report says so, and a gate does not pass.
+/// Where a child, or a process that was running, executes a program with an allocator in a file that was not
+/// mapped before, its first allocations are missed: a report says so, and a condition does not pass.
 #[test]
 fn the_loss_of_others_is_said() {
     let [_, fixed] = chains(&directory("start-exec-others"));

@@ -20,8 +20,8 @@ fn run(arguments: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), errors)
 }
 
-/// An exceeded condition is status 1 and named with its worst sites; an inconclusive one is 3; else the program's own
-/// status is memleak's.
+/// An exceeded condition is status 1 and named with its worst sites; an inconclusive one is 3; else the
+/// program's own status is memleak's.
 #[test]
 fn conditions() {
     let program = compile(
@@ -81,8 +81,8 @@ fn conditions() {
     }
 }
 
-/// A program that grows while it runs fails for that, though it frees all in the end. Its recording, held against the same,
-/// comes to the same; unless a part of it is missing, of which nobody knows what was in it.
+/// A program that grows while it runs fails for that, though it frees all in the end. Its recording gives the
+/// same result for the same conditions; unless a part of it is missing, whose contents are not known.
 #[test]
 fn growth() {
     let directory = directory("start-growth");
@@ -136,7 +136,8 @@ fn growth() {
     }
 }
 
-/// Leaks that are suppressed or in the baseline do not fail; new ones do. Files that one run writes the next one reads.
+/// Leaks that are suppressed or in the baseline do not fail; new ones do. Files that one run writes the next
+/// one reads.
 #[test]
 fn accepted_leaks() {
     let directory = directory("start-accepted");
@@ -212,8 +213,8 @@ fn accepted_leaks() {
     );
 }
 
-/// Suppressions mean what they mean to LeakSanitizer, but for one thing: of the same program, a file leaves out the same
-/// functions' leaks.
+/// Suppressions have the meaning that they have for LeakSanitizer, except for one thing: the same file
+/// suppresses leaks of the same functions of a program.
 #[test]
 fn suppressions_are_leak_sanitizers() {
     let directory = directory("start-lsan");
@@ -284,13 +285,14 @@ fn suppressions_are_leak_sanitizers() {
     }
     assert_eq!(seen.len(), 4, "{seen:?}");
 
-    // The only difference: what is found where it does not help is looked for again further on.
+    // The only difference: where a part of a pattern matches and the rest does not, memleak looks for a later
+    // match.
     fs::write(&rules, "leak:^k*n$").expect("our own directory");
     assert_eq!((of_memleak(), of_leak_sanitizer()), ([true, false], [true, true]));
 }
 
-/// Findings that fail are told to GitHub by lines of its own, at the place in the source, and to whoever reads JUnit's
-/// files.
+/// Failures are reported to GitHub by its workflow commands, with the place in the source, and in files of
+/// JUnit's format.
 #[test]
 fn findings_for_github_and_junit() {
     let directory = directory("start-others");

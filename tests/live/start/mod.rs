@@ -1,4 +1,5 @@
-//! Programs that memleak starts are traced from their first allocation on, with complete stacks, and do not notice.
+//! Programs that memleak starts are traced from their first allocation on, with complete stacks, and do not
+//! notice.
 
 mod exec;
 mod gates;
@@ -38,7 +39,7 @@ fn check_allocations(report: &Report) {
     assert_eq!(late.outstanding, one(456), "{report}");
 }
 
-/// Checks the same where the C library has no CFI.
+/// Checks the amounts of both allocations, where the C library has no CFI.
 #[track_caller]
 fn check_amounts(report: &Report) {
     for (symbol, bytes) in [("allocate_early", 123), ("allocate", 456)] {
@@ -46,7 +47,7 @@ fn check_amounts(report: &Report) {
     }
 }
 
-/// The program for musl.
+/// Compiles the program for musl.
 fn musl_program(directory: &Path) -> PathBuf {
     let program = directory.join("started-musl");
     let status = Command::new("musl-gcc")
@@ -69,7 +70,8 @@ fn await_end(pid: u32) {
 }
 
 /// A started program sees its arguments as given, no tracer and no signal. Its allocations are known from the
-/// constructors on, by complete stacks, and in the last report although it has exited; its status is memleak's.
+/// constructors on, by complete stacks, and in the last report although it has exited; its status is
+/// memleak's.
 #[test]
 fn started_program_sees_no_tracer() {
     let program = compile(&directory("start-noticed"), "processes/started.c", &RELEASE);
@@ -91,8 +93,8 @@ fn started_program_sees_no_tracer() {
     }
 }
 
-/// Words behind `--` name a program as `-c` does, also one without a loader, and one that lies in PATH: its allocations
-/// are known, and its status is memleak's.
+/// Words behind `--` name a program as `-c` does, also one without a loader, and one that lies in PATH: its
+/// allocations are known, and its status is memleak's.
 #[test]
 fn commands_and_paths_of_programs() {
     let directory = directory("start-ways");
@@ -116,8 +118,8 @@ fn commands_and_paths_of_programs() {
     }
 }
 
-/// A loader that is given the program to load, with options: held at its own first instruction it has mapped nothing, and what it loads is
-/// traced from its constructors on.
+/// A loader that gets the program to load as an argument, with options: stopped at its own first instruction
+/// it has mapped nothing yet, and the program that it loads is traced from its constructors on.
 #[test]
 fn loaders_as_commands() {
     let directory = directory("start-loader");
@@ -144,7 +146,7 @@ fn loaders_as_commands() {
             check_amounts(outcome.report());
         }
     }
-    // What only asks the loader is not held for ever.
+    // A loader that loads nothing is not stopped for ever.
     let outcome = Started::start(&["-c", "/lib64/ld-linux-x86-64.so.2 --version"]).finish();
     assert_eq!(outcome.status, Some(0), "{:#?}", outcome.messages);
 }
@@ -161,7 +163,8 @@ fn musl() {
     check_amounts(outcome.report());
 }
 
-/// Constructors of libraries are called by the loader, whose first code has no CFI, and is the outermost frame.
+/// Constructors of libraries are called by the loader, whose first code has no CFI, and is the outermost
+/// frame.
 #[test]
 fn constructors_of_libraries() {
     let directory = directory("start-constructors");
@@ -200,7 +203,8 @@ fn script() {
     assert!(outcome.report().events.allocations > 0, "{}", outcome.report());
 }
 
-/// A program that a signal kills makes the status that shells have for that, and a last report.
+/// A program that a signal kills gives memleak the status that shells have for that, and there is a last
+/// report.
 #[test]
 fn killed() {
     let program = compile(&directory("start-killed"), "processes/started.c", &RELEASE);
@@ -227,8 +231,9 @@ fn program_goes_on() {
     await_end(pid);
 }
 
-/// Signals that are sent to memleak are the program's: it gets each once, and memleak goes on until it ends. One that it
-/// does not handle ends it. What memleak was told to ignore, it ignores, as it would without memleak.
+/// Signals that are sent to memleak are the program's: it gets each once, and memleak goes on until it ends.
+/// One that it does not handle ends it. Signals that memleak was started to ignore, the program ignores, as
+/// it would without memleak.
 #[test]
 fn signals_are_the_programs() {
     let program = compile(&directory("start-signals"), "processes/gated.c", &RELEASE);
@@ -267,7 +272,8 @@ fn signals_are_the_programs() {
     assert_eq!(outcome.report().targets[0].ended.as_deref(), Some("exited"));
 }
 
-/// Ctrl-C at a terminal reaches both by itself: the program gets it once, and memleak makes its last report when that ends.
+/// Ctrl-C at a terminal reaches both by itself: the program gets it once, and memleak makes its last report
+/// when that ends.
 #[test]
 fn interrupted_at_a_terminal() {
     let directory = directory("start-terminal");
@@ -297,8 +303,8 @@ fn interrupted_at_a_terminal() {
     assert_eq!(report.only_through("leak").outstanding.blocks, 10);
 }
 
-/// Children of a started program are traced with `--follow-fork`; the trace ends with the last of them. (What they
-/// execute is held for nobody: its first stacks are not complete.)
+/// Children of a started program are traced with `--follow-fork`; the trace ends with the last of them.
+/// (Programs that they execute are not stopped: their first stacks are not complete.)
 #[test]
 fn children() {
     let program = compile(&directory("start-children"), "processes/started.c", &RELEASE);
@@ -331,8 +337,8 @@ fn children() {
     }
 }
 
-/// A program that cannot be started, or cannot be traced once it is, has not run; the last line says so, with the
-/// status that shells have for it.
+/// A program that cannot be started, or cannot be traced once it is, has not run; the last line says so, with
+/// the status that shells have for it.
 #[test]
 fn refused() {
     let directory = directory("start-refused");
@@ -367,7 +373,8 @@ fn refused() {
     }
 }
 
-/// A program that cannot be loaded, here for want of a library, ends with the status that its loader gives it.
+/// A program that cannot be loaded, here for lack of a library, ends with the status that its loader gives
+/// it.
 #[test]
 fn unloadable_program_gives_its_status() {
     let directory = directory("start-ended");
@@ -393,7 +400,8 @@ fn unloadable_program_gives_its_status() {
     );
 }
 
-/// Secrets that prove to servers who memleak is stay in memleak; all else of the environment is the program's.
+/// Secrets that prove to servers who memleak is stay in memleak; all else of the environment is the
+/// program's.
 #[test]
 fn secrets_are_not_inherited() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_memleak"));
@@ -415,8 +423,8 @@ fn secrets_are_not_inherited() {
     assert_eq!(leaked, None);
 }
 
-/// Descriptors of memleak, for files and maps, a port and the output of other things, are not inherited by a program
-/// that it starts.
+/// Descriptors of memleak, for files and maps, a port and the output of other things, are not inherited by a
+/// program that it starts.
 #[test]
 fn descriptors_are_not_inherited() {
     let directory = directory("start-descriptors");

@@ -1,5 +1,6 @@
-//! Code without CFI between functions that keep frame pointers. Where it leaves the frame pointer of its caller alone, a step by the frame pointer
-//! passes over that caller: the frame behind is marked, and the stack is not complete. What is called complete is whole.
+//! Code without CFI between functions that keep frame pointers: where it leaves the frame pointer of its
+//! caller alone, a step by the frame pointer skips that caller, so that the frame behind is marked, and the
+//! stack is not complete. Stacks that are called complete are.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +13,7 @@ use crate::common::witness::Accounts;
 const WITH_FRAME_POINTERS: [&str; 2] = ["-O2", "-fno-omit-frame-pointer"];
 const UNCERTAIN: &str = "fp_uncertain";
 
-/// Frames that are found are of the true stack, in its order; and all of them, where the stack is complete.
+/// Checks that found frames are of the true stack, in its order, and that complete stacks have all of them.
 #[track_caller]
 fn check_no_gap_is_hidden(accounts: &Accounts) {
     for call in accounts.reported.keys() {
@@ -32,7 +33,7 @@ fn check_end(stack: &Stack, expected: &str) {
     assert_eq!(stack.end, expected, "{stack}");
 }
 
-/// Paths of a program that has CFI and of one that has none, compiled from the same code.
+/// Compiles a program with CFI and one without from the same code, and returns their paths.
 fn with_and_without(directory: &Path, compile_at: impl Fn(&Path, bool) -> PathBuf) -> [PathBuf; 2] {
     [("with", true), ("without", false)].map(|(name, has_cfi)| {
         let directory = directory.join(name);
@@ -41,7 +42,8 @@ fn with_and_without(directory: &Path, compile_at: impl Fn(&Path, bool) -> PathBu
     })
 }
 
-/// Assembly that leaves the frame pointer alone, once, twice, and called by a jump; and assembly that keeps its own.
+/// Assembly that leaves the frame pointer alone, once, twice, and called by a jump; and assembly that keeps
+/// its own.
 #[test]
 fn assembly() {
     let directory = directory("torture-left-alone");
@@ -135,7 +137,8 @@ fn generated_code() {
     assert_eq!(ends, [1, 1], "{report}");
 }
 
-/// Calls on another stack, which lies higher than the caller's, or lower, and of which each calls on another again.
+/// Calls on another stack, which lies higher than the caller's, or lower, and from there on another one
+/// again.
 #[test]
 fn stacks_that_lie_higher() {
     let directory = directory("torture-higher-stack");

@@ -1,9 +1,9 @@
-//! Small programs, one for each thing that makes stacks hard to walk, have the stacks that an independent witness in the
-//! process finds (see `common/witness.rs`).
+//! Small programs, one for each thing that makes stacks hard to walk, have the stacks that an independent
+//! witness in the process finds (see `common/witness.rs`).
 //!
-//! Where libgcc's unwinder can walk to the end, memleak says exactly the same; where it cannot, the test states
-//! what memleak says instead, with its cause. Objects that were taken apart after linking have their own file,
-//! `objects.rs`, and code that is not all compiled ahead has `runtimes.rs`.
+//! Where libgcc's unwinder can walk to the end, memleak says exactly the same; where it cannot, the test
+//! states what memleak says instead, with its cause. Objects that were taken apart after linking have their
+//! own file, `objects.rs`, and code that is not all compiled ahead has `runtimes.rs`.
 
 mod left_alone;
 mod objects;
@@ -19,7 +19,7 @@ use crate::common::witness::{Accounts, READY_TO_DONE, Witness};
 /// Compiler flags as distributions have them, without frame pointers.
 const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-pthread"];
 
-/// A directory for `test` with `source` compiled in it, and the program's path.
+/// Compiles `source` in a directory for `test`. Returns the directory and the program's path.
 fn build(test: &str, source: &str, flags: &[&str]) -> (PathBuf, PathBuf) {
     let directory = directory(&format!("torture-{test}"));
     let source = format!("torture/{source}");
@@ -34,7 +34,8 @@ fn watch(test: &str, source: &str, flags: &[&str], arguments: &[&str]) -> Accoun
     Witness::preloaded(&directory).watch(command.args(arguments), &READY_TO_DONE, &[])
 }
 
-/// Checks that both accounts are the same, that every stack has its end, and that there are so many at least.
+/// Checks that both accounts are the same, that every stack has its end, and that there are at least
+/// `least_stacks`.
 #[track_caller]
 fn check(test: &str, source: &str, flags: &[&str], arguments: &[&str], least_stacks: usize) -> Report {
     let accounts = watch(test, source, flags, arguments);
@@ -51,14 +52,15 @@ fn signals() {
     check("signals", "signals.c", &[], &[], 4 + 10);
 }
 
-/// Handlers on a stack of their own: nested, and interrupting any instruction.
+/// Handlers on a separate stack: nested, and interrupting any instruction.
 #[test]
 fn signals_on_their_own_stack() {
     check("signals-stack", "signals.c", &[], &["other"], 4 + 10);
 }
 
-/// Coroutines by makecontext and swapcontext: each stack is complete. Below the function that it was made for, which is all that
-/// libgcc's unwinder finds, is the first instruction of glibc's `__start_context`, which has no caller.
+/// Coroutines by makecontext and swapcontext: each stack is complete. Below the function that it was made
+/// for, which is all that libgcc's unwinder finds, is the first instruction of glibc's `__start_context`,
+/// which has no caller.
 #[test]
 fn coroutines() {
     let accounts = watch("coroutines", "coroutines.c", &[], &[]).with_whole_witness();
@@ -115,8 +117,8 @@ fn other_registers() {
     check("registers", "registers.c", &[], &[], 10);
 }
 
-/// A resolver of an indirect function, called when the function is called first: below the loader's trampoline,
-/// which aligns the stack and finds its frame by `rbx`.
+/// A resolver of an indirect function, called when the function is called first: below the loader's
+/// trampoline, which aligns the stack and finds its frame by `rbx`.
 #[test]
 fn resolver_below_the_loader() {
     let directory = directory("torture-lazy");
@@ -131,7 +133,7 @@ fn resolver_below_the_loader() {
     assert_eq!(accounts.witnessed.len(), 2, "{}", accounts.report);
 }
 
-/// A handler that interrupts the kernel's object.
+/// A handler that interrupts the vDSO.
 #[test]
 fn vdso() {
     let report = check("vdso", "vdso.c", &[], &[], 10);
@@ -171,7 +173,8 @@ fn depth_of_what_is_kept() {
     }
 }
 
-/// A stack that begins with the address of a function that nobody called: what lies above is not taken for callers.
+/// A stack that begins with the address of a function that was never called: what lies above is not taken for
+/// callers.
 #[test]
 fn hand_made_stack() {
     let accounts = watch("start", "start.c", &[], &[]);

@@ -1,8 +1,8 @@
-//! Programs that are linked or taken apart in unusual ways have the stacks that an independent witness finds (see
-//! `common/witness.rs`).
+//! Programs that are linked or taken apart in unusual ways have the stacks that an independent witness finds
+//! (see `common/witness.rs`).
 //!
-//! Sections that libgcc's unwinder needs and memleak does not are taken away from a copy of a program: then the witness
-//! in the whole program speaks for the copy, whose code is the same at the same addresses.
+//! Sections that libgcc's unwinder needs and memleak does not are taken away from a copy of a program: then
+//! the witness in the whole program speaks for the copy, whose code is the same at the same addresses.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-pthread"];
 /// Program to take apart: its CFI has expressions.
 const SOURCE: &str = "torture/realigned.c";
 const REALIGNED: [&str; 4] = ["-O2", "-fomit-frame-pointer", "-mavx2", "-g"];
-/// Stacks that it has at least.
+/// Minimum number of its stacks.
 const MIN_STACKS: usize = 6;
 
 #[track_caller]
@@ -30,7 +30,7 @@ pub(super) fn check_accounts(accounts: Accounts, least_stacks: usize) -> Report 
     accounts.report
 }
 
-/// Checks a static program, which has its witness in it. Without being position-independent, it has no index of
+/// Checks a static program, with the witness linked in. If it is not position-independent, it has no index of
 /// its CFI but registers it, all but that of `_start`.
 #[track_caller]
 fn check_static(test: &str, source: &str, kind: &str, least_stacks: usize) {
@@ -75,13 +75,13 @@ fn static_threads() {
     check_static("static-threads", "torture/threads.c", "-static-pie", 9);
 }
 
-/// The program under memleak and the witness, in a directory below that of `test`.
+/// Runs the program at `path` under memleak and the witness, which is compiled in `directory`.
 #[track_caller]
 pub(super) fn watch(directory: &Path, path: &Path) -> Accounts {
     Witness::preloaded(directory).watch(&mut Command::new(path), &READY_TO_DONE, &[])
 }
 
-/// Accounts of memleak, of the program at `changed`, and of the witness, of the program at `whole`.
+/// Returns memleak's account of the program at `changed` and the witness's of the program at `whole`.
 #[track_caller]
 pub(super) fn watch_both(directory: &Path, whole: &Path, changed: &Path) -> Accounts {
     let witnessed = watch(directory, whole).witnessed;
@@ -137,7 +137,7 @@ fn without_section_headers() {
     });
 }
 
-/// The program compiled with `flags`, in a directory of its own.
+/// Compiles the program with `flags`, in a separate directory.
 #[track_caller]
 fn compile_apart(directory: &Path, name: &str, flags: &[&str]) -> std::path::PathBuf {
     let directory = directory.join(name);
@@ -168,8 +168,8 @@ fn only_frame_pointers() {
     assert!(report.unwinding.frames.fp > 0, "{report}");
 }
 
-/// A program with neither CFI nor frame pointers: the frames that are found are of the true stack, in its order, and
-/// every stack ends by `no_cfi`.
+/// A program with neither CFI nor frame pointers: the frames that are found are of the true stack, in its
+/// order, and every stack ends by `no_cfi`.
 #[test]
 fn neither_cfi_nor_frame_pointers() {
     let directory = directory("torture-objects-neither");
@@ -192,7 +192,7 @@ pub(super) fn is_part(part: &Call, whole: &Call) -> bool {
         && part.frames.iter().all(|frame| rest.any(|other| other == frame))
 }
 
-/// A static program of another C library. Debian's musl has no CFI, so stacks end in it and say so.
+/// Checks a static program with another C library. Debian's musl has no CFI, so stacks end in it and say so.
 #[track_caller]
 fn check_musl(test: &str, source: &str, least_stacks: usize) {
     let directory = directory(&format!("torture-objects-musl-{test}"));
@@ -222,13 +222,13 @@ fn musl() {
     check_musl("realigned", "torture/realigned.c", MIN_STACKS);
 }
 
-/// musl's way out of a signal handler has no CFI either; what it is, its code says.
+/// musl's return from a signal handler has no CFI either; it is recognized by its code.
 #[test]
 fn musl_signals() {
     check_musl("signals", "torture/signals.c", 4 + 10);
 }
 
-/// A Rust program, compiled with `flags`.
+/// Runs a Rust program, compiled with `flags`, under memleak and the witness.
 #[track_caller]
 fn watch_rust(test: &str, flags: &[&str]) -> Accounts {
     let directory = directory(&format!("torture-objects-rust-{test}"));
@@ -249,7 +249,8 @@ fn rust() {
     check_accounts(watch_rust("unwind", &["-Cpanic=unwind"]), 50);
 }
 
-/// Without unwinding, the compiler's own `main` has neither CFI nor a frame pointer. Both unwinders get there.
+/// Without unwinding, the compiler's own `main` has neither CFI nor a frame pointer. Both unwinders get
+/// there.
 #[test]
 fn rust_that_aborts() {
     let accounts = watch_rust("abort", &["-Cpanic=abort"]);

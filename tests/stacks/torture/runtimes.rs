@@ -1,5 +1,6 @@
-//! Programs whose code is not all compiled ahead, or not by the usual compilers: stacks go through code without CFI, or
-//! with CFI that is not true, to their end. The truth is in the blocks: their size says how deep the calls were.
+//! Programs whose code is not all compiled ahead, or not by the usual compilers: stacks go through code
+//! without CFI, or with CFI that is not true, to their end. The truth is in the blocks: their size says how
+//! deep the calls were.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,26 +23,28 @@ fn trace(program: &mut Program) -> Report {
     report
 }
 
-/// Size of blocks in `frames.js` less the depth of their calls, in bytes, and the greatest depth.
+/// Size of blocks in `frames.js` without the depth of their calls, which is added, in bytes; and the greatest
+/// depth.
 const JS_SIZE: u64 = 70_000;
 const JS_DEPTH: u64 = 6;
-/// Blocks of each depth.
+/// Number of blocks of each depth.
 const JS_BLOCKS: u64 = 500;
 
-/// The depth of the calls whose blocks these are.
+/// Returns the depth of the calls that allocated these blocks.
 fn js_depth(stack: &Stack) -> Option<u64> {
     let depth = (stack.allocated.bytes / stack.allocated.blocks).checked_sub(JS_SIZE)?;
     (1..=JS_DEPTH).contains(&depth).then_some(depth)
 }
 
-/// Compiled JavaScript keeps frame pointers: through it and node's own interpreter, which has no CFI either, each
-/// stack is walked to its end, with one frame more for each call more. Functions are named as node names them in its map for perf.
+/// Compiled JavaScript keeps frame pointers: through it and node's own interpreter, which has no CFI either,
+/// each stack is walked to its end, with one frame more for each call more. Functions are named as node names
+/// them in its map for perf.
 #[test]
 fn node() {
     check_node("node", "--perf-basic-prof");
 }
 
-/// As before, and functions are named as node names them in its dump for perf.
+/// Stacks of node are walked to their end, and functions have the names of its dump for perf.
 #[test]
 fn node_with_dump() {
     check_node("node-dump", "--perf-prof");
@@ -50,7 +53,7 @@ fn node_with_dump() {
 /// Runs node with a flag that gives functions names.
 #[track_caller]
 fn check_node(test: &str, names: &str) {
-    // It writes its dump, and a log of its own, where it runs.
+    // node writes its dump, and a log, where it runs.
     let directory = directory(&format!("torture-runtimes-{test}"));
     let path = stock("/usr/bin/node", "nodejs");
     let mut node = Program::spawn(
@@ -116,8 +119,8 @@ fn without_inlining(node: &Path) -> Vec<&'static str> {
 
 /// Returns whether a frame is of a function of `frames.js`, however it was compiled.
 ///
-/// Its name is `JS:*recurse /path/frames.js:8:17`; up to node 18 `LazyCompile:*recurse …`, or `Function:^work …` if it
-/// was not compiled lazily. In node 24 it can be `JS:*'recurse …`, too.
+/// Its name is `JS:*recurse /path/frames.js:8:17`; up to node 18 `LazyCompile:*recurse …`, or
+/// `Function:^work …` if it was not compiled lazily. In node 24 it can be `JS:*'recurse …`, too.
 fn is_function(frame: &Frame, function: &str) -> bool {
     let name = frame.symbol.as_deref().unwrap_or_default();
     let Some((called, place)) = name.split_once(' ') else {
@@ -135,9 +138,9 @@ fn is_compiled(frame: &Frame) -> bool {
     frame.module.is_none() && frame.found_by == "fp"
 }
 
-/// Functions of C that a goroutine calls have their frames to where Go's runtime changed stacks, and say that the walk
-/// ended there. Frames that older calls left on C's stack are not taken for callers. Position-independent code does it by
-/// other instructions.
+/// Stacks of C functions that a goroutine calls go up to where Go's runtime changed stacks, and say that the
+/// walk ended there. Frames that older calls left on C's stack are not taken for callers.
+/// Position-independent code changes stacks by other instructions.
 #[test]
 fn cgo() {
     let directory = directory("torture-runtimes-cgo");
@@ -154,7 +157,8 @@ fn cgo() {
     }
 }
 
-/// Functions of C that a library in Go calls end so too: in programs in C and Python, to whose stack Go's runtime goes back.
+/// Stacks of C functions that a library in Go calls end there as well: in programs in C and Python, to whose
+/// stack Go's runtime goes back.
 #[test]
 fn cgo_library() {
     let directory = directory("torture-runtimes-cgo-library");
@@ -199,7 +203,7 @@ fn build_go(directory: &Path, program: &str, name: &str, flags: &[&str]) -> Path
             .args(flags)
             .arg("-o")
             .args([&path, &source(program)])
-            // Of both tests: what is position-independent is compiled once.
+            // Shared by both tests: position-independent code is compiled once.
             .env("GOCACHE", directory_path("torture-runtimes-go-cache"))
             .env("GO111MODULE", "off")
             .env("CGO_CFLAGS", "-O2 -fno-optimize-sibling-calls"),
@@ -207,7 +211,8 @@ fn build_go(directory: &Path, program: &str, name: &str, flags: &[&str]) -> Path
     path
 }
 
-/// Traces a program from its "ready" to its "done"; threads of Go's runtime are never all reading.
+/// Traces a program from its "ready" to its "done"; does not wait until it reads, as threads of Go's runtime
+/// never all do.
 #[track_caller]
 fn trace_go(program: &mut Program) -> Report {
     let memleak = Memleak::attach(program.pid(), &[]);
@@ -217,8 +222,8 @@ fn trace_go(program: &mut Program) -> Report {
     report
 }
 
-/// Checks the stack of `in_c`, which allocates 1001 bytes each time, three calls of `leak` deep; and that no other one goes
-/// through the change of stacks either. Functions may have no names.
+/// Checks the stack of `in_c`, which allocates 1001 bytes each time, three calls of `leak` deep; and that no
+/// other one goes through the change of stacks either. Functions may have no names.
 #[track_caller]
 fn check_cgo(report: &Report, blocks: u64, is_stripped: bool) {
     let is_ours = |stack: &&Stack| stack.allocated.bytes == 1001 * stack.allocated.blocks;
@@ -226,7 +231,7 @@ fn check_cgo(report: &Report, blocks: u64, is_stripped: bool) {
     let [stack] = ours[..] else { panic!("{report}") };
     assert_eq!(stack.allocated.blocks, blocks, "{stack}");
     assert_eq!(stack.end, "unsupported_rule", "{stack}");
-    // What Python does is told by itself, not by the walk.
+    // Frames of Python come from the interpreter, not from the walk.
     let frames = stack.frames.iter().filter(|frame| frame.found_by != "python");
     let names: Vec<_> = frames.map(|frame| frame.name()).collect();
     // Go 1.27 has one function more between the change and C.
