@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The BPF programs of kernel mode, an object of its own: kernel_memory.h describes them. User space loads those for which
- * the kernel has the events.
+ * The BPF programs of kernel mode, an object of its own: kernel_memory.h describes them. User space loads those for
+ * which the kernel has the events.
  */
 #include "kernel_memory.h"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Kernel mode: allocations and frees by the kernel's own allocators, from their tracepoints. One event has all data of a
- * call, so no per-call state is kept; stacks come from the kernel's own unwinder (bpf_get_stack).
+ * Kernel mode: allocations and frees by the kernel's own allocators, from their tracepoints. One event has all data of
+ * a call, so no per-call state is kept; stacks come from the kernel's own unwinder (bpf_get_stack).
  *
- * Events can occur while others are recorded, in interrupts: each has a pair of programs (running.h). User space reports events
- * that both miss.
+ * Events can occur while others are recorded, in interrupts: each has a pair of programs (running.h). User space
+ * reports events that both miss.
  *
  * Nothing here allocates memory: all maps are preallocated.
  */
@@ -34,7 +34,10 @@ const volatile bool percpu_has_caller = true;
 /* Size of the kernel's page descriptor (struct page), if a power of two; else 0, and a block of pages can only be freed
  * as a whole. */
 const volatile u32 page_descriptor_bytes = 0;
-/* Address range of the interrupt entry code: frames outward of it belong to the interrupted code, not to the allocation. */
+/*
+ * Address range of the interrupt entry code: frames outward of it belong to the interrupted code, not to the
+ * allocation.
+ */
 const volatile u64 interrupt_entries_start = 0;
 const volatile u64 interrupt_entries_end = 0;
 
@@ -65,7 +68,10 @@ struct kmem_cache___read {
 		value_;                                                                                                \
 	})
 
-/* Tags a frame and adds it to the stack's hash. Returns false at the entry of an interrupt. Not static: verified once, by itself. */
+/*
+ * Tags a frame and adds it to the stack's hash. Returns false at the entry of an interrupt. Not static: verified once,
+ * by itself.
+ */
 __noinline bool add_kernel_frame(struct walk *walk, u32 number)
 {
 	if (!walk || number >= MAX_FRAMES)
@@ -83,7 +89,9 @@ __noinline bool add_kernel_frame(struct walk *walk, u32 number)
 	return false;
 }
 
-/* Returns the index of the record of the stack in walk->frames, which is `bytes` long; stores the stack if it is new. */
+/*
+ * Returns the index of the record of the stack in walk->frames, which is `bytes` long; stores the stack if it is new.
+ */
 static __always_inline u32 kernel_record(struct walk *walk, u32 bytes, u32 allocator)
 {
 	walk->frame_count = bytes / 8;
@@ -262,9 +270,9 @@ __noinline bool keep_half(struct page_search *search, u32 more)
 		return false;
 
 	/*
-	 * Splitting a block of order n + 1 that holds the freed pages gives two halves of order n: one holds them too and is
-	 * split further, its buddy (the address with the bit of that order flipped) stays allocated. From `order` up to
-	 * `block_order` - 1, these buddies and the freed pages are all of the block, each page once.
+	 * Splitting a block of order n + 1 that holds the freed pages gives two halves of order n: one holds them too
+	 * and is split further, its buddy (the address with the bit of that order flipped) stays allocated. From
+	 * `order` up to `block_order` - 1, these buddies and the freed pages are all of the block, each page once.
 	 */
 	struct block half = search->block;
 
@@ -275,9 +283,9 @@ __noinline bool keep_half(struct page_search *search, u32 more)
 }
 
 /*
- * Frees a part of a block of 2^block_order pages. From then on, it is counted as the parts it was split into, as if they
- * had been allocated one by one. Until this returns, the other parts are not in the table: one that another CPU frees
- * meanwhile stays recorded as outstanding, until its first page is allocated again.
+ * Frees a part of a block of 2^block_order pages. From then on, it is counted as the parts it was split into, as if
+ * they had been allocated one by one. Until this returns, the other parts are not in the table: one that another CPU
+ * frees meanwhile stays recorded as outstanding, until its first page is allocated again.
  */
 static __always_inline void free_part(struct page_search *search)
 {
@@ -285,8 +293,8 @@ static __always_inline void free_part(struct page_search *search)
 
 	part.size = (u64)PAGE_BYTES << search->order;
 	/*
-	 * The parts are added before the whole is taken back, so that a reader never sees less allocated than freed. Their
-	 * orders are marked first: take_larger skips orders that are not.
+	 * The parts are added before the whole is taken back, so that a reader never sees less allocated than freed.
+	 * Their orders are marked first: take_larger skips orders that are not.
 	 */
 	see_orders((1ULL << (search->block_order & 63)) - 1);
 	add_allocated(&part);
@@ -342,7 +350,10 @@ static __always_inline void percpu_allocated(void *ctx)
 		kernel_allocated(ctx, SPACE_PERCPU, RAW_ARGUMENT(ctx, 6), RAW_ARGUMENT(ctx, 2), KERNEL_PERCPU);
 }
 
-/* Returns an argument of a traced function; not all kernels allow loading a pointer to pointers from the context itself. */
+/*
+ * Returns an argument of a traced function; not all kernels allow loading a pointer to pointers from the context
+ * itself.
+ */
 static __always_inline u64 function_argument(void *ctx, u32 number)
 {
 	u64 value = 0;

@@ -18,16 +18,23 @@
 /* All table images, one after the other. Written by user space; read by walks. Size: --table-memory. */
 SEC(".bss.tables") u32 tables[64];
 
-/* Two lists of executable mappings per process slot; only the inactive one is rewritten. Unused entries start above every
- * user address. Written by user space; read by walks. Size: from the target's mappings. */
+/*
+ * Two lists of executable mappings per process slot; only the inactive one is rewritten. Unused entries start above
+ * every user address. Written by user space; read by walks. Size: from the target's mappings.
+ */
 SEC(".bss.mappings") struct mapping mappings[1];
 
-/* Two caches of 2^CACHE_BITS rules per process slot, one per mapping list (fast/rule_cache.h). An entry is a rule of 31 bits, a bit that is set
- * if its mapping must be verified, and a tag that makes hits exact. Written by walks; cleared by user space. */
+/*
+ * Two caches of 2^CACHE_BITS rules per process slot, one per mapping list (fast/rule_cache.h). An entry is a rule of 31
+ * bits, a bit that is set if its mapping must be verified, and a tag that makes hits exact. Written by walks; cleared
+ * by user space.
+ */
 SEC(".bss.cache") u64 rule_cache[1];
 
-/* Walk memos, by the registers at the start of the walk; see fast/memo.h. Written and read by walks. Size: a constant of
- * user space; a walk overwrites an older one in the same place. */
+/*
+ * Walk memos, by the registers at the start of the walk; see fast/memo.h. Written and read by walks. Size: a constant
+ * of user space; a walk overwrites an older one in the same place.
+ */
 SEC(".bss.memos") struct memo memos[1];
 
 /* Ages of freed blocks, by index of the stack record. Written by probes; read by user space for reports only, so it
@@ -39,8 +46,10 @@ struct {
 	__uint(max_entries, 1);
 } life_spans SEC(".maps");
 
-/* Numbers of the names of threads that allocated. Written and read by probes, when a thread has its first event of a timer tick;
- * read by user space. Not preallocated. Size: MAX_THREAD_NAMES; beyond it, a thread's name is not known. */
+/*
+ * Numbers of the names of threads that allocated. Written and read by probes, when a thread has its first event of a
+ * timer tick; read by user space. Not preallocated. Size: MAX_THREAD_NAMES; beyond it, a thread's name is not known.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -65,8 +74,10 @@ SEC(".bss.strings") char string_part[1024];
 /* Arguments of USDT probes, by number. Written by user space before it attaches; read by probes. */
 SEC(".bss.usdt") struct usdt_site usdt_sites[MAX_USDT_SITES];
 
-/* Traced processes, by slot. Lifecycle probes write it when instances begin and end, walks and the loader hook to request a
- * reload of mappings, user space when it publishes mapping lists and frees slots. */
+/*
+ * Traced processes, by slot. Lifecycle probes write it when instances begin and end, walks and the loader hook to
+ * request a reload of mappings, user space when it publishes mapping lists and frees slots.
+ */
 SEC(".bss.processes") struct process processes[MAX_PROCESSES];
 
 /* Instances, by number. Written when one begins and ends; read by user space. */
@@ -96,8 +107,11 @@ struct {
 	__uint(max_entries, MAX_PROCESSES + MAX_SHARERS);
 } owners SEC(".maps");
 
-/* State of each thread: its allocator call, sampler and habits, at the place that its id selects; see calls/threads.h. Written and
- * read by probes. Size: enough that few threads of some processes share a place; those that do are in `threads`. */
+/*
+ * State of each thread: its allocator call, sampler and habits, at the place that its id selects; see calls/threads.h.
+ * Written and read by probes. Size: enough that few threads of some processes share a place; those that do are in
+ * `threads`.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, u32);
@@ -122,7 +136,10 @@ struct {
 	__uint(max_entries, 16384);
 } moving_calls SEC(".maps");
 
-/* Cookies of probes that share an event, by `probe_key` (calls/cookie.h). Written by user space before it attaches; read by probes. */
+/*
+ * Cookies of probes that share an event, by `probe_key` (calls/cookie.h). Written by user space before it attaches;
+ * read by probes.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -170,8 +187,10 @@ struct {
 	__uint(max_entries, 1);
 } stand_ins SEC(".maps");
 
-/* Blocks that were freed; see process/freed.h. Written by probes; read by user space. Not preallocated; created with --verdict only.
- * Size: as `blocks`, up to a constant of user space; beyond it, blocks are counted as not noted. */
+/*
+ * Blocks that were freed; see process/freed.h. Written by probes; read by user space. Not preallocated; created with
+ * --verdict only. Size: as `blocks`, up to a constant of user space; beyond it, blocks are counted as not noted.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -197,7 +216,9 @@ SEC(".bss.trust") struct trust trusts[TRUSTS];
  * objects end, and by lifecycle probes; read by probes. */
 SEC(".bss.python") struct python_layout python_layouts[MAX_PROCESSES];
 
-/* Room for reading chains of Python frames, by scratch. Used by probes only. Size: as `scratches` if Python is traced. */
+/*
+ * Room for reading chains of Python frames, by scratch. Used by probes only. Size: as `scratches` if Python is traced.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, u32);
@@ -205,8 +226,10 @@ struct {
 	__uint(max_entries, 1);
 } python_walks SEC(".maps");
 
-/* Code objects of Python, by number. Written by probes; read by user space in place. Size: a constant of user space; beyond it, functions
- * are unknown. */
+/*
+ * Code objects of Python, by number. Written by probes; read by user space in place. Size: a constant of user space;
+ * beyond it, functions are unknown.
+ */
 SEC(".bss.pycodes") struct python_code python_codes[1];
 
 /* Chains of Python frames, by number. As `python_codes`; beyond its size, stacks have no Python frames. */
@@ -228,7 +251,10 @@ SEC(".bss.pyrecent") u64 python_recent[PYTHON_RECENT];
  * read by probes. */
 SEC(".bss.pyversions") u32 python_versions[PYTHON_VERSIONS];
 
-/* Address of a code object and instance to the number of its record. Written and read by probes. Size: as `python_codes`. */
+/*
+ * Address of a code object and instance to the number of its record. Written and read by probes. Size: as
+ * `python_codes`.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -256,17 +282,20 @@ struct {
 	__uint(max_entries, 1);
 } python_chain_numbers SEC(".maps");
 
-/* Mapping calls of traced processes, and their page faults, in order. Written by probes; read by user space several times a
- * second, and when a quarter is full. Size: 8 MiB with --mmap, 16 MiB with --faults, a page without; beyond it, they are
- * counted as lost. */
+/*
+ * Mapping calls of traced processes, and their page faults, in order. Written by probes; read by user space several
+ * times a second, and when a quarter is full. Size: 8 MiB with --mmap, 16 MiB with --faults, a page without; beyond it,
+ * they are counted as lost.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);
 } region_events SEC(".maps");
 
 /*
- * A map whose content is not used. The kernel guarantees that an update of a map of maps returns only after every program
- * that was running has ended; user space updates this one to wait until no walk uses the mapping list that was replaced.
+ * A map whose content is not used. The kernel guarantees that an update of a map of maps returns only after every
+ * program that was running has ended; user space updates this one to wait until no walk uses the mapping list that was
+ * replaced.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);

@@ -107,8 +107,8 @@ static __always_inline bool is_at_return(struct pt_regs *ctx)
 }
 
 /*
- * Entry and return in one; returns 1 at the entry to skip the return of calls that need none. Also attached to each `ret` of
- * a function that can throw: unwinding past a return probe would terminate the target.
+ * Entry and return in one; returns 1 at the entry to skip the return of calls that need none. Also attached to each
+ * `ret` of a function that can throw: unwinding past a return probe would terminate the target.
  */
 SEC("uprobe.session")
 int allocation_session(struct pt_regs *ctx)
@@ -171,8 +171,8 @@ int usdt_free(struct pt_regs *ctx)
 }
 
 /*
- * Empty programs, attached to a function that memleak calls itself to measure the time of a trap. For a session, a cookie
- * other than 0 skips the return.
+ * Empty programs, attached to a function that memleak calls itself to measure the time of a trap. For a session, a
+ * cookie other than 0 skips the return.
  */
 SEC("uprobe.session")
 int calibration_session(struct pt_regs *ctx)
@@ -321,7 +321,10 @@ MAPPING_CALL(mremap, CALL_MREMAP)
 MAPPING_CALL(brk, CALL_BRK)
 MAPPING_CALL(madvise, CALL_MADVISE)
 
-/* Attached to the software event of page faults of each thread. Runs before the fault is handled, with preemption disabled. */
+/*
+ * Attached to the software event of page faults of each thread. Runs before the fault is handled, with preemption
+ * disabled.
+ */
 SEC("perf_event")
 int page_fault(struct perf_event_context *ctx)
 {

@@ -76,7 +76,10 @@ enum {
 	WITHOUT_PROGRAM = 0x10 | 0x200000,
 	/* Bit of AArch64's `pstate`, PSR_MODE32_BIT. */
 	IS_32_BIT = 0x10,
-	/* Words at the start of the kernel's `struct pt_regs` that are a program's: 21 on x86-64; on AArch64, up to `orig_x0`. */
+	/*
+	 * Words at the start of the kernel's `struct pt_regs` that are a program's: 21 on x86-64; on AArch64, up to
+	 * `orig_x0`.
+	 */
 	REGISTER_WORDS = 35,
 };
 

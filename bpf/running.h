@@ -6,8 +6,8 @@
  * kernel skipped the first. The kernel counts the events that the first program misses; counter `seen` counts those of
  * them that the second one recorded.
  *
- * A task that is preempted between the two programs can miss the mark, or find that of another task's event. That takes two such
- * moments at once, each of some nanoseconds.
+ * A task that is preempted between the two programs can miss the mark, or find that of another task's event. That takes
+ * two such moments at once, each of some nanoseconds.
  */
 #pragma once
 

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Definitions that let headers compile for BPF and for the host (tests/host_bpf). Headers that need the kernel have a named
- * include guard instead of `#pragma once`: a test defines it to provide its own version of the header.
+ * Definitions that let headers compile for BPF and for the host (tests/host_bpf). Headers that need the kernel have a
+ * named include guard instead of `#pragma once`: a test defines it to provide its own version of the header.
  */
 #pragma once
 
 #include "shared.h"
 
-/* Hides a value's origin from the compiler, which would otherwise optimize away checks that the verifier needs to see. */
+/*
+ * Hides a value's origin from the compiler, which would otherwise optimize away checks that the verifier needs to see.
+ */
 #define OPAQUE(value) asm volatile("" : "+r"(value))
 
 /*

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Types shared by the kernel side and user space: the only hand-written declaration of them. User space gets them through
- * BTF; src/bpf/layout.rs fails the build if they differ from those of the unwind-tables crate.
+ * Types shared by the kernel side and user space: the only hand-written declaration of them. User space gets them
+ * through BTF; src/bpf/layout.rs fails the build if they differ from those of the unwind-tables crate.
  *
  * Units are bytes and nanoseconds. Addresses are AVMAs unless the comment says SVMA.
  */
@@ -150,7 +150,8 @@ struct mapping_check {
 };
 
 /*
- * One executable mapping, below 2^ADDRESS_BITS. User space writes a whole list, in ascending order, then makes it active.
+ * One executable mapping, below 2^ADDRESS_BITS. User space writes a whole list, in ascending order, then makes it
+ * active.
  */
 struct mapping {
 	u64 start;
@@ -168,8 +169,8 @@ struct mapping {
 };
 
 /*
- * An instance is what runs in a process between two execs. Its number is never reused; 0 means none. A slot is the kernel
- * side's storage for one instance at a time: two mapping lists and two rule caches.
+ * An instance is what runs in a process between two execs. Its number is never reused; 0 means none. A slot is the
+ * kernel side's storage for one instance at a time: two mapping lists and two rule caches.
  *
  * A slot's state is one word, so that a walk never uses the lists of one instance for another:
  *
@@ -198,11 +199,12 @@ enum slot_state {
 struct process {
 	u64 state;
 	/*
-	 * State of the slot whose active list this process uses until it has its own: a child of fork starts with its parent's mappings.
-	 * Valid while that slot has the same instance: user space clears this before it rewrites a list that is borrowed. 0: none.
+	 * State of the slot whose active list this process uses until it has its own: a child of fork starts with its
+	 * parent's mappings. Valid while that slot has the same instance: user space clears this before it rewrites a
+	 * list that is borrowed. 0: none.
 	 */
 	u64 borrowed;
-	/* Epoch of each list. It increases when an address starts to mean other code. 0 while lists are borrowed or none exist. */
+	/* Epoch of each list. It increases when an address starts to mean other code. 0 while there is no own list. */
 	u32 epochs[2];
 	/* Slot whose state `borrowed` is. */
 	u32 lender;
@@ -402,8 +404,8 @@ struct stack_record {
 };
 
 /*
- * An amount. A sampled block adds its size times its weight to `bytes`, 1 to `blocks`, and its weight to `weight`, in units
- * of 2^-WEIGHT_SHIFT (`weight` stays 0 if all blocks are recorded).
+ * An amount. A sampled block adds its size times its weight to `bytes`, 1 to `blocks`, and its weight to `weight`, in
+ * units of 2^-WEIGHT_SHIFT (`weight` stays 0 if all blocks are recorded).
  */
 struct sums {
 	u64 bytes;
@@ -503,7 +505,9 @@ enum counter {
 	COUNTER_NESTED_FREE = 21,
 	/* An unknown free called by the allocator's own module. */
 	COUNTER_OWN_UNKNOWN_FREE = 22,
-	/* Tests: walks repeated without fast paths, walks that a memo saved, repeated walks that found another stack. */
+	/*
+	 * Tests: walks repeated without fast paths, walks that a memo saved, repeated walks that found another stack.
+	 */
 	COUNTER_CHECKED_WALK = 23,
 	COUNTER_RECALLED_WALK = 24,
 	COUNTER_DIFFERENT_WALK = 25,

@@ -2,19 +2,19 @@
  * The program that the benchmark traces: pairs of malloc and free, called at a chosen depth.
  *
  * Reads commands, one per line, and answers each with two numbers, the means of its threads: the time per pair in round
- * trips of some bytes through a pipe, and that of a round trip in nanoseconds. With the argument "plain" there are no round
- * trips, and the answer is the time per pair in nanoseconds.
+ * trips of some bytes through a pipe, and that of a round trip in nanoseconds. With the argument "plain" there are no
+ * round trips, and the answer is the time per pair in nanoseconds.
  *
  *   hot DEPTH PAIRS [THREADS]      all pairs from one stack of DEPTH frames, the caller of malloc up to the outermost
  *   varied DEPTH PAIRS [THREADS]     each pair from one of 32 stacks at random, of DEPTH - 3 to DEPTH frames
  *   distinct DEPTH PAIRS [THREADS]   each pair from the next of 4096 stacks of DEPTH frames
- *   recursive DEPTH PAIRS [THREADS]  all pairs from the bottom of a recursion, which may be deeper than the other stacks
+ *   recursive DEPTH PAIRS [THREADS]  all pairs from the bottom of a recursion, which may be deeper than the others
  *
  * Times are CPU time, so that other programs on the machine do not count, except that they make the processor slower,
  * which changes from second to second. So pairs are measured in slices of a fraction of a millisecond, each with round
  * trips before and after it, which slow down alike: they enter and leave the kernel and copy little, as probes do. The
- * answer is the median of slices. Every frame is of a different function and of a different size, as in a real
- * program; no call is a tail call. Sizes are multiples of FRAME_UNIT. Ends at the end of input.
+ * answer is the median of slices. Every frame is of a different function and of a different size, as in a real program;
+ * no call is a tail call. Sizes are multiples of FRAME_UNIT. Ends at the end of input.
  */
 #define _GNU_SOURCE
 #pragma GCC optimize("no-optimize-sibling-calls")
@@ -27,7 +27,10 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Frames outside the levels in any thread: `work` below them, `run_pairs` and `begin_thread`, `start_thread` and `clone3`. */
+/*
+ * Frames outside the levels in any thread: `work` below them, `run_pairs` and `begin_thread`, `start_thread` and
+ * `clone3`.
+ */
 #define FIXED_FRAMES 5
 #define LEVELS 128
 #define DEPTHS 4

@@ -1,6 +1,6 @@
 /*
- * Preloaded into programs whose CPU time benches/tools asks for: appends `NAME NANOSECONDS`, of the whole process, to the
- * file that CPU_TIME_FILE names, when it ends. Allocates nothing.
+ * Preloaded into programs whose CPU time benches/tools asks for: appends `NAME NANOSECONDS`, of the whole process, to
+ * the file that CPU_TIME_FILE names, when it ends. Allocates nothing.
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The call trace: calls, one by one (-t). Without -t the verifier removes its code from the programs, as `call_trace` is a
- * constant.
+ * The call trace: calls, one by one (-t). Without -t the verifier removes its code from the programs, as `call_trace`
+ * is a constant.
  *
  * User space polls for events: a wakeup for each would take longer than the rest of a probe.
  */
@@ -40,7 +40,9 @@ static __noinline int send_call_event(u32 kind, u32 instance, u64 address, u64 s
 	return 0;
 }
 
-/* Sends an event if -t asks for its kind. `stack`: index of the stack record, or of its function's "not walked" record. */
+/*
+ * Sends an event if -t asks for its kind. `stack`: index of the stack record, or of its function's "not walked" record.
+ */
 static __always_inline void trace_call(enum call_event_kind kind, u32 instance, u64 address, u64 size, u32 stack)
 {
 	if (call_trace == CALL_TRACE_OFF || (kind == CALL_BEGINS && call_trace != CALL_TRACE_ALL))

@@ -35,7 +35,9 @@ static __always_inline bool is_at_ret(u64 cookie)
 	return cookie >> COOKIE_AT_RET & 1;
 }
 
-/* Returns whether a function that begins is called within the thread's current call; forgets that call if it is over. */
+/*
+ * Returns whether a function that begins is called within the thread's current call; forgets that call if it is over.
+ */
 static __always_inline bool is_nested(struct thread *thread, struct pt_regs *ctx, u64 cookie)
 {
 	struct call *call = &thread->call;
@@ -295,8 +297,8 @@ static __always_inline u64 returns_to(struct pt_regs *ctx, struct call *call)
 }
 
 /*
- * Handles the end of a function that allocates or resizes: at its `ret`, where the stack pointer equals that at the entry, or
- * once it has returned.
+ * Handles the end of a function that allocates or resizes: at its `ret`, where the stack pointer equals that at the
+ * entry, or once it has returned.
  */
 static __always_inline void end_call(struct pt_regs *ctx, bool at_ret)
 {
@@ -315,8 +317,8 @@ static __always_inline void end_call(struct pt_regs *ctx, bool at_ret)
 }
 
 /*
- * Returns whether a function that frees is called by its own module: the C library frees its own blocks and, when a thread
- * ends, those in glibc's thread cache, which the program had freed before.
+ * Returns whether a function that frees is called by its own module: the C library frees its own blocks and, when a
+ * thread ends, those in glibc's thread cache, which the program had freed before.
  */
 static __always_inline bool is_called_by_own_module(struct pt_regs *ctx, u64 owner)
 {

@@ -10,7 +10,10 @@
 #include "process/processes.h"
 #include "store/blocks.h"
 
-/* Returns the owner of the current thread's allocations, or 0 if it is not traced: probes can also fire in other processes. */
+/*
+ * Returns the owner of the current thread's allocations, or 0 if it is not traced: probes can also fire in other
+ * processes.
+ */
 static __always_inline u64 current_owner(struct thread *thread)
 {
 	if (thread && owner_is_current(thread->owner))

@@ -79,8 +79,8 @@ static __always_inline u64 stack_id(struct walk *walk, struct wanted_stack *want
 }
 
 /*
- * Returns the index of the record of a finished walk's stack; stores it if it is new. Not inlined, to keep its variables off
- * the BPF stack during the walk: a chain of calls has 512 bytes in total (src/bpf/stack_depth.rs).
+ * Returns the index of the record of a finished walk's stack; stores it if it is new. Not inlined, to keep its
+ * variables off the BPF stack during the walk: a chain of calls has 512 bytes in total (src/bpf/stack_depth.rs).
  */
 static __noinline u32 record_of_walk(struct walk *walk, struct wanted_stack *wanted)
 {
@@ -139,8 +139,8 @@ __noinline u32 record_unfinished(u32 key)
 }
 
 /*
- * Returns the index of the record of the stack that a memo has found, but with the wanted Python frames; NO_STACK if that was not stored
- * yet.
+ * Returns the index of the record of the stack that a memo has found, but with the wanted Python frames; NO_STACK if
+ * that was not stored yet.
  */
 static __always_inline u32 recall_with_python(struct memo *memo, u32 stack, u32 python)
 {
@@ -158,8 +158,8 @@ static __always_inline u32 recall_with_python(struct memo *memo, u32 stack, u32 
 }
 
 /*
- * Returns the index of the record of the stack that scratch `key` wants, if a memo has it; else NO_STACK. Needs only the
- * stack and frame pointer of the registers. Not static: verified once, by itself.
+ * Returns the index of the record of the stack that scratch `key` wants, if a memo has it; else NO_STACK. Needs only
+ * the stack and frame pointer of the registers. Not static: verified once, by itself.
  */
 __noinline u32 recall_record(u32 key)
 {
@@ -264,7 +264,10 @@ struct caller {
 	struct link link;
 };
 
-/* Returns the index of the stack record from `caller` on, which called `function`. `habits`: those of the thread, or NULL. */
+/*
+ * Returns the index of the stack record from `caller` on, which called `function`. `habits`: those of the thread, or
+ * NULL.
+ */
 static __always_inline u32 current_stack(struct pt_regs *ctx, struct habits *habits, struct caller caller, u64 owner,
 					 u32 function)
 {
@@ -302,7 +305,9 @@ static __always_inline u32 current_stack(struct pt_regs *ctx, struct habits *hab
 	if (index == NO_STACK || check_walks)
 		save_other_registers(ctx, scratch->fast.walk.at_probe);
 	if (index == NO_STACK) {
-		/* Called in sequence, not nested: older kernels limit a chain of calls to 512 bytes of stack in total. */
+		/*
+		 * Called in sequence, not nested: older kernels limit a chain of calls to 512 bytes of stack in total.
+		 */
 		index = walk_to_record(key);
 		if (index == NO_STACK)
 			index = defer_walk(key);

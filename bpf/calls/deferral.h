@@ -3,8 +3,9 @@
  * Deferral of walks to user space: a walk that meets code whose table is not in the kernel yet is sent there to be
  * finished, with a copy of the stack and everything else that it depends on (src/session/deferred.rs).
  *
- * The block needs a stack record at once. It gets a stand-in, an index of totals beyond those of stored stacks, which is used for
- * this one walk; user space adds its totals to those of the stack that it finds, and gives it back when the block is freed.
+ * The block needs a stack record at once. It gets a stand-in, an index of totals beyond those of stored stacks, which
+ * is used for this one walk; user space adds its totals to those of the stack that it finds, and gives it back when the
+ * block is freed.
  */
 #pragma once
 
@@ -306,8 +307,8 @@ __noinline bool send_with_stack(u32 key)
 }
 
 /*
- * Sends the walk that scratch `key` has just done to user space, if that may finish it. Returns the index of the stand-in, or NO_STACK.
- * Not static: verified once, by itself.
+ * Sends the walk that scratch `key` has just done to user space, if that may finish it. Returns the index of the
+ * stand-in, or NO_STACK. Not static: verified once, by itself.
  */
 __noinline u32 defer_walk(u32 key)
 {

@@ -105,7 +105,9 @@ static __noinline bool is_called_from(struct pt_regs *ctx, u64 owner, u64 slot)
 	return leads;
 }
 
-/* Returns whether a function that begins on the current thread is not within the thread's current call, which can move. */
+/*
+ * Returns whether a function that begins on the current thread is not within the thread's current call, which can move.
+ */
 static __noinline bool has_moved(struct thread *thread, struct pt_regs *ctx)
 {
 	struct call_key key = key_of(thread->owner, thread->call.return_slot);
@@ -117,7 +119,10 @@ static __noinline bool has_moved(struct thread *thread, struct pt_regs *ctx)
 	return !is_called_from(ctx, thread->owner, thread->call.return_slot);
 }
 
-/* Makes the call that ends at this `ret` the current one of the thread, whose state is `thread`, NULL if it has none yet. */
+/*
+ * Makes the call that ends at this `ret` the current one of the thread, whose state is `thread`, NULL if it has none
+ * yet.
+ */
 static __noinline struct thread *take_up_call(struct thread *thread, struct pt_regs *ctx)
 {
 	struct call_key key = key_of(current_owner(thread), return_slot(ctx));

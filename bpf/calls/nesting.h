@@ -14,8 +14,10 @@
 #include "walk/mappings.h"
 #include "walk/return_probes.h"
 
-/* Returns whether `address`, found as a return address, is in the trampoline of return probes. True while no mappings are
- * known. */
+/*
+ * Returns whether `address`, found as a return address, is in the trampoline of return probes. True while no mappings
+ * are known.
+ */
 static __always_inline bool is_return_probe(u64 owner, u64 address)
 {
 	u32 list = list_of(view_of(owner));
@@ -36,19 +38,20 @@ static __always_inline bool are_in_one_mapping(u64 owner, u64 one, u64 other)
 }
 
 /*
- * Returns whether `call` is active while a function of `module` begins that is probed at `probed_at` and returns by `back`.
+ * Returns whether `call` is active while a function of `module` begins that is probed at `probed_at` and returns by
+ * `back`.
  *
  * If it is, its return slot is at or above the new one, and its return address is still in its slot or frame: the
  * trampoline, if it has a return probe, else the original address. A matching original address is weak evidence, as
- * memory below the stack pointer keeps its contents and a new frame can cover it without overwriting it. So it must also
- * hold that
+ * memory below the stack pointer keeps its contents and a new frame can cover it without overwriting it. So it must
+ * also hold that
  *
- *  - at the same slot, the new function is another one, to which the outer jumped (the same function at the same slot is
- *    a second call from the same frame);
+ *  - at the same slot, the new function is another one, to which the outer jumped (the same function at the same slot
+ *    is a second call from the same frame);
  *  - at a lower slot, the new function is called by the outer's module, as allocators call their own functions.
  *
- * A call with CALL_UNTRACKED is of a leaf, which calls no probed function of its own module; it can call those of another,
- * as when a program's own malloc calls libc's.
+ * A call with CALL_UNTRACKED is of a leaf, which calls no probed function of its own module; it can call those of
+ * another, as when a program's own malloc calls libc's.
  */
 static __always_inline bool goes_on(struct call *call, u64 owner, struct way_back back, u64 probed_at, u32 module)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Location of a call's return address, from the function's entry to its return. A call is identified by its return slot:
- * the stack pointer at the function's entry, which is lower for calls within the call and the same for a function that it
- * jumps to.
+ * Location of a call's return address, from the function's entry to its return. A call is identified by its return
+ * slot: the stack pointer at the function's entry, which is lower for calls within the call and the same for a function
+ * that it jumps to.
  *
  * On x86-64 the slot holds the return address throughout. On AArch64 the link register holds it at the entry and at the
  * `ret`; in between, the function has saved it somewhere in its frame, which begins at the return slot.
@@ -37,9 +37,9 @@ static __always_inline bool read_return_address(struct way_back back, u64 *addre
 }
 
 /*
- * Bytes of a frame that are searched for its saved return address, and words read at once. Of the allocators of Debian 12,
- * jemalloc's xallocx has the largest frame on AArch64, 544 bytes. If the address is further down in a larger frame, calls
- * within that function are recorded by themselves, and the function's own call as abandoned.
+ * Bytes of a frame that are searched for its saved return address, and words read at once. Of the allocators of Debian
+ * 12, jemalloc's xallocx has the largest frame on AArch64, 544 bytes. If the address is further down in a larger frame,
+ * calls within that function are recorded by themselves, and the function's own call as abandoned.
  */
 #define SEARCHED_BYTES 1024
 #define SEARCHED_WORDS 16
@@ -102,8 +102,8 @@ __noinline u64 find_saved(struct saved_address *saved)
 }
 
 /*
- * Finds the return address, or the trampoline that replaced it, of a call that began at `slot` with `address`, at the entry
- * of a function that returns by `back` and may be called within it. Returns false if neither is found.
+ * Finds the return address, or the trampoline that replaced it, of a call that began at `slot` with `address`, at the
+ * entry of a function that returns by `back` and may be called within it. Returns false if neither is found.
  */
 static __always_inline bool read_kept_address(u64 slot, u64 address, struct way_back back, u64 *kept)
 {

@@ -2,13 +2,13 @@
 /*
  * Sampling: the choice of calls to record, and the weight of each recorded block.
  *
- * A block's weight is the inverse of the probability with which its call was chosen, so that sums of weights are unbiased
- * estimates. A call is chosen at its entry and independently of its stack. Each thread has its own sampler: a thread cannot
- * preempt itself, and choices of different threads are independent.
+ * A block's weight is the inverse of the probability with which its call was chosen, so that sums of weights are
+ * unbiased estimates. A call is chosen at its entry and independently of its stack. Each thread has its own sampler: a
+ * thread cannot preempt itself, and choices of different threads are independent.
  *
- * Numbers are fixed-point, as BPF has no floating point. A weight is stored in 32 bits as an IEEE 754 single, and every sum
- * is computed from the stored form, so that a free subtracts exactly what its allocation added. Also compiles for the
- * host.
+ * Numbers are fixed-point, as BPF has no floating point. A weight is stored in 32 bits as an IEEE 754 single, and every
+ * sum is computed from the stored form, so that a free subtracts exactly what its allocation added. Also compiles for
+ * the host.
  */
 #pragma once
 
@@ -114,8 +114,8 @@ __noinline u64 exponential_gap(u64 mean, u32 random)
 }
 
 /*
- * Returns 1 / (1 - e^-x) with x = size / mean, the inverse of the probability that at least one of `size` bytes, at least 1,
- * is chosen if each is with probability 1 / `mean`, at most 2^40. With WEIGHT_SHIFT fraction bits.
+ * Returns 1 / (1 - e^-x) with x = size / mean, the inverse of the probability that at least one of `size` bytes, at
+ * least 1, is chosen if each is with probability 1 / `mean`, at most 2^40. With WEIGHT_SHIFT fraction bits.
  */
 __noinline u64 inverse_probability(u64 size, u64 mean)
 {
@@ -204,7 +204,9 @@ static __always_inline bool choose_by_calls(struct sampler *sampler)
 /* Returns whether one of this call's bytes is chosen, each being chosen with probability 1 / `mean`. */
 static __always_inline bool choose_by_bytes(struct sampler *sampler, u64 size, u64 mean)
 {
-	/* The rest of an exponential gap has the same distribution: drawing it again, with another mean, adds no bias. */
+	/*
+	 * The rest of an exponential gap has the same distribution: drawing it again, with another mean, adds no bias.
+	 */
 	if (sampler->mean != mean) {
 		sampler->mean = mean;
 		sampler->until_next = exponential_gap(mean, bpf_get_prandom_u32());

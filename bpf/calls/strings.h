@@ -27,8 +27,8 @@ static long add_string_part(u64 number, struct string *string)
 }
 
 /*
- * Returns the bytes of a copy of the string at `address`, or of its first `max_length` bytes, with a zero at its end. Where memory is not
- * resident, the string counts up to there. Not static: verified once, by itself.
+ * Returns the bytes of a copy of the string at `address`, or of its first `max_length` bytes, with a zero at its end.
+ * Where memory is not resident, the string counts up to there. Not static: verified once, by itself.
  */
 __noinline u64 string_size(u64 address, u64 max_length)
 {

@@ -78,7 +78,10 @@ static __always_inline void leave_place(struct task_struct___started *task)
 	__sync_val_compare_and_swap(&place->holder, (u32)task->pid, 0);
 }
 
-/* Returns the state of the current thread, whose allocations are `owner`'s; creates it if `known` is NULL. NULL without memory. */
+/*
+ * Returns the state of the current thread, whose allocations are `owner`'s; creates it if `known` is NULL. NULL without
+ * memory.
+ */
 static __always_inline struct thread *owned_thread(struct thread *known, u64 owner)
 {
 	if (!known)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Blocks that a process samples itself and announces by USDT probes: `otel_memory:alloc(pointer, size, weighted_bytes)` once a
- * block is allocated, `otel_memory:free(pointer)` before it is freed, OpenTelemetry's contract for memory profiling.
+ * Blocks that a process samples itself and announces by USDT probes: `otel_memory:alloc(pointer, size, weighted_bytes)`
+ * once a block is allocated, `otel_memory:free(pointer)` before it is freed, OpenTelemetry's contract for memory
+ * profiling.
  *
  * A hit has everything that is needed of a block: no call has to be followed to its end, and there are no nested calls.
  */
@@ -74,8 +75,8 @@ static __always_inline u32 weight_by_provider(u64 size, u64 weighted)
 }
 
 /*
- * Returns whether the blocks that a probe announces are recorded: while the distance changes, probes of two distances are
- * attached, which both announce some blocks.
+ * Returns whether the blocks that a probe announces are recorded: while the distance changes, probes of two distances
+ * are attached, which both announce some blocks.
  */
 static __always_inline bool is_of_distance(u64 cookie)
 {

@@ -11,7 +11,10 @@ enum usdt_kind {
 	USDT_CONSTANT = 0,
 	/* A register, plus `value`. */
 	USDT_REGISTER = 1,
-	/* In the process's memory, at the sum of a register, `value` and, if there is one, a second register times 2^scale. */
+	/*
+	 * In the process's memory, at the sum of a register, `value` and, if there is one, a second register times
+	 * 2^scale.
+	 */
 	USDT_MEMORY = 2,
 };
 

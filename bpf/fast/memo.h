@@ -2,11 +2,12 @@
 /*
  * The walk memo: from the registers at the start of a walk to the record of the stack that it found.
  *
- * A walk finds the same stack if the process slot has the same instance and mappings, no change of them is announced, the
- * registers are the same, and memory holds the words of the trail (see fast/trail.h for the proof). All of these are
- * compared at each use; none is assumed.
+ * A walk finds the same stack if the process slot has the same instance and mappings, no change of them is announced,
+ * the registers are the same, and memory holds the words of the trail (see fast/trail.h for the proof). All of these
+ * are compared at each use; none is assumed.
  *
- * A memo is used by one probe at a time: it is taken by an exchange, and a probe that fails to take it walks without it.
+ * A memo is used by one probe at a time: it is taken by an exchange, and a probe that fails to take it walks without
+ * it.
  */
 #pragma once
 
@@ -34,8 +35,8 @@ static __always_inline struct memo *memo_at(u64 number)
 }
 
 /*
- * Returns whether a thread's walk should try the memo. If stacks are rarely repeated, lookups that miss and the storing that
- * follows cost more than hits save.
+ * Returns whether a thread's walk should try the memo. If stacks are rarely repeated, lookups that miss and the storing
+ * that follows cost more than hits save.
  */
 static __always_inline bool tries_memo(struct habits *habits)
 {
@@ -107,7 +108,10 @@ static __always_inline bool slots_hold(struct fast_walk *fast, struct memo *memo
 	return true;
 }
 
-/* Returns the index of the record that a walk would find, if the memo has it; else NO_STACK. `state`: of the process slot. */
+/*
+ * Returns the index of the record that a walk would find, if the memo has it; else NO_STACK. `state`: of the process
+ * slot.
+ */
 static __always_inline u32 recall_stack(struct fast_walk *fast, struct memo *memo, u64 pc, u64 state, u32 function)
 {
 	u64 different = memo->state ^ state;
@@ -121,8 +125,10 @@ static __always_inline u32 recall_stack(struct fast_walk *fast, struct memo *mem
 	return memo->stack;
 }
 
-/* Repeats the last slot of a trail up to a multiple of four, so that slots can be compared four at a time. Returns their
- * number. */
+/*
+ * Repeats the last slot of a trail up to a multiple of four, so that slots can be compared four at a time. Returns
+ * their number.
+ */
 static __always_inline u32 fill_up(struct trail *trail)
 {
 	u32 count = trail->slot_count;

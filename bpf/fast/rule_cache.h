@@ -42,9 +42,9 @@ static __always_inline u64 are_equal(u64 a, u64 b)
  * Returns the cache slot for an address, and in `tag` the tag that its entry must have, or at least NO_TAG if the
  * address is not cached.
  *
- * Multiplication by an odd number permutes the numbers of some bits. The product's high bits select the slot, and the 32 bits
- * below are the tag, so slot and tag identify exactly one address of the regions. The bit between tag and rule is set if the
- * rule is valid only while its mapping is, which must be verified again.
+ * Multiplication by an odd number permutes the numbers of some bits. The product's high bits select the slot, and the
+ * 32 bits below are the tag, so slot and tag identify exactly one address of the regions. The bit between tag and rule
+ * is set if the rule is valid only while its mapping is, which must be verified again.
  */
 static __always_inline volatile u64 *cache_slot(u32 list, u64 address, u64 *tag)
 {
@@ -94,7 +94,9 @@ static __always_inline u32 cached_rule(struct walk *walk)
 	return rule;
 }
 
-/* Returns the cached rule for the code before a return address, if its mapping needs no verification; else RULE_NONE. */
+/*
+ * Returns the cached rule for the code before a return address, if its mapping needs no verification; else RULE_NONE.
+ */
 static __always_inline u32 plain_rule(u32 list, u64 pc)
 {
 	u64 tag;

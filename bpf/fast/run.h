@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The loop of a walk. Handles several frames per iteration as long as their rules are cached and plain and their slots in
- * the window; every other frame takes one step.
+ * The loop of a walk. Handles several frames per iteration as long as their rules are cached and plain and their slots
+ * in the window; every other frame takes one step.
  */
 #pragma once
 
@@ -27,15 +27,15 @@ static __always_inline bool find_caller(u32 rule, u64 sp, u64 fp, struct caller_
 }
 
 /*
- * Records up to RUN_FRAMES frames whose rules are cached and plain and whose slots are in the window. The first other frame
- * is left to `step`. Returns whether it recorded RUN_FRAMES. `leaves_trail`: a constant.
+ * Records up to RUN_FRAMES frames whose rules are cached and plain and whose slots are in the window. The first other
+ * frame is left to `step`. Returns whether it recorded RUN_FRAMES. `leaves_trail`: a constant.
  */
 static __always_inline bool step_plain_frames(struct fast_walk *fast, bool leaves_trail)
 {
 	/*
-	 * A second copy of push_frame, the plain rules and go_to, on local copies of the walk's registers. Values that depend
-	 * on the rule are chosen by masks, so the verifier follows one path with one exit per frame. That exit is before a
-	 * frame's first store: `step` finds the frame untouched, and the locals describe it.
+	 * A second copy of push_frame, the plain rules and go_to, on local copies of the walk's registers. Values that
+	 * depend on the rule are chosen by masks, so the verifier follows one path with one exit per frame. That exit
+	 * is before a frame's first store: `step` finds the frame untouched, and the locals describe it.
 	 */
 	struct walk *walk = &fast->walk;
 	u64 pc = walk->pc, sp = walk->sp, fp = walk->fp, hash = walk->hash;
@@ -56,7 +56,9 @@ static __always_inline bool step_plain_frames(struct fast_walk *fast, bool leave
 		return false;
 #pragma unroll
 	for (done = 0; done < RUN_FRAMES; done++) {
-		/* Keeps the compiler from computing addresses of later frames early: they would exceed the BPF stack. */
+		/*
+		 * Keeps the compiler from computing addresses of later frames early: they would exceed the BPF stack.
+		 */
 		OPAQUE(fast);
 		walk = &fast->walk;
 
@@ -145,8 +147,8 @@ static __always_inline void begin_fast_walk(struct fast_walk *fast, u32 list, u6
 }
 
 /*
- * Walks the stack. Sets frames, frame_count, hash, end, pc (where it ended), saves_wanted, stack_end and, if leaves_trail,
- * trail.
+ * Walks the stack. Sets frames, frame_count, hash, end, pc (where it ended), saves_wanted, stack_end and, if
+ * leaves_trail, trail.
  */
 static __always_inline void walk_stack(struct fast_walk *fast)
 {
@@ -155,7 +157,9 @@ static __always_inline void walk_stack(struct fast_walk *fast)
 	if (takes(walk_window, fast) && !fast->window_bytes &&
 	    !read_window(fast, walk->sp, window_to_end(fast, walk->sp)))
 		fast->stack_end = 0;
-	/* Two steps for each frame, as its return address may have to be restored, and one that detects a deeper stack. */
+	/*
+	 * Two steps for each frame, as its return address may have to be restored, and one that detects a deeper stack.
+	 */
 	for (u32 number = 0; number < LOOP_PARTS(2 * MAX_DEPTH + 2); number++)
 		if (!take_steps(fast))
 			break;
@@ -164,7 +168,10 @@ static __always_inline void walk_stack(struct fast_walk *fast)
 		fast->stack_end = walk->sp;
 }
 
-/* Returns whether a finished walk depended on nothing but its trail. Ends other than these depend on state outside of it. */
+/*
+ * Returns whether a finished walk depended on nothing but its trail. Ends other than these depend on state outside of
+ * it.
+ */
 static __always_inline bool is_repeatable(struct fast_walk *fast)
 {
 	u32 end = fast->walk.end;

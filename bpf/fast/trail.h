@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The trail of a walk: all memory that it depends on, apart from its initial registers, the mapping list and the tables.
+ * The trail of a walk: all memory that it depends on, apart from its initial registers, the mapping list and the
+ * tables.
  *
  * A walk with the same initial registers that finds the same value in each of these places takes the same steps, by
- * induction: up to any read it has done the same, so it reads the next value from the same place. A dependency that cannot
- * be expressed in this way makes the walk unrepeatable.
+ * induction: up to any read it has done the same, so it reads the next value from the same place. A dependency that
+ * cannot be expressed in this way makes the walk unrepeatable.
  */
 #pragma once
 
@@ -24,8 +25,8 @@ static __always_inline void begin_trail(struct trail *trail, u64 base)
 }
 
 /*
- * Adds a slot that the walk depends on. Branch-free, as the verifier would follow each branch at each use of this: if the
- * trail is full, an earlier slot is overwritten and the trail marked as unrepeatable.
+ * Adds a slot that the walk depends on. Branch-free, as the verifier would follow each branch at each use of this: if
+ * the trail is full, an earlier slot is overwritten and the trail marked as unrepeatable.
  */
 static __always_inline void leave_trail(struct trail *trail, u64 slot, u64 value)
 {
@@ -42,7 +43,10 @@ static __always_inline void leave_trail(struct trail *trail, u64 slot, u64 value
 	trail->stack_bytes += more & ~(more >> 63);
 }
 
-/* Notes a slot that the frame pointer was read from, below that of the return address. It enters the trail only if used. */
+/*
+ * Notes a slot that the frame pointer was read from, below that of the return address. It enters the trail only if
+ * used.
+ */
 static __always_inline void leave_fp(struct trail *trail, u64 slot, u64 value)
 {
 	if (!walk_memo)

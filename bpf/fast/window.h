@@ -29,7 +29,10 @@ static __always_inline void forget_window(struct fast_walk *fast)
 	fast->window_bytes = 0;
 }
 
-/* Fills the window with `bytes` of the stack from `start` on. Returns false, with an empty window, if they cannot be read. */
+/*
+ * Fills the window with `bytes` of the stack from `start` on. Returns false, with an empty window, if they cannot be
+ * read.
+ */
 static __always_inline bool read_window(struct fast_walk *fast, u64 start, u64 bytes)
 {
 	fast->window_start = start;

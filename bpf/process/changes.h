@@ -3,8 +3,8 @@
  * Notification of user space that a mapping list is out of date: by a walk that met an address outside of it, or by the
  * loader hook, which runs before and after the loader maps or unmaps objects.
  *
- * A change is announced by incrementing a count. User space publishes with each mapping list the count at which it began
- * to read the mappings; while the two differ, walks do not trust mappings that they cannot verify.
+ * A change is announced by incrementing a count. User space publishes with each mapping list the count at which it
+ * began to read the mappings; while the two differ, walks do not trust mappings that they cannot verify.
  */
 #pragma once
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Page faults of traced processes (--faults), sent to user space with their stacks, in one queue with the mapping calls.
+ * Page faults of traced processes (--faults), sent to user space with their stacks, in one queue with the mapping
+ * calls.
  *
  * A fault says that a page is touched, not that it becomes resident: user space finds out whether it does, and which
  * faults are of pages that were resident before (src/process/touched).
@@ -37,8 +38,8 @@ static __always_inline bool is_chosen_page(u64 address)
 }
 
 /*
- * Returns whether the program's own instruction faulted; else the kernel did, on its behalf: its addresses have the highest
- * bit set.
+ * Returns whether the program's own instruction faulted; else the kernel did, on its behalf: its addresses have the
+ * highest bit set.
  */
 static __always_inline bool is_own_fault(struct perf_event_context *ctx)
 {

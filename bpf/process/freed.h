@@ -104,7 +104,10 @@ static __always_inline void nested_allocation(u32 instance, u64 outer, u64 inner
 		doubt(instance, DOUBT_NESTED_CALL);
 }
 
-/* Notes that a mapping call gives the process the memory from `start` to `end`, where nothing was before if `by_allocator`. */
+/*
+ * Notes that a mapping call gives the process the memory from `start` to `end`, where nothing was before if
+ * `by_allocator`.
+ */
 static __always_inline void note_taken(u32 instance, u64 start, u64 end, bool by_allocator)
 {
 	struct block_key key = block_key(instance, start);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Begin and end of instances: the effects of fork, exec and exit on slots. Exec and exit are handled in their process, when
- * no probe of the old instance can run: at exec all other threads are gone, at exit the last one is.
+ * Begin and end of instances: the effects of fork, exec and exit on slots. Exec and exit are handled in their process,
+ * when no probe of the old instance can run: at exec all other threads are gone, at exit the last one is.
  *
- * A process that shares another's memory (vfork, posix_spawn, clone) has the owner of that process until it execs: their blocks
- * are the same.
+ * A process that shares another's memory (vfork, posix_spawn, clone) has the owner of that process until it execs:
+ * their blocks are the same.
  */
 #pragma once
 
@@ -110,7 +110,10 @@ static __always_inline void begin_python(u32 instance, u32 slot, struct beginnin
 	__sync_lock_test_and_set(&to->instance, instance);
 }
 
-/* Begins an instance in a slot that only the caller uses. Returns false if no instance number or entry in `owners` is left. */
+/*
+ * Begins an instance in a slot that only the caller uses. Returns false if no instance number or entry in `owners` is
+ * left.
+ */
 static __always_inline bool begin_in_slot(u32 slot, struct beginning *beginning)
 {
 	struct process *process = process_at(slot);
@@ -190,8 +193,8 @@ static __always_inline void abandon_call(void)
 }
 
 /*
- * Handles a new name of a task. During exec, its memory is new and has only one mapping, the stack: from then on the process's
- * mappings are not those of the old program, although the old instance lasts until the new one has begun.
+ * Handles a new name of a task. During exec, its memory is new and has only one mapping, the stack: from then on the
+ * process's mappings are not those of the old program, although the old instance lasts until the new one has begun.
  */
 static __always_inline void task_renamed(struct task_struct___read *task)
 {
@@ -262,8 +265,8 @@ static __always_inline void process_executes(bool by_other_thread)
 #define EXIT_SIGNAL 0x7f
 
 /*
- * Returns whether the kernel has chosen the process of an ending task to be killed for lack of memory. That sets `oom_mm` for good
- * (mark_oom_victim, since 4.9), also in a process that was ending by itself.
+ * Returns whether the kernel has chosen the process of an ending task to be killed for lack of memory. That sets
+ * `oom_mm` for good (mark_oom_victim, since 4.9), also in a process that was ending by itself.
  */
 static __always_inline bool is_out_of_memory(struct task_struct___read *task)
 {
@@ -350,7 +353,10 @@ static __always_inline bool has_ended(u32 instance)
 	return *(volatile u8 *)&record_of(instance)->end != INSTANCE_RUNS;
 }
 
-/* Removes a block from the table if its instance has ended. It remains in the totals of its stack. Not static: verified once, by itself. */
+/*
+ * Removes a block from the table if its instance has ended. It remains in the totals of its stack. Not static: verified
+ * once, by itself.
+ */
 __noinline int forget_if_ended(struct block_key *key)
 {
 	struct block_key copy;

@@ -54,7 +54,10 @@ static __always_inline u32 visible_number(struct pid___read *pid)
 	return 0;
 }
 
-/* Returns the id of a task's process in user space's namespace, or 0 if it has none. `global`: in the initial namespace. */
+/*
+ * Returns the id of a task's process in user space's namespace, or 0 if it has none. `global`: in the initial
+ * namespace.
+ */
 static __always_inline u32 visible_tgid(void *task, u32 global)
 {
 	if (!pid_namespace)

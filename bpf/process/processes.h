@@ -2,8 +2,9 @@
 /*
  * From a thread to its owner (instance and slot), and to the view of its walks (mapping list and epoch).
  *
- * An owner is the instance's number in the high 32 bits and its slot's in the low ones. It is valid only while the slot has
- * that instance, which is checked at each use: a thread's state, or a process that shares another's memory, can outlive it.
+ * An owner is the instance's number in the high 32 bits and its slot's in the low ones. It is valid only while the slot
+ * has that instance, which is checked at each use: a thread's state, or a process that shares another's memory, can
+ * outlive it.
  */
 #ifndef PROCESSES_H
 #define PROCESSES_H
@@ -71,13 +72,16 @@ static __always_inline u32 epoch_of(u64 view)
 	return view >> 32;
 }
 
-/* Returns the view of an owner. Not static: the verifier then checks it separately, and its caller once, not once per exit. */
+/*
+ * Returns the view of an owner. Not static: the verifier then checks it separately, and its caller once, not once per
+ * exit.
+ */
 __noinline u64 view_of(u64 owner)
 {
 	/*
-	 * One read of the state decides: it is valid only for the owner's instance, and its generation selects the list of the
-	 * slot itself. `borrowed` is the state of another slot, `lender`, valid while that has the same instance; its low half
-	 * is a generation too.
+	 * One read of the state decides: it is valid only for the owner's instance, and its generation selects the list
+	 * of the slot itself. `borrowed` is the state of another slot, `lender`, valid while that has the same
+	 * instance; its low half is a generation too.
 	 */
 	u32 slot = slot_of(owner);
 	struct process *process = process_at(slot);
@@ -95,8 +99,8 @@ __noinline u64 view_of(u64 owner)
 }
 
 /*
- * Returns whether `view` is that of an owner whose slot has `state`, and not borrowed: data stored under the state is then
- * valid for as long as the slot has it.
+ * Returns whether `view` is that of an owner whose slot has `state`, and not borrowed: data stored under the state is
+ * then valid for as long as the slot has it.
  */
 static __always_inline bool describes(u64 state, u64 view, u64 owner)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Mapping calls: mmap, munmap, mremap and brk, and with --faults madvise, sent to user space in the order in which they take
- * effect. User space interprets them (src/process/regions, src/process/touched); here a call is its arguments, its result and
- * its stack.
+ * Mapping calls: mmap, munmap, mremap and brk, and with --faults madvise, sent to user space in the order in which they
+ * take effect. User space interprets them (src/process/regions, src/process/touched); here a call is its arguments, its
+ * result and its stack.
  *
- * A call at addresses that are known before it ends is sent when it begins: when it ends, another thread can already have
- * mapped or unmapped there. Every call is sent when it has ended, with all of its arguments, which makes up for a missed
- * beginning.
+ * A call at addresses that are known before it ends is sent when it begins: when it ends, another thread can already
+ * have mapped or unmapped there. Every call is sent when it has ended, with all of its arguments, which makes up for a
+ * missed beginning.
  *
  * With --verdict, nothing is sent, and no stack is walked: only the memory that calls give to a process is noted
  * (process/freed.h).
@@ -127,7 +127,10 @@ static __always_inline struct pt_regs *user_registers(void)
 	return (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
 }
 
-/* Returns the start of a walk from a system call, with the link register: the caller need not have saved its return address. */
+/*
+ * Returns the start of a walk from a system call, with the link register: the caller need not have saved its return
+ * address.
+ */
 static __always_inline struct caller caller_of_kernel(struct pt_regs *regs)
 {
 	return (struct caller){ .pc = program_counter(regs), .sp = regs->sp, .link = link_of(regs) };

@@ -52,7 +52,10 @@ static __always_inline u64 thread_pointer(void)
 	return task->thread.THREAD_POINTER;
 }
 
-/* Reads a thread state into `walk->state`. Returns false if it is not that of the current thread, whose thread pointer is `thread`. */
+/*
+ * Reads a thread state into `walk->state`. Returns false if it is not that of the current thread, whose thread pointer
+ * is `thread`.
+ */
 static __always_inline bool read_thread_state(struct python_walk *walk, struct python_layout *layout, u64 state, u64 thread)
 {
 	if (!state || !read_python(walk->state, layout->state_bytes, PYTHON_STATE_BYTES, state))
@@ -255,7 +258,10 @@ __noinline u64 python_instruction_of_copy(struct python_layout *layout, u64 code
 	return instruction - start + code + layout->bytecode;
 }
 
-/* Reads the frame at `walk->at`, and goes to its caller. Returns whether there is one. Not static: verified once, by itself. */
+/*
+ * Reads the frame at `walk->at`, and goes to its caller. Returns whether there is one. Not static: verified once, by
+ * itself.
+ */
 __noinline bool read_python_frame(struct python_walk *walk, struct python_layout *layout)
 {
 	u64 code, instruction;

@@ -75,7 +75,10 @@ static __always_inline struct python_code *python_code_at(u32 number)
 	return &all[number & python_code_mask];
 }
 
-/* Reads the characters of a string, at most `most` bytes of them: the last ones if `ends`. Returns false if they cannot be read. */
+/*
+ * Reads the characters of a string, at most `most` bytes of them: the last ones if `ends`. Returns false if they cannot
+ * be read.
+ */
 static __always_inline bool read_python_text(struct python_layout *layout, u64 at, u8 *to, u64 most, bool ends, u32 *kind,
 					     u32 *length)
 {
@@ -230,7 +233,10 @@ static __always_inline bool is_python_code(struct python_code *record, struct py
 	       record->line_table == made->line_table && record->first_line == made->first_line;
 }
 
-/* Returns the number of the record of a code object, which is made if there is none; PYTHON_UNKNOWN_CODE if it is no code object. */
+/*
+ * Returns the number of the record of a code object, which is made if there is none; PYTHON_UNKNOWN_CODE if it is no
+ * code object.
+ */
 static __always_inline u32 number_of_python_code(struct python_walk *walk, struct python_layout *layout, u32 instance, u64 code)
 {
 	struct python_code_key key = { .code = code, .instance = instance };

@@ -3,8 +3,8 @@
  * Recording and freeing of blocks, and the totals per stack.
  *
  * Invariant: for each stack, allocated - freed equals the sum of its blocks in young places and the block table, except
- * for blocks that a probe is processing. A block is added to the allocated total before the target knows its address, so
- * a reader never sees more freed than allocated.
+ * for blocks that a probe is processing. A block is added to the allocated total before the target knows its address,
+ * so a reader never sees more freed than allocated.
  */
 #pragma once
 
@@ -187,7 +187,9 @@ static __always_inline bool insert_block(u32 instance, u64 address, struct block
 	return !error;
 }
 
-/* Inserts a block again that a failed resize had removed, or that was split. Returns false if the block table is full. */
+/*
+ * Inserts a block again that a failed resize had removed, or that was split. Returns false if the block table is full.
+ */
 static __always_inline bool return_block(u32 instance, u64 address, struct block *block)
 {
 	if (insert_block(instance, address, block, NULL))
@@ -210,8 +212,8 @@ static __always_inline void return_doubtful_block(u32 instance, u64 address, str
 }
 
 /*
- * Records a new block, all of whose fields are set. Runs before the target gets the address, so the block cannot be freed before
- * it is in the totals. Returns false if the block table is full.
+ * Records a new block, all of whose fields are set. Runs before the target gets the address, so the block cannot be
+ * freed before it is in the totals. Returns false if the block table is full.
  */
 static __always_inline bool record_block(u32 instance, u64 address, struct block *block, struct lifetimes *lifetimes)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * How long freed blocks have lived, by stack record: counts of blocks, by class of their age. The first class is of temporary
- * blocks: not old, and freed by their thread before it allocated another.
+ * How long freed blocks have lived, by stack record: counts of blocks, by class of their age. The first class is of
+ * temporary blocks: not old, and freed by their thread before it allocated another.
  *
  * Not counted are blocks whose free was missed, or may have been, and those of instances that have ended.
  */
@@ -23,7 +23,10 @@ static __always_inline u64 is_at_least(s64 age, s64 bound)
 	return below >> 63 ^ 1;
 }
 
-/* Returns the class of an age, by the bounds of `AGE_BOUNDS` in leak-report. A block's time can be later than that of its free. */
+/*
+ * Returns the class of an age, by the bounds of `AGE_BOUNDS` in leak-report. A block's time can be later than that of
+ * its free.
+ */
 static __always_inline u64 life_span_of(s64 age, bool is_newest)
 {
 	const s64 second = 1000000000;
@@ -45,8 +48,8 @@ static __always_inline u64 life_span_of(s64 age, bool is_newest)
 }
 
 /*
- * Counts a block that is freed. `thread`: the state of the thread that frees it, or NULL; `is_newest`: it is the block that this
- * thread allocated last.
+ * Counts a block that is freed. `thread`: the state of the thread that frees it, or NULL; `is_newest`: it is the block
+ * that this thread allocated last.
  */
 static __always_inline void count_life_span(struct block *block, struct thread *thread, bool is_newest)
 {

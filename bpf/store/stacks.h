@@ -2,8 +2,8 @@
 /*
  * Stack records, and the pool of scratches.
  *
- * A record is written once per distinct stack and then never changes except for its losses, so user space may read it at
- * any time.
+ * A record is written once per distinct stack and then never changes except for its losses, so user space may read it
+ * at any time.
  */
 #ifndef STACKS_H
 #define STACKS_H

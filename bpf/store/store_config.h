@@ -21,8 +21,10 @@ const volatile u64 sampling_interval = 1;
 const volatile bool governed = false;
 /* Calls to trace one by one (-t); enum call_trace. */
 const volatile u32 call_trace = CALL_TRACE_OFF;
-/* Process id (tgid), in the initial pid namespace, whose calls are not traced: memleak's own in kernel mode, where printing
- * allocations makes some. ~0: none. */
+/*
+ * Process id (tgid), in the initial pid namespace, whose calls are not traced: memleak's own in kernel mode, where
+ * printing allocations makes some. ~0: none.
+ */
 const volatile u32 call_trace_except = ~0U;
 /* Mask of places for young blocks; 0 if all blocks go to the block table. */
 const volatile u32 young_mask = 0;

@@ -3,7 +3,8 @@
  * Maps of recorded data, in every object: key, value, writers, readers, and the reason for the size. Maps for tracing
  * processes are in maps.h, those of kernel mode in kernel_memory.h.
  *
- * Arrays in sections of their own are maps too: user space sets their size before loading and maps them into its memory.
+ * Arrays in sections of their own are maps too: user space sets their size before loading and maps them into its
+ * memory.
  */
 #ifndef STORE_MAPS_H
 #define STORE_MAPS_H
@@ -19,8 +20,10 @@ SEC(".bss.stacks") struct stack_record stacks[1];
 /* Allocated and freed amounts, by index of the stack record. Written by probes; read by user space in place. */
 SEC(".bss.totals") struct stack_totals totals[1];
 
-/* Variances of totals, by index of the stack record. Written by probes; read by user space in place. Size: as `stacks` if
- * blocks are sampled, else one entry. */
+/*
+ * Variances of totals, by index of the stack record. Written by probes; read by user space in place. Size: as `stacks`
+ * if blocks are sampled, else one entry.
+ */
 SEC(".bss.variance") struct stack_variance variances[1];
 
 /* The sampling interval if the governor adapts it (--max-overhead). Written by user space; read by probes. */
@@ -53,12 +56,16 @@ struct {
 	__uint(max_entries, 1);
 } blocks SEC(".maps");
 
-/* Young blocks, each in the place that its key selects; see store/young.h. Written and read by probes; read by user space
- * in place. Size: a share of --max-blocks; one unused place if few blocks are recorded. */
+/*
+ * Young blocks, each in the place that its key selects; see store/young.h. Written and read by probes; read by user
+ * space in place. Size: a share of --max-blocks; one unused place if few blocks are recorded.
+ */
 SEC(".bss.young") struct young_block young[1];
 
-/* Counts of blocks in the table, by hash of the key; see alike_blocks in store/block_table.h. Written and read by probes.
- * Size: large enough that most counts are 0 with some thousand sampled blocks. */
+/*
+ * Counts of blocks in the table, by hash of the key; see alike_blocks in store/block_table.h. Written and read by
+ * probes. Size: large enough that most counts are 0 with some thousand sampled blocks.
+ */
 SEC(".bss.alike") u32 alike[ALIKE_COUNTS];
 
 /* Scratches: SCRATCH_PER_CPU for each possible CPU, since walks are preemptible. Used by probes only. */
@@ -77,8 +84,10 @@ struct {
 	__uint(max_entries, COUNTERS);
 } counters SEC(".maps");
 
-/* The call trace (-t): calls, one by one. Written by probes; read by user space many times a second. Beyond its size, calls
- * are counted as lost (COUNTER_LOST_CALL_EVENT). */
+/*
+ * The call trace (-t): calls, one by one. Written by probes; read by user space many times a second. Beyond its size,
+ * calls are counted as lost (COUNTER_LOST_CALL_EVENT).
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 8 * 1024 * 1024);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Young blocks: those allocated recently. Most blocks are freed soon, and inserting each into a hash table that allocates
- * memory costs more than the rest of a probe; a young place costs a few words.
+ * Young blocks: those allocated recently. Most blocks are freed soon, and inserting each into a hash table that
+ * allocates memory costs more than the rest of a probe; a young place costs a few words.
  *
  * A block's key selects its one place. A probe that needs an occupied place first moves the block in it to the block
  * table: the newest blocks stay. The word of a place is its state:
@@ -10,14 +10,14 @@
  *    bit 2        set while the block is being moved
  *    bit 3..63    number of blocks put here, so that no two blocks of a place have the same word
  *
- * All transitions are exchanges of the word that fail if it has changed since it was read, so data read before a successful
- * exchange belongs to the block of that word. Only the probe that made a place busy writes to it; only the mover of a block
- * clears the moving bit.
+ * All transitions are exchanges of the word that fail if it has changed since it was read, so data read before a
+ * successful exchange belongs to the block of that word. Only the probe that made a place busy writes to it; only the
+ * mover of a block clears the moving bit.
  *
- * A moved block is in the table before it leaves its place. In between, other threads, which cannot wait, can free it and
- * allocate its address again: both happen in the place as usual, and the mover detects it and removes its copy from the
- * table. So while the moving bit is set, the place is authoritative for that block's key and the table is not; only a block
- * of the same key can be put there.
+ * A moved block is in the table before it leaves its place. In between, other threads, which cannot wait, can free it
+ * and allocate its address again: both happen in the place as usual, and the mover detects it and removes its copy from
+ * the table. So while the moving bit is set, the place is authoritative for that block's key and the table is not; only
+ * a block of the same key can be put there.
  */
 #pragma once
 
@@ -31,7 +31,9 @@
 /* Score from which a thread's blocks are predicted to live long, and the maximum score. */
 #define LIVES_LONG 32
 #define MOST_LONG_LIVES 64
-/* Interval of blocks that are made young on trial, in a thread whose blocks are predicted to live long; a power of two. */
+/*
+ * Interval of blocks that are made young on trial, in a thread whose blocks are predicted to live long; a power of two.
+ */
 #define YOUNG_TRIAL 16
 
 /* Result of a search for a block in its young place. */
@@ -107,7 +109,10 @@ static __always_inline enum young_search take_young(struct block_key *key, struc
 	return YOUNG_ELSEWHERE;
 }
 
-/* Adds to the word of a place, after all that was written before: an addition whose result is not used has no order on arm64. */
+/*
+ * Adds to the word of a place, after all that was written before: an addition whose result is not used has no order on
+ * arm64.
+ */
 static __always_inline void add_to_word(struct young_block *place, u64 amount)
 {
 	u64 before = __sync_fetch_and_add(&place->word, amount);
@@ -124,7 +129,10 @@ static __always_inline bool is_young(struct block_key *key)
 	return is_of(place, key) && (is_full(word) || word & YOUNG_MOVING);
 }
 
-/* Moves the block in a place with `word` to the block table. Returns true if the place is then busy, owned by the caller. */
+/*
+ * Moves the block in a place with `word` to the block table. Returns true if the place is then busy, owned by the
+ * caller.
+ */
 static __always_inline bool move_out(struct young_block *place, u64 word)
 {
 	struct block_key key = place->key;
@@ -140,8 +148,8 @@ static __always_inline bool move_out(struct young_block *place, u64 word)
 	if (entered && exchange_word(place, moving, (word & ~(u64)YOUNG_STATE) | YOUNG_BUSY))
 		return true;
 	/*
-	 * The block was freed meanwhile, or the table is full. The copy is removed before the bit is cleared, as the table
-	 * is authoritative afterwards. Cleared by addition: others change the rest of the word at the same time.
+	 * The block was freed meanwhile, or the table is full. The copy is removed before the bit is cleared, as the
+	 * table is authoritative afterwards. Cleared by addition: others change the rest of the word at the same time.
 	 */
 	if (entered)
 		remove_block(&key);
@@ -165,14 +173,17 @@ static __always_inline bool put_young(struct block_key *key, struct block *block
 	}
 	place->key = *key;
 	place->block = *block;
-	/* From busy to full, with the next count. By addition, as a mover can clear its bit; publishes key and block. */
+	/*
+	 * From busy to full, with the next count. By addition, as a mover can clear its bit; publishes key and block.
+	 */
 	add_to_word(place, YOUNG_PUT - YOUNG_BUSY + YOUNG_FULL);
 	return true;
 }
 
 /*
- * Returns whether a thread's next block should be made young. If blocks live long, each one put into a place moves another
- * out, and both together cost more than inserting into the table, which has just freed the element of the same address.
+ * Returns whether a thread's next block should be made young. If blocks live long, each one put into a place moves
+ * another out, and both together cost more than inserting into the table, which has just freed the element of the same
+ * address.
  */
 static __always_inline bool may_die_young(struct lifetimes *lifetimes)
 {

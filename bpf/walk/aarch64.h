@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The AArch64 part of the walk; x86_64.h has the same functions. See arch.h. Mirrors unwind-tables/src/walk/aarch64.rs. */
+/*
+ * The AArch64 part of the walk; x86_64.h has the same functions. See arch.h. Mirrors unwind-tables/src/walk/aarch64.rs.
+ */
 #pragma once
 
 #include "config.h"
@@ -233,8 +235,10 @@ static __always_inline bool ends_in_local_call(u64 code)
 	return false;
 }
 
-/* Returns the value of a register in the current frame; sets `program.end` for all but stack pointer, frame pointer and link
- * register, and for these if they are unknown. */
+/*
+ * Returns the value of a register in the current frame; sets `program.end` for all but stack pointer, frame pointer and
+ * link register, and for these if they are unknown.
+ */
 static __always_inline u64 register_value(struct walk *walk, u32 number)
 {
 	if (number == REGISTER_SP && sp_is_known(walk))
@@ -319,7 +323,9 @@ static __always_inline enum end_cause apply_equation(struct walk *walk, u32 rule
 	}
 }
 
-/* Evaluates the equations of apply_record without branches. Returns false if `rule` has no slot or makes no progress. */
+/*
+ * Evaluates the equations of apply_record without branches. Returns false if `rule` has no slot or makes no progress.
+ */
 static __always_inline bool find_slots(u32 rule, u64 sp, u64 fp, struct caller_slots *slots)
 {
 	u64 kind = (u64)rule_kind(rule) - RULE_SP;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Selects the machine: the only check of the target architecture. Both files have the same functions: the registers at a
- * probe, the link register, return addresses and calls, and the equations of plain rules.
+ * Selects the machine: the only check of the target architecture. Both files have the same functions: the registers at
+ * a probe, the link register, return addresses and calls, and the equations of plain rules.
  */
 #pragma once
 

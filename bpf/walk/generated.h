@@ -70,7 +70,10 @@ __noinline bool go_by_return(struct fast_walk *fast)
 	return go_to_caller(walk, ra_slot + 8, ra_slot, pops_fp ? ra_slot - 8 : 0) == END_NONE;
 }
 
-/* Goes to the caller of generated code: by how it returns, if that can be seen, else by the frame pointer, if that is this frame's own. */
+/*
+ * Goes to the caller of generated code: by how it returns, if that can be seen, else by the frame pointer, if that is
+ * this frame's own.
+ */
 static __always_inline enum end_cause apply_generated(struct walk *walk, u32 known)
 {
 	if (go_by_return(fast_of(walk)))

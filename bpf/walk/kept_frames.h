@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Frames that are kept of a walk: all, if they are at most MAX_FRAMES; else the innermost and the outermost ones. Mirrors
- * unwind-tables/src/walk/kept.rs.
+ * Frames that are kept of a walk: all, if they are at most MAX_FRAMES; else the innermost and the outermost ones.
+ * Mirrors unwind-tables/src/walk/kept.rs.
  *
  * Frames beyond the innermost ones are in a ring, as a walk does not know how deep the stack is until its end.
  */
@@ -16,8 +16,8 @@ _Static_assert(INNERMOST_FRAMES + OUTERMOST_FRAMES == MAX_FRAMES, "a kept frame 
 _Static_assert(INNERMOST_FRAMES == 256 && OUTERMOST_FRAMES == 256, "place_of_frame takes the number's low byte");
 
 /*
- * Returns the place of frame `number`: the number, or beyond MAX_FRAMES the place of the frame OUTERMOST_FRAMES before it. Branch-free,
- * as the verifier would follow each branch at each use of this.
+ * Returns the place of frame `number`: the number, or beyond MAX_FRAMES the place of the frame OUTERMOST_FRAMES before
+ * it. Branch-free, as the verifier would follow each branch at each use of this.
  */
 static __always_inline u32 place_of_frame(u32 number)
 {
@@ -38,7 +38,9 @@ static __always_inline bool has_left_out(struct walk *walk)
 /* Kept frames that are added to the hash at once; the innermost ones are a multiple of it. */
 #define HASHED_AT_ONCE 8
 
-/* Adds some of the kept frames to the hash: the innermost in step 0, and so on. Not static: verified once, by itself. */
+/*
+ * Adds some of the kept frames to the hash: the innermost in step 0, and so on. Not static: verified once, by itself.
+ */
 __noinline int mix_kept_frames(struct fast_walk *fast, u32 step)
 {
 	if (!fast)

@@ -12,7 +12,10 @@
 #include "walk/returns.h"
 #include "walk/tables.h"
 
-/* Returns the 8 code bytes before a return address; 0, which is no call, if they cannot be read. Not static: verified once, by itself. */
+/*
+ * Returns the 8 code bytes before a return address; 0, which is no call, if they cannot be read. Not static: verified
+ * once, by itself.
+ */
 __noinline u64 code_before(u64 ra)
 {
 	u64 code;

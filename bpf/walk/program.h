@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Interpreter of rule programs, for rules that do not fit in 31 bits. Mirrors unwind-tables/src/walk/program.rs. Ops are
- * defined in unwind-tables/src/program.rs, whose checks bound a program's length and stack of operands.
+ * Interpreter of rule programs, for rules that do not fit in 31 bits. Mirrors unwind-tables/src/walk/program.rs. Ops
+ * are defined in unwind-tables/src/program.rs, whose checks bound a program's length and stack of operands.
  */
 #pragma once
 
@@ -81,8 +81,8 @@ __noinline bool run_op(struct fast_walk *fast)
 	u64 y = *operand_at(program, depth - 2);
 	u64 top = y;
 	/*
-	 * Each case sets the new top of the stack and the change of its depth. The defaults, y and -1, are right for ops that
-	 * consume x and push nothing, the preset -1 for ops that replace x and y by one result.
+	 * Each case sets the new top of the stack and the change of its depth. The defaults, y and -1, are right for
+	 * ops that consume x and push nothing, the preset -1 for ops that replace x and y by one result.
 	 */
 	s32 change = -1;
 

@@ -3,8 +3,9 @@
  * Finds the value of a register other than rsp and rbp in the current frame of a walk. Mirrors
  * unwind-tables/src/walk/registers.rs.
  *
- * From the current frame back towards the probe, the nearest frame that saved the register has its value; if none did, it
- * is unchanged since the probe. A walk inspects at most MAX_LOOKS frames in total, and none that is not kept; there, it ends.
+ * From the current frame back towards the probe, the nearest frame that saved the register has its value; if none did,
+ * it is unchanged since the probe. A walk inspects at most MAX_LOOKS frames in total, and none that is not kept; there,
+ * it ends.
  */
 #pragma once
 
@@ -65,7 +66,9 @@ __noinline bool look_in_frame(struct fast_walk *fast, u32 step)
 		return false;
 
 	struct walk *walk = walk_of(fast);
-	/* `found` is the register's number until a value replaces it, in the step that ends the search with END_NONE. */
+	/*
+	 * `found` is the register's number until a value replaces it, in the step that ends the search with END_NONE.
+	 */
 	u32 number = walk->found;
 	/* The current frame is frame_count - 1: step 0 inspects its callee, each further step the next inner frame. */
 	u32 callee = walk->frame_count - 2 - step;
@@ -93,7 +96,10 @@ __noinline bool look_in_frame(struct fast_walk *fast, u32 step)
 		return false;
 
 	u32 saved = saved_word(walk, (frame << 8 >> 8) - !(frame >> FRAME_EXACT_SHIFT));
-	/* Hidden so that frames are indexed by number: pointers into each array would be kept on the stack across the search. */
+	/*
+	 * Hidden so that frames are indexed by number: pointers into each array would be kept on the stack across the
+	 * search.
+	 */
 	OPAQUE(callee);
 
 	s64 offset = (s32)saved >> SAVED_KIND_BITS;

@@ -77,9 +77,10 @@ static __always_inline bool trampoline_is_known(void)
 }
 
 /*
- * Returns the address of the return probes' trampoline in the current process; 0 if it has none or it is unknown. In the
- * form that a walk sees: on AArch64 with 52-bit addresses the trampoline is in the address space's last page, the only one
- * above 2^ADDRESS_BITS, and the high bits of such an address are lost when a return address is stripped of its code (PAC).
+ * Returns the address of the return probes' trampoline in the current process; 0 if it has none or it is unknown. In
+ * the form that a walk sees: on AArch64 with 52-bit addresses the trampoline is in the address space's last page, the
+ * only one above 2^ADDRESS_BITS, and the high bits of such an address are lost when a return address is stripped of its
+ * code (PAC).
  */
 static __always_inline u64 trampoline_address(void)
 {
@@ -94,7 +95,10 @@ static __always_inline bool is_trampoline(u64 address)
 	return address && trampoline_address() == without_code(address);
 }
 
-/* Returns the return address that was in `slot` before a return probe replaced it; 0 if unknown. Not static: verified once, by itself. */
+/*
+ * Returns the return address that was in `slot` before a return probe replaced it; 0 if unknown. Not static: verified
+ * once, by itself.
+ */
 __noinline u64 replaced_return_address(u64 slot)
 {
 	struct task_struct___probed *task = (void *)bpf_get_current_task_btf();

@@ -60,7 +60,10 @@ enum how_it_returns {
 	RETURNS_OTHERWISE,
 };
 
-/* A walk in progress. Not on the BPF stack, where the verifier would track its values and treat each frame as a new state. */
+/*
+ * A walk in progress. Not on the BPF stack, where the verifier would track its values and treat each frame as a new
+ * state.
+ */
 struct walk {
 	u64 pc;
 	u64 sp;
@@ -88,7 +91,9 @@ struct walk {
 	u32 trial_frames;
 	u64 trial_pc;
 	u64 trial_hash;
-	/* During a search in a frame of code without CFI: its next slot; 0 if the frame ends before its frame pointer. */
+	/*
+	 * During a search in a frame of code without CFI: its next slot; 0 if the frame ends before its frame pointer.
+	 */
 	u64 looked_at;
 	u64 look_until;
 	/* Content of the slot before. */
@@ -97,7 +102,10 @@ struct walk {
 	u32 look_for;
 	/* Code of a function that may jump to the frame's, or of the frame's own (own_frame.h). */
 	u8 code[JUMPS_LOOKED_FOR + 8];
-	/* AVMA of the function that the frame's code is in, if the frame pointer is its own (own_frame.h); 0 if that is not known. */
+	/*
+	 * AVMA of the function that the frame's code is in, if the frame pointer is its own (own_frame.h); 0 if that is
+	 * not known.
+	 */
 	u64 entry;
 	/* Set if the frame pointer of the current frame may be another frame's, and if that of an earlier frame may
 	 * have been. */
@@ -138,8 +146,8 @@ static __always_inline struct walk *walk_of(struct fast_walk *fast)
 }
 
 /*
- * Defined in fast/window.h. All that a step depends on, other than `pc`, `sp`, the mapping list and the tables, goes through
- * these, so that it can be recorded in the trail.
+ * Defined in fast/window.h. All that a step depends on, other than `pc`, `sp`, the mapping list and the tables, goes
+ * through these, so that it can be recorded in the trail.
  */
 
 /* Reads the 8 bytes of stack memory at `slot`. Returns false if they cannot be read. */
@@ -159,7 +167,9 @@ static __always_inline void depend_on_more(struct walk *walk);
 
 /* Goes to the caller with the given registers. */
 static __always_inline void go_to(struct walk *walk, u64 pc, u64 sp, u64 fp);
-/* Goes to the caller whose stack pointer is the CFA, reading its return address and frame pointer (slot 0: unchanged). */
+/*
+ * Goes to the caller whose stack pointer is the CFA, reading its return address and frame pointer (slot 0: unchanged).
+ */
 static __always_inline enum end_cause go_to_caller(struct walk *walk, u64 cfa, u64 ra_slot, u64 fp_slot);
 /* Goes to the caller by a rule that takes the CFA from the frame pointer: it can be on a stack that lies lower. */
 static __always_inline enum end_cause go_to_caller_by_fp(struct walk *walk, u64 cfa, u64 ra_slot, u64 fp_slot);

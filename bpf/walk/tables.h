@@ -90,8 +90,8 @@ __noinline u32 row_in_image(u32 image, u64 svma)
 }
 
 /*
- * Returns the packed rule for one address. The number of a wide rule is replaced by the index in `tables` of its program. Not static:
- * verified once, by itself.
+ * Returns the packed rule for one address. The number of a wide rule is replaced by the index in `tables` of its
+ * program. Not static: verified once, by itself.
  */
 __noinline u32 rule_in_image(u32 image, u64 svma)
 {

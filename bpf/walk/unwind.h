@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The walk: from the registers at a probe to the frames of the stack and the one cause that ended it. This file has its start
- * and one step; the loop is in fast/run.h.
+ * The walk: from the registers at a probe to the frames of the stack and the one cause that ended it. This file has its
+ * start and one step; the loop is in fast/run.h.
  *
- * Mirrors unwind-tables/src/walk.rs function by function. The fast paths in fast/ do not change its result. Also compiles for
- * the host (tests/host_bpf).
+ * Mirrors unwind-tables/src/walk.rs function by function. The fast paths in fast/ do not change its result. Also
+ * compiles for the host (tests/host_bpf).
  */
 #pragma once
 
@@ -239,8 +239,8 @@ static __always_inline enum end_cause apply_rule(struct walk *walk, u32 rule)
 }
 
 /*
- * Restores a return address that a return probe replaced by its trampoline. The kernel identifies it by the stack pointer
- * at the function's entry.
+ * Restores a return address that a return probe replaced by its trampoline. The kernel identifies it by the stack
+ * pointer at the function's entry.
  */
 static __always_inline enum end_cause put_back_return_address(struct walk *walk)
 {
@@ -274,8 +274,8 @@ static __always_inline enum end_cause step(struct walk *walk, u32 rule)
 }
 
 /*
- * Initializes a walk from `pc` and the registers in `at_probe`. `changing`: a change of the mappings was announced that the
- * list does not contain yet.
+ * Initializes a walk from `pc` and the registers in `at_probe`. `changing`: a change of the mappings was announced that
+ * the list does not contain yet.
  */
 static __always_inline void begin_walk(struct walk *walk, u32 list, u64 changing, u64 pc)
 {

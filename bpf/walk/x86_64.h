@@ -155,8 +155,10 @@ static __always_inline bool is_call(u64 code, u32 length)
 	return expected == length;
 }
 
-/* Returns whether the 8 code bytes before a return address can end in an indirect `call`: ff /2, with each length that its ModRM and SIB
- * bytes can require. */
+/*
+ * Returns whether the 8 code bytes before a return address can end in an indirect `call`: ff /2, with each length that
+ * its ModRM and SIB bytes can require.
+ */
 static __always_inline bool ends_in_indirect_call(u64 code)
 {
 	return is_call(code, 2) || is_call(code, 3) || is_call(code, 4) || is_call(code, 5) ||
@@ -265,8 +267,9 @@ static __always_inline u64 behind_jump(u64 address)
 }
 
 /*
- * Returns whether the 8 code bytes before an address end in a `call` over a few bytes only, which pushes an address within a frame. HotSpot's
- * interpreter does that before it calls native code: the call is to the instruction behind the jump that follows.
+ * Returns whether the 8 code bytes before an address end in a `call` over a few bytes only, which pushes an address
+ * within a frame. HotSpot's interpreter does that before it calls native code: the call is to the instruction behind
+ * the jump that follows.
  */
 static __always_inline bool ends_in_local_call(u64 code)
 {
@@ -351,7 +354,10 @@ static __always_inline enum end_cause apply_equation(struct walk *walk, u32 rule
 	}
 }
 
-/* Evaluates the equations of apply_offset without branches. Returns false if `rule` is of another kind or makes no progress. */
+/*
+ * Evaluates the equations of apply_offset without branches. Returns false if `rule` is of another kind or makes no
+ * progress.
+ */
 static __always_inline bool find_slots(u32 rule, u64 sp, u64 fp, struct caller_slots *slots)
 {
 	/* 0 for RULE_SP, 1 for RULE_FP, so that -kind is a mask; other kinds give values that are not used. */

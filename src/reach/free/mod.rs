@@ -197,8 +197,8 @@ impl Unused {
         self.facts.join(other.facts);
     }
 
-    /// Adds memory behind the requested sizes of blocks to the blocks, unless their allocator says how large they
-    /// are.
+    /// Adds memory behind the requested sizes of blocks to the blocks, unless their allocator says how large
+    /// they are.
     pub fn add_slack(&mut self, slack: &[Range<Avma>], heap: &Heap) {
         let known: HashSet<_> = self.usable.iter().map(|(number, _)| *number).collect();
         let of = |range: &Range<Avma>| heap.ending_at(range.start).map(|number| (number, range.end));

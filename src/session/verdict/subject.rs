@@ -169,8 +169,8 @@ impl Subject {
         self.check()
     }
 
-    /// Memory that blocks were freed from. `listed` was made after everything else was seen, or before it in the
-    /// first of several passes.
+    /// Memory that blocks were freed from. `listed` was made after everything else was seen, or before it in
+    /// the first of several passes.
     pub(super) fn freed(&self, listed: &Listed, mappings: &[MapsEntry]) -> Freed {
         let Listed { blocks, notes } = listed;
         let freed = seen::find(notes, blocks, mappings, self.began, Moment::PRECISION);

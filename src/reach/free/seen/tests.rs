@@ -99,8 +99,8 @@ fn blocks_in_use() {
     assert_eq!(found(&notes(&freed, &[]), &huge), []);
 }
 
-/// Memory behind the requested size of a block belongs to the block if another block was there before and none
-/// has come since.
+/// Memory behind the requested size of a block belongs to the block if another block was there before and
+/// none has come since.
 #[test]
 fn slack_of_blocks() {
     let before = [dated(0x1000, 0x1200, 50)];
