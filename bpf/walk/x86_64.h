@@ -209,8 +209,8 @@ static __always_inline bool may_be_jump(u64 code, u64 address, u64 entry, u64 st
 
 /*
  * Returns how a function returns, by 8 bytes of its code that end before `end`: by a `ret` behind `pop %rbp` or
- * `leave`, by `mov %rbp, %rsp; pop %rbp`, or otherwise. Instruction boundaries are unknown: a c3 that may be an operand
- * does not count. Two int3 are between functions.
+ * `leave`, by `mov %rbp, %rsp; pop %rbp`, by `mov (%rbp), %rbp; add $N, %rsp`, or otherwise. Instruction boundaries are
+ * unknown: a c3 that may be an operand does not count. Two int3 are between functions.
  */
 static __always_inline enum how_it_returns how_it_returns(u64 code, u64 end)
 {
@@ -219,6 +219,8 @@ static __always_inline enum how_it_returns how_it_returns(u64 code, u64 end)
 	if (last == 0xcc && before == 0xcc)
 		return RETURNS_OTHERWISE;
 	if (code >> 32 == 0x5de58b48 || code >> 32 == 0x5dec8948)
+		return RETURNS_WITH_FP;
+	if (code << 8 == 0xc48348006d8b4800 || code << 8 == 0xc48148006d8b4800)
 		return RETURNS_WITH_FP;
 	if ((last == 0xc3 || last == 0xc2) && (before == 0xc9 || (before == 0x5d && earlier != 0x41)))
 		return RETURNS_WITH_FP;

@@ -260,6 +260,25 @@ fn functions_that_restore_the_frame_pointer() {
         // mov %rbp, %rsp; pop %rbp, of both encodings; pop %rcx
         (X86_64, 0x10, behind(&[&[0x48, 0x8b, 0xe5, 0x5d, 0x59]]), true),
         (X86_64, 0x10, behind(&[&[0x48, 0x89, 0xec, 0x5d, 0x59]]), true),
+        // mov (%rbp), %rbp; add $80, %rsp; jmp *%rcx, with 256 instead of 80, and with 8(%rbp)
+        (
+            X86_64,
+            0x10,
+            behind(&[&[0x48, 0x8b, 0x6d, 0, 0x48, 0x83, 0xc4, 80, 0xff, 0xe1]]),
+            true,
+        ),
+        (
+            X86_64,
+            0x10,
+            behind(&[&[0x48, 0x8b, 0x6d, 0, 0x48, 0x81, 0xc4, 0, 1, 0, 0]]),
+            true,
+        ),
+        (
+            X86_64,
+            0x10,
+            behind(&[&[0x48, 0x8b, 0x6d, 8, 0x48, 0x83, 0xc4, 80, 0xcc, 0xcc]]),
+            false,
+        ),
         // add $24, %rsp; ret
         (
             X86_64,

@@ -186,8 +186,8 @@ pub(super) enum HowItReturns {
 /// Returns the way in which a function returns whose code contains these 8 bytes, which end at `end`; `None`
 /// if they do not show it.
 ///
-/// On x86-64, the frame pointer is restored by `pop %rbp` or `leave` before a `ret`, or by `mov %rbp, %rsp;
-/// pop %rbp`. Boundaries of instructions are not known: a byte c3 that may be an operand is not taken for
+/// On x86-64, the frame pointer is restored by `pop %rbp` or `leave` before a `ret`, by `mov %rbp, %rsp;
+/// pop %rbp`, or by `mov (%rbp), %rbp; add $N, %rsp`, as V8 does before it jumps to its next function. Boundaries of instructions are not known: a byte c3 that may be an operand is not taken for
 /// `ret`. Two int3 are padding between functions. On AArch64, the frame pointer is restored together with the
 /// link register, as a pair.
 pub(super) fn how_it_returns(architecture: Architecture, code: u64, end: Avma) -> Option<HowItReturns> {
@@ -196,6 +196,9 @@ pub(super) fn how_it_returns(architecture: Architecture, code: u64, end: Avma) -
     match architecture {
         Architecture::X86_64 => match (earlier, before, last) {
             _ if matches!(instruction, 0x5de5_8b48 | 0x5dec_8948) => Some(HowItReturns::WithFp),
+            _ if matches!(code << 8 >> 8, 0xc4_8348_006d_8b48 | 0xc4_8148_006d_8b48) => {
+                Some(HowItReturns::WithFp)
+            }
             (_, 0xcc, 0xcc) | (0x41, 0x5d, 0xc3) => Some(HowItReturns::Otherwise),
             (0x41, 0x5d, 0xc2) => None,
             (_, 0x5d | 0xc9, 0xc2 | 0xc3) => Some(HowItReturns::WithFp),
