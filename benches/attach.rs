@@ -105,10 +105,7 @@ fn run(plan: &Plan, full: bool) -> anyhow::Result<()> {
         .max()
         .unwrap_or_default();
     let limit = MAX_RESIDENT + code.saturating_sub(DEFAULT_CODE) / 4;
-    ensure!(
-        max <= limit,
-        "{max} bytes were resident, and {limit} is the most there may be"
-    );
+    ensure!(max <= limit, "{max} bytes were resident; the limit is {limit}");
     ensure!(
         !full || fastest <= LIMIT.as_secs_f64() * 1e3,
         "the fastest attach took {fastest:.0} ms of CPU time, and the limit is {LIMIT:?}"

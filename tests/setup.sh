@@ -111,7 +111,7 @@ install_script='
 
 install_missing() {
     if ! command -v apt-get >/dev/null; then
-        echo "note: no apt-get here; what Debian calls $* must be installed by hand" >&2
+        echo "note: no apt-get here; install the equivalents of Debian's $* by hand" >&2
         return 0
     fi
     missing=$(missing_of "$@")

@@ -41,7 +41,7 @@ const ALLOCATORS: [(&str, Option<&str>); 3] = [
 /// Others are compared with the first.
 const VARIANTS: [(&str, bool, Option<&str>); 5] = [
     ("without", false, None),
-    ("nobody attached", true, None),
+    ("not traced", true, None),
     ("memleak, 512K", true, Some("512K")),
     ("memleak, 64K", true, Some("64K")),
     ("without, again", false, None),

@@ -134,7 +134,7 @@ fn measure_all(plan: &Plan, selection: &Selection, subject: &Subject) -> anyhow:
             && !row.tool.is_memleak()
             && row.tool.name != TOOLS[UNTRACED].name
         {
-            row.obstacle = Some("left out of this look".to_owned());
+            row.obstacle = Some("not part of the smoke test".to_owned());
         }
     }
     for round in 0..rounds {

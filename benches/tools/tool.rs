@@ -109,7 +109,7 @@ pub(crate) const TOOLS: [Tool; 18] = [
         ..OWN
     },
     Tool {
-        name: "libmemleak.so, nobody attached",
+        name: "libmemleak.so, not traced",
         kind: ToolKind::Preloaded(None),
         ..OWN
     },

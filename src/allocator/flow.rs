@@ -47,7 +47,7 @@ const NEVER_RETURN: &[&str] = &[
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NoExits {
     /// A jump to a computed address.
-    #[error("the jump at {0} leads to where cannot be known")]
+    #[error("the target of the jump at {0} is unknown")]
     IndirectJump(Svma),
     /// A jump to a function of another object that is not an allocator's.
     #[error("it jumps to `{0}` of another object, and returns from there")]
@@ -59,7 +59,7 @@ pub enum NoExits {
     #[error("its code is too large to follow")]
     TooLarge,
     /// Every path ends in a call that never returns, or in an endless loop.
-    #[error("no instruction of it returns")]
+    #[error("it has no reachable return instruction")]
     None,
 }
 

@@ -26,7 +26,7 @@ pub enum GivenError {
     #[error("`{0}` is not a kind of function: write alloc(…), realloc(…) or free(…)")]
     Kind(String),
     /// A field that functions of this kind do not have.
-    #[error("`{field}` says nothing about {kind}: it has {known}")]
+    #[error("`{field}` is not a field of {kind}, which has {known}")]
     Field {
         field: String,
         kind: &'static str,
@@ -43,7 +43,7 @@ pub enum GivenError {
     Twice(String),
     #[error("`{0}` is not an argument: they are counted from 0, and the first six are in registers: 0 to 5")]
     Argument(String),
-    #[error("`return={0}` says nothing: write return=probe, or leave it out")]
+    #[error("`return={0}` is not valid: write return=probe, or leave it out")]
     Return(String),
 }
 

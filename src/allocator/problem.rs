@@ -27,8 +27,9 @@ pub struct Problem {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Reason {
     #[error(
-        "no allocator found: no object of it defines malloc and free. Try again if it has just started, or trace what \
-         becomes resident, whatever allocates: --faults, or what it maps: --mmap (Go programs, static ones without symbols)"
+        "no allocator found: no object of the process defines malloc and free; try again if it has just \
+         started, or trace page faults (--faults) or mappings (--mmap), as for Go programs and static \
+         programs without symbols"
     )]
     NoAllocator,
     #[error("`{0}` not found")]
@@ -44,8 +45,8 @@ pub enum Reason {
     LocalFunction(Name, Shape),
     /// A file on another user's FUSE mount.
     #[error(
-        "defines an allocator, and is on a FUSE mount of another user, where no probe can be put: mount that with -o allow_root or \
-         allow_other"
+        "defines an allocator, but is on another user's FUSE mount, where probes cannot be placed: mount it \
+         with -o allow_root or allow_other"
     )]
     NoFile,
     /// A static program in which the linker found no use of `free`.
@@ -60,30 +61,31 @@ pub enum Reason {
     Loader,
     /// A collector, which frees without a call.
     #[error(
-        "the collector frees what is no longer reachable without a call that could be seen: its blocks stay outstanding \
-         until GC_free; look at growth after collections, not at single blocks"
+        "the collector frees unreachable blocks without a call that a probe can see: its blocks stay \
+         outstanding until GC_free; look at growth after collections, not at single blocks"
     )]
     Collector,
     #[error(
-        "has a global allocator of its own: calls of it that the compiler made directly, instead of by __rust_alloc, are \
-         not seen; if it ends in functions that have names, give those with --alloc"
+        "has its own global allocator: calls that the compiler made directly, not through __rust_alloc, are \
+         not seen; if the allocator calls named functions, give these with --alloc"
     )]
     RustAllocator,
     /// A file with an allocator's message texts, but without its symbols.
     #[error(
-        "contains {0}, but no symbols of it: what it allocates is not seen; trace a build that is not stripped \
-         (its .symtab), or give its functions with --alloc if they have names"
+        "contains {0}, but no symbols of it: its allocations are not seen; trace a build that is not \
+         stripped (has .symtab), or give its functions with --alloc if they have names"
     )]
     Stripped(&'static str),
     /// A CPython with a lock (GIL), which does not use the mimalloc in its file.
     #[error(
-        "contains mimalloc, which CPython uses in builds without a lock, and this one only with PYTHONMALLOC=mimalloc in its environment"
+        "contains mimalloc, which this CPython uses only with PYTHONMALLOC=mimalloc in its environment \
+         (builds without the GIL always use it)"
     )]
     PythonWithLock,
     /// A CPython that has a lock, and uses its mimalloc all the same.
     #[error(
-        "allocates by the mimalloc in it (PYTHONMALLOC=mimalloc), which has no symbols: what Python makes is not seen; --faults shows \
-         who makes it grow"
+        "uses its built-in mimalloc (PYTHONMALLOC=mimalloc), which has no symbols: Python's allocations are \
+         not seen; --faults shows the code that makes memory grow"
     )]
     PythonByMimalloc,
     /// A symbol that leads to a resolver, which chooses the function at load time.
@@ -94,18 +96,19 @@ pub enum Reason {
     Indirect(Name),
     #[error("`{0}` lies outside the code in the file")]
     OutsideCode(Name),
-    #[error("`{0}` cannot be probed: {1}; what it allocates is not seen")]
+    #[error("`{0}` cannot be probed: {1}; its allocations are not seen")]
     Unprobeable(Name, Unprobeable),
     /// A function that can throw, whose returns are not all known.
     #[error(
-        "`{0}` can throw, so that it must be probed where it returns, and {1}: what it allocates is not seen; give \
-         the function below it with --alloc"
+        "`{0}` can throw, so its return instructions must be probed, but {1}: its allocations are not seen; \
+         give the function that it calls with --alloc"
     )]
     NoExits(Name, NoExits),
     /// A function of the user's, whose returns are not all known.
     #[error(
-        "`{0}` must be probed where it returns, and {1}: what it allocates is not seen; if it never throws, and no fiber \
-         waits in it and goes on in another thread, say so by return=probe: for example {0}:alloc(size=0,return=probe)"
+        "the return instructions of `{0}` must be probed, but {1}: its allocations are not seen; if it never \
+         throws, and no fiber waits in it and continues on another thread, add return=probe: for example \
+         {0}:alloc(size=0,return=probe)"
     )]
     NoExitsOfGiven(Name, NoExits),
     /// Two functions with different roles or shapes share their code.
@@ -119,7 +122,8 @@ pub enum Reason {
     /// A USDT probe whose instruction Linux 6.18 replaces by a call into a page that a forked child does not
     /// have.
     #[error(
-        "its USDT probe `{0}` is at a `nop` of five bytes, where a probe ends forked children on Linux 6.18: not used"
+        "its USDT probe `{0}` is at a `nop` of five bytes, where a probe kills forked children on Linux \
+         6.18: not used"
     )]
     UsdtLongNop(Name),
     /// The catalog is full.

@@ -96,7 +96,7 @@ pub enum SiteReason {
     #[error("moved {0} bytes down to a cheap instruction")]
     Moved(u64),
     /// The entry is expensive, and no cheap instruction gives the same information.
-    #[error("no cheap instruction tells the same: {0}")]
+    #[error("no cheap instruction gives the same information: {0}")]
     ExpensiveEntry(Obstacle),
 }
 

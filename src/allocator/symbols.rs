@@ -57,7 +57,7 @@ pub enum SymbolError {
     #[error("cannot read its symbols: {0}")]
     Headers(#[from] object::read::Error),
     #[error(
-        "it defines more than {MAX_FOUND} functions of allocators, which none does: its symbols are not used"
+        "ignoring its symbols: it defines more than {MAX_FOUND} allocator functions, which is implausible"
     )]
     TooMany,
 }

@@ -158,7 +158,7 @@ pub struct Register(pub u16);
 pub enum ArgumentError {
     #[error("argument `{0}` is in a place that cannot be read by a probe")]
     Unsupported(String),
-    #[error("it has {found} arguments and not {wanted}")]
+    #[error("it has {found} arguments, expected {wanted}")]
     Missing { found: usize, wanted: usize },
 }
 

@@ -159,7 +159,7 @@ enum Problem {
     Counted(String),
     #[error("expected a percentage, as in {0}")]
     Percent(String),
-    #[error("growth is a rate: add the time that it is for, one of /s, /min, /h, /d")]
+    #[error("growth is a rate: add a unit of time, one of /s, /min, /h, /d")]
     NoTime,
     #[error("unknown unit of time `{0}`: use s, min, h or d")]
     Time(String),

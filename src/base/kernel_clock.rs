@@ -41,7 +41,7 @@ impl Offsets {
         let mut names = processes.filter_map(|entry| entry.file_name().into_string().ok());
         let found = names.find(|name| name.parse::<u32>().is_ok() && has_them(name));
         if found.is_none() {
-            tracing::warn!("this time namespace's offsets are not known: ages may be wrong");
+            tracing::warn!("the offsets of this time namespace are unknown: ages may be wrong");
         }
         Self::of(&found?)
     }

@@ -10,7 +10,9 @@ pub(crate) fn remedy() -> String {
             limit >> 20
         ),
         Ok(_) | Err(_) => {
-            ": make room, raise the limit of memleak's cgroup, or give --max-blocks and --stack-storage-size less".to_owned()
+            ": free memory, raise the limit of memleak's cgroup, or give smaller --max-blocks and \
+             --stack-storage-size"
+                .to_owned()
         }
     }
 }

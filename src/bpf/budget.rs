@@ -345,7 +345,7 @@ fn programs_stay_within_their_budgets_as_root() {
         .collect();
     let expected = table.expected();
     let missing: Vec<_> = expected.iter().filter(|names| !found.contains(*names)).collect();
-    assert!(missing.is_empty(), "not loaded any more: {missing:?}");
+    assert!(missing.is_empty(), "no longer loaded: {missing:?}");
     assert!(
         beyond.is_empty(),
         "too much for some kernel, or not in tests/kernels/budget.tsv: {beyond:#?}"

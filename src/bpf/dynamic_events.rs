@@ -148,7 +148,7 @@ impl DynamicEvents {
     fn remove(&self, group: &str, names: impl IntoIterator<Item = String>) {
         for name in names {
             if let Err(error) = self.write(&format!("-:{group}/{name}\n")) {
-                tracing::debug!("the event {group}/{name} stays: {error}");
+                tracing::debug!("cannot remove the event {group}/{name}: {error}");
             }
         }
     }

@@ -147,10 +147,13 @@ fn doubt(number: u64) -> Option<&'static str> {
         ),
         (
             c::DOUBT_NESTED_CALL,
-            "a call within another one was for another size",
+            "a nested allocator call was for another block",
         ),
         (c::DOUBT_LOST_MAPPING, "a mapping call could not be noted"),
-        (c::DOUBT_GROWING_MAPPING, "a mapping grows without calls"),
+        (
+            c::DOUBT_GROWING_MAPPING,
+            "a mapping can grow without a call (MAP_GROWSDOWN)",
+        ),
     ];
     const _: () = assert!(c::DOUBTS.0 == 7, "a doubt is missing");
     let found = doubts.into_iter().find(|(known, _)| u64::from(known.0) == number);

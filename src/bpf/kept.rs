@@ -36,7 +36,7 @@ fn records(link: &Link) -> io::Result<Vec<u8>> {
     let iterator = Iter::new(link).map_err(io::Error::other)?;
     let bytes = read_up_to(iterator, MAX_PLACES * RECORD)?;
     match bytes.len() > MAX_PLACES * RECORD {
-        true => Err(io::Error::other("it has too many descriptors")),
+        true => Err(io::Error::other("too many descriptors")),
         false => Ok(bytes),
     }
 }

@@ -31,7 +31,12 @@ pub(super) fn make_links(
         ProbedIn::Families(events, processes) => {
             let define = |(number, request): (usize, &Request<'_>)| {
                 let event = request.define(events, cookies);
-                event.map_err(|error| refused((number, Refusal::other(format!("no dynamic event: {error}")))))
+                event.map_err(|error| {
+                    refused((
+                        number,
+                        Refusal::other(format!("cannot define a dynamic event: {error}")),
+                    ))
+                })
             };
             let events = requests.iter().enumerate().map(define);
             let events = events.collect::<Result<Vec<_>, _>>()?;

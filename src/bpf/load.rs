@@ -160,7 +160,7 @@ pub struct Settings {
 
 #[derive(Debug, Error)]
 pub enum LoadError {
-    #[error("{name} of {value} is too large; the most is {max}")]
+    #[error("{name} of {value} is too large; the maximum is {max}")]
     Capacity {
         name: &'static str,
         value: u64,
@@ -168,7 +168,8 @@ pub enum LoadError {
     },
     #[error("{0}")]
     Program(RefusedProgram),
-    #[error("the kernel (Linux {release}) refused the map {name} ({errno:?}): it lacks what memleak needs of BPF (docs/limits.md)",
+    #[error("the kernel (Linux {release}) refused the map {name} ({errno:?}): it lacks a BPF feature that \
+             memleak needs (docs/limits.md)",
         release = release())]
     Map { name: String, errno: Errno },
     #[error(
@@ -177,10 +178,7 @@ pub enum LoadError {
         release = release()
     )]
     LargeArray { bytes: u32, errno: Errno },
-    #[error(
-        "BPF programs and maps are open files, of which there may be no more{}",
-        open_files::remedy()
-    )]
+    #[error("too many open files for BPF programs and maps{}", open_files::remedy())]
     OpenFiles,
     #[error(
         "there is not enough memory for BPF programs and maps{}",

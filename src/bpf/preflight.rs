@@ -62,7 +62,7 @@ const CAPABILITIES: [Capability; 8] = [
     optional(
         "CAP_DAC_READ_SEARCH",
         2,
-        "read files that their modes keep from this user",
+        "read files that file modes deny to this user",
     )
     .implied_by(CAP_DAC_OVERRIDE),
     optional(
@@ -74,17 +74,17 @@ const CAPABILITIES: [Capability; 8] = [
     optional(
         "CAP_SYS_ADMIN",
         CAP_SYS_ADMIN,
-        "attach by perf events, all that Linux has before 6.6, and measure what programs take",
+        "attach by perf events (the only way before Linux 6.6), and measure run times of programs",
     ),
     optional(
         "CAP_SYS_NICE",
         23,
-        "receive walks that are finished in user space at once on a busy machine",
+        "receive deferred walks without delay on a busy machine",
     ),
     optional(
         "CAP_SYS_RESOURCE",
         24,
-        "be left out when the kernel kills for lack of memory",
+        "be spared when the kernel kills processes for lack of memory",
     ),
 ];
 

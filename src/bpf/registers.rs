@@ -52,7 +52,7 @@ pub enum RegistersError {
     Load(#[source] LoadError),
     #[error("cannot read the registers of process {pid}: {error}; try again, or check that it still runs")]
     Read { pid: u32, error: io::Error },
-    #[error("process {pid} has more than {MAX_THREADS} threads, of which registers are not read")]
+    #[error("cannot read the registers of process {pid}: it has more than {MAX_THREADS} threads")]
     TooManyThreads { pid: u32 },
 }
 

@@ -102,8 +102,8 @@ pub(super) fn harm(probed_in: &ProbedIn<'_>, probes: &[Probe]) -> Option<String>
         Outcome::Passes => None,
         Outcome::Absent => first(probed_in, has_shadow_stack).map(|pid| {
             format!(
-                "process {pid} has a shadow stack, and would end: this kernel does not put a return probe's address there; use \
-                 Linux 6.11 or newer, or {PRELOAD}"
+                "a return probe would kill process {pid}, which has a shadow stack: this kernel does not \
+                 update shadow stacks for return probes; use Linux 6.11 or newer, or {PRELOAD}"
             )
         }),
         Outcome::Filtered => {
@@ -111,22 +111,22 @@ pub(super) fn harm(probed_in: &ProbedIn<'_>, probes: &[Probe]) -> Option<String>
             if confined.is_none() {
                 WARNED.call_once(|| {
                     tracing::warn!(
-                        "{BY_SECCOMP}: a traced process, or a child, that confines itself by seccomp meanwhile ends at its \
-                         next allocation"
+                        "{BY_SECCOMP}: a traced process or child that confines itself by seccomp during the \
+                         trace is killed at its next allocation"
                     );
                 });
             }
             confined.map(|pid| {
                 format!(
-                    "process {pid} is confined by seccomp, and would end: {BY_SECCOMP}; use one that does not (6.14 or newer, corrected \
-                     ones of 6.12), or {PRELOAD}"
+                    "a return probe would kill process {pid}, which is confined by seccomp: {BY_SECCOMP}; \
+                     use Linux 6.14 or newer, or a corrected 6.12 or 6.13, or {PRELOAD}"
                 )
             })
         }
     }
 }
 
-const BY_SECCOMP: &str = "on this kernel, a return probe counts as a system call of the process's own";
+const BY_SECCOMP: &str = "on this kernel, seccomp filters the system call that a return probe makes";
 const PRELOAD: &str = "start the program with --preload, which needs no return probe";
 
 /// First process with these probes whose status satisfies `is_it`.

@@ -86,7 +86,7 @@ impl<'a> Trials<'a> {
             if self.spent > PATIENCE {
                 let spent = self.spent.as_secs_f64();
                 trial.rest = Some(format!(
-                    "no others were tried after {spent:.0} s with refused programs"
+                    "gave up on the others after {spent:.0} s with refused programs"
                 ));
                 break;
             }

@@ -52,11 +52,11 @@ pub struct Halt {
 /// Reason why the threads of a process were not stopped. They continue to run.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum CannotHalt {
-    #[error("process {0} traces it, as a debugger does")]
+    #[error("process {0} is already tracing it, as a debugger does")]
     Traced(u64),
     #[error("the kernel refuses: {0} (CAP_SYS_PTRACE is needed)")]
     Refused(Errno),
-    #[error("some of its threads did not stop, or others began to run, each time that it was tried")]
+    #[error("in every attempt, some of its threads did not stop, or others began to run")]
     Restless,
     #[error("{0}")]
     Failed(String),

@@ -97,15 +97,15 @@ pub enum TargetError {
     NoPermission { pid: u32, comm: String },
     /// The mode of its executable does not permit reading it.
     #[error(
-        "no permission to read the program of process {pid} ({comm}), which its user's rights or CAP_DAC_READ_SEARCH \
-         give; try sudo"
+        "no permission to read the program of process {pid} ({comm}): needs its user's rights or \
+         CAP_DAC_READ_SEARCH; try sudo"
     )]
     UnreadableProgram { pid: u32, comm: String },
     /// The program is on a FUSE mount that only its user may read, not even root, and its first bytes are not
     /// in the process's memory either.
     #[error(
-        "the program of process {pid} ({comm}) is on a FUSE mount of its user, whose files root cannot read either: mount that with \
-         -o allow_root or allow_other, or run memleak as that user"
+        "the program of process {pid} ({comm}) is on its user's FUSE mount, which not even root may read: \
+         mount it with -o allow_root or allow_other, or run memleak as that user"
     )]
     FuseProgram { pid: u32, comm: String },
     /// A 32-bit or x32 program.
@@ -115,8 +115,8 @@ pub enum TargetError {
     ThirtyTwoBit { pid: u32, comm: String },
     /// The translator would copy a breakpoint in the program's code as if it were one of its instructions.
     #[error(
-        "{pid} ({comm}) runs under {by}, which executes translated copies of its code: a probe in that would end it; trace it \
-         without {by}"
+        "{pid} ({comm}) runs under {by}, which executes translated copies of its code: a probe would kill \
+         it; trace it without {by}"
     )]
     Translated {
         pid: u32,
@@ -358,11 +358,7 @@ fn stack_pointer(text: &str) -> Option<Avma> {
 /// known to run.
 pub(crate) fn maps_of(pid: u32) -> io::Result<Vec<maps::MapsEntry>> {
     let whole = maps::parse_whole(&read_maps(pid)?, MAX_MAPS_BYTES);
-    whole.ok_or_else(|| {
-        io::Error::other(format!(
-            "process {pid} has more mappings than {MAX_MAPS_BYTES} bytes list"
-        ))
-    })
+    whole.ok_or_else(|| io::Error::other(format!("/proc/{pid}/maps is longer than {MAX_MAPS_BYTES} bytes")))
 }
 
 /// Waits up to about 200 ms until no thread of process `pid` runs, after it was asked to stop. Returns false

@@ -79,23 +79,23 @@ pub(crate) struct PythonVersion {
 /// Reason why a CPython's frames cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum Unsupported {
-    #[error("CPython {0} is not known to this memleak, which reads frames of 3.9 to {last}", last = Newest)]
+    #[error("CPython {0} is not supported: this memleak reads frames of 3.9 to {last}", last = Newest)]
     Version(PythonVersion),
-    #[error("CPython before 3.9 is not known to memleak, which reads frames of 3.9 to {last}", last = Newest)]
+    #[error("CPython before 3.9 is not supported: memleak reads frames of 3.9 to {last}", last = Newest)]
     Older,
-    #[error("CPython {0} is not a release")]
+    #[error("CPython {0} is a prerelease: memleak reads frames of releases and release candidates only")]
     Prerelease(PythonVersion),
     #[error("CPython {version} has no usable `{name}`")]
     Missing {
         version: PythonVersion,
         name: &'static str,
     },
-    #[error("CPython {version} is a build of its own: it has `{field}` elsewhere than releases have")]
+    #[error("CPython {version} is a custom build: `{field}` is not where releases have it")]
     Offset {
         version: PythonVersion,
         field: &'static str,
     },
-    #[error("CPython {version} is a build of its own: `{name}` has not the size that it has in releases")]
+    #[error("CPython {version} is a custom build: the size of `{name}` differs from releases")]
     TypeSize {
         version: PythonVersion,
         name: &'static str,
@@ -106,9 +106,10 @@ impl Unsupported {
     /// Advice how to see its functions nevertheless.
     pub(crate) fn remedy(self) -> Option<&'static str> {
         match self {
-            Self::Version(_) => {
-                Some("a newer memleak may know it; until then, start it with `-X perf` for its functions")
-            }
+            Self::Version(_) => Some(
+                "a newer memleak may support it; until then, start Python with `-X perf` to see its \
+                 functions",
+            ),
             Self::Prerelease(version)
             | Self::Missing { version, .. }
             | Self::Offset { version, .. }
@@ -144,7 +145,7 @@ impl PythonVersion {
     /// Advice how to see its functions where its frames are not read: from 3.12 on, functions can have native
     /// code of their own, under their names.
     pub(crate) fn remedy(self) -> Option<&'static str> {
-        (self.minor >= 12).then_some("start it with `-X perf` for its functions")
+        (self.minor >= 12).then_some("start Python with `-X perf` to see its functions")
     }
 }
 

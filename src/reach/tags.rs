@@ -5,9 +5,9 @@
 /// Place of tags in a pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Tag {
-    /// In the top 8 bits, which some processors leave out (AArch64's TBI, x86-64's LAM).
+    /// In the top 8 bits, which some processors ignore (AArch64's TBI, x86-64's LAM).
     Top8,
-    /// In the top 16 bits: NaN boxes of interpreters, counters of lists without locks.
+    /// In the top 16 bits: NaN-boxed values of interpreters, version counters of lock-free lists.
     Top16,
     /// In the low 16 bits, with the pointer above them.
     Low16,

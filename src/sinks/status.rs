@@ -225,7 +225,7 @@ impl ReportSink for Progress {
 
     fn report_pending(&mut self, is_last: bool) {
         self.draw(match is_last {
-            true => "making the last report; Ctrl-C again ends without it",
+            true => "making the last report; Ctrl-C again exits without it",
             false => "making a report",
         });
     }

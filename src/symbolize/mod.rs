@@ -215,7 +215,7 @@ impl Symbolizer {
         };
         if loaded.add_memory(bytes) > MAX_OF_ONE {
             tracing::warn!(
-                "the debug information of {} takes out of proportion: it is not used any more",
+                "ignoring the debug information of {} from now on: it takes more than 3 GiB of memory",
                 object.path.display()
             );
             loaded.give_up_lines();

@@ -30,7 +30,7 @@ pub enum Patience {
 }
 
 /// Result of looking for a file.
-#[allow(dead_code, reason = "nobody is asked")]
+#[allow(dead_code, reason = "no server is asked")]
 #[derive(Debug)]
 pub(super) enum Fetch {
     Found(File),
@@ -39,7 +39,7 @@ pub(super) enum Fetch {
 }
 
 /// Outcome of a fetch.
-#[allow(dead_code, reason = "nothing is on its way")]
+#[allow(dead_code, reason = "no file is ever fetched")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
     Found,

@@ -135,7 +135,8 @@ fn why_unreadable(bytes: &[u8], path: &Path) -> Gap {
         return Gap::Unreadable;
     }
     tracing::warn!(
-        "no names for {}: it has more than {MAX_SECTIONS} sections; link it so that sections of one name are joined",
+        "no names for {}: it has more than {MAX_SECTIONS} sections; link it so that sections with the same \
+         name are merged",
         path.display()
     );
     Gap::TooLarge

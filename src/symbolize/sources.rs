@@ -46,12 +46,12 @@ enum Refusal {
 impl Refusal {
     fn in_words(self) -> &'static str {
         match self {
-            Self::NoSource => "are in files that are not named like a source",
-            Self::Absent => "are in files that are not there",
+            Self::NoSource => "are in files without an absolute path or a source file's extension",
+            Self::Absent => "are in files that do not exist",
             Self::Unreadable => {
                 "are in files that you may not read, or that are no regular files of up to 8 MiB"
             }
-            Self::NoText => "are in files that are no text",
+            Self::NoText => "are in files that are not text",
             Self::NoLine => "are behind the end of their files",
         }
     }

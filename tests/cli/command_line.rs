@@ -48,7 +48,7 @@ fn invalid_command_lines_are_refused() {
             &["--unit", "nginx.service"],
             &["bytes, blocks", "--systemd-unit nginx.service"],
         ),
-        (&["-p", "0"], &["start at 1"]),
+        (&["-p", "0"], &["from 1 to 2147483647"]),
         (&["-p", "99999999999"], &["99999999999"]),
         (&["-p", "1", "0"], &["`0` for INTERVAL", "above 0"]),
         (&["-p", "1", "-1"], &["-1"]),
@@ -146,7 +146,7 @@ fn invalid_command_lines_are_refused() {
         ),
         (
             &["-p", "1", "--output", "/nowhere/x.txt"],
-            &["`/nowhere/x.txt`", "No such file", "make its directory"],
+            &["`/nowhere/x.txt`", "No such file", "create its directory"],
         ),
         // The message does not name the temporary file.
         (
@@ -193,7 +193,7 @@ fn invalid_command_lines_are_refused() {
         (&["diff", "a"], &["<AFTER>", "--help"]),
         (
             &["diff", "a", "b", "--measure", "growth", "--format", "svg"],
-            &["growth already", "outstanding"],
+            &["already shows growth", "outstanding"],
         ),
         (
             &["diff", "a", "b", "--output", "a.speedscope.json"],

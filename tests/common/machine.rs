@@ -39,7 +39,7 @@ pub fn lacks(feature: Feature) -> bool {
     };
     let thread = std::thread::current();
     let line = format!(
-        "note: {} is not run, for want of {feature:?}: {}\n",
+        "note: skipping {}: no {feature:?}: {}\n",
         thread.name().unwrap_or("a test"),
         reason.trim()
     );

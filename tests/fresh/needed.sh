@@ -30,7 +30,7 @@ can_enter() {
 
 # Ends with a note, and without failing, where no new system can be made.
 not_shown() {
-    echo "==> not shown that packages are enough: no new system can be $1 on this machine"
+    echo "==> skipped the check that packages are enough: no new system can be $1 on this machine"
     exit 0
 }
 

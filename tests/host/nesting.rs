@@ -328,7 +328,7 @@ fn calls_with_return_probes_go_on() {
         ),
         ("jumped to", replaced(JUMPED), true),
         (
-            "not there any more",
+            "no longer there",
             Case {
                 kept: None,
                 ..replaced(NESTED)

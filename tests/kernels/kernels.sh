@@ -82,8 +82,8 @@ choose_version() {
     # shellcheck disable=SC2086
     debian_prepare "$directory" "$machine" $kernel_releases || return 1
     version=$(versions_of "$directory" "$series" | tail -n 1)
-    [ -n "$version" ] || die "Debian has no Linux ${series:-at all} for $machine$pages any more: take it out of tests/kernels/list"
-    [ -z "$tried" ] || echo "==> $1: Debian has $tried no more; $version instead"
+    [ -n "$version" ] || die "Debian no longer has Linux ${series:-at all} for $machine$pages: remove it from tests/kernels/list"
+    [ -z "$tried" ] || echo "==> $1: Debian no longer has $tried; using $version"
 }
 
 # Packages of the guest's own release for a guest of another machine. Names of functions within libc are debug

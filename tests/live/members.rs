@@ -87,7 +87,7 @@ fn moves_between_cgroups() {
         memleak.await_message(&format!("also tracing {} ", moves.pid()));
         outside.add(&moves);
         memleak.await_message(&format!(
-            "moving-target ({}) is no longer traced: it does not match any more",
+            "moving-target ({}) is no longer traced: it no longer matches",
             moves.pid()
         ));
         moves.step("done");
@@ -169,9 +169,7 @@ fn no_room() {
     let (mut first, mut second) = (start(&path, "1"), start(&path, "2"));
     let mut memleak = Memleak::attach_selected(&["-p", "crowded-target", "--max-processes", "2"]);
     let mut third = start(&path, "3");
-    memleak.await_message(
-        "2 processes are traced, for which there is room: others are left out; --max-processes",
-    );
+    memleak.await_message("no room for more than 2 processes: others are left out; raise --max-processes");
     first.end();
     memleak.await_message(&format!("also tracing {} ", third.pid()));
     second.step("done");

@@ -133,7 +133,7 @@ fn started_program() {
     assert!(line.starts_with("  The kernel killed started-target ("), "{text}");
     assert!(line.contains(" had reached its limit of 100.0 MiB"), "{text}");
     assert!(
-        text.contains(", held when it was killed for lack of memory"),
+        text.contains(", outstanding when it was killed for lack of memory"),
         "{text}"
     );
     assert!(text.contains("grow+"), "{text}");

@@ -124,7 +124,7 @@ fn overhead_limit_is_kept() {
     assert!(cost < 1.5 * LIMIT.max(floor), "{cost}: {overhead:?}");
     assert_eq!(
         governor.floor_percent.is_some(),
-        messages.iter().any(|line| line.contains("cannot be held"))
+        messages.iter().any(|line| line.contains("cannot be kept"))
     );
     assert_eq!(report.lost.blocks, 0);
     assert_eq!(

@@ -453,8 +453,8 @@ fn refused() {
         ],
     );
     let cases = [
-        (plain("static", &["-static"]), "loads none"),
-        (set_user, "loads none"),
+        (plain("static", &["-static"]), "ignore LD_PRELOAD"),
+        (set_user, "ignore LD_PRELOAD"),
         (plain("sanitized", &["-fsanitize=address"]), "AddressSanitizer"),
         (with_allocator, "the allocator that it calls"),
     ];

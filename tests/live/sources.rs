@@ -137,7 +137,8 @@ fn names_of_other_files() {
     let shadow = record("shadow", Path::new("/etc/shadow"));
     let shown = report(&shadow, None, &["--source-lines"]);
     assert!(
-        has_words(&shown, "that are not named like a source") && !shown.contains("root:"),
+        has_words(&shown, "without an absolute path or a source file's extension")
+            && !shown.contains("root:"),
         "{shown}"
     );
     let place = tempfile::tempdir().expect("a directory");

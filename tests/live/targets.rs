@@ -201,7 +201,7 @@ fn one_process_by_its_cgroup() {
     let other = start(&path, "5");
     cgroup.add(&other);
     let error = refusal(&["verdict", "--cgroup", name]);
-    assert!(error.contains("one process is looked at, and 2 match"), "{error}");
+    assert!(error.contains("exactly one process, but 2 match"), "{error}");
     drop((program, other));
 }
 
@@ -402,7 +402,7 @@ fn none_or_too_many() {
     assert_eq!(memleak.finish().targets.len(), 1);
     let others: Vec<_> = (1..64).map(|_| start(&path, "1")).collect();
     let error = refusal(&["-p", "many-target", "--max-processes", "63"]);
-    assert!(error.contains("64 processes match, and at most 63"), "{error}");
+    assert!(error.contains("64 processes match, but at most 63"), "{error}");
     let error = refusal(&["doctor", "-p", "many-target"]);
     assert!(
         error.contains("64 match") && error.contains(&one.pid().to_string()),

@@ -188,7 +188,7 @@ fn executed_with_other_rights() {
         program.expect("ready");
         let mut memleak = Memleak::attach(program.pid(), &["--follow-fork"]);
         program.step(&format!("runs by {user} as {effective}"));
-        memleak.await_message("runs with other rights");
+        memleak.await_message("runs with other privileges");
         program.step("raised");
         program.step("done");
         let report = memleak.finish();

@@ -38,7 +38,7 @@ fn check(name: &str, accounts: &Accounts, least_calls: u64) {
     let disagree = total.max(witnessed) - agree;
     let _ = writeln!(
         std::io::stderr(),
-        "{name}: {total} calls from {} stacks; {incomplete} incomplete, {disagree} told otherwise: {walks:?}",
+        "{name}: {total} calls from {} stacks; {incomplete} incomplete, {disagree} differ: {walks:?}",
         accounts.witnessed.len()
     );
     assert!(witnessed >= least_calls, "{witnessed} calls");

@@ -92,7 +92,7 @@ fn render_closing(comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Resul
         .any(|amounts| young(amounts).blocks > 0)
     {
         let (was, is) = (amount(young(&before)), amount(young(&after)));
-        line(out, "Young", format!("besides, {was} before, {is} after"))?;
+        line(out, "Young", format!("in addition, {was} before, {is} after"))?;
     }
     let states = State::ALL.map(|state| format!("{} {}", comparison.count(state), state.name()));
     line(out, "Sites", states.join(", "))?;

@@ -49,7 +49,7 @@ impl Manner {
         }
         if !is_same_sampling(self.sampling, later.sampling) {
             let (was, is) = (sampling(self.sampling), sampling(later.sampling));
-            notes.push(format!("other allocations were recorded: {was}, and {is}"));
+            notes.push(format!("allocations were sampled differently: {was}, and {is}"));
         }
         let reasons = [
             (
@@ -75,7 +75,7 @@ impl Manner {
             ),
             (
                 self.has_verdict != later.has_verdict,
-                "one has a verdict on what is lost, the other has none",
+                "only one has a verdict on lost blocks",
             ),
         ];
         let reasons = reasons.into_iter().filter(|(applies, _)| *applies);

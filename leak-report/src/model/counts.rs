@@ -102,7 +102,7 @@ pub const CALLS: [Count<Events>; 9] = [
         of: |events| events.allocations,
         metric: metric(
             "memleak_allocations_total",
-            "Blocks allocated, those that were lost included.",
+            "Blocks allocated, including lost ones.",
         ),
         line: None,
     },
@@ -168,14 +168,17 @@ pub const CALLS: [Count<Events>; 9] = [
         of: |events| events.filtered.blocks,
         metric: metric(
             "memleak_filtered_allocations_total",
-            "Calls that asked for sizes that are not recorded.",
+            "Calls whose sizes are not recorded.",
         ),
         line: None,
     },
     Count {
         field: "filtered_bytes",
         of: |events| events.filtered.bytes,
-        metric: metric("memleak_filtered_bytes_total", "Bytes that these asked for."),
+        metric: metric(
+            "memleak_filtered_bytes_total",
+            "Bytes requested by calls whose sizes are not recorded.",
+        ),
         line: None,
     },
 ];
@@ -187,12 +190,12 @@ pub const LOSSES: [Count<Losses>; 5] = [
         of: |losses| losses.frees,
         metric: metric(
             "memleak_lost_frees_total",
-            "Frees that were not seen: what they freed still counts as outstanding.",
+            "Frees that were not seen: their blocks still count as outstanding.",
         ),
         line: line(
             |losses| losses.frees,
             "free",
-            "not seen: what they freed is among the outstanding until its address is allocated again",
+            "not seen: their blocks count as outstanding until the address is allocated again",
         ),
     },
     Count {
@@ -205,7 +208,7 @@ pub const LOSSES: [Count<Losses>; 5] = [
         line: line(
             |losses| losses.processes,
             "process",
-            "not traced: too many at once; what they allocated is not in this report",
+            "not traced: too many at once; their allocations are not in this report",
         ),
     },
     Count {
@@ -218,7 +221,7 @@ pub const LOSSES: [Count<Losses>; 5] = [
         line: line(
             |losses| losses.beginnings,
             "program",
-            "executed by a traced process: what it allocated before its allocator had probes is not seen",
+            "executed by a traced process: allocations before its allocator had probes were not seen",
         ),
     },
     Count {
@@ -239,12 +242,12 @@ pub const LOSSES: [Count<Losses>; 5] = [
         of: |losses| losses.calls,
         metric: metric(
             "memleak_lost_calls_total",
-            "Calls that were not told one by one though that was asked for.",
+            "Calls missing from the call trace (-t).",
         ),
         line: line(
             |losses| losses.calls,
             "call",
-            "not written one by one, having come too fast; they are in the amounts all the same",
+            "missing from the call trace, as they came too fast; they count in the amounts",
         ),
     },
 ];

@@ -83,7 +83,7 @@ impl Excerpts {
         let newer = self.known.values().filter(|excerpt| excerpt.is_newer).count();
         let mut parts = vec![format!("lines of {} places are shown", self.known.len())];
         if newer > 0 {
-            parts.push(format!("{newer} of files that are newer than the code"));
+            parts.push(format!("{newer} of them from files newer than the code"));
         }
         parts.extend(
             self.missing
@@ -91,7 +91,7 @@ impl Excerpts {
                 .map(|(reason, places)| format!("{places} {reason}")),
         );
         if self.is_cut {
-            parts.push("those of further stacks were not looked for".to_owned());
+            parts.push("lines of further stacks were not looked up".to_owned());
         }
         parts.join(", ")
     }

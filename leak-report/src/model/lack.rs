@@ -58,7 +58,7 @@ impl fmt::Display for MemoryLack {
             Self::System => {
                 return f.write_str("the system's memory was short");
             }
-            Self::Unknown => return f.write_str("whose memory was short is not known"),
+            Self::Unknown => return f.write_str("it is not known which memory was short"),
         };
         write!(f, "cgroup {} had reached its limit", Printable(&reached.cgroup))?;
         if let Some(limit) = reached.limit {

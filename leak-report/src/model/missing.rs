@@ -70,15 +70,15 @@ impl TracePart {
         match self {
             Self::Python => "functions of Python are not in stacks",
             Self::LoaderHook => {
-                "libraries that are loaded later are noticed only by stacks that come through their code"
+                "libraries that are loaded later are noticed only once a stack leads through their code"
             }
             Self::Children => "children of traced processes are not traced",
-            Self::Cgroups => "processes that come into a cgroup or leave it are noticed up to a second later",
-            Self::ProgramEnd => "there is no verdict where the program ends",
-            Self::FreeNotes => "verdicts do not know which memory blocks were freed from",
-            Self::EndedBlocks => "blocks of processes that have ended keep their room (--max-blocks)",
+            Self::Cgroups => "processes that enter or leave a cgroup are noticed up to a second later",
+            Self::ProgramEnd => "there is no verdict at the end of the program",
+            Self::FreeNotes => "verdicts do not know which memory belonged to freed blocks",
+            Self::EndedBlocks => "blocks of processes that have ended still take room (--max-blocks)",
             Self::TrapCost => "the time of a trap is assumed, not measured",
-            Self::KernelBulk => "objects that are freed many at once, as by kfree_rcu, stay outstanding",
+            Self::KernelBulk => "objects that are freed in bulk, as by kfree_rcu, stay outstanding",
             Self::KernelPages => "whole pages are not traced",
             Self::KernelPercpu => "per-CPU memory is not traced",
         }

@@ -13,11 +13,9 @@ pub enum Measure {
     Outstanding,
     /// Allocated since the attach, freed or not.
     Allocated,
-    /// Allocated less freed since the mark (SIGUSR1), or without one since the last report; only of stacks
-    /// that grew.
+    /// Allocated minus freed since the mark (SIGUSR1), or else since the last report; only stacks that grew.
     Growth,
-    /// Held when the total was highest since the attach, see docs/peak.md; nothing where that was not
-    /// followed.
+    /// Outstanding at the peak since the attach, see docs/peak.md; nothing if the peak was not tracked.
     Peak,
     /// Definitely lost by the verdict on outstanding blocks; nothing in a report without one.
     DefinitelyLost,
@@ -28,7 +26,7 @@ pub enum Measure {
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
-    /// Bytes that were asked for.
+    /// Requested bytes.
     #[default]
     Bytes,
     /// Blocks.

@@ -145,7 +145,7 @@ impl Gap {
             Self::NoModule => "in no module",
             Self::Unreadable => "module is not a readable ELF file",
             Self::NoSymbols => "module has no symbols and no debug file",
-            Self::NotInSymbol => "no symbol holds the address",
+            Self::NotInSymbol => "no symbol covers the address",
             Self::TooLarge => "debug information too large",
             Self::Malformed => "debug information malformed",
             Self::NoSplitFile => "no .dwo file or .dwp package found",

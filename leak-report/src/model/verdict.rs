@@ -164,11 +164,11 @@ impl Unjudged {
     /// Words in reports for people.
     pub const fn words(self) -> &'static str {
         match self {
-            Self::Young => "allocated or freed meanwhile",
+            Self::Young => "allocated or freed during the verdict",
             Self::Ended => "of processes that have ended",
-            Self::NotSettled => "for want of time",
+            Self::NotSettled => "not judged within --verdict-limit",
             Self::Unreadable => "in memory that could not be read",
-            Self::InKernel => "that the kernel may hold",
+            Self::InKernel => "that only the kernel may point to",
         }
     }
 }

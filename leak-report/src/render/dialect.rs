@@ -113,7 +113,7 @@ fn omitted_facts(report: &Report, format: Format) -> Option<String> {
     match facts.is_empty() {
         true => None,
         false => Some(format!(
-            "--format {} has no words for this: {}",
+            "--format {} cannot express: {}",
             format.name(),
             facts.join("; ")
         )),
@@ -154,7 +154,7 @@ fn lost(report: &Report) -> Option<String> {
         }),
         (losses.beginnings > 0).then(|| {
             let programs = counted(losses.beginnings, "program");
-            format!("{programs} not seen from the start on")
+            format!("{programs} not traced from the start")
         }),
     ];
     let parts: Vec<_> = parts.into_iter().flatten().collect();
@@ -172,7 +172,7 @@ fn sampled(report: &Report) -> Option<String> {
 
 fn several(report: &Report) -> Option<String> {
     let targets = report.targets.len();
-    (targets > 1).then(|| format!("the stacks of {targets} programs stand together"))
+    (targets > 1).then(|| format!("the stacks of {targets} programs are listed together"))
 }
 
 fn unlisted(report: &Report) -> Option<String> {

@@ -32,7 +32,7 @@ fn grows(parts: &Parts, whose: &str) -> Option<String> {
         .map(|(bytes, name)| format!("{} {name}", short_size(bytes)))
         .collect();
     Some(format!(
-        "memory{whose} that is not allocated has grown by {}: {}",
+        "memory{whose} outside allocations has grown by {}: {}",
         short_size(elsewhere.bytes()),
         told.join(", ")
     ))
@@ -61,7 +61,8 @@ fn named(elsewhere: Elsewhere) -> [(u64, &'static str); 3] {
 fn free(parts: &Parts, whose: &str) -> Option<String> {
     let free = parts.mostly_free()?;
     Some(format!(
-        "{} of the {} that are resident{whose} are free in the allocator, or its own: it has not given them back (fragmentation, caches)",
+        "{} of {} resident{whose} are free blocks or overhead of the allocator, not returned to the system \
+         (fragmentation, caches)",
         short_size(free),
         short_size(parts.rss)
     ))
@@ -94,7 +95,8 @@ mod tests {
             growth_elsewhere,
             ..Parts::default()
         };
-        let expected = "memory that is not allocated has grown by 20.0 MiB: 20.0 MiB of shared memory (--mmap shows who maps it)";
+        let expected = "memory outside allocations has grown by 20.0 MiB: 20.0 MiB of shared memory (--mmap \
+                        shows who maps it)";
         assert_eq!(lines_of(parts), [expected]);
         let allocates = Parts {
             tracked: 30 * MIB,
@@ -116,8 +118,8 @@ mod tests {
             slack_at_least,
             ..Parts::default()
         };
-        let expected = "60.0 MiB of the 63.0 MiB that are resident are free in the allocator, or its own: it has not given them \
-                        back (fragmentation, caches)";
+        let expected = "60.0 MiB of 63.0 MiB resident are free blocks or overhead of the allocator, not \
+                        returned to the system (fragmentation, caches)";
         assert_eq!(lines_of(parts(60 * MIB)), [expected]);
         assert_eq!(lines_of(parts(30 * MIB)), [""; 0]);
     }

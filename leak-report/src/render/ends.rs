@@ -67,7 +67,7 @@ pub fn explain(end: End) -> Explained {
         ),
         End::DepthLimit => (
             "more frames than a walk goes through",
-            "Usually deep recursion; the frames that are there are right.",
+            "Usually deep recursion; the frames shown are correct.",
         ),
         End::TableNotLoaded => (
             "the module's unwind table was not loaded yet",
@@ -88,12 +88,13 @@ pub fn explain(end: End) -> Explained {
         ),
         End::KernelUnwinder => ("the kernel's own unwinder went no further", ""),
         End::LookLimit => (
-            "registers were looked for in more frames than a walk may look at",
-            "Code that keeps its frame in a register which no frame below saves; please report it.",
+            "too many frames were searched for a saved register",
+            "Code whose CFA is in a register that no inner frame saves; please report it.",
         ),
         End::BeyondCopy => (
-            "finished from a copy of the stack, which is deeper than what is copied",
-            "Code that had just been mapped, at a depth of more than 32 KiB to 128 KiB; please report it.",
+            "finished from a copy of the stack, and the stack is deeper than the copy",
+            "Code that had just been mapped was met deeper than the copy (32 KiB to 128 KiB); please report \
+             it.",
         ),
         End::NoTable => (
             "code of an object for which there is no unwind table",
@@ -101,7 +102,8 @@ pub fn explain(end: End) -> Explained {
         ),
         End::CallersUncertain => (
             "the outermost frame was reached, but callers may be missing before a frame that is marked",
-            "Code without CFI may have left the frame pointer of its caller alone; build it with unwind tables, or with frame pointers.",
+            "Code without CFI may not have set up its own frame pointer; build it with unwind tables or \
+             frame pointers.",
         ),
     };
     Explained { meaning, advice }

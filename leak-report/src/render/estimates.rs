@@ -18,7 +18,7 @@ pub(super) fn sampling_lines(report: &Report) -> Vec<String> {
         Sampling::Calls(calls) => Some(format!("one of {calls} allocations was recorded")),
         Sampling::Bytes(bytes) => Some(format!("one allocation for each {} was recorded", size(bytes))),
         Sampling::Governed(bytes) => Some(format!(
-            "one allocation for each {} is recorded now, more or fewer before",
+            "one allocation for each {} is recorded now; the interval was different before",
             size(bytes)
         )),
         Sampling::Provider(None) => Some("the process chose the allocations that were recorded".to_owned()),
@@ -40,7 +40,7 @@ pub(super) fn sampling_lines(report: &Report) -> Vec<String> {
     let filtered = report.events.filtered;
     if filtered.blocks > 0 {
         lines.push(format!(
-            "not recorded for their size: {} for {}",
+            "not recorded because of their size (-z, -Z): {} for {}",
             counted(filtered.blocks, "call"),
             size(filtered.bytes)
         ));

@@ -16,17 +16,17 @@ pub enum Format {
     Json,
     /// Totals and the five largest sources.
     Summary,
-    /// A line for each stack, root first, and what it holds: what flame graphs are made of.
+    /// One line per stack, root first, with its amount: input of flame graph tools.
     Folded,
     /// A flame graph, for a browser.
     Svg,
-    /// For `pprof` and what else reads its files: allocated and outstanding, blocks and bytes.
+    /// For `pprof` and other readers of its format: allocated and outstanding blocks and bytes.
     Pprof,
     /// For speedscope.app.
     Speedscope,
     /// gperftools' heap profile in text: for google-pprof and jeprof, which read nothing else.
     Gperftools,
-    /// For heaptrack_gui and heaptrack_print: an event for each call, of the mean size of its stack.
+    /// For heaptrack_gui and heaptrack_print: one event per call, with the mean size of its stack.
     Heaptrack,
     /// Exactly as bcc's memleak.py writes them.
     Bcc,

@@ -38,7 +38,7 @@ pub(super) fn render(report: &Report, paths: Option<String>, out: &mut dyn Write
     lines(out, "Kinds", kind_lines(report))?;
     lines(out, "Sampling", estimates::sampling_lines(report))?;
     match report.completeness.stacks.is_empty() {
-        true => line(out, "Stacks", "none: no allocation was accounted")?,
+        true => line(out, "Stacks", "none: no allocation was recorded")?,
         false => {
             render_stacks(report, out)?;
             lines(out, "Ends", end_lines(report))?;
@@ -130,8 +130,8 @@ pub(super) fn call_line(report: &Report) -> String {
     let seconds = report.elapsed.as_secs_f64();
     if is_idle(events) {
         let why = match report.grows_elsewhere() {
-            true => "what grows is not allocated by functions",
-            false => "idle, or it allocates by functions that are not probed",
+            true => "memory grows, but not by allocator functions",
+            false => "the process is idle, or calls allocator functions that are not probed",
         };
         return format!("none in {seconds:.1} s: {why}");
     }
@@ -190,7 +190,8 @@ fn render_total(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 pub(super) fn depth_line(report: &Report) -> Option<String> {
     let depth = u64::try_from(report.depth?).unwrap_or(u64::MAX);
     Some(format!(
-        "at most {} of a stack, the innermost (--perf-max-stack-depth); stacks that are alike in these are one",
+        "innermost {} of each stack (--perf-max-stack-depth); stacks with the same innermost frames are \
+         merged",
         counted(depth, "frame")
     ))
 }
@@ -213,7 +214,7 @@ fn finished_line(report: &Report) -> Option<String> {
     );
     let without_room = match not {
         0 => String::new(),
-        not => format!("; {not} others could not be, and end there"),
+        not => format!("; {not} more could not be finished, and end there"),
     };
     (finished > 0 || not > 0).then(|| {
         format!(
@@ -268,25 +269,22 @@ pub(super) fn python_line(report: &Report) -> Option<String> {
         not_read,
     } = report.completeness.python;
     let parts = [
-        (whole, "have all of theirs"),
+        (whole, "have all their frames"),
         (
             in_part,
-            "the innermost only (too many, or frames between them not known)",
+            "have only the innermost frames (too many, or native frames between them unknown)",
         ),
         (
             not_placed,
-            "none (stack and interpreter do not agree, as in a subinterpreter)",
+            "have none (stack and interpreter state disagree, as in a subinterpreter)",
         ),
-        (
-            not_read,
-            "none (the interpreter was not known yet, or there was no room)",
-        ),
+        (not_read, "have none (interpreter not yet known, or no room)"),
     ];
     let shown = parts.into_iter().filter(|&(blocks, _)| blocks > 0);
     let shown: Vec<_> = shown.map(|(blocks, text)| format!("{blocks} {text}")).collect();
     let functions = counted(report.completeness.frames_by(FoundBy::Python), "function");
     let allocations = shown.join(", ");
-    (!shown.is_empty()).then(|| format!("{functions}; of allocations, {allocations}"))
+    (!shown.is_empty()).then(|| format!("{functions}; allocations: {allocations}"))
 }
 
 /// [`python_line`] if functions are missing in stacks.

@@ -159,7 +159,7 @@ fn classes(held: &Held, report: &Report) -> Option<String> {
         .map(|class| format!("{} ({})", name(class.name), counted(class.amount.blocks, "block")))
         .collect();
     if held.looked.is_some_and(LookedAt::is_none) {
-        return Some("classes not looked for: there are too many blocks".to_owned());
+        return Some("classes unknown: too many blocks to examine".to_owned());
     }
     let noun = if classes.len() == 1 { "class" } else { "classes" };
     let looked = held.looked.map_or_else(String::new, of_looked);

@@ -254,7 +254,7 @@ struct StackJson<'a> {
     /// Only with a verdict or `--classes`, if holders or classes were found.
     #[serde(skip_serializing_if = "Option::is_none")]
     held: Option<HeldJson<'a>>,
-    /// Only if something is known.
+    /// Only if sizes, threads or life spans are known.
     #[serde(skip_serializing_if = "Option::is_none")]
     makeup: Option<MakeupJson<'a>>,
     lost: AmountJson,

@@ -57,7 +57,7 @@ fn lines_of(overhead: &Overhead) -> Vec<String> {
         );
     }
     if spent.unmeasured > 0.0 {
-        let text = "made before anything was measured, not included";
+        let text = "before the first measurement, not included";
         lines.push(format!("{} allocations {text}", rate(spent.unmeasured)));
     }
     if let Some(governed) = &overhead.governed {
@@ -71,18 +71,19 @@ fn governed_lines(governed: &Governed) -> Vec<String> {
     let mut lines = vec![match governed.changes {
         0 => format!("{limit}: {} was recorded", recorded(governed.now)),
         changes => format!(
-            "{limit}: {} is recorded now, from {} to {} before ({})",
+            "{limit}: {} is recorded now; before, from {} to {} ({})",
             recorded(governed.now),
             recorded(governed.least),
             recorded(governed.most),
             counted(changes, "change")
         ),
     }];
-    lines.extend(
-        governed
-            .floor
-            .map(|floor| format!("it costs {} at least: the limit cannot be held", share(floor))),
-    );
+    lines.extend(governed.floor.map(|floor| {
+        format!(
+            "tracing costs at least {}: the limit cannot be kept",
+            share(floor)
+        )
+    }));
     lines
 }
 
@@ -110,8 +111,8 @@ pub fn forecast(spent: &Spent) -> String {
 pub fn cheaper_ways(spent: &Spent) -> Option<String> {
     (spent.share() >= CHEAP).then(|| {
         format!(
-            "for less: --sample-bytes 512K, about {}; --max-overhead PCT, a limit; next to nothing if it may be started again, \
-             with --preload",
+            "cheaper: --sample-bytes 512K (about {}), --max-overhead PCT (a limit), or --preload (almost \
+             free, but the program must be restarted)",
             share(spent.share() * SAMPLED)
         )
     })
@@ -200,7 +201,7 @@ mod tests {
         assert_eq!(forecast(&spent()), "214 k allocations/s: about 41% of one CPU");
         let ways = cheaper_ways(&spent()).expect("it costs much");
         assert!(
-            ways.starts_with("for less: --sample-bytes 512K, about 29%; "),
+            ways.starts_with("cheaper: --sample-bytes 512K (about 29%), "),
             "{ways}"
         );
         let quiet = Spent {
@@ -255,9 +256,9 @@ mod tests {
         assert_eq!(
             lines[3..],
             [
-                "limit 2.0%: one for each 4.0 KiB (4096 B) is recorded now, from every allocation to one for each 8.0 KiB \
-                 (8192 B) before (7 changes)",
-                "it costs 3.0% at least: the limit cannot be held",
+                "limit 2.0%: one for each 4.0 KiB (4096 B) is recorded now; before, from every allocation to \
+                 one for each 8.0 KiB (8192 B) (7 changes)",
+                "tracing costs at least 3.0%: the limit cannot be kept",
             ]
         );
         assert!(lines.iter().all(|line| !line.contains("byte")));

@@ -42,9 +42,12 @@ pub(super) fn in_words(peak: &Peak, sampling: Sampling) -> String {
     let about = if sampling == Sampling::All { "" } else { "about " };
     let uncertainty = peak.uncertainty();
     let limit = if uncertainty <= NEARLY_CERTAIN {
-        format!("never above by more than {uncertainty}%")
+        format!("true peak at most {uncertainty}% higher")
     } else {
-        format!("between two looks up to {} at most", short_size(peak.never_above))
+        format!(
+            "true peak between two looks at most {}",
+            short_size(peak.never_above)
+        )
     };
     format!(
         "{about}{} in {}, {} after the attach ({limit})",

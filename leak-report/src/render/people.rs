@@ -100,7 +100,7 @@ impl People {
         }
         if hint {
             self.line(
-                "(-v: calls, resident memory, ages, and what memleak takes)",
+                "(-v: calls, resident memory, ages, and memleak's own cost)",
                 "  ",
                 out,
             )?;
@@ -227,7 +227,7 @@ impl Page<'_> {
         if stack.lost.blocks > 0 {
             let lost = stack.lost;
             facts.push(format!(
-                "lost besides: {}, {}",
+                "not recorded: {}, {}",
                 counted(lost.blocks, "block"),
                 size(lost.bytes)
             ));
@@ -270,11 +270,11 @@ fn process(stack: StackRef<'_>) -> String {
     }
     match ended {
         None => format!("process {pid}"),
-        Some(InstanceEnd::Exited) => format!("process {pid}, held when it exited"),
-        Some(InstanceEnd::Execed) => format!("process {pid}, held when its program was replaced by exec"),
-        Some(InstanceEnd::Left) => format!("process {pid}, held when it was last traced"),
+        Some(InstanceEnd::Exited) => format!("process {pid}, outstanding when it exited"),
+        Some(InstanceEnd::Execed) => format!("process {pid}, outstanding when exec replaced its program"),
+        Some(InstanceEnd::Left) => format!("process {pid}, outstanding when it was last traced"),
         Some(InstanceEnd::OutOfMemory) => {
-            format!("process {pid}, held when it was killed for lack of memory")
+            format!("process {pid}, outstanding when it was killed for lack of memory")
         }
     }
 }

@@ -36,6 +36,6 @@ pub(super) const fn meaning(kind: RegionKind) -> &'static str {
         RegionKind::Shared => "memory shared with children",
         RegionKind::Reservation => "address space that cannot be accessed",
         RegionKind::ThreadStack => "thread stacks",
-        RegionKind::Allocator => "an allocator's, for its blocks, which are traced without --mmap",
+        RegionKind::Allocator => "memory of an allocator for its blocks (trace these without --mmap)",
     }
 }

@@ -52,7 +52,7 @@ const RUNTIMES: &[Runtime] = &[
             signs: &["-XX:+PreserveFramePointer"],
         }),
         names: Some(Switch {
-            advice: "`jcmd PID Compiler.perfmap` (JDK 17 or newer) names what is compiled by then.",
+            advice: "`jcmd PID Compiler.perfmap` (JDK 17 or newer) names the methods compiled so far.",
             signs: &[],
         }),
     },

@@ -85,7 +85,7 @@ b60ee libplugin.so+0x1234: 40 B in 1 block, 7.6% of all, via malloc
   lost: 9 blocks, 1.5 MiB (1600000 B): not in the amounts shown
   lost: 9 block_table_full
   …/ is /src/
-  (-v: calls, resident memory, ages, and what memleak takes)
+  (-v: calls, resident memory, ages, and memleak's own cost)
 ");
 }
 
@@ -96,7 +96,7 @@ fn text_of_an_empty_report() {
 [09:05:07] leaker (4242), 12.3 s: 0 B outstanding in 0 blocks at 0 sites
 
   no allocation was recorded, nothing lost
-  (-v: calls, resident memory, ages, and what memleak takes)
+  (-v: calls, resident memory, ages, and memleak's own cost)
 ");
 }
 

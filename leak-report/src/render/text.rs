@@ -133,7 +133,7 @@ impl FrameStyle {
         let found_by = match (frame.found_by, self.unwind) {
             (FoundBy::Fp, Unwind::Dwarf) => " (by frame pointer)",
             (FoundBy::FpGenerated, _) => " (by frame pointer of generated code)",
-            (FoundBy::FpUncertain, _) => " (by frame pointer, callers may be missing before)",
+            (FoundBy::FpUncertain, _) => " (by frame pointer; callers may be missing before it)",
             (FoundBy::Fp, Unwind::Fp)
             | (FoundBy::Probe | FoundBy::Cfi | FoundBy::Kernel | FoundBy::Python, _) => "",
         };
@@ -351,7 +351,7 @@ impl fmt::Display for EndLine<'_> {
             None => {}
         }
         match self.0.is_cut() {
-            true => f.write_str(" (the stack goes on: --perf-max-stack-depth keeps no more of it)"),
+            true => f.write_str(" (cut by --perf-max-stack-depth)"),
             false => write!(f, " ({})", explain(end).meaning),
         }
     }

@@ -69,10 +69,7 @@ pub fn lines_of(verdict: &Verdict, judgement: &Judgement) -> Vec<String> {
     lines.extend(only_inside(judgement));
     let unheld = judgement.unheld.iter().map(|(reason, &count)| {
         let processes = if count == 1 { "process" } else { "processes" };
-        format!(
-            "who holds what was not found out in {count} {processes}: {}",
-            reason.words()
-        )
+        format!("holders unknown in {count} {processes}: {}", reason.words())
     });
     lines.extend(unheld);
     lines.extend(doubts(judgement));
@@ -87,7 +84,7 @@ fn made(judgement: &Judgement) -> String {
         more => format!("{more} passes"),
     };
     let stopped = match judgement.stopped {
-        None => "nothing was stopped".to_owned(),
+        None => "no threads were stopped".to_owned(),
         Some(time) => format!(
             "threads were stopped for at most {:.1} ms",
             time.as_secs_f64() * 1e3
@@ -116,7 +113,7 @@ fn only_inside(judgement: &Judgement) -> Option<String> {
     let parts: Vec<_> = some
         .map(|(form, amount)| format!("{} {}", amount.blocks, form.words()))
         .collect();
-    (!parts.is_empty()).then(|| format!("reachable by pointers into blocks only: {}", parts.join(", ")))
+    (!parts.is_empty()).then(|| format!("reachable only by interior pointers: {}", parts.join(", ")))
 }
 
 /// Places that could not be looked into.
@@ -130,7 +127,7 @@ fn not_seen(judgement: &Judgement) -> Option<String> {
     let places: Vec<_> = some.collect();
     (!places.is_empty()).then(|| {
         format!(
-            "not looked into: {}{}; lost blocks that may be held there are unknown",
+            "not searched: {}{}; blocks that only these may reach count as unknown",
             places.join(", "),
             words(judgement.hidden_words)
         )
@@ -150,14 +147,15 @@ pub fn doubts(judgement: &Judgement) -> Vec<String> {
     let freed = (blocks > 0).then(|| {
         let were = if blocks == 1 { "was" } else { "were" };
         format!(
-            "{} ({}) that an earlier verdict called lost {were} freed since: that verdict was false, and this one may be",
+            "{} ({}) that an earlier verdict called lost {were} freed since: that verdict was wrong, and \
+             this one may be, too",
             counted(blocks, "block"),
             short_size(bytes)
         )
     });
     let unreadable = (judgement.unreadable > 0).then(|| {
         format!(
-            "{} of memory could not be read: a block that only pointers in there lead to is called lost",
+            "{} of memory could not be read: blocks that are reachable only from there are called lost",
             short_size(judgement.unreadable)
         )
     });

@@ -269,8 +269,8 @@ fn problems_read_well() {
     );
     assert_eq!(
         problem(Reason::Unprobeable("free".into(), Unprobeable::Prefix(0xf0))),
-        "/lib/x.so: `free` cannot be probed: the kernel rejects its prefix byte 0xf0; \
-         what it allocates is not seen"
+        "/lib/x.so: `free` cannot be probed: the kernel rejects its prefix byte 0xf0; its allocations are \
+         not seen"
     );
     assert_eq!(
         Problem {

@@ -70,10 +70,15 @@ fn calls_finding(by_functions: &anyhow::Result<()>) -> Finding {
         ),
         Err(error) => Finding::note(
             topic,
-            format!("--mmap and --faults follow system calls by tracepoints, as functions were tried: {error:#}"),
+            format!(
+                "--mmap and --faults follow system calls by tracepoints, because the kernel's functions \
+                 cannot be traced: {error:#}"
+            ),
         )
         .with_remedy(
-            "not needed; while they trace, every system call of every process takes some 80 ns more. A kernel that lets its              functions be traced (fentry, on arm64 since Linux 6.4; no lockdown) spares that",
+            "not needed; while they trace, every system call of every process takes some 80 ns more. A \
+             kernel whose functions can be traced (fentry, on arm64 since Linux 6.4; no lockdown) avoids \
+             that",
         ),
     }
 }
@@ -89,8 +94,8 @@ fn used_finding(used: AttachPath, tried: &[Tried]) -> Finding {
             "Linux 6.13 has session probes: allocations that are not recorded then take one trap instead of two",
         ),
         AttachPath::Perf => Finding::note("attach", text).with_remedy(
-            "Linux 6.6 has multi-probe links, one per file, which attach and detach sooner; Linux 6.13 session probes, of \
-             which allocations that are not recorded take one trap instead of two",
+            "Linux 6.6 has multi-probe links, one per file, which attach and detach faster; Linux 6.13 has \
+             session probes, with which allocations that are not recorded take one trap instead of two",
         ),
     }
 }

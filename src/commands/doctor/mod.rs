@@ -167,7 +167,7 @@ impl Diagnosis {
             }
             Level::Fine | Level::Note => match &self.process {
                 Some(_) => "this process can be traced, and its stacks should be complete".to_owned(),
-                None => "processes can be traced here; -p PID looks at one of them".to_owned(),
+                None => "processes can be traced here; -p PID examines one of them".to_owned(),
             },
         };
         Verdict { level, text }

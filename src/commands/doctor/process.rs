@@ -78,8 +78,8 @@ impl ProcessFindings {
         (!paths.is_empty()).then(|| {
             let paths = paths.into_iter().collect::<Vec<_>>().join(" and ");
             let text = format!(
-                "{} and {} in {paths}: it samples its allocations and announces them, which costs next to nothing; memleak \
-                 traces it by that",
+                "{} and {} in {paths}: it samples and announces its allocations, which costs next to \
+                 nothing; memleak uses these announcements by default",
                 usdt::ALLOCATION,
                 usdt::FREE
             );
@@ -189,7 +189,7 @@ fn mapping_findings(mappings: &Mappings) -> Vec<Finding> {
         Finding::warning("unreadable", text).with_remedy("stacks end there")
     }));
     if trampoline {
-        let text = "return probes are in use, or were: another tool's, or an earlier trace's";
+        let text = "return probes are, or were, in use: by another tool or an earlier trace";
         let finding = Finding::note("return_probes", text);
         findings.push(
             finding.with_remedy("end other tools that trace it: stacks that meet their probes may end there"),
@@ -236,6 +236,6 @@ fn anonymous_finding((mappings, bytes): (u64, u64), keeps_fp: bool) -> Finding {
             Finding::fine("anonymous_code", text)
         }
         (_, false) => Finding::note("anonymous_code", all())
-            .with_remedy("stacks pass it if the JIT compiler keeps frame pointers"),
+            .with_remedy("stacks can be unwound through it if the JIT compiler keeps frame pointers"),
     }
 }

@@ -70,7 +70,8 @@ pub(super) fn write(
             let name = printable(&path.to_string_lossy()).to_string();
             writeln!(
                 out,
-                "{name}: to attach to an issue; it names no host, user, process or file of yours"
+                "wrote {name}: attach it to an issue; it contains no names of your hosts, users, processes \
+                 or files"
             )?;
             Ok(writeln!(out, "Verdict: {}", diagnosis.verdict().text)?)
         }

@@ -64,10 +64,10 @@ fn off<'a>(switch: &'a Option<Switch>, words: &str) -> Option<&'a Switch> {
 fn finding_about(runtime: &Runtime, [frames, names]: [Option<String>; 2]) -> Finding {
     let ends = match frames {
         Some(_) => "stacks may end in its compiled code",
-        None => "stacks pass its code",
+        None => "stacks can be unwound through its code",
     };
     let named = match (&runtime.names, &names) {
-        (None, _) => "its functions are not named, only those of C",
+        (None, _) => "only C functions have names, not its own",
         (Some(_), Some(_)) => "its functions have no names",
         (Some(_), None) => "its functions have names",
     };
@@ -112,11 +112,14 @@ impl Python {
     /// Finding about Python. `advice` is given if it could write names, and does not.
     fn finding(&self, advice: Option<String>) -> Finding {
         let Some(version) = self.version else {
-            let text =
-                "Python before 3.9: stacks pass its code; its functions are not named, only those of C";
+            let text = "Python before 3.9: stacks can be unwound through its code; only C functions have \
+                        names, not its own";
             return Finding::fine("runtime", text);
         };
-        let text = format!("Python {}.{}: stacks pass its code", version.major, version.minor);
+        let text = format!(
+            "Python {}.{}: stacks can be unwound through its code",
+            version.major, version.minor
+        );
         let is_named = self.obstacle.is_none() || (self.switch().is_some() && advice.is_none());
         let reason = self.obstacle.as_deref().filter(|_| !is_named);
         let Some(reason) = reason else {
@@ -150,7 +153,7 @@ mod tests {
     /// one.
     #[test]
     fn pythons() {
-        let glibc = || Some("its frames are read where the C library is glibc".to_owned());
+        let glibc = || Some("its frames are read only if the C library is glibc".to_owned());
         let readable = |minor, obstacle| Python {
             version: Some(version(minor)),
             obstacle,
@@ -164,29 +167,29 @@ mod tests {
             (
                 readable(11, glibc()),
                 false,
-                (Level::Note, "where the C library is glibc"),
+                (Level::Note, "only if the C library is glibc"),
             ),
             (
                 readable(12, glibc()),
                 false,
-                (Level::Note, "where the C library is glibc"),
+                (Level::Note, "only if the C library is glibc"),
             ),
             (readable(12, glibc()), true, named),
             (
                 refused(Unsupported::Version(version(16))),
                 false,
-                (Level::Note, "which reads frames of 3.9 to 3.15"),
+                (Level::Note, "reads frames of 3.9 to 3.15"),
             ),
             (refused(Unsupported::Version(version(16))), true, named),
             (
                 refused(Unsupported::Prerelease(version(15))),
                 false,
-                (Level::Note, "is not a release"),
+                (Level::Note, "is a prerelease"),
             ),
             (
                 refused(Unsupported::Older),
                 false,
-                (Level::Fine, "its functions are not named, only those of C"),
+                (Level::Fine, "only C functions have names, not its own"),
             ),
         ] {
             let advice = python.switch().filter(|_| !is_on);

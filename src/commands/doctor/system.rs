@@ -96,7 +96,7 @@ fn unprivileged(text: &str, bpf: bool) -> Finding {
         (value, true) => Finding::fine(topic, format!("{value}, which does not matter with CAP_BPF")),
         (value, false) => Finding::warning(
             topic,
-            format!("{value}: whatever it is, programs of this kind need CAP_BPF"),
+            format!("{value}: with any value, these programs need CAP_BPF"),
         )
         .with_remedy(format!("run as root (sudo memleak …) or {}", preflight::GRANT)),
     }
@@ -200,7 +200,7 @@ fn pid_namespace(link: Option<&Path>) -> Finding {
         }
         Some(_) => Finding::warning(
             "pid_namespace",
-            "not the initial one: probes know processes by the ids they have there",
+            "not the initial one: probes see the process IDs of the initial namespace",
         )
         .with_remedy("run it outside the container, or with the host's pid namespace (--pid=host)"),
         None => Finding::note("pid_namespace", format!("cannot be read from {PID_NAMESPACE}")),

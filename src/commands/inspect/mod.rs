@@ -36,7 +36,10 @@ fn describe(path: &Path, compiled: &Compiled, out: &mut dyn Write) -> io::Result
     let Compiled { image, coverage } = compiled;
     writeln!(out, "{}", path.display())?;
     let Some(image) = image else {
-        return writeln!(out, "  no call frame information: stacks go on by frame pointer");
+        return writeln!(
+            out,
+            "  no call frame information: stacks are unwound by frame pointer"
+        );
     };
     let bytes = image.byte_len();
     let rows = coverage.rows.max(1);

@@ -52,7 +52,7 @@ pub(super) struct Server<'a> {
 
 /// Answer to a line that was skipped because it is too long.
 pub(super) fn too_long() -> Value {
-    let message = format!("a request has at most {MAX_BYTES} bytes");
+    let message = format!("request too long: the limit is {MAX_BYTES} bytes");
     failed(Value::Null, Failure::new(INVALID_REQUEST, message))
 }
 
@@ -129,7 +129,7 @@ impl<'a> Server<'a> {
             "ping" => json!({}),
             "server/discover" => discovered(),
             "tools/list" | "tools/call" if !self.is_initialized && !is_stateless => {
-                return Err(Failure::new(INVALID_REQUEST, "send `initialize` before"));
+                return Err(Failure::new(INVALID_REQUEST, "send `initialize` first"));
             }
             "tools/list" => json!({"tools": tools::list()}),
             "tools/call" => self.call(params)?,

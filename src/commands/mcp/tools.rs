@@ -67,29 +67,35 @@ struct Tool {
 const REPORT: (&str, &str, &str) = (
     "report",
     "integer",
-    "Number of the report, or -1 for the last, -2 for the one before; the last without it.",
+    "Number of the report; -1 is the last, -2 the one before. Default: the last.",
 );
-const LIMIT: (&str, &str, &str) = ("top", "integer", "Entries to list, 10 without it, 50 at most.");
+const LIMIT: (&str, &str, &str) = (
+    "top",
+    "integer",
+    "Number of entries to list: 10 by default, at most 50.",
+);
 
 const TOOLS: [Tool; 4] = [
     Tool {
         name: "reports",
-        description: "Lists the reports that there are, with their numbers; of a trace that goes on, those that are kept.",
+        description: "Lists the available reports with their numbers. Of a running trace, these are the \
+                      first report and the latest ones.",
         parameters: &[],
         required: &[],
         answer: reports,
     },
     Tool {
         name: "summary",
-        description: "Sums up a report: processes, outstanding memory, how far it can be trusted, and the sites that hold most, without \
-                      their stacks.",
+        description: "Sums up a report: processes, outstanding memory, how complete it is, and the sites \
+                      with most outstanding memory, without their stacks.",
         parameters: &[REPORT, LIMIT],
         required: &[],
         answer: summary,
     },
     Tool {
         name: "stacks",
-        description: "Shows whole calling stacks, innermost first: of one site, or of those that hold most.",
+        description: "Shows whole calling stacks, innermost frame first: those of one site, or those with \
+                      most outstanding memory.",
         parameters: &[
             REPORT,
             ("site", "string", "The 16 digits of a site of a summary."),
@@ -100,7 +106,7 @@ const TOOLS: [Tool; 4] = [
     },
     Tool {
         name: "diff",
-        description: "Shows which sites hold more, and which less, in one report than in another, those first that changed most.",
+        description: "Shows which sites grew and which shrank between two reports, the largest change first.",
         parameters: &[
             (
                 "before",
@@ -110,7 +116,7 @@ const TOOLS: [Tool; 4] = [
             (
                 "after",
                 "integer",
-                "Number of the later report; the last without it.",
+                "Number of the later report. Default: the last.",
             ),
             LIMIT,
         ],
@@ -178,7 +184,8 @@ fn number(arguments: &Arguments, name: &str, reports: &mut dyn Reports) -> Resul
     let known = reports.numbers();
     let Some(&last) = known.last() else {
         return Err(
-            "there is no report yet: a trace makes the first after its interval; ask again then".to_owned(),
+            "there is no report yet: the first one is made after the trace's interval; ask again later"
+                .to_owned(),
         );
     };
     let wanted = match arguments.get(name) {
@@ -419,7 +426,7 @@ fn stacks(arguments: &Arguments, reports: &mut dyn Reports) -> Answer {
     if let (Some(site), true) = (wanted, stacks.is_empty()) {
         let site = shortened(site);
         return Err(format!(
-            "report {number} has no site `{site}`: `summary` lists those that hold most"
+            "report {number} has no site `{site}`: `summary` lists the largest sites"
         ));
     }
     stacks.sort_by_key(|stack| std::cmp::Reverse((stack.shown().bytes, stack.shown().blocks)));

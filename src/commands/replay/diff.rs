@@ -66,7 +66,7 @@ pub fn diff(options: &DifferenceOptions) -> anyhow::Result<()> {
     let mut comparison = Comparison::of(before.side(), after.side(), &builds);
     comparison.notes.extend(rebuilt(&builds.rebuilt(&traces)));
     if before.recording.about().anonymized != after.recording.about().anonymized {
-        let note = "one has its names and build-ids replaced, the other not: few sites will be the same";
+        let note = "only one of the two is anonymized: few sites will match";
         comparison.notes.push(note.to_owned());
     }
     let is_earlier = match is_one_trace {
@@ -75,7 +75,9 @@ pub fn diff(options: &DifferenceOptions) -> anyhow::Result<()> {
         false => after.report().read_at < before.report().read_at,
     };
     if is_earlier {
-        comparison.notes.push("the first is the later one".to_owned());
+        comparison
+            .notes
+            .push("the first report is later than the second".to_owned());
     }
     if matches!(options.format, DifferenceFormat::Folded(_)) {
         comparison.notes.iter().for_each(|note| tracing::warn!("{note}"));
@@ -182,7 +184,7 @@ pub(super) fn rebuilt(paths: &[&str]) -> Option<String> {
     }
     (!names.is_empty()).then(|| {
         format!(
-            "of {} there are several builds: their code is compared by the names of functions",
+            "there are several builds of {}: their code is compared by function names",
             names.join(", ")
         )
     })

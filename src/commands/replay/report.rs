@@ -64,7 +64,7 @@ pub fn report(options: &ReportOptions) -> anyhow::Result<u8> {
         && options.record.is_none()
     {
         bail!(
-            "a {} is of one report: leave out --all, or choose one with --at N",
+            "a {} shows one report: leave out --all, or choose a report with --at N",
             options.format.name()
         );
     }
@@ -113,7 +113,8 @@ fn show(recording: &Recording, chosen: Range<usize>, options: &ReportOptions) ->
     }
     let is_whole = matches!(recording.ending(), Ending::Done { .. });
     if !is_whole && !matches!(options.which, ReportSelection::One(_)) {
-        let reason = "the recording has no end, so there may have been later reports: choose one with --at N";
+        let reason = "the recording is incomplete, so later reports may be missing: choose a report with \
+                      --at N";
         gate.doubt(reason.to_owned());
     }
     let decided = gate.finish(0)?;

@@ -109,17 +109,18 @@ pub(in super::super) fn open(path: &Path) -> anyhow::Result<Recording> {
     };
     match recording.ending() {
         Ending::Done { made } if *made > count => tracing::info!(
-            "it had reached its --record-limit: {count} of the {made} reports that were made are in it, evenly over all of \
-             the time"
+            "it reached its --record-limit: it contains {count} of {made} reports, spread evenly over the \
+             trace"
         ),
         Ending::Done { .. } => {}
         Ending::Open => {
             tracing::warn!(
-                "`{file}` has no end: memleak still writes it, could not, or was killed; {readable}"
+                "`{file}` is incomplete: memleak is still writing it, failed to write it, or was killed; \
+                 {readable}"
             );
         }
         Ending::Cut(at) => {
-            tracing::warn!("`{file}` ends in the middle of what begins at byte {at}; {readable}");
+            tracing::warn!("`{file}` is truncated within the chunk at byte {at}; {readable}");
         }
         Ending::Damaged { at, why } => {
             tracing::warn!("`{file}` is damaged at byte {at}: {}; {readable}", printable(why));

@@ -42,7 +42,7 @@ struct Chosen {
 pub fn trend(options: &TrendOptions) -> anyhow::Result<()> {
     let mut chosen = choose(&options.sources)?;
     if chosen.len() < 2 {
-        bail!("a trend needs two reports at least: give a recording that has more, or several recordings");
+        bail!("a trend needs at least two reports: give a recording with more, or several recordings");
     }
     let (builds, note) = builds(&mut chosen)?;
     let mut trend = compare::Trend::new(builds);
@@ -100,7 +100,7 @@ fn spread(count: usize) -> Vec<usize> {
     if count <= max {
         return (0..count).collect();
     }
-    tracing::info!("of {count} reports, {max} are looked at, evenly over all of the time");
+    tracing::info!("using {max} of {count} reports, spread evenly over the trace");
     (0..max).map(|at| at * (count - 1) / (max - 1)).collect()
 }
 

@@ -25,8 +25,10 @@ pub(super) fn render(found: &InUse, groups: &[Group], list: bool, out: &mut dyn 
     if found.left > 0 {
         let left = short_size(found.left);
         let why = match found.facts.stopped {
-            Some(_) => "a thread was stopped while it changed it, or nothing leads there",
-            None => "it changes while it is read, or nothing leads there; `--stop` reads it at rest",
+            Some(_) => "a thread was stopped in the middle of a change, or no pointer leads there",
+            None => {
+                "it changed while it was read, or no pointer leads there; `--stop` stops the process first"
+            }
         };
         writeln!(out, "  {left} of the allocator's memory is not listed: {why}")?;
     }
@@ -64,6 +66,6 @@ pub(super) fn render(found: &InUse, groups: &[Group], list: bool, out: &mut dyn 
     }
     writeln!(
         out,
-        "\nWho allocates such blocks from now on: memleak --verdict -p {pid}"
+        "\nTo find the stacks that allocate such blocks from now on: memleak --verdict -p {pid}"
     )
 }

@@ -89,7 +89,7 @@ impl Account {
     fn groups_from_command(&self) -> io::Result<Vec<Gid>> {
         let unknown = || {
             io::Error::other(format!(
-                "id -G does not know the groups of {}",
+                "`id -G` cannot list the groups of {}",
                 self.name.display()
             ))
         };

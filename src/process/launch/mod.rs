@@ -115,7 +115,8 @@ pub enum LaunchError {
     #[error("`{program}` ended before its first instruction, {end}: does it start without memleak?")]
     Ended { program: String, end: ProgramEnd },
     #[error(
-        "cannot hold `{program}` until it can be traced ({operation}: {error}); start it by itself, then trace it with -p PID"
+        "cannot keep `{program}` stopped until it can be traced ({operation}: {error}); start it without \
+         memleak, then trace it with -p PID"
     )]
     Ptrace {
         program: String,

@@ -216,13 +216,13 @@ fn other_versions_are_refused() {
             .refusal()
     };
     assert!(
-        with(0x0310_00f0).contains("CPython 3.16.0 is not known"),
+        with(0x0310_00f0).contains("CPython 3.16.0 is not supported"),
         "{}",
         with(0x0310_00f0)
     );
-    assert!(with(0x0308_14f0).contains("CPython 3.8.20 is not known"));
-    assert!(with(0x040b_00f0).contains("CPython 4.11.0 is not known"));
-    assert!(with(0x030b_00a3).contains("CPython 3.11.0 is not a release"));
+    assert!(with(0x0308_14f0).contains("CPython 3.8.20 is not supported"));
+    assert!(with(0x040b_00f0).contains("CPython 4.11.0 is not supported"));
+    assert!(with(0x030b_00a3).contains("CPython 3.11.0 is a prerelease"));
     assert!(with(0).contains("0.0.0"));
 }
 
@@ -254,7 +254,7 @@ fn other_builds_are_refused() {
     let resized = Changed::interpreter().with_data(name, own_type(&build) + TYPE_BASIC_SIZE, &[0x90, 0]);
     assert_eq!(
         resized.refusal(),
-        format!("CPython {version} is a build of its own: `{name}` has not the size that it has in releases")
+        format!("CPython {version} is a custom build: the size of `{name}` differs from releases")
     );
     // Where each object has two more pointers (`Py_TRACE_REFS`), the name of a type is where its size was.
     let moved = Changed::interpreter().with_data("PyCode_Type", own_type(&build) + TYPE_NAME, &[0; 8]);

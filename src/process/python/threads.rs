@@ -52,7 +52,7 @@ impl ThreadPlaces {
         modules: impl IntoIterator<Item = &'a Module>,
     ) -> Result<Option<Self>, &'static str> {
         if !loader.is_some_and(Module::is_glibc_loader) {
-            return Err("its frames are read where the C library is glibc");
+            return Err("its frames are read only if the C library is glibc");
         }
         match Architecture::HOST {
             Architecture::X86_64 => Ok(Some(X86_64)),
@@ -72,7 +72,8 @@ impl ThreadPlaces {
             u32::try_from(distance_below(code)?).ok()
         });
         let id_below = id_below.filter(|id_below| (AARCH64.values..MAX_DESCRIPTOR).contains(id_below));
-        let id_below = id_below.ok_or("its frames are read where `pthread_self` is as glibc has it")?;
+        let id_below =
+            id_below.ok_or("its frames are read only if `pthread_self` is as in known versions of glibc")?;
         Ok(Self { id_below, ..AARCH64 })
     }
 }

@@ -131,7 +131,7 @@ impl Named {
 
 /// A name or id that several running containers have.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("`{text}` is more than one container: give the whole name or id of {}", .which.join(", "))]
+#[error("`{text}` matches several containers: give the full name or ID of one: {}", .which.join(", "))]
 pub struct Ambiguous {
     text: String,
     which: Vec<String>,

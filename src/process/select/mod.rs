@@ -150,9 +150,9 @@ pub enum SelectError {
     Nothing(#[from] Nothing),
     #[error(transparent)]
     Ambiguous(#[from] Ambiguous),
-    #[error("no user is named `{0}`: give a name of `getent passwd`, or a number")]
+    #[error("no user is named `{0}`: give a name that `getent passwd` lists, or a user ID")]
     NoSuchUser(String),
-    #[error("cannot look up user `{user}`: {error}; give its number")]
+    #[error("cannot look up user `{user}`: {error}; give the user ID")]
     User { user: String, error: io::Error },
     #[error("cannot read the processes of {}: {error}; is it mounted?", .path.display())]
     Proc { path: PathBuf, error: io::Error },

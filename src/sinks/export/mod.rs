@@ -69,7 +69,7 @@ pub enum SettingsError {
     /// A user name without a password.
     #[error("--push-user needs a password: give it by --push-token-file FILE or in MEMLEAK_PUSH_TOKEN")]
     NoPassword,
-    #[error("{0} holds what no HTTP header can carry: it must be printable ASCII in one line")]
+    #[error("{0} cannot be sent in an HTTP header: it must be one line of printable ASCII")]
     NotPrintable(&'static str),
     #[error(
         "--metrics `{0}` is not an address to listen on: give PORT or :PORT for this machine alone, or IP:PORT, for \

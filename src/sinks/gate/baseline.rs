@@ -57,13 +57,12 @@ impl Baseline {
             let frames = std::iter::from_fn(|| content.next_if(|(_, line)| is_indented(line)));
             let frames: Vec<_> = frames.map(|(_, line)| line.trim()).collect();
             if frames.is_empty() {
-                let problem =
-                    "no site follows: write its names below, each in a line of its own and indented";
+                let problem = "no site follows: write its names below, one per line, indented";
                 return Err(lines.wrong(number, problem.to_owned()));
             }
             let site = names.site(frames.into_iter());
             if sites.insert(site, amount).is_some() {
-                let problem = "this site is listed twice: leave one of them, with what it may hold";
+                let problem = "this site is listed twice: keep one entry, with the accepted amount";
                 return Err(lines.wrong(number, problem.to_owned()));
             }
         }
@@ -124,8 +123,8 @@ pub(super) fn write(sites: &[(SiteName, Amount)], names: &SiteNames, out: &mut d
     writeln!(out, "{MAGIC}{VERSION}")?;
     writeln!(
         out,
-        "# What these sites hold is accepted: with --baseline, only what is new or more counts.\n\
-         # Made by --write-baseline. To be edited at will: lines as they are, sites in any order."
+        "# These amounts are accepted: with --baseline, only new sites and larger amounts count.\n\
+         # Made by --write-baseline. It can be edited: keep the form of lines; sites in any order."
     )?;
     let named = sites
         .iter()
@@ -176,8 +175,8 @@ mod tests {
         ];
         let text = written(&sites, &names);
         let expected = "memleak baseline 1\n\
-            # What these sites hold is accepted: with --baseline, only what is new or more counts.\n\
-            # Made by --write-baseline. To be edited at will: lines as they are, sites in any order.\n\
+            # These amounts are accepted: with --baseline, only new sites and larger amounts count.\n\
+            # Made by --write-baseline. It can be edited: keep the form of lines; sites in any order.\n\
             \n18446744073709551615 bytes in 3 blocks\n    calloc\n\
             \n1 bytes in 1 blocks\n    malloc\n    #odd name, (with) <signs>\n    main\n\
             \n480 bytes in 12 blocks\n    malloc\n    b()\n    main\n";

@@ -312,10 +312,7 @@ fn log_suppressed(suppressions: &Suppressions, used: &[(Arc<Suppression>, Amount
         let some: Vec<_> = idle.iter().take(MAX_IDLE).map(|rule| named(rule)).collect();
         let more = if idle.len() > some.len() { ", …" } else { "" };
         let rules = counted(idle.len() as u64, "rule");
-        tracing::info!(
-            "nothing outstanding is suppressed by {rules}: {}{more}",
-            some.join(", ")
-        );
+        tracing::info!("{rules} suppressed nothing: {}{more}", some.join(", "));
     }
 }
 

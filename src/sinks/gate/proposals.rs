@@ -94,7 +94,7 @@ pub(super) const MAGIC: &str = "# Proposed by memleak";
 pub(super) fn write(proposals: &[Proposal], out: &mut dyn Write) -> io::Result<()> {
     writeln!(
         out,
-        "{MAGIC} --write-suppressions, a rule for each site; keep those that are meant.\n\
+        "{MAGIC} --write-suppressions, one rule per site; keep the ones you want.\n\
          # For --suppressions, and for LeakSanitizer (LSAN_OPTIONS=suppressions=FILE)."
     )?;
     for Proposal {

@@ -275,7 +275,7 @@ fn nothing_seen() {
     let mut nothing = report(Vec::new());
     nothing.events.allocations = 0;
     let findings = check(&["outstanding>0", "lost>0%", "incomplete>0%"], nothing, "???");
-    let reason = Verdict::Inconclusive("no allocation was seen, so there is nothing to go by".to_owned());
+    let reason = Verdict::Inconclusive("no allocation was seen, so nothing can be decided".to_owned());
     assert_eq!(findings[0].verdict, reason);
     assert_eq!(findings_of_no_report(), None);
 }

@@ -195,7 +195,7 @@ impl Evidence<'_> {
         Measured {
             values: beyond.iter().map(|site| value(&(held.of)(site))).collect(),
             words: format!(
-                "{}{} at the one of {sites} with most{}",
+                "{}{} at the largest of {sites}{}",
                 in_blocks(&largest),
                 held.words,
                 self.baseline_words(held)
@@ -282,7 +282,8 @@ impl Evidence<'_> {
             more => format!("{more} reports were"),
         };
         let words = format!(
-            "{made} made after the warm-up (the first half) while what is traced ran, and growth shows from {MIN} on"
+            "{made} made after the warm-up (the first half of the trace) while a traced process ran, and \
+             growth needs at least {MIN}"
         );
         match self.facts.is_over {
             true => Ok(Measured {
@@ -360,31 +361,37 @@ impl Evidence<'_> {
         let doubt = |about, reason| Doubt { reason, about };
         let doubts = [
             (events.allocations == 0).then(|| {
-                let reason = "no allocation was seen, so there is nothing to go by";
+                let reason = "no allocation was seen, so nothing can be decided";
                 doubt(DoubtKind::Everything, reason.to_owned())
             }),
             self.doubt
                 .map(|reason| doubt(DoubtKind::Everything, reason.to_owned())),
             is_lossy.then(|| {
                 let reason = format!(
-                    "lost was {}, more than --max-lost {}: the report says why, and which option makes room",
+                    "{} was lost, more than --max-lost {}: the report gives the cause, and the option to \
+                     change",
                     self.lost_words(),
                     self.max_lost
                 );
                 doubt(DoubtKind::TooLittle, reason)
             }),
             (losses.processes > 0).then(|| {
-                let reason = format!("{} processes too many were not traced", losses.processes);
+                let reason = format!(
+                    "{} processes were not traced, as there were too many",
+                    losses.processes
+                );
                 doubt(DoubtKind::TooLittle, reason)
             }),
             (losses.beginnings > 0).then(|| {
                 let programs = render::counted(losses.beginnings, "program");
-                let reason = format!("what {programs} allocated at first, executed by a traced process, was not seen");
+                let reason = format!(
+                    "the first allocations of {programs} that a traced process executed were not seen"
+                );
                 doubt(DoubtKind::TooLittle, reason)
             }),
             misses_frees.then(|| {
                 let reason = format!(
-                    "{} of frees were not seen, more than --max-lost {}: what they freed counts as outstanding",
+                    "{} of frees were not seen, more than --max-lost {}: their blocks count as outstanding",
                     share(frees),
                     self.max_lost
                 );

@@ -81,17 +81,20 @@ fn facts(site: &Site, sample: Option<&Sample>) -> String {
     }
     match site.ended {
         None => {}
-        Some(InstanceEnd::Exited) => facts.push(format!("held by process {} when it exited", site.pid)),
+        Some(InstanceEnd::Exited) => facts.push(format!("outstanding when process {} exited", site.pid)),
         Some(InstanceEnd::Left) => {
-            facts.push(format!("held by process {} when it was last traced", site.pid))
+            facts.push(format!("outstanding when process {} was last traced", site.pid))
         }
         Some(InstanceEnd::OutOfMemory) => {
             facts.push(format!(
-                "held by process {} when it was killed for lack of memory",
+                "outstanding when process {} was killed for lack of memory",
                 site.pid
             ));
         }
-        Some(InstanceEnd::Execed) => facts.push(format!("held by process {} at its exec", site.pid)),
+        Some(InstanceEnd::Execed) => facts.push(format!(
+            "outstanding when exec replaced the program of process {}",
+            site.pid
+        )),
     }
     facts.join(", ")
 }
@@ -106,7 +109,7 @@ fn frame_line(frame: FrameRef<'_>, unwind: Unwind, names: NameStyle) -> String {
     let mark = match (frame.found_by, unwind) {
         (FoundBy::Fp, Unwind::Dwarf) => " (by frame pointer)",
         (FoundBy::FpGenerated, _) => " (by frame pointer of generated code)",
-        (FoundBy::FpUncertain, _) => " (by frame pointer, callers may be missing before)",
+        (FoundBy::FpUncertain, _) => " (by frame pointer; callers may be missing before it)",
         (FoundBy::Fp, Unwind::Fp)
         | (FoundBy::Probe | FoundBy::Cfi | FoundBy::Kernel | FoundBy::Python, _) => "",
     };

@@ -48,8 +48,8 @@ const THREAD: &str = "screen";
 #[non_exhaustive]
 pub enum TerminalError {
     #[error(
-        "--live draws on a terminal, and {0} is none: leave --live out, or run it where both standard input and standard \
-         output are a terminal (ssh -t, docker exec -it)"
+        "--live needs a terminal, and {0} is not one: leave --live out, or run it where both standard input \
+         and standard output are a terminal (ssh -t, docker exec -it)"
     )]
     NotATerminal(&'static str),
     #[error(
@@ -59,7 +59,7 @@ pub enum TerminalError {
     #[error("cannot draw on this terminal: {0}")]
     Refused(#[from] io::Error),
     /// The thread has panicked.
-    #[error("the view failed; what it said is above: please report it")]
+    #[error("the view failed with the panic message above: please report it")]
     Failed,
 }
 

@@ -171,11 +171,11 @@ pub(super) fn explained(place: &str, error: io::Error) -> io::Error {
 pub(crate) fn remedy(error: &io::Error) -> &'static str {
     let is_full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded].contains(&error.kind());
     if is_full {
-        ": make room there, or give another place"
+        ": free some space there, or choose another file"
     } else if error.kind() == io::ErrorKind::NotFound {
-        ": make its directory, or give another place"
+        ": create its directory, or choose another file"
     } else if error.kind() == io::ErrorKind::FileTooLarge {
-        ": raise the limit on sizes of files (ulimit -f), or give another place"
+        ": raise the limit on file sizes (ulimit -f), or choose another file"
     } else {
         ""
     }

@@ -59,7 +59,7 @@ pub enum OutputError {
     /// Binary formats would garble a terminal.
     #[error("refusing to write {} to a terminal: use --output FILE, or redirect standard output", .0.name())]
     Terminal(Format),
-    #[error("standard output is closed, and what memleak writes would be lost: give it one (such as > FILE)")]
+    #[error("standard output is closed, so the output would be lost: redirect it, for example with > FILE")]
     Closed,
 }
 

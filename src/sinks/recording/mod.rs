@@ -122,7 +122,7 @@ pub enum RecordError {
         limit: u64,
     },
     /// A bound of the format is exceeded.
-    #[error("a part of a report takes more than a recording has room for")]
+    #[error("a report exceeds a limit of the recording format")]
     TooLarge,
 }
 
@@ -142,7 +142,7 @@ pub enum ReadError {
     NotARecording(PathBuf),
     /// A file written by `--format json`.
     #[error(
-        "`{}` has reports in JSON, which other programs read: for memleak to read, record with --record FILE", .0.display()
+        "`{}` has reports in JSON, which memleak does not read back: record with --record FILE", .0.display()
     )]
     Json(PathBuf),
     /// A recording in another format version.
@@ -157,7 +157,8 @@ pub enum ReadError {
         /// Version of memleak that wrote it.
         writer: String,
     },
-    #[error("`{}` holds no whole report: memleak was ended before it made one, or the file is damaged", .0.display())]
+    #[error("`{}` has no complete report: memleak ended before it made one, or the file is \
+             damaged", .0.display())]
     Empty(PathBuf),
     /// The content of a valid chunk is wrong.
     #[error("report {report} of `{}` is damaged: {problem}", .path.display())]

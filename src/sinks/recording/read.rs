@@ -165,7 +165,7 @@ impl Recording {
         let Some(kind) = chunk.kind else {
             return Ok(Ok(()));
         };
-        let unreadable = || Ok(Err(Refused("it is not what was written".to_owned())));
+        let unreadable = || Ok(Err(Refused("its content is not valid".to_owned())));
         match kind {
             Kind::Stacks | Kind::Blocks => parts.push(chunk),
             Kind::Report => self.reports.push(Place {
@@ -224,7 +224,7 @@ impl Recording {
             return Ok(Err(Refused("there is no such report".to_owned())));
         };
         let Some(Numbered { number, report, .. }) = place.report.read(&self.file)? else {
-            return Ok(Err(Refused("it is not what was written".to_owned())));
+            return Ok(Err(Refused("its content is not valid".to_owned())));
         };
         Ok(Ok(ReportSummary {
             number,
@@ -263,11 +263,11 @@ impl Recording {
             match added {
                 Some(Ok(())) => {}
                 Some(Err(wrong)) => return Ok(Err(wrong)),
-                None => return unreadable("its stacks are not what was written"),
+                None => return unreadable("its stacks are not valid"),
             }
         }
         let Some(numbered) = place.report.read::<Numbered>(&self.file)? else {
-            return unreadable("it is not what was written");
+            return unreadable("its content is not valid");
         };
         Ok(self.whole(numbered, stacks.stacks))
     }
@@ -285,7 +285,7 @@ impl Recording {
         }
         if age_bounds_ns != chunks::age_bounds() {
             return Err(Refused(
-                "ages are in other classes than this version's".to_owned(),
+                "its age classes differ from those of this version".to_owned(),
             ));
         }
         if report.targets.len() > MAX_TARGETS {
@@ -360,7 +360,7 @@ impl<'a> Stacks<'a> {
             }
             self.dictionary.check_blocks(&blocks)?;
             let Some(stack) = self.stacks.get_mut(stack) else {
-                return Err(Refused("blocks of a stack that is not there".to_owned()));
+                return Err(Refused("blocks of a stack that does not exist".to_owned()));
             };
             stack.blocks.get_or_insert_default().append(blocks);
         }

@@ -170,7 +170,8 @@ impl Recorder {
         }
         if before == 1 && self.stride > 1 {
             tracing::info!(
-                "the recording has reached its limit: from now on it keeps fewer reports, evenly over all of the time"
+                "the recording has reached its limit: from now on it keeps fewer reports, spread evenly over \
+                 the trace"
             );
         }
         Ok(true)

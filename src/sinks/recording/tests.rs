@@ -271,7 +271,7 @@ fn other_files() {
         assert!(place.refused(other).contains("is not a recording"));
     }
     for started in [&whole[..HEADER], b""] {
-        assert!(place.refused(started).contains("no whole report"));
+        assert!(place.refused(started).contains("no complete report"));
     }
     fs::remove_file(place.file()).unwrap();
     let missing = Recording::open(place.file()).map(|_| ()).unwrap_err().to_string();

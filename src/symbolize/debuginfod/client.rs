@@ -53,7 +53,7 @@ enum FetchError {
     TooLarge(u64),
     #[error("no data for {0} seconds (DEBUGINFOD_TIMEOUT)")]
     Slow(u64),
-    #[error("what it sent is another object's")]
+    #[error("it sent the file of another object")]
     Another,
     #[error("cannot keep the file: {0}")]
     Keep(io::Error),
@@ -116,7 +116,7 @@ impl Client {
             return Answer::Failed;
         }
         if let Err(error) = self.cache.note_missing(id) {
-            tracing::debug!("debuginfod: cannot note what no server has: {error}");
+            tracing::debug!("debuginfod: cannot store in the cache that no server has the file: {error}");
         }
         Answer::Missing
     }

@@ -54,8 +54,8 @@ impl Patience {
     /// Text for messages that says how the user can end the wait.
     fn how_to_end(&self) -> &'static str {
         match self {
-            Self::None | Self::Until(_) => "Ctrl-C makes it without them",
-            Self::Long => "Ctrl-C again ends without it",
+            Self::None | Self::Until(_) => "Ctrl-C makes the report without them",
+            Self::Long => "Ctrl-C again exits without a report",
         }
     }
 
@@ -222,7 +222,8 @@ impl Debuginfod {
             }
             if last.1.elapsed() > self.timeout {
                 tracing::warn!(
-                    "debuginfod: nothing came for {} seconds (DEBUGINFOD_TIMEOUT): names are found without it",
+                    "debuginfod: no data for {} seconds (DEBUGINFOD_TIMEOUT): looking up names without this \
+                     file",
                     self.timeout.as_secs()
                 );
                 states.insert(id.clone(), State::Missing);

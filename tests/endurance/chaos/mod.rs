@@ -141,7 +141,7 @@ fn torment(subject: &Subject) {
         if left.is_empty() {
             Ok(())
         } else {
-            Err(format!("held by nobody: {left:?}"))
+            Err(format!("kernel objects left: {left:?}"))
         }
     });
     let _ = writeln!(

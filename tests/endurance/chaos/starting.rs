@@ -167,9 +167,11 @@ fn program_runs_fully_or_not_at_all() {
             place.display()
         );
     }
-    wait_until("held by nobody", || match orphans().difference(&before).count() {
-        0 => Ok(()),
-        count => Err(format!("{count} objects in the kernel")),
+    wait_until("no kernel objects are left", || {
+        match orphans().difference(&before).count() {
+            0 => Ok(()),
+            count => Err(format!("{count} objects in the kernel")),
+        }
     });
     let _ = writeln!(stderr(), "chaos: started programs: {fates:?}; seed {}", seed());
 }

@@ -548,7 +548,7 @@ fn an_idle_target(browser: &Browser) {
     write(&page, &path);
     browser.open(&path);
     let notices = browser.text("#notices");
-    assert!(notices.contains("No allocation was accounted"), "{notices}");
+    assert!(notices.contains("No allocation was recorded"), "{notices}");
     assert_eq!(tile(browser, "outstanding", "data-bytes"), 0);
     assert!(browser.text("#flame").contains("Nothing to draw"));
     browser.click_on("#tab-sites");

@@ -102,7 +102,7 @@ pub(super) fn functions_of_python(browser: &Browser) {
     );
     browser.run("document.getElementById('tab-health').click()");
     let health = browser.run("return document.body.textContent");
-    let line = "88 functions; of allocations, 32 have all of theirs, 8 the innermost only";
+    let line = "88 functions; allocations: 32 have all their frames, 8 have only the innermost frames";
     assert!(health.as_str().expect("text").contains(line), "{health}");
     check_quiet(browser);
 }

@@ -43,7 +43,8 @@ fn check_no_space(output: &Output, status: i32, place: &str) {
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(status), "{text}");
     let wanted = format!(
-        "cannot write {place}: No space left on device (os error 28): make room there, or give another place"
+        "cannot write {place}: No space left on device (os error 28): free some space there, or choose \
+         another file"
     );
     let lines = text.lines().filter(|line| line.contains("No space left"));
     let (warnings, errors): (Vec<_>, Vec<_>) = lines.partition(|line| line.contains("warning: "));

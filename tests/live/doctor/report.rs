@@ -90,7 +90,7 @@ fn report_for_an_issue() {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(
-        said.starts_with("memleak-report.txt: to attach to an issue; "),
+        said.starts_with("wrote memleak-report.txt: attach it to an issue; "),
         "{said}"
     );
     let text = fs::read_to_string(&file).expect("it was written");

@@ -46,9 +46,9 @@ fn node() {
             .args(["-e", "console.log('ready'); setTimeout(() => {}, 1e8)"]);
         command
     };
-    let nameless = "Node.js: stacks pass its code; its functions have no names";
+    let nameless = "Node.js: stacks can be unwound through its code; its functions have no names";
     check(&mut start(&[]), "note", nameless, Some("--perf-basic-prof"));
-    let named = "Node.js: stacks pass its code; its functions have names";
+    let named = "Node.js: stacks can be unwound through its code; its functions have names";
     check(&mut start(&["--perf-basic-prof"]), "ok", named, None);
 }
 
@@ -75,14 +75,14 @@ fn python() {
     };
     let real = python.canonicalize().expect("it is there");
     let known = format!(
-        "Python 3.{}: stacks pass its code; its functions have names",
+        "Python 3.{}: stacks can be unwound through its code; its functions have names",
         minor_version(&real)
     );
     check(&mut start(&python, &[]), "ok", &known, None);
-    let nameless = "Python 3.16: stacks pass its code; its functions have no names: \
-                    CPython 3.16.0 is not known to this memleak, which reads frames of 3.9 to 3.15";
+    let nameless = "Python 3.16: stacks can be unwound through its code; its functions have no names: \
+                    CPython 3.16.0 is not supported: this memleak reads frames of 3.9 to 3.15";
     check(&mut start(&other, &[]), "note", nameless, Some("-X perf"));
-    let named = "Python 3.16: stacks pass its code; its functions have names";
+    let named = "Python 3.16: stacks can be unwound through its code; its functions have names";
     check(&mut start(&other, &["-X", "perf"]), "ok", named, None);
 }
 
@@ -110,7 +110,7 @@ fn java() {
         nameless,
         Some("`jcmd PID Compiler.perfmap`"),
     );
-    let with_frames = "Java: stacks pass its code; its functions have no names";
+    let with_frames = "Java: stacks can be unwound through its code; its functions have no names";
     check(
         &mut start(&["-XX:+PreserveFramePointer"]),
         "note",

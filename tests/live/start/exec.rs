@@ -115,6 +115,7 @@ fn the_loss_of_others_is_said() {
     let memleak = Memleak::attach(program.pid(), &["--format", "text"]);
     program.send_line("");
     let text = memleak.wait_for_text();
-    let expected = "1 program executed by a traced process: what it allocated before its allocator had probes is not seen";
+    let expected =
+        "1 program executed by a traced process: allocations before its allocator had probes were not seen";
     assert!(text.contains(expected), "{text}");
 }

@@ -14,12 +14,11 @@ pub enum Order {
     Size,
     /// Blocks.
     Count,
-    /// Net growth in bytes since the mark (SIGUSR1), or without one since the last report.
+    /// Net growth in bytes since the mark (SIGUSR1), or else since the last report.
     Growth,
-    /// Bytes when the total was highest since the attach; see docs/peak.md.
+    /// Bytes outstanding at the peak since the attach; see docs/peak.md.
     Peak,
-    /// How much they behave like leaks: by growth over all reports, how certain and steady it is, and how
-    /// blocks live.
+    /// Similarity to a leak: certain and steady growth over all reports, and blocks of all ages that stay.
     Suspicion,
 }
 

@@ -139,7 +139,7 @@ fn verdict(report: &Report) -> Vec<String> {
             let all = std::iter::once(in_words(&verdict));
             all.chain(doubts(judgement)).collect()
         }
-        _ => vec!["no verdict was made on what is outstanding".to_owned()],
+        _ => vec!["no verdict on outstanding blocks".to_owned()],
     }
 }
 
@@ -147,7 +147,7 @@ fn verdict(report: &Report) -> Vec<String> {
 fn at_peak(report: &Report) -> String {
     match &report.peak {
         Some(peak) => peak::in_words(peak, report.sampling),
-        None => "the peak was not followed".to_owned(),
+        None => "the peak was not tracked".to_owned(),
     }
 }
 

@@ -12,7 +12,7 @@ use crate::model::{Held, Holder, LookedAt, Report, Root, Step, StepStacks, TextI
 pub(super) struct HeldJson<'a> {
     by: Vec<HolderJson<'a>>,
     others: AmountJson,
-    /// Null if it was not found out.
+    /// Null if unknown.
     retained: Option<AmountJson>,
     classes: Vec<ClassJson<'a>>,
     /// Only if classes were looked for without a verdict.

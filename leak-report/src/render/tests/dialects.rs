@@ -263,9 +263,9 @@ fn omitted_facts_go_to_stderr() {
     report.stacks[0].blocks = blocks(&[], 5);
     let omitted = |format: &str| {
         StderrLine::Warning(format!(
-            "--format {format} has no words for this: 2 of 3 stacks not complete (1 no_cfi, 1 stack_table_full); 9 blocks, \
-             1.5 MiB (1600000 B), not recorded; amounts are estimates, not sums of what was sampled; the stacks of 2 programs \
-             stand together; 5 blocks not listed"
+            "--format {format} cannot express: 2 of 3 stacks not complete (1 no_cfi, 1 stack_table_full); 9 \
+             blocks, 1.5 MiB (1600000 B), not recorded; amounts are estimates, not sums of what was sampled; \
+             the stacks of 2 programs are listed together; 5 blocks not listed"
         ))
     };
     let missing = StderrLine::Verbatim(

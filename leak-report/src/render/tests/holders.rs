@@ -46,7 +46,7 @@ fn text_of_classes() {
             5000,
             "   class app::Entry (12 blocks), 3 blocks without; 15 of 5000 blocks looked at\n",
         ),
-        (0, 0, 7, "   classes not looked for: there are too many blocks\n"),
+        (0, 0, 7, "   classes unknown: too many blocks to examine\n"),
     ] {
         let mut report = held();
         let found = report.stacks[0].held.as_mut().unwrap();
@@ -65,7 +65,7 @@ fn text_of_missing_holders() {
     }
     let text = rendered(&report, Format::Text);
     assert!(
-        text.contains("  verdict: who holds what was not found out in 2 processes: too many blocks\n"),
+        text.contains("  verdict: holders unknown in 2 processes: too many blocks\n"),
         "{text}"
     );
 }

@@ -17,12 +17,12 @@ fn line(report: &Report) -> Option<String> {
 #[test]
 fn text_of_a_peak() {
     let mut report = peaked();
-    let expected = "peak: 1000 B in 13 blocks, 7.5 s after the attach (never above by more than 2%)";
+    let expected = "peak: 1000 B in 13 blocks, 7.5 s after the attach (true peak at most 2% higher)";
     assert_eq!(line(&report).as_deref(), Some(expected));
     let peak = report.peak.as_mut().unwrap();
     (peak.never_above, peak.elapsed) = (4096, Duration::from_secs(7325));
     let expected =
-        "peak: 1000 B in 13 blocks, 2 h 2 min after the attach (between two looks up to 4.0 KiB at most)";
+        "peak: 1000 B in 13 blocks, 2 h 2 min after the attach (true peak between two looks at most 4.0 KiB)";
     assert_eq!(line(&report).as_deref(), Some(expected));
     report.peak.as_mut().unwrap().total = Amount {
         bytes: 540,

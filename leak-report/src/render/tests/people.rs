@@ -243,13 +243,10 @@ fn text_of_cut_stacks() {
     };
     report.stacks[1].end = End::DepthLimit;
     let text = rendered(&report, Format::Text);
-    let cut = "end: depth_limit at libplugin.so+0x2000 (the stack goes on: --perf-max-stack-depth keeps no more of it)\n";
+    let cut = "end: depth_limit at libplugin.so+0x2000 (cut by --perf-max-stack-depth)\n";
     assert!(text.contains(cut), "{text}");
     assert!(text.contains("\n      end: complete\n"), "{text}");
-    assert!(
-        text.contains("\n  at most 3 frames of a stack, the innermost"),
-        "{text}"
-    );
+    assert!(text.contains("\n  innermost 3 frames of each stack"), "{text}");
     let value: Value = serde_json::from_str(&rendered(&report, Format::Json)).unwrap();
     assert_eq!(value["max_stack_depth"], 3);
 }

@@ -44,9 +44,9 @@ ca25d fetch_rows: 640 B in 10 blocks, 50.0% of all, via malloc
   2 of 3 stacks complete (80.0% of allocations), nothing lost
   1 no_cfi (20.0% of allocations): code without CFI, frame pointer not plausible
     Build that code with -fasynchronous-unwind-tables, or assembly with .cfi directives.
-  Python: 88 functions; of allocations, 32 have all of theirs, 8 the innermost only (too many, or frames between them not known), 2 none (stack and interpreter do not agree, as in a subinterpreter), 1 none (the interpreter was not known yet, or there was no room)
+  Python: 88 functions; allocations: 32 have all their frames, 8 have only the innermost frames (too many, or native frames between them unknown), 2 have none (stack and interpreter state disagree, as in a subinterpreter), 1 have none (interpreter not yet known, or no room)
   …/ is /opt/app/
-  (-v: calls, resident memory, ages, and what memleak takes)
+  (-v: calls, resident memory, ages, and memleak's own cost)
 ");
 }
 
@@ -61,9 +61,9 @@ fn verbose_text_with_functions_of_python() {
     has("                         <python function> [python]");
     has("  Frames:    104 by CFI, 0 by frame pointer (0%)");
     has(
-        "  Python:    88 functions; of allocations, 32 have all of theirs, 8 the innermost only (too many, or frames between them \
-         not known), 2 none (stack and interpreter do not agree, as in a subinterpreter), 1 none (the interpreter was not known yet, or \
-         there was no room)",
+        "  Python:    88 functions; allocations: 32 have all their frames, 8 have only the innermost frames \
+         (too many, or native frames between them unknown), 2 have none (stack and interpreter state \
+         disagree, as in a subinterpreter), 1 have none (interpreter not yet known, or no room)",
     );
     assert!(!verbose(&full()).contains("Python"), "nothing of it otherwise");
     let mut whole = python();

@@ -39,10 +39,10 @@ fn text_of_a_verdict() {
         lines_with(&text, "verdict: "),
         [
             "verdict: 8 blocks (320 B) definitely lost, 1 (40 B) indirectly lost, 3 still reachable, 1 unknown",
-            "verdict: made in 5 passes over its memory in 3.2 s (3.0 GiB read); nothing was stopped",
-            "verdict: unknown: 1 block for want of time",
-            "verdict: reachable by pointers into blocks only: 1 behind a length",
-            "verdict: not looked into: 2 pipes with 9 words; lost blocks that may be held there are unknown",
+            "verdict: made in 5 passes over its memory in 3.2 s (3.0 GiB read); no threads were stopped",
+            "verdict: unknown: 1 block not judged within --verdict-limit",
+            "verdict: reachable only by interior pointers: 1 behind a length",
+            "verdict: not searched: 2 pipes with 9 words; blocks that only these may reach count as unknown",
         ]
     );
     let verbose = verbose(&judged());
@@ -85,11 +85,12 @@ fn text_of_doubts() {
     }
     let text = rendered(&report, Format::Text);
     for expected in [
-        "verdict: 3 blocks (120 B) that an earlier verdict called lost were freed since: that verdict was false, and this one \
-         may be\n",
+        "verdict: 3 blocks (120 B) that an earlier verdict called lost were freed since: that verdict was \
+         wrong, and this one may be, too\n",
         "verdict: 4.0 KiB of memory could not be read: ",
         "; threads were stopped for at most 28.4 ms\n",
-        "verdict: not looked into: 1 pipe, 12 sockets with 9 words; lost blocks that may be held there are unknown\n",
+        "verdict: not searched: 1 pipe, 12 sockets with 9 words; blocks that only these may reach count as \
+         unknown\n",
     ] {
         assert!(text.contains(expected), "no {expected:?} in {text}");
     }
@@ -192,7 +193,7 @@ fn flame_graphs_of_a_verdict() {
     let mut without = full();
     without.quantity = lost(Unit::Bytes);
     let svg = rendered(&without, Format::Svg);
-    assert!(svg.contains("no verdict was made"), "{svg}");
+    assert!(svg.contains("no verdict on outstanding blocks"), "{svg}");
     let profiles = |report: &Report| -> Vec<String> {
         let file: Value = serde_json::from_str(&rendered(report, Format::Speedscope)).unwrap();
         let profiles = file["profiles"].as_array().unwrap().iter();

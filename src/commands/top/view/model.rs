@@ -12,7 +12,7 @@ const LINES: usize = 10;
 
 /// Keys and their effects, for people.
 pub(super) const HELP: [(&str, &str); 10] = [
-    ("q  Esc  Ctrl-C", "leave; Esc first takes back what is open"),
+    ("q  Esc  Ctrl-C", "quit; Esc first closes what is open"),
     ("Enter", "trace the selected process: as memleak live -p PID"),
     ("↑ ↓  j k", "select a process"),
     (
@@ -24,9 +24,9 @@ pub(super) const HELP: [(&str, &str); 10] = [
         "/",
         "only processes with this text in pid, user or name; Esc ends it",
     ),
-    ("p  Space", "pause what is shown; samples are taken on"),
+    ("p  Space", "pause the display; sampling goes on"),
     ("l", "messages"),
-    ("Ctrl-L", "draw everything anew"),
+    ("Ctrl-L", "redraw the screen"),
     ("?  h", "this"),
 ];
 

@@ -245,7 +245,7 @@ fn versions_to_come() {
     };
     assert_eq!(
         next.refusal().to_string(),
-        "CPython 3.16.1 is not known to this memleak, which reads frames of 3.9 to 3.15"
+        "CPython 3.16.1 is not supported: this memleak reads frames of 3.9 to 3.15"
     );
     let remedy = next.refusal().remedy();
     assert!(remedy.is_some_and(|remedy| remedy.contains("newer memleak")));

@@ -86,7 +86,7 @@ fn choices() {
     }
     let error = chosen("aaaaaaaaaaaa").expect_err("two").to_string();
     for part in [
-        "`aaaaaaaaaaaa` is more than one",
+        "`aaaaaaaaaaaa` matches several",
         "aaaaaaaaaaaa (aaaab)",
         "aaaaaaaaaaaa (web)",
     ] {

@@ -102,12 +102,12 @@ impl Metrics {
                 ExportError::Listen { address, error }
             })?;
         tracing::info!(
-            "metrics: http://{address}/metrics has what the last report says, and /debug/pprof/heap its profile"
+            "metrics: http://{address}/metrics serves the last report, and /debug/pprof/heap its profile"
         );
         if settings.address.is_open() {
             tracing::warn!(
-                "metrics: everyone who reaches {address} can read them, names of functions among them; :{} is for this \
-                 machine alone",
+                "metrics: anyone who can connect to {address} can read them, including function names; use \
+                 :{} to listen on loopback only",
                 address.port()
             );
         }

@@ -63,7 +63,7 @@ pub(super) fn of_push(counts: &Counts) -> String {
     }
     page.counter(
         "memleak_push_retries_total",
-        "Requests that failed and are made again.",
+        "Failed requests that are sent again.",
     )
     .is(counts.retries);
     page.gauge("memleak_push_waiting_profiles", "Profiles that are not sent yet.")
@@ -80,7 +80,7 @@ fn times(page: &mut Page, report: &Report) {
     let since_epoch = report.read_at.duration_since(UNIX_EPOCH).unwrap_or_default();
     page.gauge(
         "memleak_report_timestamp_seconds",
-        "When the last report was made, which everything here is of.",
+        "Time of the last report, which all metrics of this page describe.",
     )
     .is(since_epoch.as_secs_f64());
     page.gauge(
@@ -96,7 +96,7 @@ fn times(page: &mut Page, report: &Report) {
     if let Some(bytes) = distance {
         page.gauge(
             "memleak_sampling_distance_bytes",
-            "For how many allocated bytes one allocation is recorded; amounts are estimates above 1.",
+            "Mean number of allocated bytes per recorded allocation; if above 1, amounts are estimates.",
         )
         .is(bytes);
     }
@@ -167,7 +167,7 @@ fn verdict(page: &mut Page, report: &Report) {
         .is(judgement.took.as_secs_f64());
     page.gauge(
         "memleak_verdict_passes",
-        "Passes over the memory of the process that needed most.",
+        "Passes of the last verdict over a process's memory, for the process with most passes.",
     )
     .is(judgement.passes);
 }
@@ -333,13 +333,13 @@ fn cost(page: &mut Page, report: &Report) {
     if let Some(overhead) = &report.overhead {
         page.gauge(
             "memleak_overhead_ratio",
-            "What tracing costs the traced, as a share of one CPU, in the last second.",
+            "Cost of tracing for the traced processes in the last second, as a share of one CPU.",
         )
         .is(overhead.lately);
         let spent = overhead.spent.program_nanoseconds() + overhead.spent.trap_nanoseconds;
         page.counter(
             "memleak_overhead_seconds_total",
-            "CPU time that tracing has cost the traced.",
+            "CPU time that tracing has cost the traced processes.",
         )
         .is(spent / 1e9);
     }

@@ -54,7 +54,8 @@ pub(super) fn answer(request: &Request<'_>, last: impl FnOnce() -> Option<Arc<Pr
     let refused = |why| Some(Answer::refusal(400, "Bad Request", why));
     if asks_for("seconds") {
         return refused(
-            "Profiles are of the last report, counted from the attach: leave `seconds` out, and compare two of them.",
+            "Profiles show the last report, counted from the attach: leave `seconds` out, and compare two \
+             profiles.",
         );
     }
     if asks_for("debug") {

@@ -84,13 +84,13 @@ fn page_of_a_full_report() {
 # HELP memleak_build_info The version of memleak; always 1.
 # TYPE memleak_build_info gauge
 memleak_build_info{version="VERSION"} 1
-# HELP memleak_report_timestamp_seconds When the last report was made, which everything here is of.
+# HELP memleak_report_timestamp_seconds Time of the last report, which all metrics of this page describe.
 # TYPE memleak_report_timestamp_seconds gauge
 memleak_report_timestamp_seconds 1700000000
 # HELP memleak_trace_duration_seconds Time from the attach to the last report.
 # TYPE memleak_trace_duration_seconds gauge
 memleak_trace_duration_seconds 12.345
-# HELP memleak_allocations_total Blocks allocated, those that were lost included.
+# HELP memleak_allocations_total Blocks allocated, including lost ones.
 # TYPE memleak_allocations_total counter
 memleak_allocations_total 30
 # HELP memleak_frees_total Blocks freed that were known.
@@ -105,10 +105,10 @@ memleak_failed_allocations_total 1
 # HELP memleak_missed_frees_total Blocks whose free was not seen, but whose address was allocated again.
 # TYPE memleak_missed_frees_total counter
 memleak_missed_frees_total 0
-# HELP memleak_filtered_allocations_total Calls that asked for sizes that are not recorded.
+# HELP memleak_filtered_allocations_total Calls whose sizes are not recorded.
 # TYPE memleak_filtered_allocations_total counter
 memleak_filtered_allocations_total 0
-# HELP memleak_filtered_bytes_total Bytes that these asked for.
+# HELP memleak_filtered_bytes_total Bytes requested by calls whose sizes are not recorded.
 # TYPE memleak_filtered_bytes_total counter
 memleak_filtered_bytes_total 0
 # HELP memleak_outstanding_bytes Bytes allocated and not freed.
@@ -142,7 +142,7 @@ memleak_lost_blocks_total{cause="stack_table_full"} 0
 # HELP memleak_lost_bytes_total Bytes of blocks that could not be recorded.
 # TYPE memleak_lost_bytes_total counter
 memleak_lost_bytes_total 1600000
-# HELP memleak_lost_frees_total Frees that were not seen: what they freed still counts as outstanding.
+# HELP memleak_lost_frees_total Frees that were not seen: their blocks still count as outstanding.
 # TYPE memleak_lost_frees_total counter
 memleak_lost_frees_total 0
 # HELP memleak_lost_processes_total Processes that were not traced though they should have been.
@@ -154,7 +154,7 @@ memleak_lost_beginnings_total 0
 # HELP memleak_lost_events_total Notices of mapping changes that came too late or not at all.
 # TYPE memleak_lost_events_total counter
 memleak_lost_events_total 0
-# HELP memleak_lost_calls_total Calls that were not told one by one though that was asked for.
+# HELP memleak_lost_calls_total Calls missing from the call trace (-t).
 # TYPE memleak_lost_calls_total counter
 memleak_lost_calls_total 0
 # HELP memleak_stacks Distinct stacks that allocated, by how their walk ended.

@@ -4,14 +4,14 @@
 /// Protocols of stores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Api {
-    /// Pyroscope's, from 1.0 on.
+    /// Pyroscope 1.0 or newer.
     #[default]
     Pyroscope,
-    /// Pyroscope's older /ingest.
+    /// Older Pyroscope, by /ingest.
     PyroscopeIngest,
-    /// Parca's.
+    /// Parca.
     Parca,
-    /// OTLP over HTTP, to a collector of OpenTelemetry with profiles (/v1development/profiles).
+    /// OTLP over HTTP, to an OpenTelemetry collector that receives profiles (/v1development/profiles).
     Otlp,
 }
 

@@ -134,7 +134,7 @@ fn certificates(pem: &[u8]) -> Result<Vec<Certificate<'static>>, String> {
         }
     }
     match certificates.is_empty() {
-        true => Err("there is none in it: it must be in the PEM format".to_owned()),
+        true => Err("no certificate found: the file must be in PEM format".to_owned()),
         false => Ok(certificates),
     }
 }
@@ -159,7 +159,7 @@ fn meaning(api: Api, mut response: Response<Body>) -> Outcome {
             let place = headers.get("location").and_then(|place| place.to_str().ok());
             let place = place.map_or_else(String::new, |place| format!(" {}", shown(place)));
             Outcome::Refused(format!(
-                "status {status}: it refers to{place}, where nothing is sent: give that address"
+                "status {status}: redirects are not followed: give the address{place}"
             ))
         }
         (_, Api::Otlp) => match otlp::is_temporary(status) {

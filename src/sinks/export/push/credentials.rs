@@ -75,7 +75,7 @@ impl CachedCredentials {
             match read(path) {
                 Ok(token) => self.last = token,
                 // The file may be half written.
-                Err(why) => tracing::debug!("push: the token in {} stays: {why}", path.display()),
+                Err(why) => tracing::debug!("push: using the last token from {}: {why}", path.display()),
             }
         }
         let token = self.last.reveal();

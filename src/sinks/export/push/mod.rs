@@ -62,7 +62,8 @@ impl Pusher {
         let client = Client::new(settings)?;
         if settings.tells_secrets_in_clear() {
             tracing::warn!(
-                "push: {} is not encrypted: everyone on the way can read the credentials; use https://",
+                "push: {} is not encrypted: anyone on the network path can read the credentials; use \
+                 https://",
                 settings.server
             );
         }

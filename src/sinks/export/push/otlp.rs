@@ -39,7 +39,7 @@ pub(super) fn meaning(body: &[u8]) -> Outcome {
     let rejected = u64::try_from(partial.rejected_profiles).unwrap_or(0);
     match (rejected, partial.error_message.as_str()) {
         (0, "") => Outcome::Accepted,
-        (_, "") => Outcome::Partly(rejected, "it does not say why".to_owned()),
+        (_, "") => Outcome::Partly(rejected, "no reason given".to_owned()),
         (_, why) => Outcome::Partly(rejected, shown(why)),
     }
 }
@@ -83,7 +83,7 @@ mod tests {
             meaning(&partial(0, "slow")),
             Outcome::Partly(0, "slow".to_owned())
         );
-        let silent = Outcome::Partly(1, "it does not say why".to_owned());
+        let silent = Outcome::Partly(1, "no reason given".to_owned());
         assert_eq!(meaning(&partial(1, "")), silent);
         // A negative number of profiles.
         let odd = [&[0x0a, 11, 8], &[0xff; 9][..], &[1]].concat();

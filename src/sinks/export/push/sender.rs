@@ -93,10 +93,10 @@ impl Counts {
             unsent,
         } = self.losses;
         let causes = [
-            (full, "for want of room"),
-            (refused, "that the server refused"),
-            (given_up, "that it could not take for too long"),
-            (unsent, "that it had not taken at the end"),
+            (full, "dropped because the queue was full"),
+            (refused, "refused by the server"),
+            (given_up, "given up after repeated failures"),
+            (unsent, "not delivered before the end"),
         ];
         let mut text = String::new();
         for (count, why) in causes.into_iter().filter(|&(count, _)| count > 0) {
@@ -169,7 +169,7 @@ impl Shared {
         let mut state = self.lock();
         let lost = state.queue.put(item);
         if lost > 0 && state.counts.losses.full == 0 {
-            tracing::warn!("push: no room is left: from now on, the oldest profiles are dropped");
+            tracing::warn!("push: the queue is full: the oldest profiles are dropped from now on");
         }
         state.counts.losses.full += lost;
         drop(state);
@@ -330,7 +330,7 @@ impl OutcomeLog {
                     match rejected {
                         0 => tracing::warn!("push: {server} warns: {why}"),
                         rejected => tracing::warn!(
-                            "push: {server} refuses {}: {why}; what it refuses is not sent again",
+                            "push: {server} refuses {}: {why}; these are not sent again",
                             counted(*rejected, "profile")
                         ),
                     }
@@ -361,7 +361,7 @@ impl OutcomeLog {
     fn log_recovery(&mut self) {
         if let Some((since, _)) = self.failure.take() {
             tracing::info!(
-                "push: {} takes profiles again, after {}",
+                "push: {} accepts profiles again, after {}",
                 self.server,
                 seconds(since.elapsed())
             );

@@ -321,7 +321,7 @@ fn failures() {
         ..Lost::default()
     };
     assert_eq!(counts.losses, refused);
-    assert_eq!(counts.causes(), "2 that the server refused");
+    assert_eq!(counts.causes(), "2 refused by the server");
     assert!(receiver.rest().is_empty(), "nothing follows a redirection");
 }
 
@@ -460,7 +460,7 @@ fn encrypted() {
     assert!(receiver.rest().is_empty(), "it is told nothing");
     assert_eq!(pusher("ca.pem"), 1);
     assert_eq!(receiver.next().header("authorization"), Some("Basic dTpw"));
-    for (name, problem) in [("nothing", "No such file"), ("names", "none in it")] {
+    for (name, problem) in [("nothing", "No such file"), ("names", "no certificate found")] {
         let settings = Settings::new(Given {
             authority: Some(path(name)),
             ..given(&receiver, Api::Pyroscope)

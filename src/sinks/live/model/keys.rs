@@ -14,14 +14,14 @@ const LINES: usize = 10;
 
 /// Keys and their effects, for people.
 pub(in crate::sinks::live) const HELP: [(&str, &str); 19] = [
-    ("q  Esc  Ctrl-C", "leave; Esc first takes back what is open"),
+    ("q  Esc  Ctrl-C", "quit; Esc first closes what is open"),
     ("↑ ↓  j k", "select a site, or scroll the stack"),
     (
         "PgUp PgDn Home End",
         "the same, by pages, to the first, to the last",
     ),
-    ("Enter  Tab", "to the stack and back"),
-    ("← →", "move a stack whose lines are too long"),
+    ("Enter  Tab", "switch between sites and stack"),
+    ("← →", "scroll a stack with long lines sideways"),
     ("s", "order by the next of these five:"),
     ("x", "suspicion: how much a site behaves like a leak"),
     ("o", "what is outstanding"),
@@ -30,11 +30,11 @@ pub(in crate::sinks::live) const HELP: [(&str, &str); 19] = [
     ("b", "the number of blocks"),
     ("u", "growth and trend in blocks, or in bytes"),
     ("/", "only sites with this text in a frame; Esc ends it"),
-    ("m", "mark: growth is what came since then"),
-    ("v", "verdict: what is lost, in each report; again: no more"),
-    ("p  Space", "pause what is shown; the trace goes on"),
+    ("m", "mark: count growth from now on"),
+    ("v", "verdict on lost blocks in each report; again: off"),
+    ("p  Space", "pause the display; the trace goes on"),
     ("l", "messages"),
-    ("Ctrl-L", "draw everything anew"),
+    ("Ctrl-L", "redraw the screen"),
     ("?  h", "this"),
 ];
 

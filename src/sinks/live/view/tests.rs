@@ -329,11 +329,11 @@ fn states() {
     insta::assert_snapshot!(screen(&mut model, 80, 24), @r"
 memleak  4242 leaker                                         0:01:05 every 1.0 s
 al┌ Keys (↑ ↓ scroll, others close this) ────────────────────────────────────┐
-  │q  Esc  Ctrl-C      leave; Esc first takes back what is open              │
+  │q  Esc  Ctrl-C      quit; Esc first closes what is open                   │
 > │↑ ↓  j k            select a site, or scroll the stack                    │
   │PgUp PgDn Home End  the same, by pages, to the first, to the last         │
-  │Enter  Tab          to the stack and back                                 │
-  │← →                 move a stack whose lines are too long                 │
+  │Enter  Tab          switch between sites and stack                        │
+  │← →                 scroll a stack with long lines sideways               │
   │s                   order by the next of these five:                      │
   │x                   suspicion: how much a site behaves like a leak        │
   │o                   what is outstanding                                   │
@@ -342,11 +342,11 @@ al│a                   what was allocated in all                             �
 op│b                   the number of blocks                                  │
 Le│u                   growth and trend in blocks, or in bytes               │
 ca│/                   only sites with this text in a frame; Esc ends it     │
-ma│m                   mark: growth is what came since then                  │
-__│v                   verdict: what is lost, in each report; again: no more │
-_s│p  Space            pause what is shown; the trace goes on                │
+ma│m                   mark: count growth from now on                        │
+__│v                   verdict on lost blocks in each report; again: off     │
+_s│p  Space            pause the display; the trace goes on                  │
 en│l                   messages                                              │
-  │Ctrl-L              draw everything anew                                  │
+  │Ctrl-L              redraw the screen                                     │
   │?  h                this                                                  │
 no└──────────────────────────────────────────────────────────────────────────┘
 tracing process 4242: 12 probes

@@ -111,7 +111,7 @@ fn undefined_references_are_refused() {
     let definitions = chunks.iter().position(is_definitions).unwrap();
     chunks.insert(definitions, chunks[definitions].clone());
     let refused = place.refused(&sealed(&chunks));
-    assert!(refused.contains("no whole report"), "{refused}");
+    assert!(refused.contains("no complete report"), "{refused}");
 }
 
 fn dictionary(paths: u32) -> Definitions {

@@ -42,7 +42,7 @@ class About {
       const lost = `${counted(health.lost_blocks, "block")}, ${size(health.lost_bytes)}`;
       warnings.push(`Lost: ${lost}, which are in none of these numbers.`);
     }
-    if (sites.length === 0) warnings.push(`No allocation was accounted. Calls: ${health.calls[0] ?? "none"}`);
+    if (sites.length === 0) warnings.push(`No allocation was recorded. Calls: ${health.calls[0] ?? "none"}`);
     return warnings;
   }
 
@@ -68,8 +68,8 @@ class About {
     }
     if (data.depth !== null) {
       notices.push(
-        `Stacks have at most ${counted(data.depth, "frame")}, the innermost (--perf-max-stack-depth); ` +
-          "those that are alike in these are one.",
+        `Only the innermost ${counted(data.depth, "frame")} of each stack are kept (--perf-max-stack-depth); ` +
+          "stacks with the same innermost frames are merged.",
       );
     }
     if (data.are_estimates) notices.push("Amounts are estimates from samples; ± is the standard error.");

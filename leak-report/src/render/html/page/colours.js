@@ -5,7 +5,7 @@ const COLOURS = 6;
 
 /** How frames were found, the least certain first: one such frame is enough to paint a box. */
 const WAYS = {
-  fp_uncertain: "by frame pointer, callers may be missing before",
+  fp_uncertain: "by frame pointer; callers may be missing before it",
   fp_generated: "by frame pointer of generated code",
   fp: "by frame pointer",
   kernel: "by the kernel",

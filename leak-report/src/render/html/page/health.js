@@ -69,7 +69,7 @@ class HealthView {
 
   #ends() {
     const { stacks, walks, complete, completeWalks } = this.trace.completeness();
-    if (stacks === 0) return this.#card("Stacks", element("p", {}, "None: no allocation was accounted."));
+    if (stacks === 0) return this.#card("Stacks", element("p", {}, "None: no allocation was recorded."));
     const share = percent(completeWalks, walks);
     const rows = this.trace.health.ends.map(([end, number, some]) => {
       const { meaning, advice } = this.trace.ends[end];

@@ -166,7 +166,7 @@ class Trace {
     const depth = this.framesOf(site).length + (this.leftOut.get(site.index)?.frames ?? 0);
     const isCut = name === "depth_limit" && depth === this.data.depth;
     if (!isCut) return { meaning, advice };
-    return { meaning: "the stack goes on: --perf-max-stack-depth keeps no more of it", advice: "" };
+    return { meaning: "cut by --perf-max-stack-depth", advice: "" };
   }
 
   /** Why a stack is not complete, in a few words. */
