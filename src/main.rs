@@ -73,7 +73,7 @@ fn main() -> ExitCode {
     log(cli.messages.verbosity(is_quiet), &diagnostics, is_painted);
     notes.iter().for_each(|note| tracing::warn!("{note}"));
     for origin in yielded {
-        tracing::debug!("{origin}: left out, as it does not go with the rest");
+        tracing::debug!("ignoring {origin}: it conflicts with the command line or with another setting");
     }
     match run(cli, &diagnostics) {
         Ok(status) => status,
@@ -153,7 +153,7 @@ fn watch(
     };
     let mut config: Config = args.live().try_into()?;
     // Trace this very process, not a later one with the same pid.
-    (config.trace.pids, config.trace.found) = (Vec::new(), vec![found]);
+    (config.trace.targets.pids, config.trace.targets.found) = (Vec::new(), vec![found]);
     trace(config, diagnostics, true).map(ExitCode::from)
 }
 
@@ -229,7 +229,7 @@ fn trace(mut config: Config, diagnostics: &Diagnostics, has_line: bool) -> anyho
     let mut sinks = opened.map_or_else(|| open(&config.trace), Ok)?;
     // The status line would garble call lines and the output of a started program, which can come at any
     // time.
-    let is_quiet = config.trace.program.is_empty() && config.trace.calls.is_none();
+    let is_quiet = config.trace.targets.program.is_empty() && config.trace.shown.calls.is_none();
     if has_line && is_quiet && config.sinks.live.is_none() {
         diagnostics.line.begin();
     }
@@ -246,7 +246,7 @@ fn listen_to_signals(config: &TraceConfig, at_once: Option<&Arc<AtomicBool>>) ->
     };
     signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&signals.mark))?;
     let at_once = Arc::clone(at_once.unwrap_or(&signals.stop));
-    if !config.program.is_empty() {
+    if !config.targets.program.is_empty() {
         pass_signals_on(&signals, at_once)?;
         return Ok(signals);
     }
@@ -278,7 +278,7 @@ fn pass_signals_on(signals: &Signals, at_once: Arc<AtomicBool>) -> io::Result<()
                 continue;
             };
             match relay.pass_on(signal, sender(&origin)) {
-                Relayed::Delivered => tracing::debug!("{signal} is for the program"),
+                Relayed::Delivered => tracing::debug!("the program got {signal}"),
                 Relayed::Refused(error) => tracing::warn!("cannot pass {signal} on to the program: {error}"),
                 // Exit as if the signal were not handled, but only after the terminal is restored.
                 Relayed::NotStarted => {

@@ -93,22 +93,19 @@ impl Tracing {
     }
 
     fn config(self, pid: u32, walk: Walk) -> TraceConfig {
-        TraceConfig {
-            walk,
-            fast_paths: self.fast_paths(),
-            first_instructions: self == Self::FirstInstructions,
-            sampling: if self == Self::Unsampled {
-                Sampling::Bytes(Sampling::MAX_BYTES)
-            } else {
-                Sampling::All
-            },
-            sizes: (self == Self::Filtered).then_some(SizeFilter {
-                min: 1 << 30,
-                max: u64::MAX,
-            }),
-            max_blocks: Some(1 << 20),
-            ..TraceConfig::of_process(pid)
+        let mut config = TraceConfig::of_process(pid);
+        config.stacks.walk = walk;
+        config.tuning.fast_paths = self.fast_paths();
+        config.tuning.first_instructions = self == Self::FirstInstructions;
+        if self == Self::Unsampled {
+            config.count.sampling = Sampling::Bytes(Sampling::MAX_BYTES);
         }
+        config.count.sizes = (self == Self::Filtered).then_some(SizeFilter {
+            min: 1 << 30,
+            max: u64::MAX,
+        });
+        config.limits.blocks = Some(1 << 20);
+        config
     }
 }
 

@@ -138,10 +138,9 @@ fn allocations(snapshot: &Snapshot, wanted: impl Fn(End) -> bool) -> u64 {
 }
 
 fn config(pid: u32, walk: Walk, point: &Point) -> TraceConfig {
-    TraceConfig {
-        walk,
-        // Half as many again as are live, about what the process's resident memory would give by default.
-        max_blocks: Some(MIN_BLOCKS.max(point.live + point.live / 2)),
-        ..TraceConfig::of_process(pid)
-    }
+    let mut config = TraceConfig::of_process(pid);
+    config.stacks.walk = walk;
+    // Half as many again as are live, about what the process's resident memory would give by default.
+    config.limits.blocks = Some(MIN_BLOCKS.max(point.live + point.live / 2));
+    config
 }

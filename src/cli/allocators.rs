@@ -8,18 +8,18 @@ use crate::allocator::{AllocFunction, Catalog, Selection, given};
 /// Allocators to probe in addition to those that are found, or instead of them.
 #[derive(Debug, Args)]
 pub struct AllocatorArgs {
-    /// Probe only in this object, by file name (libc.so.6, or c for short) or path; may be repeated.
+    /// Probe only in this object, by file name (libc.so.6, or c for short) or path; can be repeated.
     #[arg(short = 'O', long = "obj", value_name = "OBJECT")]
     pub objects: Vec<String>,
-    /// Probe allocation functions whose names start with this too, as je_malloc does; may be repeated.
+    /// Also probe allocation functions whose names start with this, as je_malloc does; can be repeated.
     #[arg(short = 'S', long = "symbols-prefix", value_name = "PREFIX")]
     pub prefixes: Vec<String>,
-    /// Probe this function too, or instead of the known one of its name; may be repeated.
+    /// Also probe this function, or probe it instead of the known one with its name; can be repeated.
     ///
-    /// SHAPE is alloc(size=N), realloc(block=N,size=N) or free(block=N), N being the number of an argument,
-    /// counted from 0. A size may be a product, size=N*M; where the block is stored through a pointer, that
-    /// is result=*N. The function is probed at each of its returns; return=probe has it probed by a return
-    /// probe, which takes less time, and ends the program if it throws or goes on in another thread.
+    /// SHAPE is alloc(size=N), realloc(block=N,size=N) or free(block=N), where N is the index of an argument,
+    /// from 0. A size can be a product, size=N*M; if the block is stored through a pointer argument, add
+    /// result=*N. The function is probed at each of its return instructions. return=probe uses a return probe
+    /// instead: it costs less, but kills the program if the function throws or continues in another thread.
     #[arg(long = "alloc", value_name = "SYMBOL:SHAPE")]
     pub functions: Vec<String>,
 }

@@ -30,7 +30,9 @@ pub struct Config {
 #[derive(Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConfigError {
-    #[error("{0} applies to the kernel's own allocations, which are traced without -p: use only one of them")]
+    #[error(
+        "{0} applies to the kernel's own allocations, which are traced only without -p: use only one of them"
+    )]
     KernelFlag(&'static str),
     #[error("{0} needs a process: add -p PID (without it, the kernel's own allocations are traced)")]
     ProcessFlag(&'static str),
@@ -50,7 +52,7 @@ pub enum ConfigError {
     #[error("{0} needs a value: leave out the comma or the flag, or name what to trace")]
     EmptyTarget(&'static str),
     #[error(
-        "{0} looks at a process: name it with -p PID or -p NAME, or with --systemd-unit, --cgroup, --container or --user"
+        "{0} needs a process: select one with -p PID or -p NAME, or with --systemd-unit, --cgroup, --container or --user"
     )]
     NoProcess(&'static str),
     #[error("--report is about the kernel, and names no process: leave out -p, or --report")]
@@ -58,15 +60,15 @@ pub enum ConfigError {
     #[error("`{0}` is not the name of a unit: give one as systemctl shows it, for example nginx.service")]
     NotAUnit(String),
     #[error(
-        "--wait waits for processes that are not known by their pids: give a name with -p, or --systemd-unit, --cgroup, \
-         --container or --user, or leave it out"
+        "--wait waits for processes that are not given by pid: give a name with -p, or --systemd-unit, --cgroup, --container or \
+         --user, or leave it out"
     )]
     NothingToWaitFor,
     #[error(transparent)]
     Condition(#[from] ConditionError),
     #[error(
-        "--start-when waits for a process that runs, and memleak starts this one: leave it out, or use --report-when to choose the \
-         moments of reports"
+        "--start-when is for running processes, and memleak starts this one: leave it out, or use --report-when to choose when \
+         reports are made"
     )]
     StartWhenStarted,
     #[error(
@@ -74,11 +76,11 @@ pub enum ConfigError {
          -p PID"
     )]
     NotOfTheKernel(String),
-    #[error("--report-when `{0}` counts blocks, which --faults does not: use rss or anon, which it explains")]
+    #[error("--report-when `{0}` counts blocks, and --faults traces none: use rss, anon or cgroup")]
     NotOfFaults(String),
-    #[error("{0} makes reports of its own, not by --report-when: use only one of them")]
+    #[error("{0} decides itself when reports are made, so --report-when cannot apply: use only one of them")]
     ReportsOtherwise(&'static str),
-    #[error("{0} is not a process id: they start at 1")]
+    #[error("{0} is not a process id: ids are numbers from 1 to 2147483647")]
     PidRange(u64),
     #[error("process {0} is given twice: give each once")]
     SamePid(u32),
@@ -99,7 +101,7 @@ pub enum ConfigError {
     #[error("invalid value `{1}` for {0}: it must be above 0; for example, 5, 500ms or 1m30s")]
     NoTime(&'static str, String),
     #[error(
-        "--window: growth is judged by 10 samples at least, which take {0} s here: raise it, or shorten INTERVAL"
+        "--window: growth needs at least 10 samples, which take {0} s with this INTERVAL: raise --window, or shorten INTERVAL"
     )]
     Window(String),
     #[error("invalid value `{0}` for COUNT: expected a number above 0; leave it out to report until Ctrl-C")]
@@ -115,20 +117,21 @@ pub enum ConfigError {
     )]
     MaxOverhead(String),
     #[error(
-        "-s samples by calls, and --max-overhead by bytes: leave out -s, or use --sample-bytes SIZE for the distance to begin \
-         with"
+        "-s samples by calls, and --max-overhead by bytes: leave out -s, or use --sample-bytes SIZE for the smallest \
+         sampling interval"
     )]
     OverheadByCalls,
     #[error(
-        "--source usdt: the process itself chooses what it announces: leave out {0}, or use --source uprobe"
+        "--source usdt: the process itself selects the blocks that it announces, so {0} cannot apply: leave it out, or use \
+         --source uprobe"
     )]
     ChosenByProcess(&'static str),
     #[error(
-        "--preload is for a program that memleak starts, with -c COMMAND or behind --; a process that runs can be traced as it \
-         is, without it"
+        "--preload is for a program that memleak starts, with -c COMMAND or behind --; a running process can be traced \
+         without it"
     )]
     PreloadWithoutProgram,
-    #[error("--preload has the program announce what it allocates: leave out --source uprobe")]
+    #[error("--preload traces by USDT probes (--source usdt): leave out --source uprobe")]
     PreloadByProbes,
     #[error("no allocation is at least {min} (-z) and at most {max} (-Z) bytes large: raise -Z or lower -z")]
     NoSize { min: u64, max: u64 },
@@ -139,31 +142,36 @@ pub enum ConfigError {
     #[error("--alloc: `{0}` is described twice: give each function once")]
     AllocTwice(String),
     #[error(
-        "--alloc is given {count} times: at most {max} functions can be described, as the others are numbered too"
+        "--alloc is given {count} times: at most {max} functions can be described in addition to the known ones"
     )]
     TooManyAllocs { count: usize, max: usize },
-    #[error("{0} needs a name: leave it out to look everywhere")]
+    #[error("{0} needs a name: give one, or leave the flag out")]
     EmptyName(&'static str),
-    #[error("--older needs the ages of blocks, which --combined-only does not read: use only one of them")]
+    #[error(
+        "--older needs the ages of blocks, which are not read with --combined-only: use only one of them"
+    )]
     AgesNotRead,
-    #[error("--show-allocs lists the block table, which {0} does not read: use only one of them")]
+    #[error("--show-allocs lists single blocks, which are not available with {0}: use only one of them")]
     BlocksNotRead(&'static str),
-    #[error("--classes looks at single blocks, which {0} does not read: use only one of them")]
+    #[error("--classes examines single blocks, which are not available with {0}: use only one of them")]
     NoClasses(&'static str),
-    #[error("--verdict is on the blocks of processes, which {0} does not read: use only one of them")]
+    #[error("--verdict judges single blocks, which are not available with {0}: use only one of them")]
     NothingToJudge(&'static str),
-    #[error("--verdict is for the last report or for each: use only one of the words")]
+    #[error("--verdict: `last` and `each` exclude each other: use only one of them")]
     LastAndEach,
-    #[error("--fail-on '{0}' is about what a verdict calls lost: add --verdict")]
+    #[error("--fail-on '{0}' needs a verdict: add --verdict")]
     NoVerdict(String),
     #[error(
-        "--fail-on '{0}' needs a trace: leave it out, or use `memleak --verdict -p PID`; here there are outstanding, blocks, \
-         definitely_lost and indirectly_lost"
+        "--fail-on '{0}' needs a trace: leave it out, or use `memleak --verdict -p PID`; `memleak verdict` knows only \
+         outstanding, blocks, definitely_lost and indirectly_lost"
     )]
     OnlyOfTraces(String),
-    #[error("--measure definitely-lost is by a verdict: add --verdict")]
+    #[error("--measure definitely-lost needs a verdict: add --verdict")]
     NotJudged,
-    #[error("the peak is followed for blocks of processes only: leave out --sort peak or --measure peak")]
+    #[error(
+        "the peak is tracked only for blocks of processes, not for mappings, pages or the kernel: leave out --sort peak or \
+         --measure peak"
+    )]
     NoPeak,
     #[error(
         "--format {0} cannot list single blocks: leave out --show-allocs, or use text, json, bcc or libbpf"
@@ -175,7 +183,7 @@ pub enum ConfigError {
         "invalid value `{0}` for --perf-max-stack-depth: expected a number above 0; leave it out to keep all frames"
     )]
     Depth(String),
-    #[error("cannot tell the format from the name `{0}`: add --format, or use one of the endings {1}")]
+    #[error("cannot tell the format from the name `{0}`: add --format, or use one of the extensions {1}")]
     UnknownEnding(String, String),
     #[error("-f has no file to overwrite: add --output FILE, or leave it out")]
     NothingToReplace,
@@ -187,15 +195,15 @@ pub enum ConfigError {
     SameFile(String),
     #[error("invalid value `{0}` for --record-limit: it must be at least 64 KiB; for example, 256M")]
     RecordLimit(String),
-    #[error("{0} shows reports, and --record copies them: use only one of them")]
+    #[error("--record only copies reports, so {0} cannot apply: use only one of them")]
     CopiedOnly(&'static str),
-    #[error(
-        "--fail-on, suppressions and baselines need reports with their names: they cannot be used with {0}"
-    )]
+    #[error("--fail-on, suppressions and baselines need function names: they cannot be used with {0}")]
     GateWithoutNames(&'static str),
     #[error("--every is for a trace: leave it out, or give the id of a process instead of files")]
     IntervalOfFiles,
-    #[error("a difference is growth already: use --measure outstanding or allocated, or leave it out")]
+    #[error(
+        "--measure growth: a difference already shows growth: use --measure outstanding or allocated, or leave it out"
+    )]
     GrowthOfGrowth,
     #[error("cannot write {1} as {0}: use --format {2}")]
     NoSuchForm(String, &'static str, &'static str),
@@ -251,7 +259,7 @@ impl ConfigError {
     pub(crate) const fn without_net(flag: &'static str) -> Self {
         Self::NotBuilt {
             flag,
-            part: "the part that asks servers",
+            part: "network support",
             feature: "net",
         }
     }

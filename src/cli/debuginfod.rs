@@ -8,11 +8,11 @@ use crate::symbolize::debuginfod::DebuginfodSettings;
 /// Sources of names beyond this machine.
 #[derive(Debug, Args)]
 pub struct DebuginfodArgs {
-    /// Fetch debug files that are missing here from the servers in DEBUGINFOD_URLS, or in /etc/debuginfod.
+    /// Fetch missing debug files from the servers in DEBUGINFOD_URLS or in /etc/debuginfod.
     ///
-    /// They are asked for objects on whose code a stack was found, by build-id alone. What they send is kept
-    /// for later in the cache of debuginfod's clients (DEBUGINFOD_CACHE_PATH). Only the last report waits for
-    /// it.
+    /// Servers are asked only for objects whose code is on a stack, and only by build-id. Their files are
+    /// kept in the cache of debuginfod's clients (DEBUGINFOD_CACHE_PATH). Only the last report waits for
+    /// them.
     #[arg(long)]
     pub debuginfod: bool,
 }

@@ -8,17 +8,17 @@ use leak_report::render::{CallFormat, Format};
 /// Flags that users of bcc's memleak expect.
 #[derive(Debug, Args)]
 pub struct DialectArgs {
-    /// Write a line for each call that allocates or frees, as they come; a report is made at the end only.
+    /// Write a line for each call that allocates or frees, and make a report only at the end.
     ///
-    /// Those that come faster than they can be written are left out and counted. With --format bcc there is
-    /// no report, as there; with --format libbpf reports are made as ever, and the lines go to standard
+    /// Calls that arrive faster than they can be written are left out and counted. As bcc's memleak does,
+    /// --format bcc makes no report; --format libbpf makes reports as usual and writes the lines to standard
     /// error.
     #[arg(short = 't', long, conflicts_with_all = ["mmap", "faults"])]
     pub trace: bool,
-    /// Write the source of what would be loaded into the kernel, and end.
+    /// Print the source of the BPF programs that would be loaded, and exit.
     #[arg(long, hide = true)]
     pub ebpf: bool,
-    /// What libbpf-tools' memleak has for -h.
+    /// Print help; libbpf-tools' memleak has this flag for it.
     #[arg(short = '?', long, hide = true, action = ArgAction::HelpShort)]
     pub usage: Option<bool>,
 }

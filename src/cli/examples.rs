@@ -11,7 +11,7 @@ pub(super) type Example = (&'static str, &'static str);
 pub(super) const EXAMPLES: &[Example] = &[
     ("memleak -p 4711", "report every 5 seconds until Ctrl-C"),
     ("memleak -p 4711 1m 3", "report three times, a minute apart"),
-    ("memleak live -p 4711", "look around in reports on the terminal"),
+    ("memleak live -p 4711", "browse reports on the terminal"),
     (
         "memleak -c './server --port 80'",
         "start it, and report until it ends",
@@ -26,28 +26,28 @@ pub(super) const EXAMPLES: &[Example] = &[
     ),
     (
         "memleak --verdict -p 4711 1m 1",
-        "which blocks nothing points to any more",
+        "blocks the process can no longer reach",
     ),
-    ("memleak doctor -p 4711", "what would be in the way of a trace"),
+    ("memleak doctor -p 4711", "check what would prevent a trace"),
 ];
 
 const MORE_EXAMPLES: &[Example] = &[
     (
         "memleak --fail-on 'outstanding>1MiB' -- ./tests",
-        "status 1 if more is left at its end",
+        "status 1 if more is outstanding at its end",
     ),
-    ("memleak top", "which process it is that grows"),
+    ("memleak top", "which processes grow"),
     (
         "memleak --wait -p redis-server",
-        "as soon as it runs; all processes of this name",
+        "wait until one runs; all processes of this name",
     ),
     (
         "memleak --start-when 'rss>2GiB' -p 4711",
-        "nothing is attached before it is large",
+        "attach only when it is that large",
     ),
     (
         "memleak --report-when 'outstanding>256MiB' -p 4711",
-        "a report when so much is not freed",
+        "a report when that much is outstanding",
     ),
     (
         "memleak --systemd-unit nginx.service",
@@ -60,11 +60,11 @@ const MORE_EXAMPLES: &[Example] = &[
     ("memleak 10", "the kernel's own allocations, every 10 seconds"),
     (
         "memleak --format json -p 4711 60 1 > leaks.json",
-        "all that is known of a minute, for programs",
+        "everything about one minute, for programs",
     ),
     (
         "memleak --max-overhead 5 -p 4711",
-        "cost at most 5% of one CPU: amounts are estimates then",
+        "costs at most 5% of one CPU; amounts are estimates then",
     ),
     (
         "memleak --output leaks.svg -p 4711 60 1",
@@ -95,8 +95,11 @@ const OF_COMMANDS: &[(&str, &[Example])] = &[
     (
         "live",
         &[
-            ("memleak live -p 4711", "the keys are listed at `?`"),
-            ("memleak live -c ./server", "from its first allocation on"),
+            ("memleak live -p 4711", "`?` lists the keys"),
+            (
+                "memleak live -c ./server",
+                "start it, and trace from its first allocation on",
+            ),
         ],
     ),
     (
@@ -109,7 +112,7 @@ const OF_COMMANDS: &[(&str, &[Example])] = &[
             ),
             (
                 "memleak report leaks.memleak --at 3 --output leaks.svg",
-                "a flame graph of the third",
+                "a flame graph of the third report",
             ),
             (
                 "ssh host cat leaks.memleak | memleak report - --list",
@@ -121,10 +124,10 @@ const OF_COMMANDS: &[(&str, &[Example])] = &[
         "top",
         &[
             ("memleak top", "all processes, on the terminal; Enter traces one"),
-            ("memleak top --user www-data", "those of one user"),
+            ("memleak top --user www-data", "processes of one user"),
             (
                 "memleak top 1m 1 -T 5",
-                "a table of the five that grow most, of a minute",
+                "the five that grew most within a minute, as a table",
             ),
         ],
     ),
@@ -133,7 +136,7 @@ const OF_COMMANDS: &[(&str, &[Example])] = &[
         &[
             (
                 "memleak diff leaks.memleak:1 leaks.memleak",
-                "from the first report to the last",
+                "growth from the first report to the last",
             ),
             (
                 "memleak diff before.memleak after.memleak --output diff.svg",
@@ -144,10 +147,10 @@ const OF_COMMANDS: &[(&str, &[Example])] = &[
     (
         "trend",
         &[
-            ("memleak trend leaks.memleak", "how fast, over all reports"),
+            ("memleak trend leaks.memleak", "growth rates over all reports"),
             (
                 "memleak trend mon.memleak tue.memleak",
-                "over the last report of each",
+                "growth rates over the last report of each recording",
             ),
         ],
     ),
@@ -157,11 +160,11 @@ const OF_COMMANDS: &[(&str, &[Example])] = &[
             ("memleak doctor", "kernel, capabilities, settings"),
             (
                 "memleak doctor -p 4711",
-                "and how complete the process's stacks would be",
+                "also how complete the process's stacks would be",
             ),
             (
                 "memleak doctor -p 4711 --measure",
-                "and what each way to trace it would cost",
+                "also the cost of each way to trace it",
             ),
             (
                 "memleak doctor --report",
@@ -172,10 +175,7 @@ const OF_COMMANDS: &[(&str, &[Example])] = &[
     (
         "verdict",
         &[
-            (
-                "memleak verdict -p 4711",
-                "what is lost of all that the process has",
-            ),
+            ("memleak verdict -p 4711", "which of all its blocks are lost"),
             (
                 "memleak verdict -p 4711 --stop -a",
                 "stopped while its memory is copied; with the blocks' addresses",
@@ -199,7 +199,7 @@ const OF_COMMANDS: &[(&str, &[Example])] = &[
         "library",
         &[(
             "memleak library --output /usr/local/lib/libmemleak.so",
-            "for LD_PRELOAD of services that are to be traced at any time",
+            "for LD_PRELOAD in services, to trace them at any time",
         )],
     ),
     (
@@ -236,17 +236,20 @@ pub(super) const SECTIONS: &[Section] = &[
     (
         "Exit status",
         &[
-            ("0", "done; also if the reader of standard output has gone"),
+            (
+                "0",
+                "success; also if the reader of standard output has closed it",
+            ),
             (
                 "1",
-                "a condition of --fail-on is exceeded, or what was to be verified is wrong",
+                "a condition of --fail-on is exceeded, or `table --verify` found a wrong rule",
             ),
             ("2", "wrong usage, an error, or (doctor) no trace is possible"),
             ("3", "a condition is inconclusive"),
             (
                 "other",
-                "of a program that was started and has ended: its own unless 1 or 3 applies, 128 + N if signal N killed it; 127 if it was not \
-                 found, 126 if it cannot be executed",
+                "exit status of the started program, unless 1 or 3 applies; 128 + N if signal N killed it; 127 if it was not found, 126 if \
+                 it cannot be executed",
             ),
             (
                 "128 + N",
@@ -259,12 +262,12 @@ pub(super) const SECTIONS: &[Section] = &[
         &[
             (
                 "SIGINT, SIGTERM, SIGHUP",
-                "make the last report and end; a second SIGINT or SIGTERM ends at once. With a program that was started they \
-                 are passed on to it, and memleak ends when it does",
+                "make the last report and end; a second SIGINT or SIGTERM ends at once. If memleak started a program, they are \
+                 passed on to it, and memleak ends when it does",
             ),
             (
                 "SIGUSR1",
-                "what is outstanding now is what growth is measured from",
+                "set the mark: growth is measured from what is outstanding now",
             ),
         ],
     ),
@@ -273,29 +276,29 @@ pub(super) const SECTIONS: &[Section] = &[
         &[
             (
                 "MEMLEAK_FLAG",
-                "sets --flag, as MEMLEAK_FORMAT=json does; - is written _, switches are 1 or 0, several values are \
-                 lines. MEMLEAK_INTERVAL is INTERVAL, MEMLEAK_REPORT_FORMAT the --format of `memleak report`. The command \
-                 line comes first, then the environment, then files",
+                "sets --flag, for example MEMLEAK_FORMAT=json; write _ for -, 1 or 0 for switches, and several values on \
+                 separate lines. MEMLEAK_INTERVAL sets INTERVAL, MEMLEAK_REPORT_FORMAT the --format of `memleak report`. The \
+                 command line takes precedence over the environment, and the environment over files",
             ),
             (
                 "NO_COLOR, CLICOLOR_FORCE, TERM",
-                "whether text for people has colours, unless --color says so",
+                "colours in text for people, unless --color is given",
             ),
             (
                 "DEBUGINFOD_URLS, DEBUGINFOD_CACHE_PATH",
-                "which servers --debuginfod asks, and where it keeps what they send",
+                "servers that --debuginfod asks, and the cache for their files",
             ),
             (
                 "DEBUGINFOD_TIMEOUT, DEBUGINFOD_MAXTIME, DEBUGINFOD_MAXSIZE",
-                "seconds without data (90), seconds (600) and bytes (2 GiB) that one file may take",
+                "limits for one file: seconds without data (90), seconds in all (600), bytes (2 GiB)",
             ),
             (
                 "MEMLEAK_PUSH_TOKEN",
-                "the token for --push, without --push-token-file; a program that is started does not get it",
+                "token for --push if --push-token-file is not given; a started program does not get it",
             ),
             (
                 "SUDO_UID",
-                "the user that programs are started as, and that files belong to",
+                "id of the user that started programs run as, and that written files belong to",
             ),
         ],
     ),
@@ -304,13 +307,13 @@ pub(super) const SECTIONS: &[Section] = &[
         &[
             (
                 "$XDG_CONFIG_HOME/memleak/config.toml",
-                "settings of the user (~/.config without that variable), of the one who called sudo if somebody did: then \
-                 only those that say what is measured and shown, none that names a file, a process or a server. It must not \
-                 be writable by others",
+                "settings of the user (~/.config without that variable). Under sudo, those of the user who called it, and only \
+                 settings of what is measured and shown, none that names a file, a process or a server. It must not be \
+                 writable by others",
             ),
             (
                 "/etc/memleak/config.toml",
-                "settings of the machine, where the user's file does not say otherwise",
+                "system-wide settings; the user's file takes precedence",
             ),
         ],
     ),

@@ -12,48 +12,50 @@ use crate::sinks::export::{Settings, SettingsError};
 /// Flags about a fleet.
 #[derive(Debug, Args)]
 pub struct ExportArgs {
-    /// Push each report as profiles to a store of such (Pyroscope, Grafana Cloud Profiles, Alloy, Parca), or
-    /// to a collector of OpenTelemetry.
+    /// Push each report as profiles to a profile store or an OpenTelemetry collector.
     ///
-    /// A process is a series with the labels service_name and comm (its name), pid, exe and hostname. What is
-    /// outstanding is pushed as it is at the report, what was allocated as the difference to the report
-    /// before. While the server is not there, up to 32 MiB are kept, and sent when it is.
+    /// Stores are Pyroscope, Grafana Cloud Profiles, Alloy and Parca. Each process is a series with the
+    /// labels service_name and comm (its name), pid, exe and hostname. Outstanding amounts are those at the
+    /// report, allocated amounts the difference to the previous report. While the server is unreachable, up
+    /// to 32 MiB are kept and sent later.
     #[arg(long, value_name = "URL")]
     pub push: Option<String>,
-    /// The protocol of that server.
+    /// Protocol of the server that --push names.
     ///
     /// [default: pyroscope]
     #[arg(long, value_enum, value_name = "API")]
     pub push_api: Option<Api>,
-    /// A label of all that is pushed; can be given several times, and replaces one of memleak's own.
+    /// Add a label to all profiles pushed, or replace one of memleak's; can be repeated.
     #[arg(long, value_name = "NAME=VALUE")]
     pub push_label: Vec<String>,
-    /// The tenant that it belongs to (X-Scope-OrgID).
+    /// Tenant to push for (X-Scope-OrgID).
     #[arg(long, value_name = "TENANT")]
     pub push_tenant: Option<String>,
-    /// A header of all requests; can be given several times. Everyone on this machine can read it: secrets
-    /// belong into one of the files below, or into the environment variable MEMLEAK_PUSH_TOKEN.
+    /// Add a header to all requests; can be repeated.
+    ///
+    /// Everyone on this machine can read it: put secrets into the files of --push-header-file or
+    /// --push-token-file, or into the environment variable MEMLEAK_PUSH_TOKEN.
     #[arg(long, value_name = "NAME: VALUE")]
     pub push_header: Vec<String>,
-    /// Take more headers from this file, one from each line; lines that begin with `#` are skipped.
+    /// Add headers from this file, one per line; lines that begin with `#` are skipped.
     #[arg(long, value_name = "FILE")]
     pub push_header_file: Option<PathBuf>,
-    /// Authenticate by the token in this file, which is read anew for each request.
+    /// Authenticate with the token in this file, which is read again for each request.
     #[arg(long, value_name = "FILE")]
     pub push_token_file: Option<PathBuf>,
-    /// Authenticate by this name, and by the token as its password (HTTP Basic).
+    /// Authenticate with this user name, and with the token as password (HTTP Basic).
     #[arg(long, value_name = "NAME")]
     pub push_user: Option<String>,
-    /// Trust servers whose certificates are signed by one in this file (PEM), instead of those that the
-    /// system trusts.
+    /// Trust servers with certificates signed by one in this file (PEM), instead of those the system trusts.
     #[arg(long, value_name = "FILE")]
     pub push_ca: Option<PathBuf>,
-    /// Serve the numbers of the last report at http://ADDRESS/metrics, for Prometheus: PORT or :PORT for this
-    /// machine alone, or IP:PORT. Beside it, /debug/pprof/heap and /debug/pprof/allocs are its profiles, for
-    /// `go tool pprof` and whatever scrapes such.
+    /// Serve the numbers of the last report at http://ADDRESS/metrics, for Prometheus.
+    ///
+    /// ADDRESS is PORT or :PORT for this machine alone, or IP:PORT. Also serves profiles at /debug/pprof/heap
+    /// and /debug/pprof/allocs, for `go tool pprof` and other scrapers of pprof.
     #[arg(long, value_name = "ADDRESS")]
     pub metrics: Option<String>,
-    /// Stacks that have metrics of their own, those that hold most; all others are in one.
+    /// Number of sites with their own metrics, largest first; all others share one.
     ///
     /// [default: 20]
     #[arg(long, value_name = "N")]

@@ -8,15 +8,15 @@ use crate::bpf::FastPaths;
 #[derive(Debug, Args)]
 pub struct FastPathArgs {
     /// Remember the unwind rule of each address.
-    #[arg(long, value_enum, default_value = "on", value_name = "WHETHER", hide = true)]
+    #[arg(long, value_enum, default_value = "on", value_name = "on|off", hide = true)]
     pub walk_cache: Switch,
     /// Read the stack in large pieces.
-    #[arg(long, value_enum, default_value = "on", value_name = "WHETHER", hide = true)]
+    #[arg(long, value_enum, default_value = "on", value_name = "on|off", hide = true)]
     pub walk_window: Switch,
-    /// Remember walks by the registers that they began with.
-    #[arg(long, value_enum, default_value = "on", value_name = "WHETHER", hide = true)]
+    /// Remember walks by the registers that they started with.
+    #[arg(long, value_enum, default_value = "on", value_name = "on|off", hide = true)]
     pub walk_memo: Switch,
-    /// Do each walk again without any of these, and count what differs.
+    /// Repeat each walk without the fast paths, and count differences.
     #[arg(long, hide = true)]
     pub check_walks: bool,
     /// Put probes on the first instruction of functions, which the kernel often has to single-step.
@@ -27,9 +27,9 @@ pub struct FastPathArgs {
 /// Value of a flag that switches something on or off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Switch {
-    /// It is.
+    /// Enabled.
     On,
-    /// It is not.
+    /// Disabled.
     Off,
 }
 

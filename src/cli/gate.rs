@@ -9,17 +9,17 @@ use crate::sinks::gate::{Annotations, MaxLost, Settings, SettingsError, parse};
 /// Conditions that a trace is checked against.
 #[derive(Debug, Args)]
 pub struct GateArgs {
-    /// Exit with status 1 if this condition holds at the last report, for example 'outstanding>1MiB'; can be
-    /// repeated.
+    /// Exit with status 1 if the last report exceeds this condition, for example 'outstanding>1MiB'.
     ///
-    /// Measures: outstanding, blocks (not freed; site.outstanding, site.blocks: of any one site), growth,
-    /// site.growth (per s, min, h or d), allocated, allocations (freed or not), lost, incomplete (in %); by a
-    /// verdict, definitely_lost, site.definitely_lost, indirectly_lost (.blocks behind them: in blocks).
-    /// Status 3 if it is inconclusive.
+    /// Can be repeated. Measures: outstanding, blocks (not freed), growth (per s, min, h or d);
+    /// site.outstanding, site.blocks, site.growth (of any one site); allocated, allocations (freed or not);
+    /// lost, incomplete (in %); by a verdict, definitely_lost, site.definitely_lost, indirectly_lost (in
+    /// bytes; with .blocks behind them, in blocks). The exit status is 3 if the result is inconclusive.
     #[arg(long, value_name = "CONDITION")]
     pub fail_on: Vec<String>,
-    /// Share of allocations, in percent, that may be lost; above it, conditions that are not exceeded are
-    /// inconclusive.
+    /// Maximum share of lost allocations, in percent.
+    ///
+    /// Above it, conditions that are not exceeded are inconclusive.
     ///
     /// [default: 0.1]
     #[arg(long, value_name = "PCT")]
@@ -27,20 +27,20 @@ pub struct GateArgs {
     /// Leave out stacks that match a line of this file, in LeakSanitizer's format; can be repeated.
     #[arg(long, value_name = "FILE")]
     pub suppressions: Vec<PathBuf>,
-    /// Write a file of suppressions for what is outstanding, to choose from.
+    /// Write suppressions for all outstanding stacks to this file, to choose from.
     #[arg(long, value_name = "FILE")]
     pub write_suppressions: Option<PathBuf>,
-    /// Count only what sites hold beyond what this file says that they may.
+    /// Count only what sites have outstanding beyond the amounts in this file (see --write-baseline).
     #[arg(long, value_name = "FILE")]
     pub baseline: Option<PathBuf>,
-    /// Write what is outstanding as such a file.
+    /// Write the outstanding amounts of all sites to this file, for --baseline.
     #[arg(long, value_name = "FILE")]
     pub write_baseline: Option<PathBuf>,
-    /// Write a test case for each condition to this file, as JUnit does.
+    /// Write a test case for each condition to this file, in JUnit's format.
     #[arg(long, value_name = "FILE")]
     pub junit: Option<PathBuf>,
-    /// Write what fails as annotations too, on standard error.
-    #[arg(long, value_enum, value_name = "WHOSE")]
+    /// Also write exceeded and inconclusive conditions as annotations, to standard error.
+    #[arg(long, value_enum, value_name = "KIND")]
     pub annotations: Option<AnnotationsArg>,
 }
 
@@ -59,7 +59,7 @@ impl GateArgs {
     }
 
     /// Checks the flags.
-    pub(super) fn check(self, overwrite: bool) -> Result<Settings, SettingsError> {
+    pub(super) fn check(&self, overwrite: bool) -> Result<Settings, SettingsError> {
         let conditions = self.fail_on.iter().map(|text| parse(text));
         let settings = Settings {
             conditions: conditions.collect::<Result<_, _>>()?,
@@ -67,11 +67,11 @@ impl GateArgs {
                 .max_lost
                 .as_deref()
                 .map_or(Ok(MaxLost::default()), MaxLost::parse)?,
-            suppressions: self.suppressions,
-            write_suppressions: self.write_suppressions,
-            baseline: self.baseline,
-            write_baseline: self.write_baseline,
-            junit: self.junit,
+            suppressions: self.suppressions.clone(),
+            write_suppressions: self.write_suppressions.clone(),
+            baseline: self.baseline.clone(),
+            write_baseline: self.write_baseline.clone(),
+            junit: self.junit.clone(),
             annotations: self.annotations.map(|AnnotationsArg::Github| Annotations::GitHub),
             overwrite,
         };
@@ -150,7 +150,7 @@ mod tests {
         ] {
             let config = config(arguments).expect("it makes sense");
             assert_eq!(
-                config.trace.interval,
+                config.trace.schedule.interval,
                 Duration::from_secs(expected),
                 "{arguments}"
             );

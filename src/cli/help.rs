@@ -31,7 +31,7 @@ const FIRST_FLAGS: &[(&str, &str)] = &[
     ),
     (
         "    --output FILE",
-        "write to a file; its name says the format, too",
+        "write to a file; its extension selects the format",
     ),
     ("    --duration TIME", "end after 30s, 10m, 2h"),
     (
@@ -40,7 +40,7 @@ const FIRST_FLAGS: &[(&str, &str)] = &[
     ),
     (
         "    --max-overhead PCT",
-        "sample, where tracing would cost more of a CPU",
+        "sample if tracing would cost more than PCT of a CPU",
     ),
 ];
 
@@ -327,7 +327,7 @@ fn help_flag() -> Arg {
         .short('h')
         .long("help")
         .action(ArgAction::Help)
-        .help("Print help; -h the short, --help the long one")
+        .help("Print help; -h is short, --help is long")
         .help_heading(GENERAL)
         .display_order(usize::MAX - 1)
 }

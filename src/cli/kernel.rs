@@ -11,8 +11,9 @@ pub struct KernelArgs {
     /// Without a process: trace the kernel's per-CPU allocations too.
     #[arg(short = 'P', long)]
     pub percpu: bool,
-    /// Accepted for compatibility with bcc and always on: a block whose address is allocated again is taken
-    /// as freed, and counted.
+    /// Accepted for compatibility with bcc; always on.
+    ///
+    /// A block whose address is allocated again is taken as freed, and counted as a missed free.
     #[arg(short = 'F', long)]
     pub wa_missing_free: bool,
 }

@@ -9,11 +9,10 @@ use crate::sinks::LiveConfig;
 /// Reports on the terminal, instead of on standard output.
 #[derive(Debug, Args)]
 pub struct LiveArgs {
-    /// Show reports on the terminal while they are made, to look around in; `?` there says which keys do
-    /// what.
+    /// Show reports in an interactive view on the terminal; `?` lists its keys.
     ///
-    /// With --output, the last report is written when the view is left. A program that is started has
-    /// /dev/null for those of its standard streams that would be this terminal.
+    /// With --output, the last report is written when the view is left. A started program gets /dev/null for
+    /// each of its standard streams that would be this terminal.
     #[arg(long)]
     pub live: bool,
 }
@@ -28,7 +27,7 @@ impl LiveArgs {
         if self.live && !cfg!(feature = "tui") {
             return Err(ConfigError::NotBuilt {
                 flag: "--live",
-                part: "the view on the terminal",
+                part: "the interactive view",
                 feature: "tui",
             });
         }
@@ -91,7 +90,7 @@ mod tests {
             let config = config(arguments);
             let config = config.unwrap_or_else(|error| panic!("{arguments}: {error}"));
             assert_eq!(
-                (config.sinks.live, config.trace.interval),
+                (config.sinks.live, config.trace.schedule.interval),
                 (live, interval),
                 "{arguments}"
             );

@@ -11,8 +11,7 @@ use crate::commands::mcp::is_process;
 /// Arguments of `memleak mcp`.
 #[derive(Debug, Args)]
 pub struct McpArgs {
-    /// Recordings, and files of --format json; or the id of one process, which is traced until the client
-    /// ends.
+    /// Recordings, or files of --format json; or the id of one process, to trace until the client ends.
     #[arg(required = true, value_name = "FILE|PID")]
     pub sources: Vec<OsString>,
     /// Make a report of the process at this interval, for example 5, 500ms or 1m.
@@ -74,7 +73,9 @@ mod tests {
     #[test]
     fn sources() {
         let seconds = |arguments| match source(arguments) {
-            Ok(McpSource::Trace(config)) => (config.trace.pids.clone(), config.trace.interval),
+            Ok(McpSource::Trace(config)) => {
+                (config.trace.targets.pids.clone(), config.trace.schedule.interval)
+            }
             other => panic!("{other:?}"),
         };
         assert_eq!(seconds(&["4711"]), (vec![4711], Duration::from_secs(10)));

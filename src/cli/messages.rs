@@ -11,22 +11,22 @@ use tracing_subscriber::filter::Targets;
 /// Flags that every command has.
 #[derive(Debug, Args)]
 pub struct MessageArgs {
-    /// Print more about what is done to standard error; -vv prints everything.
+    /// Print whole text reports, and more messages on standard error; -vv prints all messages.
     #[arg(short, long, action = ArgAction::Count, global = true, conflicts_with = "quiet")]
     pub verbose: u8,
     /// Print warnings and errors only; -qq prints errors only.
     #[arg(short, long, action = ArgAction::Count, global = true)]
     pub quiet: u8,
-    /// Whether text for people has colours; without it, on terminals, unless NO_COLOR is set.
+    /// Use colours in text for people.
     #[arg(long, value_enum, default_value = "auto", value_name = "WHEN", global = true)]
     pub color: ColorArg,
     /// Read settings from this file only.
     ///
-    /// Without it, from $XDG_CONFIG_HOME/memleak/config.toml and /etc/memleak/config.toml. Names are those of
-    /// the long flags: format = "json".
+    /// Without it, settings are read from $XDG_CONFIG_HOME/memleak/config.toml and /etc/memleak/config.toml.
+    /// Their names are those of the long flags: format = "json".
     #[arg(long, value_name = "FILE", global = true, conflicts_with = "no_config")]
     pub config: Option<PathBuf>,
-    /// Read no file of settings.
+    /// Read no settings file.
     #[arg(long, global = true)]
     pub no_config: bool,
 }
@@ -34,7 +34,7 @@ pub struct MessageArgs {
 /// Use of colours in text for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ColorArg {
-    /// On terminals.
+    /// On terminals, unless NO_COLOR is set.
     Auto,
     /// On terminals and elsewhere.
     Always,

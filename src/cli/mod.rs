@@ -31,6 +31,7 @@ mod targets;
 #[cfg(test)]
 mod tests;
 mod top;
+mod trace;
 mod triggers;
 mod verdict;
 mod view;
@@ -41,21 +42,14 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 pub use self::allocators::AllocatorArgs;
 use crate::bpf::{AttachPath, Walk};
-use crate::commands::replay::DEFAULT_TOP;
 use crate::commands::{Format, doctor};
-use crate::process::launch::Streams;
-use crate::session::{SourceChoice, TraceConfig, View};
-use crate::sinks::SinkConfig;
 pub use config::{Config, ConfigError};
-use config::{non_zero, parse_count, parse_period, parse_table_memory};
 pub use debuginfod::DebuginfodArgs;
 pub use dialects::DialectArgs;
 pub use export::ExportArgs;
 pub use fast_paths::{FastPathArgs, Switch};
 pub use gate::{AnnotationsArg, GateArgs};
 pub use kernel::KernelArgs;
-use leak_report::model::{Measure, Order};
-use leak_report::render::Reports;
 pub use live::LiveArgs;
 pub use manual::{CompletionsArgs, ManArgs, completions, man};
 pub use mcp::{McpArgs, McpSource};
@@ -70,7 +64,6 @@ pub use selection::SelectionArgs;
 pub use stray_pid::StrayPid;
 pub use targets::{OneTargetArgs, TargetArgs};
 pub use top::TopArgs;
-use triggers::Subject;
 pub use triggers::TriggerArgs;
 pub use verdict::VerdictArgs;
 pub use view::ViewArgs;
@@ -126,54 +119,52 @@ fn command(page: help::Page) -> clap::Command {
 /// Subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Show what the unwind tables of ELF files hold: rows, bytes, rules, gaps.
+    /// Show the contents of the unwind tables of ELF files: rows, bytes, rules, gaps.
     Table {
-        /// Compare every table with an independent evaluation of the file's CFI; directories are searched.
-        /// Status 1 if any rule is wrong.
+        /// Compare every table with an independent evaluation of the file's CFI.
+        ///
+        /// Directories are searched. The exit status is 1 if any rule is wrong.
         #[arg(long)]
         verify: bool,
         /// ELF files; with --verify also directories.
         #[arg(required = true, value_name = "ELF")]
         files: Vec<PathBuf>,
     },
-    /// Show what was recorded with --record: the last report, or others, in any format.
+    /// Show reports recorded with --record: the last one, or others, in any format.
     Report(Box<ReportArgs>),
     /// Show which stacks grew between two recorded reports, and by how much.
     Diff(DiffArgs),
     /// Show how fast stacks grow, over all reports of a recording or over several recordings.
     Trend(TrendArgs),
-    /// Trace, and show reports on the terminal to look around in: as --live, with the same flags.
+    /// Trace, and show reports in an interactive view on the terminal (as --live, with the same flags).
     Live(Box<TraceArgs>),
-    /// Show which processes grow, by the anonymous memory of all of them: nothing is traced until one is
-    /// chosen.
+    /// Show which processes grow, by their anonymous memory; nothing is traced until you choose one.
     ///
-    /// On a terminal, Enter traces the selected process. The rate of growth is the median of the slopes
-    /// between all samples (Theil and Sen); it is told where it is certain by 99 %, in spite of noise, of
-    /// single steps, and of what wanders.
+    /// On a terminal, Enter traces the selected process. The growth rate is the median of the slopes between
+    /// all samples (Theil–Sen). It is shown only if it is certain to 99 % in spite of noise, single steps and
+    /// random drift.
     Top(Box<TopArgs>),
-    /// Tell which blocks of a process, traced or not, nobody can reach any more: a verdict on all that it
-    /// has, without stacks.
+    /// Find the lost blocks of a process, traced or not: those that it can no longer reach.
     ///
-    /// Blocks are what glibc's malloc, musl's and jemalloc list in the process's memory, which is only read.
-    /// With `--verdict`, a trace has verdicts on the blocks that it has seen, of any allocator, and says who
-    /// allocated them.
+    /// Judges all blocks in the data structures of glibc's malloc, musl's or jemalloc, but does not know
+    /// their stacks. The process's memory is only read. `memleak --verdict` judges the blocks that a trace
+    /// has seen, of any allocator, and shows who allocated them.
     Verdict(VerdictArgs),
-    /// Answer questions about reports, for assistants and scripts: a server of the Model Context Protocol on
-    /// standard input and output.
+    /// Answer questions about reports, for assistants and scripts, as a Model Context Protocol server.
     ///
-    /// Its tools list reports, sum one up, show stacks of a site, and compare two; every answer has at most
-    /// 48 KiB of text. It reads the files that are named here, or traces the process, and nothing else.
+    /// The server uses standard input and output. Its tools list, sum up and compare reports, and show the
+    /// stacks of a site; every answer has at most 48 KiB of text. It reads only the files named here, or
+    /// traces only the process named here.
     Mcp(McpArgs),
     /// Check whether a trace is possible, and how complete its stacks would be.
     ///
-    /// Nothing is traced.
+    /// Nothing is traced unless --measure is given.
     Doctor(DoctorArgs),
-    /// Write libmemleak.so, with which a program samples its allocations: LD_PRELOAD=FILE, for services that
-    /// are to be traced at any time.
+    /// Write libmemleak.so, which samples the allocations of a program that loads it (LD_PRELOAD=FILE).
     ///
-    /// While nobody traces, it costs a program some 1 ns for each allocation and its free, and no memory;
-    /// `memleak -p PID` then traces by what it announces. An older libmemleak.so at FILE is replaced, any
-    /// other file is not.
+    /// For services that can then be traced at any time: `memleak -p PID` traces the blocks that the library
+    /// announces. Without a trace, it costs about 1 ns per allocation and its free, and no memory. Replaces
+    /// an older libmemleak.so at FILE, but no other file.
     Library(LibraryArgs),
     /// Generate completions for a shell.
     Completions(CompletionsArgs),
@@ -184,7 +175,7 @@ pub enum Command {
 /// Flags of `memleak library`.
 #[derive(Debug, Args)]
 pub struct LibraryArgs {
-    /// Write it to this file.
+    /// Write the library to this file.
     #[arg(long, value_name = "FILE")]
     pub output: PathBuf,
 }
@@ -195,18 +186,16 @@ pub struct DoctorArgs {
     /// A process to look at, if any.
     #[command(flatten)]
     pub target: OneTargetArgs,
-    /// Trace the process for two seconds, and say what each way to trace it would cost, and which is
-    /// recommended.
+    /// Trace the process for two seconds, and print the cost of each way to trace it and a recommendation.
     #[arg(long)]
     pub measure: bool,
-    /// Form of the findings.
+    /// Format of the findings.
     #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
     pub format: Format,
-    /// Write a file to attach to an issue, instead: the kernel, its settings, and what it says to each BPF
-    /// program. Without a name, memleak-report.txt.
+    /// Write a file to attach to an issue instead: the kernel, its settings, its answer to each BPF program.
     ///
-    /// It has no names of hosts, users, processes or files of yours, and no process ids. An older one is
-    /// replaced, any other file is not; - is standard output.
+    /// The file contains no names of your hosts, users, processes or files, and no process ids. Its default
+    /// name is memleak-report.txt; - is standard output. Replaces an older such file, but no other.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "memleak-report.txt")]
     pub report: Option<PathBuf>,
     /// Break a BPF program, so that the kernel refuses it, for tests; several are separated by commas.
@@ -217,41 +206,40 @@ pub struct DoctorArgs {
 /// Flags and arguments of a trace.
 #[derive(Debug, Args)]
 pub struct TraceArgs {
-    /// Process to trace, by its id or its name; several are separated by commas, or -p is repeated.
+    /// Process to trace, by id or name; several are separated by commas, or -p is repeated.
     ///
-    /// A name is that of the process, or of its executable's file, and not a part of it; all processes that
-    /// have it are traced, and listed.
+    /// A name must be the complete name of the process or of its executable file; all processes that match
+    /// are traced, and listed.
     #[arg(short = 'p', long = "pid", value_name = "PID|NAME", value_delimiter = ',')]
     pub pid: Vec<String>,
     /// Other properties by which processes are selected.
     #[command(flatten)]
     pub targets: TargetArgs,
-    /// Trace their children (fork, vfork, posix_spawn), too, before and after exec.
+    /// Trace the children of the processes (fork, vfork, posix_spawn), too, before and after exec.
     ///
-    /// Every process on the machine that allocates by the same files then runs into the probes and takes the
-    /// time of a trap for each call. Programs that valgrind, rr, qemu-user and the like run are ended by such
-    /// a probe: where some run, the trace is refused.
+    /// If tracefs cannot be used, or more than 256 processes are traced, probes are in all processes on the
+    /// machine: each call of a function in the same files then takes the time of a trap. Such a probe kills
+    /// programs that run under valgrind, rr, qemu-user and the like: if there are any, the trace is refused.
     #[arg(long)]
     pub follow_fork: bool,
-    /// Trace although there are processes, executed in translated copies of their code, that probes in all
-    /// processes would end.
+    /// Trace even if probes kill programs that run under valgrind, rr, qemu-user and the like.
     ///
-    /// Probes are in all processes with --follow-fork, and if more than 16 are traced, where tracefs cannot
-    /// be used or more than 256 are traced.
+    /// These execute translated copies of their code, and a probe in all processes kills them. Probes are in
+    /// all processes with --follow-fork or for more than 16 processes, and only if tracefs cannot be used or
+    /// more than 256 processes are traced.
     #[arg(long)]
     pub ignore_translators: bool,
     /// Trace mappings (mmap, mremap, brk) instead of allocator functions.
     ///
-    /// Each of these calls takes about 1 µs more; where the kernel does not let its functions be traced,
-    /// every system call on the machine takes some 80 ns more meanwhile.
+    /// Each of these calls takes about 1 µs more; if the kernel does not allow tracing its functions, every
+    /// system call on the machine takes about 80 ns more during the trace.
     #[arg(long, conflicts_with_all = ["sample_rate", "sample_bytes", "max_overhead", "min_size", "max_size", "older"])]
     pub mmap: bool,
-    /// Trace page faults instead of allocator functions: who grows the resident memory, whatever allocates
-    /// it.
+    /// Trace page faults instead of allocator functions: shows which stacks make resident memory grow.
     ///
-    /// Each page of memory that the process has of its own belongs to the stack that touched it first. A
-    /// fault takes about 1 µs more, in this process only; where the kernel does not let its functions be
-    /// traced, every system call on the machine takes some 80 ns more. -s N records one of N pages.
+    /// Each private page of the process counts for the stack that touched it first, whatever allocated it. A
+    /// fault takes about 1 µs more, in this process only; if the kernel does not allow tracing its functions,
+    /// every system call on the machine takes about 80 ns more. -s N records one of N pages.
     #[arg(long, conflicts_with_all = [
         "mmap", "source", "sample_bytes", "max_overhead", "min_size", "max_size", "older", "objects", "prefixes", "functions",
     ])]
@@ -259,15 +247,14 @@ pub struct TraceArgs {
     /// Allocators to probe.
     #[command(flatten)]
     pub allocators: AllocatorArgs,
-    /// How to walk stacks.
+    /// Method of walking stacks.
     #[arg(long, value_enum, default_value = "dwarf", value_name = "METHOD")]
     pub unwind: Walk,
-    /// Put the functions of Python between the native frames of its interpreter.
+    /// Show Python functions between the native frames of the interpreter.
     ///
-    /// Of CPython 3.9 to 3.15 with glibc, as distributions ship it: nothing is switched on in the process. It
-    /// takes some 0.5 µs for each allocation of a process that runs Python, and more the deeper its calls
-    /// are.
-    #[arg(long, value_enum, default_value = "on", value_name = "WHETHER")]
+    /// Supports CPython 3.9 to 3.15 with glibc, as distributions ship it; nothing needs to be enabled in the
+    /// process. Costs about 0.5 µs per allocation of a process that runs Python, more with deeper calls.
+    #[arg(long, value_enum, default_value = "on", value_name = "on|off")]
     pub python: Switch,
     /// Form and destination of reports.
     #[command(flatten)]
@@ -290,7 +277,7 @@ pub struct TraceArgs {
     /// Reports on the terminal.
     #[command(flatten)]
     pub live: LiveArgs,
-    /// Stacks to show in a report in text, and in JSON if it is given, which then says what the others hold.
+    /// Stacks to show in text reports, and in JSON if given; JSON then has the sum of the others.
     ///
     /// [default: 10]
     #[arg(short = 'T', long, value_name = "N")]
@@ -307,18 +294,22 @@ pub struct TraceArgs {
     /// Trace of the kernel's own allocations.
     #[command(flatten)]
     pub kernel: KernelArgs,
-    /// Blocks that can be live at once; more are counted as lost. Without it, as many as the processes' size
-    /// suggests.
+    /// Maximum number of outstanding blocks; further ones are counted as lost.
+    ///
+    /// [default: by the resident memory of the processes]
     #[arg(long, value_name = "N")]
     pub max_blocks: Option<u32>,
-    /// Distinct stacks that can be stored; blocks of more are counted without their stack. Without it, 65
-    /// thousand, or up to 131 thousand for processes with much code and with --follow-fork.
+    /// Maximum number of distinct stacks; blocks of further ones are counted without their stack.
+    ///
+    /// [default: 65 thousand, or up to 131 thousand for processes with much code and with --follow-fork]
     #[arg(long, value_name = "N")]
     pub stack_storage_size: Option<u32>,
     /// Memory in the kernel for unwind tables, for example 32M; rounded down to a power of two.
     ///
-    /// Without it, as much as the processes need, with headroom, up to 256M. Tables that no process needs any
-    /// more make room for others; if there is none, stacks end in the module with table_not_loaded.
+    /// Tables that are no longer needed make room for others; if there is still no room, stacks end in the
+    /// module with table_not_loaded.
+    ///
+    /// [default: as much as the processes need, with headroom, up to 256M]
     #[arg(long, value_name = "SIZE")]
     pub table_memory: Option<String>,
     /// How to attach probes, instead of the best way that the kernel has.
@@ -338,14 +329,14 @@ pub struct TraceArgs {
     pub triggers: TriggerArgs,
     /// Time between reports, in seconds or as in 500ms, 1m30s.
     ///
-    /// A number without a unit that is the id of a process which runs the same program as one of -p is
-    /// refused, as is that of any process above 3600 but for whole minutes: several processes are -p A,B.
-    /// With a unit, it is an interval.
+    /// A number without a unit is refused if it is the id of a process that runs the same program as one of
+    /// -p. So is the id of any process above 3600 that is not a whole number of minutes. To trace several
+    /// processes, use -p A,B. With a unit, it is always an interval.
     ///
-    /// [default: 5, or 1 with --live, with --report-when, and where growth is a condition]
+    /// [default: 5; 1 with --live, --report-when or a condition on growth]
     #[arg(value_name = "INTERVAL")]
     pub interval: Option<String>,
-    /// Reports to make; without it, until interrupted.
+    /// Number of reports; without it, reports are made until interrupted.
     #[arg(value_name = "COUNT")]
     pub count: Option<String>,
     /// End after this time, with a last report; in seconds or as in 30s, 10m, 2h.
@@ -377,160 +368,6 @@ impl TryFrom<DoctorArgs> for doctor::Options {
             format: args.format,
             report,
             broken: args.break_program,
-        })
-    }
-}
-
-fn capacity(flag: &'static str, given: Option<u32>) -> Result<Option<u32>, ConfigError> {
-    given.map(|given| non_zero(flag, given)).transpose()
-}
-
-impl TryFrom<TraceArgs> for Config {
-    type Error = ConfigError;
-
-    fn try_from(args: TraceArgs) -> Result<Self, ConfigError> {
-        let preload = args.start.preload;
-        let program = args.start.words()?;
-        let targets = args.targets.check(&args.pid)?;
-        let has_targets = !targets.pids.is_empty() || targets.select.is_some();
-        if has_targets && !program.is_empty() {
-            return Err(ConfigError::TwoTargets);
-        }
-        let (format, mut destination) = args
-            .output
-            .check(args.record.record.is_some() || args.gate.writes())?;
-        let quantity = args.quantity.check(format)?;
-        destination.most_stacks = args.top;
-        let recording = args.record.check_for_trace(&destination)?;
-        let gate = args.gate.check(destination.overwrite)?;
-        let calls = args.dialects.calls(format)?;
-        let has_reports = calls.is_none_or(|calls| calls.reports != Reports::None);
-        if let Some(condition) = gate.about_verdict().filter(|_| args.view.verdict.is_none()) {
-            return Err(ConfigError::NoVerdict(condition.to_string()));
-        }
-        if quantity.measure == Measure::DefinitelyLost && args.view.verdict.is_none() {
-            return Err(ConfigError::NotJudged);
-        }
-        if gate.is_enabled() && !has_reports {
-            return Err(ConfigError::NoReports);
-        }
-        let live = args.live.check(&args.output, calls.is_some())?;
-        let mut selected = args.selection.check()?;
-        if preload {
-            selected.preload(!program.is_empty())?;
-        }
-        let of_allocators = [
-            ("--mmap", args.mmap),
-            ("--faults", args.faults),
-            ("-O", !args.allocators.objects.is_empty()),
-            ("-S", !args.allocators.prefixes.is_empty()),
-            ("--alloc", !args.allocators.functions.is_empty()),
-        ];
-        selected.check_source(of_allocators)?;
-        let of_processes = [
-            ("--follow-fork", args.follow_fork),
-            ("--ignore-translators", args.ignore_translators),
-            ("--table-memory", args.table_memory.is_some()),
-            ("--source", selected.source != SourceChoice::Auto),
-            ("--max-overhead", selected.max_overhead.is_some()),
-            ("--debuginfod", args.debuginfod.debuginfod),
-            ("--verdict", args.view.verdict.is_some()),
-            ("--classes", args.view.classes),
-        ];
-        let of_processes = [&of_processes[..], &of_allocators].concat();
-        let is_process = has_targets || !program.is_empty();
-        let kernel = args.kernel.check(is_process, &of_processes)?;
-        let interval = args.interval.as_deref().map_or_else(
-            || {
-                Ok(TraceConfig::default_interval(
-                    gate.is_about_growth() || live.is_some() || args.triggers.reports(),
-                ))
-            },
-            |text| parse_period("INTERVAL", text),
-        )?;
-        let subject = match (&kernel, &program[..]) {
-            (Some(_), _) => Subject::Kernel,
-            (None, []) => Subject::Processes,
-            (None, [_, ..]) => Subject::Program,
-        };
-        let each = calls.is_none_or(|calls| calls.reports == Reports::Each);
-        let other = [("--live", live.is_some()), ("-t", !each)].into_iter();
-        let other = other
-            .filter(|(_, is_given)| *is_given)
-            .map(|(flag, _)| flag)
-            .next();
-        let triggers = args.triggers.check(subject, args.faults, other)?;
-        let no_blocks = [("--mmap", args.mmap), ("--faults", args.faults)];
-        let no_blocks = no_blocks.into_iter().find(|(_, is_given)| *is_given);
-        let no_blocks = no_blocks.map(|(flag, _)| flag);
-        let wants_peak = quantity.measure == Measure::Peak || args.view.sort == Some(Order::Peak);
-        if wants_peak && (no_blocks.is_some() || kernel.is_some()) {
-            return Err(ConfigError::NoPeak);
-        }
-        let trace = TraceConfig {
-            fast_paths: (&args.fast_paths).into(),
-            first_instructions: args.fast_paths.probe_first_instructions,
-            pids: targets.pids,
-            found: Vec::new(),
-            members: targets.select.as_ref().map(|select| select.selectors.clone()),
-            waits: targets.select.as_ref().is_some_and(|select| select.waits),
-            start_when: triggers.start_when,
-            report_when: triggers.report_when,
-            program,
-            kernel,
-            preload,
-            follow_fork: args.follow_fork,
-            ignores_translators: args.ignore_translators,
-            mmap: args.mmap,
-            faults: args.faults,
-            allocators: args.allocators.try_into()?,
-            walk: args.unwind,
-            python: args.python == Switch::On,
-            interval,
-            // The live view draws on the terminal.
-            streams: match live {
-                None => Streams::Inherited,
-                Some(_) => Streams::InheritedWithoutTerminal,
-            },
-            top: args.top.unwrap_or(DEFAULT_TOP),
-            view: View {
-                quantity,
-                direction: args.direction.check(format)?,
-                ..args.view.check(format, no_blocks)?
-            },
-            calls,
-            debuginfod: args.debuginfod.check()?,
-            sampling: selected.sampling,
-            source: selected.source,
-            max_overhead: selected.max_overhead,
-            sizes: selected.sizes,
-            max_processes: targets.max_processes,
-            max_blocks: capacity("--max-blocks", args.max_blocks)?,
-            max_stacks: capacity("--stack-storage-size", args.stack_storage_size)?,
-            table_memory: args.table_memory.as_deref().map(parse_table_memory).transpose()?,
-            attach: args
-                .attach
-                .map_or_else(|| AttachPath::ALL.to_vec(), |way| vec![way]),
-            broken: args.break_program,
-            count: args.count.as_deref().map(parse_count).transpose()?,
-            duration: args
-                .duration
-                .as_deref()
-                .map(|text| parse_period("--duration", text))
-                .transpose()?,
-        };
-        let sinks = SinkConfig {
-            format,
-            destination,
-            recording,
-            export: args.export.check(has_reports)?,
-            gate,
-            live,
-        };
-        Ok(Self {
-            trace,
-            select: targets.select,
-            sinks,
         })
     }
 }

@@ -8,11 +8,11 @@ use leak_report::model::NameStyle;
 #[allow(rustdoc::invalid_html_tags, reason = "help shows the name of a type as it is")]
 #[derive(Clone, Copy, Debug, Args)]
 pub struct NameArgs {
-    /// Write the names of functions as they were demangled, with all that the standard library adds to them.
+    /// Show function names as they were demangled, with everything that the standard library adds.
     ///
     /// Without it, formats for people write std::string for std::__cxx11::basic_string<char,
     /// std::char_traits<char>, std::allocator<char> >, and leave out default arguments. JSON has both; pprof,
-    /// gperftools, heaptrack, bcc and libbpf have the whole names in any case.
+    /// gperftools, heaptrack, bcc and libbpf always have whole names.
     #[arg(long)]
     pub verbatim_names: bool,
 }
@@ -40,8 +40,22 @@ mod tests {
         let arguments = std::iter::once("memleak").chain(arguments.split_whitespace());
         let cli = Cli::try_parse_from(arguments).expect("the command line parses");
         match cli.command {
-            None => Config::try_from(cli.trace).expect("a trace").trace.view.names,
-            Some(Command::Live(args)) => Config::try_from(args.live()).expect("a trace").trace.view.names,
+            None => {
+                Config::try_from(cli.trace)
+                    .expect("a trace")
+                    .trace
+                    .shown
+                    .view
+                    .names
+            }
+            Some(Command::Live(args)) => {
+                Config::try_from(args.live())
+                    .expect("a trace")
+                    .trace
+                    .shown
+                    .view
+                    .names
+            }
             Some(Command::Report(args)) => ReportOptions::try_from(*args).expect("a report").names,
             Some(Command::Diff(args)) => DifferenceOptions::try_from(args).expect("a difference").names,
             Some(Command::Trend(args)) => TrendOptions::try_from(args).expect("a trend").names,

@@ -11,13 +11,13 @@ use leak_report::render::Format;
 /// Form and destination of reports.
 #[derive(Debug, Args)]
 pub struct OutputArgs {
-    /// Format of reports; without it, by the name of the --output file, else text.
+    /// Format of reports; default: by the extension of the --output file, else text.
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub format: Option<Format>,
     /// Show three lines of source around each line that is responsible for a stack, in text and html.
     ///
-    /// Of files that debug information names, that end like a source's and are here: they are read with your
-    /// rights, also under sudo.
+    /// Reads files that debug information names, if they exist here and have the extension of a source file;
+    /// with your rights, even under sudo.
     #[arg(long)]
     pub source_lines: bool,
     /// Destination of reports.

@@ -11,32 +11,31 @@ use super::config::{ConfigError, parse_command};
 pub struct ProgramArgs {
     /// Start this command and trace it from its first allocation on.
     ///
-    /// It is split into words as a shell does it, by blanks, quotes and backslashes, and nothing else of a
-    /// shell: for more, -c "sh -c '…'". Under sudo it runs as the user who called that. Signals that memleak
-    /// gets are passed on to it (SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR2).
+    /// It is split into words at blanks, with quotes and backslashes as in a shell; for other features of a
+    /// shell, use -c "sh -c '…'". Under sudo, it runs as the user who called sudo. Signals that memleak gets
+    /// are passed on to it (SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR2).
     #[arg(short = 'c', long, value_name = "COMMAND")]
     pub command: Option<OsString>,
-    /// Start the program with a library that samples its allocations (LD_PRELOAD), and trace it by what that
-    /// announces.
+    /// Start the program with a library that samples its allocations (LD_PRELOAD), and trace the samples.
     ///
-    /// That costs next to nothing: the program traps only for the blocks that are sampled, one for each 512
-    /// KiB or about what --sample-bytes says (64 KiB, 512 KiB, 4 MiB). Amounts are estimates. The program,
-    /// and its children, have libmemleak.so in memory then. Refused for programs that load no libraries
-    /// (static, setuid) or have an allocator of their own.
+    /// That costs next to nothing: the program traps only for sampled blocks, one per 512 KiB on average, or
+    /// about one per --sample-bytes (64 KiB, 512 KiB, 4 MiB). Amounts are estimates. libmemleak.so stays
+    /// loaded in the program and its children. Refused for programs that load no libraries (static, setuid)
+    /// or have their own allocator.
     #[arg(long, conflicts_with_all = ["sample_rate", "mmap", "faults", "objects", "prefixes", "functions"])]
     pub preload: bool,
-    /// The same, as words of their own behind `--`: PROGRAM ARGUMENT…
+    /// Program to start and trace, with its arguments as separate words behind `--`.
     #[arg(last = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
 }
 
 impl ProgramArgs {
     /// Program and arguments; empty if none is given.
-    pub(super) fn words(self) -> Result<Vec<OsString>, ConfigError> {
-        match self.command {
+    pub(super) fn words(&self) -> Result<Vec<OsString>, ConfigError> {
+        match &self.command {
             Some(_) if !self.program.is_empty() => Err(ConfigError::TwoPrograms),
-            Some(command) => parse_command(&command),
-            None => Ok(self.program),
+            Some(command) => parse_command(command),
+            None => Ok(self.program.clone()),
         }
     }
 }

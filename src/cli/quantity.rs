@@ -9,12 +9,12 @@ use leak_report::render::Format;
 /// Flags of formats that show one number for each stack.
 #[derive(Debug, Args)]
 pub struct QuantityArgs {
-    /// Number that folded, svg and speedscope show for each stack, and html at first.
+    /// Number to show for each stack in folded, svg and speedscope, and initially in html.
     ///
     /// [default: outstanding]
     #[arg(long, value_enum, value_name = "MEASURE")]
     pub measure: Option<Measure>,
-    /// Unit of that number.
+    /// Unit of the number that --measure selects.
     ///
     /// [default: bytes]
     #[arg(long, value_enum, value_name = "UNIT")]
@@ -45,10 +45,10 @@ impl QuantityArgs {
 /// Flag for the direction of flame graphs.
 #[derive(Debug, Args)]
 pub struct DirectionArgs {
-    /// Begin folded, svg and speedscope, and html at first, with the functions that allocate, and put their
-    /// callers above them.
+    /// Build flame graphs from the allocating functions, with their callers above them.
     ///
-    /// All that a function allocates is together then, whoever called it.
+    /// For folded, svg and speedscope, and initially for html. All allocations of a function are then in one
+    /// place, whatever called it.
     #[arg(long)]
     pub reverse: bool,
 }

@@ -11,18 +11,21 @@ use crate::sinks::recording::Settings;
 /// Flags of recordings.
 #[derive(Debug, Args)]
 pub struct RecordArgs {
-    /// Record reports into this file as well, whole and with all names, for `memleak report`, `diff` and
-    /// `trend` on any machine.
+    /// Also record reports into this file, for `memleak report`, `diff` and `trend` on any machine.
+    ///
+    /// Recorded reports are whole and have all names.
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
-    /// The largest size of the recording; where that is reached, it keeps fewer reports, evenly over all of
-    /// the time, and always the last.
+    /// Maximum size of the recording.
+    ///
+    /// Once it is reached, reports are thinned evenly over the whole time; the last is always kept.
     ///
     /// [default: 256M]
     #[arg(long, value_name = "SIZE")]
     pub record_limit: Option<String>,
-    /// Replace the names of functions, files, processes and hosts, and build-ids, by meaningless ones, the
-    /// same for the same.
+    /// Replace names of functions, files, processes and hosts, and build-ids, by meaningless ones.
+    ///
+    /// Equal names stay equal.
     #[arg(long)]
     pub anonymize: bool,
 }

@@ -23,9 +23,9 @@ use leak_report::render::Format;
 /// Arguments of `memleak report`.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// The recording; - is standard input.
+    /// Recording to show; - is standard input.
     pub file: PathBuf,
-    /// Show this report, counted from 1, or from -1 backwards; without it, the last (html: all).
+    /// Show this report, counted from 1, or backwards from -1; default: the last (html: all).
     #[arg(long, value_name = "N", allow_hyphen_values = true, conflicts_with_all = ["all", "list"])]
     pub at: Option<NonZeroI64>,
     /// Show all reports, one after another.
@@ -46,11 +46,10 @@ pub struct ReportArgs {
     /// Direction of flame graphs.
     #[command(flatten)]
     pub direction: DirectionArgs,
-    /// Stacks to show in a report in text, and in JSON if it is given; without it, as many as were to be
-    /// shown in text when it was recorded.
+    /// Stacks to show in text reports, and in JSON if given; default: as in the trace that was recorded.
     #[arg(short = 'T', long, value_name = "N")]
     pub top: Option<usize>,
-    /// What stacks are ranked by; without it, what they were when it was recorded.
+    /// Rank stacks by this; default: as in the trace that was recorded.
     #[arg(long, value_enum, value_name = "ORDER")]
     pub sort: Option<Order>,
     /// Style of function names.
@@ -67,12 +66,11 @@ pub struct ReportArgs {
 /// Arguments of `memleak diff`.
 #[derive(Debug, Args)]
 pub struct DiffArgs {
-    /// The earlier recording, of which the last report is meant, or FILE:N, a report counted from 1, or from
-    /// -1 backwards.
+    /// Earlier recording (its last report), or FILE:N for report N, counted from 1, or backwards from -1.
     pub before: OsString,
-    /// The later one, which may be the same file.
+    /// Later recording, or FILE:N; can be the same file.
     pub after: OsString,
-    /// Form of the difference; without it, what the name of the --output file says, or text.
+    /// Format of the difference; default: by the extension of the --output file, else text.
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub format: Option<DifferenceArg>,
     /// Number that flame graphs show.
@@ -81,7 +79,7 @@ pub struct DiffArgs {
     /// Destination of the output.
     #[command(flatten)]
     pub place: PlaceArgs,
-    /// Sites to show in text, and in JSON if it is given: those that grew most, and as many that shrank most.
+    /// Sites to show in text, and in JSON if given: N that grew most, and N that shrank most.
     ///
     /// [default: 10]
     #[arg(short = 'T', long, value_name = "N")]
@@ -98,7 +96,7 @@ pub enum DifferenceArg {
     Text,
     /// One object.
     Json,
-    /// A line for each stack, root first, and what it held before and after.
+    /// One line per stack, root first, with its amounts before and after.
     Folded,
     /// A flame graph of the later report: red where there is more than before, blue where there is less.
     Svg,
@@ -109,16 +107,16 @@ pub enum DifferenceArg {
 /// Arguments of `memleak trend`.
 #[derive(Debug, Args)]
 pub struct TrendArgs {
-    /// One recording, all reports of it; or several, the last of each, or FILE:N.
+    /// One recording, for all its reports; or several, for the last report of each, or FILE:N for report N.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<OsString>,
-    /// Form of the trend; without it, what the name of the --output file says, or text.
+    /// Format of the trend; default: by the extension of the --output file, else text.
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub format: Option<TrendArg>,
     /// Destination of the output.
     #[command(flatten)]
     pub place: PlaceArgs,
-    /// Sites to show in text, and in JSON if it is given: those that grow fastest.
+    /// Sites to show in text, and in JSON if given: those that grow fastest.
     ///
     /// [default: 10]
     #[arg(short = 'T', long, value_name = "N")]

@@ -10,15 +10,15 @@ use leak_report::model::Sampling;
 /// Flags that select the allocations to record.
 #[derive(Debug, Args)]
 pub struct SelectionArgs {
-    /// What tells memleak about blocks.
+    /// Source of events: USDT probes of the process itself, or probes in its allocator.
     ///
-    /// A process can sample its allocations itself and announce each block that it chose, and its free, by
-    /// USDT probes (otel_memory, OpenTelemetry's contract for memory profiling). That costs it next to
-    /// nothing, and amounts are estimates. A process that does is traced by that, unless flags ask for some
+    /// A process can sample its allocations itself and announce each sampled block, and its free, by USDT
+    /// probes (otel_memory, OpenTelemetry's contract for memory profiling). That costs it next to nothing,
+    /// and amounts are estimates. Such a process is traced by its announcements, unless flags select
     /// functions or another sampling.
     #[arg(long, value_name = "SOURCE", value_enum, default_value_t)]
     pub source: SourceChoice,
-    /// Record one of N allocations, at a random place among each N of a thread; amounts are estimates then.
+    /// Record one of N allocations, at a random place among each N of a thread; amounts are estimates.
     #[arg(
         short = 's',
         long = "sample-rate",
@@ -26,20 +26,19 @@ pub struct SelectionArgs {
         conflicts_with = "sample_bytes"
     )]
     pub sample_rate: Option<String>,
-    /// Record an allocation for each SIZE bytes allocated, on average, so that large ones are hardly ever
-    /// missed.
+    /// Record one allocation per SIZE bytes allocated, on average; large ones are hardly ever missed.
     ///
-    /// Each byte is chosen with a probability of 1 to SIZE, for example 512K, and each allocation with a
-    /// chosen byte is recorded. Amounts are estimates with a standard error.
+    /// Each byte is chosen with a probability of 1/SIZE, for example 512K, and each allocation with a chosen
+    /// byte is recorded. Amounts are estimates with a standard error.
     #[arg(long, value_name = "SIZE")]
     pub sample_bytes: Option<String>,
-    /// Limit on what tracing costs, in percent of one CPU: above it, fewer allocations are recorded.
+    /// Maximum cost of tracing, in percent of one CPU: above it, fewer allocations are recorded.
     ///
-    /// All are while that costs less. Else they are chosen as by --sample-bytes, by a distance that changes
-    /// while the trace goes on, and amounts are estimates. With --sample-bytes SIZE, the distance is never
-    /// below SIZE. What probes alone cost, when nothing is recorded, cannot be had for less; if that is more,
-    /// memleak says so. A process that announces what it allocates at a choice of distances (--preload) is
-    /// traced by the smallest of them that costs less.
+    /// Below the limit, all are recorded. Above it, they are sampled as by --sample-bytes, at a sampling
+    /// interval that adapts during the trace, and amounts are estimates. With --sample-bytes SIZE, the
+    /// interval is never below SIZE. The cost of the probes alone cannot be reduced; if it exceeds the limit,
+    /// memleak warns. A process that announces its blocks at a choice of intervals (--preload) is traced at
+    /// the smallest one that stays below the limit.
     #[arg(long, value_name = "PCT", allow_negative_numbers = true)]
     pub max_overhead: Option<String>,
     /// Record only allocations of at least this size, for example 64 or 4K.

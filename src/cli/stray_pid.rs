@@ -40,7 +40,9 @@ impl StrayPid {
         let Self {
             number, comm, pids, ..
         } = self;
-        format!("INTERVAL is {number} s, not process {number} ({comm}): to trace that, too, use -p {pids}")
+        format!(
+            "taking {number} as INTERVAL in seconds, not as process {number} ({comm}): to trace that process, too, use -p {pids}"
+        )
     }
 }
 
@@ -158,7 +160,7 @@ mod tests {
         let note = check("-p 4711 5").expect("an interval").expect("with a note");
         assert_eq!(
             note,
-            "INTERVAL is 5 s, not process 5 (sh): to trace that, too, use -p 4711,5"
+            "taking 5 as INTERVAL in seconds, not as process 5 (sh): to trace that process, too, use -p 4711,5"
         );
         // In a container whose first process is like the target, 1 is an interval, with a note.
         let note = check_in("-p 4711 1 1", true).expect("an interval");

@@ -14,21 +14,21 @@ pub(super) const TARGET_FLAGS: [&str; 6] = ["pid", "systemd_unit", "cgroup", "co
 /// Flags that select processes by the unit, cgroup, container or user that they belong to.
 #[derive(Debug, Args)]
 pub struct SelectorArgs {
-    /// Select the processes of a unit of systemd: of its cgroup. A name without suffix is a service, and
-    /// name@ is all instances of a template.
+    /// Select the processes of a systemd unit (of its cgroup); a name without suffix is a service.
     ///
-    /// With several of -p, --systemd-unit, --cgroup, --container and --user, those are selected that match
-    /// all of them.
+    /// name@ selects all instances of a template. If several of -p, --systemd-unit, --cgroup, --container and
+    /// --user are given, a process must match all of them.
     #[arg(long, value_name = "UNIT")]
     pub systemd_unit: Option<String>,
-    /// Select the processes of a cgroup and of those below it: a path below its mount (/sys/fs/cgroup), or
-    /// one of /proc/PID/cgroup.
+    /// Select the processes of a cgroup, and of all cgroups below it.
+    ///
+    /// PATH is below the mount point (/sys/fs/cgroup), or as in /proc/PID/cgroup.
     #[arg(long, value_name = "PATH")]
     pub cgroup: Option<String>,
-    /// Select the processes of a container of Docker, containerd, podman, CRI-O or Kubernetes: by its name,
-    /// or by its ID or the begin of that.
+    /// Select the processes of a container, by its name, its ID, or the beginning of its ID.
     ///
-    /// In Kubernetes, names are POD, POD/CONTAINER, NAMESPACE/POD/CONTAINER. No daemon is asked.
+    /// It can be of Docker, containerd, podman, CRI-O or Kubernetes. In Kubernetes, names are POD,
+    /// POD/CONTAINER, NAMESPACE/POD/CONTAINER. No daemon is asked.
     #[arg(long, value_name = "NAME|ID")]
     pub container: Option<String>,
     /// Select the processes of a user (the real user ID).
@@ -42,14 +42,15 @@ pub struct TargetArgs {
     /// Properties by which processes are selected.
     #[command(flatten)]
     pub selectors: SelectorArgs,
-    /// Wait until a process matches, and for each name of -p one.
+    /// Wait until there is a process that matches, and one for each name given with -p.
     #[arg(long)]
     pub wait: bool,
-    /// Processes that can be traced at once, up to 2047; more are counted as lost. Without it, as many as are
-    /// found; if others can come, four times as many, and 63 at least.
+    /// Maximum number of processes traced at once, up to 2047; further ones are counted as lost.
     ///
-    /// Each takes 192 KiB of memory in the kernel, or 96 KiB if there is room for more than 63, for a number
-    /// that is rounded up to a power of two.
+    /// Each takes 192 KiB of kernel memory, or 96 KiB if N is above 63; memory is taken for N rounded up to a
+    /// power of two.
+    ///
+    /// [default: as many as are found; if more can join, four times as many, at least 63]
     #[arg(long, value_name = "N")]
     pub max_processes: Option<u32>,
 }
@@ -57,7 +58,7 @@ pub struct TargetArgs {
 /// Flags that select one process.
 #[derive(Debug, Args)]
 pub struct OneTargetArgs {
-    /// The process, by its id or by a name that no other has.
+    /// Process to examine, by id, or by a name that only one process has.
     #[arg(short = 'p', long = "pid", value_name = "PID|NAME")]
     pub pid: Option<String>,
     /// Other properties by which it is selected.
@@ -154,6 +155,7 @@ mod tests {
 
     use super::*;
     use crate::cli::{Cli, Command, Config};
+    use crate::session::Counted;
 
     fn config(arguments: &str) -> Result<Config, ConfigError> {
         let arguments = std::iter::once("memleak").chain(arguments.split_whitespace());
@@ -188,13 +190,15 @@ mod tests {
     #[test]
     fn numbers_and_names() {
         let plain = config("-p 3,4").expect("it makes sense");
-        assert_eq!((plain.trace.pids, plain.select), (vec![3, 4], None));
+        assert_eq!((plain.trace.targets.pids, plain.select), (vec![3, 4], None));
         let mixed = config("-p 12,nginx -p redis-server").expect("it makes sense");
         let select = mixed.select.expect("names");
         let name = |name| Wanted::Name(NameQuery::new(name).expect("not empty"));
         let expected = [Wanted::Pid(12), name("nginx"), name("redis-server")];
         assert_eq!(select.selectors.wanted, expected);
-        assert!(!select.waits && mixed.trace.pids == [12] && mixed.trace.kernel.is_none());
+        assert!(
+            !select.waits && mixed.trace.targets.pids == [12] && mixed.trace.count.counted == Counted::Blocks
+        );
         for arguments in [
             "--systemd-unit nginx",
             "--cgroup /a",
@@ -206,7 +210,7 @@ mod tests {
             let config = config(arguments).expect(arguments);
             let select = config.select.expect(arguments);
             assert_eq!(select.waits, arguments.contains("--wait"), "{arguments}");
-            assert_eq!(config.trace.kernel, None, "{arguments}");
+            assert_eq!(config.trace.count.counted, Counted::Blocks, "{arguments}");
         }
     }
 

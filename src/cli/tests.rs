@@ -7,7 +7,7 @@ use clap::Parser;
 
 use super::*;
 use crate::bpf::SizeFilter;
-use crate::session::MaxOverhead;
+use crate::session::{Counted, KernelConfig, MaxOverhead};
 use leak_report::model::Sampling;
 use leak_report::units::UnitError;
 
@@ -23,16 +23,21 @@ fn config(arguments: &str) -> Result<Config, ConfigError> {
 #[test]
 fn interval_and_count_are_read() {
     let config = config("-p 17 0.25 3").expect("it makes sense");
-    assert_eq!(config.trace.interval, Duration::from_millis(250));
-    assert_eq!(config.trace.count, NonZeroU64::new(3));
-    assert_eq!((config.trace.walk, config.trace.top), (Walk::Dwarf, 10));
-    assert_eq!(config.trace.pids, [17]);
+    assert_eq!(config.trace.schedule.interval, Duration::from_millis(250));
+    assert_eq!(config.trace.schedule.count, NonZeroU64::new(3));
+    assert_eq!(
+        (config.trace.stacks.walk, config.trace.shown.top),
+        (Walk::Dwarf, 10)
+    );
+    assert_eq!(config.trace.targets.pids, [17]);
 }
 
 /// Times between reports and of the whole trace are in seconds or have units.
 #[test]
 fn times_have_units() {
-    let times = |text: &str| config(text).map(|config| (config.trace.interval, config.trace.duration));
+    let times = |text: &str| {
+        config(text).map(|config| (config.trace.schedule.interval, config.trace.schedule.duration))
+    };
     let seconds = Duration::from_secs;
     assert_eq!(times("-p 1 1m"), Ok((seconds(60), None)));
     assert_eq!(times("-p 1 1m30s 2"), Ok((seconds(90), None)));
@@ -128,11 +133,12 @@ fn conditions_about_what_is_lost() {
     let refused = config("-p 1 --fail-on definitely_lost>0").expect_err("no verdict");
     assert!(refused.to_string().contains("add --verdict"), "{refused}");
     let accepted = config("-p 1 --verdict --fail-on definitely_lost>0").expect("a verdict");
-    let verdict = accepted.trace.view.verdict;
+    let verdict = accepted.trace.shown.view.verdict;
     assert_eq!(verdict.map(|verdict| verdict.each), Some(false));
     let each = config("-p 1 --verdict=each --verdict-limit 5s").expect("valid");
     let verdict = each
         .trace
+        .shown
         .view
         .verdict
         .map(|verdict| (verdict.each, verdict.limit));
@@ -145,6 +151,7 @@ fn conditions_about_what_is_lost() {
     let stopping = config("-p 1 --verdict=each,stop").expect("valid");
     let verdict = stopping
         .trace
+        .shown
         .view
         .verdict
         .map(|verdict| (verdict.each, verdict.stops));
@@ -161,7 +168,7 @@ fn conditions_about_what_is_lost() {
 fn several_processes() {
     for arguments in ["-p 3,1,2", "-p 3 -p 1 -p 2", "-p 3,1 --pid 2"] {
         assert_eq!(
-            config(arguments).map(|config| config.trace.pids),
+            config(arguments).map(|config| config.trace.targets.pids),
             Ok(vec![3, 1, 2]),
             "{arguments}"
         );
@@ -178,11 +185,12 @@ fn several_processes() {
 /// Without a process, the kernel's own allocations are traced; with one, they are not.
 #[test]
 fn kernel_is_traced_without_a_process() {
-    let kernel = |text: &str| config(text).map(|config| (config.trace.kernel, config.trace.pids));
-    let traced = |percpu| Some(crate::session::KernelConfig { percpu });
+    let kernel =
+        |text: &str| config(text).map(|config| (config.trace.count.counted, config.trace.targets.pids));
+    let traced = |percpu| Counted::Kernel(KernelConfig { percpu });
     assert_eq!(kernel(""), Ok((traced(false), Vec::new())));
     assert_eq!(kernel("-P -F 3 2"), Ok((traced(true), Vec::new())));
-    assert_eq!(kernel("--wa-missing-free -p 5"), Ok((None, vec![5])));
+    assert_eq!(kernel("--wa-missing-free -p 5"), Ok((Counted::Blocks, vec![5])));
 }
 
 /// A program is given as one argument that is split into words, or as separate words that are not.
@@ -191,8 +199,13 @@ fn programs() {
     let program = |arguments: &[&str]| {
         let arguments = std::iter::once("memleak").chain(arguments.iter().copied());
         let parsed = Cli::try_parse_from(arguments).expect("the command line parses");
-        Config::try_from(parsed.trace)
-            .map(|config| (config.trace.program, config.trace.interval, config.trace.pids))
+        Config::try_from(parsed.trace).map(|config| {
+            (
+                config.trace.targets.program,
+                config.trace.schedule.interval,
+                config.trace.targets.pids,
+            )
+        })
     };
     let words = |words: &[&str]| words.iter().map(Into::into).collect::<Vec<_>>();
     let (second, five) = (Duration::from_secs(1), Duration::from_secs(5));
@@ -234,8 +247,8 @@ fn max_overhead() {
     let of = |text: &str| {
         let config = config(&format!("-p 1 {text}")).expect("it makes sense");
         (
-            config.trace.sampling,
-            config.trace.max_overhead.map(MaxOverhead::share),
+            config.trace.count.sampling,
+            config.trace.count.max_overhead.map(MaxOverhead::share),
         )
     };
     assert_eq!(of("--max-overhead 10"), (Sampling::Governed(1), Some(0.1)));
@@ -250,7 +263,7 @@ fn max_overhead() {
 /// Table memory is given in bytes or larger units.
 #[test]
 fn table_memory() {
-    let of = |text: &str| config(&format!("-p 1 {text}")).map(|config| config.trace.table_memory);
+    let of = |text: &str| config(&format!("-p 1 {text}")).map(|config| config.trace.limits.table_memory);
     for (text, bytes) in [
         ("65536", 65536),
         ("64K", 65536),
@@ -268,7 +281,7 @@ fn table_memory() {
 #[test]
 fn selection() {
     let of = |text: &str| {
-        config(&format!("-p 1 {text}")).map(|config| (config.trace.sampling, config.trace.sizes))
+        config(&format!("-p 1 {text}")).map(|config| (config.trace.count.sampling, config.trace.count.sizes))
     };
     let max = u64::MAX;
     for (text, sampling, sizes) in [

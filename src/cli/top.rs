@@ -12,33 +12,36 @@ use crate::process::select::Selectors;
 /// Flags and arguments of `memleak top`.
 #[derive(Debug, Args)]
 pub struct TopArgs {
-    /// Processes to watch, by their ids or names; without -p and other selections, all.
+    /// Processes to watch, by id or name; default: all, unless another flag selects some.
     #[arg(short = 'p', long = "pid", value_name = "PID|NAME", value_delimiter = ',')]
     pub pid: Vec<String>,
     /// Other properties by which processes are selected.
     #[command(flatten)]
     pub targets: TargetArgs,
-    /// Judge growth by the samples of this time.
+    /// Time over which growth is judged.
     ///
     /// [default: 60 samples]
     #[arg(long, value_name = "TIME")]
     pub window: Option<String>,
-    /// Print one table, after INTERVAL: as COUNT 1.
+    /// Print one table, after INTERVAL, and exit (as COUNT 1).
     #[arg(long, conflicts_with = "count")]
     pub once: bool,
-    /// Form of the tables; with json, there is no view.
+    /// Format of the tables; json also disables the interactive view.
     #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
     pub format: Format,
-    /// Processes to show in a table; the others are summed up. Without it, 10 in text and all in JSON.
+    /// Processes to show in a table; the others are summed up.
+    ///
+    /// [default: 10 in text, all in JSON]
     #[arg(short = 'T', long, value_name = "N")]
     pub top: Option<usize>,
-    /// Time between samples of the view, or between tables, of which each is made of 20 samples; in seconds
-    /// or as in 500ms, 1m30s.
+    /// Time between samples of the view, or between tables; in seconds or as in 500ms, 1m30s.
     ///
-    /// [default: 1, and 10 for tables]
+    /// Each table is made from 20 samples, taken during its interval.
+    ///
+    /// [default: 1; 10 for tables]
     #[arg(value_name = "INTERVAL")]
     pub interval: Option<String>,
-    /// Tables to print; without it, a view on the terminal, or tables until interrupted where there is none.
+    /// Number of tables; without it, an interactive view, or tables until interrupted if not on a terminal.
     #[arg(value_name = "COUNT")]
     pub count: Option<String>,
 }
@@ -133,7 +136,7 @@ mod tests {
         for (arguments, part) in [
             (
                 "--once --window 4s 10",
-                "--window: growth is judged by 10 samples at least, which take 5 s",
+                "--window: growth needs at least 10 samples, which take 5 s",
             ),
             ("--window 0", "`0` for --window"),
             ("--wait", "--wait waits for"),

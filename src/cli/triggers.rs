@@ -8,20 +8,20 @@ use crate::session::triggers::{ReportCondition, ReportMeasure, StartCondition, p
 /// Conditions on which a trace starts, and on which it makes reports.
 #[derive(Debug, Args)]
 pub struct TriggerArgs {
-    /// Attach nothing before this condition is true, for example 'rss>2GiB' or 'cgroup>80%'; can be repeated:
-    /// before one of them is.
+    /// Attach only once this condition is true, for example 'rss>2GiB' or 'cgroup>80%'.
     ///
-    /// It is looked at once a second. Measures: rss (resident memory), anon (anonymous memory, resident and
-    /// swapped), growth (of anon, per s, min, h or d, over a minute), each of the process that has most;
-    /// cgroup (memory of its cgroup without file cache, in bytes, or in % of the limit that has least room).
+    /// Can be repeated: any of the conditions suffices. Checked once a second. Measures: rss (resident
+    /// memory), anon (anonymous memory, resident and swapped), growth (of anon, per s, min, h or d, over a
+    /// minute), each for the process with the highest value; cgroup (memory of its cgroup without file cache,
+    /// in bytes, or in % of the limit with the least room left).
     #[arg(long, value_name = "CONDITION")]
     pub start_when: Vec<String>,
-    /// Make a report whenever this condition becomes true, for example 'outstanding>256MiB'; can be repeated.
+    /// Make a report whenever this condition becomes true, for example 'outstanding>256MiB'.
     ///
-    /// It is looked at each INTERVAL, by default each second; a condition reports again after it was false.
-    /// COUNT is of these reports; the one at the end of the trace is made besides. Measures: outstanding
-    /// (bytes that are not freed, of all processes together), growth (of these, over a minute), rss, anon and
-    /// cgroup as with --start-when.
+    /// Can be repeated. Checked every INTERVAL, by default every second; a condition triggers again only
+    /// after it was false. COUNT counts these reports, not the one at the end of the trace. Measures:
+    /// outstanding (bytes not freed, of all processes together), growth (of outstanding, over a minute), rss,
+    /// anon and cgroup as with --start-when.
     #[arg(long, value_name = "CONDITION")]
     pub report_when: Vec<String>,
 }
@@ -123,9 +123,19 @@ mod tests {
             "outstanding>1M",
         ];
         let trace = config(&all).expect("it makes sense").trace;
-        let texts: Vec<_> = trace.start_when.iter().map(ToString::to_string).collect();
+        let texts: Vec<_> = trace
+            .schedule
+            .start_when
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         assert_eq!(texts, ["rss>2GiB", "cgroup>80%"]);
-        let texts: Vec<_> = trace.report_when.iter().map(ToString::to_string).collect();
+        let texts: Vec<_> = trace
+            .schedule
+            .report_when
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         assert_eq!(texts, ["outstanding>1M"]);
         for (arguments, seconds) in [
             (&["-p", "1"][..], 5),
@@ -137,7 +147,11 @@ mod tests {
             (&["--report-when", "rss>1", "--", "ls"], 1),
         ] {
             let trace = config(arguments).expect("it makes sense").trace;
-            assert_eq!(trace.interval, Duration::from_secs(seconds), "{arguments:?}");
+            assert_eq!(
+                trace.schedule.interval,
+                Duration::from_secs(seconds),
+                "{arguments:?}"
+            );
         }
     }
 
@@ -155,7 +169,7 @@ mod tests {
             ),
             (
                 &["--start-when", "rss>1", "--", "ls"],
-                "--start-when waits for a process that runs",
+                "--start-when is for running processes",
             ),
             (
                 &["--start-when", "rss>1"],
@@ -168,11 +182,11 @@ mod tests {
             ),
             (
                 &["live", "-p", "1", "--report-when", "rss>1"],
-                "--live makes reports of its own",
+                "--live decides itself when",
             ),
             (
                 &["-p", "1", "-t", "--format", "json", "--report-when", "rss>1"],
-                "-t makes reports of its own",
+                "-t decides itself when",
             ),
         ] {
             let error = config(arguments).expect_err("it makes no sense").to_string();

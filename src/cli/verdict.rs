@@ -16,28 +16,28 @@ pub struct VerdictArgs {
     /// The process.
     #[command(flatten)]
     pub target: OneTargetArgs,
-    /// Stop the threads that run while the memory is copied, for some 0.3 s per GiB.
+    /// Stop running threads while the memory is copied, for about 0.3 s per GiB.
     #[arg(long)]
     pub stop: bool,
-    /// Begin no further pass after this time; what is not settled by then is unknown.
+    /// Start no further pass after this time; blocks not yet judged are reported as unknown.
     ///
     /// [default: 60s]
     #[arg(long, value_name = "TIME")]
     pub verdict_limit: Option<String>,
-    /// Take pointers with tags for pointers, too: by default, only tags in the lowest bits do no harm.
+    /// Recognise pointers with tags in these bits, too; tags in the lowest bits are always tolerated.
     #[arg(long, value_enum, value_name = "BITS", value_delimiter = ',')]
     pub pointer_tags: Vec<Tag>,
     /// List the address of each lost block.
     #[arg(short = 'a', long)]
     pub show_allocs: bool,
-    /// Exit with status 1 if this condition holds, for example 'definitely_lost>0'; can be repeated.
+    /// Exit with status 1 if this condition is exceeded, for example 'definitely_lost>0'; can be repeated.
     ///
     /// Measures: definitely_lost, indirectly_lost, outstanding (in bytes), blocks, definitely_lost.blocks,
-    /// indirectly_lost.blocks. Status 3 if it is inconclusive: a block that was called lost was freed, or
-    /// some could not be judged.
+    /// indirectly_lost.blocks. The exit status is 3 if the result is inconclusive: a block reported as lost
+    /// was freed, or some blocks could not be judged.
     #[arg(long, value_name = "CONDITION")]
     pub fail_on: Vec<String>,
-    /// Form of the output.
+    /// Format of the output.
     #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
     pub format: Format,
 }
@@ -77,11 +77,11 @@ impl TryFrom<VerdictArgs> for Options {
 /// Words of `--verdict`: which reports have one, and how it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum VerdictWord {
-    /// The last report has one; so it is without any word.
+    /// Only the last report has a verdict (default).
     Last,
-    /// Each report has one.
+    /// Each report has a verdict.
     Each,
-    /// Threads that run are stopped while the memory is copied, for some 0.3 s per GiB.
+    /// Running threads are stopped while the memory is copied, for about 0.3 s per GiB.
     Stop,
 }
 

@@ -23,7 +23,7 @@ pub struct ViewArgs {
     /// Report totals only, without reading the block table: no ages, and everything outstanding is shown.
     #[arg(short = 'C', long)]
     pub combined_only: bool,
-    /// What stacks are ranked by.
+    /// Rank stacks by this.
     ///
     /// [default: suspicion in formats for people, else size]
     #[arg(long, value_enum, value_name = "ORDER")]
@@ -31,22 +31,20 @@ pub struct ViewArgs {
     /// List the blocks of each stack with their addresses and sizes, except those that -o hides.
     ///
     /// A text report lists the 10 largest of each stack shown, JSON the 1000 largest of each stack, bcc and
-    /// libbpf all; what is left out is counted.
+    /// libbpf all; the others are counted.
     #[arg(short = 'a', long)]
     pub show_allocs: bool,
-    /// Tell of what C++ classes the outstanding blocks are, by the table of virtual functions that they begin
-    /// with.
+    /// Show the C++ classes of outstanding blocks, by their vtable pointers.
     ///
-    /// Reads the first word of each block that -o does not hide, of at most 4096 blocks of each stack.
-    /// Stripped programs have classes, too. With -a, listed blocks have their class beside them. --verdict
-    /// tells of classes in any case.
+    /// Reads the first word of each block that -o does not hide, of at most 4096 blocks of each stack. Works
+    /// for stripped programs, too. With -a, each listed block has its class beside it. --verdict always shows
+    /// classes.
     #[arg(long)]
     pub classes: bool,
-    /// Tell of each outstanding block whether the process can still reach it (reachable), or not (lost), as
-    /// memcheck does.
+    /// Judge which outstanding blocks the process can still reach, and which are lost, as memcheck does.
     ///
-    /// The process is not stopped, unless `stop` is among the words: its memory is read in several passes
-    /// while it runs, until they agree. What is lost can never be freed.
+    /// The process is not stopped unless `stop` is given: its memory is read in several passes while it runs,
+    /// until they agree. Lost blocks can never be freed.
     #[arg(
         long,
         value_enum,
@@ -57,12 +55,12 @@ pub struct ViewArgs {
         default_missing_value = "last"
     )]
     pub verdict: Option<Vec<VerdictWord>>,
-    /// Begin no further pass of --verdict after this time; what is not settled by then is unknown.
+    /// Start no further pass of --verdict after this time; blocks not yet judged are reported as unknown.
     ///
     /// [default: 60s]
     #[arg(long, value_name = "TIME", requires = "verdict")]
     pub verdict_limit: Option<String>,
-    /// Take pointers with tags for pointers, too: by default, only tags in the lowest bits do no harm.
+    /// Recognise pointers with tags in these bits, too; tags in the lowest bits are always tolerated.
     #[arg(
         long,
         value_enum,
@@ -71,9 +69,9 @@ pub struct ViewArgs {
         requires = "verdict"
     )]
     pub pointer_tags: Vec<Tag>,
-    /// Keep the N innermost frames of each stack; stacks that are alike in these are one.
+    /// Keep the N innermost frames of each stack, and merge stacks that are equal in these.
     ///
-    /// They are walked to their end all the same, and what reports say of that is about the whole stacks.
+    /// Stacks are still walked to their end, and reports judge the completeness of whole stacks.
     #[arg(long, value_name = "N")]
     pub perf_max_stack_depth: Option<String>,
     /// Style of function names.

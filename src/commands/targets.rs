@@ -44,16 +44,19 @@ pub fn find(options: &TargetOptions, stop: &AtomicBool, trace: &mut TraceConfig)
         }
         found => found?,
     };
-    let is_given = |found: &&Found| trace.pids.contains(&found.pid);
+    let is_given = |found: &&Found| trace.targets.pids.contains(&found.pid);
     let given = found.iter().filter(is_given).count();
-    let max = trace.max_processes.unwrap_or(Capacity::MAX_PROCESSES);
-    check_number(trace.pids.len() + found.len() - given, max)?;
+    let max = trace.limits.processes.unwrap_or(Capacity::MAX_PROCESSES);
+    check_number(trace.targets.pids.len() + found.len() - given, max)?;
     match &found[..] {
         [_] => tracing::info!("process {}", Found::list(&found)),
         _ => tracing::info!("{} processes: {}", found.len(), Found::list(&found)),
     }
-    trace.found = found;
-    trace.found.retain(|found| !trace.pids.contains(&found.pid));
+    trace.targets.found = found;
+    trace
+        .targets
+        .found
+        .retain(|found| !trace.targets.pids.contains(&found.pid));
     Ok(())
 }
 
@@ -95,8 +98,8 @@ fn check_number(count: usize, max: u32) -> anyhow::Result<()> {
         return Ok(());
     }
     bail!(
-        "{count} processes match, and at most {max} can be traced at once: narrow them with -p NAME, --systemd-unit, --cgroup, \
-         --container or --user together, or give pids"
+        "{count} processes match, but at most {max} can be traced at once: select fewer with -p NAME, \
+         --systemd-unit, --cgroup, --container or --user together, or give pids"
     )
 }
 
@@ -113,7 +116,7 @@ pub fn find_one(selectors: &Selectors) -> anyhow::Result<u32> {
     match &selection.scan().map_err(without_wait)?[..] {
         [found] => Ok(found.pid),
         found => bail!(
-            "one process is looked at, and {} match: give the pid of one of {}",
+            "this command needs exactly one process, but {} match: give the pid of one of {}",
             found.len(),
             Found::list(found)
         ),
@@ -140,6 +143,6 @@ mod tests {
     fn numbers() {
         assert!(check_number(63, 63).is_ok());
         let error = check_number(64, 63).expect_err("too many").to_string();
-        assert!(error.contains("64 processes match, and at most 63"), "{error}");
+        assert!(error.contains("64 processes match, but at most 63"), "{error}");
     }
 }

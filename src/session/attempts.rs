@@ -41,7 +41,7 @@ impl Attempts {
         Self {
             best: ways.first().copied(),
             left: ways.into(),
-            tolerance: Tolerance::breaking(&config.broken),
+            tolerance: Tolerance::breaking(&config.tuning.broken),
             refused: Vec::new(),
             first: None,
             last: None,
@@ -174,14 +174,13 @@ impl Attempts {
             .find(|way| self.refused.iter().all(|(of, _)| of.path != way.path))
         {
             remedies.push(format!("--attach {:?}", way.path).to_lowercase());
-        } else if config.attach.len() < AttachPath::ALL.len() {
+        } else if config.tuning.attach.len() < AttachPath::ALL.len() {
             remedies.push("another way to attach, without --attach".to_owned());
         }
         if is_refused("usdt_") {
             remedies.push("--source uprobe".to_owned());
         }
-        if !config.is_of_blocks() {
-            let flag = if config.faults { "--faults" } else { "--mmap" };
+        if let Some(flag) = config.count.counted.flag() {
             remedies.push(format!("a trace without {flag}"));
         }
         let late = match self.untried.len() {

@@ -79,7 +79,8 @@ impl Live<'_> {
         if let Some(lasted) = process.beginning.miss() {
             self.missed_beginnings += 1;
             tracing::info!(
-                "what {} ({}) allocated in its first {lasted:.1?} is not seen: its allocator had no probes before",
+                "allocations of {} ({}) in its first {lasted:.1?} were missed: its allocator had no probes \
+                 yet",
                 process.facts.comm,
                 process.facts.pid
             );

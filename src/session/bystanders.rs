@@ -42,7 +42,7 @@ impl Sharing {
         path: AttachPath,
         events: &mut Option<DynamicEvents>,
     ) -> anyhow::Result<Self> {
-        if !share_probes(config.follow_fork, processes) {
+        if !share_probes(config.targets.follow_fork, processes) {
             return Ok(Self::Apart);
         }
         if path == AttachPath::Perf
@@ -84,7 +84,7 @@ impl Sharing {
 /// Events that this number of processes can carry, if they share probes; `None` if there are no such events,
 /// or attaching them would take too long.
 pub(super) fn events_for(config: &TraceConfig, processes: usize) -> Option<DynamicEvents> {
-    (share_probes(config.follow_fork, processes) && processes <= MAX_FAMILIES)
+    (share_probes(config.targets.follow_fork, processes) && processes <= MAX_FAMILIES)
         .then(DynamicEvents::available)
         .flatten()
 }
@@ -101,22 +101,22 @@ pub(super) fn share_probes(follow_fork: bool, processes: usize) -> bool {
 ///
 /// Some are executed in translated copies; the error names them and what to do.
 fn check(config: &TraceConfig) -> anyhow::Result<()> {
-    if config.ignores_translators {
+    if config.targets.ignores_translators {
         return Ok(());
     }
     let mut running = translator::running();
-    running.retain(|one| !config.pids.contains(&one.pid));
+    running.retain(|one| !config.targets.pids.contains(&one.pid));
     if running.is_empty() {
         return Ok(());
     }
-    let (why, instead) = match config.follow_fork {
+    let (why, instead) = match config.targets.follow_fork {
         true => ("children are followed", "leave out --follow-fork"),
         false => ("so many processes are traced", "trace fewer at a time"),
     };
     bail!(
-        "{} would end by a probe: as {why}, probes are in all processes, and these are executed in translated copies of \
-         their code; {instead}, wait until they have ended, mount tracefs (mount -t tracefs tracefs /sys/kernel/tracing), by \
-         which probes are in traced processes only, or give --ignore-translators",
+        "{} would be killed by a probe: as {why}, probes are in all processes, and these run translated \
+         copies of their code; {instead}, wait until they have ended, mount tracefs (mount -t tracefs \
+         tracefs /sys/kernel/tracing) so that only traced processes get probes, or give --ignore-translators",
         named(&running)
     )
 }

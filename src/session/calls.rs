@@ -127,7 +127,7 @@ impl CallTracer {
         if counters.get(Counter::LostCallEvent) > 0 {
             self.next_check = None;
             tracing::warn!(
-                "calls come faster than they can be written: some are left out; fewer come with -z, -Z or -s"
+                "calls come faster than they can be written: some are left out; -z, -Z or -s select fewer"
             );
         }
         Ok(())

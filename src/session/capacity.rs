@@ -52,10 +52,11 @@ pub(super) fn of(config: &TraceConfig, prepared: &Prepared) -> Capacity {
         mappings: fit(mappings.max(least)),
         processes,
         stacks: config
-            .max_stacks
-            .unwrap_or_else(|| stacks(config.follow_fork, &prepared.mappings)),
+            .limits
+            .stacks
+            .unwrap_or_else(|| stacks(config.targets.follow_fork, &prepared.mappings)),
         stand_ins: STAND_INS,
-        blocks: config.max_blocks.unwrap_or_else(|| blocks(&prepared.targets)),
+        blocks: config.limits.blocks.unwrap_or_else(|| blocks(&prepared.targets)),
     }
 }
 
@@ -87,11 +88,15 @@ fn blocks(targets: &[Target]) -> u32 {
 /// with headroom.
 fn table_words(config: &TraceConfig, needed: usize) -> usize {
     let words_in = |bytes: u32| 1 << (bytes as usize / size_of::<u32>()).max(1).ilog2();
-    match config.table_memory {
+    match config.limits.table_memory {
         Some(bytes) => words_in(bytes),
         None => {
-            let others = config.members.as_ref().filter(|members| members.has_others());
-            let (min, headroom) = match config.follow_fork || others.is_some() {
+            let others = config
+                .targets
+                .members
+                .as_ref()
+                .filter(|members| members.has_others());
+            let (min, headroom) = match config.targets.follow_fork || others.is_some() {
                 true => (MIN_FOLLOWED_TABLE_WORDS, FOLLOWED_TABLES_HEADROOM),
                 false => (MIN_TABLE_WORDS, TABLES_HEADROOM),
             };

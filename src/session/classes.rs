@@ -119,7 +119,7 @@ fn find(
         if let Some(firsts) = firsts.get_mut(&instance)
             && let Err(error) = read_firsts(pid, firsts)
         {
-            tracing::warn!("classes of the blocks of process {pid} are not known: {error}");
+            tracing::warn!("cannot find the classes of the blocks of process {pid}: {error}");
         }
     }
     // The memory of a block that was freed meanwhile may have been another block's when it was read.

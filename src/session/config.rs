@@ -23,6 +23,18 @@ const ROOM_PER_PROCESS: u32 = 4;
 /// Settings of a trace; each value is valid by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceConfig {
+    pub targets: TargetConfig,
+    pub count: CountConfig,
+    pub stacks: StackConfig,
+    pub limits: LimitConfig,
+    pub schedule: ScheduleConfig,
+    pub shown: ShownConfig,
+    pub tuning: TuningConfig,
+}
+
+/// Processes, or the program, to trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetConfig {
     /// Processes to trace, each once; none if a program is started.
     pub pids: Vec<u32>,
     /// Processes to trace that were found by their properties, each once. Those that cannot be traced are
@@ -31,65 +43,69 @@ pub struct TraceConfig {
     /// Selectors of these processes. Processes that match later are traced, too; those that no longer match
     /// are not.
     pub members: Option<Selectors>,
-    /// Set if the kernel's own allocations are traced instead of processes.
-    pub kernel: Option<KernelConfig>,
+    /// True if `start_when` keeps waiting for processes to select after all have ended (`--wait`).
+    pub waits: bool,
     /// Program to start and its arguments; empty if running processes are traced.
     pub program: Vec<OsString>,
     /// True if the program is started with the library that makes it sample its own allocations.
     pub preload: bool,
+    /// Access of a started program to the terminal.
+    pub streams: Streams,
     /// True if child processes are traced too.
     pub follow_fork: bool,
     /// True if probes may be in all processes even if they kill some that are executed in translated copies.
     pub ignores_translators: bool,
-    /// Maximum number of processes that are traced at once; by default some more than at the start, if others
-    /// can come.
-    pub max_processes: Option<u32>,
-    /// True if mappings are accounted instead of what allocator functions allocate.
-    pub mmap: bool,
-    /// True if pages are accounted instead, by page faults.
-    pub faults: bool,
+}
+
+/// Kind of memory that is counted, and the selection of it that is recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CountConfig {
+    /// Kind of memory that is counted.
+    pub counted: Counted,
     /// Allocators to probe, and the files to search for them.
     pub allocators: Selection,
-    pub walk: Walk,
-    /// True if the functions of Python are put into stacks.
-    pub python: bool,
-    /// Fast paths that are on; for benchmarks and tests.
-    pub fast_paths: FastPaths,
     /// Source of what memleak knows of blocks.
     pub source: SourceChoice,
-    /// Puts probes on first instructions, whatever they cost; for benchmarks.
-    pub first_instructions: bool,
-    /// Access of a started program to the terminal.
-    pub streams: Streams,
-    /// Maximum number of stacks in a text report.
-    pub top: usize,
-    /// Part of the recorded data that reports show.
-    pub view: View,
-    /// Form in which calls are traced one by one; `None` if they are not.
-    pub calls: Option<CallFormat>,
-    /// Servers to ask for debug files, if any.
-    pub debuginfod: Option<DebuginfodSettings>,
     /// Selection of the allocations that are recorded.
     pub sampling: Sampling,
     /// Limit on the cost of tracing.
     pub max_overhead: Option<MaxOverhead>,
     /// Sizes of the allocations that are recorded; `None` for all.
     pub sizes: Option<SizeFilter>,
+}
+
+/// How stacks are found and their frames named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StackConfig {
+    /// How stacks are walked.
+    pub walk: Walk,
+    /// True if the functions of Python are put into stacks.
+    pub python: bool,
+    /// Servers to ask for debug files, if any.
+    pub debuginfod: Option<DebuginfodSettings>,
+}
+
+/// Capacities of the kernel side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitConfig {
+    /// Maximum number of processes that are traced at once; by default some more than at the start, if others
+    /// can come.
+    pub processes: Option<u32>,
     /// Maximum number of outstanding blocks; by default derived from the processes' resident memory.
-    pub max_blocks: Option<u32>,
+    pub blocks: Option<u32>,
     /// Maximum number of distinct stacks; by default derived from the size of the processes' code.
-    pub max_stacks: Option<u32>,
+    pub stacks: Option<u32>,
     /// Maximum total bytes of unwind tables in the kernel; by default what the processes need, with headroom.
     pub table_memory: Option<u32>,
-    /// Ways to attach, in the order in which they are tried.
-    pub attach: Vec<AttachPath>,
-    /// Names of BPF programs that are broken, for tests.
-    pub broken: Vec<String>,
-    pub interval: Duration,
-    /// True if `start_when` keeps waiting for processes to select after all have ended (`--wait`).
-    pub waits: bool,
+}
+
+/// When a trace begins, reports and ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScheduleConfig {
     /// Conditions, one of which must be true before anything is attached.
     pub start_when: Vec<StartCondition>,
+    /// Time between reports, and between looks at conditions.
+    pub interval: Duration,
     /// Conditions that are checked each `interval`; a report is made whenever one becomes true. Without any,
     /// there is a report each `interval`.
     pub report_when: Vec<ReportCondition>,
@@ -99,11 +115,64 @@ pub struct TraceConfig {
     pub duration: Option<Duration>,
 }
 
+/// Content and form of reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShownConfig {
+    /// Maximum number of stacks in a text report.
+    pub top: usize,
+    /// Part of the recorded data that reports show.
+    pub view: View,
+    /// Form in which calls are traced one by one; `None` if they are not.
+    pub calls: Option<CallFormat>,
+}
+
+/// Ways to attach, and what benchmarks and tests change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TuningConfig {
+    /// Ways to attach, in the order in which they are tried.
+    pub attach: Vec<AttachPath>,
+    /// Fast paths that are on; for benchmarks and tests.
+    pub fast_paths: FastPaths,
+    /// Puts probes on first instructions, whatever they cost; for benchmarks.
+    pub first_instructions: bool,
+    /// Names of BPF programs that are broken, for tests.
+    pub broken: Vec<String>,
+}
+
+/// Kinds of memory that a trace can count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counted {
+    /// Blocks of allocators.
+    Blocks,
+    /// Mappings (`--mmap`).
+    Mappings,
+    /// Pages, by page faults (`--faults`).
+    Pages,
+    /// The kernel's own allocations, instead of those of processes.
+    Kernel(KernelConfig),
+}
+
+impl Counted {
+    /// True if what is counted are blocks of processes: functions of allocators are probed, or their USDT
+    /// probes.
+    pub fn is_blocks(self) -> bool {
+        self == Self::Blocks
+    }
+
+    /// Flag that asks for it; `None` if none is needed.
+    pub(super) fn flag(self) -> Option<&'static str> {
+        match self {
+            Self::Mappings => Some("--mmap"),
+            Self::Pages => Some("--faults"),
+            Self::Blocks | Self::Kernel(_) => None,
+        }
+    }
+}
+
 /// Source of what memleak knows of blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum SourceChoice {
-    /// The processes themselves if all of them announce what they allocate (`usdt`), else probes in
-    /// allocators (`uprobe`).
+    /// `usdt` if all processes announce what they allocate, else `uprobe`.
     #[default]
     Auto,
     /// USDT probes of processes that sample their allocations (otel_memory).
@@ -204,66 +273,73 @@ impl TraceConfig {
     /// Traces process `pid` with defaults: all allocations, one report per second.
     pub fn of_process(pid: u32) -> Self {
         Self {
-            pids: vec![pid],
-            found: Vec::new(),
-            members: None,
-            kernel: None,
-            program: Vec::new(),
-            preload: false,
-            follow_fork: false,
-            ignores_translators: false,
-            mmap: false,
-            faults: false,
-            allocators: Selection::default(),
-            walk: Walk::Dwarf,
-            python: true,
-            fast_paths: FastPaths::default(),
-            source: SourceChoice::Uprobe,
-            first_instructions: false,
-            streams: Streams::Inherited,
-            top: 0,
-            view: View::default(),
-            calls: None,
-            debuginfod: None,
-            sampling: Sampling::All,
-            max_overhead: None,
-            sizes: None,
-            max_processes: None,
-            max_blocks: None,
-            max_stacks: None,
-            table_memory: None,
-            attach: AttachPath::ALL.to_vec(),
-            broken: Vec::new(),
-            interval: Duration::from_secs(1),
-            waits: false,
-            start_when: Vec::new(),
-            report_when: Vec::new(),
-            count: None,
-            duration: None,
+            targets: TargetConfig {
+                pids: vec![pid],
+                found: Vec::new(),
+                members: None,
+                waits: false,
+                program: Vec::new(),
+                preload: false,
+                streams: Streams::Inherited,
+                follow_fork: false,
+                ignores_translators: false,
+            },
+            count: CountConfig {
+                counted: Counted::Blocks,
+                allocators: Selection::default(),
+                source: SourceChoice::Uprobe,
+                sampling: Sampling::All,
+                max_overhead: None,
+                sizes: None,
+            },
+            stacks: StackConfig {
+                walk: Walk::Dwarf,
+                python: true,
+                debuginfod: None,
+            },
+            limits: LimitConfig {
+                processes: None,
+                blocks: None,
+                stacks: None,
+                table_memory: None,
+            },
+            schedule: ScheduleConfig {
+                start_when: Vec::new(),
+                interval: Duration::from_secs(1),
+                report_when: Vec::new(),
+                count: None,
+                duration: None,
+            },
+            shown: ShownConfig {
+                top: 0,
+                view: View::default(),
+                calls: None,
+            },
+            tuning: TuningConfig {
+                attach: AttachPath::ALL.to_vec(),
+                fast_paths: FastPaths::default(),
+                first_instructions: false,
+                broken: Vec::new(),
+            },
         }
     }
 
     /// Number of processes that can be traced at once if `count` are at the start.
     pub(super) fn room_for_processes(&self, count: usize) -> u32 {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
-        let usual = match self.follow_fork || self.members.is_some() {
+        let usual = match self.targets.follow_fork || self.targets.members.is_some() {
             true => count
                 .saturating_mul(ROOM_PER_PROCESS)
                 .max(Capacity::FEW_PROCESSES),
             false => count,
         };
-        let room = self.max_processes.unwrap_or(usual).max(count);
+        let room = self.limits.processes.unwrap_or(usual).max(count);
         room.min(Capacity::MAX_PROCESSES)
-    }
-
-    /// Returns whether functions of allocators are probed, or their USDT probes.
-    pub fn is_of_blocks(&self) -> bool {
-        !self.mmap && !self.faults
     }
 
     /// Returns whether a report is made after an interval. `last`: no other follows.
     pub fn is_report_due(&self, last: bool) -> bool {
-        match self.calls.map_or(Reports::Each, |calls| calls.reports) {
+        match self.shown.calls.map_or(Reports::Each, |calls| calls.reports) {
             Reports::Each => true,
             Reports::Last => last,
             Reports::None => false,

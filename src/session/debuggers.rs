@@ -24,8 +24,9 @@ impl Live<'_> {
             };
             if self.lifecycle.debuggers.insert(pid, debugger) != Some(debugger) {
                 tracing::warn!(
-                    "{pid} is debugged by {comm} ({debugger}): a breakpoint that this sets on an instruction with a probe does not stop it, \
-                     and ends it if it is removed after memleak has left; remove it before"
+                    "{pid} is debugged by {comm} ({debugger}): a breakpoint on an instruction with a probe \
+                     does not stop it, and kills it if the breakpoint is removed after memleak has exited; \
+                     remove such breakpoints before"
                 );
             }
         }

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use unwind_tables::addr::Avma;
 
-use super::TraceConfig;
 use super::live::Live;
 use super::process::Process;
 use super::regions::{count_events, maps_of};
+use super::{Counted, TraceConfig};
 use crate::allocator::{Catalog, PAGE_FAULT};
 use crate::base::pages;
 use crate::bpf::collect::{Counter, Counters, MemoryEvent, RangeBytes, not_walked, record_of, stack_of};
@@ -322,8 +322,8 @@ impl Live<'_> {
         if let Some(ledger) = &mut self.pages {
             if missed_faults > ledger.missed_faults {
                 tracing::warn!(
-                    "{missed_faults} page faults came faster than they could be taken in: the pages are counted as lost; \
-                     -s N records one of N"
+                    "{missed_faults} page faults were missed, as they came too fast: their pages are counted \
+                     as lost; -s N records one of N"
                 );
             }
             (ledger.missed_faults, ledger.missed_calls) = (missed_faults, missed_calls);
@@ -420,15 +420,17 @@ fn estimate(pages: u64, squares: u128, interval: u64) -> Estimate {
 pub(super) fn fault_settings(config: &TraceConfig, catalog: &Catalog) -> Option<FaultSettings> {
     let function = catalog.number(PAGE_FAULT.as_bytes());
     let function = function.and_then(|number| u8::try_from(number).ok());
-    function.filter(|_| config.faults).map(|function| FaultSettings {
-        function,
-        seed: RandomState::new().hash_one(function),
-    })
+    function
+        .filter(|_| config.count.counted == Counted::Pages)
+        .map(|function| FaultSettings {
+            function,
+            seed: RandomState::new().hash_one(function),
+        })
 }
 
 /// The account of pages of a trace.
 pub(super) fn page_ledger(config: &TraceConfig, faults: FaultSettings) -> PageLedger {
-    let interval = match config.sampling {
+    let interval = match config.count.sampling {
         Sampling::Calls(calls) => calls,
         Sampling::All | Sampling::Bytes(_) | Sampling::Governed(_) | Sampling::Provider(_) => 1,
     };
@@ -436,5 +438,5 @@ pub(super) fn page_ledger(config: &TraceConfig, faults: FaultSettings) -> PageLe
         interval,
         seed: faults.seed,
     };
-    PageLedger::new(choice, faults.function, config.max_blocks.unwrap_or(MAX_PAGES))
+    PageLedger::new(choice, faults.function, config.limits.blocks.unwrap_or(MAX_PAGES))
 }

@@ -54,8 +54,8 @@ pub(super) fn run(
     let facts = Facts {
         release: bpf::release(),
         percpu: kernel.percpu,
-        top: config.top,
-        view: config.view,
+        top: config.shown.top,
+        view: config.shown.view,
         missing: Vec::new(),
     };
     let settings = settings(config, kernel, events)?;
@@ -79,12 +79,12 @@ fn settings(
     Ok(KernelSettings {
         events,
         percpu: kernel.percpu,
-        stacks: config.max_stacks.unwrap_or(STACKS),
-        blocks: config.max_blocks.unwrap_or(BLOCKS),
+        stacks: config.limits.stacks.unwrap_or(STACKS),
+        blocks: config.limits.blocks.unwrap_or(BLOCKS),
         stack_limit: stack_limit(),
-        sizes: config.sizes,
-        sampling: config.sampling,
-        calls: config.calls.map_or(CallTrace::Off, |calls| calls.trace),
+        sizes: config.count.sizes,
+        sampling: config.count.sampling,
+        calls: config.shown.calls.map_or(CallTrace::Off, |calls| calls.trace),
         interrupt_entries: entries.map_or((0, 0), |(start, end)| (start.get(), end.get())),
     })
 }
@@ -108,7 +108,7 @@ fn start<'obj>(
     facts: Facts,
 ) -> anyhow::Result<Trace<'obj>> {
     let mut storages = storages.iter_mut();
-    let mut tolerance = Tolerance::breaking(&config.broken);
+    let mut tolerance = Tolerance::breaking(&config.tuning.broken);
     let started = Trace::start(&mut storages, settings, &mut tolerance).or_else(|error| {
         tracing::debug!("with functions that free many objects at once: {error:#}");
         let reason = "its functions cannot be traced (fentry)".to_owned();

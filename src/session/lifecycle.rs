@@ -203,10 +203,11 @@ impl Live<'_> {
             let (pid, comm) = (process.facts.pid, &process.facts.comm);
             match self.sharing.carry(&mut self.attached, pid) {
                 Ok(()) if origin == Origin::Execed && !self.is_held_at_exec(pid) => tracing::info!(
-                    "{comm} ({pid}) runs with other rights: what it allocated before it had its probes again is not seen"
+                    "{comm} ({pid}) runs with other privileges since its exec: its allocations were missed \
+                     until its probes were attached again"
                 ),
                 Ok(()) => {}
-                Err(error) => tracing::warn!("{error:#}: what {comm} ({pid}) allocates is not seen"),
+                Err(error) => tracing::warn!("{error:#}: allocations of {comm} ({pid}) are not traced"),
             }
         }
         let (pid, may_be_stopped) = (process.facts.pid, translator::may_translate(&process.facts.comm));
@@ -265,7 +266,7 @@ impl Live<'_> {
         } else if process.is_given && end == InstanceEnd::Exited {
             tracing::info!("{comm} ({pid}) has exited");
         } else if end == InstanceEnd::Left {
-            tracing::info!("{comm} ({pid}) is no longer traced: it does not match any more");
+            tracing::info!("{comm} ({pid}) is no longer traced: it no longer matches");
         } else {
             tracing::debug!("{comm} ({pid}) has ended: {end:?}");
         }
@@ -431,7 +432,7 @@ impl Live<'_> {
     /// Calls [`Live::attach_new`], and logs a failure, as the trace goes on.
     pub(super) fn attach_later(&mut self, number: u32) {
         if let Err(error) = self.attach_new(number) {
-            tracing::warn!("{error:#}: what is allocated there is not seen");
+            tracing::warn!("{error:#}: allocations there are not traced");
         }
     }
 

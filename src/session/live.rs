@@ -24,7 +24,7 @@ use super::sharers::Awaited;
 use super::tables::{BuiltTables, Files, ModuleTables};
 use super::unreadable::UnreadableLog;
 use super::ways::{Way, ways};
-use super::{TraceConfig, debug_roots};
+use super::{Counted, TraceConfig, debug_roots};
 use crate::bpf::collect::{EventQueue, WalkQueue};
 use crate::bpf::monotonic_nanoseconds;
 use crate::bpf::{
@@ -117,8 +117,10 @@ impl<'obj> Live<'obj> {
         mut prepared: Prepared,
     ) -> anyhow::Result<Self> {
         // A program that has not begun to run, and children, can execute one with Python.
-        let may_come = config.follow_fork || config.members.is_some() || !config.program.is_empty();
-        let python = PythonTracing::start(config.python, may_come, &prepared);
+        let may_come = config.targets.follow_fork
+            || config.targets.members.is_some()
+            || !config.targets.program.is_empty();
+        let python = PythonTracing::start(config.stacks.python, may_come, &prepared);
         let mut events = events_for(config, prepared.targets.len());
         let ways = ways(config, &prepared, python.reads_frames(), events.is_some());
         let mut attempts = Attempts::new(ways, config);
@@ -161,9 +163,9 @@ impl<'obj> Live<'obj> {
             .targets
             .last()
             .map(Target::pid)
-            .filter(|_| !config.program.is_empty());
+            .filter(|_| !config.targets.program.is_empty());
         let hold = started.and_then(Hold::of);
-        let holds_end = hold.is_some() && config.view.verdict.is_some();
+        let holds_end = hold.is_some() && config.shown.view.verdict.is_some();
         let settings = Settings {
             started: hold.as_ref().and(started),
             holds_end,
@@ -179,31 +181,30 @@ impl<'obj> Live<'obj> {
             .with_context(|| format!("cannot trace process {}", pids.join(", ")))?;
         // Before the first probe, so that every mapping made after a noted free is noted, too.
         let given = kernel.free_notes.as_ref().map(|_| kernel.watch_regions());
-        let follow_fork = config.follow_fork && !tolerance.lacks(TracePart::Children);
+        let follow_fork = config.targets.follow_fork && !tolerance.lacks(TracePart::Children);
         let sharing = Sharing::choose(config, prepared.targets.len(), way.path, events)?;
         let mut live = Self {
             attached: Attachments::default(),
             is_held: false,
             processes: BTreeMap::new(),
             _watch: kernel
-                .watch(config.members.is_some())
+                .watch(config.targets.members.is_some())
                 .context("cannot follow processes")?,
             hold,
             holds_end: holds_end && !tolerance.lacks(TracePart::ProgramEnd),
             _given: given.transpose().context("cannot follow mapping calls")?,
-            regions: config
-                .mmap
-                .then(|| Ledger::new(config.max_blocks.unwrap_or(MAX_REGIONS))),
+            regions: (config.count.counted == Counted::Mappings)
+                .then(|| Ledger::new(config.limits.blocks.unwrap_or(MAX_REGIONS))),
             pages: faults.map(|faults| page_ledger(config, faults)),
             events: EventQueue::open(&kernel)?,
             walks: WalkQueue::open(&kernel).context("cannot receive walks")?,
             kernel,
-            walk: config.walk,
-            checks_walks: config.fast_paths.checked,
+            walk: config.stacks.walk,
+            checks_walks: config.tuning.fast_paths.checked,
             follow_fork,
             sharing,
             probed_since: 0,
-            lists_blocks: config.view.list.is_some(),
+            lists_blocks: config.shown.view.list.is_some(),
             tables: ModuleTables::default(),
             modules: std::mem::take(&mut prepared.modules),
             probes: std::mem::take(&mut prepared.probes),
@@ -211,9 +212,9 @@ impl<'obj> Live<'obj> {
             python: python.reading(way.python && !tolerance.lacks(TracePart::Python)),
             missing: Vec::new(),
             is_being_read: false,
-            traces_calls: config.calls.is_some(),
+            traces_calls: config.shown.calls.is_some(),
             unreadable: UnreadableLog::default(),
-            lifecycle: super::lifecycle::Lifecycle::new(config.ignores_translators),
+            lifecycle: super::lifecycle::Lifecycle::new(config.targets.ignores_translators),
             awaited: Awaited::default(),
             missed_beginnings: 0,
             started: Instant::now(),
@@ -229,13 +230,12 @@ impl<'obj> Live<'obj> {
         live.warn_of_debuggers();
         live.started = Instant::now();
         tracing::debug!("attached in steps: {}", live.phases);
-        live.log_started(way, !config.program.is_empty());
+        live.log_started(way, !config.targets.program.is_empty());
         Ok(live)
     }
 
     fn add_targets(&mut self, prepared: &Prepared) -> anyhow::Result<()> {
-        // `used` is called in the order in which tables were built, so that the same one of several copies
-        // stands for all.
+        // In the order in which tables were built, so that the same one of several copies stands for all.
         let (built, all) = (&prepared.built, &prepared.mappings);
         let used = self.tables.used(all, &self.modules);
         let stored = self.tables.store(built, &self.modules, &used, &mut self.kernel);
@@ -295,7 +295,7 @@ impl<'obj> Live<'obj> {
         self.lifecycle.lack.begin(target.pid());
         let begun = self.kernel.processes.begin(target.pid());
         let instance = begun
-            .context("cannot name it to the kernel side")?
+            .context("cannot register the process in the kernel")?
             .context("there is no room for more processes")?;
         let number = instance.number;
         let process = Process::new(instance, Some(target), History::default());
@@ -353,7 +353,7 @@ impl<'obj> Live<'obj> {
             return;
         }
         let shared = match self.sharing {
-            Sharing::All => ", which all processes with the same files run into",
+            Sharing::All => ", which also trap in all other processes that map the same files",
             Sharing::Apart | Sharing::Families(_) => "",
         };
         let own = self
@@ -364,7 +364,7 @@ impl<'obj> Live<'obj> {
         let count = self.probes.count() as u64;
         let probes = match self.probes.are_announced() {
             true => format!(
-                "what it announces by {} (otel_memory)",
+                "blocks announced by {} (otel_memory)",
                 counted(count, "USDT probe")
             ),
             false => counted(count, "probe"),
@@ -494,7 +494,7 @@ impl<'obj> Live<'obj> {
             return Ok(());
         };
         if left_out > 0 {
-            tracing::warn!("{left_out} executable mappings do not fit: stacks end there");
+            tracing::warn!("no room for {left_out} executable mappings: stacks end there");
         }
         let late = since_change.map_or_else(String::new, |since| {
             format!(", {since:.1?} after the loader announced it")
@@ -576,22 +576,22 @@ struct Trial<'a> {
 /// Settings of the kernel side by one way, for programs that memleak has not started.
 fn kernel_settings(way: Way, config: &TraceConfig, prepared: &Prepared) -> Settings {
     Settings {
-        walk: config.walk,
-        fast_paths: config.fast_paths,
+        walk: config.stacks.walk,
+        fast_paths: config.tuning.fast_paths,
         attach: way.path,
-        follow_fork: config.follow_fork,
-        follow_members: config.members.is_some(),
+        follow_fork: config.targets.follow_fork,
+        follow_members: config.targets.members.is_some(),
         regions: way.regions,
         frees: way.frees,
         faults: fault_settings(config, prepared.probes.catalog()),
-        sizes: config.sizes,
+        sizes: config.count.sizes,
         sampling: prepared.sampling,
         announced: prepared.probes.are_announced(),
-        stops_translated: !config.ignores_translators,
+        stops_translated: !config.targets.ignores_translators,
         shares_events: way.path == AttachPath::Perf
-            && share_probes(config.follow_fork, prepared.targets.len()),
+            && share_probes(config.targets.follow_fork, prepared.targets.len()),
         calls_move: prepared.probes.catalog().has_calls_that_move(),
-        calls: config.calls.map_or(CallTrace::Off, |calls| calls.trace),
+        calls: config.shown.calls.map_or(CallTrace::Off, |calls| calls.trace),
         started: None,
         holds_end: false,
         python: way.python,

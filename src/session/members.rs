@@ -28,11 +28,11 @@ impl Members {
             targets: Vec::new(),
             mappings: Vec::new(),
         };
-        for pid in config.pids.iter().copied().chain(started) {
+        for pid in config.targets.pids.iter().copied().chain(started) {
             members.add(pid, None, modules)?;
         }
         let mut failed = None;
-        for found in &config.found {
+        for found in &config.targets.found {
             if let Err(error) = members.add(found.pid, Some(found.start_time), modules) {
                 tracing::warn!("left out: {error:#}");
                 failed = Some(error);
@@ -66,7 +66,7 @@ impl Members {
         probes: &AllocatorProbes,
         problems: &[String],
     ) -> anyhow::Result<()> {
-        let is_found = |pid| config.found.iter().any(|found| found.pid == pid);
+        let is_found = |pid| config.targets.found.iter().any(|found| found.pid == pid);
         let all = std::mem::take(&mut self.targets).into_iter();
         let mut failed = None;
         for (target, mappings) in all.zip(std::mem::take(&mut self.mappings)) {

@@ -40,15 +40,19 @@ type Identity = (u32, u64);
 impl Membership {
     /// Begins to follow the processes that were found; `None` if all are given by number.
     pub(super) fn of(config: &TraceConfig, live: &mut Live<'_>) -> anyhow::Result<Option<Self>> {
-        let Some(selectors) = &config.members else {
+        let Some(selectors) = &config.targets.members else {
             return Ok(None);
         };
-        let found: HashSet<_> = config.found.iter().map(|found| found.pid).collect();
+        let found: HashSet<_> = config.targets.found.iter().map(|found| found.pid).collect();
         for process in live.processes.values_mut() {
             process.is_member = found.contains(&process.facts.pid);
         }
         let traced: HashSet<_> = live.processes.values().map(|process| process.facts.pid).collect();
-        let refused = config.found.iter().filter(|found| !traced.contains(&found.pid));
+        let refused = config
+            .targets
+            .found
+            .iter()
+            .filter(|found| !traced.contains(&found.pid));
         let now = Instant::now();
         Ok(Some(Self {
             selection: Selection::new(selectors.clone())?,
@@ -136,7 +140,7 @@ impl Membership {
             if !live.kernel.processes.has_room() {
                 if self.left_out.is_empty() {
                     tracing::warn!(
-                        "{} are traced, for which there is room: others are left out; --max-processes makes more room",
+                        "no room for more than {}: others are left out; raise --max-processes",
                         counted(traced.len() as u64, "process")
                     );
                 }

@@ -77,7 +77,10 @@ use crate::symbolize::debuginfod::{Debuginfod, Patience};
 use crate::symbolize::{PerfMap, Symbolizer};
 use attempts::MAX_ATTEMPTS;
 use calls::CallTracer;
-pub use config::{KernelConfig, MaxOverhead, SourceChoice, TraceConfig, VerdictSettings, View};
+pub use config::{
+    CountConfig, Counted, KernelConfig, LimitConfig, MaxOverhead, ScheduleConfig, ShownConfig, SourceChoice,
+    StackConfig, TargetConfig, TraceConfig, TuningConfig, VerdictSettings, View,
+};
 pub(crate) use describe::time_of_day;
 use leak_report::model::{CheckedWalks, InstanceEnd, Sampling, Snapshot};
 use leak_report::model::{Judgement, Module, Report};
@@ -116,11 +119,11 @@ const TICK: Duration = Duration::from_millis(100);
 ///
 /// Names what failed, on which object, and the remedy. Nothing stays attached.
 pub fn run(config: &TraceConfig, signals: &Signals, reports: &mut dyn ReportSink) -> anyhow::Result<u8> {
-    if let Some(kernel) = config.kernel {
+    if let Counted::Kernel(kernel) = config.count.counted {
         return kernel_mode::run(config, kernel, signals, reports).map(|()| 0);
     }
     preflight::check()?;
-    let later = match &config.start_when[..] {
+    let later = match &config.schedule.start_when[..] {
         [] => None,
         _ => Some(triggers::wait(config, signals, reports)?),
     };
@@ -170,18 +173,33 @@ impl<'obj> Session<'obj> {
         relay: &Arc<Relay>,
         on_stage: &mut dyn FnMut(&Stage<'_>) -> anyhow::Result<()>,
     ) -> anyhow::Result<Self> {
-        let servers = config.debuginfod.clone().map(Debuginfod::start).transpose()?;
+        let servers = config
+            .stacks
+            .debuginfod
+            .clone()
+            .map(Debuginfod::start)
+            .transpose()?;
         // Dropped, and so killed, if anything fails from here on.
-        let stopped = match &config.program[..] {
+        let stopped = match &config.targets.program[..] {
             [] => None,
             words => {
-                let preloaded = config.preload.then(preload::environment).transpose()?;
-                Some(program::start_stopped(words, preloaded, config.streams, relay)?)
+                let preloaded = config.targets.preload.then(preload::environment).transpose()?;
+                Some(program::start_stopped(
+                    words,
+                    preloaded,
+                    config.targets.streams,
+                    relay,
+                )?)
             }
         };
         let started = stopped.as_ref().map(StoppedProgram::pid);
         if let Some(pid) = started {
-            let words: Vec<_> = config.program.iter().map(|word| word.to_string_lossy()).collect();
+            let words: Vec<_> = config
+                .targets
+                .program
+                .iter()
+                .map(|word| word.to_string_lossy())
+                .collect();
             let command = &words.join(" ");
             on_stage(&Stage::Started { command, pid })?;
         }
@@ -200,7 +218,7 @@ impl<'obj> Session<'obj> {
         let program = stopped.map(StoppedProgram::release).transpose()?;
         let queue = CallQueue::of(&live.kernel).context("cannot open the queue of calls")?;
         Ok(Self {
-            meter: Meter::start(&live, config.max_overhead)?,
+            meter: Meter::start(&live, config.count.max_overhead)?,
             peak: PeakWatch::start(&live)?,
             call_tracer: queue.map(|queue| CallTracer::new(queue, live.started)),
             live,
@@ -468,38 +486,38 @@ fn prepare(config: &TraceConfig, started: Option<u32>) -> anyhow::Result<Prepare
         modules: &modules,
         roots: &roots,
     };
-    let built = ModuleTables::default().build(&members.mappings, files, config.walk, |_| true);
+    let built = ModuleTables::default().build(&members.mappings, files, config.stacks.walk, |_| true);
     phases.end("build tables");
-    let mut probes = AllocatorProbes::new(config.allocators.clone(), config.first_instructions);
+    let mut probes = AllocatorProbes::new(config.count.allocators.clone(), config.tuning.first_instructions);
     let found = probes.examine(modules.iter(), &modules);
     phases.end("find probes");
-    if config.preload {
+    if config.targets.preload {
         for (target, mappings) in members.targets.iter().zip(&members.mappings) {
             preload::check(target.comm(), mappings, &modules, &probes)?;
         }
     }
     let mapped = || modules.iter().filter(|module| !module.is_vdso());
-    if let Some(missing) = probes::missing_by_request(&config.allocators, &found.problems, mapped()) {
+    if let Some(missing) = probes::missing_by_request(&config.count.allocators, &found.problems, mapped()) {
         bail!("nothing to probe: {missing}");
     }
     let sampling = match provider::choose(config, &members.targets, &members.mappings, &probes)? {
         Some(chosen) => {
             probes.use_announcements(chosen.distance);
-            match config.max_overhead {
+            match config.count.max_overhead {
                 Some(_) => Sampling::Governed(chosen.distance),
                 None => Sampling::Provider(chosen.is_known.then_some(chosen.distance)),
             }
         }
-        None => config.sampling,
+        None => config.count.sampling,
     };
-    if config.is_of_blocks() && !probes.are_announced() {
+    if config.count.counted.is_blocks() && !probes.are_announced() {
         probes::log_discovery(&found);
         let problems: Vec<_> = found.problems.iter().map(ToString::to_string).collect();
         members.keep_probed(config, &probes, &problems)?;
     }
     let Members { targets, mappings } = members;
     Ok(Prepared {
-        found: config.found.iter().map(|found| found.pid).collect(),
+        found: config.targets.found.iter().map(|found| found.pid).collect(),
         mappings,
         targets,
         modules,

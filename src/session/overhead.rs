@@ -210,8 +210,8 @@ impl Shared {
         if state.measured && !measured {
             state.measured = false;
             tracing::warn!(
-                "what probes cost is not measured but assumed: the kernel shows its statistics to CAP_SYS_ADMIN only \
-                 (try sudo)"
+                "the cost of probes is assumed, not measured: reading the kernel's statistics needs \
+                 CAP_SYS_ADMIN; try sudo"
             );
         }
         state.note_slow(&by_function);
@@ -308,7 +308,7 @@ impl State {
             governing.governed.floor = Some(floor);
             let (rate, share) = (render::rate(since.rate()), render::share(floor));
             tracing::warn!(
-                "--max-overhead {limit} cannot be held: {}",
+                "--max-overhead {limit} cannot be kept: {}",
                 match governing.policy {
                     Policy::Any(_) => format!(
                         "{rate} allocations/s cost {share} of one CPU by their probes alone, whatever is recorded"

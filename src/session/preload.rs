@@ -141,19 +141,21 @@ pub(super) fn check(
     let program = mapped.first().filter(|module| !is_sampler(module));
     if let Some(sanitizer) = program.and_then(|program| sanitizer(&mapped, program)) {
         bail!(
-            "cannot preload libmemleak.so into {name}: it is built with {sanitizer}, which has an allocator of its own; leave out \
-             --preload"
+            "cannot preload libmemleak.so into {name}: it is built with {sanitizer}, which has its own \
+             allocator; leave out --preload"
         );
     }
     if !mapped.iter().any(|module| is_sampler(module)) {
         bail!(
-            "libmemleak.so was not loaded into {name}: a static program, and one that gets privileges by its file (setuid, setgid, \
-             capabilities), loads none; leave out --preload, or build a Rust program with memleak-alloc"
+            "libmemleak.so was not loaded into {name}: static programs, and programs whose file gives \
+             privileges (setuid, setgid, capabilities), ignore LD_PRELOAD; leave out --preload, or build a \
+             Rust program with memleak-alloc"
         );
     }
     if probes.is_passed_by(mappings.module_ids().next(), mappings.module_ids()) {
         bail!(
-            "cannot preload libmemleak.so into {name}: its own file has the allocator that it calls; leave out --preload"
+            "cannot preload libmemleak.so into {name}: its own file contains the allocator that it calls; \
+             leave out --preload"
         );
     }
     Ok(())

@@ -386,8 +386,8 @@ pub(super) fn log_discovery(discovery: &Discovery) {
     }
     if !by_ret.is_empty() {
         tracing::info!(
-            "functions that can throw, or are given by --alloc, are seen to return by slow probes at each `ret`, \
-             some 15 µs a call: {by_ret}"
+            "functions that can throw, or are given by --alloc, need a slow probe at each `ret`, some 15 µs \
+             a call: {by_ret}"
         );
     }
 }

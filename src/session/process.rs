@@ -85,7 +85,7 @@ impl Process {
             self.is_jvm_told = true;
             let pid = self.facts.pid;
             tracing::warn!(
-                "{pid}: its JVM does not describe {lacks} as those do that this memleak knows: stacks may end in generated code"
+                "{pid}: its JVM does not describe {lacks} in a known way: stacks may end in generated code"
             );
         }
         self.begins_jvm =

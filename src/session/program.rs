@@ -29,8 +29,8 @@ pub(super) fn start_stopped(
 ) -> anyhow::Result<StoppedProgram> {
     if let Some((name, by)) = translator::of_command(program) {
         bail!(
-            "`{name}` starts programs under {by}, which executes translated copies of their code: a probe in that would end \
-             them; trace the program without it"
+            "`{name}` starts programs under {by}, which executes translated copies of their code: a probe \
+             would kill them; trace the program without it"
         );
     }
     let mut stopped = StoppedProgram::start(program, preloaded, streams, relay)?;
@@ -38,7 +38,7 @@ pub(super) fn start_stopped(
     tracing::info!("started {} as process {}", target.comm(), stopped.pid());
     if streams == Streams::InheritedWithoutTerminal {
         tracing::info!(
-            "what it would say on this terminal goes to /dev/null: redirect it in the command to keep it"
+            "its output to this terminal goes to /dev/null; redirect it in the command to keep it"
         );
     }
     let entry = stopped

@@ -41,7 +41,7 @@ pub(super) fn choose(
     let offers: Vec<_> = processes()
         .map(|(target, mappings)| offer(config, target, mappings, probes))
         .collect();
-    let distance = match config.sampling {
+    let distance = match config.count.sampling {
         Sampling::All => Some(DEFAULT_DISTANCE),
         Sampling::Bytes(bytes) => distance_near(bytes),
         Sampling::Governed(1) => Some(DISTANCES[0]),
@@ -49,25 +49,26 @@ pub(super) fn choose(
         Sampling::Calls(_) | Sampling::Provider(_) => None,
     };
     let is_known = offers.iter().all(|offer| *offer == Some(true));
-    match config.source {
+    match config.count.source {
         SourceChoice::Uprobe => Ok(None),
         // A request for some functions, or for another choice of calls, is one for probes in allocators.
         SourceChoice::Auto => {
             let is_announced = offers.iter().all(Option::is_some);
-            let is_any = config.sampling == Sampling::All;
-            let is_usual = config.is_of_blocks() && config.allocators == Selection::default();
+            let is_any = config.count.sampling == Sampling::All;
+            let is_usual =
+                config.count.counted.is_blocks() && config.count.allocators == Selection::default();
             let distance = distance.filter(|_| is_announced && is_usual && (is_any || is_known));
             Ok(distance.map(|distance| Chosen { distance, is_known }))
         }
         SourceChoice::Usdt => {
             for ((target, _), offer) in processes().zip(&offers) {
-                match (offer, config.sampling) {
+                match (offer, config.count.sampling) {
                     (None, _) => tracing::warn!(
                         "process {} announces nothing yet: {NO_ANNOUNCEMENT}",
                         target.pid()
                     ),
                     (Some(false), Sampling::Bytes(_) | Sampling::Governed(_)) => bail!(
-                        "process {} announces what it chooses at an interval of its own: leave out --sample-bytes and \
+                        "process {} samples at its own fixed interval: leave out --sample-bytes and \
                          --max-overhead, or use --source uprobe",
                         target.pid()
                     ),
@@ -76,7 +77,8 @@ pub(super) fn choose(
             }
             let Some(distance) = distance else {
                 bail!(
-                    "--source usdt: no process announces one allocation for fewer than {} bytes: --source uprobe can record more",
+                    "--source usdt: processes announce at most one allocation per {} bytes; --source uprobe \
+                     can record more",
                     64 << 10
                 );
             };
@@ -94,9 +96,9 @@ fn offer(
 ) -> Option<bool> {
     let program = mappings.module_ids().next();
     if probes.is_passed_by(program, mappings.module_ids()) {
-        if config.source != SourceChoice::Uprobe {
+        if config.count.source != SourceChoice::Uprobe {
             tracing::warn!(
-                "process {} has libmemleak.so, and calls an allocator in its own file past it",
+                "process {} has loaded libmemleak.so, but calls an allocator in its own file instead",
                 target.pid()
             );
         }
@@ -218,7 +220,7 @@ impl Live<'_> {
             if !process.is_silence_told && !self.probes.any_announced(process.mappings.module_ids()) {
                 process.is_silence_told = true;
                 let (pid, comm) = (process.facts.pid, printable(&process.facts.comm));
-                tracing::warn!("process {pid} now runs {comm}, of which nothing is seen: {NO_ANNOUNCEMENT}");
+                tracing::warn!("process {pid} now runs {comm}, which announces no blocks: {NO_ANNOUNCEMENT}");
             }
         }
     }

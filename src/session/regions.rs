@@ -249,12 +249,12 @@ impl Live<'_> {
             let unseen = if are_counted {
                 format!("{missed_calls} mapping calls were not seen")
             } else {
-                "calls that unmap were not seen, and not counted by the kernel".to_owned()
+                "unmapping calls were not seen, and not counted by the kernel".to_owned()
             };
             ledger.missed_calls = missed_calls;
             tracing::warn!(
-                "{unseen}: {} B turned out not to be mapped any more; what was unmapped and mapped again in the \
-                 meantime is charged to the stack that mapped it first",
+                "{unseen}: {} B turned out to be unmapped; memory that was unmapped and mapped again \
+                 meanwhile stays charged to the stack that mapped it first",
                 gone.bytes
             );
         }
@@ -291,12 +291,13 @@ impl Live<'_> {
                     .to_owned()
             }
             None if self.grows_elsewhere() => {
-                "no call of a probed function was seen: what grows is other memory, of which the report tells".to_owned()
+                "no call of a probed function was seen: other memory grows, see the memory breakdown of the \
+                 report".to_owned()
             }
             None => format!(
-                "no call of a probed function was seen, and probed were {}: the target is idle, or allocates by others; \
-                 name those with --alloc SYMBOL:SHAPE or, if only their names have a prefix, -S PREFIX; memleak doctor \
-                 -p PID shows what was found",
+                "no call of a probed function was seen (probed: {}): the target is idle, or allocates by \
+                 other functions; name those with --alloc SYMBOL:SHAPE or, if only their names have a \
+                 prefix, -S PREFIX; memleak doctor -p PID shows what was found",
                 self.probes.names().join(", ")
             ),
             Some(_) => "no mapping call was seen: the target has what it needs, or is idle".to_owned(),

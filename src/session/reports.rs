@@ -45,7 +45,7 @@ pub(super) fn make_reports(
     reports: &mut dyn ReportSink,
 ) -> anyhow::Result<()> {
     let mut schedule = Schedule::begin(config, Instant::now());
-    let mut triggers = Triggers::new(&config.report_when, config.interval);
+    let mut triggers = Triggers::new(&config.schedule.report_when, config.schedule.interval);
     triggers.check(&traced.running())?;
     loop {
         let next = schedule.next(Instant::now());
@@ -90,8 +90,8 @@ impl Traced for Session<'_> {
         reports: &mut dyn ReportSink,
     ) -> anyhow::Result<Option<Report>> {
         let report = match (config.is_report_due(ending), ending) {
-            (true, false) => Some(self.report(&config.view, config.top, signals)?),
-            (true, true) => Some(self.last_report(&config.view, config.top, signals)?),
+            (true, false) => Some(self.report(&config.shown.view, config.shown.top, signals)?),
+            (true, true) => Some(self.last_report(&config.shown.view, config.shown.top, signals)?),
             (false, true) => {
                 self.live.detach();
                 self.live.let_go()?;

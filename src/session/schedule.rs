@@ -22,9 +22,12 @@ pub(super) struct Schedule {
 impl Schedule {
     pub(super) fn begin(config: &TraceConfig, now: Instant) -> Self {
         Self {
-            interval: config.interval.min(FOR_EVER),
-            count: config.count,
-            end: config.duration.map(|duration| now + duration.min(FOR_EVER)),
+            interval: config.schedule.interval.min(FOR_EVER),
+            count: config.schedule.count,
+            end: config
+                .schedule
+                .duration
+                .map(|duration| now + duration.min(FOR_EVER)),
             next: now,
             made: 0,
         }
@@ -54,12 +57,10 @@ mod tests {
     /// trace; making one takes `cost` seconds.
     fn reports(interval: u64, count: Option<u64>, duration: Option<u64>, cost: u64) -> (Vec<u64>, bool) {
         let begin = Instant::now();
-        let config = TraceConfig {
-            interval: Duration::from_secs(interval),
-            count: count.and_then(NonZeroU64::new),
-            duration: duration.map(Duration::from_secs),
-            ..TraceConfig::of_process(1)
-        };
+        let mut config = TraceConfig::of_process(1);
+        config.schedule.interval = Duration::from_secs(interval);
+        config.schedule.count = count.and_then(NonZeroU64::new);
+        config.schedule.duration = duration.map(Duration::from_secs);
         let mut schedule = Schedule::begin(&config, begin);
         let (mut now, mut made) = (begin, Vec::new());
         while made.len() < 5 {
@@ -89,12 +90,10 @@ mod tests {
     #[test]
     fn looks() {
         let begin = Instant::now();
-        let config = TraceConfig {
-            interval: Duration::from_secs(1),
-            count: NonZeroU64::new(2),
-            duration: Some(Duration::from_secs(5)),
-            ..TraceConfig::of_process(1)
-        };
+        let mut config = TraceConfig::of_process(1);
+        config.schedule.interval = Duration::from_secs(1);
+        config.schedule.count = NonZeroU64::new(2);
+        config.schedule.duration = Some(Duration::from_secs(5));
         let mut schedule = Schedule::begin(&config, begin);
         let mut now = begin;
         let mut looks = |made: &[bool]| -> Vec<bool> {

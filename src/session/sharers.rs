@@ -83,7 +83,7 @@ impl Live<'_> {
         }
         if let Err(error) = self.kernel.processes.lend(pid, &process.instance) {
             tracing::warn!(
-                "what process {pid} allocates in the memory of {} is not seen: {error}",
+                "allocations of process {pid} in the memory of {} are not traced: {error}",
                 process.facts.pid
             );
             return;
@@ -111,7 +111,7 @@ impl Live<'_> {
             self.add_sharer(instance, pid);
             self.attach_new(instance)?;
             let but = match self.tells_apart() {
-                true => format!("; what it did in its first {:.1?} is not seen", at.elapsed()),
+                true => format!("; its calls in its first {:.1?} were missed", at.elapsed()),
                 false => String::new(),
             };
             tracing::warn!("{pid} shares the memory of {of}: both count as {of}{but}");

@@ -212,7 +212,8 @@ impl ModuleTables {
             }
             None => {
                 tracing::warn!(
-                    "no room for where {path} saves registers, {}: stacks end where it is needed; raise --table-memory",
+                    "no room for the register saves of {path}, {}: stacks that need them end there; raise \
+                     --table-memory",
                     size(image.byte_len() as u64)
                 );
                 Ok(false)

@@ -51,11 +51,10 @@ impl Drop for Python {
 }
 
 fn config(pid: u32) -> TraceConfig {
-    TraceConfig {
-        max_blocks: Some(1 << 16),
-        max_stacks: Some(1 << 12),
-        ..TraceConfig::of_process(pid)
-    }
+    let mut config = TraceConfig::of_process(pid);
+    config.limits.blocks = Some(1 << 16);
+    config.limits.stacks = Some(1 << 12);
+    config
 }
 
 /// Blocks whose stack was not walked because no scratch was free, and blocks whose stack was.

@@ -54,7 +54,7 @@ impl UnreadableLog {
         if self.0.len() < MAX_NAMED && self.0.insert(path.to_owned()) {
             tracing::warn!("no unwind table for {}: {why}: stacks end there", path.display());
             if self.0.len() == MAX_NAMED {
-                tracing::warn!("no more such files are named");
+                tracing::warn!("further files without an unwind table are not listed");
             }
         }
     }

@@ -89,7 +89,7 @@ impl Session<'_> {
                 true => "some functions that allocate are not probed, or may not be",
                 false => "not all blocks are recorded, or mapping calls cannot be followed",
             };
-            tracing::debug!("frees that were seen do not tell what memory is free: {why}");
+            tracing::debug!("traced frees cannot show which memory is free: {why}");
         }
         let is_still = subjects.iter().all(Subject::is_still);
         let watch_time = if is_still { Duration::ZERO } else { WATCH_TIME };
@@ -114,7 +114,9 @@ impl Session<'_> {
     /// Settings for the verdict of this report; `None` if it gets none.
     fn asked(&self, view: &View, ending: bool, signals: &Signals) -> Option<VerdictSettings> {
         if signals.want_verdicts() && view.older.is_none() {
-            tracing::warn!("no verdict: reports of this trace are not of single blocks");
+            tracing::warn!(
+                "no verdict: this trace does not track single blocks (as with -C, --mmap or --faults)"
+            );
             signals.refuse_verdicts();
         }
         let asked = view.verdict.filter(|settings| settings.each || ending);
@@ -147,7 +149,7 @@ fn judge(
     let mut storage = Storage::uninit();
     let mut registers = Registers::open(&mut storage)
         .inspect_err(|error| {
-            tracing::warn!("blocks that only registers lead to will be called lost: {error}")
+            tracing::warn!("blocks that are reachable only from registers will be called lost: {error}")
         })
         .ok();
     if settings.stops {

@@ -57,7 +57,7 @@ pub(super) fn ways(
     has_events: bool,
 ) -> Vec<Way> {
     let hooks = || CallHooks::supported().into_iter().map(Some);
-    let (regions, frees) = match (config.is_of_blocks(), notes_frees(config, prepared)) {
+    let (regions, frees) = match (config.count.counted.is_blocks(), notes_frees(config, prepared)) {
         (false, _) => (hooks().collect(), vec![None]),
         // Verdicts are possible without such notes.
         (true, true) => (vec![None], hooks().chain([None]).collect()),
@@ -88,7 +88,7 @@ pub(super) fn ways(
 
 /// Paths to attach by. If processes share probes, the path by which no other process gets them comes first.
 fn paths(config: &TraceConfig, has_events: bool) -> Vec<AttachPath> {
-    let mut paths = config.attach.clone();
+    let mut paths = config.tuning.attach.clone();
     if has_events {
         paths.sort_by_key(|&path| path != AttachPath::Perf);
     }
@@ -98,9 +98,9 @@ fn paths(config: &TraceConfig, has_events: bool) -> Vec<AttachPath> {
 /// Returns whether notes on freed memory are kept: for verdicts, if all blocks are recorded, and all probed
 /// functions are known to do nothing but allocate and free.
 fn notes_frees(config: &TraceConfig, prepared: &Prepared) -> bool {
-    config.view.verdict.is_some()
+    config.shown.view.verdict.is_some()
         && prepared.sampling == Sampling::All
-        && config.sizes.is_none()
+        && config.count.sizes.is_none()
         && !prepared.probes.are_announced()
-        && config.allocators == Selection::default()
+        && config.count.allocators == Selection::default()
 }

@@ -490,7 +490,7 @@ fn hint_of_units(error: &clap::Error) -> &'static str {
         Some(ContextValue::String(flag))
             if error.kind() == ErrorKind::InvalidValue && flag.starts_with("--unit ") =>
         {
-            "; a unit of systemd is --systemd-unit, as in --systemd-unit nginx.service"
+            "; to select a systemd unit, use --systemd-unit, as in --systemd-unit nginx.service"
         }
         _ => "",
     }
@@ -502,7 +502,7 @@ fn hint_of_pids(error: &clap::Error) -> &'static str {
         Some(ContextValue::String(text))
             if error.kind() == ErrorKind::UnknownArgument && text.parse::<u32>().is_ok() =>
         {
-            "; several processes are separated by commas, as in -p 17,18"
+            "; to trace several processes, separate them by commas, as in -p 17,18"
         }
         _ => "",
     }

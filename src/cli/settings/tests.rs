@@ -47,9 +47,9 @@ fn precedence() {
     let of = |line, environment: &[_]| {
         let config = config(line, environment, &files);
         (
-            config.trace.top,
-            config.trace.allocators.objects,
-            config.trace.interval.as_secs(),
+            config.trace.shown.top,
+            config.trace.count.allocators.objects,
+            config.trace.schedule.interval.as_secs(),
         )
     };
     let objects = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
@@ -61,20 +61,27 @@ fn precedence() {
         (1, objects(&["c"]), 9)
     );
     assert_eq!(
-        config("memleak -p 1", &[], &files).trace.view.sort,
+        config("memleak -p 1", &[], &files).trace.shown.view.sort,
         Some(Order::Count)
     );
     // An empty variable counts as unset.
     assert_eq!(of("memleak -p 1", &[("MEMLEAK_TOP", "")]).0, 3);
     let none = config("memleak -p 1 2 3", &[], &[]);
-    assert_eq!((none.trace.top, none.trace.count), (10, NonZeroU64::new(3)));
+    assert_eq!(
+        (none.trace.shown.top, none.trace.schedule.count),
+        (10, NonZeroU64::new(3))
+    );
 }
 
 /// A switch can be unset by a source of higher precedence; the usual words for yes and no are accepted.
 #[test]
 fn switches() {
-    let follows =
-        |environment: &[_], file: &str| config("memleak -p 1", environment, &[file]).trace.follow_fork;
+    let follows = |environment: &[_], file: &str| {
+        config("memleak -p 1", environment, &[file])
+            .trace
+            .targets
+            .follow_fork
+    };
     assert!(follows(&[], "follow-fork = true"));
     assert!(follows(&[("MEMLEAK_FOLLOW_FORK", "yes")], "follow-fork = false"));
     for no in ["0", "false", "No", "off"] {
@@ -101,7 +108,7 @@ fn switches() {
 /// another is applied with it.
 #[test]
 fn settings_yield() {
-    let sampling = |line: &str, file: &str| config(line, &[], &[file]).trace.sampling;
+    let sampling = |line: &str, file: &str| config(line, &[], &[file]).trace.count.sampling;
     let by_bytes = "memleak -p 1 --sample-bytes 4K";
     assert_eq!(sampling(by_bytes, "sample-rate = 100"), Sampling::Bytes(4096));
     assert_eq!(
@@ -116,6 +123,7 @@ fn settings_yield() {
     assert_eq!(
         config("memleak 5", &[], &["table-memory = '64M'"])
             .trace
+            .limits
             .table_memory,
         None
     );
@@ -148,12 +156,16 @@ fn settings_yield() {
     );
     // A target named only by the environment is traced, unless the command line names one.
     assert_eq!(
-        config("memleak", &[("MEMLEAK_PID", "3,4")], &[]).trace.pids,
+        config("memleak", &[("MEMLEAK_PID", "3,4")], &[])
+            .trace
+            .targets
+            .pids,
         [3, 4]
     );
     assert!(
         config("memleak -c ls", &[("MEMLEAK_PID", "3")], &[])
             .trace
+            .targets
             .pids
             .is_empty()
     );
@@ -166,7 +178,7 @@ fn settings_yield() {
     ] {
         let config = config(line, &[("MEMLEAK_PID", "3"), ("MEMLEAK_WAIT", "true")], &[]);
         let select = config.select.expect("a target");
-        assert!(config.trace.pids.is_empty() && !select.waits, "{line}");
+        assert!(config.trace.targets.pids.is_empty() && !select.waits, "{line}");
     }
     let waits = config(
         "memleak",
@@ -177,6 +189,7 @@ fn settings_yield() {
     assert!(
         config("memleak --follow-fork", &[("MEMLEAK_PID", "3")], &[])
             .trace
+            .targets
             .follow_fork
     );
 }
@@ -331,10 +344,10 @@ fn sudo_users_file_sets_only_the_view() {
     };
     assert_eq!(config.sinks.destination, shown);
     assert!(
-        (config.trace.top, config.trace.max_overhead.is_some()) == (3, true)
-            && config.trace.debuginfod.is_none()
+        (config.trace.shown.top, config.trace.count.max_overhead.is_some()) == (3, true)
+            && config.trace.stacks.debuginfod.is_none()
     );
-    assert_eq!(config.trace.interval, Duration::from_secs(5));
+    assert_eq!(config.trace.schedule.interval, Duration::from_secs(5));
 }
 
 /// The command line or the environment names the file; otherwise the default ones are read.

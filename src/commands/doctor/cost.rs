@@ -36,7 +36,7 @@ pub(super) fn findings(pid: u32) -> Vec<Finding> {
         Ok(Measured::Calls(rates)) => of_calls(&rates),
         Err(error) => vec![Finding::warning(
             "cost",
-            format!("what a trace costs cannot be measured: {error:#}"),
+            format!("cannot measure the cost of a trace: {error:#}"),
         )],
     }
 }
@@ -49,10 +49,8 @@ enum Measured {
 fn measure(pid: u32) -> anyhow::Result<Measured> {
     let target = Target::open(pid)?;
     let faults = || target.page_faults().context("cannot read its page faults");
-    let config = TraceConfig {
-        source: SourceChoice::Auto,
-        ..TraceConfig::of_process(pid)
-    };
+    let mut config = TraceConfig::of_process(pid);
+    config.count.source = SourceChoice::Auto;
     let mut storages = storages();
     let mut session = Session::start(&mut storages, &config)?;
     let (before, began) = (faults()?, Instant::now());
@@ -75,7 +73,7 @@ fn measure(pid: u32) -> anyhow::Result<Measured> {
 
 fn announced(overhead: &Overhead) -> Finding {
     let text = format!(
-        "memleak -p PID, by what it announces: {} blocks/s, {} of one CPU",
+        "memleak -p PID, by its announcements: {} blocks/s, {} of one CPU",
         rate(overhead.spent.rate()),
         share(overhead.spent.share())
     );

@@ -32,7 +32,12 @@ pub(in crate::session) fn wait(
 ) -> anyhow::Result<TraceConfig> {
     preflight::check()?;
     let mut waiting = Waiting::begin(config)?;
-    let texts: Vec<_> = config.start_when.iter().map(ToString::to_string).collect();
+    let texts: Vec<_> = config
+        .schedule
+        .start_when
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     let wanted = texts.join(" or ");
     tracing::info!("waiting for {wanted}: nothing is attached until then");
     loop {
@@ -74,14 +79,14 @@ struct Waiting<'a> {
 impl<'a> Waiting<'a> {
     fn begin(config: &'a TraceConfig) -> anyhow::Result<Self> {
         let mut targets = HashMap::new();
-        for &pid in &config.pids {
+        for &pid in &config.targets.pids {
             let target = Target::open(pid)?;
             targets.insert((pid, target.start_time()), target);
         }
         let mut waiting = Self {
             config,
-            selection: config.members.clone().map(Selection::new).transpose()?,
-            found: config.found.clone(),
+            selection: config.targets.members.clone().map(Selection::new).transpose()?,
+            found: config.targets.found.clone(),
             targets,
             memory: MemoryReader::new(),
             courses: HashMap::new(),
@@ -94,7 +99,7 @@ impl<'a> Waiting<'a> {
     /// Fails if a condition is about a limit that no cgroup has.
     fn check(&mut self) -> anyhow::Result<()> {
         let targets: Vec<_> = self.targets.values().collect();
-        for condition in &self.config.start_when {
+        for condition in &self.config.schedule.start_when {
             let StartMeasure::Memory(measure) = condition.measure() else {
                 continue;
             };
@@ -111,13 +116,14 @@ impl<'a> Waiting<'a> {
             match selection.look() {
                 Ok(sight) => {
                     self.found = sight.found;
-                    self.found.retain(|found| !self.config.pids.contains(&found.pid));
+                    self.found
+                        .retain(|found| !self.config.targets.pids.contains(&found.pid));
                 }
                 Err(error) => tracing::debug!("{error}"),
             }
         }
         self.targets.retain(|_, target| !target.has_exited());
-        let (found, given) = (&self.found, &self.config.pids);
+        let (found, given) = (&self.found, &self.config.targets.pids);
         let is_wanted = |(pid, start_time): &Identity| {
             let mut all = found.iter();
             given.contains(pid) || all.any(|found| (found.pid, found.start_time) == (*pid, *start_time))
@@ -144,12 +150,12 @@ impl<'a> Waiting<'a> {
 
     /// Returns whether nothing is left to wait for.
     fn is_over(&self) -> bool {
-        let can_come = self.selection.is_some() && self.config.waits;
+        let can_come = self.selection.is_some() && self.config.targets.waits;
         self.targets.is_empty() && !can_come
     }
 
     fn end(&self) -> String {
-        match (&self.config.pids[..], &self.selection) {
+        match (&self.config.targets.pids[..], &self.selection) {
             ([pid], None) => format!("process {pid} ended"),
             _ => "all processes ended".to_owned(),
         }
@@ -159,13 +165,13 @@ impl<'a> Waiting<'a> {
     fn look(&mut self) -> (Option<Reached>, String) {
         let now = Instant::now();
         let grows = |condition: &StartCondition| condition.measure() == StartMeasure::Growth;
-        if self.config.start_when.iter().any(grows) {
+        if self.config.schedule.start_when.iter().any(grows) {
             self.follow_growth(now);
         }
         self.memory.begin();
         let targets: Vec<_> = self.targets.values().collect();
         let mut texts = Vec::new();
-        for condition in &self.config.start_when {
+        for condition in &self.config.schedule.start_when {
             let value = match condition.measure() {
                 StartMeasure::Memory(measure) => {
                     let is_share = condition.is_share();
@@ -203,20 +209,24 @@ impl<'a> Waiting<'a> {
     /// Settings of the trace that begins now.
     fn trace(self) -> anyhow::Result<TraceConfig> {
         let runs = |pid: u32| self.targets.keys().any(|(running, _)| *running == pid);
-        let (pids, ended): (Vec<_>, Vec<_>) = self.config.pids.iter().copied().partition(|&pid| runs(pid));
+        let (pids, ended): (Vec<_>, Vec<_>) = self
+            .config
+            .targets
+            .pids
+            .iter()
+            .copied()
+            .partition(|&pid| runs(pid));
         for pid in ended {
             tracing::warn!("left out: process {pid} has ended");
         }
-        let max = self.config.max_processes.unwrap_or(u32::MAX);
+        let max = self.config.limits.processes.unwrap_or(u32::MAX);
         let count = pids.len() + self.found.len();
         if u32::try_from(count).is_ok_and(|count| count > max) {
-            bail!("{count} processes are there by now, and --max-processes is {max}: raise it");
+            bail!("{count} processes match now, but --max-processes is {max}: raise it");
         }
-        Ok(TraceConfig {
-            pids,
-            found: self.found,
-            ..self.config.clone()
-        })
+        let mut config = self.config.clone();
+        (config.targets.pids, config.targets.found) = (pids, self.found);
+        Ok(config)
     }
 }
 

@@ -55,10 +55,7 @@ impl Subject {
                 Err(error) => break error.to_string(),
             }
         };
-        tracing::warn!(
-            "process {} is judged while it runs, as without `stop`: {failure}",
-            self.pid()
-        );
+        tracing::warn!("process {} is judged without stopping it: {failure}", self.pid());
     }
 
     fn attempt(
@@ -135,7 +132,7 @@ impl Subject {
         let mut room = Room::new(&pages, available / 100 * MOST)?;
         let time = room.expected_time(&Reader::new(self.pid(), pages));
         tracing::info!(
-            "stopping the threads of process {} that run, for some {:.0} ms",
+            "stopping the running threads of process {} for some {:.0} ms",
             self.pid(),
             time.as_secs_f64() * 1e3
         );

@@ -75,7 +75,7 @@ impl LiveView {
         messages: &Messages,
         output: Option<Output>,
     ) -> Result<Self, TerminalError> {
-        let order = match config.view.sort {
+        let order = match config.shown.view.sort {
             None | Some(leak::Order::Suspicion) => Order::Suspicion,
             Some(leak::Order::Size | leak::Order::Peak) => Order::Outstanding,
             Some(leak::Order::Count) => Order::Blocks,
@@ -89,7 +89,7 @@ impl LiveView {
             last: None,
             summary: None,
             made: 0,
-            count: config.count.map(|count| count.get()),
+            count: config.schedule.count.map(|count| count.get()),
         })
     }
 
