@@ -1,4 +1,4 @@
-/* Conversation of a test program with its test: it says a line and waits for one. Allocates nothing. */
+/* Handshake between a test program and its test: it prints a line and waits for one. Allocates nothing. */
 #pragma once
 #include <string.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@ static inline void say(const char *line)
 		_exit(1);
 }
 
-/* Waits for a line; ends the program when there is none any more. */
+/* Waits for a line; ends the program at the end of the input. */
 static inline void await_line(void)
 {
 	char byte;
@@ -26,7 +26,7 @@ static inline void await_line(void)
 		_exit(0);
 }
 
-/* Says a line and waits for the answer. */
+/* Prints a line and waits for the answer. */
 static inline void rendezvous(const char *line)
 {
 	say(line);

@@ -1,4 +1,4 @@
-/* Blocks that a test program allocates where the compiler can neither remove nor tail-call it. */
+/* Keeps blocks that a test program allocates, so that the compiler can neither remove nor tail-call the allocation. */
 #pragma once
 #include <stdlib.h>
 
@@ -6,5 +6,5 @@ static void *volatile kept;
 
 #define NOINLINE __attribute__((noipa))
 
-/* Leaks 16 bytes from the function that this is written in. */
+/* Leaks 16 bytes from the function in which it is used. */
 #define LEAK() (kept = malloc(16), *(volatile char *)kept = 1)

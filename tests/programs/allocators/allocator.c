@@ -1,4 +1,4 @@
-/* Every allocation function of C that all allocators have, kept and freed: each function here is one site. */
+/* Every allocation function that all C allocators have, with blocks kept and freed: each function here is one site. */
 #define _GNU_SOURCE
 #include <malloc.h>
 #include <string.h>

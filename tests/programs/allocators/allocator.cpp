@@ -1,5 +1,5 @@
-// Every form of operator new and operator delete, kept and freed: each function here is one site. Between them, forms
-// that throw, thread after thread, as often as the argument says.
+// Every form of operator new and operator delete, with blocks kept and freed: each function here is one site. Between
+// them, forms that throw, in one thread after another, as many as the argument says.
 #include <csetjmp>
 #include <pthread.h>
 #include <new>

@@ -1,4 +1,4 @@
-// Rust's allocation, by the system's allocator or by one of the program's own. Each function is one site.
+// Rust's allocation functions, by the system's allocator or by one that the program defines. Each function is one site.
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, realloc};
 use std::hint::black_box;
 use std::io::{Read, Write};

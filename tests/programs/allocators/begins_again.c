@@ -1,5 +1,5 @@
-/* Has an allocator of its own whose functions, at the first call of a thread, prepare its cache and then begin again by a jump, as
- * those of glibc do from 2.42 on. */
+/* Defines an allocator whose functions, at the first call of a thread, prepare its cache and then start over by a jump,
+ * as those of glibc do from 2.42 on. */
 #include <pthread.h>
 #include "../handshake.h"
 #include "../keep.h"
@@ -54,7 +54,7 @@ NOINLINE static void *given(void)
 	return kept = malloc(30);
 }
 
-/* The first thing that it does is to free. */
+/* The thread's first call of the allocator is a free. */
 NOINLINE static void *in_thread(void *block)
 {
 	free(block);
@@ -71,7 +71,7 @@ int main(void)
 	rendezvous("ready");
 	in_thread(given());
 	for (int i = 0; i < 4; i++) {
-		/* The thread's own memory is the C library's. */
+		/* Memory for the thread itself comes from the C library. */
 		if (pthread_create(&thread, NULL, in_thread, given()) || pthread_join(thread, NULL))
 			_exit(2);
 	}

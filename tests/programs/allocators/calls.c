@@ -1,6 +1,6 @@
 /*
- * Every allocation function, in every way it can succeed or fail. Each function here is one site; the test
- * has a row for each that says what it must come to. Nothing else allocates.
+ * Every allocation function, in every way in which it can succeed or fail. Each function here is one site; the test
+ * has a row with the expected result for each. Nothing else allocates.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -13,7 +13,7 @@
 
 /* A size that the compiler does not know to be too large. */
 static volatile size_t huge = HUGE;
-/* A null pointer that the compiler does not know to be one: it makes malloc of realloc(NULL). */
+/* A null pointer that the compiler does not know to be one, lest it turn realloc(NULL) into malloc. */
 static void *volatile null;
 
 NOINLINE static void *keep(void *block)
@@ -67,7 +67,7 @@ NOINLINE static int aligned(void **block, size_t alignment, size_t size)
 SITE(posix_memalign_kept) { aligned((void **)&kept, 32, 1016); }
 SITE(posix_memalign_freed) { void *block; aligned(&block, 32, 1017); free(block); }
 SITE(posix_memalign_old) { keep(malloc(1018)); }
-/* An alignment that is none leaves the pointer's block alone; so does a size that there is no memory for. */
+/* An invalid alignment leaves the pointer's block alone; so does a size for which there is no memory. */
 SITE(posix_memalign_invalid) { if (aligned((void **)&kept, 3, 8) != EINVAL) _exit(2); }
 SITE(posix_memalign_huge) { if (aligned((void **)&kept, 32, huge) != ENOMEM) _exit(2); }
 
@@ -91,7 +91,7 @@ static void run_all(void)
 	calloc_overflow();
 	realloc_null_kept();
 	realloc_null_freed();
-	/* Each pair is the block, then what becomes of it. */
+	/* Each pair is the block, then the call that changes it. */
 	realloc_failed_old();
 	realloc_failed();
 	realloc_zero_old();

@@ -1,4 +1,4 @@
-/* The Boehm collector, which does not come to collect. Each function is one site. */
+/* Allocates by the Boehm collector, with collections switched off. Each function is one site. */
 #include <gc.h>
 #include "../handshake.h"
 #include "../keep.h"

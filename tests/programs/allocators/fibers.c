@@ -1,6 +1,6 @@
 /*
- * Fibers that wait in a function of a pool and go on in another thread, as those of M:N runtimes do: each call of pool_get
- * ends on the thread on which it did not begin. Of each site, ROUNDS blocks a fiber.
+ * Fibers that wait in a function of a pool and go on in another thread, as in M:N runtimes: each call of pool_get ends
+ * on another thread than it began on. Each fiber allocates ROUNDS blocks at each site.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -17,7 +17,7 @@ static __thread int own_thread;
 static char stacks[FIBERS][1 << 16];
 static pthread_barrier_t turn;
 
-/* Not inlined: a fiber must not remember where the variables of its thread were. */
+/* Not inlined: a fiber must not cache the address of thread-local variables. */
 NOINLINE static int thread_number(void)
 {
 	return own_thread;
@@ -46,7 +46,7 @@ NOINLINE void pool_put(void *block)
 
 SITE(get_kept) { kept = pool_get(64, fiber); }
 SITE(get_freed) { pool_put(pool_get(32, fiber)); }
-/* While other fibers wait in pool_get, some on stacks above this one. */
+/* Called while other fibers wait in pool_get, some on stacks above this one. */
 SITE(malloc_kept) { (void)fiber; kept = malloc(16); }
 
 static void run_fiber(int fiber)

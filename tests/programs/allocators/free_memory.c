@@ -1,7 +1,7 @@
 /*
- * Allocates and frees in all ways that leave free memory of glibc's malloc, and of musl's, in different places, and says of each block
- * what has become of it: `used ADDRESS USABLE` or `freed ADDRESS USABLE`, then `end`. Memory that it takes by sbrk itself, which only
- * glibc has, is `taken`.
+ * Allocates and frees in all ways that leave free memory of glibc's malloc, and of musl's, in different places, and
+ * prints the state of each block: `used ADDRESS USABLE` or `freed ADDRESS USABLE`, then `end`. Memory that it takes by
+ * sbrk itself, which only glibc has, is `taken`.
  *
  * usage: free_memory [wall]    wall: a mapping behind the heap segment, so that it cannot grow
  */
@@ -42,7 +42,7 @@ static size_t record(void *block, size_t usable, const void *owner)
 
 	if (!block || index >= MAX_BLOCKS)
 		_exit(2);
-	/* Words that look like sizes of chunks, and such as look like none. */
+	/* Words that look like sizes of chunks, or words that do not. */
 	memset(block, index % 2 ? 0x31 : 0, usable);
 	records[index] = (struct record){ block, usable, 1, owner };
 	return index;
@@ -80,7 +80,7 @@ static void resize(size_t index, size_t size)
 	record(block, malloc_usable_size(block), &myself);
 }
 
-/* Blocks of sizes below `limit`; one of `keep` stays. */
+/* Allocates blocks of sizes below `limit`; one of `keep` stays. */
 static void mix(uint64_t *state, size_t blocks, size_t limit, size_t keep)
 {
 	size_t *mine = mmap(NULL, blocks * sizeof(*mine), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -98,7 +98,7 @@ static void *work(void *argument)
 	uint64_t state = (uintptr_t)argument;
 
 	mix(&state, 5000, 500, 3);
-	/* More than one heap of an arena has. */
+	/* More than fits in one heap of an arena. */
 	if (state % 2)
 		mix(&state, 1200, 120000, 4);
 	mix(&state, 3000, 3000, 2);
@@ -129,7 +129,7 @@ static void take_from_break(size_t size)
 	(void)size;
 }
 
-/* Beyond what the place of a block in its group is said in by two bytes. */
+/* Beyond the offsets of a block in its group that musl stores in two bytes. */
 #define MOST_ALIGNED (4 << 20)
 #endif
 
@@ -157,7 +157,7 @@ static void work_alone(void)
 	}
 	for (size_t i = 0; i < 1000; i++)
 		resize(random_below(&state, count), 10 + random_below(&state, 2000));
-	/* Free blocks are sorted into bins; later ones are not. */
+	/* Sorts the free blocks into bins; later ones stay unsorted. */
 	get(100000);
 	mix(&state, 1000, 3000, 2);
 	mix(&state, 1000, 100, 9);

@@ -1,4 +1,4 @@
-/* Has a malloc of its own that it hides from the C library, which uses its own; and with OWN_FREE, how it is declared, a free. */
+/* Defines a malloc, hidden from the C library, which uses its own; with OWN_FREE, its declaration, also a free. */
 #include <string.h>
 #include "../handshake.h"
 #include "../keep.h"
@@ -20,7 +20,7 @@ NOINLINE static void leaky(void)
 }
 
 #ifdef OWN_FREE
-/* A name of its own in C, since stdlib.h declares the other. */
+/* Another name in C, since stdlib.h declares free. */
 OWN_FREE NOINLINE void own_free(void *block) __asm__("free");
 
 OWN_FREE NOINLINE void own_free(void *block)

@@ -1,4 +1,4 @@
-/* The functions that jemalloc has besides those of C, under a prefix if there is one. Each function is one site. */
+/* The functions that jemalloc has beside those of C, under a prefix if there is one. Each function is one site. */
 #include "../handshake.h"
 #include "../keep.h"
 

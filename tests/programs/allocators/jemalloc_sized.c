@@ -1,4 +1,4 @@
-/* Frees by sdallocx alone, as Rust's allocator of jemalloc does. */
+/* Frees by sdallocx alone, as Rust's jemalloc allocator does. */
 #include "../handshake.h"
 #include "../keep.h"
 

@@ -1,5 +1,5 @@
 // Every form of operator new, kept and freed, and failures that are thrown and caught. Each function is one
-// site; the test has a row for each. What the C++ library allocates for an exception is a site of its own.
+// site; the test has a row for each. Memory that the C++ library allocates for an exception is a separate site.
 #include <new>
 #include "../handshake.h"
 #include "../keep.h"

@@ -1,4 +1,4 @@
-/* A function of one file that has the name of C's, and another meaning. */
+/* A function of one file with the name of C's free, and another meaning. */
 static int free_calls;
 
 __attribute__((noinline, used)) static int free(int number)

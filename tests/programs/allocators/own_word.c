@@ -1,8 +1,8 @@
 /*
  * Allocates BLOCKS blocks of many sizes, resizes a third of them and frees a third. Before and after, says how many
- * bytes its allocator says are live, and how many of them nobody asked for: what it counts for itself of each block
- * (glibc: 8, the header), and what it gave too much. That is little: sizes are such as it gives whole, but blocks
- * that are resized may be left longer or made longer than that.
+ * bytes its allocator says are live, and how many of them exceed the requests: bytes that the allocator counts for
+ * itself in each block (glibc: 8, the header), and bytes beyond the requested size. The latter are few: the sizes are
+ * those that it gives without rounding, but blocks that are resized may be left or made longer.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -63,7 +63,7 @@ static size_t own_word(void)
 	return info.uordblks + info.hblkhd;
 }
 
-/* Bytes of live blocks that were not asked for. */
+/* Bytes of live blocks beyond the requested sizes. */
 static size_t slack(void)
 {
 	size_t header = control || property ? 0 : sizeof(size_t), sum = 0;

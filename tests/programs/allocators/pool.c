@@ -1,4 +1,4 @@
-/* An allocator of the program's own, which nobody knows by name. Each function is one site. */
+/* An allocator that the program defines, under names that memleak does not know. Each function is one site. */
 #include "../handshake.h"
 #include "../keep.h"
 

@@ -1,4 +1,4 @@
-/* Allocates by functions that pass blocks on: inline ones of the C library's headers, and those of a stripped library. */
+/* Allocates by functions that pass blocks on: inline ones of C library headers, and those of a stripped library. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /*
- * Objects of classes that the program knows, of its own and of the C++ library, and blocks that are none. After a line it makes
- * them, and says `ADDRESS CLASS` for each object, by its typeid; then `ready`.
+ * Objects of known classes, its own and the C++ library's, and blocks that are no objects. After a line it makes them,
+ * and says `ADDRESS CLASS` for each object, by its typeid; then `ready`.
  */
 #include <cxxabi.h>
 #include <cstdio>
@@ -33,7 +33,7 @@ struct Tracked {
 	virtual ~Tracked() {}
 };
 
-/* Its second base has a table of its own. */
+/* Its second base has a separate table. */
 struct Parcel : Book, Tracked {
 };
 
@@ -82,7 +82,7 @@ template <class T> KEEP static void make(int count)
 		keep(new T);
 }
 
-/* All from one site: every second one is a Book, the others have the address of no table. */
+/* All from one site: every second one is a Book, the others begin with an address that is no table. */
 KEEP static void *allocate()
 {
 	return operator new(sizeof(shop::Book));
@@ -112,7 +112,7 @@ KEEP static void make_plain(int count)
 	for (int number = 0; number < count; number++) {
 		const std::type_info &type = typeid(shop::Book);
 
-		/* The address of type information, which is no table. */
+		/* The address of type information, which is not a table. */
 		kept = new shop::Plain{&type, 1};
 	}
 }

@@ -1,5 +1,5 @@
 /* Grows and shrinks by command: `+N` allocates and touches N MiB in blocks of 1 MiB, from `grow`; `-` frees them all, from
- * `shrink`; `!` keeps on growing until somebody ends it. */
+ * `shrink`; `!` grows until it is killed. */
 #include <malloc.h>
 #include <string.h>
 #include <unistd.h>
@@ -27,7 +27,7 @@ NOINLINE static void shrink(void)
 		free(blocks[--count]);
 }
 
-/* Reads a line of less than 32 bytes; ends the program when there is none. */
+/* Reads a line of less than 32 bytes; ends the program at the end of the input. */
 static void read_command(char *line)
 {
 	int length = 0;
@@ -46,7 +46,7 @@ int main(void)
 {
 	char line[32];
 
-	/* Blocks are mappings of their own, which go back to the kernel when they are freed. */
+	/* Blocks are separate mappings, which go back to the kernel when they are freed. */
 	mallopt(M_MMAP_THRESHOLD, 128 << 10);
 	say("ready");
 	for (;;) {

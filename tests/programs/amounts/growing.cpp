@@ -1,9 +1,9 @@
 // Grows while it is watched: each ten milliseconds it keeps one large block and many tiny ones, and allocates more than
-// that to free it at once. It says something on standard output each time, which nobody has to read.
+// that and frees it at once. Each time it writes to standard output, which may remain unread.
 //
 // usage: growing NAME TIMES
 //
-// Calls itself NAME. Ends after TIMES times with status 7, or not at all if that is 0. Built without frame pointers.
+// Calls itself NAME. After TIMES times it ends with status 7; with TIMES 0, it does not end. Without frame pointers.
 #include <cstdlib>
 #include <fcntl.h>
 #include <sys/prctl.h>
@@ -30,7 +30,7 @@ static void *volatile kept;
 int main(int, char **argv)
 {
     prctl(PR_SET_NAME, argv[1]);
-    // A pipe that nobody reads does not stop it.
+    // A pipe without a reader does not stop it.
     fcntl(STDOUT_FILENO, F_SETFL, fcntl(STDOUT_FILENO, F_GETFL) | O_NONBLOCK);
     long times = atol(argv[2]);
     for (long time = 0; times == 0 || time < times; time++) {

@@ -3,8 +3,8 @@
 //
 // usage: leaker BLOCKS MICROSECONDS
 //
-// Leaks BLOCKS blocks of 40 bytes, MICROSECONDS apart, without end if BLOCKS is 0. Each line on standard
-// input asks how many blocks were leaked so far; the program leaks nothing while it answers, and goes
+// Leaks BLOCKS blocks of 40 bytes, MICROSECONDS apart, without end if BLOCKS is 0. At each line on standard
+// input it prints how many blocks were leaked so far; it leaks nothing while it answers, and goes
 // on after the next line. It ends when standard input does. Built without frame pointers.
 #include <cstdlib>
 #include <cstdio>

@@ -23,12 +23,12 @@ SITE(too_large) { kept = malloc(301); }
 SITE(shrunk) { kept = realloc(kept, 152); }
 SITE(survivor) { kept = malloc(153); }
 SITE(fails) { void *block = realloc(kept, huge); if (block) kept = block; }
-/* Become calls of malloc for more, or for as much. */
+/* realloc(NULL, …) becomes a call of malloc for the same size, memalign may become one for more. */
 SITE(aligned_below) { kept = memalign(64, 99); }
 SITE(aligned_little_below) { kept = memalign(16, 99); }
 SITE(realloc_below) { kept = realloc(null, 98); }
 SITE(realloc_within) { kept = realloc(null, 154); }
-/* A call of another function from the same place as the one before, which was not recorded. */
+/* A call of another function from the same place as the previous one, which was not recorded. */
 NOINLINE static void *call(void *(*function)(size_t), size_t size)
 {
 	void *block = function(size);

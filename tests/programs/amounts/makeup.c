@@ -1,6 +1,6 @@
 /*
- * Blocks of several sizes, by threads of several names, which live for a while: a line begins, at the end all is as it is to be
- * found, and nothing else allocates.
+ * Blocks of several sizes, from threads of several names, which live for a while: it begins at a line; at the end, all
+ * blocks are as the test expects, and nothing else allocates.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -45,7 +45,7 @@ NOINLINE static void *handed_block(void)
 	return malloc(64);
 }
 
-/* Frees what others allocated, and allocates nothing. */
+/* Frees blocks that others allocated, and allocates nothing. */
 static void *free_all(void *unused)
 {
 	pthread_barrier_wait(&of_freer);
@@ -97,7 +97,7 @@ int main(void)
 	}
 	for (int number = 0; number < HELD; number++)
 		held[number] = handed_block();
-	/* The first turn begins it, the second ends it. */
+	/* The first turn starts the threads' work, the second waits for its end. */
 	for (int turn = 0; turn < 2; turn++) {
 		pthread_barrier_wait(&of_worker);
 		pthread_barrier_wait(&of_freer);

@@ -1,6 +1,6 @@
 /*
- * BLOCKS blocks of 24 bytes, linked, each holding the address of the one before it; all are freed after "held" but every
- * thousandth.
+ * BLOCKS blocks of 24 bytes, linked, each with the address of the previous one; after "held", all but every thousandth
+ * are freed.
  */
 #include <stdlib.h>
 #include "../handshake.h"

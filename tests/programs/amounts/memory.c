@@ -17,7 +17,7 @@ static NOINLINE void *touched(void *at, size_t bytes)
 	return at;
 }
 
-/* A MiB of its stack, then waits for ever. */
+/* Touches a MiB of its stack, then waits forever. */
 static NOINLINE void *wait_in_thread(void *unused)
 {
 	volatile char room[MIB];
@@ -48,7 +48,7 @@ int main(int count, char **arguments)
 	if (count != 2)
 		return 1;
 	pthread_barrier_init(&all, NULL, THREADS + 1);
-	/* Below the size from which malloc maps each block by itself. */
+	/* Below the size from which malloc maps each block separately. */
 	for (int block = 0; block < 64; block++)
 		kept = touched(malloc(64 * 1024), 64 * 1024);
 	rendezvous("ready");

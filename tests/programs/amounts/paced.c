@@ -1,11 +1,11 @@
 /*
- * Pairs of allocation and free at a chosen rate, in three sizes. Each block is freed when LIVE more have come. Reads
- * commands, a line each:
+ * Pairs of allocation and free at a chosen rate, in three sizes. Each block is freed after LIVE more were allocated.
+ * Reads commands, a line each:
  *
- *   MILLISECONDS PAIRS   so many pairs in each millisecond; 0 milliseconds: so many at once
- *   free                 frees all that is left
+ *   MILLISECONDS PAIRS   that many pairs in each millisecond; 0 milliseconds: that many at once
+ *   free                 frees all remaining blocks
  *
- * and answers each with the CPU nanoseconds that it took, and the bytes that each size was asked for since the start.
+ * and answers each with the CPU nanoseconds that it took, and the bytes requested in each size since the start.
  */
 #include <stdio.h>
 #include <time.h>

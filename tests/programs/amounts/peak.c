@@ -1,6 +1,6 @@
 /*
- * Holds 16 blocks of 64 KiB, and at each line "BLOCKS BYTES MICROSECONDS" so many more, for so long after the last of them;
- * with -1 for ever. Answers with the bytes that it has held at most so far, by its own count.
+ * Holds 16 blocks of 64 KiB, and at each line "BLOCKS BYTES MICROSECONDS" that many more, for that long after the last
+ * of them; with -1 forever. Answers with the most bytes that it has held so far, by its own count.
  */
 #include <stdio.h>
 #include <time.h>
@@ -46,7 +46,7 @@ static NOINLINE void spike(long blocks, long bytes, long microseconds)
 	}
 }
 
-/* Reads a line; ends the program when there is none any more. */
+/* Reads a line; ends the program at the end of the input. */
 static void read_line(char *line, int size)
 {
 	int length = 0;

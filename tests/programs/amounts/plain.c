@@ -1,4 +1,4 @@
-/* Leaks argument 1 blocks of 24 bytes, each from `leak` called by one of `even` and `odd`. */
+/* Leaks argument 1 blocks of 24 bytes, each from `leak`, which `even` and `odd` call in turn. */
 #include "../handshake.h"
 #include "../keep.h"
 

@@ -1,9 +1,9 @@
 /*
- * Resident memory that does what the first argument says:
+ * Resident memory that behaves as the first argument says:
  *
  *   steady   grows by 64 KiB each 50 ms: 75 MiB a minute
- *   noise    has from 0 to 8 MiB, another size at random each 20 ms
- *   step     grows once, by 32 MiB, after as many milliseconds as the second argument says
+ *   noise    has 0 to 8 MiB, another size at random every 20 ms
+ *   step     grows once, by 32 MiB, after the number of milliseconds in the second argument
  */
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 
 static struct timespec due;
 
-/* Waits until some milliseconds after it was last awaited, so that no delay adds up. */
+/* Waits until some milliseconds after the previous deadline, so that delays do not add up. */
 static void pace(long milliseconds)
 {
 	due.tv_nsec += milliseconds % 1000 * 1000000;

@@ -1,6 +1,6 @@
 /*
- * A known mix of sizes from two threads: many small blocks, some of a few KiB, few large ones, of each kind every second
- * one freed. After "mixed" all that is left is freed, which "done" follows.
+ * A known mix of sizes from two threads: many small blocks, some of a few KiB, few large ones; every second block of
+ * each kind is freed. After "mixed" all remaining blocks are freed, followed by "done".
  */
 #include <pthread.h>
 #include "../handshake.h"
@@ -31,7 +31,7 @@ static pthread_barrier_t phase;
 		for (long number = 0; number < (count); number++) {      \
 			void *block = allocate_##name(size);             \
                                                                          \
-			/* Else a compiler has a call for odd ones and one for even ones. */ \
+			/* Without it, a compiler makes one call for odd numbers and one for even ones. */ \
 			asm volatile("" : "+r"(number));                 \
 			if (number % 2)                                  \
 				free(block);                             \
@@ -62,7 +62,7 @@ static void *thread_main(void *blocks)
 	empty_middle(blocks);
 	empty_large(blocks);
 	pthread_barrier_wait(&phase);
-	/* A thread that ends frees what it holds once more. */
+	/* When a thread ends, it frees the blocks in its cache once more. */
 	pthread_barrier_wait(&phase);
 	return NULL;
 }

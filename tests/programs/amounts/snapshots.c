@@ -1,6 +1,6 @@
 /*
  * KEPT blocks that stay, then, while THREADS threads replace blocks as fast as they can, one more block that is never
- * freed every 10 ms; at the end the threads have freed all of theirs. All threads are there from the start and end
+ * freed every 10 ms; at the end the threads have freed all of theirs. All threads run from the start and end
  * with the program: nothing else allocates.
  */
 #include <pthread.h>

@@ -1,11 +1,11 @@
 /*
  * A slow leak in heavy churn, without end: THREADS threads allocate, resize and free blocks of all sizes by a few dozen
- * stacks, most of them at once, some after a while and in another thread; a cache fills and is emptied; a library comes
- * and goes, and so do threads and children. All the while one function loses a block now and then. Together the threads
- * take LOAD per cent of one processor.
+ * stacks; most are freed at once, some after a while and in another thread; a cache fills and is emptied; a library
+ * comes and goes, and so do threads and children. All the while, one function loses a block now and then. Together the
+ * threads use LOAD per cent of one processor.
  *
- * For each line that is read it stands still and says what each function has allocated and freed so far, or runs on. At
- * the line "end" it frees everything that is not lost, says so once more, and ends with the next line.
+ * At a line, it stands still and prints how much each function has allocated and freed so far; at the next, it runs on.
+ * At the line "end" it frees everything that is not lost, prints that once more, and ends at the next line.
  *
  * usage: soak LIBRARY LOAD
  */
@@ -22,7 +22,7 @@
 
 #define THREADS 3
 #define SLOTS 8000
-/* Turns of a thread without a look at the clock, and of the slow one. */
+/* Turns of a thread between two looks at the clock, and time between those of the thread that loses blocks. */
 #define BURST 250
 #define TICK_NS 50000000
 #define LEAKED_BYTES 200
@@ -52,7 +52,7 @@ static int cached_blocks;
 static const char *library;
 static long load;
 static atomic_bool is_over;
-/* Held for writing, nobody allocates. */
+/* While it is held for writing, no thread allocates. */
 static pthread_rwlock_t running;
 
 static uint64_t next(uint64_t *state)
@@ -115,7 +115,7 @@ static struct block *allocate(uint64_t random)
 	}
 }
 
-/* Takes the block out of a slot, and grows or frees it; into an empty slot comes a block that stays for a while. */
+/* Takes the block out of a slot, and resizes or frees it; puts a block that stays for a while into an empty slot. */
 static void exchange(uint64_t random)
 {
 	_Atomic(struct block *) *slot = &slots[(random >> 16) % SLOTS];
@@ -142,7 +142,7 @@ static void turn(uint64_t random)
 		release(allocate(random));
 }
 
-/* Each bit is a call of one of two functions: so many stacks there are. */
+/* Each bit selects one of two functions to call: that gives 2^bits stacks. */
 NOINLINE static void left(unsigned path, uint64_t random);
 NOINLINE static void right(unsigned path, uint64_t random);
 
@@ -253,7 +253,7 @@ static void say_counts(void)
 	say("still");
 }
 
-/* The first character of the next line; ends the program when there is none any more. */
+/* Reads a line and returns its first character; ends the program at the end of the input. */
 static char read_line(void)
 {
 	char first = 0, byte;

@@ -1,4 +1,4 @@
-//! Announces blocks of its own allocator, written from the contract's text: notes by hand, no semaphores, other operands.
+//! Announces blocks of its allocator, written from the contract's text: its own notes, no semaphores, other operands.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::hint::black_box;
@@ -24,7 +24,7 @@ macro_rules! note {
     };
 }
 
-/// Each block stands for 16.
+/// Allocates blocks that stand for 16 each.
 #[inline(never)]
 fn allocate(size: usize) -> *mut u8 {
     let block = unsafe { alloc(Layout::from_size_align_unchecked(size, 8)) };

@@ -58,7 +58,7 @@ NOINLINE static void some_freed(void)
 	}
 }
 
-/* One address twice, without a free in between: the second closes the first. */
+/* Announces one address twice, without a free in between: the second announcement closes the first. */
 NOINLINE static void allocated_again(void)
 {
 	kept = malloc(500);
@@ -66,14 +66,14 @@ NOINLINE static void allocated_again(void)
 	tell(kept, 300, 300);
 }
 
-/* Blocks that were not announced. */
+/* Frees of blocks that were not announced. */
 NOINLINE static void unknown_frees(void)
 {
 	for (int number = 0; number < 3; number++)
 		free_of(malloc(64));
 }
 
-/* An amount of many digits, and a block that stands for no more than itself although less is said. */
+/* An amount of many digits, and a block whose weight is less than its size: it counts with its size. */
 NOINLINE static void large(void)
 {
 	static char place[2];

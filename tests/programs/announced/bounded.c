@@ -1,5 +1,5 @@
 /*
- * Keeps 20,000 blocks of 60 KiB: in memory of the heap, and without being allowed to map any more.
+ * Keeps 20,000 blocks of 60 KiB, from the heap, and without being allowed to map more memory.
  */
 #include "../handshake.h"
 #include <malloc.h>
@@ -23,7 +23,7 @@ int main(void)
 {
 	struct rlimit none = { .rlim_cur = 0, .rlim_max = 0 };
 
-	/* From the heap, which stays as large as it was. */
+	/* From the heap, which does not shrink. */
 	mallopt(M_MMAP_THRESHOLD, 1 << 20);
 	mallopt(M_TRIM_THRESHOLD, -1);
 	keep();

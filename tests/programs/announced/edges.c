@@ -1,6 +1,6 @@
 /*
- * Calls of every function with blocks so large that each is sampled and stands for itself alone, and what is special about each.
- * Prints nothing but what tests wait for.
+ * Calls every function with blocks so large that each is sampled and stands for itself alone, with special cases.
+ * Prints only the lines that tests wait for.
  */
 #include "../handshake.h"
 #include <errno.h>
@@ -32,7 +32,7 @@ static void check(int holds, const char *what)
 	}
 }
 
-/* One block of each function: LARGE bytes and a number of them more. */
+/* One block of each function: LARGE bytes and a distinct number more. */
 NOINLINE static void each_function(void)
 {
 	void *block = NULL;
@@ -51,7 +51,7 @@ NOINLINE static void each_function(void)
 #endif
 }
 
-/* Everything is freed, by free and by realloc. */
+/* All blocks are freed, by free and by realloc. */
 NOINLINE static void freed(void)
 {
 	void *block;
@@ -64,7 +64,7 @@ NOINLINE static void freed(void)
 	keep(realloc(malloc(LARGE), 0));
 }
 
-/* Calls that fail leave nothing, and what there was: 8 MiB stay that were to become more than there can be. */
+/* Failing calls add nothing and remove nothing: 8 MiB stay that realloc was to make impossibly large. */
 NOINLINE static void failed(void)
 {
 	volatile size_t most = PTRDIFF_MAX;
@@ -75,15 +75,15 @@ NOINLINE static void failed(void)
 	check(calloc(most, 2) == NULL && calloc(SIZE_MAX, SIZE_MAX) == NULL, "calloc fails");
 	check(posix_memalign(&unset, 64, most) == ENOMEM, "posix_memalign fails");
 	check(aligned_alloc(64, most) == NULL, "aligned_alloc fails");
-	/* Sizes that would make a difference with a sign. */
+	/* Sizes that would be negative as signed numbers. */
 	check(malloc(most + 2) == NULL && malloc(SIZE_MAX) == NULL, "malloc of a negative size fails");
-	/* Not every allocator says ENOMEM here. */
+	/* Not every allocator sets ENOMEM here. */
 	check(realloc(block, most) == NULL, "realloc fails");
 	check(reallocarray(block, most, 4) == NULL, "reallocarray overflows");
 	keep(block);
 }
 
-/* NULL is no block, although its page has one, modulo 256 MiB. */
+/* NULL is no block, although the counter of its page, modulo 256 MiB, also counts blocks. */
 NOINLINE static void nulls(void)
 {
 	char *space = mmap(NULL, (size_t)1 << 30, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -99,7 +99,7 @@ NOINLINE static void nulls(void)
 		free(blocks[number]);
 }
 
-/* errno is the caller's. */
+/* errno belongs to the caller and must not change. */
 NOINLINE static void errors_are_kept(void)
 {
 	void *block;
@@ -113,7 +113,7 @@ NOINLINE static void errors_are_kept(void)
 
 static volatile sig_atomic_t signals;
 
-/* Not allowed by POSIX, but the library must not be what breaks: of blocks that the interrupted code does not hold locks for. */
+/* POSIX does not allow this, but the library must not break it: the interrupted code holds no allocator locks. */
 static void handle(int number)
 {
 	(void)number;
@@ -133,7 +133,7 @@ NOINLINE static void handler(void)
 
 static pthread_key_t key;
 
-/* Runs when the thread's own variables are as good as gone. */
+/* Runs when the thread's own variables are nearly destroyed. */
 NOINLINE static void at_end_of_thread(void *block)
 {
 	free(block);
@@ -159,7 +159,7 @@ NOINLINE static void threads(void)
 	}
 }
 
-/* The child frees what it has inherited: that changes nothing of the parent's. */
+/* The child frees a block that it has inherited: that does not change the parent's. */
 NOINLINE static void forks(void)
 {
 	void *block = malloc(LARGE);

@@ -1,4 +1,4 @@
-// C++'s operators: 100 blocks of each that are kept, by the sizes that each has; those that throw, and are caught.
+// C++'s operators: 100 blocks of each are kept, with distinct sizes; operators that throw, and are caught.
 #include "../handshake.h"
 #include <cstddef>
 #include <new>

@@ -1,4 +1,4 @@
-/* A part of a program, or a library. */
+/* The part that announces: in a program, or in a library. */
 #define _SDT_HAS_SEMAPHORES 1
 #include "provider.h"
 #include <stdlib.h>

@@ -2,11 +2,11 @@
 #pragma once
 #include <stddef.h>
 
-/* Allocates a block and announces it as one that stands for `weighted` bytes. */
+/* Allocates a block and announces it with the weight `weighted` in bytes. */
 void *announced_block(size_t size, size_t weighted);
-/* Announces an address as a block of such a size, whatever is there. */
+/* Announces an address as a block of this size, whatever is there. */
 void announce(void *block, size_t size, size_t weighted);
 void announced_free(void *block);
-/* Number of those who are attached to the probe of allocations, and to that of frees. */
+/* Number of tracers attached to the probe of allocations, and to that of frees. */
 unsigned listeners_of_allocations(void);
 unsigned listeners_of_frees(void);

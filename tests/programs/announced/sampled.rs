@@ -1,4 +1,4 @@
-//! A program whose allocator announces by itself.
+//! A program whose own allocator samples and announces blocks.
 
 use std::hint::black_box;
 use std::io::{Write, stdin, stdout};

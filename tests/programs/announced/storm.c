@@ -1,6 +1,6 @@
 /*
- * All functions at once, from four threads at a time that come and go, over blocks that they share; what is in a block is checked.
- * Arguments: rounds. Says "done BYTES", what was asked for in all.
+ * All functions at once, from four threads at a time that come and go, over blocks that they share; the contents of
+ * blocks are checked. Argument: rounds. Says "done BYTES", the bytes requested in all.
  */
 #include "../handshake.h"
 #include <malloc.h>
@@ -38,7 +38,7 @@ static uint64_t next(uint64_t *random)
 	return *random;
 }
 
-/* Marks the first and the last bytes, or finds them as they were marked. */
+/* Marks the first and the last bytes, or checks their marks. */
 static void mark(struct place *place)
 {
 	size_t marked = place->size < 16 ? place->size : 16;

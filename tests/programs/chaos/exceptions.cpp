@@ -1,5 +1,5 @@
-// Throws and catches through many frames: whose destructors free, out of constructors, from operator new that fails, through
-// frames of the C library, in several threads at once and from one to another, nested and thrown on.
+// Throws and catches exceptions through many frames: out of constructors, from a failing operator new, past destructors
+// that free, through frames of the C library, in several threads at once and between them, nested and rethrown.
 #include <algorithm>
 #include <exception>
 #include <future>
@@ -22,7 +22,7 @@ struct Guard {
 	[[gnu::noinline]] ~Guard() { text.append(block[0], 'x'); }
 };
 
-// Source of the exception, at the innermost frame.
+// Throws the exception, at the innermost frame.
 [[noreturn]] [[gnu::noinline]] static void fail(unsigned kind)
 {
 	switch (kind % 5) {
@@ -47,7 +47,7 @@ struct Guard {
 
 	if (depth == 0)
 		fail(kind);
-	// Some frames look at what passes, and some add to it.
+	// Some frames inspect the exception that passes, and some add to it.
 	try {
 		return descend(depth - 1, kind) + guard.text.size();
 	} catch (const std::bad_alloc &) {
@@ -87,7 +87,7 @@ static std::string description(std::exception_ptr error)
 	}
 }
 
-// The fifth of its kind cannot be made: those before are unmade, and their memory is freed.
+// Construction of every fifth one fails: the previous ones are destroyed, and their memory is freed.
 struct Fifth {
 	static thread_local unsigned made;
 	std::string text;
@@ -119,7 +119,7 @@ static int compare_or_throw(const void *left, const void *right)
 	return a - b;
 }
 
-// Through qsort, which allocates and is left in the middle. (What it had allocated is lost, traced or not.)
+// Through qsort, which allocates, and which the exception leaves midway. (Its allocation is lost, traced or not.)
 [[gnu::noinline]] static std::string through_the_c_library()
 {
 	int numbers[40];

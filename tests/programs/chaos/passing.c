@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include "rounds.h"
 
-/* Returns the number that the library's function says; 1000 if anything is wrong. */
+/* Returns the number that the library's function returns; 1000 if anything is wrong. */
 static uintptr_t use(const char *path)
 {
 	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);

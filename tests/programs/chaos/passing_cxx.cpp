@@ -1,4 +1,4 @@
-// A library in C++ that comes and goes: throws, and catches what it threw.
+// A C++ library that is loaded and unloaded: throws exceptions, and catches them.
 #include <stdexcept>
 #include <string>
 #include <vector>

@@ -1,7 +1,7 @@
 /*
- * Rounds of a program of the chaos test, until it has done ROUNDS of them, or, if that is 0, until the file STOP is
- * there. Each round says a line that depends on the round alone, and on those before. So the output of a program that
- * was disturbed can be had once more, undisturbed.
+ * Rounds of a program of the chaos test, until it has done ROUNDS of them, or, if that is 0, until the file STOP
+ * exists. Each round prints a line that depends only on that round and on the previous ones. So the output of a program
+ * that was disturbed can be reproduced without the disturbance.
  *
  * usage: PROGRAM ROUNDS STOP …
  */

@@ -1,7 +1,7 @@
 /*
- * Lives where there is not enough memory: asks for more until it gets none, by each function there is for it, goes on with
- * what it has, and counts what it got and what not. Its limit leaves room for half of the block that it does not get, so
- * that a page more or less of anything else changes no number.
+ * Runs short of memory: allocates by each function until it fails, goes on with the memory that it has, and counts what
+ * succeeds and what fails. Its limit leaves room for half of the block that it does not get: a page more or less of
+ * anything else changes no number.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -37,7 +37,7 @@ static void limit(void)
 		exit(1);
 }
 
-/* Each large block is a mapping of its own. */
+/* Each large block is a separate mapping. */
 NOINLINE static unsigned take_all(void)
 {
 	unsigned count = 0;
@@ -60,7 +60,7 @@ NOINLINE static unsigned give_back(unsigned from, unsigned count)
 	return sum;
 }
 
-/* Returns how many of these fail: all of them, with the memory that is left. */
+/* Returns how many of these calls fail: all of them, with the memory that is left. */
 NOINLINE static unsigned try_each(void)
 {
 	void *block = NULL, *volatile pages;

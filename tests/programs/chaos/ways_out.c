@@ -1,7 +1,7 @@
 /*
- * Leaves functions in every way that there is but by returning: jumps out of comparators and out of signal handlers on a
- * stack of their own, switches of context between allocations, threads that exit and that are cancelled, children by fork,
- * vfork and posix_spawn that exec or end. All the while a timer interrupts.
+ * Leaves functions in every way except by returning: jumps out of comparators and out of signal handlers on an
+ * alternate stack, switches contexts between allocations, threads that exit and that are cancelled, children by fork,
+ * vfork and posix_spawn that exec or end. A timer interrupts all the time.
  */
 #define _GNU_SOURCE
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* A parent and its child by fork, which write to the same memory, and to memory of their own. */
+/* A parent and its child by fork, which write to the same inherited memory, and to separate new memory. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <sys/mman.h>
@@ -29,7 +29,7 @@ NOINLINE static void of_parent(char *memory)
 	touch(memory, 4 * MIB);
 }
 
-/* Copies of what the parent has: the parent grows by none. */
+/* Copies of pages that the parent already has: the parent does not grow. */
 NOINLINE static void copied_by_parent(char *before, char *memory)
 {
 	touch(before, 2 * MIB);

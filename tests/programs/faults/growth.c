@@ -1,4 +1,4 @@
-/* Grows its resident memory in one function for each way of growing, and says when it has. Nothing is freed that is not said. */
+/* Grows its resident memory in one function for each way of growing, and says when it has. Frees only where stated. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -42,7 +42,7 @@ static char *map(size_t bytes, int flags, int file)
 
 	if (memory == MAP_FAILED)
 		fail("mmap");
-	/* Only `huge` is to have huge pages, whatever the machine's default. */
+	/* Only `huge` may have huge pages, whatever the machine's default. */
 	madvise(memory, bytes, MADV_NOHUGEPAGE);
 	return memory;
 }
@@ -52,7 +52,7 @@ static char *anonymous(size_t bytes)
 	return map(bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1);
 }
 
-/* An allocator of its own: blocks of some hundred bytes from arenas. */
+/* An allocator that the program defines: blocks of some hundred bytes from arenas. */
 static char *arena, *arena_end;
 
 NOINLINE static char *bump(size_t bytes)
@@ -128,7 +128,7 @@ NOINLINE static void moved(void)
 	touch(memory, 2 * MIB);
 	if (mremap(memory, 2 * MIB, 4 * MIB, MREMAP_MAYMOVE | MREMAP_FIXED, other + MIB) == MAP_FAILED)
 		fail("mremap");
-	/* The old place belongs to whoever touches it next. */
+	/* Pages at the old place belong to the stack that touches them next. */
 	memory = mmap(memory, 2 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 	madvise(memory, 2 * MIB, MADV_NOHUGEPAGE);
 	touch(memory, MIB);
@@ -226,7 +226,7 @@ int main(int argc, char **argv)
 	huge(strtoul(argv[2], NULL, 10));
 	huge_in_large(strtoul(argv[2], NULL, 10));
 	thread();
-	/* Half of it is there already. */
+	/* Half of it is resident already. */
 	touch(from_before, 4 * MIB);
 	rendezvous("done");
 	return 0;

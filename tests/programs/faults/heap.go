@@ -1,4 +1,4 @@
-// Grows Go's heap, by an allocator of its own, from one function in two goroutines, and lets garbage go besides.
+// Grows the heap of Go's own allocator, from one function in two goroutines, and produces garbage as well.
 package main
 
 import (

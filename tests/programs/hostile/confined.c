@@ -1,6 +1,6 @@
 /*
- * Confines itself by seccomp, as argument 1 says, once it is ready, and leaks 10 blocks by each function then. A system call that
- * it does not make itself ends it, or fails: `strict` and `kills` (but for read, write and exit), `refuses` (as containers do).
+ * Confines itself by seccomp, as argument 1 says, once it is ready, and then leaks 10 blocks by each function. Other
+ * system calls kill it, or fail: `strict` and `kills` (all but read, write and exit), `refuses` (as containers do).
  */
 #define _GNU_SOURCE
 #include "../handshake.h"
@@ -62,7 +62,7 @@ int main(int argc, char **argv)
 {
 	if (argc < 2)
 		return 1;
-	/* The allocator asks the kernel for its memory now, and not once the process is confined. */
+	/* Makes the allocator get its memory from the kernel before the process is confined. */
 	free(malloc(64 << 10));
 	leak();
 	rendezvous("ready");

@@ -1,6 +1,6 @@
 /*
  * usage: hostile FILE… Maps the second page of each file as code, says "ready", and allocates a block through the code at
- * the start of each, which calls what it is given.
+ * the start of each, which calls the function that it is passed.
  */
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-/* A program that means harm to who traces it. main -> leak_here, whatever else it does. */
+/* A program that tries to harm its tracer. main -> leak_here, whatever else it does. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -21,7 +21,7 @@ static int file;
 static char *whole;
 static off_t length;
 
-/* Cuts the file off and makes it whole again, as fast as it can. */
+/* Truncates the file and restores it, as fast as it can. */
 static void *cut_and_mend(void *unused)
 {
 	for (;;) {
@@ -31,7 +31,7 @@ static void *cut_and_mend(void *unused)
 	return unused;
 }
 
-/* Maps the file as code, and has a thread cut it off and mend it all the time. */
+/* Maps the file as code, and makes a thread truncate and restore it all the time. */
 static void cut_for_ever(const char *path)
 {
 	struct stat facts;

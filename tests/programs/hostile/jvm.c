@@ -1,7 +1,7 @@
 /*
- * Claims to be a JVM (the test names it libjvm.so) that keeps frame pointers, with tables of its own flags that are wrong: they have no end,
- * or lead nowhere, or are said to be as large as memory. "right" is what it says, and "off" a JVM
- * whose flag is not set.
+ * Claims to be a JVM (the test names it libjvm.so) that keeps frame pointers, with wrong tables of its flags: they are
+ * endless, lead nowhere, or claim to be as large as memory. With "right", the tables are correct; with "off", they are
+ * those of a JVM whose flag is not set.
  *
  * "ready", a line, 100 blocks, "done".
  */
@@ -42,7 +42,7 @@ static struct flag flags[] = {
 };
 static struct flag *first_flag = flags;
 static uint64_t flag_count = 2;
-/* Where the interpreter is, and heaps of code, of which one has the interpreter. */
+/* Place of the interpreter, and heaps of code, one of which contains the interpreter. */
 static struct queue {
 	void *unused;
 	char *buffer;

@@ -1,4 +1,4 @@
-/* Runs a program with bpf() refused by a seccomp filter, as in a container. */
+/* Runs a program in which a seccomp filter refuses bpf(), as in a container. */
 #include <errno.h>
 #include <linux/audit.h>
 #include <linux/filter.h>

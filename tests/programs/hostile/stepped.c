@@ -1,7 +1,7 @@
 /*
- * Is debugged while it leaks 10 blocks of 24 bytes, as argument 1 says, by a process of its own: `steps` through each instruction,
- * `watches` the variable that has the block's address, `breaks` at the beginning of malloc by a register of the processor, or does
- * nothing (`held`). Or it `traps` after each instruction by its own doing. A stop that is not what was asked for is its exit status.
+ * Leaks 10 blocks of 24 bytes while a process debugs it, as argument 1 says: that `steps` through each instruction,
+ * `watches` the variable with the block's address, `breaks` at the beginning of malloc by a debug register, or only
+ * attaches (`held`). Or the program `traps` by its own trap flag. An unexpected stop is its exit status.
  */
 #define _GNU_SOURCE
 #include "../handshake.h"
@@ -44,7 +44,7 @@ static void leak_all(void)
 		leak();
 }
 
-/* Has a debug register stop the target at `address`: at its execution, or at a write to 8 bytes. */
+/* Makes a debug register stop the target at `address`: when it is executed, or at a write to 8 bytes. */
 static int arm(pid_t target, void *address, int writes)
 {
 	unsigned long control = 1 | (writes ? 0x9UL << 16 : 0);
@@ -68,7 +68,7 @@ static void clear_trap_flag(void)
 	__asm__ volatile("pushfq; andq $~0x100, (%%rsp); popfq" ::: "memory", "cc");
 }
 
-/* Runs the target from stop to stop until it is done. Returns the first thing that is wrong. */
+/* Runs the target from stop to stop until it is done. Returns the first error. */
 static enum outcome debug(pid_t target, const char *how)
 {
 	int steps = !strcmp(how, "steps"), watches = !strcmp(how, "watches"), status;
@@ -80,7 +80,7 @@ static enum outcome debug(pid_t target, const char *how)
 	if (!steps && arm(target, watches ? (void *)&kept : (void *)malloc, watches))
 		return FAILED;
 	shared->attached = 1;
-	/* The last stop of those that do not step is in the last round. */
+	/* Without single steps, the last stop is in the last round. */
 	while (steps ? !shared->done : stops < ROUNDS) {
 		siginfo_t why;
 
@@ -92,8 +92,8 @@ static enum outcome debug(pid_t target, const char *how)
 		if (ptrace(PTRACE_GETSIGINFO, target, 0L, &why))
 			return FAILED;
 		/*
-		 * The kernel says in several ways that a step has ended: over a probe, as if a process had sent the signal; over a system
-		 * call, as that of a return probe, by TRAP_BRKPT. A breakpoint of the CPU that no debugger and no tracer knows has SI_KERNEL.
+		 * The kernel reports the end of a step in several ways: over a probe like a signal of a process, over a
+		 * system call (also a return probe's) by TRAP_BRKPT. A breakpoint that nothing owns has SI_KERNEL.
 		 */
 		if (steps ? why.si_code == SI_KERNEL : why.si_code != TRAP_HWBKPT)
 			return STRAY_TRAP;
@@ -104,7 +104,7 @@ static enum outcome debug(pid_t target, const char *how)
 	return stops < ROUNDS ? TOO_FEW : FINE;
 }
 
-/* Debugs the target, and lets it run until it is done. */
+/* Attaches to the target, and lets it run until it is done. */
 static enum outcome hold(pid_t target)
 {
 	if (ptrace(PTRACE_SEIZE, target, 0L, 0L))
@@ -115,7 +115,7 @@ static enum outcome hold(pid_t target)
 	return FINE;
 }
 
-/* Leaks, debugged. */
+/* Leaks while it is debugged. */
 static int leak_debugged(const char *how)
 {
 	int status, is_held = !strcmp(how, "held");

@@ -1,10 +1,10 @@
 import java.lang.reflect.Method;
 
 /**
- * Allocates in native code below known Java frames. For each place, the native library (frames.c) has a function of its own, and writes down
- * what the JVM says is on the stack.
+ * Allocates in native code below known Java frames. For each place, the native library (frames.c) has a function, and
+ * writes down the stack as the JVM reports it.
  *
- * Arguments: the library, its output, calls of each place beforehand (which compile it, by the JVM's flags). "ready", a line, "done".
+ * Arguments: the library, its output, calls of each place beforehand (to compile it). Says "ready", a line, "done".
  */
 class Frames {
     /** Allocates at a place; only counts if the place is negative. */
@@ -23,7 +23,7 @@ class Frames {
         }
     }
 
-    /** Values that are alive across a call, so that frames are large; and arguments on the stack. */
+    /** Values that are live across a call, so that frames are large; and arguments on the stack. */
     static class Large implements Step {
         static long many(int a, long b, int c, long d, double e, double f, int g, long h, int i, long j, double k, double l,
                          double m, double n, double o, double p, long q, int place) {
@@ -98,7 +98,7 @@ class Frames {
         }
     }
 
-    /** Deeper calls before, which leave their frames below where the next one's will be. */
+    /** Makes deeper calls first, which leave their frames below those of the next call. */
     static class AfterDeeper implements Step {
         static long deep(int depth, long a, long b) {
             return depth == 0 ? allocate(-1) : deep(depth - 1, b, a + depth) + a;

@@ -4,7 +4,7 @@ import java.util.Map;
 import java.util.regex.Pattern;
 import java.util.zip.Deflater;
 
-/** Work that allocates in native code below interpreted and compiled code: "ready", a line, so many rounds, "done". */
+/** Allocates in native code below interpreted and compiled code: "ready", a line, that many rounds, "done". */
 class Load {
     interface Shape {
         double area(int n);

@@ -1,6 +1,6 @@
 /*
- * The native part of Frames.java: allocates, by a function of its own for each place, and writes down the Java frames that the JVM says are
- * on the stack then: a line for each allocation, with the place and the methods, innermost first.
+ * The native part of Frames.java: allocates, by a separate function for each place, and writes down the Java frames
+ * that the JVM reports then: a line for each allocation, with the place and the methods, innermost first.
  */
 #include <jvmti.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /*
- * Makes the kernel allocate what nobody else makes it allocate: messages of a size that is given, record locks, and
+ * Makes the kernel allocate things that no other process makes it allocate: messages of a given size, record locks, and
  * pages of an anonymous file. Each line that it reads is a step, which it answers by "done".
  */
 #define _GNU_SOURCE
@@ -54,7 +54,7 @@ static void take_messages(void)
 	}
 }
 
-/* Bytes that do not touch, so that each lock stays one by itself. */
+/* Locks bytes that are not adjacent, so that the locks are not merged. */
 static void set_locks(int file, short type)
 {
 	for (int i = 0; i < LOCKS; i++) {

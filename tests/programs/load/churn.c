@@ -1,7 +1,7 @@
 /*
  * THREADS threads allocate ROUNDS blocks each and free them all, half of them the blocks of another thread:
- * each round puts a block into a slot that all share and frees what was there. Nothing is left. Threads end
- * after "done" only, see together.h.
+ * each round puts a block into a slot that all share and frees the one that was there. Nothing is left. Threads end
+ * only after "done", see together.h.
  */
 #include "../handshake.h"
 #include "../keep.h"

@@ -1,7 +1,7 @@
 /*
- * THREADS threads allocate ROUNDS blocks each; each goes into one of CELLS cells at random, and what was there is freed,
- * whichever thread allocated it. So blocks live as long as it happens, and addresses are soon another thread's. All cells
- * are full in the end. Blocks of a cell are of one size. Threads end after "done" only, see together.h.
+ * THREADS threads allocate ROUNDS blocks each; each goes into one of CELLS cells at random, and the block that was
+ * there is freed, whichever thread allocated it. So life spans are random, and addresses soon belong to other threads.
+ * All cells are full in the end. Blocks of a cell are of one size. Threads end only after "done", see together.h.
  */
 #include "../handshake.h"
 #include "../keep.h"

@@ -1,6 +1,6 @@
 /*
- * THREADS threads make and end ROUNDS blocks each, one at a time, and yield in between; WAY is new or malloc. Nothing
- * is left. Threads end after "done" only, see together.h.
+ * THREADS threads allocate and free ROUNDS blocks each, one at a time, and yield in between; WAY is new or malloc.
+ * Nothing is left. Threads end only after "done", see together.h.
  */
 #include <sched.h>
 #include <cstdlib>

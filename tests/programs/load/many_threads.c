@@ -1,6 +1,6 @@
 /*
- * THREADS threads, more than CPUs, allocate and free ROUNDS times each, all at once and each from a depth of
- * its own: thread N is thread_main -> dive (N + 1 times) -> allocate -> malloc. All blocks are freed.
+ * THREADS threads, more than CPUs, allocate and free ROUNDS times each, all at once and each from a different
+ * depth: thread N is thread_main -> dive (N + 1 times) -> allocate -> malloc. All blocks are freed.
  */
 #include <pthread.h>
 #include <sched.h>

@@ -1,7 +1,7 @@
 /*
- * Everything at once, in ROUNDS rounds, and nothing left of it: threads whose blocks grow, shrink and move by realloc
+ * Everything at once, in ROUNDS rounds, and nothing is left: threads whose blocks grow, shrink and move by realloc
  * while others take the addresses that become free; threads that are cancelled while they hold a block, which their
- * clean-up frees; jumps out of functions that allocate; children that free what they inherited.
+ * cleanup handler frees; jumps out of functions that allocate; children that free inherited blocks.
  */
 #define _GNU_SOURCE
 #include <pthread.h>

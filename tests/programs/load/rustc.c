@@ -1,6 +1,6 @@
 /*
- * rustc without the allocator that its own main program brings along: COMPILER_MAIN is what that program calls,
- * in the library that is all the rest of it.
+ * rustc without the allocator that its own main program contains: COMPILER_MAIN is the function that this program calls
+ * in the library with the rest of the compiler.
  */
 unsigned char COMPILER_MAIN(void);
 

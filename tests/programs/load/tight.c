@@ -1,6 +1,6 @@
 /*
- * THREADS threads allocate and free without end, one block at a time each. For each line that is read, says how many
- * times they have done so. First says where malloc and free are.
+ * THREADS threads allocate and free without end, one block at a time each. For each line that it reads, it prints how
+ * many times they have done so. It first prints the addresses of malloc and free.
  */
 #include <inttypes.h>
 #include <pthread.h>

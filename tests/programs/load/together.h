@@ -1,5 +1,5 @@
 /*
- * Threads that work at the same time and end only when they are told to: a thread that ends passes its cache of freed
+ * Threads that work at the same time and end only when told to: a thread that ends passes its cache of freed
  * blocks to free once more (glibc 2.36, tcache_thread_shutdown). For C and C++.
  */
 #pragma once
@@ -29,7 +29,7 @@ static inline void start_threads(pthread_t *handles, long threads, void *(*threa
 		pthread_create(&handles[thread], NULL, thread_main, (void *)thread);
 }
 
-/* Lets all of them work, and waits until they have. */
+/* Lets all of them work, and waits until they are done. */
 static inline void do_work(void)
 {
 	pthread_barrier_wait(&start);

@@ -1,4 +1,4 @@
-/* A library that comes and goes: allocates when it is loaded, when it is used and when it is unloaded, and keeps nothing. */
+/* A short-lived library: allocates when it is loaded, when it is used and when it is unloaded, and keeps nothing. */
 #include <string.h>
 #include "../keep.h"
 
@@ -18,7 +18,7 @@ __attribute__((destructor)) static void unload(void)
 	free(kept);
 }
 
-/* 0 if all is as it should be. */
+/* Returns 0 if all is well. */
 NOINLINE int use(void)
 {
 	void *block = malloc(500);

@@ -1,4 +1,4 @@
-/* Mappings of a process, of its child, which unmaps its copy of them, and of what the child executes. */
+/* Mappings of a process, of its child, which unmaps its copy of them, and of the program that the child executes. */
 #define _GNU_SOURCE
 #include <sys/mman.h>
 #include <sys/wait.h>

@@ -1,4 +1,4 @@
-/* Mapping calls: each way that they can act, a function for each. Writes what is left where, for its test. */
+/* Mapping calls: one function for each effect that they can have. Writes down for its test which mappings remain. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -14,7 +14,7 @@
 #define RW (PROT_READ | PROT_WRITE)
 #define PRIVATE (MAP_PRIVATE | MAP_ANONYMOUS)
 
-/* A function of its own, in which `body` is no tail call. */
+/* Defines a function in which `body` is no tail call. */
 #define SITE(name, body)                     \
 	static NOINLINE char *name(char *at) \
 	{                                    \
@@ -124,7 +124,7 @@ static void unmap_parts(char *place)
 	drop(got + PAGE, PAGE);
 	drop(got, PAGE);
 	drop(got + 2 * PAGE, PAGE);
-	/* Neighbours: the first two pages of the first and the last of the last stay. */
+	/* Neighbours: of the first, the first two pages stay, and of the last, the last one. */
 	span_low(place);
 	span_middle(place + 4 * PAGE);
 	span_high(place + 8 * PAGE);
@@ -140,7 +140,7 @@ static void remap_parts(char *place)
 {
 	char *got, *to;
 
-	/* Behind it is nothing. */
+	/* Leaves room behind it. */
 	drop(place + 20 * PAGE, 10 * PAGE);
 	grow(grow_old(place + 20 * PAGE));
 	shrink(shrink_old(NULL));

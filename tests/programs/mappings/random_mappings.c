@@ -1,8 +1,8 @@
 /*
- * Random mapping calls on four threads at once: each in addresses of its own, or all in the same, and wherever the kernel
- * likes. Arguments: a seed, calls of each thread in a round, rounds, and "own" or "shared". With "told", one thread makes
- * its calls in its window, and says of each its number, its arguments, its result, and which pages of the window are
- * mapped then.
+ * Random mapping calls on four threads at once: each within separate addresses, or all within the same, and wherever
+ * the kernel likes. Arguments: a seed, calls of each thread in a round, rounds, and "own" or "shared". With "told", one
+ * thread makes its calls in its window, and prints for each its number, arguments and result, and which pages of the
+ * window are mapped afterwards.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -89,7 +89,7 @@ static void make(struct worker *worker, long number, char *first, unsigned long 
 	say(line);
 }
 
-/* Makes one random call within the window. It may fail, which both sides are to know. */
+/* Makes one random call within the window. It may fail, which memleak has to notice, too. */
 static void inside(struct worker *worker)
 {
 	unsigned long from = below(worker, WINDOW), to = below(worker, WINDOW);
@@ -127,7 +127,7 @@ static void inside(struct worker *worker)
 			     (unsigned long)second);
 		break;
 	case 8:
-		/* Mappings, and what is between them. */
+		/* Moves mappings, and the gaps between them. */
 		if (pages <= WINDOW - to)
 			make(worker, SYS_mremap, first, pages * PAGE, pages * PAGE, moves, (unsigned long)second);
 		break;

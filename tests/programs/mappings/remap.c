@@ -1,12 +1,12 @@
 /*
  * Replaces code behind the loader's back.
  *
- * usage: remap library|jit|new-jit LIBRARY LIBRARY. For each line it is sent it allocates once,
+ * usage: remap library|jit|new-jit LIBRARY LIBRARY. For each line on standard input it allocates once,
  *     main -> call_library -> outer_a -> inner_a -> malloc
  * in the first library until the line "swap", and from then on, at the same address, in a copy of the second
  * library that it maps by itself, or
  *     main -> call_jit -> code that it wrote there -> allocate -> malloc.
- * With new-jit, the code is where nothing was before, and "swap" may be the first line. For the line "nowhere", it allocates once by
+ * With new-jit, the code is where nothing was mapped before; "swap" may come first. At "nowhere", it allocates once by
  *     main -> call_nowhere -> allocate -> malloc
  * where call_nowhere returns, by its CFI, to an address at which nothing is mapped.
  */
@@ -44,7 +44,7 @@ static struct library load(const char *path)
 	return library;
 }
 
-/* Maps what `from` has mapped once more, to where `to` is; what differs from the file is copied. */
+/* Maps the mappings of `from` a second time, at the place of `to`; parts that differ from the file are copied. */
 static void copy_mappings(const struct library *from, struct library *to)
 {
 	char line[512], path[256];
@@ -90,7 +90,7 @@ NOINLINE static int call_jit(void (*code)(void (*)(void)))
 	return 1;
 }
 
-/* Its CFI leaves out what it pushes: the return address seems to be that. */
+/* Its CFI does not mention the word that it pushes, so that this seems to be the return address. */
 void call_nowhere(void (*function)(void));
 __asm__(".text\n"
 	".type call_nowhere,@function\n"
@@ -103,7 +103,7 @@ __asm__(".text\n"
 	"	.cfi_endproc\n"
 	".size call_nowhere,.-call_nowhere\n");
 
-/* A function that keeps a frame pointer and calls its argument. */
+/* Writes a function that keeps a frame pointer and calls its argument. */
 static void write_code(char *at)
 {
 	static const unsigned char code[] = {
@@ -127,7 +127,7 @@ static char *map_code(char *at)
 	return memory == MAP_FAILED ? NULL : memory;
 }
 
-/* Reads a line. Ends the program when there is none any more. */
+/* Reads a line. Ends the program at the end of the input. */
 static const char *read_line(void)
 {
 	static char text[16];

@@ -1,9 +1,9 @@
 /*
- * Code that comes and goes. With -DLIBRARY, the library: calls what it is given.
+ * Code that comes and goes. With -DLIBRARY, it is the library: it calls the function that it is passed.
  *
  * usage: storm LIBRARY ROUNDS FILES. After "ready", in threads: ROUNDS times, the library is loaded and unloaded, and code
- * is written to new memory and unmapped; FILES times, a copy of the library that was never there before is loaded. All of
- * it calls `allocate`. Says how many blocks that were.
+ * is written to new memory and unmapped; FILES times, a new copy of the library is loaded. All of this code
+ * calls `allocate`. Prints how many blocks it allocated.
  */
 #define _GNU_SOURCE
 #include "../handshake.h"

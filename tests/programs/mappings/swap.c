@@ -1,5 +1,5 @@
 /*
- * Two libraries by turns at the same address, under allocation load.
+ * Two libraries in turn at the same address, under allocation load.
  *
  * usage: swap LIBRARY LIBRARY ROUNDS. Each round loads one of them, allocates through it,
  *     main -> round_of -> call_library -> outer_X -> inner_X -> malloc,
@@ -7,8 +7,8 @@
  *     thread_main -> allocate -> malloc,
  * and during the rounds a third one in the library that is loaded:
  *     visitor_main -> call_library -> outer_X -> inner_X -> malloc.
- * Says "ready", and after the rounds how many of them found the library where the first was, and how often the third
- * thread was in one. Then it loads the first library, and the second, says "done" and allocates once for each line,
+ * Says "ready", and after the rounds in how many of them the library was at the first one's address, and how often
+ * the third thread was in one. Then it loads the first library and the second, says "done" and allocates at each line,
  * until it gets one that is not empty.
  */
 #define _GNU_SOURCE
@@ -45,7 +45,7 @@ static void *thread_main(void *unused)
 	return unused;
 }
 
-/* Return addresses into this are what a stack is made of if a frame's size is mistaken. */
+/* Returns an address in itself: a stack consists of these if the size of a frame is mistaken. */
 NOINLINE static void *decoy(void)
 {
 	void *volatile here = __builtin_extract_return_addr(__builtin_return_address(0));
@@ -143,7 +143,7 @@ int main(int argc, char **argv)
 	if (argc < 4 || pthread_create(&thread, NULL, thread_main, NULL) ||
 	    pthread_create(&visitor, NULL, visitor_main, NULL))
 		return 1;
-	/* Has the loader set up what it sets up once. */
+	/* Makes the loader do its one-time initialization. */
 	round_of(argv[1], BLOCKS, 0, 0);
 	round_of(argv[2], BLOCKS, 0, 0);
 	rendezvous("ready");

@@ -1,5 +1,5 @@
 /*
- * Executes what its arguments say, or, at the end of a chain, leaks at once, and ends.
+ * Executes the program in its arguments, or, at the end of a chain, leaks at once, and ends.
  *
  * usage: chain [PROGRAM ARGUMENT…]
  */

@@ -39,7 +39,7 @@ static void make_children(long children, long blocks, int together)
 		if (!together)
 			waitpid(pid, NULL, 0);
 	}
-	/* The gate opens when nobody holds its other end. */
+	/* The gate opens when no process has its other end open. */
 	close(gate[1]);
 	while (wait(NULL) > 0) {
 	}

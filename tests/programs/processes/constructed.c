@@ -1,4 +1,4 @@
-/* A library that allocates before its program's main function (LIBRARY), and a program. */
+/* A library that allocates before the main function of its program (LIBRARY), and that program. */
 #include "../keep.h"
 
 #ifdef LIBRARY

@@ -1,5 +1,5 @@
-/* Starts argument 1 processes of the name in argument 2, each of which executes this file. When told, each leaks 1 to 7 blocks of 24 bytes,
- * by turns, and stays; when told again, all are killed. */
+/* Starts argument 1 processes with the name in argument 2, each of which executes this file. When told, each leaks 1 to
+ * 7 blocks of 24 bytes, in turn, and stays; when told again, all are killed. */
 #include <signal.h>
 #include <stdio.h>
 #include <sys/prctl.h>

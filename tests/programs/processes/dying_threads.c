@@ -1,6 +1,6 @@
 /*
  * Threads that end in the middle of an allocator call: each allocates without end until a signal ends the thread,
- * and not the process, wherever it is. THREADS threads, one after the other. Afterwards leaks one block.
+ * and not the process, at any point. THREADS threads, one after the other. Afterwards leaks one block.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -19,7 +19,7 @@ static void end_thread(int number)
 	syscall(SYS_exit, 0);
 }
 
-/* Larger than any object can be: refused before a lock is taken that would stay taken. */
+/* Larger than any object can be: refused before a lock is taken, which would remain taken. */
 NOINLINE static void *allocate_for_long(void *unused)
 {
 	volatile size_t huge = (size_t)1 << 63;

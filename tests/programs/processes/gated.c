@@ -1,5 +1,5 @@
 /*
- * Does what its arguments say, one after another:
+ * Carries out its arguments, one after another:
  *
  *   leak, known    keeps 10 blocks of 48 B, 5 of 100 B
  *   grow, shrink   keeps 4 KiB more every 5 ms, until a line comes; frees all of that

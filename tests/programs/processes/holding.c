@@ -1,7 +1,7 @@
 /*
- * Threads that hold known values in registers and nowhere else: one that waits in a system call, one that never enters the
- * kernel, and one that waits and has an alternate signal stack. Says what each is, its id, and for the last the place of its
- * stack.
+ * Threads that hold known values in registers and nowhere else: one that waits in a system call, one that never enters
+ * the kernel, and one that waits and has an alternate signal stack. Prints for each its kind and its id, and for the
+ * last the address of its stack.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -21,7 +21,7 @@ static void introduce(const char *name, const void *place)
 	say(line);
 }
 
-/* Values are made by the instructions: no memory holds them as a word. */
+/* Instructions compute the values: no memory holds them as a word. */
 static void *waits(void *argument)
 {
 	introduce("waits", NULL);

@@ -1,6 +1,6 @@
 /*
  * One source, two programs of the same layout: leaks argument 1 blocks of 24 bytes through functions whose names
- * and frames depend on FIRST, then executes what follows in the arguments, by the thread that WHO names.
+ * and frames depend on FIRST, then executes the program in the remaining arguments, in the thread that WHO names.
  */
 #include <pthread.h>
 #include "../handshake.h"

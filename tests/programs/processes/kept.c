@@ -1,5 +1,5 @@
-/* Has the kernel keep known words: data of an epoll, the value of a timer's signal, and what cannot be seen, in a pipe and with a
- * pending signal. */
+/* Makes the kernel keep known words: data of an epoll, the value of a timer's signal, and words that cannot be read, in
+ * a pipe and with a pending signal. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <sys/epoll.h>

@@ -1,6 +1,6 @@
 /*
- * Starts itself, as a child, from the file that argument 1 names, whose mode may give the child other rights; as another user first, if there
- * is an argument 2. The child says by which users it runs, and leaks 20 blocks when it is told to.
+ * Starts itself, as a child, from the file that argument 1 names, whose mode may give the child other rights; with an
+ * argument 2, as another user. The child prints its user ids, and leaks 20 blocks when told to.
  */
 #define _GNU_SOURCE
 #include "../handshake.h"
@@ -35,7 +35,7 @@ int main(int argc, char **argv)
 
 	if (argc < 2)
 		return run_raised();
-	/* Opened now: that user may not get to it. */
+	/* Opened before the change of user: the other user may not be able to reach it. */
 	file = open(argv[1], O_PATH | O_CLOEXEC);
 	rendezvous("ready");
 	child = fork();

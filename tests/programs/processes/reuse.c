@@ -1,8 +1,8 @@
 /*
- * One process after another under one pid, as far as anybody can see the same: same file, same addresses, same parent.
+ * One process after another with one pid, indistinguishable from outside: same file, same addresses, same parent.
  *
- * The parent says the child's pid. For the next line, the child allocates 10 blocks in `first_life`; for the one after that
- * it is killed, and a process with its pid allocates 1000 in `second_life`.
+ * The parent prints the child's pid. At the next line, the child allocates 10 blocks in `first_life`; at the one after
+ * that it is killed, and a process with its pid allocates 1000 in `second_life`.
  */
 #define _GNU_SOURCE
 #include <linux/sched.h>
@@ -50,7 +50,7 @@ static void let_live(void)
 		_exit(2);
 }
 
-/* A process that has just this pid. */
+/* Forks a process with exactly this pid. */
 static pid_t fork_as(pid_t pid)
 {
 	struct clone_args arguments = {

@@ -1,6 +1,6 @@
 /*
- * Two processes with one memory, of clone(CLONE_VM) without CLONE_THREAD: the second frees what the first allocates, leaks, and allocates what
- * the first frees.
+ * Two processes with one memory, by clone(CLONE_VM) without CLONE_THREAD: the second frees blocks of the first, leaks,
+ * and allocates blocks that the first frees.
  *
  * usage: shared_memory early|late
  *
@@ -56,7 +56,7 @@ static int help(void *unused)
 		returned_to[at] = returned();
 	turn = 2;
 	await_turn(3);
-	/* Not what runs at the exit of the other's program. */
+	/* Not exit(), which would run the exit handlers of the other process's program. */
 	_exit((int)(long)unused);
 }
 

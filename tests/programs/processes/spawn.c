@@ -1,7 +1,7 @@
 /*
- * ROUNDS times each: vfork whose child allocates two blocks, frees one of its own and one of its parent's, and
+ * ROUNDS times each: vfork whose child allocates two blocks, frees one of them and one of its parent's, and
  * executes; posix_spawn of the same program. Another thread allocates ROUNDS_OF_THREAD blocks and frees them
- * meanwhile. The parent frees what its children left.
+ * meanwhile. The parent frees the blocks that its children left.
  */
 #define _GNU_SOURCE
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /*
- * Tells what a program can notice of how it was started: arguments, signals, whether it is traced, when it is held.
+ * Prints what a program can notice of how it was started: arguments, signals, whether it is traced or stopped.
  * Its constructor and main allocate. Ends with status 7, or by the signal that its first argument names.
  */
 #define _GNU_SOURCE

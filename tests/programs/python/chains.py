@@ -1,4 +1,4 @@
-# Allocates blocks in every way in which Python calls Python, and writes down for each what was running: a line of JSON for each
+# Allocates blocks in every way in which Python calls Python, and writes down what runs then: a line of JSON for each
 # chain of functions, from the innermost one, with the number and the bytes of the blocks that it allocated.
 #
 # usage: chains.py FILE
@@ -10,10 +10,10 @@ libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
 libc.free.argtypes = [ctypes.c_void_p]
 scenes = []
-# Bytes that a bytearray takes besides those that are asked for: a zero, and since 3.15 all of an object of bytes.
+# Bytes that a bytearray takes beyond those requested: a zero, and since 3.15 a whole bytes object.
 MORE = 33 if sys.version_info >= (3, 15) else 1
 if "t" in sys.abiflags:
-    # Objects of a build without a lock are mimalloc's, by functions that are inlined: blocks of the C library's instead, which stay.
+    # Without a GIL, objects come from inlined functions of mimalloc: use blocks of the C library instead, which stay.
     bytearray, MORE = libc["malloc"], 0
     bytearray.argtypes, bytearray.restype = [ctypes.c_size_t], str
 

@@ -1,4 +1,4 @@
-# Forks children, each of which allocates in a function that only it has, at addresses that the others use, too; and executes Python.
+# Forks children, each of which allocates in a function of its own, at addresses that others use, too; then runs Python.
 import os, subprocess, sys, time
 
 kept = []
@@ -8,7 +8,7 @@ def work(more):
     kept.append(bytearray(1_000_000 + more))
 
 
-# By then, a tracer has seen that this is Python.
+# By then, a tracer has noticed that this is Python.
 time.sleep(0.5)
 work(0)
 for number in range(3):

@@ -1,9 +1,9 @@
-# Allocates blocks while its own frames are damaged, each by a function of its name: 4,000,000 bytes and more each.
+# Allocates blocks while its own frames are damaged, each in a function named after the damage: 4,000,000 bytes or more.
 import ctypes, sys
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
-# Where the frame is in a frame object, and in the frame its code, its caller and its instruction.
+# Offset of the frame in a frame object, and offsets in the frame of its code, its caller and its instruction.
 VERSION = sys.version_info[:2]
 FRAME = 24
 CODE, BACK, INSTRUCTION = {(3, 11): (32, 48, 56), (3, 12): (0, 8, 56), (3, 13): (0, 8, 56), (3, 14): (0, 8, 56)}[VERSION]

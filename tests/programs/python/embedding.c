@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Loads the library that it is given, CPython's, and has it allocate: a host with a plug-in. Says "ready" before, and "done" after. */
+/* Loads CPython's library, argument 1, and makes it allocate, as a plug-in. Says "ready" before, "done" after. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ int main(int argc, char **argv)
 	*(void **)&initialize = symbol(library, "Py_InitializeEx");
 	*(void **)&run = symbol(library, "PyRun_SimpleStringFlags");
 	initialize(0);
-	/* By then, a tracer has seen the library. */
+	/* By then, a tracer has noticed the library. */
 	if (run("import time\ntime.sleep(0.5)\ndef plug_in():\n return bytearray(5_000_000)\nkept = plug_in()\n", NULL))
 		return 1;
 	puts("done");

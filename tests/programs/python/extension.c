@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* An extension of Python with a leak: keep(BYTES) allocates a block, without the interpreter's lock, and forgets it. */
+/* A Python extension with a leak: keep(BYTES) allocates a block, without the GIL, and forgets it. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A program with the structures of CPython 3.15 without a global interpreter lock, which no distribution has as a package: objects with 16
- * bytes more, references with tags, copies of the bytecode for threads, a state in a variable of the thread, and a frame that calls all others.
- * It runs no Python. From its "ready" to its "done", functions `inner` and `outer` allocate: 400000 bytes in the first thread, 400001 in one
- * that runs copies of their bytecode, 400002 in one whose list of copies is damaged. Before that, `again` calls `inner` through C.
+ * A program with the structures of CPython 3.15 without a GIL, which no distribution packages: objects with 16 more
+ * bytes, tagged references, bytecode copied for threads, a thread-local state, and a frame that calls all others. It
+ * runs no Python. From "ready" to "done", `inner` and `outer` allocate: 400000 bytes in the first thread, 400001 in one
+ * that runs copies of their bytecode, 400002 in one whose list of them is damaged. Before, `again` calls `inner` via C.
  */
 #include <pthread.h>
 #include <stddef.h>
@@ -41,7 +41,7 @@ TYPE(PyBytes_Type, "bytes", 49);
 struct text {
 	struct object head;
 	int64_t length, hash;
-	/* Characters of one byte, compact, ASCII. */
+	/* Compact, ASCII: characters of one byte. */
 	uint64_t state;
 	char ascii[32];
 };
@@ -99,7 +99,7 @@ struct state {
 _Static_assert(offsetof(struct code, first_line) == 84 && offsetof(struct code, copies) == 224, "as in 3.15");
 _Static_assert(offsetof(struct frame, owner) == 78 && offsetof(struct state, id) == 176, "as in 3.15");
 
-/* _Py_DebugOffsets of 3.15, by which a build says where it has what. */
+/* _Py_DebugOffsets of 3.15, by which a build describes its structures. */
 uint64_t _PyRuntime[200] = {
 	0x7970677562656478, 0x030f01f0, 1,
 	[208 / 8] = 72, [216 / 8] = 80, [240 / 8] = 176, [256 / 8] = 256,
@@ -134,13 +134,13 @@ static void begin_code(int number, int first_line)
 	code->copies = &copies[number];
 }
 
-/* A frame at an instruction, of a thread that runs a copy of the bytecode. */
+/* Returns a frame at an instruction, of a thread that runs a copy of the bytecode. */
 static struct frame frame_of(int number, int instruction, int copy)
 {
 	return (struct frame){ .code = (uint64_t)&codes[number] | REFERENCE_TAG, .instruction = copies[number].copies[copy] + instruction, .copy = copy };
 }
 
-/* Runs the frames up to `last`, which are called by each other; the innermost one calls `called`. */
+/* Runs the frames up to `last`, each called by the next; the innermost one calls `called`. */
 __attribute__((noinline)) long _PyEval_EvalFrameDefault(struct frame *innermost, struct frame *last, void (*called)(long), long argument)
 {
 	struct frame entry = { .back = noted->frame, .owner = OWNED_BY_INTERPRETER };
@@ -162,7 +162,7 @@ __attribute__((noinline)) static void allocate(long bytes)
 	*(volatile char *)malloc(bytes) = 1;
 }
 
-/* A call of Python from C. */
+/* Calls Python from C. */
 __attribute__((noinline)) static void run_functions(long bytes)
 {
 	int copy = bytes != 400000;

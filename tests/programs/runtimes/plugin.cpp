@@ -1,4 +1,4 @@
-// A plug-in in C++: allocates when it is loaded, in work on any thread, and when it is unloaded. PLUGIN is its number.
+// A C++ plug-in: allocates when it is loaded, in work on any thread, and when it is unloaded. PLUGIN is its number.
 
 #include <map>
 #include <memory>

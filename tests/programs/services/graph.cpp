@@ -1,5 +1,5 @@
-// Workers in threads over shared pointers: a table of results that fills by chance, so that its growth fades, shapes that are
-// made at the start, tasks that come and go, and nodes that point at each other, so that nobody ever frees them: the leak, in
+// Workers in threads over shared pointers: a table of results that fills at random, so that its growth fades, shapes
+// made at the start, tasks that come and go, and nodes that own each other, so that they are never freed: the leak, in
 // `link_back`.
 //
 // Says "ready" and waits for a line, or the end of its input, before it allocates. Runs until it is killed.

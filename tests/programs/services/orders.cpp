@@ -1,4 +1,4 @@
-// A shop: a cache of orders that grows to its bound, a catalogue that is read at the start, replies that come and go, and
+// A shop: a cache of orders that grows up to its bound, a catalogue that is loaded at the start, temporary replies, and
 // refunds that leave their audit behind: the leak, in `Auditor::make`.
 //
 // Says "ready" and waits for a line, or the end of its input, before it allocates. Runs until it is killed.
@@ -29,7 +29,7 @@ class Handler {
     [[gnu::noinline]] void put(long number)
     {
         auto &slot = orders[number % room];
-        // A slot keeps what it has taken for its order's text.
+        // A slot reuses the memory of its order's text.
         slot.first = number;
         if (slot.second.empty())
             slot.second = std::string(400, 'o');

@@ -1,4 +1,4 @@
-// Work at a rate, whatever else the machine does: what is due by now is done, then it sleeps for a millisecond.
+// Work at a fixed rate, whatever the load of the machine: does all work that is due, then sleeps for a millisecond.
 #include <time.h>
 
 static double now_seconds(void)
@@ -8,7 +8,7 @@ static double now_seconds(void)
     return now.tv_sec + now.tv_nsec / 1e9;
 }
 
-// Calls work(number) per_second times a second, for ever.
+// Calls work(number) per_second times a second, forever.
 static inline void at_rate(double per_second, void (*work)(long number))
 {
     const struct timespec nap = {0, 1000000};

@@ -1,6 +1,6 @@
-// A server in C with an allocator of its own that checks for failure: sessions that are opened until there is no more room
-// and then replace each other, buffers that grow by realloc and go, words that are read at the start, and an error path that
-// forgets a copy of the request one time in fifty: the leak, in `reject`.
+// A C server whose allocation functions check for failure: sessions that are opened until there is no more room
+// and then replace each other, buffers that grow by realloc and are freed, words that are read at the start, and an
+// error path that forgets a copy of the request one time in fifty: the leak, in `reject`.
 //
 // Says "ready" and waits for a line, or the end of its input, before it allocates. Runs until it is killed.
 #include <stdio.h>

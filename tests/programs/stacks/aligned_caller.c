@@ -1,6 +1,6 @@
 /*
- * Calls a library through a hand-written frame whose CFA is in rbx, once per line of input. What saved rbx is the
- * library's frame, and the library has no such frame itself. For a line that is not empty, it allocates in a frame
+ * Calls a library through a hand-written frame whose CFA is in rbx, once per line of input. The frame that saved rbx is
+ * the library's, and the library has no such hand-written frame. For a line that is not empty, it allocates in a frame
  * whose CFI leads to an address in no mapping.
  */
 #include <stdio.h>

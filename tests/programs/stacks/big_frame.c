@@ -1,4 +1,4 @@
-/* Leaks under a frame of 300,000 bytes: more than 16 bits of bytes, and more than any window on the stack. */
+/* Leaks under a frame of 300,000 bytes: more than fits in 16 bits, and more than any stack window. */
 #include "../handshake.h"
 #include "../keep.h"
 

@@ -16,7 +16,7 @@ NOINLINE static void sort_numbers(int *numbers, size_t count)
 
 int main(void)
 {
-	/* Two: one call of compare. */
+	/* Two numbers: one call of compare. */
 	int numbers[] = {2, 1};
 
 	rendezvous("ready");

@@ -1,6 +1,6 @@
 /*
- * Recursion: main -> alone, DEPTH times; or main -> first -> second -> third -> first and so on, DEPTH functions in all. Leaks at the
- * bottom or, in the way "each", in each function before it calls the next; with a library, loads it at the bottom instead.
+ * Recursion: main -> alone, DEPTH times; or main -> first -> second -> third -> first and so on, DEPTH functions. Leaks
+ * at the bottom or, with "each", in each function before it calls the next; with a library, loads it there instead.
  *
  *   deep alone|three bottom|each DEPTH [LIBRARY]
  */

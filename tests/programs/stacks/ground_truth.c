@@ -1,12 +1,12 @@
 /*
- * Says what a process allocates, as an independent witness: it stands before the allocation functions, hands
- * each call on, and walks the stack of each success by _Unwind_Backtrace, the unwinder that carries C++
+ * Records what a process allocates, as an independent witness: it stands in front of the allocation functions, forwards
+ * each call, and walks the stack of each success by _Unwind_Backtrace, the unwinder that carries C++
  * exceptions. A preload library; or, with WRAPPED, part of a static program, linked by -Wl,--wrap=malloc and
  * so on.
  *
  * SIGUSR1 starts the recording, SIGUSR2 ends it and writes the records to the file named by GROUND_TRUTH; each
- * says so on standard output. They are to be sent while the process stands still in a read. With
- * GROUND_TRUTH_GATE set, the program need not know of any of this: it says "ready" before main, and "done" when
+ * prints that to standard output. They must be sent while the process waits in a read. With
+ * GROUND_TRUTH_GATE set, the program need not cooperate: it says "ready" before main, and "done" when
  * it exits, and at each waits for a line from standard input; between the two it records.
  * While it records it allocates nothing; its tables are in its zeroed memory.
  *
@@ -37,7 +37,7 @@
 #include <unwind.h>
 
 #ifndef __GLIBC__
-/* glibc's, which libgcc was compiled for: where the object is that holds an address, and its CFI. */
+/* Declared by glibc, for which libgcc was compiled: the object that contains an address, and the object's CFI. */
 struct dl_find_object {
 	unsigned long long flags;
 	void *start, *end;
@@ -108,7 +108,7 @@ DECLARE(void *, mallocx, size_t, int);
 DECLARE(void *, rallocx, void *, size_t, int);
 #endif
 
-/* Looking up what exists allocates nothing; what does not exist would allocate the error's text. */
+/* A lookup that succeeds allocates nothing; one that fails would allocate the text of the error. */
 static void find_real(void)
 {
 #define FIND(function) real_##function = (typeof(real_##function))dlsym(RTLD_NEXT, #function)
@@ -136,7 +136,7 @@ static void find_real(void)
 #define OBJECTS (1 << 10)
 #define EXPORTED __attribute__((visibility("default"), noipa))
 
-/* One stack; the fields before the totals tell it from others. */
+/* One stack; the fields before the totals identify it. */
 struct record {
 	const char *allocator;
 	uint32_t frame;
@@ -150,7 +150,7 @@ struct object {
 	char name[256];
 };
 
-/* A frame and, by its index, its caller: one place on one way to it. Of code in no object, `object` is NO_OBJECT. */
+/* A frame and the index of its caller: one place on one path to it. For code in no object, `object` is NO_OBJECT. */
 struct frame {
 	uintptr_t pc;
 	uint32_t caller, object;
@@ -188,14 +188,14 @@ static void release_lock(void)
 
 static void fail(const char *why)
 {
-	/* Not a false record: none at all. */
+	/* No record is better than a false one. */
 	if (write(STDERR_FILENO, why, strlen(why)) < 0)
 		_exit(98);
 	_exit(99);
 }
 
 #ifdef __GLIBC__
-/* Returns the name of the object that holds `pc`, and its base; NULL if none does. Asks for no lock. */
+/* Returns the name of the object that contains `pc`, and its base; NULL if there is none. Takes no lock. */
 static const char *find_module(uintptr_t pc, uintptr_t *base)
 {
 	struct dl_find_object found;
@@ -244,7 +244,7 @@ static int is_object(uint32_t index, uintptr_t base, const char *name)
 	return objects[index].base == base && !strcmp(objects[index].name, name);
 }
 
-/* The number of the object that holds `pc`, which is loaded: it is on the stack. */
+/* Returns the number of the object that contains `pc`; it is loaded, as it is on the stack. */
 static uint32_t find_object_number(uintptr_t pc)
 {
 	uintptr_t base = 0;
@@ -275,7 +275,7 @@ static _Unwind_Reason_Code add_frame(struct _Unwind_Context *context, void *argu
 	struct walk *walk = argument;
 	uintptr_t pc = _Unwind_GetIP(context);
 
-	/* The frames of this library are before the caller's. */
+	/* Skips the frames of this library, which come before the caller's. */
 	walk->begun |= pc == walk->from;
 	if (!walk->begun)
 		return _URC_NO_REASON;
@@ -297,7 +297,7 @@ static uint64_t mix(uint64_t hash, uint64_t value)
 	return hash ^ hash >> 29;
 }
 
-/* The index of `pc` in an object called from `caller`. Index 0 is no frame. */
+/* Returns the index of `pc` in an object, called from `caller`. Index 0 is no frame. */
 static uint32_t find_frame(uintptr_t pc, uint32_t object, uint32_t caller)
 {
 	uint64_t hash = mix(mix(object, pc), caller);
@@ -355,7 +355,7 @@ static void record_call(const char *allocator, size_t bytes)
 	release_lock();
 }
 
-/* Begins a call from `from`. Returns whether it is to be recorded if it succeeds. */
+/* Begins a call from `from`. Returns whether it must be recorded if it succeeds. */
 static int begin(void *from)
 {
 	if (inside++ || !recording)
@@ -368,7 +368,7 @@ static int begin(void *from)
 
 #define CALLER __builtin_return_address(0)
 
-/* Evaluates `call`, and records it if it is the outermost and `success` is true of it then. */
+/* Evaluates `call`, and records it if it is the outermost call and `success` is true then. */
 #define RECORDED(name, call, success, bytes)            \
 	do {                                            \
 		int wanted = begin(CALLER);             \
@@ -455,7 +455,7 @@ EXPORTED void *NAME(pvalloc)(size_t size)
 #endif
 
 #ifdef WITH_JEMALLOC
-/* Functions of jemalloc, only on request: there are programs that take their definition for a sign of jemalloc. */
+/* Functions of jemalloc, only on request: some programs take their presence as a sign of jemalloc. */
 EXPORTED void *NAME(mallocx)(size_t size, int flags)
 {
 	void *block;
@@ -488,13 +488,13 @@ static void write_frame(FILE *file, uint32_t index, const char *executable)
 		module = objects[frame->object].name;
 		base = objects[frame->object].base;
 	}
-	/* The executable has an empty name, or musl's idea of one. */
+	/* The executable has an empty name, or musl's name for it. */
 	if (!*module || !strcmp(module, "/proc/self/exe"))
 		module = executable;
 	fprintf(file, "frame %u %u %s %lx\n", index, frame->caller, module, frame->pc - base);
 }
 
-/* Where to. */
+/* Path of the file for the records. */
 static char records_path[4096];
 
 static void write_records(void)
@@ -524,7 +524,7 @@ static void say(const char *line)
 
 static void begin_recording(void)
 {
-	/* The unwinder does now what it does once. */
+	/* Makes the unwinder do its one-time initialization. */
 	walk_from((uintptr_t)CALLER);
 	recording = 1;
 }
@@ -544,7 +544,7 @@ static void on_end(int number)
 	say("recorded\n");
 }
 
-/* Says a line and waits for one. */
+/* Prints a line and waits for one. */
 static void rendezvous(const char *line)
 {
 	char byte = 0;
@@ -560,13 +560,13 @@ static int gated;
 
 __attribute__((constructor)) static void start(void)
 {
-	/* The read that the process stands in goes on. */
+	/* SA_RESTART: the read in which the process waits goes on. */
 	struct sigaction begin = {.sa_handler = on_start, .sa_flags = SA_RESTART};
 	struct sigaction end = {.sa_handler = on_end, .sa_flags = SA_RESTART};
 
-	/* At the end, the program may have changed its environment. */
+	/* Read now: at the end, the program may have changed its environment. */
 	snprintf(records_path, sizeof(records_path), "%s", getenv("GROUND_TRUTH"));
-	/* Programs that this one starts have no witness. */
+	/* Programs that this one starts are not recorded. */
 	unsetenv("LD_PRELOAD");
 	if (getenv("GROUND_TRUTH_GATE")) {
 		gated = 1;

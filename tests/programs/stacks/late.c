@@ -1,5 +1,5 @@
 /*
- * Loads the library that its argument names after it was told to, and leaks in it: main -> load,
+ * Loads the library that its argument names once it is told to, and leaks in it: main -> load,
  * then for each line main -> call_late -> leak_in_library -> malloc.
  */
 #include <dlfcn.h>

@@ -1,13 +1,13 @@
 /*
- * Loads the library that its argument names, and leaks in it at once, in a thread that has used much of its stack and allocates for the
- * first time: thread_main -> use_much_stack -> leak_in_library -> malloc.
+ * Loads the library that its argument names, and leaks in it at once, in a thread that has used much of its stack and
+ * allocates for the first time: thread_main -> use_much_stack -> leak_in_library -> malloc.
  */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <string.h>
 #include "../keep.h"
 
-/* More than is copied of a stack whose end is not known. */
+/* More than memleak copies of a stack whose end is not known. */
 #define BYTES (48 << 10)
 
 static int (*leak_in_library)(void);

@@ -1,8 +1,8 @@
 /*
  * Leaks in a program whose code is mapped in unusual ways: main -> leak_a -> leak_b -> leak_c -> malloc.
- * -DLIBRARY, -DMAIN: only what leaks, only main. -DHOT: leak_c is in the section .hot. -DMOVE: the text is moved to memory without a file, at its addresses. -DGENERATE: leak_c is
- * called by code that the program generates, in a memfd that is mapped twice, or in memory without a file given an argument.
- * -DPATCH: as with -DMOVE, but some of the bytes there differ from the file's.
+ * -DLIBRARY, -DMAIN: only the leaking functions, only main. -DHOT: leak_c is in section .hot. -DMOVE: moves the text to
+ * memory without a file, at its addresses. -DGENERATE: leak_c is called by generated code, which is in a memfd that is
+ * mapped twice or, with an argument, in memory without a file. -DPATCH: as -DMOVE, but some bytes differ from the file.
  */
 #define _GNU_SOURCE
 #include "../handshake.h"

@@ -10,7 +10,7 @@ int leak_in_library(void)
 	return 1;
 }
 
-/* Without lazy binding a resolver comes before the C library can allocate: glibc 2.43 does not bear that. */
+/* Without lazy binding a resolver runs before the C library can allocate: glibc 2.43 does not support that. */
 #ifdef WITHOUT_RESOLVER
 int chosen(void)
 {

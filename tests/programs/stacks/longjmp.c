@@ -23,7 +23,7 @@ NOINLINE static void after_jumps(void)
 	LEAK();
 }
 
-/* Fails in the allocator without touching its state: nothing is broken by leaving it. */
+/* Fails in the allocator without touching its state: a jump out of it breaks nothing. */
 NOINLINE static void allocate_for_long(void)
 {
 	volatile size_t huge = (size_t)1 << 62;
@@ -36,7 +36,7 @@ int main(void)
 {
 	struct itimerval often = {{0, 500}, {0, 500}}, never = {{0, 0}, {0, 0}};
 
-	/* Left in its first call, glibc's malloc would keep a lock: it makes the thread's cache then. */
+	/* If left in its first call, glibc's malloc would keep a lock: it creates the thread's cache then. */
 	kept = malloc(1);
 	free(kept);
 	signal(SIGALRM, jump);

@@ -1,5 +1,5 @@
-// Uses of the stack in C++ programs, in one: exceptions through several frames, callbacks of qsort and std::sort,
-// threads, recursion, containers, streams, stack frames of dynamic size. Deterministic but for the order of threads.
+// Uses of the stack in C++ programs, all in one: exceptions through several frames, callbacks of qsort and std::sort,
+// threads, recursion, containers, streams, stack frames of dynamic size. Deterministic except for the order of threads.
 // Some blocks stay.
 #include <algorithm>
 #include <functional>

@@ -1,7 +1,7 @@
 /*
  * Leaks below two functions without CFI but with frame pointers:
  * main -> outer_without_cfi -> inner_without_cfi -> leak -> malloc. Compiled twice, see the test: with PART
- * set it is the two functions.
+ * set it consists of these two functions.
  */
 #include "../handshake.h"
 #include "../keep.h"

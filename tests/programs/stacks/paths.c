@@ -1,6 +1,6 @@
 /*
- * One block from each of 2^BITS stacks: below main, each bit of the path is a call of `left` or of `right`, the lowest bit
- * outermost. The block's size is 1 more than the path.
+ * One block from each of 2^BITS stacks: below main, each bit of the path selects a call of `left` or of `right`, the
+ * lowest bit outermost. The block's size is 1 more than the path.
  */
 #include "../handshake.h"
 #include "../keep.h"

@@ -1,8 +1,8 @@
 // A stack with one of everything: a callback from libc, a frame that realigns its stack around an alloca, a
-// signal handler on its own stack, a frame of over 64 KiB, recursion.
+// signal handler on an alternate stack, a frame of over 64 KiB, recursion.
 //
-// Prints pc, stack pointer and frame pointer as they are when capture() returns to its caller, then waits for
-// standard input to end with that stack still standing.
+// Prints pc, stack pointer and frame pointer as of the return of capture(), then waits for the end of
+// standard input, with that stack still in place.
 #include <alloca.h>
 #include <immintrin.h>
 #include <signal.h>
@@ -65,7 +65,7 @@ __attribute__((noinline)) static int realigned(int size)
 
     memset(room, 1, size);
     memset(vector, 0, sizeof vector);
-    // It is needed: gcc 14 knows what is in it otherwise, and realigns nothing.
+    // Uses the vector: otherwise gcc 14 knows its contents, and realigns nothing.
     asm volatile("" : : "r"(vector) : "memory");
     sink = (int)((unsigned long)vector & 63);
     raise(SIGUSR1);

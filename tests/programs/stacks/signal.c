@@ -24,7 +24,7 @@ NOINLINE static void on_trap(int number, siginfo_t *info, void *context)
 	(void)number;
 	(void)info;
 	LEAK();
-	/* Behind the two bytes of ud2. */
+	/* Skips the two bytes of ud2. */
 	((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP] += 2;
 }
 

@@ -1,4 +1,4 @@
-/* Leaks in a thread that runs already when it is told to: start_thread -> thread_main -> work -> malloc. */
+/* Leaks in a thread that already runs when it is told to: start_thread -> thread_main -> work -> malloc. */
 #include <pthread.h>
 #include "../handshake.h"
 #include "../keep.h"

@@ -1,6 +1,6 @@
 /*
- * A process whose name is cut within a character, and that generates code: 10 blocks are allocated in `leaf`, which is called
- * by a piece of code that only the process's map for perf names, `generated_caller`.
+ * A process whose name is cut within a character, and that generates code: 10 blocks are allocated in `leaf`, which
+ * generated code calls that only the process's map for perf names, `generated_caller`.
  */
 #define _GNU_SOURCE
 #include <stdint.h>

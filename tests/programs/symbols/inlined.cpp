@@ -1,4 +1,4 @@
-// Calls out of inlined code: each allocation is two inlined functions deep. Never leaks; never run.
+// Calls out of inlined code: each allocation is two inlined functions deep. Never leaks; is never run.
 #include <cstdlib>
 
 // Written so that no allocation is optimised away and none is a tail call.

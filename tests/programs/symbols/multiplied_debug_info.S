@@ -1,6 +1,6 @@
 # A function with thousands of units of debug information, each of which refers to as much as all of them together: with
-# ABBREVIATIONS, to tables that are each other's ends; with LINES, to rows of lines that are; with SAME_LINES, all to the
-# same rows; with FILES, to a list of files. Never run.
+# ABBREVIATIONS, to tables each of which is a suffix of the previous one; with LINES, to such rows of lines; with
+# SAME_LINES, all to the same rows; with FILES, to a list of files. Never run.
 	.text
 	.globl	victim
 	.type	victim, @function

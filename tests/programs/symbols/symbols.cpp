@@ -1,4 +1,4 @@
-// Much inlined code in few lines: what the standard library's templates make of it. Never run.
+// Much inlined code in few lines, by the standard library's templates. Never run.
 #include <algorithm>
 #include <functional>
 #include <map>

@@ -1,4 +1,4 @@
-// Calls C from goroutines, each from a depth of its own; C allocates, on the stack that Go's runtime keeps for it.
+// Calls C from goroutines, each from a different depth; C allocates, on the stack that Go's runtime keeps for it.
 package main
 
 /*

@@ -1,4 +1,4 @@
-// A library in Go for programs in other languages. What it exports calls C again, on the stack that the caller came on.
+// A Go library for programs in other languages. Its exported function calls C again, on the stack of its own caller.
 package main
 
 /*

@@ -1,4 +1,4 @@
-// Calls a library in Go, each time from a deeper stack, so that older calls have left frames where the next ones are.
+// Calls a Go library, each time from a deeper stack, so that older calls have left frames where the next ones are.
 #include <stdio.h>
 
 long long Enter(long long depth);

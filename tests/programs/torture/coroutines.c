@@ -1,6 +1,6 @@
 /*
- * Three coroutines on stacks of their own take turns: each allocates at every depth of its recursion and, from
- * there, goes on with the next.
+ * Three coroutines on separate stacks take turns: each allocates at every depth of its recursion and, from
+ * there, continues the next.
  */
 #include <ucontext.h>
 #include "../handshake.h"
@@ -35,7 +35,7 @@ int main(void)
 		makecontext(&contexts[self], (void (*)(void))coroutine, 1, self);
 	}
 	rendezvous("ready");
-	/* The first to end comes back here, with the others where they are. */
+	/* The first one that ends comes back here; the others stay where they are. */
 	swapcontext(&back, &contexts[0]);
 	rendezvous("done");
 	return 0;

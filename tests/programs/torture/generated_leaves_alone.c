@@ -1,6 +1,6 @@
 /*
- * Generated code between functions that keep frame pointers: one function that leaves the frame pointer of its caller alone, and one that has its own.
- * Both call `leak`. Compile it with frame pointers.
+ * Generated code between functions that keep frame pointers: one function leaves the frame pointer of its caller alone,
+ * one sets up its own. Both call `leak`. Compile it with frame pointers.
  */
 #define _GNU_SOURCE
 #include <stdint.h>

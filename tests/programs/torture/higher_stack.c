@@ -1,6 +1,6 @@
 /*
- * Functions that are called on another stack, by code whose CFI finds the caller by the frame pointer, as those of runtimes with stacks of their own: once from
- * the main thread, whose stack lies higher, and once from a thread whose stack lies lower, from there on again, and back.
+ * Functions called on another stack, by code whose CFI finds the caller by the frame pointer, as in runtimes: from the
+ * main thread, whose stack lies higher, and from a thread whose stack lies lower, from there once more, and back.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -28,7 +28,7 @@ __asm__(".text\n"
 	"	.cfi_endproc\n"
 	".size call_on_stack, . - call_on_stack\n");
 
-/* Parts of one mapping, from the lowest on. */
+/* Parts of one mapping, the lowest first. */
 static char *stacks;
 
 NOINLINE static void on_other_stack(void)

@@ -1,6 +1,6 @@
 /*
- * Assembly between functions that keep frame pointers: `thunk` and `deep_thunk` leave the frame pointer of their caller alone, `keeper` has its own.
- * All call what they are given. They have CFI unless NO_CFI is defined; the code is the same. Compile it with frame pointers.
+ * Assembly between functions that keep frame pointers: `thunk` and `deep_thunk` leave their caller's frame pointer
+ * alone, `keeper` sets up its own. All call their argument. NO_CFI removes the CFI only. Compile with frame pointers.
  */
 #include "../handshake.h"
 #include "../keep.h"
@@ -61,7 +61,7 @@ NOINLINE static void through_two(void)
 	LEAK();
 }
 
-/* Its call of the thunk is a jump, so that its own caller calls something that is not what it returns to. */
+/* Calls the thunk by a jump, so that its caller calls another function than the one that returns to it. */
 NOINLINE static void jumps_to_thunk(void)
 {
 	thunk(leak);

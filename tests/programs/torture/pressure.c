@@ -1,8 +1,8 @@
 /*
- * 64 threads allocate and free ROUNDS times each, on stacks that say whose they are: `path` is the thread and one of
+ * 64 threads allocate and free ROUNDS times each, on stacks that identify their thread: `path` is the thread and one of
  * eight variants, each of its bits one call of `left` or `right`, below as many calls of `deeper` as the thread's
- * number, and one; and its block has 16 bytes and `path` more. They are preempted at every turn: they differ in
- * policy and priority, yield, are sent signals, and one more thread, of real time, sleeps and wakes all the time.
+ * number plus one; and its block has 16 + `path` bytes. They are preempted at every turn: they differ in
+ * policy and priority, yield, get signals, and one more thread, with real-time priority, sleeps and wakes all the time.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -91,7 +91,7 @@ static void *thread_main(void *argument)
 			sched_yield();
 	}
 	pthread_barrier_wait(&worked);
-	/* Blocks that a thread frees at its end go after "done". */
+	/* Blocks that a thread frees at its end are freed after "done". */
 	pthread_barrier_wait(&end);
 	return argument;
 }

@@ -1,6 +1,6 @@
 /*
  * Hand-written frames: their CFA is in rbx, in r12, in r10 after it was saved in r13; the stack below is aligned
- * by `and`; and another one, written by the compiler, saves those registers between.
+ * by `and`; and another frame, written by the compiler, saves those registers in between.
  */
 #include "../handshake.h"
 #include "../keep.h"
@@ -15,7 +15,7 @@ __attribute__((noipa, used)) static long inner(long a, long b, long c)
 	return x + y * z;
 }
 
-/* NAME calls `target` with its CFA in `reg`, which it saved in the slot below its return address. */
+/* NAME calls `target` with its CFA in `reg`, which it has saved in the slot below its return address. */
 #define ALIGNED(name, reg, target)                 \
 	long name(long a, long b, long c);         \
 	__asm__(".text\n"                          \

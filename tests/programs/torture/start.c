@@ -1,6 +1,6 @@
 /*
- * A coroutine as libraries make them by hand: its stack begins with the address of the function to go on with when
- * it returns. Nobody called that function, so the byte before it is padding; above lie what look like return
+ * A coroutine as libraries make them by hand: its stack begins with the address of the function that follows when
+ * it returns. That function was not called, so the byte before it is padding; words above look like return
  * addresses.
  */
 #include "../handshake.h"
@@ -58,7 +58,7 @@ int main(void)
 {
 	void **top = &stack[500];
 
-	/* At a function's entry, the stack is aligned but for the return address. */
+	/* At a function's entry, the stack is aligned except for the return address. */
 	top -= (unsigned long)top / 8 % 2 == 0;
 	top[0] = (void *)finished;
 	for (int above = 1; above < 8; above++)

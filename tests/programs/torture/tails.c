@@ -1,6 +1,6 @@
 /*
- * Calls at the very end of a function: `abandon` is not to return, so the return address of its call in `ending`
- * is the first instruction of `next`, whose frame is of another size. And calls that are jumps.
+ * Calls at the very end of a function: `abandon` never returns, so the return address of its call in `ending`
+ * is the first instruction of `next`, whose frame has another size. And calls that are jumps.
  */
 #include <setjmp.h>
 #include "../handshake.h"

@@ -1,6 +1,6 @@
 /*
- * Allocates in threads: joined, detached, begun by another thread, ended by pthread_exit, cancelled, and made by
- * clone itself.
+ * Allocates in threads: joined, detached, started by another thread, ended by pthread_exit, cancelled, and made by
+ * clone directly.
  */
 #define _GNU_SOURCE
 #include <linux/futex.h>

@@ -1,4 +1,4 @@
-/* A timer's signals interrupt clock_gettime, in the kernel's object too; the handler allocates. */
+/* A timer's signals interrupt clock_gettime, also within the vDSO; the handler allocates. */
 #include <signal.h>
 #include <sys/time.h>
 #include <time.h>

@@ -1,4 +1,4 @@
-/* Calls functions of Rust (`without_tables.rs`). Compile it with frame pointers. */
+/* Calls Rust functions (`without_tables.rs`). Compile it with frame pointers. */
 #include "../handshake.h"
 #include "../keep.h"
 

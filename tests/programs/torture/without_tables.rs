@@ -1,5 +1,5 @@
-// Functions of Rust below those of C that keep frame pointers (`without_tables.c`). They have neither unwind tables nor frame pointers, unless the
-// compiler is told to make such tables; the code is the same.
+// Rust functions below C functions that keep frame pointers (`without_tables.c`). They have neither unwind tables
+// nor frame pointers, unless the compiler is told to make such tables; the code is the same.
 #![no_std]
 
 extern "C" {

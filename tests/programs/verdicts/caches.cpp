@@ -1,10 +1,10 @@
-// A server's caches: sessions that expire, answers of which the least recently used go, jobs that threads hand to one another, and timers.
-// All of it is held and freed in time; what `lose` makes is not.
+// A server's caches: sessions that expire, answers of which the least recently used are dropped, jobs that threads hand
+// to one another, and timers. All of it is held and freed in time; blocks of `lose` are not.
 //
-// usage: caches RATE THREADS LOST      (requests per second, of all threads; of so many requests, one loses a block; 0: none)
+// usage: caches RATE THREADS LOST      (requests per second, of all threads; one of LOST loses a block; 0: none)
 //
-// Says `started`, and after a line begins and says `ready`; after another it stops and says `lost N`, after a third it gives back all that it
-// holds, says `cleared`, and waits for a line.
+// Says `started`, and after a line begins and says `ready`; after another it stops and says `lost N`; after a third it
+// frees everything that it holds, says `cleared`, and waits for a line.
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -35,7 +35,7 @@ constexpr long session_requests = 20000;
 
 struct Item {
     std::string text;
-    // Changes hands without a lock.
+    // Is handed over without a lock.
     std::unique_ptr<long[]> amounts{new long[8]()};
 };
 
@@ -62,7 +62,7 @@ struct Timer {
     bool operator<(const Timer &other) const { return due > other.due; }
 };
 
-// One part of all that is cached, with a lock of its own.
+// One part of the cache, with a separate lock.
 class Shard {
     std::mutex lock;
     std::unordered_map<long, std::shared_ptr<Session>> sessions;
@@ -156,7 +156,7 @@ class Parcel : public Job {
     void run() override { item->text.append(lines.size(), '+'); }
 };
 
-// No pointer to it remains.
+// No pointer to the block remains.
 [[gnu::noipa]] void lose(long number)
 {
     auto *item = new Item;

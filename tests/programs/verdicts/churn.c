@@ -1,10 +1,10 @@
 /*
- * Threads that allocate, resize and free blocks without end, and have a pointer to each in a table all the time: nothing of theirs is ever
- * lost. Most of what they do is with few of the blocks, so that most blocks stay for a while.
+ * Threads that allocate, resize and free blocks without end, and always have a pointer to each in a table: none of
+ * their blocks is ever lost. They mostly work on few of the blocks, so that most blocks stay for a while.
  *
- * usage: churn BUSY    so many of each thread's 4000 blocks
+ * usage: churn BUSY    number of busy ones of each thread's 4000 blocks
  *
- * It says `ready` once each has made its blocks.
+ * It says `ready` once each thread has made its blocks.
  */
 #include <pthread.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-/* Blocks that are held by other memory: data, blocks and mappings, with pointers as C programs have them. */
+/* Blocks that are held by other memory: data, blocks and mappings, with pointers as in C programs. */
 #pragma once
 #include <fcntl.h>
 #if __has_include(<valgrind/memcheck.h>)
@@ -26,7 +26,7 @@ static Count set_up_bss()
 }
 
 KIND(held_by_relro)
-/* Its address makes it need relocation, and so be writable while the program is loaded, and no longer. */
+/* The address in it needs a relocation: so it is writable while the program is loaded, and read-only afterwards. */
 __attribute__((section(".data.rel.ro.kinds"))) static void *volatile in_relro[MOST] = {&wanted};
 static Count set_up_relro()
 {
@@ -63,7 +63,7 @@ static Node *node(Allocate *allocate)
 	return static_cast<Node *>(allocate(sizeof(Node)));
 }
 
-/* A list, linked one way; its head. */
+/* Makes a singly linked list; returns its head. */
 static Node *list(Allocate *allocate)
 {
 	Node *head = nullptr;
@@ -77,7 +77,7 @@ static Node *list(Allocate *allocate)
 	return head;
 }
 
-/* A list, linked both ways; its head. */
+/* Makes a doubly linked list; returns its head. */
 static Node *double_list(Allocate *allocate)
 {
 	Node *head = list(allocate);
@@ -87,7 +87,7 @@ static Node *double_list(Allocate *allocate)
 	return head;
 }
 
-/* A ring; any of its blocks. */
+/* Makes a ring; returns any of its blocks. */
 static Node *ring(Allocate *allocate)
 {
 	Node *head = double_list(allocate);
@@ -100,7 +100,7 @@ static Node *ring(Allocate *allocate)
 	return head;
 }
 
-/* A tree, with `next` and `previous` as its branches; its root. */
+/* Makes a tree, with `next` and `previous` as its branches; returns its root. */
 static Node *tree(Allocate *allocate, size_t size)
 {
 	if (size == 0)
@@ -151,7 +151,7 @@ static Count set_up_tree()
 	return each(wanted);
 }
 
-/* Fills a table with pointers to somewhere else than the start of blocks. */
+/* Fills a table with pointers to another place than the start of blocks. */
 static Count fill_at(void *volatile *table, Allocate *allocate, size_t offset)
 {
 	for (size_t at = 0; at < wanted; at++)
@@ -181,7 +181,7 @@ static Count set_up_last_byte()
 }
 
 KIND(held_by_end)
-/* As who keeps `end` and a length only: a pointer that C allows, but not into the block. */
+/* As in programs that keep only `end` and a length: a pointer that C allows, but not into the block. */
 static Count set_up_end()
 {
 	static void *volatile table[MOST];
@@ -210,7 +210,7 @@ static Count set_up_length_prefixed()
 }
 
 KIND(held_by_string_rep)
-/* As std::string was before C++11: a pointer to the characters, behind length, capacity and references. */
+/* As in std::string before C++11: a pointer to the characters, behind length, capacity and number of references. */
 static Count set_up_string_rep()
 {
 	static void *volatile table[MOST];
@@ -226,7 +226,7 @@ static Count set_up_string_rep()
 }
 
 KIND(held_by_pointer_array)
-/* Each by a block that is an array, which is held by another. */
+/* Each is held by a block that is an array, which another block holds. */
 static Count set_up_pointer_array()
 {
 	static void *volatile outer;
@@ -243,7 +243,7 @@ static Count set_up_pointer_array()
 }
 
 KIND(held_in_own_mapping)
-/* So large that the C library maps each; the next is held by the last of its pages. */
+/* Each is so large that the C library maps it; its last page holds the next. */
 static Count set_up_own_mapping()
 {
 	constexpr size_t large = 256 << 10;
@@ -274,7 +274,7 @@ static Count set_up_shared_page()
 	return each(wanted);
 }
 
-/* A file of one table's size that has no name. */
+/* Opens a nameless file of one table's size. */
 static int nameless_file()
 {
 	char path[] = "/tmp/kindsXXXXXX";
@@ -308,7 +308,7 @@ static Count set_up_shared_file()
 }
 
 KIND(held_by_private_file)
-/* In the process's own copies of the file's pages. */
+/* In the process's private copies of the file's pages. */
 static Count set_up_private_file()
 {
 	int file = nameless_file();
@@ -318,7 +318,7 @@ static Count set_up_private_file()
 	return each(wanted);
 }
 
-/* Fills a page that may only be accessed in this way afterwards. */
+/* Fills a page, and then restricts the access to it. */
 static Count fill_protected(Allocate *allocate, int protection)
 {
 	void *volatile *table = map(TABLE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
@@ -342,7 +342,7 @@ static Count set_up_no_access_page()
 }
 
 KIND(held_by_brk)
-/* In the same mapping as the heap, between parts of it. */
+/* In the same mapping as the heap, between its parts. */
 static Count set_up_brk()
 {
 	void *start = sbrk(TABLE);
@@ -354,7 +354,7 @@ static Count set_up_brk()
 }
 
 KIND(held_by_sparse_mapping)
-/* In one page of a TiB (valgrind has no room for that, and reads all pages: a GiB). */
+/* In one page of a TiB (with valgrind, which has no room for that, and reads all pages: of a GiB). */
 static Count set_up_sparse_mapping()
 {
 	size_t size = static_cast<size_t>(1) << (RUNNING_ON_VALGRIND ? 30 : 40);

@@ -1,4 +1,4 @@
-/* Blocks that are held as C++ has it: by containers, smart pointers, and pointers to parts of objects. */
+/* Blocks that are held in C++ ways: by containers, smart pointers, and pointers to parts of objects. */
 #pragma once
 #include <deque>
 #include <functional>
@@ -10,7 +10,7 @@
 #include <vector>
 #include "kinds.h"
 
-/* An object whose array needs to know its length, to destroy it: new[] puts that in front. */
+/* An object whose array needs its length, in order to destroy it: new[] puts that in front. */
 struct Destroyed {
 	uint64_t value[2] = {};
 	~Destroyed() { value[0] = 1; }
@@ -71,7 +71,7 @@ static std::shared_ptr<uint64_t> shared[MOST];
 static std::unique_ptr<uint64_t> unique[MOST];
 static std::function<void *()> functions[MOST];
 
-/* Keeps what comes before from being the last thing that a function does. */
+/* Keeps the previous call from being a tail call. */
 #define NOT_A_TAIL_CALL() asm volatile("" : : : "memory")
 
 extern "C" NOINLINE void held_by_std_string(std::string &string)
@@ -133,7 +133,7 @@ extern "C" NOINLINE void held_by_std_unordered_map(size_t at)
 }
 static Count set_up_std_unordered_map()
 {
-	/* The table itself is none of its nodes. */
+	/* The table itself is not one of its nodes. */
 	hashed.reserve(MOST);
 	for (size_t at = 0; at < wanted; at++)
 		held_by_std_unordered_map(at);
@@ -165,7 +165,7 @@ static Count set_up_unique_ptr()
 }
 
 KIND(held_by_std_function)
-/* Too large to be captured in the function itself, so in a block of its own. */
+/* The captured values do not fit into the function object, so they are in a separate block. */
 static Count set_up_std_function()
 {
 	for (size_t at = 0; at < wanted; at++) {

@@ -1,4 +1,4 @@
-/* Blocks that are held by threads: by stacks of all kinds, registers, and storage of their own. */
+/* Blocks that are held by threads: by stacks of all kinds, registers, and thread-local storage. */
 #pragma once
 #include <signal.h>
 #include <sys/epoll.h>
@@ -29,7 +29,7 @@ static Count set_up_tls_of_thread()
 }
 
 KIND(held_by_specific)
-/* The first 32 keys have a place in what describes the thread, the others are in blocks of the C library. */
+/* The first 32 keys have a place in the thread's descriptor, the others are in blocks of the C library. */
 static Count set_up_specific()
 {
 	static size_t count;
@@ -50,7 +50,7 @@ static Count set_up_specific()
 	return each(count);
 }
 
-/* A thread that has pointers on its stack and does nothing any more. */
+/* A thread that has pointers on its stack and waits forever. */
 struct Waiting {
 	Allocate *allocate;
 	void (*wait)();
@@ -104,7 +104,7 @@ static Count set_up_stack_in_epoll_wait()
 }
 
 #ifdef __x86_64__
-/* Pointers for registers, until they are there. */
+/* Pointers meant for registers. */
 struct Registers {
 	void *general[5];
 	void *vector[4];
@@ -118,11 +118,11 @@ struct Registers {
 #define TAKE_VECTOR                                                                              \
 	"movq 40(%%rdi), %%xmm12; movq 48(%%rdi), %%xmm13; movq 56(%%rdi), %%xmm14; movq 64(%%rdi), %%xmm15;" \
 	"movq $0, 40(%%rdi); movq $0, 48(%%rdi); movq $0, 56(%%rdi); movq $0, 64(%%rdi);"
-/* A futex on a word that is 0, for ever. */
+/* Waits on a futex, on a word that is 0, forever. */
 #define WAIT_IN_KERNEL                                                                          \
 	"1: mov $202, %%eax; mov %%rsp, %%rdi; sub $512, %%rdi; movl $0, (%%rdi); mov $128, %%esi;" \
 	"xor %%edx, %%edx; xor %%r10d, %%r10d; xor %%r8d, %%r8d; xor %%r9d, %%r9d; syscall; jmp 1b"
-/* Says that the thread is settled by the word that rsi points to, and never leaves user mode again. */
+/* Sets the word that rsi points to, which says that the thread is settled, and never leaves user mode again. */
 #define SPIN "movl $1, (%%rsi); xor %%esi, %%esi; xor %%edi, %%edi; 1: pause; jmp 1b"
 
 #define CHANGED "rbx", "r12", "r13", "r14", "r15", "rax", "rcx", "rdx", "r8", "r9", "r10", "r11", "memory"
@@ -164,7 +164,7 @@ static Count set_up_vector_register()
 
 KIND(held_by_running_stack)
 KIND(held_by_running_register)
-/* Both are the same thread, as it takes a core. */
+/* Both kinds are in the same thread, as it occupies a core. */
 static Count set_up_running_stack()
 {
 	static volatile uint32_t runs;
@@ -193,7 +193,7 @@ static Count set_up_running_register()
 
 static ucontext_t caller;
 
-/* A coroutine that has pointers on its stack and is left where it is. */
+/* A coroutine that has pointers on its stack and stays suspended. */
 struct Coroutine {
 	ucontext_t context;
 	Allocate *allocate;
@@ -238,7 +238,7 @@ static Count set_up_coroutine_on_mapping()
 }
 
 KIND(held_by_signal_stack)
-/* The thread waits in a handler, which runs on a block. */
+/* The thread waits in a signal handler, whose stack is a block. */
 static Count set_up_signal_stack()
 {
 	start_thread(
@@ -263,7 +263,7 @@ static Count set_up_signal_stack()
 	return each(wanted);
 }
 
-/* Table of the first thread's frame in main. */
+/* Table in the frame of main, on the first thread's stack. */
 static void *volatile *of_main;
 
 KIND(held_by_main_stack)

@@ -1,4 +1,4 @@
-/* Blocks that are held, but not by a word that is a pointer to them: in the kernel, or in a form of the program's own. */
+/* Blocks that are held, but not by a word that is a pointer to them: in the kernel, or in another form. */
 #pragma once
 #include <signal.h>
 #include <sys/epoll.h>
@@ -25,7 +25,7 @@ static Count set_up_epoll_data()
 	return each(wanted);
 }
 
-/* Timers that will not expire, each with a pointer that its expiry would hand back. */
+/* Sets timers that will not expire, each with a pointer that its expiry would return. */
 static Count set_timers(Allocate *allocate, int notify)
 {
 	for (size_t at = 0; at < wanted; at++) {
@@ -56,7 +56,7 @@ static Count set_up_timer_without_signal()
 }
 
 KIND(kernel_pending_signal)
-/* Queued for a signal that every thread blocks: main has blocked it before it made any. */
+/* Queued for a signal that every thread blocks: main has blocked it before it started any. */
 static Count set_up_pending_signal()
 {
 	for (size_t at = 0; at < wanted; at++) {
@@ -108,7 +108,7 @@ static Count set_up_file()
 }
 
 KIND(kernel_signal_stack)
-/* Known to the kernel only, until the thread has a signal. */
+/* Known only to the kernel, until the thread gets a signal. */
 static Count set_up_kernel_signal_stack()
 {
 	constexpr size_t threads = 4;
@@ -123,7 +123,7 @@ static Count set_up_kernel_signal_stack()
 				if (sigaltstack(&stack, nullptr) != 0)
 					fail("sigaltstack");
 				memset(&stack, 0, sizeof(stack));
-				/* Or that would be removed as nobody reads it. */
+				/* Otherwise the compiler removes the memset, as nothing reads the result. */
 				asm volatile("" : : "r"(&stack) : "memory");
 				settle();
 				wait_by_futex();
@@ -133,13 +133,13 @@ static Count set_up_kernel_signal_stack()
 	return each(threads);
 }
 
-/* A pointer as a number, never left anywhere. */
+/* Returns a pointer as a number, which is never stored anywhere. */
 static uint64_t number(Allocate *allocate)
 {
 	return reinterpret_cast<uint64_t>(allocate(SIZE));
 }
 
-/* Any constant that makes no address of another. */
+/* Any constant that does not turn one address into another. */
 static volatile uint64_t secret = 0x9e3779b97f4a7c15;
 
 KIND(hidden_by_high_tag)
@@ -153,7 +153,7 @@ static Count set_up_high_tag()
 }
 
 KIND(hidden_by_short_tag)
-/* In the upper 16 bits, as those keep a counter who swap pointers atomically. */
+/* In the upper 16 bits, where programs that swap pointers atomically keep a counter. */
 static Count set_up_short_tag()
 {
 	static volatile uint64_t table[MOST];
@@ -164,7 +164,7 @@ static Count set_up_short_tag()
 }
 
 KIND(hidden_in_xor_list)
-/* A ring, so that no block has a neighbour's address by itself. */
+/* A ring, so that no block contains a neighbour's plain address. */
 static Count set_up_xor_list()
 {
 	static volatile uint64_t entry[2];
@@ -180,7 +180,7 @@ static Count set_up_xor_list()
 }
 
 KIND(hidden_by_compression)
-/* In units of 8 bytes from a base, as a managed heap has them. */
+/* In units of 8 bytes from a base, as in a managed heap. */
 static Count set_up_compression()
 {
 	static volatile uint32_t table[MOST];
@@ -197,7 +197,7 @@ static Count set_up_compression()
 }
 
 KIND(hidden_by_self_relation)
-/* As far as it is from where it is written, as pointers in shared memory are. */
+/* As the distance from the place where it is stored, as pointers in shared memory are. */
 static Count set_up_self_relation()
 {
 	static volatile uint64_t table[MOST];
@@ -228,7 +228,7 @@ static uint64_t rotate(uint64_t word, int bits)
 }
 
 KIND(hidden_by_secret)
-/* As the C library hides pointers to functions. */
+/* In the way in which the C library hides pointers to functions. */
 static Count set_up_secret()
 {
 	static volatile uint64_t table[MOST];
@@ -272,7 +272,7 @@ static Count set_up_two_parts()
 	return each(wanted);
 }
 
-/* Pointers that are whole, but not where a word begins. */
+/* Stores whole pointers at addresses that are not aligned. */
 template <size_t offset> static void fill_unaligned(char (*table)[16], Allocate *allocate)
 {
 	for (size_t at = 0; at < wanted; at++) {

@@ -1,11 +1,11 @@
 /*
- * Blocks whose pointers are for a time where nobody who looks at memory can find them, and then come back: verdicts that are false. Each is
- * freed in the end.
+ * Blocks whose pointers are for a time where no reader of memory can find them, and then come back: verdicts on them
+ * are false. Each is freed in the end.
  *
  * usage: hideaways BLOCKS          (in each way, at most 1000)
  *
- * Says `started`, and after a line hides the blocks and says `ready`; after another it takes them back, frees them, says `freed`, and waits for
- * a line.
+ * Says `started`, and after a line hides the blocks and says `ready`; after another it takes them back, frees them,
+ * says `freed`, and waits for a line.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@
 static unsigned long wanted;
 static int file;
 static volatile uintptr_t masked[MOST];
-/* Pointers that are nowhere aligned. */
+/* Pointers at unaligned addresses only. */
 static struct {
 	char before;
 	volatile uintptr_t pointer;
@@ -57,7 +57,7 @@ NOINLINE static void hide(uintptr_t (*way)(unsigned long))
 			fail("write");
 }
 
-/* Uses the stack and registers that had pointers. */
+/* Overwrites the stack and the registers that had pointers. */
 NOINLINE static void forget(void)
 {
 	volatile char over[8192];

@@ -1,10 +1,10 @@
 /*
- * Blocks that are held in ways that the program knows: by which variable, through what, and what hangs on them.
+ * Blocks that are held in known ways: by which variable, through which blocks, and which blocks depend on them.
  *
  * usage: holders PATH_OF_LIBRARY
  *
- * Waits for a line before the first of them. Then there is a line for each function that allocates: `FUNCTION BLOCKS BYTES`, of what would
- * be lost with its blocks. After `ready` everything stays as it is until a line comes.
+ * Waits for a line before the first of them. Then prints a line for each allocating function: `FUNCTION BLOCKS BYTES`,
+ * with the amount that would be lost with its blocks. After `ready` everything stays as it is until a line comes.
  */
 #include <dlfcn.h>
 #include <inttypes.h>
@@ -138,7 +138,7 @@ static void print(const char *function, size_t blocks, size_t bytes)
 	say(line);
 }
 
-/* Everything that this has is on the stack of main only. */
+/* All its blocks are held by the stack of main only. */
 KEEP void hold_on_stack(std::vector<char *> &locals)
 {
 	for (int number = 0; number < count; number++)

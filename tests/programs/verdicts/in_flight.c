@@ -1,10 +1,10 @@
 /*
- * Blocks whose only pointers the kernel has: in requests under way, or unread in what the process writes to itself. As many others are lost.
+ * Blocks whose only pointers are in the kernel: in requests under way, or in unread bytes that it wrote to itself.
  *
  * usage: in_flight PLACE BLOCKS LOST
  *
- * PLACE is one of `io_uring`, `aio`, `pipe`, `socket`, `queue`, `signal`. Of BLOCKS, the kernel has pointers; with 0, the place has been
- * used and is empty. `LOST` more are leaked before.
+ * PLACE: `io_uring`, `aio`, `pipe`, `socket`, `queue` or `signal`. The kernel has pointers to BLOCKS blocks there; if
+ * that is 0, the place was used and is empty. LOST more blocks are leaked before.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -38,7 +38,7 @@ NOINLINE static void *leaked(void)
 	return malloc(SIZE);
 }
 
-/* A pointer that is nowhere but where it is put: a part of it is never a pointer. */
+/* Writes a pointer that is nowhere else: in one piece, as a part of it would not be a pointer. */
 static void put_back(int file, uint64_t word)
 {
 	if (write(file, &word, sizeof(word)) != sizeof(word))
@@ -55,7 +55,7 @@ static void take(int file)
 
 static int never[2];
 
-/* Polls a pipe that nobody writes to, or one end that can always be written to. */
+/* Polls a pipe that is never written to or, if BLOCKS is 0, completes requests that do nothing. */
 NOINLINE static void by_io_uring(int blocks)
 {
 	struct io_uring_params parameters = {};
@@ -80,7 +80,7 @@ NOINLINE static void by_io_uring(int blocks)
 		__atomic_store_n(tail, *tail + 1, __ATOMIC_RELEASE);
 		if (syscall(SYS_io_uring_enter, ring, 1, done ? 1 : 0, done ? IORING_ENTER_GETEVENTS : 0, NULL, 0) != 1)
 			abort();
-		/* As entries of many requests later. */
+		/* As if many later requests had overwritten the entry. */
 		memset(sqe, 0, sizeof(*sqe));
 	}
 }
@@ -140,7 +140,7 @@ NOINLINE static void by_signal(int blocks)
 			abort();
 }
 
-/* Overwrites what calls have left behind on the stack. */
+/* Overwrites data that calls have left on the stack. */
 NOINLINE static void wipe(void)
 {
 	volatile char room[1 << 14];

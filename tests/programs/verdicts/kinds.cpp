@@ -1,13 +1,13 @@
 /*
- * Blocks that are held, and blocks that are lost, of as many kinds as there are: those that tools that look for pointers can tell apart,
- * and those that they cannot. Each is allocated below a function with the kind's name.
+ * Blocks that are held, and blocks that are lost, of as many kinds as possible: kinds that tools which look for
+ * pointers can distinguish, and kinds that they cannot. Each is allocated below a function with the kind's name.
  *
  * usage: kinds [attached] [exit] [shown] [BLOCKS]
  *
- * `attached` waits for a line before the first of them. `shown` leaves out those that make others unknown, as the kernel holds pointers
- * that it does not show. Then there is a line for each kind, `NAME BLOCKS TRUTH`, with two more numbers
- * for what is lost: blocks that are so definitely, and indirectly. After `ready` everything stays as it is until a line comes, or with
- * `exit` until LeakSanitizer and memcheck, if this runs with one of them, have looked at it.
+ * `attached` waits for a line before the first of them. `shown` leaves out kinds that make others unknown, as the
+ * kernel holds pointers that it does not show. Then there is a line for each kind, `NAME BLOCKS TRUTH`, with two more
+ * numbers for lost ones: blocks that are definitely, and indirectly lost. After `ready` everything stays as it is until
+ * a line comes, or with `exit` until LeakSanitizer and memcheck, if this runs with one of them, have looked at it.
  *
  * To be built with `unloaded.so`, of unloaded.c, in the same directory.
  */
@@ -20,7 +20,7 @@
 
 extern "C" __attribute__((weak)) int __lsan_do_recoverable_leak_check();
 
-/* As in a program that has an allocator of its own, without its symbols: that tells nothing of the memory of others. */
+/* As in a program with a stripped allocator: that says nothing about the memory of others. */
 __attribute__((used)) static const char message[] = "mimalloc: warning: ";
 
 struct Kind {
@@ -29,7 +29,7 @@ struct Kind {
 	Count (*set_up)();
 };
 
-/* In this order: what leaves stale pointers behind comes last, so that nothing overwrites them. */
+/* In this order: kinds that leave stale pointers come last, so that nothing overwrites these. */
 static const Kind kinds[] = {
 	{"held_by_data", Truth::held, set_up_data},
 	{"held_by_bss", Truth::held, set_up_bss},
@@ -132,7 +132,7 @@ static const Kind kinds[] = {
 	{"lost_stale_in_fastbin", Truth::lost, set_up_stale_in_fastbin},
 };
 
-/* More than what set-up on the first thread's stack uses, the loader and the unwinder included. */
+/* More than all set-ups use of the first thread's stack, the loader and the unwinder included. */
 constexpr size_t SCRUBBED_MAIN = 1 << 20;
 
 NOINLINE static Count set_up(const Kind &kind)
@@ -154,7 +154,7 @@ static void print(const Kind &kind, Count count)
 	say(line);
 }
 
-/* The library beside the program. */
+/* Finds the library beside the program. */
 static void find_library()
 {
 	static char path[4096 + sizeof("unloaded.so")];
@@ -224,6 +224,6 @@ int main(int argc, char **argv)
 	} else {
 		await_line();
 	}
-	/* Nothing is destroyed, and all threads are where they are. */
+	/* Destroys nothing, and leaves all threads where they are. */
 	_exit(table[0] == nullptr);
 }

@@ -1,4 +1,4 @@
-/* Tools of all kinds of blocks in kinds.cpp: how each is counted, and how copies of pointers are kept out of stacks and registers. */
+/* Tools for the kinds in kinds.cpp: counts, and how copies of pointers are kept out of stacks and registers. */
 #pragma once
 #include <alloca.h>
 #include <linux/futex.h>
@@ -15,29 +15,29 @@
 
 #define NOINLINE __attribute__((noipa))
 
-/* Most blocks of a kind, so that tables of them have a fixed size. */
+/* Maximum number of blocks of a kind, so that tables of them have a fixed size. */
 constexpr size_t MOST = 500;
-/* Size of a block whose size does not matter. */
+/* Size of blocks whose size does not matter. */
 constexpr size_t SIZE = 64;
 
-/* Blocks of each kind that can have any number. */
+/* Number of blocks of each kind whose number is arbitrary. */
 static size_t wanted = 100;
 
-/* By the program's own word. */
+/* State of a block, as the program knows it. */
 enum class Truth {
 	/* A pointer that the program will use is in its memory or registers. */
 	held,
-	/* The program has all it needs to find the block, but no pointer in any form that can be recognised. */
+	/* The program can compute the block's address, but has no pointer in any recognizable form. */
 	hidden,
-	/* The pointer is in the kernel, which will hand it back. */
+	/* The pointer is in the kernel, which will return it. */
 	kernel,
-	/* No pointer is left that the program could use. */
+	/* No pointer that the program could use is left. */
 	lost,
-	/* As `lost`, but a pointer is left in memory that is in use: no reader of memory can know. */
+	/* As `lost`, but a pointer is left in memory that is in use: no reader of memory can tell. */
 	stale,
 };
 
-/* How many there are of a kind. Those that are lost but not definitely are so indirectly: by others that are lost. */
+/* Number of blocks of a kind. Those that are lost, but not definitely, are lost indirectly: lost ones lead to them. */
 struct Count {
 	size_t blocks;
 	size_t definite;
@@ -48,7 +48,7 @@ static Count each(size_t blocks)
 	return {blocks, blocks};
 }
 
-/* Declares a kind, whose blocks are told from others by this function in their stacks. */
+/* Declares a kind, whose blocks are identified by this function in their stacks. */
 #define KIND(name)                                \
 	extern "C" NOINLINE void *name(size_t size)   \
 	{                                             \
@@ -56,7 +56,7 @@ static Count each(size_t blocks)
                                                   \
 		if (!block)                               \
 			fail(#name);                          \
-		/* Whoever had the memory before may have left pointers there. */ \
+		/* Clears pointers that earlier users of the memory may have left. */ \
 		return memset(block, 0, size);            \
 	}
 
@@ -68,7 +68,7 @@ using Allocate = void *(size_t);
 	_exit(1);
 }
 
-/* Clears all registers that may have been left with a pointer, for whoever calls next. */
+/* Clears all registers that may still contain a pointer, for the functions that are called next. */
 static inline void clear_registers()
 {
 #ifdef __x86_64__
@@ -85,7 +85,7 @@ static inline void clear_registers()
 #endif
 }
 
-/* Overwrites this much of the stack below the caller, and what registers were left with. */
+/* Overwrites this much of the stack below the caller, and the registers. */
 NOINLINE static void scrub(size_t size)
 {
 	void *below = alloca(size);
@@ -95,7 +95,7 @@ NOINLINE static void scrub(size_t size)
 	clear_registers();
 }
 
-/* As much as threads and coroutines scrub: more than any set-up uses. */
+/* Size that threads and coroutines scrub: more than any set-up uses. */
 constexpr size_t SCRUBBED = 32 << 10;
 constexpr size_t STACK = 64 << 10;
 
@@ -106,7 +106,7 @@ NOINLINE static void fill(void *volatile *table, size_t count, Allocate *allocat
 		table[at] = allocate(SIZE);
 }
 
-/* A block that holds others and is none of those in question: it is held. */
+/* Allocates a block that holds others and is not under test: it is held. */
 NOINLINE static void *scaffold(size_t size)
 {
 	void *block = calloc(1, size);
@@ -116,7 +116,7 @@ NOINLINE static void *scaffold(size_t size)
 	return block;
 }
 
-/* Sleeps in the kernel for ever. */
+/* Sleeps in the kernel forever. */
 static void wait_by_futex()
 {
 	static uint32_t word;
@@ -127,7 +127,7 @@ static void wait_by_futex()
 
 static sem_t settled;
 
-/* Starts a thread and waits until it says by `settle` that it has what it is to have. */
+/* Starts a thread and waits until it says by `settle` that it is set up. */
 static void start_thread(void *(*run)(void *), void *argument)
 {
 	pthread_t thread;
@@ -144,7 +144,7 @@ static inline void settle()
 	sem_post(&settled);
 }
 
-/* Memory of the program's own, outside of any allocator. */
+/* Maps memory, outside any allocator. */
 static void *volatile *map(size_t size, int flags, int file)
 {
 	void *start = mmap(nullptr, size, PROT_READ | PROT_WRITE, flags, file, 0);

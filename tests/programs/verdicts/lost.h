@@ -1,4 +1,4 @@
-/* Blocks that are lost, in the ways that programs lose them, and with stale pointers left in the ways that these are left. */
+/* Blocks that are lost, in the ways in which programs lose them, and with stale pointers that remain somewhere. */
 #pragma once
 #include <dlfcn.h>
 #include <memory>
@@ -16,7 +16,7 @@ static Count set_up_plainly()
 }
 
 KIND(lost_with_interior_pointers)
-/* Each has a pointer to itself only. */
+/* Each has only a pointer to itself. */
 static Count set_up_interior_pointers()
 {
 	for (size_t at = 0; at < wanted; at++) {
@@ -56,7 +56,7 @@ static Count set_up_lost_tree()
 }
 
 KIND(lost_table)
-/* One of them is a table of all others. */
+/* One of them is a table with pointers to all others. */
 static Count set_up_lost_table()
 {
 	void **table = static_cast<void **>(lost_table(MOST * sizeof(void *)));
@@ -67,7 +67,7 @@ static Count set_up_lost_table()
 }
 
 KIND(lost_that_hold_others)
-/* Those point to blocks that are held. */
+/* They point to blocks that are held. */
 static Count set_up_that_hold_others()
 {
 	for (size_t at = 0; at < wanted; at++)
@@ -92,7 +92,7 @@ extern "C" NOINLINE void lost_by_references(std::shared_ptr<Owner> &one)
 	one = std::make_shared<Owner>();
 	asm volatile("" : : : "memory");
 }
-/* Pairs that own each other. */
+/* Makes pairs that own each other. */
 static Count set_up_references()
 {
 	for (size_t at = 0; at < wanted / 2; at++) {
@@ -125,7 +125,7 @@ static Count set_up_exception()
 	return each(wanted);
 }
 
-/* Runs a thread to its end; with a size, on a stack that is unmapped then. */
+/* Runs a thread to its end; with a size, on a stack that is then unmapped. */
 static Count run_thread(void *(*run)(void *), size_t size)
 {
 	void *volatile *stack = size ? map(size, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1) : nullptr;
@@ -144,7 +144,7 @@ static Count run_thread(void *(*run)(void *), size_t size)
 }
 
 KIND(lost_with_thread)
-/* They were in its storage, which nobody destroys. */
+/* Their pointers were in its thread-local storage, which nothing destroys. */
 static Count set_up_with_thread()
 {
 	return run_thread(
@@ -156,7 +156,7 @@ static Count set_up_with_thread()
 }
 
 KIND(lost_with_cached_stack)
-/* Likewise, but the C library keeps the stack for the next thread, and there is none. */
+/* Likewise, but the C library keeps the stack for the next thread, and none follows. */
 static Count set_up_with_cached_stack()
 {
 	return run_thread(
@@ -168,7 +168,7 @@ static Count set_up_with_cached_stack()
 }
 
 KIND(lost_by_realloc)
-/* Its failure overwrites the only pointer. In a thread, as whoever was refused memory is given another heap by the C library. */
+/* A failing realloc overwrites the only pointer. In a thread, since the C library gives it another heap then. */
 static Count set_up_realloc()
 {
 	return run_thread(
@@ -196,7 +196,7 @@ static Count set_up_with_mapping()
 	return each(wanted);
 }
 
-/* The library, whose data is a table. */
+/* Path of the library, whose data is a table. */
 static const char *library_path;
 
 KIND(lost_with_library)
@@ -213,7 +213,7 @@ static Count set_up_with_library()
 }
 
 KIND(lost_below_stack_pointer)
-/* The thread waits in a function with a small frame, after one with a large one. */
+/* Called first: then the thread waits in a function with a smaller frame. */
 NOINLINE static void fill_deep_frame()
 {
 	void *volatile table[2 * MOST] = {};
@@ -226,7 +226,7 @@ static Count set_up_below_stack_pointer()
 		[](void *) -> void * {
 			fill_deep_frame();
 			clear_registers();
-			/* Not by `settle`, which would clear that. */
+			/* Not `settle`, which would clear these pointers. */
 			sem_post(&settled);
 			wait_by_futex();
 			return nullptr;
@@ -235,7 +235,7 @@ static Count set_up_below_stack_pointer()
 	return each(wanted);
 }
 
-/* A block that is freed with stale pointers in it, behind where the allocator itself writes. */
+/* Frees a block with stale pointers in it, behind the words where the allocator itself writes. */
 static void leave_in_freed(size_t size, size_t count, Allocate *allocate)
 {
 	constexpr size_t before = 8;
@@ -251,7 +251,7 @@ static Count set_up_stale_in_tcache()
 	constexpr size_t pointers = 100;
 	size_t left = wanted;
 
-	/* The cache of a thread keeps 7 of one size. */
+	/* A thread's cache keeps 7 blocks of one size. */
 	while (left > 0) {
 		size_t now = left < pointers ? left : pointers;
 
@@ -262,7 +262,7 @@ static Count set_up_stale_in_tcache()
 }
 
 KIND(lost_stale_in_bin)
-/* Another block is behind, so that it does not join the rest of the heap. */
+/* Another block follows, so that it does not merge with the rest of the heap. */
 static Count set_up_stale_in_bin()
 {
 	static void *volatile behind;
@@ -270,14 +270,14 @@ static Count set_up_stale_in_bin()
 	void **block = static_cast<void **>(scaffold(words * sizeof(void *)));
 
 	behind = scaffold(SIZE);
-	/* At its end, as what is allocated next is cut off its start. */
+	/* At its end, as the next allocations are taken from its start. */
 	fill(block + words - MOST, wanted, lost_stale_in_bin);
 	free(block);
 	return each(wanted);
 }
 
 KIND(lost_stale_in_top)
-/* The last block of the heap joins the rest of it when it is freed. */
+/* The last block of the heap merges with the rest of it when it is freed. */
 static Count set_up_stale_in_top()
 {
 	void *blocks[MOST];
@@ -292,7 +292,7 @@ static Count set_up_stale_in_top()
 }
 
 KIND(lost_stale_in_fastbin)
-/* Small blocks that the cache of a thread has no more room for. The next large one would join them with their neighbours. */
+/* Small blocks that no longer fit into the thread's cache. The next large one would merge them with neighbours. */
 static Count set_up_stale_in_fastbin()
 {
 	constexpr size_t size = 112, pointers = 6;
@@ -314,7 +314,7 @@ static Count set_up_stale_in_fastbin()
 }
 
 KIND(lost_stale_in_slack)
-/* Behind the requested size of a block that is held, where the allocator has rounded up. */
+/* Behind the requested size of a block that is held, where the allocator has rounded the size up. */
 static Count set_up_stale_in_slack()
 {
 	static void *volatile table[MOST];
@@ -331,7 +331,7 @@ static Count set_up_stale_in_slack()
 }
 
 KIND(stale_in_vector)
-/* Behind its end, in memory that it keeps. */
+/* Behind the vector's end, in memory that it keeps. */
 static Count set_up_stale_vector()
 {
 	static std::vector<void *> emptied;
@@ -343,7 +343,7 @@ static Count set_up_stale_vector()
 }
 
 KIND(stale_in_buffer)
-/* Behind a text that is shorter than what the buffer had before. */
+/* Behind a text that is shorter than the previous contents of the buffer. */
 static Count set_up_stale_buffer()
 {
 	static void *volatile *buffer;

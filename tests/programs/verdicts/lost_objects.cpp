@@ -1,4 +1,4 @@
-/* Loses objects of a class with virtual functions, each with a text of its own, before anybody looks. */
+/* Loses objects of a class with virtual functions, each with a separate text, before anything looks at its memory. */
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -1,14 +1,14 @@
 /*
- * Blocks that are held all the time, whose pointers never stay where they are: threads move them between tables, lists, variables on their
- * stacks, other blocks, and one another. While it is moved, a pointer is in a register only. So whoever looks for pointers in one place
- * after the other misses some.
+ * Blocks that are held all the time, but whose pointers keep moving: threads move them between tables, lists, variables
+ * on their stacks, other blocks, and one another. While it is moved, a pointer is only in a register. So a search that
+ * looks at one place after the other misses some.
  *
  * usage: mover HELD BYTES LOST MOVES [THREADS] [free]
  *
- * HELD blocks have BYTES together, and LOST ones of the same size are lost from the start. MOVES is per second, of all threads; `max` is
- * as many as can be. It says `started`, and after a line allocates and says `ready`; after another, it walks through all places and says
- * `held N of HELD, M moves`, and with `free` frees each block where it is found, says `freed` and waits for a line. The exit status is 0 if
- * no block was missing.
+ * HELD blocks have BYTES together, and LOST ones of the same size are lost from the start. MOVES is per second, of all
+ * threads; `max` is as many as possible. Says `started`, and after a line allocates and says `ready`; after another, it
+ * walks through all places, says `held N of HELD, M moves`, and with `free` frees each block where it finds it, says
+ * `freed` and waits for a line. The exit status is 0 if no block was missing.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -24,9 +24,9 @@
 #define LISTS 64
 #define VARIABLES 256
 #define POCKETS 4
-/* Places by which threads give blocks to one another. */
+/* Places through which threads exchange blocks. */
 #define SHARED 1024
-/* Every so many blocks, one has pockets. It is never put into a pocket, so that none is within itself. */
+/* One of this many blocks has pockets. It is never put into a pocket, so that no block is within itself. */
 #define CARRIERS 8
 #define MIN_SIZE sizeof(struct block)
 
@@ -43,7 +43,7 @@ struct mover {
 	pthread_t thread;
 	uint64_t random;
 	uint32_t first, count;
-	/* As many places as it has blocks at first. */
+	/* As many places as the thread has blocks at first. */
 	place *table;
 	place *variables;
 	place lists[LISTS];
@@ -56,7 +56,7 @@ static struct block *_Atomic shared[SHARED];
 static uint8_t *seen;
 static uint32_t held, lost, threads = 1;
 static size_t size;
-/* Per second and thread. */
+/* Moves per second and thread. */
 static double rate;
 static int is_limited, frees;
 static atomic_int stop, ready;
@@ -77,7 +77,7 @@ NOINLINE static void *allocate(size_t bytes)
 	return block;
 }
 
-/* A block that is there in full, and has no pointers. */
+/* Initializes a whole block, without pointers. */
 static struct block *fresh(struct block *block, uint32_t id)
 {
 	memset(block, 0x5a, size);
@@ -127,7 +127,7 @@ static inline struct block *pop(place *list)
 	return first;
 }
 
-/* A place that can hold one block; null if the block in which it was to be has none. */
+/* Returns a place for one block; null if the block chosen to contain it has no pockets. */
 static inline place *any_place(struct mover *self, int *is_pocket)
 {
 	uint32_t kind = draw(self, 8);
@@ -146,7 +146,7 @@ static inline place *any_place(struct mover *self, int *is_pocket)
 	return &carrier->pockets[draw(self, POCKETS)];
 }
 
-/* Takes a block from anywhere. Nothing but the caller's register has it then. */
+/* Takes a block from any place. Then only a register of the caller has it. */
 static inline struct block *take(struct mover *self)
 {
 	struct block *block;
@@ -173,7 +173,7 @@ static inline struct block *take(struct mover *self)
 	}
 }
 
-/* Puts it somewhere. Lists have room for all. */
+/* Puts it into any place. Lists have room for all. */
 static inline void put(struct mover *self, struct block *block)
 {
 	int is_pocket;
@@ -293,14 +293,14 @@ static void start(void)
 		if (pthread_create(&self->thread, NULL, run, self) != 0)
 			fail("pthread_create");
 	}
-	/* The others are lost by this thread. */
+	/* This thread loses the remaining ones. */
 	for (uint32_t at = 0; at < lost % threads; at++)
 		lose(at);
 	while (atomic_load(&ready) < (int)threads)
 		usleep(1000);
 }
 
-/* Stops all threads and counts what is held; whether that is all. */
+/* Stops all threads and counts the held blocks; returns whether these are all. */
 static int settle(void)
 {
 	uint64_t moves = 0, found = 0;

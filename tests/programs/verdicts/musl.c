@@ -1,11 +1,11 @@
 /*
- * Blocks that are held, and blocks that are lost, with stale pointers where musl's malloc leaves them: in freed slots, behind the end of a
- * block that has one again, and before its start. Each is allocated below a function with the kind's name.
+ * Blocks that are held, and blocks that are lost, with stale pointers where musl's malloc leaves them: in freed slots,
+ * and in reused slots behind the end of a block, and before its start. Each is allocated below a function of its kind.
  *
  * usage: musl [attached]
  *
- * `attached` waits for a line before the first of them. Then there is a line for each kind, `NAME BLOCKS TRUTH DEFINITELY INDIRECTLY`, and
- * `old ADDRESS` for each block of a few that are lost before that line. After `ready` everything stays as it is until a line comes.
+ * `attached` waits for a line before the first of them. Then prints `NAME BLOCKS TRUTH DEFINITELY INDIRECTLY` for each
+ * kind, and `old ADDRESS` for a few blocks lost before that line. After `ready` nothing changes until a line comes.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -33,7 +33,7 @@ struct count {
                                                                             \
 		if (!block)                                                 \
 			_exit(1);                                           \
-		/* Stale pointers are where they are meant to be only. */   \
+		/* Clears stale pointers from unintended places. */         \
 		return memset(block, 0, size);                              \
 	}
 
@@ -44,7 +44,7 @@ static struct count each(unsigned blocks)
 	return (struct count){ blocks, blocks };
 }
 
-/* Clears what calls have left on the stack and in registers. */
+/* Clears pointers that calls have left on the stack and in registers. */
 NOINLINE static void scrub(void)
 {
 	volatile char below[24 << 10];
@@ -64,7 +64,7 @@ NOINLINE static void fill(void *volatile *table, allocate_block *allocate, size_
 		table[at] = allocate(size);
 }
 
-/* A block that is none of those in question. */
+/* Allocates a block that is not under test. */
 NOINLINE static void *volatile *scaffold(size_t size)
 {
 	void *block = malloc(size);
@@ -252,7 +252,7 @@ static struct count set_up_mapping(void)
 }
 
 KIND(held_by_old)
-/* By a block from before the line. */
+/* Held by a block from before the line. */
 static void *volatile *volatile old;
 static struct count set_up_old(void)
 {
@@ -261,7 +261,7 @@ static struct count set_up_old(void)
 }
 
 KIND(held_by_moved)
-/* By blocks of their own mappings, each of which begins at another distance from its start, and grows, and moves. */
+/* Held by blocks in separate mappings, each of which begins at another distance from its start, grows, and moves. */
 static struct count set_up_moved(void)
 {
 	static void *volatile *volatile tables[BLOCKS];
@@ -276,7 +276,7 @@ static struct count set_up_moved(void)
 }
 
 KIND(held_by_aligned)
-/* By a block that begins more than 1 MiB behind the start of its slot. */
+/* Held by a block that begins more than 1 MiB behind the start of its slot. */
 static struct count set_up_aligned(void)
 {
 	static void *volatile *volatile table;
@@ -287,7 +287,7 @@ static struct count set_up_aligned(void)
 }
 
 KIND(held_by_grown)
-/* By blocks that have grown within their slots. */
+/* Held by blocks that have grown within their slots. */
 static struct count set_up_grown(void)
 {
 	static void *volatile *volatile tables[BLOCKS];
@@ -373,13 +373,13 @@ static struct count set_up_with_thread(void)
 	return each(BLOCKS);
 }
 
-/* Turns an address into what is none, and back: where a block was freed, a lost one may be later. */
+/* Turns an address into a word that is none, and back: a lost block may later be at the address of a freed one. */
 static void *volatile *hidden(void *volatile *block)
 {
 	return (void *volatile *)~(uintptr_t)block;
 }
 
-/* Leaves pointers in every second one of some blocks of a size, at a word, and frees these. */
+/* Leaves pointers in every second one of some blocks of a size, at a word, and frees these blocks. */
 static void leave(allocate_block *allocate, void *volatile *volatile *blocks, size_t size, size_t word)
 {
 	for (int at = 0; at < 2 * BLOCKS; at++) {
@@ -420,8 +420,8 @@ static struct count set_up_stale_in_wide(void)
 }
 
 /*
- * Where there are blocks again that are smaller: in the last words of the slots, or in the first, before blocks that begin further on.
- * Slots are given out again once no group of their size has others.
+ * Allocates smaller blocks until they reuse the old slots: stale pointers are then in the last words of slots, or in
+ * the first, before blocks that begin further on. musl reuses slots once no group of their size has others.
  */
 static void take_again(void *volatile *volatile *old_blocks, size_t size, size_t word)
 {

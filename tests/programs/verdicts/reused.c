@@ -1,10 +1,10 @@
 /*
- * Memory of blocks that were freed, which the allocator gives back to the kernel, and which is then something else that holds the only
- * pointers to blocks: the stack of a thread, what the program maps or moves there by hand, and what it takes by the break.
+ * Memory of freed blocks that the allocator gives back to the kernel, and that is then reused to hold the only pointers
+ * to blocks: by a thread's stack, by memory that the program maps or moves there, and by memory from the break.
  *
- * usage: reused BYTES      of the memory that is used again
+ * usage: reused BYTES      of the memory that is reused
  *
- * Says `ready`, with the number of ways in which it was given the same memory, once everything stays as it is until a line comes.
+ * Once everything stays as it is until a line comes, it says `ready`, with the number of ways that got the same memory.
  */
 #define _GNU_SOURCE
 #include <malloc.h>
@@ -51,7 +51,7 @@ NOINLINE static uintptr_t freed(void)
 	return address;
 }
 
-/* Holds blocks in `table`, which is in memory that was freed at `was` if all goes well. */
+/* Holds blocks in `table`, which should be in the memory that was freed at `was`. */
 NOINLINE static void fill(void *volatile *table, void *(*allocate)(void), uintptr_t was)
 {
 	reused += (uintptr_t)table >= was && (uintptr_t)table < was + big;
@@ -59,7 +59,7 @@ NOINLINE static void fill(void *volatile *table, void *(*allocate)(void), uintpt
 		table[number] = allocate();
 }
 
-/* Overwrites what calls have left on the stack. */
+/* Overwrites data that calls have left on the stack. */
 NOINLINE static void clear_stack(void)
 {
 	volatile char deep[32 << 10];
@@ -76,7 +76,7 @@ static void *run(void *was)
 	sem_post(&settled);
 	for (;;)
 		pause();
-	/* Not reached: keeps the table. */
+	/* Not reached: keeps the table alive. */
 	return table[0];
 }
 
@@ -110,7 +110,7 @@ static void hold_in_moved(void)
 	uintptr_t was = freed();
 	char *to = (char *)((was + big / 2) & ~(uintptr_t)4095);
 
-	/* Only where nothing is. */
+	/* Only where nothing is mapped. */
 	if (page == MAP_FAILED || mincore(to, 4096, &resident) == 0)
 		return;
 	page = mremap(page, 4096, 4096, MREMAP_MAYMOVE | MREMAP_FIXED, to);
@@ -124,7 +124,7 @@ static void hold_above_break(void)
 	uintptr_t was;
 	char *more;
 
-	/* glibc's: large blocks are at the break, which goes down when they are freed. */
+	/* For glibc: large blocks are at the break, which goes down when they are freed. */
 	mallopt(M_MMAP_THRESHOLD, 2 * big);
 	mallopt(M_TRIM_THRESHOLD, 64 << 10);
 	was = freed();
@@ -141,7 +141,7 @@ int main(int count, char **arguments)
 	if (count != 2)
 		return 1;
 	big = strtoul(arguments[1], NULL, 10);
-	/* glibc's: it stays what it is, though such blocks are freed. */
+	/* For glibc: the threshold stays, though such blocks are freed. */
 	mallopt(M_MMAP_THRESHOLD, 128 << 10);
 	sem_init(&settled, 0, 0);
 	rendezvous("started");

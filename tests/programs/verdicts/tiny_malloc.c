@@ -1,6 +1,6 @@
 /*
- * An allocator of nobody, as a library: blocks of a class are given out again in the reverse order of their frees. With OTHER, it has
- * a function besides those of C that allocates, too.
+ * An unknown allocator, as a library: it reuses blocks of a class in the reverse order of their frees. With OTHER, it
+ * has another allocating function beside those of C.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -10,7 +10,7 @@
 
 enum { CLASSES = 40, HEADER = 16, PART = 1 << 20 };
 
-/* Before each block. */
+/* Header before each block. */
 struct header {
 	uint64_t class;
 	struct header *next;
@@ -52,7 +52,7 @@ static void *take(size_t size, size_t alignment)
 		uintptr_t block = ((uintptr_t)header + HEADER + alignment - 1) & ~(alignment - 1);
 		struct header *moved = (struct header *)(block - HEADER);
 
-		/* Its memory is not used again. */
+		/* Its memory is not reused. */
 		if (moved != header)
 			*moved = (struct header){ .class = CLASSES };
 		return (void *)block;

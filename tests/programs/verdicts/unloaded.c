@@ -1,2 +1,2 @@
-/* The library that kinds.cpp loads, and unloads with its table full. */
+/* A library that kinds.cpp loads, and unloads with its table full. */
 void *table[500];

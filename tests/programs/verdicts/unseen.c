@@ -1,6 +1,6 @@
 /*
- * Blocks that are freed with stale pointers in them to lost ones, and blocks that only others hold, which are where some were freed:
- * by a function that only this program knows, if its allocator has it. To be run with the library of tiny_malloc.c.
+ * Freed blocks with stale pointers to lost blocks, and blocks that only others hold, which are in memory of freed ones
+ * and come from a function that only this program knows, if there is one. To be run with tiny_malloc.c's library.
  */
 #include <stdlib.h>
 
@@ -25,10 +25,10 @@ KIND(holder, SIZE)
 
 __attribute__((weak)) void *other_malloc(size_t size);
 
-/* Volatile, as what it holds: nothing reads it. */
+/* Volatile, and so are their contents: nothing reads them. */
 static void *volatile *volatile holders[BLOCKS];
 
-/* Twice as many as are held later: those that are freed last are given out again. */
+/* Twice as many blocks as are held later: those that are freed last are reused. */
 NOINLINE static void leave(void)
 {
 	static void *volatile *all[2 * BLOCKS];
@@ -50,7 +50,7 @@ NOINLINE static void hold(void)
 	}
 }
 
-/* Overwrites what calls have left on the stack. */
+/* Overwrites data that calls have left on the stack. */
 NOINLINE static void clear_stack(void)
 {
 	volatile char deep[32 << 10];

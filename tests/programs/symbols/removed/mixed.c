@@ -1,4 +1,4 @@
-/* Functions of which the linker removes some: each is larger than the addresses where a program's code begins. */
+/* Functions, some of which the linker removes: each is larger than the addresses where a program's code begins. */
 #define LARGE __asm__ volatile(".skip 0x9000, 0x90")
 
 __attribute__((noinline)) int dead_function(int x) {

@@ -1,4 +1,4 @@
-/* Compiled without debug information, as a library that was built long ago. */
+/* Compiled without debug information, like a library that was built long ago. */
 __attribute__((noinline)) int plain(int x) {
     __asm__ volatile("" : "+r"(x));
     return x + 4;

@@ -1,4 +1,4 @@
-/* A unit without a section for each function: the linker removes all of it. */
+/* A unit in one section for all functions: the linker removes all of it. */
 int dead_first(int x) {
     __asm__ volatile(".skip 0x300, 0x90");
     return x + 1;
