@@ -30,6 +30,15 @@ pub(super) struct Attachments {
     pythons: HashSet<ModuleId>,
 }
 
+/// Process to attach to: what it maps, and the processes that its probes are hit by.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a, 'obj> {
+    pub(super) kernel: &'a Kernel<'obj>,
+    pub(super) probed_in: &'a ProbedIn<'a>,
+    pub(super) mappings: &'a Mappings,
+    pub(super) modules: &'a Modules,
+}
+
 impl Attachments {
     /// Attaches to the mapped files not handled yet. Returns whether any has an allocator, whose blocks were
     /// not seen until now.
@@ -39,13 +48,16 @@ impl Attachments {
     /// Fails if probes cannot be attached. These are not tried again.
     pub(super) fn add(
         &mut self,
-        kernel: &Kernel<'_>,
-        probed_in: &ProbedIn<'_>,
-        mappings: &Mappings,
-        modules: &Modules,
+        place: Place<'_, '_>,
         allocators: &mut AllocatorProbes,
     ) -> Result<bool, AttachError> {
-        self.add_hook(kernel, probed_in, mappings, modules);
+        let Place {
+            kernel,
+            probed_in,
+            mappings,
+            modules,
+        } = place;
+        self.add_hook(place);
         let new: Vec<_> = mappings
             .module_ids()
             .filter(|&module| self.probed.insert(module))
@@ -102,18 +114,13 @@ impl Attachments {
     }
 
     /// Attaches the loader's hook. Without it, only the walks that meet changed mappings notice them.
-    pub(super) fn add_hook(
-        &mut self,
-        kernel: &Kernel<'_>,
-        probed_in: &ProbedIn<'_>,
-        mappings: &Mappings,
-        modules: &Modules,
-    ) {
+    pub(super) fn add_hook(&mut self, place: Place<'_, '_>) {
+        let Place { kernel, mappings, .. } = place;
         let new = mappings.loader().is_some_and(|loader| self.hooked.insert(loader));
         let is_wanted = new && kernel.has_loader_hook();
-        let hook = is_wanted.then(|| hook::find(mappings, modules)).flatten();
+        let hook = is_wanted.then(|| hook::find(mappings, place.modules)).flatten();
         if let Some(hook) = hook {
-            let attached = kernel.attach_hook(probed_in, &hook);
+            let attached = kernel.attach_hook(place.probed_in, &hook);
             self.hooks.extend(
                 attached.inspect_err(|error| tracing::debug!("no events of mapping changes: {error}")),
             );
@@ -121,13 +128,13 @@ impl Attachments {
     }
 
     /// Attaches to the end of the program.
-    pub(super) fn add_exit_hooks(
-        &mut self,
-        kernel: &Kernel<'_>,
-        probed_in: &ProbedIn<'_>,
-        mappings: &Mappings,
-        modules: &Modules,
-    ) {
+    pub(super) fn add_exit_hooks(&mut self, place: Place<'_, '_>) {
+        let Place {
+            kernel,
+            probed_in,
+            mappings,
+            modules,
+        } = place;
         let loader = mappings.loader();
         for id in mappings.module_ids().filter(|&id| self.exits.insert(id)) {
             let module = modules.get(id);

@@ -133,10 +133,9 @@ pub(super) fn report<O: Origin>(
 ) -> Report {
     let Shown {
         view,
-        top,
-        unwind,
         walked,
         holdings,
+        ..
     } = shown;
     let changes = &recently.changes;
     let sites_of = |origin: &O, snapshot: &Snapshot| {
@@ -181,6 +180,27 @@ pub(super) fn report<O: Origin>(
         &mut describer.dictionary,
     );
     let mut report = Report {
+        dictionary: Arc::new(describer.dictionary),
+        stacks,
+        completeness,
+        ends,
+        steps,
+        judgement: recently.judged().map(|_| Judgement {
+            unjudged: describer.unjudged,
+            ..Judgement::default()
+        }),
+        ..heading(snapshot, recently, shown)
+    };
+    report.sort(view.sort);
+    report
+}
+
+/// A report without stacks, and without facts about them.
+fn heading(snapshot: &Snapshot, recently: &RecentFacts<'_>, shown: Shown<'_>) -> Report {
+    let Shown {
+        view, top, unwind, ..
+    } = shown;
+    Report {
         time: time_of_day(),
         read_at: SystemTime::now(),
         elapsed: snapshot.elapsed,
@@ -195,27 +215,22 @@ pub(super) fn report<O: Origin>(
         compared: recently.compared(view),
         targets: Vec::new(),
         order: None,
-        dictionary: Arc::new(describer.dictionary),
-        stacks,
+        dictionary: Arc::default(),
+        stacks: Vec::new(),
         source: snapshot.source,
         sampling: snapshot.sampling,
         peak: snapshot.peak,
         events: snapshot.events,
         losses: snapshot.losses.clone(),
         missing: Vec::new(),
-        completeness,
-        ends,
-        steps,
+        completeness: Completeness::default(),
+        ends: Vec::new(),
+        steps: Vec::new(),
         overhead: None,
-        judgement: recently.judged().map(|_| Judgement {
-            unjudged: describer.unjudged,
-            ..Judgement::default()
-        }),
+        judgement: None,
         kernel: None,
         own: own_memory(),
-    };
-    report.sort(view.sort);
-    report
+    }
 }
 
 impl Resolver<ModuleId> for History {

@@ -2,19 +2,18 @@
 //!
 //! `lifecycle` follows processes as they start and end.
 
-use leak_report::model::{CallTrace, Missing, Sampling, TracePart};
+use leak_report::model::{Missing, Sampling, TracePart};
 use std::collections::BTreeMap;
 use std::slice;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
 
-use super::attachments::Attachments;
+use super::attachments::{Attachments, Place};
 use super::attempts::Attempts;
-use super::bystanders::{Sharing, events_for, share_probes};
-use super::capacity;
+use super::bystanders::{Sharing, events_for};
 use super::deferred::CodeOverTime;
-use super::faults::{PageLedger, fault_settings, page_ledger};
+use super::faults::{PageLedger, page_ledger};
 use super::phases::Phases;
 use super::probes::AllocatorProbes;
 use super::process::Process;
@@ -23,13 +22,13 @@ use super::regions::Ledger;
 use super::sharers::Awaited;
 use super::tables::{BuiltTables, Files, ModuleTables};
 use super::unreadable::UnreadableLog;
-use super::ways::{Way, ways};
+use super::ways::{Way, kernel_settings, ways};
 use super::{Counted, TraceConfig, debug_roots};
 use crate::bpf::collect::{EventQueue, WalkQueue};
 use crate::bpf::monotonic_nanoseconds;
 use crate::bpf::{
-    AttachPath, DynamicEvents, Hold, Kernel, ProbedIn, Published, Reading, RegionWatch, Settings, Storage,
-    Tolerance, Walk, Watch, detach_at_once,
+    DynamicEvents, Hold, Kernel, ProbedIn, Published, Reading, RegionWatch, Settings, Storage, Tolerance,
+    Walk, Watch, detach_at_once,
 };
 use crate::process::{History, Mappings, Modules, Target};
 use leak_report::render::counted;
@@ -153,6 +152,29 @@ impl<'obj> Live<'obj> {
         config: &TraceConfig,
         prepared: &mut Prepared,
     ) -> anyhow::Result<Self> {
+        let way = trial.way;
+        let mut live = Self::load(storages, trial, config, prepared)?;
+        live.phases.end("load programs");
+        let added = live.add_targets(prepared);
+        if added.is_err() {
+            prepared.modules = std::mem::take(&mut live.modules);
+            prepared.probes = std::mem::take(&mut live.probes);
+        }
+        added?;
+        live.warn_of_debuggers();
+        live.started = Instant::now();
+        tracing::debug!("attached in steps: {}", live.phases);
+        live.log_started(way, !config.targets.program.is_empty());
+        Ok(live)
+    }
+
+    /// Loads programs for one way to attach. Takes the modules and probes out of `prepared`.
+    fn load(
+        storages: &mut slice::IterMut<'obj, Storage>,
+        trial: Trial<'_>,
+        config: &TraceConfig,
+        prepared: &mut Prepared,
+    ) -> anyhow::Result<Self> {
         let Trial {
             way,
             tolerance,
@@ -171,7 +193,6 @@ impl<'obj> Live<'obj> {
             holds_end,
             ..kernel_settings(way, config, prepared)
         };
-        let faults = settings.faults;
         let pids: Vec<_> = prepared
             .targets
             .iter()
@@ -183,7 +204,7 @@ impl<'obj> Live<'obj> {
         let given = kernel.free_notes.as_ref().map(|_| kernel.watch_regions());
         let follow_fork = config.targets.follow_fork && !tolerance.lacks(TracePart::Children);
         let sharing = Sharing::choose(config, prepared.targets.len(), way.path, events)?;
-        let mut live = Self {
+        Ok(Self {
             attached: Attachments::default(),
             is_held: false,
             processes: BTreeMap::new(),
@@ -195,7 +216,7 @@ impl<'obj> Live<'obj> {
             _given: given.transpose().context("cannot follow mapping calls")?,
             regions: (config.count.counted == Counted::Mappings)
                 .then(|| Ledger::new(config.limits.blocks.unwrap_or(MAX_REGIONS))),
-            pages: faults.map(|faults| page_ledger(config, faults)),
+            pages: settings.faults.map(|faults| page_ledger(config, faults)),
             events: EventQueue::open(&kernel)?,
             walks: WalkQueue::open(&kernel).context("cannot receive walks")?,
             kernel,
@@ -219,19 +240,7 @@ impl<'obj> Live<'obj> {
             missed_beginnings: 0,
             started: Instant::now(),
             phases: prepared.phases.clone(),
-        };
-        live.phases.end("load programs");
-        let added = live.add_targets(prepared);
-        if added.is_err() {
-            prepared.modules = std::mem::take(&mut live.modules);
-            prepared.probes = std::mem::take(&mut live.probes);
-        }
-        added?;
-        live.warn_of_debuggers();
-        live.started = Instant::now();
-        tracing::debug!("attached in steps: {}", live.phases);
-        live.log_started(way, !config.targets.program.is_empty());
-        Ok(live)
+        })
     }
 
     fn add_targets(&mut self, prepared: &Prepared) -> anyhow::Result<()> {
@@ -544,16 +553,21 @@ impl<'obj> Live<'obj> {
             true => &mut self.attached,
             false => &mut process.attached,
         };
-        let (mappings, modules) = (&process.mappings, &self.modules);
+        let place = Place {
+            kernel: &self.kernel,
+            probed_in,
+            mappings: &process.mappings,
+            modules: &self.modules,
+        };
         if !is_of_blocks {
-            attached.add_hook(&self.kernel, probed_in, mappings, modules);
+            attached.add_hook(place);
             return Ok(());
         }
-        let is_seen_now = attached.add(&self.kernel, probed_in, mappings, modules, &mut self.probes)?;
+        let is_seen_now = attached.add(place, &mut self.probes)?;
         if self.holds_end {
-            attached.add_exit_hooks(&self.kernel, probed_in, mappings, modules);
+            attached.add_exit_hooks(place);
         }
-        self.probes.warn_of_environment(process.facts.pid, mappings);
+        self.probes.warn_of_environment(process.facts.pid, place.mappings);
         if is_seen_now {
             self.note_beginning(number);
         }
@@ -571,30 +585,4 @@ struct Trial<'a> {
     tolerance: &'a mut Tolerance,
     python: &'a PythonTracing,
     events: &'a mut Option<DynamicEvents>,
-}
-
-/// Settings of the kernel side by one way, for programs that memleak has not started.
-fn kernel_settings(way: Way, config: &TraceConfig, prepared: &Prepared) -> Settings {
-    Settings {
-        walk: config.stacks.walk,
-        fast_paths: config.tuning.fast_paths,
-        attach: way.path,
-        follow_fork: config.targets.follow_fork,
-        follow_members: config.targets.members.is_some(),
-        regions: way.regions,
-        frees: way.frees,
-        faults: fault_settings(config, prepared.probes.catalog()),
-        sizes: config.count.sizes,
-        sampling: prepared.sampling,
-        announced: prepared.probes.are_announced(),
-        stops_translated: !config.targets.ignores_translators,
-        shares_events: way.path == AttachPath::Perf
-            && share_probes(config.targets.follow_fork, prepared.targets.len()),
-        calls_move: prepared.probes.catalog().has_calls_that_move(),
-        calls: config.shown.calls.map_or(CallTrace::Off, |calls| calls.trace),
-        started: None,
-        holds_end: false,
-        python: way.python,
-        capacity: capacity::of(config, prepared),
-    }
 }

@@ -38,6 +38,7 @@ mod process;
 mod program;
 mod provider;
 mod python;
+mod reading;
 mod regions;
 mod reload;
 mod reports;
@@ -65,14 +66,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use unwind_tables::addr::Avma;
-use unwind_tables::walk::Unwind;
 
 use crate::base::open_files;
-use crate::bpf::collect::{self, CallQueue, Moment};
+use crate::bpf::Storage;
+use crate::bpf::collect::{self, CallQueue};
 use crate::bpf::preflight;
-use crate::bpf::{Storage, Walk};
 use crate::process::launch::{Relay, Running, StoppedProgram};
-use crate::process::{History, ModuleId, Modules, Target};
+use crate::process::{ModuleId, Modules, Target};
 use crate::symbolize::debuginfod::{Debuginfod, Patience};
 use crate::symbolize::{PerfMap, Symbolizer};
 use attempts::MAX_ATTEMPTS;
@@ -82,8 +82,7 @@ pub use config::{
     StackConfig, TargetConfig, TraceConfig, TuningConfig, VerdictSettings, View,
 };
 pub(crate) use describe::time_of_day;
-use leak_report::model::{CheckedWalks, InstanceEnd, Sampling, Snapshot};
-use leak_report::model::{Judgement, Module, Report};
+use leak_report::model::{InstanceEnd, Module, Report, Sampling, Snapshot};
 use leak_report::render::{ReportSink, Stage};
 use live::{Live, Prepared};
 use members::Members;
@@ -336,7 +335,7 @@ impl<'obj> Session<'obj> {
 
     /// Makes a report of everything recorded so far, and follows the processes meanwhile.
     pub fn report(&mut self, view: &View, top: usize, signals: &Signals) -> anyhow::Result<Report> {
-        self.report_with(view, top, signals, Patience::None, None)
+        self.report_with(view, top, signals, None)
     }
 
     /// Makes the last report. Detaches as soon as everything is read, before names are resolved, which can
@@ -348,130 +347,25 @@ impl<'obj> Session<'obj> {
             true => Patience::Long,
             false => Patience::Until(Arc::clone(&signals.stop)),
         };
-        self.report_with(view, top, signals, patience, Some(Live::detach))
+        self.report_with(view, top, signals, Some(patience))
     }
 
+    /// Makes a report; the last one if `last` says how long servers are waited for.
     fn report_with(
         &mut self,
         view: &View,
         top: usize,
         signals: &Signals,
-        patience: Patience,
-        ending: Option<fn(&mut Live<'obj>)>,
+        last: Option<Patience>,
     ) -> anyhow::Result<Report> {
-        let judging = self.judge(view, ending.is_some(), signals)?;
-        // At a program's end, no block is young.
-        let view = &View {
-            older: view
-                .older
-                .map(|older| if self.live.is_held { Duration::ZERO } else { older }),
-            ..*view
-        };
-        self.live.settle_regions()?;
-        self.live.settle_faults()?;
-        // The moment comes before the snapshot, so that every block that is old by then is in the totals.
-        let moment = Moment::now();
-        if view.older.is_some_and(|older| older < Moment::PRECISION) {
-            // Even blocks whose timestamps are early are then in the totals if they look old.
-            std::thread::sleep(Moment::PRECISION);
-        }
-        self.live.finish_all_walks()?;
-        let mut snapshot = self.snapshot()?;
-        if let Some(peak) = &self.peak {
-            peak.describe(&mut snapshot);
-        }
-        let overhead = self.meter.as_ref().map(|meter| meter.overhead(&self.live.probes));
-        let (mut blocks, judging) = self.read_blocks(moment, view, signals, judging)?;
-        let (judgement, holdings) = judging.map(|judging| self.judgement(judging)).unzip();
-        let wanted = classes::Wanted::new(view, holdings.is_some(), blocks.as_ref());
-        let classes = self.classes(moment, wanted, signals)?;
-        if let Some(blocks) = &mut blocks {
-            blocks.set_classes(classes.listed);
-        }
-        let holdings = holdings.or(classes.of_sites);
-        // The snapshot may have stacks of instances and in mappings that are newer than those read last.
-        self.live.observe()?;
-        self.live.reload_all()?;
-        self.live.finish_all_walks()?;
-        self.live.warn_of_silence();
-        self.live.read_not_announced();
-        self.live.add_not_announced(&mut snapshot);
-        if let Some(membership) = &self.membership {
-            snapshot.losses.processes += membership.left_out();
-        }
-        if self.live.is_of_blocks() {
-            snapshot.losses.beginnings = self.live.missed_beginnings(&snapshot);
-        }
-        // Only now that `read_blocks` has listed the blocks of ended instances.
-        self.live.forget_ended()?;
-        if let Some(detach) = ending {
-            detach(&mut self.live);
+        let quiet = self.quiet(view, last.is_some(), signals)?;
+        let reading = self.read(quiet, signals)?;
+        if last.is_some() {
+            self.live.detach();
             self.live.let_go()?;
         }
-        self.symbolizer.begin(patience);
-        self.live.add_regions(&mut snapshot, &mut self.symbolizer);
-        self.live.add_faults(&mut snapshot);
-        self.live.describe_memory(&snapshot);
-        if snapshot.events.probe_hits == 0 {
-            tracing::warn!("{}", self.live.nothing_seen());
-        }
-        if self.live.checks_walks {
-            let CheckedWalks {
-                checked,
-                recalled,
-                different,
-            } = snapshot.walks;
-            tracing::info!("walks checked: {checked}, of which {recalled} recalled; different: {different}");
-        }
-        self.read_names_of_generated_code();
-        self.place_python_frames(&mut snapshot);
-        let origin = describe::Processes {
-            all: &self.live.processes,
-            modules: &self.live.modules,
-            tables: &self.live.tables,
-            allocators: self.live.probes.catalog(),
-            symbolizer: &mut self.symbolizer,
-            facts: &mut self.facts,
-            perf_maps: &self.perf_maps,
-            python: &self.python_names,
-            unknown: History::default(),
-        };
-        let unwind = match self.live.walk {
-            Walk::Fp => Unwind::Fp,
-            // Without a walk, there are no stacks that this describes.
-            Walk::Dwarf | Walk::Off | Walk::Kernel => Unwind::Dwarf,
-        };
-        let recently = self.since.recently(&snapshot, blocks.as_ref());
-        let without_providers = self.live.without_providers(&snapshot);
-        let shown = describe::Shown {
-            view,
-            top,
-            unwind,
-            walked: without_providers.is_some().then_some(&snapshot),
-            holdings: holdings.as_deref().unwrap_or_default(),
-        };
-        let visible = without_providers.as_ref().unwrap_or(&snapshot);
-        let report = describe::report(origin, visible, &recently, shown, |_| ());
-        let processes = &self.live.processes;
-        let has_ended = |instance| {
-            processes
-                .get(&instance)
-                .is_some_and(|process| process.ended.is_some())
-        };
-        self.since.reported(&snapshot, blocks.as_ref(), has_ended);
-        self.symbolizer.release();
-        self.live.modules.release();
-        let targets = self.live.processes.values();
-        Ok(Report {
-            targets: targets.map(|process| process.facts.clone()).collect(),
-            overhead,
-            missing: self.live.missing.clone(),
-            judgement: judgement.map(|judgement| Judgement {
-                unjudged: report.judgement.unwrap_or_default().unjudged,
-                ..judgement
-            }),
-            ..report
-        })
+        self.symbolizer.begin(last.unwrap_or(Patience::None));
+        Ok(self.describe(reading, top))
     }
 }
 

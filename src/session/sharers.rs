@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::attachments::Attachments;
+use super::attachments::{Attachments, Place};
 use super::bystanders::Sharing;
 use super::live::Live;
 use crate::bpf::ProbedIn;
@@ -150,13 +150,13 @@ impl Live<'_> {
         };
         for (&pid, attached) in &mut process.sharers {
             let probed_in = ProbedIn::Process(pid);
-            let added = attached.add(
-                &self.kernel,
-                &probed_in,
-                &process.mappings,
-                &self.modules,
-                &mut self.probes,
-            );
+            let place = Place {
+                kernel: &self.kernel,
+                probed_in: &probed_in,
+                mappings: &process.mappings,
+                modules: &self.modules,
+            };
+            let added = attached.add(place, &mut self.probes);
             // It may have ended; its calls alone are not seen.
             if let Err(error) = added {
                 tracing::debug!("process {pid}: {error}");

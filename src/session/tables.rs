@@ -136,7 +136,7 @@ impl ModuleTables {
             }
             let state = match built.as_ref().map(|compiled| &compiled.image) {
                 Ok(None) => State::NoCfi,
-                Ok(Some(image)) => self.store_image(id, &path, image, used, kernel)?,
+                Ok(Some(image)) => self.store_image((id, &path), image, used, kernel)?,
                 Err(error) => {
                     tracing::warn!("no unwind table for {path}: {error}: stacks end there");
                     State::Missing
@@ -149,8 +149,7 @@ impl ModuleTables {
 
     fn store_image(
         &mut self,
-        id: ModuleId,
-        path: &str,
+        (id, path): (ModuleId, &str),
         image: &Image,
         used: &HashSet<ModuleId>,
         kernel: &mut Kernel<'_>,

@@ -2,12 +2,14 @@
 
 use std::fmt;
 
-use leak_report::model::Sampling;
+use leak_report::model::{CallTrace, Sampling};
 
-use super::TraceConfig;
+use super::bystanders::share_probes;
+use super::faults::fault_settings;
 use super::live::Prepared;
+use super::{TraceConfig, capacity};
 use crate::allocator::Selection;
-use crate::bpf::{AttachPath, CallHooks};
+use crate::bpf::{AttachPath, CallHooks, Settings};
 
 /// Maximum number of ways: mapping calls are followed in one of several ways, or not at all, and Python's
 /// functions are read or not.
@@ -103,4 +105,30 @@ fn notes_frees(config: &TraceConfig, prepared: &Prepared) -> bool {
         && config.count.sizes.is_none()
         && !prepared.probes.are_announced()
         && config.count.allocators == Selection::default()
+}
+
+/// Settings of the kernel side by one way, for programs that memleak has not started.
+pub(super) fn kernel_settings(way: Way, config: &TraceConfig, prepared: &Prepared) -> Settings {
+    Settings {
+        walk: config.stacks.walk,
+        fast_paths: config.tuning.fast_paths,
+        attach: way.path,
+        follow_fork: config.targets.follow_fork,
+        follow_members: config.targets.members.is_some(),
+        regions: way.regions,
+        frees: way.frees,
+        faults: fault_settings(config, prepared.probes.catalog()),
+        sizes: config.count.sizes,
+        sampling: prepared.sampling,
+        announced: prepared.probes.are_announced(),
+        stops_translated: !config.targets.ignores_translators,
+        shares_events: way.path == AttachPath::Perf
+            && share_probes(config.targets.follow_fork, prepared.targets.len()),
+        calls_move: prepared.probes.catalog().has_calls_that_move(),
+        calls: config.shown.calls.map_or(CallTrace::Off, |calls| calls.trace),
+        started: None,
+        holds_end: false,
+        python: way.python,
+        capacity: capacity::of(config, prepared),
+    }
 }

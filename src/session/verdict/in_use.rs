@@ -114,32 +114,8 @@ pub fn judge_in_use(pid: u32, settings: VerdictSettings) -> Result<InUse, InUseE
     };
     subject.add_to(&mut facts);
     sleep(WATCH_TIME);
-    // A block that is missing from one listing of changing memory need not have been freed: make several
-    // listings.
-    let mut last = Vec::new();
-    let mut here = HashSet::new();
-    for _ in 0..LISTINGS {
-        last = list(&subject)?.blocks;
-        here.extend(last.iter().map(Block::identity));
-        if subject.has_all_lost(&here) {
-            break;
-        }
-    }
-    let (found, reason, unjudged) = match subject.end() {
-        End::Settled(found) => {
-            let perhaps = found.perhaps.iter().map(Block::identity).collect();
-            (found, Unjudged::InKernel, perhaps)
-        }
-        End::NotSettled(missed) => {
-            let missed = missed.into_iter().collect();
-            (LostBlocks::default(), Unjudged::NotSettled, missed)
-        }
-        End::Failed => {
-            return Err(unreadable(io::Error::other(
-                "it ended, or executed another program",
-            )));
-        }
-    };
+    let (last, here) = list_again(&subject).map_err(unreadable)?;
+    let (found, reason, unjudged) = outcome(subject).map_err(unreadable)?;
     let mut lost: Vec<_> = found.definitely.into_iter().map(|block| (block, true)).collect();
     lost.extend(found.indirectly.into_iter().map(|block| (block, false)));
     lost.sort_by_key(|(block, _)| block.address);
@@ -156,6 +132,36 @@ pub fn judge_in_use(pid: u32, settings: VerdictSettings) -> Result<InUse, InUseE
     let judged = if is_of_copy { &first.blocks } else { &last };
     in_use.sum(judged, &here, &before, (reason, &unjudged));
     Ok(in_use)
+}
+
+/// Lists the blocks several times, as a block that is missing from one listing of changing memory need not
+/// have been freed. Returns the last listing, and the identities in all of them.
+fn list_again(subject: &Subject) -> io::Result<(Vec<Block>, HashSet<Identity>)> {
+    let mut last = Vec::new();
+    let mut here = HashSet::new();
+    for _ in 0..LISTINGS {
+        last = list(subject)?.blocks;
+        here.extend(last.iter().map(Block::identity));
+        if subject.has_all_lost(&here) {
+            break;
+        }
+    }
+    Ok((last, here))
+}
+
+/// Lost blocks, and those that could not be judged, with the reason.
+fn outcome(subject: Subject) -> io::Result<(LostBlocks, Unjudged, HashSet<Identity>)> {
+    match subject.end() {
+        End::Settled(found) => {
+            let perhaps = found.perhaps.iter().map(Block::identity).collect();
+            Ok((found, Unjudged::InKernel, perhaps))
+        }
+        End::NotSettled(missed) => {
+            let missed = missed.into_iter().collect();
+            Ok((LostBlocks::default(), Unjudged::NotSettled, missed))
+        }
+        End::Failed => Err(io::Error::other("it ended, or executed another program")),
+    }
 }
 
 /// Lists the blocks that the process has now; without blocks and allocators if no allocator's structures are
