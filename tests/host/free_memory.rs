@@ -203,7 +203,8 @@ fn check(program: &Program, told: &Told, step: usize, allocator: Allocator) -> U
             .binary_search_by_key(&start, |range| range.start)
             .expect("it was listed");
         let own = told.used[own].end;
-        // Since 5.3.1, jemalloc has sizes between those of its classes: the rest of the page is the block's, too.
+        // Since 5.3.1, jemalloc has sizes between those of its classes: the rest of the page is the block's,
+        // too.
         let is_large = allocator == Allocator::Jemalloc && own - start >= LARGE;
         let page = if is_large { own.next_multiple_of(PAGE) } else { own };
         assert!([own, page].contains(&end.get()), "{start:x}: {own:x}, {end:x?}");

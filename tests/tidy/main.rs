@@ -1,7 +1,9 @@
 //! Rules that hold for the whole source tree and that no compiler checks: they read text, and build and run
-//! nothing. Those for pages are in `pages`, those for the kernel side in `bpf`.
+//! nothing. Those for pages are in `pages`, those for the kernel side in `bpf`, those for comments in
+//! `comments`.
 
 mod bpf;
+mod comments;
 mod pages;
 mod suites;
 
@@ -322,51 +324,6 @@ fn pure_crates_are_pure() {
             &format!("{name} must not know BPF libraries, processes or what is above it"),
         );
     }
-}
-
-/// Text of a comment in a line that begins with one of `marks`.
-fn comment<'a>(line: &'a str, marks: &[&str]) -> Option<&'a str> {
-    let line = line.trim_start();
-    marks.iter().find_map(|mark| line.strip_prefix(*mark))
-}
-
-/// A doc comment stands alone, and so does a comment in C: it names a thing or an action, and neither asks
-/// nor continues its neighbour. In `src/cli` comments are also help, which is read under the name of a flag.
-#[test]
-fn comments_stand_alone() {
-    const RUST: &[&str] = &["/// ", "//! "];
-    const C: &[&str] = &["/* ", "* ", "// "];
-    const STARTS: [&str; 8] = [
-        "What ",
-        "Whether ",
-        "Who ",
-        "Whose ",
-        "Of ",
-        "That of ",
-        "Those of ",
-        "The same",
-    ];
-    let crates = ["src", "leak-report", "unwind-tables", "tests", "benches"];
-    let rust = crates.map(|directory| (sources(directory, &["rs"]), RUST));
-    let c = ["bpf", "tests", "benches"].map(|directory| (sources(directory, &["c", "h", "cpp"]), C));
-    let mut offences = Vec::new();
-    for (files, marks) in rust.iter().chain(&c) {
-        for file in files.iter().filter(|file| !file.path.starts_with("src/cli")) {
-            let mut continues = false;
-            for (number, line) in (1..).zip(file.text.lines()) {
-                let text = comment(line, marks);
-                let leans = text.is_some_and(|text| STARTS.iter().any(|start| text.starts_with(start)));
-                if leans && !continues {
-                    offences.push(format!("{}:{number}: {}", file.display(), line.trim_start()));
-                }
-                continues = text.is_some_and(|text| !text.ends_with("*/"));
-            }
-        }
-    }
-    assert_none(
-        &offences,
-        "comments that begin as questions, or lean on their neighbour",
-    );
 }
 
 /// Generated types stay in the module that talks to the kernel.

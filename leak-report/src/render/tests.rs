@@ -131,8 +131,11 @@ fn no_probe_hit_is_a_finding() {
     let mut silent = report(Vec::new());
     silent.events = Events::default();
     let text = rendered(&silent, Format::Text);
-    assert!(text.contains("  none in 12.3 s: idle, or"), "{text}");
-    assert!(verbose(&silent).contains("  Calls:     none in 12.3 s: idle, or"));
+    assert!(
+        text.contains("  none in 12.3 s: the process is idle, or"),
+        "{text}"
+    );
+    assert!(verbose(&silent).contains("  Calls:     none in 12.3 s: the process is idle, or"));
 }
 
 /// No control character of a symbol reaches the terminal.

@@ -184,7 +184,10 @@ mod tests {
             (
                 refused(Unsupported::Prerelease(version(15))),
                 false,
-                (Level::Note, "is a prerelease"),
+                (
+                    Level::Note,
+                    "reads frames of releases and release candidates only",
+                ),
             ),
             (
                 refused(Unsupported::Older),

@@ -186,8 +186,9 @@ pub(super) enum HowItReturns {
 /// Returns the way in which a function returns whose code contains these 8 bytes, which end at `end`; `None`
 /// if they do not show it.
 ///
-/// On x86-64, the frame pointer is restored by `pop %rbp` or `leave` before a `ret`, by `mov %rbp, %rsp;
-/// pop %rbp`, or by `mov (%rbp), %rbp; add $N, %rsp`, as V8 does before it jumps to its next function. Boundaries of instructions are not known: a byte c3 that may be an operand is not taken for
+/// On x86-64, the frame pointer is restored by `pop %rbp` or `leave` before a `ret`, by
+/// `mov %rbp, %rsp; pop %rbp`, or by `mov (%rbp), %rbp; add $N, %rsp`, as V8 does before it jumps to its next
+/// function. Boundaries of instructions are not known: a byte c3 that may be an operand is not taken for
 /// `ret`. Two int3 are padding between functions. On AArch64, the frame pointer is restored together with the
 /// link register, as a pair.
 pub(super) fn how_it_returns(architecture: Architecture, code: u64, end: Avma) -> Option<HowItReturns> {

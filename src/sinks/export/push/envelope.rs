@@ -9,9 +9,8 @@
 //!   <https://github.com/parca-dev/parca/blob/main/proto/parca/profilestore/v1alpha1/profilestore.proto>, by
 //!   gRPC-Web (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-WEB.md>), which Parca's own pages use
 //!   and which needs no HTTP/2.
-//!
 //! * OTLP: `POST /v1development/profiles` with an `ExportProfilesServiceRequest`
-//! (<https://opentelemetry.io/docs/specs/otlp/#otlphttp>), compressed, one request per process.
+//!   (<https://opentelemetry.io/docs/specs/otlp/#otlphttp>), compressed, one request per process.
 //!
 //! Parca treats a profile with a duration as a difference, whatever its values are, so it gets two:
 //! allocations since the last report, and outstanding memory at this moment.
