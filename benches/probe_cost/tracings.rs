@@ -138,7 +138,7 @@ pub(crate) fn measure(
         let cost = target.ask(load, pairs)?;
         let seen = Seen::of(session.as_ref())?.since(&before);
         if let Some(walk) = tracing.walk() {
-            seen.check(walk, tracing.records(), build, load, pairs * load.threads)?;
+            seen.check(walk, tracing.records(), build, (load, pairs * load.threads))?;
         }
         measured.push((cost, seen));
     }
@@ -187,7 +187,13 @@ impl Seen {
 
     /// Checks that all pairs were recorded, with all frames of their stacks: a broken walk must not look
     /// fast.
-    fn check(&self, walk: Walk, records: bool, build: &Build, load: Load, pairs: u32) -> anyhow::Result<()> {
+    fn check(
+        &self,
+        walk: Walk,
+        records: bool,
+        build: &Build,
+        (load, pairs): (Load, u32),
+    ) -> anyhow::Result<()> {
         let Self {
             allocations,
             complete,

@@ -52,13 +52,19 @@ impl Attached {
     }
 }
 
+/// Probes to attach, all or none.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    pub(super) probes: &'a [Probe],
+    pub(super) usdt: &'a [UsdtProbe],
+}
+
 pub(super) fn attach(
     programs: &MemleakProgs<'_>,
     path: AttachPath,
     probed_in: &ProbedIn<'_>,
     cookies: &MapHandle,
-    probes: &[Probe],
-    usdt: &[UsdtProbe],
+    Wanted { probes, usdt }: Wanted<'_>,
 ) -> Result<Attached, AttachError> {
     let announced = |program, frees: bool| {
         let places = usdt.iter().filter(|probe| probe.frees == frees).map(Place::usdt);

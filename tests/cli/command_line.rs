@@ -33,11 +33,21 @@ pub(super) fn check_refused(output: &Output, parts: &[&str]) {
     }
 }
 
-/// Command lines that make no sense, and what the line about each says.
+/// Arguments, and parts of the line that refuses them.
+type Case<'a> = (&'a [&'a str], &'a [&'a str]);
+
+#[track_caller]
+fn check_all_refused(cases: &[Case<'_>]) {
+    for (arguments, parts) in cases {
+        check_refused(&memleak(arguments), parts);
+    }
+}
+
+/// Targets, amounts and modes that make no sense, and what the line about each says.
 #[test]
-fn invalid_command_lines_are_refused() {
-    for (arguments, parts) in [
-        (&["-p"][..], &["--pid <PID|NAME>", "--help"][..]),
+fn command_lines_about_targets_are_refused() {
+    check_all_refused(&[
+        (&["-p"], &["--pid <PID|NAME>", "--help"]),
         (&["-p", "1", "--percpu"], &["--percpu", "without -p"]),
         (&["--follow-fork"], &["--follow-fork", "-p PID"]),
         (&["--table-memory", "1M"], &["--table-memory", "-p PID"]),
@@ -98,6 +108,13 @@ fn invalid_command_lines_are_refused() {
             &["-p", "1", "--faults", "-S", "je_"],
             &["--faults", "--symbols-prefix"],
         ),
+    ]);
+}
+
+/// Views, conditions and formats that make no sense, and what the line about each says.
+#[test]
+fn command_lines_about_reports_are_refused() {
+    check_all_refused(&[
         (&["--faults"], &["--faults needs a process", "-p PID"]),
         (
             &["-p", "1", "--format", "folded", "-a"],
@@ -151,8 +168,15 @@ fn invalid_command_lines_are_refused() {
         // The message does not name the temporary file.
         (
             &["-p", "1", "--output", "/nowhere/x.svg"],
-            &["cannot write `/nowhere/x.svg`: No such file or directory (os error 2): make"],
+            &["cannot write `/nowhere/x.svg`: No such file or directory (os error 2): create"],
         ),
+    ]);
+}
+
+/// Files, other commands and destinations that make no sense, and what the line about each says.
+#[test]
+fn command_lines_about_files_are_refused() {
+    check_all_refused(&[
         (
             &["-p", "1", "--alloc", "foo"],
             &[
@@ -209,9 +233,7 @@ fn invalid_command_lines_are_refused() {
             &["named `no-such-program`", "ps -e"],
         ),
         (&["doctor", "--format", "xml"], &["xml", "text, json"]),
-    ] {
-        check_refused(&memleak(arguments), parts);
-    }
+    ]);
 }
 
 /// `--ebpf` prints the source of all that memleak loads, without privileges and without a process.

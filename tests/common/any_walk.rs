@@ -353,7 +353,7 @@ pub(super) fn check(hosts: &mut [HostWalk; 2], bytes: &[u8]) -> Option<Walked> {
     let memory = memory(&mut choices, architecture, trampoline);
     let ends = [STACK + 8 * STACK_WORDS, choices.address()].map(Avma::new);
     let stack = host.check(tables, start, &memory, ends);
-    let faulted = fault(host, &mut choices, tables, start, memory, ends);
+    let faulted = fault(host, &mut choices, tables, memory, (start, ends));
     Some(Walked {
         architecture,
         stack,
@@ -402,9 +402,8 @@ fn fault(
     host: &mut HostWalk,
     choices: &mut Choices<'_>,
     tables: Tables<'_>,
-    start: Registers,
     mut memory: Memory,
-    ends: [Avma; 2],
+    (start, ends): (Registers, [Avma; 2]),
 ) -> Option<End> {
     let mut slots = Vec::new();
     unwind_tables::walk::walk(tables, start, |address| {

@@ -61,6 +61,123 @@ pub(crate) fn programs(directory: &Path) -> (PathBuf, PathBuf) {
     (path, library)
 }
 
+/// Blocks of a function, and what holds them.
+struct Row {
+    function: &'static str,
+    symbol: Option<&'static str>,
+    declaration: &'static str,
+    kind: &'static str,
+    chain: &'static [&'static str],
+    class: Option<&'static str>,
+}
+
+const ROWS: &[Row] = &[
+    Row {
+        function: "open_sessions",
+        symbol: Some("g_sessions"),
+        declaration: "std::map<int, Session *> g_sessions",
+        kind: "data",
+        chain: &[],
+        class: None,
+    },
+    Row {
+        function: "make_session",
+        symbol: Some("g_sessions"),
+        declaration: "std::map<int, Session *> g_sessions",
+        kind: "data",
+        chain: &["open_sessions"],
+        class: Some("Session"),
+    },
+    Row {
+        function: "make_buffer",
+        symbol: Some("g_sessions"),
+        declaration: "std::map<int, Session *> g_sessions",
+        kind: "data",
+        chain: &["open_sessions", "make_session"],
+        class: None,
+    },
+    Row {
+        function: "make_entry",
+        symbol: Some("cache()::entries"),
+        declaration: "static std::unordered_map",
+        kind: "data",
+        chain: &["fill_cache", "fill_cache"],
+        class: None,
+    },
+    Row {
+        function: "make_node",
+        symbol: Some("g_graph"),
+        declaration: "std::shared_ptr<Node> g_graph",
+        kind: "data",
+        chain: &[],
+        class: Some("std::_Sp_counted_ptr_inplace<Node"),
+    },
+    Row {
+        function: "make_thread_buffer",
+        symbol: Some("t_buffers"),
+        declaration: "thread_local",
+        kind: "thread_local",
+        chain: &["run_worker"],
+        class: None,
+    },
+    Row {
+        function: "make_local",
+        symbol: None,
+        declaration: "",
+        kind: "stack",
+        chain: &["main"],
+        class: None,
+    },
+];
+
+/// Checks what a report says of the blocks of a function, of which `retained` blocks and bytes would be lost.
+#[track_caller]
+fn check_row(report: &Report, row: &Row, retained: (u64, u64)) {
+    let Row {
+        function,
+        symbol,
+        declaration,
+        kind,
+        chain,
+        class,
+    } = *row;
+    let (stack, held) = held(report, function);
+    let by = held.by.first().unwrap_or_else(|| panic!("{function}: {held:?}"));
+    assert_eq!(
+        (by.root.kind.as_str(), by.root.symbol.as_deref()),
+        (kind, symbol),
+        "{function}: {held:?}"
+    );
+    if symbol.is_some() {
+        let file = by.root.file.as_deref().expect("debug information");
+        assert!(file.ends_with("holders.cpp"), "{file}");
+        assert_eq!(by.root.line, Some(line_of(declaration)), "{function}");
+    }
+    assert_eq!(via(by), chain, "{function}: {held:?}");
+    // Of a hash table, the first node is held by the table itself, all others by its array.
+    let by_another = u64::from(function == "make_entry");
+    assert!(
+        !by.cut && by.blocks + by_another == stack.outstanding.blocks,
+        "{function}: {held:?}"
+    );
+    let (blocks, bytes) = retained;
+    let found = held.retained.expect("asked for");
+    assert_eq!((found.blocks, found.bytes), (blocks, bytes), "{function}");
+    let classes: Vec<_> = held
+        .classes
+        .iter()
+        .map(|class| (class.name.as_str(), class.blocks))
+        .collect();
+    match (class, &classes[..]) {
+        (None, []) => {}
+        (Some(class), [(name, blocks)]) => assert!(
+            name.starts_with(class) && *blocks == stack.outstanding.blocks,
+            "{classes:?}"
+        ),
+        (_, _) => panic!("{function}: {classes:?}"),
+    }
+}
+
 /// The program's own account of what holds what is found from outside: variables with the lines that declare
 /// them, in a function, in a thread and on a stack; sites along chains; classes with symbols and without; and
 /// what would be lost with a site's blocks.
@@ -84,92 +201,8 @@ fn variables_chains_and_classes() {
     memleak.signal("CONT");
     let report = memleak.last_report();
     assert!(report.unwinding.finished_in_user_space > 0);
-    for (function, symbol, declaration, kind, chain, class) in [
-        (
-            "open_sessions",
-            Some("g_sessions"),
-            "std::map<int, Session *> g_sessions",
-            "data",
-            &[][..],
-            None,
-        ),
-        (
-            "make_session",
-            Some("g_sessions"),
-            "std::map<int, Session *> g_sessions",
-            "data",
-            &["open_sessions"],
-            Some("Session"),
-        ),
-        (
-            "make_buffer",
-            Some("g_sessions"),
-            "std::map<int, Session *> g_sessions",
-            "data",
-            &["open_sessions", "make_session"],
-            None,
-        ),
-        (
-            "make_entry",
-            Some("cache()::entries"),
-            "static std::unordered_map",
-            "data",
-            &["fill_cache", "fill_cache"],
-            None,
-        ),
-        (
-            "make_node",
-            Some("g_graph"),
-            "std::shared_ptr<Node> g_graph",
-            "data",
-            &[],
-            Some("std::_Sp_counted_ptr_inplace<Node"),
-        ),
-        (
-            "make_thread_buffer",
-            Some("t_buffers"),
-            "thread_local",
-            "thread_local",
-            &["run_worker"],
-            None,
-        ),
-        ("make_local", None, "", "stack", &["main"], None),
-    ] {
-        let (stack, held) = held(&report, function);
-        let by = held.by.first().unwrap_or_else(|| panic!("{function}: {held:?}"));
-        assert_eq!(
-            (by.root.kind.as_str(), by.root.symbol.as_deref()),
-            (kind, symbol),
-            "{function}: {held:?}"
-        );
-        if symbol.is_some() {
-            let file = by.root.file.as_deref().expect("debug information");
-            assert!(file.ends_with("holders.cpp"), "{file}");
-            assert_eq!(by.root.line, Some(line_of(declaration)), "{function}");
-        }
-        assert_eq!(via(by), chain, "{function}: {held:?}");
-        // Of a hash table, the first node is held by the table itself, all others by its array.
-        let by_another = u64::from(function == "make_entry");
-        assert!(
-            !by.cut && by.blocks + by_another == stack.outstanding.blocks,
-            "{function}: {held:?}"
-        );
-        let (blocks, bytes) = retained[function];
-        let found = held.retained.expect("asked for");
-        assert_eq!((found.blocks, found.bytes), (blocks, bytes), "{function}");
-        let classes: Vec<_> = held
-            .classes
-            .iter()
-            .map(|class| (class.name.as_str(), class.blocks))
-            .collect();
-        match (class, &classes[..]) {
-            (None, []) => {}
-            (Some(class), [(name, blocks)]) => assert!(
-                name.starts_with(class) && *blocks == stack.outstanding.blocks,
-                "{classes:?}"
-            ),
-            (_, _) => panic!("{function}: {classes:?}"),
-        }
+    for row in ROWS {
+        check_row(&report, row, retained[row.function]);
     }
     let (_, local) = held(&report, "make_local");
     assert_eq!(

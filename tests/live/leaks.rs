@@ -293,8 +293,14 @@ fn every_format() {
         [outstanding.bytes, outstanding.blocks, allocated.bytes]
     );
     check_heaptrack(&heaptrack, &report);
+    check_heap_profiles(&gperftools, &report);
+}
+
+/// Checks that profiles in the format of gperftools have the totals of a report, by pprof.
+fn check_heap_profiles(path: &Path, report: &Report) {
+    let (allocated, outstanding) = (&report.allocated, &report.outstanding);
     let [blocks, bytes] = [outstanding.blocks, outstanding.bytes];
-    for profile in profiles::heap_profiles(&gperftools) {
+    for profile in profiles::heap_profiles(path) {
         assert_eq!(profile.totals, [blocks, bytes, allocated.blocks, allocated.bytes]);
         // A function's own bytes are in the first column, with those of what it calls in the fourth.
         let row = |name: &str| {

@@ -41,7 +41,7 @@ fn test_directory(test: &str) -> PathBuf {
 const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-pthread"];
 
 #[track_caller]
-fn check_plain(test: &str, source: &str, flags: &[&str], arguments: &[&str], stacks: usize, blocks: u64) {
+fn check_plain(test: &str, source: &str, flags: &[&str], arguments: &[&str], (stacks, blocks): (usize, u64)) {
     let directory = test_directory(test);
     let path = compile(&directory, source, &[&RELEASE[..], flags].concat());
     check(&directory, Command::new(path).args(arguments), stacks, blocks);
@@ -88,7 +88,7 @@ fn leaker_with_malloc() {
 /// Plain C: one leak, two callers.
 #[test]
 fn plain() {
-    check_plain("plain", "amounts/plain.c", &[], &["1000"], 2, 1000);
+    check_plain("plain", "amounts/plain.c", &[], &["1000"], (2, 1000));
 }
 
 /// Every allocation function.
@@ -99,34 +99,39 @@ fn every_function() {
         "allocators/calls.c",
         &["-fno-optimize-sibling-calls"],
         &[],
-        30,
-        30,
+        (30, 30),
     );
 }
 
 /// Operator new in its forms, and exceptions.
 #[test]
 fn operator_new() {
-    check_plain("new", "allocators/operator_new.cpp", &[], &[], 9, 9);
+    check_plain("new", "allocators/operator_new.cpp", &[], &[], (9, 9));
 }
 
 /// Signal handlers, on top of a known stack.
 #[test]
 fn signal_handlers() {
-    check_plain("signal", "stacks/signal.c", &[], &["other"], 2, 2);
+    check_plain("signal", "stacks/signal.c", &[], &["other"], (2, 2));
 }
 
 /// Exceptions, threads, callbacks, containers, streams and regular expressions of a C++ program.
 #[test]
 fn mixture() {
-    check_plain("mixture", "stacks/mixture.cpp", &[], &["20"], 100, 50_000);
+    check_plain("mixture", "stacks/mixture.cpp", &[], &["20"], (100, 50_000));
 }
 
 /// Exceptions, threads, callbacks, containers, streams and regular expressions of a C++ program without
 /// optimisation.
 #[test]
 fn mixture_unoptimised() {
-    check_plain("mixture-O0", "stacks/mixture.cpp", &["-O0"], &["8"], 100, 20_000);
+    check_plain(
+        "mixture-O0",
+        "stacks/mixture.cpp",
+        &["-O0"],
+        &["8"],
+        (100, 20_000),
+    );
 }
 
 /// A large program as a distribution built it: its interpreter, extension modules, SQLite and expat.

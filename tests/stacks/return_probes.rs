@@ -40,7 +40,7 @@ fn shapes(report: &Report) -> Vec<Shape> {
 
 /// Checks that the program has the same stacks with return probes on `probed` as without.
 #[track_caller]
-fn check(test: &str, source: &str, arguments: &[&str], probed: &[&str], build: &[&str], flags: &[&str]) {
+fn check(test: &str, source: &str, arguments: &[&str], probed: &[&str], (build, flags): (&[&str], &[&str])) {
     let path = compile(&directory(&format!("return_probes-{test}")), source, build);
     let without = trace(&path, arguments, flags);
     let probes: Vec<_> = probed
@@ -66,8 +66,7 @@ fn around_a_callback() {
         "stacks/callback.c",
         &[],
         &["compare", "sort_numbers"],
-        &RELEASE,
-        &[],
+        (&RELEASE, &[]),
     );
 }
 
@@ -83,8 +82,7 @@ fn in_recursion() {
         "stacks/recursion.c",
         &["60"],
         &["recurse"],
-        &RELEASE,
-        &[],
+        (&RELEASE, &[]),
     );
 }
 
@@ -99,8 +97,7 @@ fn by_frame_pointers() {
         "stacks/recursion.c",
         &["60"],
         &["recurse"],
-        &WITH_FP,
-        &["--unwind", "fp"],
+        (&WITH_FP, &["--unwind", "fp"]),
     );
 }
 
@@ -115,8 +112,7 @@ fn by_perf_probes() {
         "stacks/recursion.c",
         &["60"],
         &["recurse"],
-        &RELEASE,
-        &["--attach", "perf"],
+        (&RELEASE, &["--attach", "perf"]),
     );
 }
 

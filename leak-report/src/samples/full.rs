@@ -119,6 +119,57 @@ fn makeup() -> Makeup {
     }
 }
 
+/// A complete stack through inlined code, one cut short in generated code, and one that freed everything.
+fn stacks(libstdcxx: &ModuleId, leaker: &ModuleId, plugin: &ModuleId) -> Vec<Stack> {
+    let inlined = Symbolized {
+        file: Some("/src/leaker.cpp".into()),
+        line: Some(30),
+        inlined: vec![InlinedFrame {
+            symbol: Some("LeakLib::slowMemoryLeak()".into()),
+            file: Some("/src/leaklib.h".into()),
+            line: Some(12),
+        }],
+        folded: vec!["main_of_tests".into()],
+        ..named("main", 0x31)
+    };
+    let operator_new = frame(
+        location(libstdcxx, 0xa_e98c),
+        FoundBy::Probe,
+        named("operator new(unsigned long)", 0x1c),
+    );
+    let complete = vec![
+        operator_new,
+        frame(location(leaker, 0x1131), FoundBy::Cfi, inlined),
+    ];
+    let jitted = Location {
+        pc: Avma::new(0x7e00_0000_1000),
+        place: None,
+    };
+    let cut = vec![
+        frame(location(plugin, 0x1234), FoundBy::Probe, Symbolized::default()),
+        frame(jitted, FoundBy::Fp, Symbolized::default()),
+        frame(
+            location(leaker, 0x1200),
+            FoundBy::FpGenerated,
+            named("evil\u{1b}[2J\n", 0x10),
+        ),
+    ];
+    let cut_at = Some(location(plugin, 0x2000));
+    let outstanding = Amount {
+        bytes: 480,
+        blocks: 12,
+    };
+    let first = Stack {
+        makeup: Some(Box::new(makeup())),
+        ..stack(outstanding, End::Complete, None, complete.clone())
+    };
+    vec![
+        first,
+        stack(Amount { bytes: 40, blocks: 1 }, End::NoCfi, cut_at, cut),
+        stack(Amount::default(), End::Complete, None, complete),
+    ]
+}
+
 /// Report with a complete stack through inlined code, a truncated one with a frame without names, one that
 /// freed everything, and losses.
 pub fn full() -> Report {
@@ -142,53 +193,7 @@ pub fn full() -> Report {
             table_bytes: 128,
         }),
     });
-    let inlined = Symbolized {
-        file: Some("/src/leaker.cpp".into()),
-        line: Some(30),
-        inlined: vec![InlinedFrame {
-            symbol: Some("LeakLib::slowMemoryLeak()".into()),
-            file: Some("/src/leaklib.h".into()),
-            line: Some(12),
-        }],
-        folded: vec!["main_of_tests".into()],
-        ..named("main", 0x31)
-    };
-    let operator_new = frame(
-        location(&libstdcxx, 0xa_e98c),
-        FoundBy::Probe,
-        named("operator new(unsigned long)", 0x1c),
-    );
-    let complete = vec![
-        operator_new,
-        frame(location(&leaker, 0x1131), FoundBy::Cfi, inlined),
-    ];
-    let jitted = Location {
-        pc: Avma::new(0x7e00_0000_1000),
-        place: None,
-    };
-    let cut = vec![
-        frame(location(&plugin, 0x1234), FoundBy::Probe, Symbolized::default()),
-        frame(jitted, FoundBy::Fp, Symbolized::default()),
-        frame(
-            location(&leaker, 0x1200),
-            FoundBy::FpGenerated,
-            named("evil\u{1b}[2J\n", 0x10),
-        ),
-    ];
-    let cut_at = Some(location(&plugin, 0x2000));
-    let outstanding = Amount {
-        bytes: 480,
-        blocks: 12,
-    };
-    let first = Stack {
-        makeup: Some(Box::new(makeup())),
-        ..stack(outstanding, End::Complete, None, complete.clone())
-    };
-    let mut report = report(vec![
-        first,
-        stack(Amount { bytes: 40, blocks: 1 }, End::NoCfi, cut_at, cut),
-        stack(Amount::default(), End::Complete, None, complete),
-    ]);
+    let mut report = report(stacks(&libstdcxx, &leaker, &plugin));
     report.events.unknown_frees = 3;
     report.events.failed = 1;
     report.losses = Losses {

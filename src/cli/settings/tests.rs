@@ -217,14 +217,27 @@ fn subcommands() {
     }
 }
 
-/// An invalid setting is refused, with its origin and a suggestion; an unrelated variable is ignored.
+/// Settings in the environment, the text of a file, and parts of the error.
+type Case<'a> = (&'a [(&'a str, &'a str)], &'a str, &'a [&'a str]);
+
+#[track_caller]
+fn check_refused(cases: &[Case<'_>]) {
+    for &(environment, file, parts) in cases {
+        let error = refused("memleak -p 1", environment, file);
+        for part in parts {
+            assert!(error.contains(part), "{file}: no {part:?} in {error}");
+        }
+    }
+}
+
+/// An unknown setting is refused, with its origin and a suggestion, and so is one of the command line only.
 #[test]
-fn invalid_settings_are_refused() {
-    for (environment, file, parts) in [
+fn unknown_settings_are_refused() {
+    check_refused(&[
         (
-            &[][..],
+            &[],
             "\n\ntpo = 3",
-            &["/user.toml:3: unknown setting `tpo` (did you mean `top`?)"][..],
+            &["/user.toml:3: unknown setting `tpo` (did you mean `top`?)"],
         ),
         (
             &[],
@@ -251,6 +264,13 @@ fn invalid_settings_are_refused() {
         (&[], "config = 'x'", &["`config` cannot be set here"]),
         (&[], "help = true", &["`help` cannot be set here"]),
         (&[], "walk-memo = 'off'", &["`walk-memo` cannot be set here"]),
+    ]);
+}
+
+/// An invalid setting is refused, with its origin; an unrelated variable is ignored.
+#[test]
+fn invalid_settings_are_refused() {
+    check_refused(&[
         (
             &[],
             "\nformat = 'xml'",
@@ -288,12 +308,7 @@ fn invalid_settings_are_refused() {
             "",
             &["MEMLEAK_MMAP: `mmap` must be true or false"],
         ),
-    ] {
-        let error = refused("memleak -p 1", environment, file);
-        for part in parts {
-            assert!(error.contains(part), "{file}: no {part:?} in {error}");
-        }
-    }
+    ]);
     // A secret that is not TOML is not quoted.
     assert!(!refused("memleak -p 1", &[], "root:$6$hash:19000::").contains("hash"));
     let parsed = parsed(

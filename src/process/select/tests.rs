@@ -20,10 +20,10 @@ impl Made {
 
     /// Adds a process of user 1000.
     fn add(&self, pid: u32, comm: &str, exe: &str, cgroup: &str) {
-        self.add_as(pid, comm, exe, cgroup, 'S', 0);
+        self.add_as(pid, (comm, exe), cgroup, ('S', 0));
     }
 
-    fn add_as(&self, pid: u32, comm: &str, exe: &str, cgroup: &str, state: char, flags: u64) {
+    fn add_as(&self, pid: u32, (comm, exe): (&str, &str), cgroup: &str, (state, flags): (char, u64)) {
         let stat = format!(
             "{pid} ({comm}) {state} 1 1 1 0 -1 {flags} 1 2 3 4 5 6 7 8 20 0 1 0 {pid}00 0 0 0 4096 0\n"
         );
@@ -86,8 +86,8 @@ fn services() -> Made {
     );
     made.add(40, "systemd-journal", "/lib/systemd/systemd-journald", "/");
     made.add(99, "nginx", "/usr/sbin/nginx", nginx);
-    made.add_as(12, "nginx", "/usr/sbin/nginx", nginx, 'Z', 0);
-    made.add_as(13, "nginx", "/usr/sbin/nginx", nginx, 'I', 0x20_0000);
+    made.add_as(12, ("nginx", "/usr/sbin/nginx"), nginx, ('Z', 0));
+    made.add_as(13, ("nginx", "/usr/sbin/nginx"), nginx, ('I', 0x20_0000));
     made.write("proc/15/stat", "garbage");
     made.write(
         "proc/self/mountinfo",

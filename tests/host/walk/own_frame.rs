@@ -240,6 +240,10 @@ fn functions_that_restore_the_frame_pointer() {
     const AARCH64: Architecture = Architecture::Aarch64;
     let pop = [0x5d, 0xc3];
     let leave = [0xc9, 0xc3];
+    let load_fp = |offset| [0x48, 0x8b, 0x6d, offset, 0x48];
+    let moves = [0x48, 0x89, 0xc3, 0x48, 0x33, 0xc3];
+    let add = [0x48, 0x83, 0xc4, 24];
+    let jump = [0xff, 0xe1, 0xcc, 0xcc];
     let load = [0xfd, 0x7b, 0xc2, 0xa8];
     let load_in_place = [0xfd, 0x7b, 0x42, 0xa9];
     let returns = [0xc0, 0x03, 0x5f, 0xd6];
@@ -264,39 +268,29 @@ fn functions_that_restore_the_frame_pointer() {
         (
             X86_64,
             0x10,
-            behind(&[&[0x48, 0x8b, 0x6d, 0, 0x48, 0x83, 0xc4, 80, 0xff, 0xe1]]),
+            behind(&[&load_fp(0), &[0x83, 0xc4, 80], &jump]),
             true,
         ),
         (
             X86_64,
             0x10,
-            behind(&[&[0x48, 0x8b, 0x6d, 0, 0x48, 0x81, 0xc4, 0, 1, 0, 0]]),
+            behind(&[&load_fp(0), &[0x81, 0xc4, 0, 1, 0, 0], &jump]),
             true,
         ),
         (
             X86_64,
             0x10,
-            behind(&[&[0x48, 0x8b, 0x6d, 8, 0x48, 0x83, 0xc4, 80, 0xcc, 0xcc]]),
+            behind(&[&load_fp(8), &[0x83, 0xc4, 80], &jump]),
             false,
         ),
         // add $24, %rsp; ret
-        (
-            X86_64,
-            0x10,
-            behind(&[&[0x48, 0x83, 0xc4, 24, 0xc3], &pop]),
-            false,
-        ),
+        (X86_64, 0x10, behind(&[&add, &[0xc3], &pop]), false),
         // pop %r13; ret
         (X86_64, 0x10, behind(&[&[0x41, 0x5d, 0xc3], &pop]), false),
         // pop %rbx; ret
         (X86_64, 0x10, behind(&[&[0x5b, 0xc3], &pop]), false),
         // mov %rax, %rbx; xor %rax, %rbx; movzx %bl, %eax; mov %ebx, %eax
-        (
-            X86_64,
-            0,
-            behind(&[&[0x48, 0x89, 0xc3, 0x48, 0x33, 0xc3], &pop]),
-            true,
-        ),
+        (X86_64, 0, behind(&[&moves, &pop]), true),
         (
             X86_64,
             0,

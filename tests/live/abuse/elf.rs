@@ -175,8 +175,10 @@ fn allocator(file: Crafted) -> Crafted {
 /// Sizes of holes: above all limits, and within some.
 const HOLES: [u64; 3] = [16 * GIB, 900 << 20, 250 << 20];
 
+/// Entries of tables that lie before a hole.
+const ENTRIES: u64 = 200_000;
+
 fn holes(hole: u64) -> Vec<(&'static str, Crafted)> {
-    const ENTRIES: u64 = 200_000;
     let all = |kind, flags| [kind, flags, CONTENTS_AT, hole];
     let new = || Crafted::new(CONTENTS_AT + hole);
     let mut notes = new();

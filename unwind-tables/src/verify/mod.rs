@@ -201,6 +201,12 @@ struct Comparison<'a> {
     found: Verified,
 }
 
+/// A section, and the addresses that its pointers are relative to.
+struct Based<'s, S> {
+    section: &'s S,
+    bases: &'s BaseAddresses,
+}
+
 impl Comparison<'_> {
     /// Compares all functions of a section, except code that an earlier section covers.
     fn compare_section<'a, S: UnwindSection<evaluate::Slice<'a>>>(
@@ -214,7 +220,11 @@ impl Comparison<'_> {
         let mut budget = Budget::of(source);
         let described = std::mem::take(&mut self.found.functions);
         let entries = self.entries(source);
-        let functions = self.functions(&section, &entries, &bases, code, &mut budget);
+        let based = Based {
+            section: &section,
+            bases: &bases,
+        };
+        let functions = self.functions(&based, &entries, code, &mut budget);
         let ranges = functions.iter().map(|(range, _)| range);
         self.outermost.extend(entry::of_contexts(self.view, ranges));
         for (range, fde) in &functions {
@@ -228,7 +238,7 @@ impl Comparison<'_> {
                 self.found.malformed += 1;
                 break;
             }
-            self.compare_function(&section, &bases, &mut context, fde, &left);
+            self.compare_function(&based, &mut context, fde, &left);
         }
         self.found.functions.extend(described);
         self.found.functions.sort_by_key(|range| range.start);
@@ -270,9 +280,8 @@ impl Comparison<'_> {
     /// Returns the functions of a section that apply, each up to the start of the next.
     fn functions<'a, S: UnwindSection<evaluate::Slice<'a>>>(
         &mut self,
-        section: &S,
+        &Based { section, bases }: &Based<'_, S>,
         entries: &[usize],
-        bases: &BaseAddresses,
         code: &[Range<Svma>],
         budget: &mut Budget,
     ) -> Vec<(Range<Svma>, Fde<'a>)> {
@@ -316,8 +325,7 @@ impl Comparison<'_> {
     /// Compares a function in those of its `ranges` that no other describes. They ascend.
     fn compare_function<'a, S: UnwindSection<evaluate::Slice<'a>>>(
         &mut self,
-        section: &S,
-        bases: &BaseAddresses,
+        &Based { section, bases }: &Based<'_, S>,
         context: &mut UnwindContext<usize>,
         fde: &Fde<'a>,
         ranges: &[Range<Svma>],

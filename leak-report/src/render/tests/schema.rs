@@ -11,9 +11,8 @@ use crate::model::{
     Unheld, Unjudged,
 };
 
-/// Reports with all fields, of samples, without stacks, with a verdict, and with holders match the schema.
-#[test]
-fn made_reports_match_the_schema() {
+/// A report with all fields, one of samples, and one without stacks.
+fn of_everything() -> [Report; 3] {
     let mut everything = full();
     // The schema has only causes of losses that exist.
     everything.losses.causes = [("block_table_full".into(), 9)].into();
@@ -55,6 +54,13 @@ fn made_reports_match_the_schema() {
         ..everything.clone()
     };
     nothing.targets[0].lack = Some(MemoryLack::System);
+    [everything, sampled, nothing]
+}
+
+/// Reports with all fields, of samples, without stacks, with a verdict, and with holders match the schema.
+#[test]
+fn made_reports_match_the_schema() {
+    let [everything, sampled, nothing] = of_everything();
     let mut judged = crate::samples::judged();
     judged.losses.causes.clear();
     if let Some(judgement) = &mut judged.judgement {

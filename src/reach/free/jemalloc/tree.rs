@@ -195,7 +195,12 @@ fn anchored(
 /// Finds the first page of an extent that is at the right place below `node`.
 fn probe(memory: &dyn Memory, base: &[Range<u64>], form: Form, level: usize, node: u64) -> Option<u64> {
     let mut children = Vec::new();
-    visit_node(memory, base, form, level, node, &mut |index, word| {
+    let node = Node {
+        form,
+        level,
+        at: node,
+    };
+    visit_node(memory, base, node, &mut |index, word| {
         if children.len() < TRIES {
             children.push((index, word));
         }
@@ -210,18 +215,20 @@ fn probe(memory: &dyn Memory, base: &[Range<u64>], form: Form, level: usize, nod
     })
 }
 
-/// Calls `see` with the index and the first word of each element whose first word is not 0.
-fn visit_node(
-    memory: &dyn Memory,
-    base: &[Range<u64>],
+/// Node of a tree, by its address.
+#[derive(Clone, Copy)]
+struct Node {
     form: Form,
     level: usize,
-    node: u64,
-    see: &mut dyn FnMut(u64, u64),
-) {
+    at: u64,
+}
+
+/// Calls `see` with the index and the first word of each element whose first word is not 0.
+fn visit_node(memory: &dyn Memory, base: &[Range<u64>], node: Node, see: &mut dyn FnMut(u64, u64)) {
+    let Node { form, level, at } = node;
     let bytes = form.node_bytes(level);
-    if node.is_multiple_of(8) && base::has(base, node, bytes) {
-        visit_elements(memory, form.stride(level), node..node + bytes, see);
+    if at.is_multiple_of(8) && base::has(base, at, bytes) {
+        visit_elements(memory, form.stride(level), at..at + bytes, see);
     }
 }
 
@@ -257,7 +264,12 @@ impl Tree {
             let mut below = Vec::new();
             for &(node, prefix) in &nodes {
                 let mut last = 0;
-                visit_node(memory, base, form, level, node, &mut |index, word| {
+                let node = Node {
+                    form,
+                    level,
+                    at: node,
+                };
+                visit_node(memory, base, node, &mut |index, word| {
                     let page = prefix | index << form.shift(level);
                     let record = form.record(word);
                     if !form.is_leaf(level) {

@@ -86,21 +86,20 @@ impl Group {
         let last = words.at(slot.end - 8);
         let header = words.at(slot.start - 8)?;
         if tag(header) != MOVED {
-            return self.content(index, slot, slot.start, header, last);
+            return self.content(index, slot, (slot.start, header), last);
         }
         let found = places(slot, header);
-        let mut found = found.filter_map(|at| self.content(index, slot, at, headers.at(at - 8)?, last));
+        let mut found = found.filter_map(|at| self.content(index, slot, (at, headers.at(at - 8)?), last));
         let only = found.next();
         only.filter(|_| found.next().is_none())
     }
 
-    /// Reads the header of a block at `at`. `last` is the word at the slot's end.
+    /// Reads the header of a block that begins at `at`. `last` is the word at the slot's end.
     fn content(
         &self,
         index: u64,
         slot: &Range<u64>,
-        at: u64,
-        header: u64,
+        (at, header): (u64, u64),
         last: Option<u64>,
     ) -> Option<Slot> {
         let (long, mark, short) = (header & 0xffff_ffff, header >> 32 & 0xff, header >> 48);

@@ -161,7 +161,7 @@ impl Sample {
                     rest,
                     is_listed,
                 } => {
-                    let block = self.put_block(at, index, start..start + stride, *units, *rest);
+                    let block = self.put_block(at, index, start..start + stride, (*units, *rest));
                     self.listed.extend(is_listed.then(|| block.clone()));
                     self.blocks.push(block);
                 }
@@ -181,7 +181,13 @@ impl Sample {
         }
     }
 
-    fn put_block(&mut self, group: u64, index: u64, slot: Range<u64>, units: u64, rest: u64) -> Range<u64> {
+    fn put_block(
+        &mut self,
+        group: u64,
+        index: u64,
+        slot: Range<u64>,
+        (units, rest): (u64, u64),
+    ) -> Range<u64> {
         let units = units.min((slot.end - slot.start) / UNIT - 1);
         let at = slot.start + units * UNIT;
         if units > 0 {

@@ -137,7 +137,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, panes: &Panes, model: &Model, theme: T
         return draw_line(frame, panes.sites, [Span::raw(text)]);
     };
     let columns = columns(panes.columns.width, model.order(), &shown.sample);
-    draw_headings(frame, panes, model, shown, &columns, theme);
+    draw_line(frame, panes.columns, headings(model, shown, &columns, theme));
     let sites = model.sites();
     if sites.is_empty() {
         let text = match model.filter() {
@@ -158,14 +158,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, panes: &Panes, model: &Model, theme: T
     }
 }
 
-fn draw_headings(
-    frame: &mut Frame<'_>,
-    panes: &Panes,
-    model: &Model,
-    shown: &ShownReport,
-    columns: &[Column],
-    theme: Theme,
-) {
+fn headings(model: &Model, shown: &ShownReport, columns: &[Column], theme: Theme) -> Vec<Span<'static>> {
     let mut spans = vec![Span::raw(" ")];
     for column in columns {
         let is_order = column.order() == Some(model.order());
@@ -184,7 +177,7 @@ fn draw_headings(
         format!("  SITE{}", left_out(model)),
         Theme::strong(),
     ));
-    draw_line(frame, panes.columns, spans);
+    spans
 }
 
 /// Numbers of sites that are not in the table, in words.
