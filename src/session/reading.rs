@@ -1,6 +1,6 @@
 //! Phases of a report. Each makes the value that the next one needs, so that their order is in types: a
-//! [`Quiet`] trace is read; a [`Reading`] has all that a report needs of the kernel side, so that probes can be
-//! detached before it is described.
+//! [`Quiet`] trace is read; a [`Reading`] has all that a report needs of the kernel side, so that probes can
+//! be detached before it is described.
 
 use std::thread::sleep;
 use std::time::Duration;
