@@ -405,7 +405,7 @@ fn no_terminal() {
         (Some(2), 1),
         "{message}"
     );
-    assert!(message.contains("standard input is none"), "{message}");
+    assert!(message.contains("standard input is not one"), "{message}");
     assert!(output.stdout.is_empty());
     let terminal = Terminal::start_in(Session::Own, &["--live"], &[("TERM", "dumb")]);
     let (status, screen) = terminal.wait();
