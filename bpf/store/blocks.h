@@ -200,8 +200,8 @@ static __always_inline bool return_block(u32 instance, u64 address, struct block
 }
 
 /*
- * Inserts a block again, of which it is unknown whether it is still allocated. If not, its address can already be that
- * of another block, which is kept; or it will be allocated later, and the missed free is detected then.
+ * Inserts a block again that may have been freed. If it was, its address may already belong to another block, which is
+ * kept; or the address is allocated later, and the missed free is detected then.
  */
 static __always_inline void return_doubtful_block(u32 instance, u64 address, struct block *block)
 {

@@ -26,8 +26,12 @@ struct Given {
 }
 
 impl Given {
+    fn has_targets(&self) -> bool {
+        !self.targets.pids.is_empty() || self.targets.select.is_some()
+    }
+
     fn is_process(&self) -> bool {
-        !self.targets.pids.is_empty() || self.targets.select.is_some() || !self.program.is_empty()
+        self.has_targets() || !self.program.is_empty()
     }
 
     fn subject(&self) -> Subject {
@@ -114,8 +118,7 @@ impl TraceArgs {
             program: self.start.words()?,
             targets: self.targets.check(&self.pid)?,
         };
-        let has_targets = !given.targets.pids.is_empty() || given.targets.select.is_some();
-        match has_targets && !given.program.is_empty() {
+        match given.has_targets() && !given.program.is_empty() {
             true => Err(ConfigError::TwoTargets),
             false => Ok(given),
         }

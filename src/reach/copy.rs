@@ -13,7 +13,7 @@ use super::reader::{Reader, down, length, up};
 const WORD_BYTES: usize = size_of::<u64>();
 /// Number of words that are shown at once.
 const WORDS_AT_ONCE: usize = 1 << 14;
-/// Bytes of extra room, beyond what is there now: the process runs on until it is copied.
+/// Bytes of extra room, for memory that the process takes before it is stopped and copied.
 const SPARE_BYTES: u64 = 16 << 20;
 /// Bytes of a sample by which the time of a copy is estimated.
 const SAMPLE_BYTES: u64 = 64 << 20;

@@ -547,8 +547,8 @@ fn functions_with_a_prefix() {
     check_rows("-S zz_", &trace(&path, None, &["-S", "zz_"]), rows);
 }
 
-/// Requests for allocators or functions that are not there are one error that says what is there, or what to
-/// do.
+/// A request for an allocator or a function that is missing gets one error, which names those that exist or
+/// the remedy.
 #[test]
 fn missing_allocators_are_named() {
     let path = compile(&directory("allocators-missing"), "allocators/pool.c", &RELEASE);

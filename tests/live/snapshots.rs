@@ -338,7 +338,7 @@ impl Shelf {
         self.0.path().join(name).to_str().expect("UTF-8").to_owned()
     }
 
-    /// Runs memleak as user nobody and returns its output and messages.
+    /// Runs memleak as the user `nobody`. Returns its output and messages.
     #[track_caller]
     fn memleak(&self, arguments: &[&str]) -> (String, String) {
         let nobody = [

@@ -12,7 +12,7 @@
 //! * Functions of which DWARF knows no linker's name, as lambdas' are. Binutils gives the innermost one of an
 //!   address the name of the symbol that holds it; the others have the name in the source.
 //! * dwz. Blazesym has no names for what lies in the supplementary file, and binutils 2.40 loses whole
-//!   functions: elfutils says what is there.
+//!   functions: chains are compared with elfutils instead.
 //! * libc. Binutils 2.40 mistakes the files of code that other files include: blazesym and elfutils agree on
 //!   them.
 

@@ -72,7 +72,7 @@ fn names_with_control_characters() {
     }
 }
 
-/// Starts a program as user nobody.
+/// Starts a program as the user `nobody`.
 fn as_nobody(before: &[&str], path: &Path, arguments: &[&str]) -> Program {
     let ids = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"];
     let mut command = Command::new("setpriv");

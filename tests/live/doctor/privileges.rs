@@ -88,7 +88,7 @@ impl Place {
         program
     }
 
-    /// Traces a target as nobody, with these capabilities. Returns the messages, too.
+    /// Traces a target as the user `nobody` with these capabilities. Returns the report and the messages.
     #[track_caller]
     fn trace(&self, mut target: Program, capabilities: &[&str], flags: &[&str]) -> (Report, Vec<String>) {
         let memleak = Memleak::attach_by(self.command(NOBODY, capabilities, "memleak"), target.pid(), flags);
@@ -99,7 +99,7 @@ impl Place {
         (report, messages)
     }
 
-    /// Runs memleak as nobody with these capabilities, and returns its refusal, which is one line.
+    /// Runs memleak as the user `nobody` with these capabilities. Returns its refusal, which is one line.
     #[track_caller]
     fn refused(&self, pid: u32, capabilities: &[&str], flags: &[&str]) -> String {
         let mut command = self.command(NOBODY, capabilities, "memleak");
