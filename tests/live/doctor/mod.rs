@@ -13,7 +13,8 @@ use crate::common::exclusion::alone;
 use crate::common::machine::{Feature, lacks};
 use crate::common::memleak::Memleak;
 use crate::common::program::{
-    Program, compile, compile_as, copy_program, directory, library, require_root, run_tool, source, stock,
+    PATIENCE, Program, compile, compile_as, copy_program, directory, library, require_root, run_tool, source,
+    stock,
 };
 use serde_json::Value;
 
@@ -33,7 +34,7 @@ fn doctor_by(mut command: Command) -> Output {
 
 fn end_of(command: Command) -> Output {
     assert_cmd::Command::from_std(command)
-        .timeout(Duration::from_secs(100))
+        .timeout(*PATIENCE)
         .output()
         .expect("memleak was built, and ends by itself")
 }
