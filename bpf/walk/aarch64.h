@@ -191,6 +191,12 @@ static __always_inline enum how_it_returns how_it_returns(u64 code, u64 end)
 	return RETURNS_LATER;
 }
 
+/* Returns whether code behind a call uses the frame pointer as the base of its own frame: not looked for. */
+static __always_inline bool uses_own_frame(u64 code, u64 from_seventh)
+{
+	return false;
+}
+
 /*
  * Returns where the code at `address` jumps, if it does nothing else (PLT entries, functions that only tail-call); else
  * `address`.

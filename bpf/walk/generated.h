@@ -65,7 +65,7 @@ __noinline bool go_by_return(struct fast_walk *fast)
 		return false;
 	depend_on_more(walk);
 	ra_slot = walk->sp + freed + (pops_fp ? 8 : 0);
-	if (!peek_slot(walk, ra_slot, &ra) || judge_return_address(walk, ra, true) != RETURNS_YES)
+	if (!peek_slot(walk, ra_slot, &ra) || judge_return_address(walk, ra) != RETURNS_YES)
 		return false;
 	return go_to_caller(walk, ra_slot + 8, ra_slot, pops_fp ? ra_slot - 8 : 0) == END_NONE;
 }

@@ -250,23 +250,31 @@ __noinline u32 returns_in_part(struct fast_walk *fast, u32 bytes)
 }
 
 /*
- * Returns whether the frame's function pops the frame pointer last before it returns: then it has pushed it first, next
- * to the return address. Parts overlap by the bytes of a return.
+ * Returns how the frame's function returns; as by the frame pointer, if it uses that as the base of its frame before.
+ * Parts overlap by the bytes of a return. Not static: verified once, by itself.
  */
-static __always_inline bool restores_frame_pointer(struct walk *walk)
+__noinline u32 how_frame_returns(struct fast_walk *fast)
 {
-	u32 how = RETURNS_LATER;
+	if (!fast)
+		return RETURNS_OTHERWISE;
 
+	struct walk *walk = walk_of(fast);
+	u32 how = RETURNS_LATER;
+	u64 code, from_seventh;
+
+	if (bpf_probe_read_user(&code, 8, (void *)walk->pc) == 0 &&
+	    bpf_probe_read_user(&from_seventh, 8, (void *)(walk->pc + 7)) == 0 && uses_own_frame(code, from_seventh))
+		return RETURNS_BY_FP;
 	for (u32 part = 0; part < RETURN_LOOKED_FOR / JUMPS_LOOKED_FOR && how == RETURNS_LATER; part++)
-		how = returns_in_part(fast_of(walk), part * JUMPS_LOOKED_FOR);
-	return how == RETURNS_WITH_FP;
+		how = returns_in_part(fast, part * JUMPS_LOOKED_FOR);
+	return how;
 }
 
 /*
  * Returns whether the frame's slots were seen up to its frame pointer. Not static: verified once, by itself.
  *
  * The return address of a seemingly skipped frame can be left over from an earlier call: a function that restores the
- * frame pointer from where the present one leads has set its own.
+ * frame pointer last has pushed it first, next to its return address, and the slots have no such pair.
  */
 __noinline bool has_seen_frame(struct fast_walk *fast)
 {
@@ -277,9 +285,26 @@ __noinline bool has_seen_frame(struct fast_walk *fast)
 
 	if (walk->looked_at < walk->look_until)
 		return false;
-	if (walk->is_doubtful && walk->pc_adjust)
-		walk->is_doubtful = !restores_frame_pointer(walk);
+	if (walk->is_doubtful && walk->pc_adjust) {
+		u32 how = how_frame_returns(fast);
+
+		walk->is_doubtful = how != RETURNS_WITH_FP && how != RETURNS_BY_FP;
+	}
 	return true;
+}
+
+/*
+ * Returns whether the frame pointer is the frame's own because its function returns by it: a pair in the slots is left
+ * over from an earlier call. Not static: verified once, by itself.
+ */
+__noinline bool returns_by_frame_pointer(struct fast_walk *fast)
+{
+	if (!fast)
+		return false;
+
+	struct walk *walk = walk_of(fast);
+
+	return walk->pc_adjust && how_frame_returns(fast) == RETURNS_BY_FP;
 }
 
 /*
@@ -332,5 +357,5 @@ __noinline bool begin_judgement(struct fast_walk *fast)
 static __always_inline void judge_frame_pointer(struct walk *walk)
 {
 	if (begin_judgement(fast_of(walk)) && !look_at_frame(walk))
-		walk->is_doubtful = true;
+		walk->is_doubtful = !returns_by_frame_pointer(fast_of(walk));
 }

@@ -31,17 +31,15 @@ static __always_inline bool is_generated(struct mapping *mapping)
 }
 
 /*
- * Returns whether `ra` can be a return address: in executable memory, and after a call, in a trampoline, or in
- * generated code. The mapping need not be current: lookup_rule checks that. `from_generated`: it was found in a frame
- * of generated code, whose caller may be in memory that is newer than the mappings.
+ * Returns whether `ra` can be a return address: after a call, in a trampoline, or in generated code. The mapping need
+ * not be current: lookup_rule checks that. An address behind a call counts without a mapping, too: generated code can be
+ * newer than the mappings, and the walk ends there, or is finished once it is known what is there.
  */
-static __always_inline enum returns judge_return_address(struct walk *walk, u64 ra, bool from_generated)
+static __always_inline enum returns judge_return_address(struct walk *walk, u64 ra)
 {
 	struct mapping *mapping = find_mapping(walk->list, ra - 1);
 
 	depend_on_more(walk);
-	if (!mapping && !walk->list_state.changing && !from_generated)
-		return is_trampoline(ra) ? RETURNS_YES : RETURNS_NO;
 	if ((mapping && mapping->kind == MAPPING_TRAMPOLINE) || is_after_call(ra) || is_trampoline(ra))
 		return RETURNS_YES;
 	return mapping && is_generated(mapping) ? RETURNS_ON_TRIAL : RETURNS_NO;

@@ -180,7 +180,7 @@ static __always_inline enum end_cause apply_fp(struct walk *walk, enum end_cause
 		return implausible;
 	ra = without_code(ra);
 	if (!unwind_by_fp) {
-		enum returns returns = judge_return_address(walk, ra, implausible == END_ANONYMOUS_CODE);
+		enum returns returns = judge_return_address(walk, ra);
 
 		if (returns == RETURNS_ON_TRIAL && implausible == END_ANONYMOUS_CODE)
 			begin_trial(walk);

@@ -208,9 +208,9 @@ static __always_inline bool may_be_jump(u64 code, u64 address, u64 entry, u64 st
 }
 
 /*
- * Returns how a function returns, by 8 bytes of its code that end before `end`: by a `ret` behind `pop %rbp` or
- * `leave`, by `mov %rbp, %rsp; pop %rbp`, by `mov (%rbp), %rbp; add $N, %rsp`, or otherwise. Instruction boundaries are
- * unknown: a c3 that may be an operand does not count. Two int3 are between functions.
+ * Returns how a function returns, by 8 bytes of its code that end before `end`: with `mov %rbp, %rsp; pop %rbp`,
+ * `mov (%rbp), %rbp; add $N, %rsp` or `leave; ret` by the frame pointer, with `pop %rbp; ret`, or otherwise. Instruction
+ * boundaries are unknown: a c3 or c9 that may be an operand does not count. Two int3 are between functions.
  */
 static __always_inline enum how_it_returns how_it_returns(u64 code, u64 end)
 {
@@ -219,12 +219,17 @@ static __always_inline enum how_it_returns how_it_returns(u64 code, u64 end)
 	if (last == 0xcc && before == 0xcc)
 		return RETURNS_OTHERWISE;
 	if (code >> 32 == 0x5de58b48 || code >> 32 == 0x5dec8948)
-		return RETURNS_WITH_FP;
+		return RETURNS_BY_FP;
 	if (code << 8 == 0xc48348006d8b4800 || code << 8 == 0xc48148006d8b4800)
+		return RETURNS_BY_FP;
+	if ((last & 0xfe) != 0xc2)
+		return RETURNS_LATER;
+	/* Not xor and mov of %ecx. */
+	if (before == 0xc9 && (earlier & 0xfd) != 0x31 && (earlier & 0xfd) != 0x89)
+		return RETURNS_BY_FP;
+	if (before == 0x5d && earlier != 0x41)
 		return RETURNS_WITH_FP;
-	if ((last == 0xc3 || last == 0xc2) && (before == 0xc9 || (before == 0x5d && earlier != 0x41)))
-		return RETURNS_WITH_FP;
-	if (last != 0xc3)
+	if (last == 0xc2)
 		return RETURNS_LATER;
 	/* mov, test, arithmetic and others, whose operands are %rbx and another register. */
 	if (before == 0x89 || before == 0x8b || before == 0x85 || before == 0x83 || before == 0x81 || before == 0xc7)
@@ -233,6 +238,17 @@ static __always_inline enum how_it_returns how_it_returns(u64 code, u64 end)
 	if ((earlier & 0xf0) == 0x40 && ((before & 0xc4) == 0 || before == 0x63 || before == 0xff || before == 0xf7))
 		return RETURNS_LATER;
 	return earlier == 0x0f ? RETURNS_LATER : RETURNS_OTHERWISE;
+}
+
+/*
+ * Returns whether code behind a call, whose first 8 bytes are given, and 8 from the seventh on, uses the frame pointer
+ * as the base of its own frame: by `mov -N(%rbp), %reg`, or by `cmp N(%r13), %rax; je; leave`, as V8 calls native code.
+ */
+static __always_inline bool uses_own_frame(u64 code, u64 from_seventh)
+{
+	if ((code & 0x80c7fffb) == 0x80458b48)
+		return true;
+	return (code & 0xffffff) == 0x853b49 && (from_seventh & 0xff00000000ffff) == 0xc900000000840f;
 }
 
 /*

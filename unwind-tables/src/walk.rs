@@ -436,7 +436,7 @@ impl<'a, R: FnMut(Avma) -> Option<u64>> Walk<'a, R> {
         let ra = self.read_slot(fp.wrapping_add(8)).map_err(|_| implausible)?;
         let ra = Avma::new(self.tables.architecture.strip(ra));
         if self.tables.unwind == Unwind::Dwarf {
-            match self.judge_return_address(ra, implausible == End::AnonymousCode) {
+            match self.judge_return_address(ra) {
                 Returns::OnTrial if implausible == End::AnonymousCode => self.begin_trial(),
                 Returns::OnTrial | Returns::No => return Err(implausible),
                 Returns::Yes => {}

@@ -231,11 +231,24 @@ fn callers_that_call_something_else() {
     }
 }
 
+/// What the code behind a frame proves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Proof {
+    /// Nothing about the frame pointer.
+    Nothing,
+    /// The frame's function has pushed it first.
+    Pushed,
+    /// It is the base of the function's frame.
+    Base,
+}
+
 /// A function that restores the frame pointer last has pushed it next to its return address. If no slot has
 /// that pair, the frame pointer is the frame's own, and what looks like the address of a skipped frame is
-/// left over.
+/// left over. If it is restored by the frame pointer itself, a pair is left over, too.
 #[test]
 fn functions_that_restore_the_frame_pointer() {
+    use Proof::{Base, Nothing, Pushed};
+
     const X86_64: Architecture = Architecture::X86_64;
     const AARCH64: Architecture = Architecture::Aarch64;
     let pop = [0x5d, 0xc3];
@@ -249,78 +262,106 @@ fn functions_that_restore_the_frame_pointer() {
     let returns = [0xc0, 0x03, 0x5f, 0xd6];
     let last = usize::try_from(RETURN_LOOKED_FOR).expect("it is small");
     let behind = |bytes: &[&[u8]]| bytes.concat();
-    for (architecture, at, goes_on, is_certain) in [
-        (X86_64, 0x10, behind(&[&pop]), true),
-        (X86_64, 0x31, behind(&[&leave]), true),
+    for (architecture, at, goes_on, proof) in [
+        (X86_64, 0x10, behind(&[&pop]), Pushed),
+        (X86_64, 0x31, behind(&[&leave]), Base),
         // At the end of the first part that is read, and at the start of the second.
-        (X86_64, 0x77, behind(&[&pop]), true),
-        (X86_64, 0x7e, behind(&[&pop]), true),
-        (X86_64, 0x7f, behind(&[&pop]), true),
-        (X86_64, last + 6, behind(&[&pop]), true),
-        (X86_64, last + 7, behind(&[&pop]), false),
+        (X86_64, 0x77, behind(&[&pop]), Pushed),
+        (X86_64, 0x7e, behind(&[&pop]), Pushed),
+        (X86_64, 0x7f, behind(&[&pop]), Pushed),
+        (X86_64, last + 6, behind(&[&pop]), Pushed),
+        (X86_64, last + 7, behind(&[&pop]), Nothing),
         // ret $8
-        (X86_64, 0x10, behind(&[&[0x5d, 0xc2, 8, 0]]), true),
-        (X86_64, 0x10, behind(&[&[0x41, 0x5d, 0xc2, 8, 0]]), false),
+        (X86_64, 0x10, behind(&[&[0x5d, 0xc2, 8, 0]]), Pushed),
+        (X86_64, 0x10, behind(&[&[0x41, 0x5d, 0xc2, 8, 0]]), Nothing),
         // mov %rbp, %rsp; pop %rbp, of both encodings; pop %rcx
-        (X86_64, 0x10, behind(&[&[0x48, 0x8b, 0xe5, 0x5d, 0x59]]), true),
-        (X86_64, 0x10, behind(&[&[0x48, 0x89, 0xec, 0x5d, 0x59]]), true),
+        (X86_64, 0x10, behind(&[&[0x48, 0x8b, 0xe5, 0x5d, 0x59]]), Base),
+        (X86_64, 0x10, behind(&[&[0x48, 0x89, 0xec, 0x5d, 0x59]]), Base),
         // mov (%rbp), %rbp; add $80, %rsp; jmp *%rcx, with 256 instead of 80, and with 8(%rbp)
         (
             X86_64,
             0x10,
             behind(&[&load_fp(0), &[0x83, 0xc4, 80], &jump]),
-            true,
+            Base,
         ),
         (
             X86_64,
             0x10,
             behind(&[&load_fp(0), &[0x81, 0xc4, 0, 1, 0, 0], &jump]),
-            true,
+            Base,
         ),
         (
             X86_64,
             0x10,
             behind(&[&load_fp(8), &[0x83, 0xc4, 80], &jump]),
-            false,
+            Nothing,
         ),
+        // xor %ecx, %ecx; mov %ecx, %ecx
+        (X86_64, 0x10, behind(&[&[0x31, 0xc9, 0xc3], &leave]), Nothing),
+        (X86_64, 0x10, behind(&[&[0x89, 0xc9, 0xc3], &leave]), Nothing),
         // add $24, %rsp; ret
-        (X86_64, 0x10, behind(&[&add, &[0xc3], &pop]), false),
+        (X86_64, 0x10, behind(&[&add, &[0xc3], &pop]), Nothing),
         // pop %r13; ret
-        (X86_64, 0x10, behind(&[&[0x41, 0x5d, 0xc3], &pop]), false),
+        (X86_64, 0x10, behind(&[&[0x41, 0x5d, 0xc3], &pop]), Nothing),
         // pop %rbx; ret
-        (X86_64, 0x10, behind(&[&[0x5b, 0xc3], &pop]), false),
+        (X86_64, 0x10, behind(&[&[0x5b, 0xc3], &pop]), Nothing),
         // mov %rax, %rbx; xor %rax, %rbx; movzx %bl, %eax; mov %ebx, %eax
-        (X86_64, 0, behind(&[&moves, &pop]), true),
+        (X86_64, 0, behind(&[&moves, &pop]), Pushed),
         (
             X86_64,
             0,
             behind(&[&[0x0f, 0xb6, 0xc3, 0x89, 0xc3], &leave]),
-            true,
+            Base,
         ),
         // Between functions.
-        (X86_64, 0x10, behind(&[&[0xff, 0xe0, 0xcc, 0xcc], &pop]), false),
-        (AARCH64, 0, behind(&[&[1; 8], &load, &returns]), true),
-        (AARCH64, 0, behind(&[&[1; 8], &load_in_place, &returns]), true),
-        (AARCH64, 0, behind(&[&[1; 8], &returns, &load]), false),
-        (AARCH64, 0, behind(&[&[1; 2], &load, &returns]), false),
+        (X86_64, 0x10, behind(&[&[0xff, 0xe0, 0xcc, 0xcc], &pop]), Nothing),
+        (AARCH64, 0, behind(&[&[1; 8], &load, &returns]), Pushed),
+        (AARCH64, 0, behind(&[&[1; 8], &load_in_place, &returns]), Pushed),
+        (AARCH64, 0, behind(&[&[1; 8], &returns, &load]), Nothing),
+        (AARCH64, 0, behind(&[&[1; 2], &load, &returns]), Nothing),
     ] {
-        for piece in [MappingKind::Table, MappingKind::NoCfi, MappingKind::Anonymous] {
-            let about = format!("{architecture:?}, {at:x}, {goes_on:x?}, {piece:?}");
-            let walk = |slots: &[u64]| {
-                let mut bytes = code(architecture, Indirectly, Indirectly);
-                let start = usize::try_from(START - CODE).expect("it is small");
-                bytes[start..start + at].fill(1);
-                let at = start + at;
-                bytes[at..at + goes_on.len()].copy_from_slice(&goes_on);
-                walk_in(architecture, piece, bytes, &stack_of(slots), false)
-            };
-            check_ways(&walk(&[1, IN_SLOT, 2]), is_certain, &about);
-            // With the pair that the function has pushed, its frame ends there.
-            let pair = walk(&[STACK + 0x18, IN_SLOT, 2]);
-            match piece == MappingKind::Anonymous {
-                true => assert_eq!(pair.end, End::AnonymousCode, "{about}: {pair:x?}"),
-                false => check_ways(&pair, false, &about),
-            }
+        check_proof(architecture, at, &goes_on, proof);
+    }
+}
+
+/// Code that uses the frame pointer as the base of its own frame directly behind a call has set it, whatever
+/// is in the slots.
+#[test]
+fn functions_that_use_their_frame() {
+    // mov -32(%rbp), %r8, and with 32; cmp 0x300(%r13), %rax; je; leave, and nop
+    let compare = [0x49, 0x3b, 0x85, 0, 3, 0, 0, 0x0f, 0x84, 9, 0, 0, 0];
+    for (at, goes_on, proof) in [
+        (0, &[0x4c, 0x8b, 0x45, 0xe0][..], Proof::Base),
+        (1, &[0x4c, 0x8b, 0x45, 0xe0], Proof::Nothing),
+        (0, &[0x4c, 0x8b, 0x45, 32], Proof::Nothing),
+        (0, &[&compare[..], &[0xc9]].concat(), Proof::Base),
+        (0, &[&compare[..], &[0x90]].concat(), Proof::Nothing),
+    ] {
+        let goes_on = [goes_on, &[1; 16], &[0xcc; 2]].concat();
+        check_proof(Architecture::X86_64, at, &goes_on, proof);
+    }
+}
+
+/// Checks what is proved by code that goes on like this, `at` bytes behind the call, with an address of a
+/// seemingly skipped frame in a slot, without and with a frame pointer before it.
+#[track_caller]
+fn check_proof(architecture: Architecture, at: usize, goes_on: &[u8], proof: Proof) {
+    for piece in [MappingKind::Table, MappingKind::NoCfi, MappingKind::Anonymous] {
+        let about = format!("{architecture:?}, {at:x}, {goes_on:x?}, {piece:?}");
+        let walk = |slots: &[u64]| {
+            let mut bytes = code(architecture, Indirectly, Indirectly);
+            let start = usize::try_from(START - CODE).expect("it is small");
+            bytes[start..start + at].fill(1);
+            let at = start + at;
+            bytes[at..at + goes_on.len()].copy_from_slice(&goes_on);
+            walk_in(architecture, piece, bytes, &stack_of(slots), false)
+        };
+        check_ways(&walk(&[1, IN_SLOT, 2]), proof != Proof::Nothing, &about);
+        // With the pair that a function that only pushes it has pushed, the frame ends there.
+        let pair = walk(&[STACK + 0x18, IN_SLOT, 2]);
+        match piece == MappingKind::Anonymous {
+            true => assert_eq!(pair.end, End::AnonymousCode, "{about}: {pair:x?}"),
+            false => check_ways(&pair, proof == Proof::Base, &about),
         }
     }
 }

@@ -21,15 +21,14 @@ pub(super) enum Returns {
 }
 
 impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
-    /// Judges whether `ra` can be a return address: in executable memory, and after a call, in a trampoline,
-    /// or in generated code.
+    /// Judges whether `ra` can be a return address: after a call, in a trampoline, or in generated code.
     ///
-    /// The mapping need not be current: the lookup of the rule checks that. `from_generated`: `ra` belongs to
-    /// a frame of generated code, whose caller may be in memory that is newer than the mappings.
-    pub(super) fn judge_return_address(&mut self, ra: Avma, from_generated: bool) -> Returns {
+    /// The mapping need not be current: the lookup of the rule checks that. An address behind a call counts
+    /// without a mapping, too: generated code can be newer than the mappings, and the walk ends there, or is
+    /// finished once it is known what is there.
+    pub(super) fn judge_return_address(&mut self, ra: Avma) -> Returns {
         let mapping = mapping::find(self.tables.mappings, ra.wrapping_sub(1)).map(|mapping| mapping.kind);
         let is_known = match mapping {
-            None if !self.tables.changing && !from_generated => self.is_trampoline(ra),
             Some(MappingKind::Trampoline) => true,
             None | Some(_) => self.is_after_call(ra) || self.is_trampoline(ra),
         };
@@ -179,6 +178,8 @@ pub(super) fn may_be_jump(
 pub(super) enum HowItReturns {
     /// Restores the frame pointer last.
     WithFp,
+    /// The same, from where the frame pointer leads: it is the function's own.
+    ByFp,
     /// Returns in another way, or in one that cannot be recognized.
     Otherwise,
 }
@@ -186,23 +187,27 @@ pub(super) enum HowItReturns {
 /// Returns the way in which a function returns whose code contains these 8 bytes, which end at `end`; `None`
 /// if they do not show it.
 ///
-/// On x86-64, the frame pointer is restored by `pop %rbp` or `leave` before a `ret`, by
-/// `mov %rbp, %rsp; pop %rbp`, or by `mov (%rbp), %rbp; add $N, %rsp`, as V8 does before it jumps to its next
-/// function. Boundaries of instructions are not known: a byte c3 that may be an operand is not taken for
-/// `ret`. Two int3 are padding between functions. On AArch64, the frame pointer is restored together with the
-/// link register, as a pair.
+/// On x86-64, the frame pointer is restored by `pop %rbp; ret`, or by the frame pointer itself: by
+/// `leave; ret`, `mov %rbp, %rsp; pop %rbp`, or `mov (%rbp), %rbp; add $N, %rsp`, as V8 does before it jumps
+/// to its next function. Boundaries of instructions are not known: a byte c3 or c9 that may be an operand is
+/// not taken for `ret` or `leave`. Two int3 are padding between functions. On AArch64, the frame pointer is
+/// restored together with the link register, as a pair.
 pub(super) fn how_it_returns(architecture: Architecture, code: u64, end: Avma) -> Option<HowItReturns> {
     let [.., earlier, before, last] = code.to_le_bytes();
     let instruction = (code >> 32) as u32;
     match architecture {
         Architecture::X86_64 => match (earlier, before, last) {
-            _ if matches!(instruction, 0x5de5_8b48 | 0x5dec_8948) => Some(HowItReturns::WithFp),
+            _ if matches!(instruction, 0x5de5_8b48 | 0x5dec_8948) => Some(HowItReturns::ByFp),
             _ if matches!(code << 8 >> 8, 0xc4_8348_006d_8b48 | 0xc4_8148_006d_8b48) => {
-                Some(HowItReturns::WithFp)
+                Some(HowItReturns::ByFp)
             }
             (_, 0xcc, 0xcc) | (0x41, 0x5d, 0xc3) => Some(HowItReturns::Otherwise),
             (0x41, 0x5d, 0xc2) => None,
-            (_, 0x5d | 0xc9, 0xc2 | 0xc3) => Some(HowItReturns::WithFp),
+            (_, 0x5d, 0xc2 | 0xc3) => Some(HowItReturns::WithFp),
+            // xor and mov of %ecx.
+            (0x31 | 0x33 | 0x89 | 0x8b, 0xc9, 0xc3) => Some(HowItReturns::Otherwise),
+            (0x31 | 0x33 | 0x89 | 0x8b, 0xc9, 0xc2) => None,
+            (_, 0xc9, 0xc2 | 0xc3) => Some(HowItReturns::ByFp),
             // mov, test, arithmetic and others, whose operands are %rbx and another register.
             (_, 0x81 | 0x83 | 0x85 | 0x89 | 0x8b | 0xc7, 0xc3) | (0x0f, _, 0xc3) => None,
             // With a prefix for registers of 64 bits.
@@ -220,6 +225,19 @@ pub(super) fn how_it_returns(architecture: Architecture, code: u64, end: Avma) -
             let returns = matches!(instruction, 0 | 0xd65f_03c0 | 0xd65f_0bff | 0xd65f_0fff);
             returns.then_some(HowItReturns::Otherwise)
         }
+    }
+}
+
+/// Returns true if code behind a call, of which these are the first 8 bytes, and 8 from the seventh on, uses
+/// the frame pointer as the base of its own frame: on x86-64, by `mov -N(%rbp), %reg`, or by
+/// `cmp N(%r13), %rax; je; leave`, as V8 calls native code.
+pub(super) fn uses_own_frame(architecture: Architecture, code: u64, from_seventh: u64) -> bool {
+    match architecture {
+        Architecture::X86_64 if code & 0x80c7_fffb == 0x8045_8b48 => true,
+        Architecture::X86_64 => {
+            code & 0xff_ffff == 0x85_3b49 && from_seventh & 0xff_0000_0000_ffff == 0xc9_0000_0000_840f
+        }
+        Architecture::Aarch64 => false,
     }
 }
 

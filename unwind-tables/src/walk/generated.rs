@@ -53,7 +53,7 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
         let Some(ra) = (self.read)(ra_slot) else {
             return false;
         };
-        let is_known = self.judge_return_address(Avma::new(ra), true) == Returns::Yes;
+        let is_known = self.judge_return_address(Avma::new(ra)) == Returns::Yes;
         is_known
             && self
                 .go_to_caller(ra_slot.wrapping_add(8), ra_slot, fp_slot)

@@ -10,7 +10,9 @@
 //!   frame pointer is G's own.
 //! * If G's code continues to a return directly behind an instruction that restores the frame pointer, G has
 //!   pushed the frame pointer first, next to its return address. If no two slots there contain such a pair,
-//!   the frame pointer is G's own, and an address in a slot is left over from an earlier call.
+//!   the frame pointer is G's own, and an address in a slot is left over from an earlier call. If it is
+//!   restored from where the frame pointer leads (`leave`), or used as the base of the frame directly behind
+//!   the call, such a pair is left over, too.
 //! * The CFI of the calling function says where its own return address is. If there is no return address in
 //!   that place, or if the place is beyond the frame that the frame pointer leads to, the address in the slot
 //!   is stale.
@@ -63,8 +65,10 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
             pair: true,
             caller: true,
         };
-        if has_link || (fp - sp) / 8 > MAX_FRAME_SLOTS || !self.look_at_frame(sp, fp, look_for) {
+        if has_link || (fp - sp) / 8 > MAX_FRAME_SLOTS {
             self.is_doubtful = true;
+        } else if !self.look_at_frame(sp, fp, look_for) {
+            self.is_doubtful = self.pc_adjust == 0 || self.how_frame_returns() != Some(HowItReturns::ByFp);
         }
     }
 
@@ -90,19 +94,23 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
             }
         }
         if self.is_doubtful && self.pc_adjust != 0 {
-            self.is_doubtful = !self.restores_frame_pointer();
+            let how = self.how_frame_returns();
+            self.is_doubtful = !matches!(how, Some(HowItReturns::WithFp | HowItReturns::ByFp));
         }
         true
     }
 
-    /// Returns true if the frame's function restores the frame pointer from the stack last before it returns:
-    /// it has then pushed it first, next to the return address.
-    fn restores_frame_pointer(&mut self) -> bool {
+    /// Returns how the frame's function returns; `None` if that cannot be seen. If it uses the frame pointer
+    /// as the base of its frame before, it returns by it.
+    fn how_frame_returns(&mut self) -> Option<HowItReturns> {
+        let architecture = self.tables.architecture;
+        let code = (self.read)(self.pc).zip((self.read)(self.pc.wrapping_add(7)));
+        if code.is_some_and(|(code, seventh)| call::uses_own_frame(architecture, code, seventh)) {
+            return Some(HowItReturns::ByFp);
+        }
         for part in 0..RETURN_LOOKED_FOR / JUMPS_LOOKED_FOR {
             let start = self.pc.wrapping_add(part * JUMPS_LOOKED_FOR);
-            let Some(part) = self.part_of_code(start) else {
-                return false;
-            };
+            let part = self.part_of_code(start)?;
             // Parts overlap: the first 8 bytes of each part but the first were also the last of the part
             // before.
             let seen = if start == self.pc { 0 } else { 8 };
@@ -110,13 +118,13 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
             for (number, byte) in (0..).zip(part) {
                 code = code >> 8 | u64::from(byte) << 56;
                 let end = start.wrapping_add(number + 1);
-                let how = call::how_it_returns(self.tables.architecture, code, end);
-                if let Some(how) = how.filter(|_| number >= seen) {
-                    return how == HowItReturns::WithFp;
+                let how = call::how_it_returns(architecture, code, end);
+                if number >= seen && how.is_some() {
+                    return how;
                 }
             }
         }
-        false
+        None
     }
 
     /// [`JUMPS_LOOKED_FOR`] bytes of code, and 8 more.
