@@ -1,5 +1,5 @@
-//! Compiles each object of `bpf/` with clang into a skeleton, lists their files for `--ebpf`, and compiles `libmemleak.so` from
-//! `memleak-alloc`, in `OUT_DIR`. Writes nowhere else, fetches nothing.
+//! Compiles each object of `bpf/` with clang into a skeleton, lists their files for `--ebpf`, and compiles
+//! `libmemleak.so` from `memleak-alloc`, in `OUT_DIR`. Writes nowhere else, fetches nothing.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,8 @@ use libbpf_cargo::SkeletonBuilder;
 
 /// Objects: each is compiled from `bpf/NAME.bpf.c`.
 const OBJECTS: [&str; 3] = ["memleak", "kernel_memory", "registers"];
-/// v3 has the atomics and 32-bit jumps that the code needs; every kernel from 5.12 on knows it.
+/// Arguments for clang. Instruction set v3 has the atomics and 32-bit jumps that the code needs; kernels from
+/// 5.12 on know it.
 const CLANG_ARGS: [&str; 7] = [
     "-mcpu=v3",
     "-Wall",
@@ -21,8 +22,8 @@ const CLANG_ARGS: [&str; 7] = [
     "-fno-stack-protector",
 ];
 
-/// Architectures of programs that can be traced. `unwind-tables` says what differs between them for tables and walks,
-/// `bpf/walk/arch.h` what does for the kernel side, `src/allocator/machine.rs` for where probes are.
+/// Architectures of programs that can be traced. Their differences are in `unwind-tables` (tables and walks),
+/// `bpf/walk/arch.h` (the kernel side) and `src/allocator/machine.rs` (positions of probes).
 const ARCHITECTURES: [&str; 2] = ["x86_64", "aarch64"];
 
 fn main() {
@@ -42,9 +43,9 @@ fn main() {
     if let Err(error) = fs::write(out.join("bpf_files.rs"), source_list(Path::new(&manifest_dir))) {
         fail(&format!("cannot write to {}: {error}", out.display()));
     }
-    // Source files are named in the type information: alike wherever the repository is.
+    // Type information names source files: the same names wherever the repository is.
     let nameless = format!("-ffile-prefix-map={manifest_dir}=/memleak");
-    // For the test that compiles it for the other machine.
+    // For the test that compiles the kernel side for the other architecture.
     let headers = env::var("DEP_BPF_INCLUDE").expect("libbpf-sys says where libbpf's headers are");
     println!("cargo::rustc-env=BPF_HEADERS={headers}");
     println!("cargo::rustc-env=BPF_CLANG_ARGS={}", CLANG_ARGS.join(" "));
@@ -67,8 +68,8 @@ fn main() {
     compile_library(Path::new(&manifest_dir), &out.join("libmemleak.so"));
 }
 
-/// Compiles the library that programs are started with (`--preload`): by the compiler itself, since Cargo has no profile for a
-/// single library that is as fast in a debug build and has no standard library.
+/// Compiles the library that programs are started with (`--preload`). Calls the compiler directly: Cargo has
+/// no profile for a single library that is as fast in a debug build and has no standard library.
 fn compile_library(root: &Path, output: &Path) {
     const FLAGS: [&str; 14] = [
         "--edition=2024",
@@ -79,10 +80,10 @@ fn compile_library(root: &Path, output: &Path) {
         "-Ccodegen-units=1",
         "-Clto=fat",
         "-Cpanic=abort",
-        // Stacks begin within it.
+        // Walks begin in this library, and need its unwind tables.
         "-Cforce-unwind-tables=yes",
         "-Ctarget-feature=-crt-static",
-        // One object for each C library: no other is named in it, and once loaded it stays.
+        // One file for all C libraries: it depends on no other object, and is never unloaded.
         "-Clink-arg=-nostdlib",
         "-Clink-arg=-Wl,-soname,libmemleak.so",
         "-Clink-arg=-Wl,-z,nodelete",
@@ -98,7 +99,7 @@ fn compile_library(root: &Path, output: &Path) {
         compiler.arg(flag);
     }
     if env::var_os("CARGO_CFG_TARGET_ARCH").is_some_and(|machine| machine == "aarch64") {
-        // Otherwise atomics would ask the C library which instructions there are.
+        // Out-of-line atomics would ask the C library which instructions the CPU has.
         compiler.arg("-Ctarget-feature=-outline-atomics");
     }
     let mut nameless = root.as_os_str().to_owned();
@@ -120,8 +121,8 @@ fn source_of(object: &str) -> String {
     format!("bpf/{object}.bpf.c")
 }
 
-/// A Rust expression: the name and text of each file that objects are made of, these first, then in the order in which they
-/// include them.
+/// Returns a Rust expression: name and text of each source file, first those of the objects themselves, then
+/// the files that they include, in that order.
 fn source_list(root: &Path) -> String {
     let mut names = OBJECTS.map(source_of).to_vec();
     let mut next = 0;

@@ -1,10 +1,11 @@
-# Packages of Debian's as data, of any release and architecture: they are downloaded with settings of apt's own, and
-# unpacked; nothing of this machine's is changed. To be sourced.
+# Debian's packages of any release and architecture, as data: they are downloaded with separate settings of
+# apt, and unpacked; this machine itself is not changed. To be sourced.
 #
 # DEBIAN_MIRROR: where packages come from, if not deb.debian.org
 # shellcheck shell=sh
 
-# Settings in DIRECTORY for packages of ARCHITECTURE in each RELEASE, and what there is of them.
+# Writes settings in DIRECTORY for packages of ARCHITECTURE in each RELEASE, and fetches the lists of
+# packages.
 debian_prepare() {
     debian=$1 architecture=$2
     shift 2
@@ -28,14 +29,14 @@ END
     debian_apt "$debian" apt-get update -qq -o APT::Update::Error-Mode=any
 }
 
-# A program of apt's, with the settings in DIRECTORY.
+# Runs a program of apt with the settings in DIRECTORY.
 debian_apt() {
     debian=$1
     shift
     APT_CONFIG="$debian/apt.conf" "$@"
 }
 
-# Whether there is a package.
+# True if there is such a package.
 debian_has() {
     debian_apt "$1" apt-cache policy "$2" | grep -q 'Candidate: [0-9]'
 }
@@ -52,7 +53,7 @@ debian_unpack() {
     done
 }
 
-# What only downloading needs.
+# Removes what only downloading needs.
 debian_forget() {
     rm -rf "$1/lists" "$1/cache" "$1/packages" "$1/status" "$1/sources.list" "$1/apt.conf" "$1"/*cache.bin
 }

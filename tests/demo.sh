@@ -35,7 +35,7 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 g++ -O2 -fomit-frame-pointer -o "$work/leaker" tests/programs/amounts/leaker.cpp
-# This shell holds the pipe open. Should it be killed, the leaker's input ends, and with it the leaker.
+# This shell keeps the pipe open. If it is killed, the leaker's input ends, and the leaker with it.
 mkfifo "$work/input"
 exec 3<>"$work/input"
 "$work/leaker" 0 1000 <"$work/input" 3>&- &
@@ -53,7 +53,7 @@ last_report() {
     cat "$work/$1.last"
 }
 
-# Whether lines with these texts follow one another in the file.
+# True if lines with these texts are in the file in this order.
 in_order() {
     awk -v wanted="$2" '
         BEGIN { count = split(wanted, text, "\n"); next_one = 1 }

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Tries the commands of the README where nothing is installed yet: in a new minimal Debian with only make, certificates, this
-# machine's Rust toolchain and a clone of HEAD. As root; its kernel is this machine's.
+# Tries the README's commands where nothing is installed yet: in a new minimal Debian with only make,
+# certificates, this machine's Rust toolchain and a clone of HEAD, on this machine's kernel. As root.
 #
 # usage: tests/fresh.sh [RELEASE]…          Debian's releases; bookworm, trixie and forky without arguments
 #        tests/fresh.sh enter RELEASE       a shell in what a run that failed has left
@@ -28,19 +28,19 @@ die() {
     exit 1
 }
 
-# For what this machine cannot do, whatever is to be tried.
+# Ends the script: this machine cannot make or run such a system, whatever is to be tried.
 unable() {
     echo "error: $*" >&2
     exit 3
 }
 
-# Where this machine's packages of Debian's come from, of suites that PATTERN matches.
+# Prints the mirror of this machine's Debian packages, for suites that PATTERN matches.
 own_mirror() {
     apt-get indextargets --format '$(ORIGIN) $(CODENAME) $(REPO_URI)' 'Created-By: Packages' 2>/dev/null |
         awk -v pattern="$1" '$1 == "Debian" && $2 ~ pattern { sub("/$", "", $3); print $3; exit }'
 }
 
-# Sources of packages as an installed RELEASE has them.
+# Prints sources of packages as an installed RELEASE has them.
 sources() {
     mirror=${DEBIAN_MIRROR:-$(own_mirror '^[a-z]+$')}
     security=${DEBIAN_SECURITY_MIRROR:-$(own_mirror '-security$')}
@@ -50,23 +50,23 @@ sources() {
     echo "deb $signed ${security:-http://deb.debian.org/debian-security} $1-security main"
 }
 
-# A new minimal system, in $root.
+# Makes a new minimal system in $root.
 make_root() {
     rm -rf "$root"
     mkdir -p "$root" "$cache/$release/partial"
     sources "$release" >"$root.list"
-    # How this machine reaches where packages come from.
+    # This machine's settings for reaching mirrors.
     apt-config dump | grep -E '^Acquire::(http|https|ftp|Check-|Retries|ForceIPv)' >"$root.apt" || true
     mmdebstrap --quiet --variant=minbase --include=ca-certificates,make --aptopt="$root.apt" --dpkgopt=force-unsafe-io \
         "$release" "$root" "$root.list" || unable "could not make a minimal $release"
     rm "$root.list" "$root.apt"
-    # Whom this machine trusts.
+    # Certificates that this machine trusts.
     find /usr/local/share/ca-certificates -name '*.crt' -exec cp {} "$root/usr/local/share/ca-certificates" \; 2>/dev/null || true
     chroot "$root" update-ca-certificates >/dev/null 2>&1
 }
 
-# This machine's Rust, as rustup installs it: its programs and one toolchain are shared, settings are new. Crates that were
-# fetched here are not fetched again.
+# Adds this machine's Rust as rustup installs it: its programs and one toolchain are shared, settings are new.
+# Crates that were fetched here are copied.
 add_rust() {
     cargo_home=${CARGO_HOME:-$HOME/.cargo}
     sysroot=$(rustc --print sysroot)
@@ -80,7 +80,8 @@ add_rust() {
     printf '%s %s rw\n' "$cache/$release" /var/cache/apt/archives >>"$root.shared"
 }
 
-# What tests are built here, in $root.tests, and are seen there, where they were built; what they write is not.
+# Builds the tests here and lists them in $root/root/tests. The new system sees them at the same paths,
+# read-only; what they write stays below $root.
 add_tests() {
     mkdir -p "$target/tmp" "$root/var/tmp/tests"
     cargo test --workspace --locked --no-run --message-format=json >"$root.built"
@@ -88,13 +89,13 @@ add_tests() {
         "$root.built" | sort -u >"$root/root/tests"
     [ -s "$root/root/tests" ] || die "no test was built"
     rm "$root.built"
-    # A worktree's history is elsewhere.
+    # The history of a worktree is elsewhere.
     history=$(git rev-parse --path-format=absolute --git-common-dir)
     printf '%s %s ro\n' "$here" "$here" "$target" "$target" "$history" "$history" >>"$root.shared"
     printf '%s %s rw\n' "$root/var/tmp/tests" "$target/tmp" >>"$root.shared"
 }
 
-# Runs a command there, in the clone.
+# Runs a command in the new system, in the clone.
 inside() {
     unshare --mount --propagation private ${processes-} sh tests/fresh/enter.sh "$root" "$@"
 }
@@ -103,7 +104,7 @@ run_step() {
     step=$1
     processes=
     case $step in
-    # What a package starts ends with the step.
+    # Processes that packages start end with the step.
     setup) processes='--pid --fork --kill-child' && set -- make setup-test ;;
     compile)
         add_tests

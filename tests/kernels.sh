@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs the core of the live tests on this machine's own kernel, which compiles what they trace, and on Debian's, for this
-# machine and for arm64: boots each under qemu, by software emulation, without a network or a disk, with an initramfs that
-# holds memleak, compiled tests and what they need. As root; some minutes for each.
+# Runs the core of the live tests on this machine's own kernel, which compiles the traced programs, and on
+# Debian's, for this machine and for arm64: boots each under qemu, by software emulation, without a network or
+# a disk, with an initramfs of memleak, compiled tests and what they need. As root; some minutes for each.
 #
 # usage: tests/kernels.sh [KERNEL]…    own, SERIES or SERIES-arm64 of tests/kernels/list, SERIES-arm64-16k, newest, newest-arm64
 #   own and all of the list without arguments; without `own`, with the programs of an earlier run, if it compiled what is traced now
@@ -24,13 +24,14 @@ die() {
     exit 1
 }
 
-# What tests/kernels/NAME.checks names, or all of them do, of what is wanted.
+# Prints the checks of tests/kernels/NAME.checks, or of all for `*`, that are wanted.
 checks() {
     # shellcheck disable=SC2086
     grep -h -v '^#' tests/kernels/$1.checks | { grep -E -e "${CHECKS:-.}" || true; }
 }
 
-# The tests, and memleak, for MACHINE, by what builds for it; as `make test` does, which this machine's are shared with.
+# Builds the tests and memleak for MACHINE, by CARGO. As in `make test`, whose build is shared for this
+# machine.
 build() {
     machine=$1 cargo=$2
     names=$(CHECKS='' checks '*' | awk '{ print $2 }' | sort -u)
@@ -46,7 +47,7 @@ build() {
     done
 }
 
-# Whether an earlier run kept what the checks trace that are wanted, for each machine.
+# True if an earlier run kept the programs that the wanted checks trace, for each machine.
 has_programs() {
     [ -e "$work/programs/checks" ] || return 1
     kept_for=$(cat "$work/programs/checks")
@@ -54,7 +55,8 @@ has_programs() {
     [ -z "$for_arm64" ] || [ -d "$work/programs/arm64" ]
 }
 
-# Runs what `checks` names on this machine. Programs that are compiled meanwhile are kept, for arm64 if it is asked for.
+# Runs `checks` on this machine. Programs that are compiled meanwhile are kept, for arm64 as well if it is
+# asked for.
 run_here() {
     rm -rf "$work/programs"
     mkdir "$work/programs"
@@ -81,14 +83,14 @@ run_here() {
     echo "${CHECKS-}" >"$work/programs/checks"
 }
 
-# Of a check for one way to attach, or one machine: whether it is among those given, or all are.
+# True if a check for one way to attach, or for one machine, is among the given ones. Empty means all.
 is_wanted() {
     [ -z "$1" ] || [ -z "$2" ] && return 0
     case ,$2, in *,"$1",*) return 0 ;; esac
     return 1
 }
 
-# Says what came of each check of NAME. Fails unless all ran, and were right.
+# Prints the result of each check of NAME. Fails unless all ran and passed.
 summarize() {
     name=$1 version=$2 expected=$3
     awk -v name="$name" -v version="$version" -v expected="$expected" '
@@ -117,8 +119,8 @@ expected_checks() {
     checks "$1" | { count=0; while read -r _ _ _ way; do ! is_wanted "$way" "$2" || count=$((count + 1)); done; echo $count; }
 }
 
-# Boots KERNEL with CHECKS, as NAME, further arguments of the kernel's and variables of the tests. Sets `status`
-# unless all is well.
+# Boots KERNEL with CHECKS, as NAME, with more arguments of the kernel and variables of the tests. Sets
+# `status` if anything fails.
 run_there() {
     name=$1 kernel=$2 list=$3
     describe "$kernel"
@@ -159,7 +161,7 @@ esac
 for kernel in "$@"; do
     case $kernel in *-arm64*) ;; *) for_amd64=yes ;; esac
 done
-# Programs of checks for arm64 are compiled here, too.
+# Programs of checks for arm64 are compiled by this run as well.
 own_kinds=${KERNEL_WAYS:-session,multi,perf},amd64${for_arm64:+,arm64}
 [ -z "$for_amd64" ] || build amd64 cargo
 [ -z "$for_arm64" ] || build arm64 tests/arm64.sh

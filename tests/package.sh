@@ -50,7 +50,7 @@ sys.exit("error: no libmemleak.so beside the program is the one in it")
 END
 }
 
-# What both have, below $1: usr or the archive's own directory.
+# Adds the files that both have below $1: usr or the archive's own directory.
 add_program() {
     mkdir -p "$1/bin" "$1/lib/memleak" "$1/share/man" "$1/share/doc/memleak" "$1/share/bash-completion/completions" \
         "$1/share/zsh/vendor-completions" "$1/share/fish/vendor_completions.d"
@@ -91,7 +91,7 @@ add_program() {
     } >"$1/share/doc/memleak/copyright"
 }
 
-# Users without root: a note, and nothing done without being asked for.
+# Adds a note about users without root; nothing is set up unless they ask for it.
 add_debian_note() {
     cat >"$1/usr/share/doc/memleak/README.Debian" <<'END'
 memleak traces as root: sudo memleak -p PID. To let the members of one group trace without it, give the program the
@@ -114,7 +114,7 @@ has the whole list.
 END
 }
 
-# Debian's own changelog, beside the one of the program.
+# Adds Debian's own changelog, beside the one of the program.
 add_debian_changelog() {
     gzip -9n >"$1/usr/share/doc/memleak/changelog.Debian.gz" <<END
 memleak ($version-1) unstable; urgency=medium

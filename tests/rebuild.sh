@@ -1,12 +1,12 @@
 #!/bin/sh
-# Checks that a build of what is built compiles nothing, also when files have been touched that no crate is made of, and
+# Checks that a second build compiles nothing, not even after files were touched that belong to no crate, and
 # that the kernel side and the library are compiled again when one of their files has changed.
 #
 # usage: tests/rebuild.sh CARGO-COMMAND…    what was built: cargo test --no-run …
 set -eu
 cd "$(dirname "$0")/.."
 
-# What cargo says that it compiles.
+# Prints what cargo says that it compiles.
 compiled() {
     "$@" 2>&1 | grep -E '^ *(Compiling|Dirty|error)' || true
 }
@@ -26,8 +26,8 @@ none 'without any change' "$@"
 touch README.md CHANGELOG.md Makefile docs/live.md tests/step.sh
 none 'after files that no crate is made of were touched' "$@"
 
-# By what its build script has said, cargo runs it after a change of any file of the kernel side or of the library, and not
-# for others.
+# The build script tells cargo to run it again after a change of any file of the kernel side or of the
+# library, and of no others.
 last=$(find "${CARGO_TARGET_DIR:-target}" -path '*/build/memleak-*/output' -exec ls -t {} + | head -n 1)
 said=$(grep '^cargo::rerun-if' "$last" | sort)
 expected='cargo::rerun-if-changed=bpf

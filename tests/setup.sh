@@ -1,6 +1,6 @@
 #!/bin/sh
 # Checks the Rust toolchain and installs the Debian packages that are missing. The only list of them.
-# What is there is left alone: without anything missing, nothing is run as root.
+# Leaves installed packages alone; if nothing is missing, nothing is run as root.
 #
 # usage: tests/setup.sh build|test|dist|arm64|kernels|fresh
 #        tests/setup.sh kernels [KERNEL]…    as of tests/kernels.sh; all without arguments
@@ -10,17 +10,17 @@ cd "$(dirname "$0")/.."
 # libbpf is compiled from source (make, pkg-config, libelf and zlib headers); clang compiles bpf/. The demo
 # compiles C++ and names frames inside libc by its debug symbols.
 build_packages='clang g++ libc6-dbg libelf-dev make pkg-config'
-# Static libraries, and what makes packages of a program.
+# Static libraries, and tools that make packages of a program.
 dist_packages='libelf-dev xz-utils zlib1g-dev python3 binutils git'
-# What compiles for arm64 on another machine.
+# Compilers for arm64 on another machine.
 arm64_packages='g++-aarch64-linux-gnu gcc-aarch64-linux-gnu'
-# What is traced on x86-64's kernels besides programs of tests.
+# Programs that are traced on x86-64's kernels besides those of tests.
 traced_packages='python3'
-# What boots other kernels: of either machine, of x86-64, of arm64.
+# Packages to boot other kernels: of either machine, of x86-64, of arm64.
 guest_packages='binutils busybox-static cpio'
 amd64_guest_packages='qemu-system-x86'
 arm64_guest_packages="$arm64_packages qemu-system-arm"
-# What makes a minimal Debian, to try all this in.
+# Packages to make a minimal Debian, to try all this in.
 fresh_packages='debian-archive-keyring git mmdebstrap util-linux'
 # What tests compile with, compare with, and trace. A|B is the first of them that this release has, A? is A if it has that
 # (dwp, which is in binutils up to Debian 12).
@@ -63,12 +63,12 @@ is_installed() {
     [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
 }
 
-# Whether the release can have a package: before the first update nothing is known.
+# True if the release can have a package, or if nothing is known of that before the first update.
 has() {
     [ -z "$(find /var/lib/apt/lists -name '*Packages*' | head -n 1)" ] || apt-cache policy "$1" | grep -q 'Candidate: [0-9]'
 }
 
-# Of packages, alternatives A|B and A?, those of which nothing is installed.
+# Prints those packages, alternatives A|B and A?, of which nothing is installed.
 missing_of() {
     for package in "$@"; do
         found=
@@ -80,7 +80,8 @@ missing_of() {
     done
 }
 
-# Runs as root, in a shell of its own. Packages with a service (prometheus, redis) must not start it, nor at the next boot.
+# Runs as root, in a new shell. Packages with a service (prometheus, redis) must not start it, nor at the next
+# boot.
 # shellcheck disable=SC2016
 install_script='
     set -eu
@@ -110,7 +111,7 @@ install_script='
 
 install_missing() {
     if ! command -v apt-get >/dev/null; then
-        echo "note: no apt-get here; what Debian calls $* must be installed by hand" >&2
+        echo "note: no apt-get here; install the equivalents of Debian's $* by hand" >&2
         return 0
     fi
     missing=$(missing_of "$@")
@@ -128,7 +129,7 @@ install_missing() {
     fi || die "could not install: $*"
 }
 
-# Of PyPI, for tests alone: what tests/python.txt pins, none of it for all of the system.
+# Installs the packages from PyPI that tests/python.txt pins, for tests alone, not for the whole system.
 install_python() {
     installed=target/python/installed.txt
     wanted=$(/usr/bin/python3 --version && cat tests/python.txt)
@@ -140,7 +141,8 @@ install_python() {
     echo "$wanted" >"$installed"
 }
 
-# Of Debian's next release, for ARCHITECTURE, in DIRECTORY, for tests alone: unpacked, with the C library that they need, and not installed.
+# Unpacks interpreters of Debian's next release for ARCHITECTURE in DIRECTORY, for tests alone, with the C
+# library that they need; they are not installed.
 install_interpreters() {
     architecture=$1 next=$(realpath -m "$2")
     [ "$(cat "$next/installed.txt" 2>/dev/null)" != "$next_packages" ] || return 0
@@ -167,7 +169,7 @@ test)
     check_toolchain test
     # shellcheck disable=SC2086
     install_missing $build_packages $test_packages
-    # Where the kernel says which tracepoints it has. Most systems mount it by themselves.
+    # The kernel lists its tracepoints there. Most systems mount it by themselves.
     if [ "$(id -u)" = 0 ] && [ ! -e /sys/kernel/tracing/events ]; then
         mount -t tracefs nodev /sys/kernel/tracing || die "tracefs is needed at /sys/kernel/tracing"
     fi
@@ -201,7 +203,7 @@ kernels)
     check_toolchain "$machine"
     # shellcheck disable=SC2086
     install_missing $packages
-    # What is compiled for arm64 is traced here first.
+    # Programs compiled for arm64 are traced here first.
     if [ "$machine" = arm64 ]; then
         install_interpreters amd64 target/interpreters
         install_interpreters arm64 target/interpreters-arm64

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Compares the unwind tables of Debian's arm64 packages with gimli's evaluation of their CFI. The packages are data: they
-# are downloaded with settings of their own, unpacked, and not installed. Two releases: newer code signs return addresses.
+# Compares the unwind tables of Debian's arm64 packages with gimli's evaluation of their CFI. The packages are
+# data: they are downloaded with separate settings of apt, unpacked, and not installed. Two releases: newer
+# code signs return addresses.
 #
 # usage: tests/verify_arm64.sh MEMLEAK DIRECTORY
 set -eu
@@ -16,7 +17,7 @@ libsqlite3-0 libssl3 libstdc++6 libtcmalloc-minimal4 musl perl-base redis-server
 bookworm="$common libavcodec59 libicu72 libllvm14 libnode108 libpython3.11 libqt5core5a libruby3.1"
 trixie="$common libglib2.0-0t64 libicu76 libllvm19 libpython3.13 libssl3t64 libtcmalloc-minimal4t64"
 
-# The packages of a release, unpacked; of those that it does not have, others do.
+# Fetches and unpacks the packages of a release; those that it does not have are left to the other.
 fetch() {
     release=$1
     shift

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs tests that were built elsewhere as far as they compile something: each ends before the first program that it traces is
-# started, and where nothing is traced, at its end. Called by tests/fresh.sh in a new system, for what its packages must be
-# enough for.
+# Runs tests that were built elsewhere up to the point where they have compiled their programs: each ends
+# before it starts the first program that it traces or, where nothing is traced, at its end. Called by
+# tests/fresh.sh in a new system, to check that its packages are enough for that.
 #
 # usage: tests/fresh/compile.sh LIST    of DIRECTORY EXECUTABLE
 set -eu
@@ -10,8 +10,8 @@ export MEMLEAK_TEST_COMPILE_ONLY=1
 said=$(mktemp)
 trap 'rm -f "$said"' EXIT
 
-# Prints what tests that failed have said, but for those that ended because no more was asked for. Fails if there is one, or no
-# result.
+# Prints the output of failed tests, except those that ended because tests only compile. Fails if there is a
+# failed one, or no result.
 judge() {
     awk -v name="$1" '
         /^---- .* stdout ----$/ { test = $2; text[test] = ""; next }

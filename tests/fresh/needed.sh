@@ -1,6 +1,7 @@
 #!/bin/sh
-# Shows that packages of tests/setup.sh are enough for what tests compile, in new systems (tests/fresh.sh), unless that was shown
-# for what is needed now: lists of packages, scripts, and the programs, headers and libraries that sources name.
+# Checks, in new systems (tests/fresh.sh), that the packages of tests/setup.sh are enough for what tests
+# compile. Skipped if that was shown before for the same needs: lists of packages, scripts, and the programs,
+# headers and libraries that sources name.
 #
 # usage: tests/fresh/needed.sh RELEASE…
 #
@@ -17,7 +18,7 @@ needs() {
         sort -u
 }
 
-# Whether a directory can be made the root of a mount namespace here.
+# True if a directory can be made the root of a mount namespace here.
 can_enter() {
     directory=$(mktemp -d)
     status=0
@@ -27,9 +28,9 @@ can_enter() {
     return $status
 }
 
-# Ends where no new system can be made: a line, not a failure.
+# Ends with a note, and without failing, where no new system can be made.
 not_shown() {
-    echo "==> not shown that packages are enough: no new system can be $1 on this machine"
+    echo "==> skipped the check that packages are enough: no new system can be $1 on this machine"
     exit 0
 }
 

@@ -1,11 +1,12 @@
 #!/bin/sh
-# Makes a corpus for each fuzz target: what is kept here, and small real files of this machine.
+# Makes a corpus for each fuzz target from the seeds that are kept here and from small real files of this
+# machine.
 #
 # usage: tests/fuzz/corpus.sh DIRECTORY
 set -eu
 cd "$(dirname "$0")"
 to=$1
-# Bytes of the largest file that is taken.
+# Maximum size of a file to take.
 most=20k
 
 mkdir -p "$to/elf" "$to/symbols" "$to/allocators" "$to/python_builds"
@@ -16,7 +17,7 @@ for seeds in seeds/*/; do
 done
 ./objects.sh "$to/elf"
 cp -n "$to/elf/cpython" "$to/python_builds/"
-# Objects of distributions: many compilers and linkers, the smallest of each directory.
+# Small objects of the distribution, which come from many compilers and linkers.
 for directory in /usr/lib/x86_64-linux-gnu /usr/lib/x86_64-linux-gnu/gconv /usr/bin /usr/lib/debug/.build-id/*; do
     find "$directory" -maxdepth 1 -type f -size "-$most" -exec sh -c '
         to=$1
@@ -28,7 +29,7 @@ for directory in /usr/lib/x86_64-linux-gnu /usr/lib/x86_64-linux-gnu/gconv /usr/
 done
 cp -n "$to/elf/"* "$to/symbols/"
 cp -n "$to/elf/"* "$to/allocators/"
-# Maps of whatever runs.
+# Maps of all running processes.
 for process in /proc/[0-9]*; do
     for file in maps stat; do
         head -c 8192 "$process/$file" >"$to/maps/$file-${process#/proc/}" 2>/dev/null || true

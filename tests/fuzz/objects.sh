@@ -16,7 +16,7 @@ template <typename T> struct Box { T value; int get(int n) { return n ? get(n - 
 extern "C" int f(int n) { char big[70000]; return other(big, __builtin_alloca(n)); }
 extern "C" int g(int n) { space::Box<int> box = {n}; return n ? f(n) + g(n - 1) + box.get(n) : 0; }
 EOF
-# An allocator: what passes calls on, what throws, what goes on elsewhere.
+# An allocator: functions that pass calls on, that throw, that continue elsewhere.
 cat >"$work/a.cpp" <<'EOF'
 typedef __SIZE_TYPE__ size_t;
 extern "C" {
@@ -33,7 +33,8 @@ void *operator new(size_t n) { void *p = take(n, 4); if (!p) fail(n); return p; 
 void *operator new[](size_t n) { return operator new(n); }
 void operator delete(void *p) noexcept { free(p); }
 EOF
-# What is looked for of CPython 3.11: types with a name, a size and a destructor, variables, functions.
+# Objects that memleak looks for in CPython 3.11: types with a name, a size and a destructor, variables,
+# functions.
 cat >"$work/p.c" <<'EOF'
 struct type { long head[3]; const char *name; long size, item; void (*dealloc)(void *); };
 static void dealloc(void *code) { *(void **)code = 0; }
@@ -44,7 +45,7 @@ char _PyRuntime[1024] = {1};
 int _PyEval_EvalFrameDefault(int n) { return n ? _PyEval_EvalFrameDefault(n / 2) + n : 0; }
 int PyEval_EvalFrameEx(int n) { return _PyEval_EvalFrameDefault(n); }
 EOF
-# Without any header: those of another target are a package that nothing else needs.
+# Without any header: those of another target would need a package that nothing else needs.
 common='-shared -nostdlib -nostdinc -fPIC -fno-exceptions'
 build="${CXX:-g++} $common $work/f.cpp"
 $build -O2 -o "$to/eh_frame"

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../.."
 minutes=$1
 shift
 command -v cargo-fuzz >/dev/null || cargo install --locked cargo-fuzz
-# Sanitizers are not stable in Rust; what is compiled is the very code.
+# Sanitizers are not stable in Rust: RUSTC_BOOTSTRAP allows them, and the code is compiled as it is.
 export RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$PWD/target}/fuzz"
 cargo fuzz build --fuzz-dir tests/fuzz
 corpus=$CARGO_TARGET_DIR/corpus
@@ -24,7 +24,7 @@ for target; do
     found=$CARGO_TARGET_DIR/artifacts/$target
     mkdir -p "$found"
     echo "==> fuzz $target, $minutes min"
-    # A process of its own for each few thousand inputs: what breaks a claim ends that process alone.
+    # A new process for each few thousand inputs: one that breaks a claim ends only that process.
     "$CARGO_TARGET_DIR/x86_64-unknown-linux-gnu/release/$target" "$corpus/$target" -fork=1 \
         -ignore_crashes=1 -ignore_timeouts=1 -ignore_ooms=1 -artifact_prefix="$found/" -max_total_time=$((60 * minutes)) \
         -max_len="$longest" -timeout=10 -rss_limit_mb=2048 -malloc_limit_mb=1100 2>&1 |

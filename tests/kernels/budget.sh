@@ -1,6 +1,6 @@
 #!/bin/sh
-# Writes what verifiers counted, by the test of budgets, to tests/kernels/budget.tsv: a column for each kernel that was run; other columns
-# stay. What was not loaded on a kernel is `-`.
+# Writes the verifiers' instruction counts, found by the test of budgets, to tests/kernels/budget.tsv: a
+# column for each kernel that was run; other columns stay. `-` is a program that was not loaded on a kernel.
 #
 # usage: tests/kernels/budget.sh WORK KERNEL…    of tests/kernels.sh: its results are in WORK/KERNEL.results
 set -eu
@@ -19,7 +19,7 @@ table=tests/kernels/budget.tsv
             $1 == "@found" && $2 == "budget" { print "new", name, $3, $4, $5 }'
     done
 } | sort -s -k 2,2 | awk '
-    # Of a column that was counted now, nothing old remains.
+    # A column that was counted now replaces the old one.
     $1 == "new" { counted[$2] = 1 }
     { lines[++count] = $0 }
     END {

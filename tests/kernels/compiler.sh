@@ -1,14 +1,14 @@
 #!/bin/sh
-# gcc and g++ of tests that run on other kernels, where there is no compiler. Called by these names:
-# with RECORD_WITH it calls the compiler in that directory and keeps what it made; without, it gives what was kept for
-# the very same arguments.
+# gcc and g++ for tests that run on other kernels, where there is no compiler. Called by these names: with
+# RECORD_WITH it calls the compiler in that directory and keeps its output; without, it returns the output
+# that was kept for exactly the same arguments.
 #
 # KEPT_PROGRAMS: where programs are kept; what was recorded for other machines is in directories within
 # CROSS_TMP: with RECORD_WITH, tests' own directory (THIS:OTHER) here and there: a cross compiler compiles for arm64 too
 set -eu
 name=${0##*/}
 
-# The file to keep what ARGUMENTS made, and its name among kept ones.
+# Sets `output` to the file that ARGUMENTS make, and `key` to its name among kept ones.
 find_output() {
     output=
     previous=
@@ -20,14 +20,15 @@ find_output() {
     key=$(printf '%s\n' "$name" "$@" | sha256sum | cut -c 1-32)
 }
 
-# Keeps the output below DIRECTORY, under a name of its own first: tests run at once.
+# Keeps the output below DIRECTORY; under a temporary name first, as tests run in parallel.
 keep() {
     mkdir -p "$1"
     cp "$output" "$1/$key.$$"
     mv "$1/$key.$$" "$1/$key"
 }
 
-# What tests on arm64 will ask for: without and with signed return addresses. Not everything compiles for it.
+# Records what tests on arm64 will ask for: without and with signed return addresses. Not everything compiles
+# for it.
 record_for_arm64() {
     for argument in "$@"; do
         shift

@@ -1,18 +1,19 @@
-# What a machine that tests/kernels.sh boots consists of, and its boot. To be sourced there: it takes $work, $target,
-# $root, `checks` and `is_wanted` from it, and what kernels.sh describes.
+# Contents of a machine that tests/kernels.sh boots, and its boot. To be sourced there: it takes $work,
+# $target, $root, `checks` and `is_wanted` from it, and the variables that `describe` of kernels.sh sets.
 # shellcheck shell=sh disable=SC2154
 
-# A boot that takes longer hangs.
+# Seconds after which a boot counts as hanging.
 most_seconds=1500
 
-# The path of a library in the system that the guest's files are of.
+# Prints the path of a library in the system from which the guest's files are.
 find_library() {
     for directory in lib usr/lib; do
         [ ! -e "$system/$directory/$libraries/$1" ] || { echo "$system/$directory/$libraries/$1"; return; }
     done
 }
 
-# The libraries that a file needs, where all libraries are, with their debug symbols where there are some.
+# Adds the libraries that a file needs to the guest's only directory of libraries, with their debug symbols
+# where there are any.
 add_libraries() {
     readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | while read -r name; do
         library=$(find_library "$name")
@@ -23,14 +24,14 @@ add_libraries() {
     done
 }
 
-# Debug symbols of a library, where Debian has them.
+# Adds a library's debug symbols, where Debian has them.
 add_names() {
     id=$(readelf -n "$1" | sed -n 's/.*Build ID: //p')
     names=/usr/lib/debug/.build-id/$(echo "$id" | cut -c 1-2)/$(echo "$id" | cut -c 3-).debug
     [ ! -e "$system$names" ] || { mkdir -p "$root${names%/*}" && cp "$system$names" "$root$names"; }
 }
 
-# A file of the guest's system, as DIRECTORY/NAME.
+# Adds a file of the guest's system as DIRECTORY/NAME.
 add_tool() {
     tool=$system/bin/$2
     [ -e "$tool" ] || tool=$system/usr/bin/$2
@@ -39,7 +40,7 @@ add_tool() {
     add_libraries "$tool"
 }
 
-# Python, and what the tests' programs load of its library.
+# Adds Python, and what the tests' programs load of its library.
 add_python() {
     mkdir -p "$root/usr/bin" "$root$PWD/tests/programs"
     cp -r tests/programs/python "$root$PWD/tests/programs"
@@ -49,7 +50,7 @@ add_python() {
         library=$(find "$system/usr/lib" -maxdepth 1 -name 'python3.*')
         add_whole_python "$library" "/usr/lib/${library##*/}"
         for module in "$library"/lib-dynload/_ctypes.*; do add_libraries "$module"; done
-        # Those of the next release, with libraries of their own.
+        # Interpreters of the next release, with their own libraries.
         [ ! -e "target/interpreters-$machine/root" ] ||
             add_whole_python "target/interpreters-$machine/root" "$PWD/target/interpreters/root"
         return
@@ -66,24 +67,25 @@ for module in list(sys.modules.values()):
     done
 }
 
-# Files below DIRECTORY, as DIRECTORY: all of a Python that this machine cannot ask what it loads, but for large parts that no test needs.
+# Adds files below the first DIRECTORY as the second: all of a Python that cannot run here to tell what it
+# loads, without large parts that no test needs.
 add_whole_python() {
     mkdir -p "$root$2"
     (cd "$1" && find . \( -name test -o -name 'config-*' -o -name ensurepip -o -name idlelib -o -name include -o -name pydoc_data \) -prune -o \
         ! -type d -print | cpio --quiet -p -d "$root$2")
 }
 
-# A file that was built, without debug information of types, as PATH.
+# Adds a built file as PATH, without debug information.
 add_built() {
     mkdir -p "$root${2%/*}"
     "${tools}strip" -g -o "$root$2" "$1"
     add_libraries "$1"
 }
 
-# Fills $root: what is alike for all kernels of one system.
+# Fills $root with all that is the same for all kernels of one system.
 make_root() {
     rm -rf "$root"
-    # It becomes `/`, which is everybody's.
+    # This becomes `/`, which all users must be able to enter.
     mkdir -m 755 "$root"
     for directory in bin compilers dev etc mnt proc programs root sys tests tmp "usr/lib/$libraries" var/tmp; do
         mkdir -p "$root/$directory"
@@ -97,7 +99,7 @@ make_root() {
     done
     cp tests/kernels/init "$root/init"
     chmod 755 "$root/init"
-    # Users as tests know them.
+    # Users that tests expect.
     printf 'root:x:0:0::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n' >"$root/etc/passwd"
     add_tool /bin kill
     add_tool /bin setpriv
@@ -108,21 +110,21 @@ make_root() {
     add_python
     cp "$work"/compilers/* "$root/compilers"
     for program in "$work/programs/$programs"/*; do
-        # None, if no check that is wanted compiles one.
+        # No program, if no wanted check compiles one.
         [ -e "$program" ] || continue
         cp "$program" "$root/programs"
         add_libraries "$program"
     done
 }
 
-# Boots KERNEL with CHECKS, further arguments of the kernel's and variables of the tests; results are in
+# Boots KERNEL with CHECKS, more arguments of the kernel and variables of the tests; results are in
 # $work/NAME.results.
 boot() {
     name=$1 kernel=$2 list=$3 append=$4 variables=$5
     checks "$list" | while read -r what binary check way; do
         ! is_wanted "$way" "$kinds" || echo "$what $binary $check"
     done >"$root/checks"
-    # Settings that are in no one's way who has the capabilities.
+    # Strict settings, which do not affect a process that has the capabilities.
     cat >"$root/environment" <<END
 export KERNEL_WAYS=$ways KEPT_PROGRAMS=/programs MEMLEAK_SHORT_LOAD=1 MEMLEAK_TEST_REQUIRE=all MEMLEAK_TEST_PATIENCE=3 $variables
 echo 3 >/proc/sys/kernel/perf_event_paranoid
@@ -130,10 +132,10 @@ echo 2 >/proc/sys/kernel/unprivileged_bpf_disabled
 END
     (cd "$root" && find . | cpio --quiet -o -H newc) >"$root.cpio"
     rm -f "$work/$name.results"
-    # Preempted wherever that can be, which kernels that are made for servers are not (`preempt=none`): programs for uprobes are, too.
-    # Two serial ports: one is the console, results are written to the other. Processors of x86 take turns: where they are
-    # emulated by threads, one can keep a breakpoint that another takes back from the kernel's code, as switching BPF
-    # statistics does, and the kernel dies of it.
+    # Preemptible wherever a kernel can be (preempt=full), programs at uprobes included; kernels for servers
+    # are not by default (preempt=none). Two serial ports: one is the console, results are written to the
+    # other. Emulated processors of x86 take turns: in separate threads, one can keep a breakpoint that
+    # another has removed from the kernel's code, as switching BPF statistics does, and the kernel dies of it.
     case $machine in
     amd64)
         console=ttyS0 turns=,thread=single

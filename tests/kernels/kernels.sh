@@ -1,12 +1,13 @@
-# Kernels of Debian's: which there are, what is to be known of each, and how they are fetched. To be sourced; it takes $work and $target.
+# Debian's kernels: list, facts about each, and functions to fetch them. To be sourced; needs $work and $target.
 # shellcheck shell=sh disable=SC2154
 # shellcheck source=tests/debian.sh
 . tests/debian.sh
 
-# Releases of Debian's that have kernels. Their packages are used as data, so that it does not matter which go together.
+# Debian's releases that have kernels. Packages are used as data, so that they need not fit together.
 kernel_releases='bookworm trixie trixie-backports forky sid experimental'
 
-# Names of the kernels of tests/kernels/list: SERIES, and SERIES-arm64 of those that are for that.
+# Prints the names of the kernels of tests/kernels/list: SERIES, and SERIES-arm64 for those that are for
+# arm64.
 listed_kernels() {
     sed '/^#/d' tests/kernels/list | while read -r series _ _ _ machines; do
         case ,$machines, in *,amd64,*) echo "$series" ;; esac
@@ -16,7 +17,7 @@ listed_kernels() {
     done
 }
 
-# What is to be known of KERNEL, SERIES, SERIES-arm64 or SERIES-arm64-16k of tests/kernels/list, or `newest`, as variables:
+# Sets variables for KERNEL: SERIES, SERIES-arm64 or SERIES-arm64-16k of tests/kernels/list, or `newest`:
 #   series, release, tried  as in the list; without a series, the newest that there is
 #   machine, ways           Debian's architecture, ways to attach
 #   kinds                   checks that are wanted, of those for some kernels only
@@ -54,7 +55,8 @@ describe() {
     esac
 }
 
-# Versions of SERIES, or of all without it, that the releases in DIRECTORY have for $machine, the newest last.
+# Prints the versions of SERIES, or of all series without it, that the releases in DIRECTORY have for
+# $machine, the newest last.
 versions_of() {
     number='[0-9]*\(\.[0-9]\+\)*\(-[0-9]\+\)\?\(+deb[0-9.]*\)\?'
     debian_apt "$1" apt-cache pkgnames linux- |
@@ -62,15 +64,15 @@ versions_of() {
         awk -v series="$2" 'series == "" || index($0 ".", series ".") == 1' | sort -V -u
 }
 
-# The package that has the image of VERSION: until 6.18 all of a kernel is one.
+# Prints the package with the image of VERSION: until 6.18 all of a kernel is one package.
 package_of() {
     for kind in binary image; do
         ! debian_has "$1" "linux-$kind-$2-$machine$pages" || { echo "linux-$kind-$2-$machine$pages"; return; }
     done
 }
 
-# Sets `version` for KERNEL, which was described, from packages in $directory: what was tried last, else the newest of its series. Returns
-# 1 if Debian's packages cannot be read.
+# Sets `version` for KERNEL, after `describe`, from packages in $directory: the version that was tried last,
+# else the newest of its series. Returns 1 if Debian's packages cannot be read.
 choose_version() {
     version=$tried
     if [ -n "$tried" ]; then
@@ -80,16 +82,18 @@ choose_version() {
     # shellcheck disable=SC2086
     debian_prepare "$directory" "$machine" $kernel_releases || return 1
     version=$(versions_of "$directory" "$series" | tail -n 1)
-    [ -n "$version" ] || die "Debian has no Linux ${series:-at all} for $machine$pages any more: take it out of tests/kernels/list"
-    [ -z "$tried" ] || echo "==> $1: Debian has $tried no more; $version instead"
+    [ -n "$version" ] || die "Debian no longer has Linux ${series:-at all} for $machine$pages: remove it from tests/kernels/list"
+    [ -z "$tried" ] || echo "==> $1: Debian no longer has $tried; using $version"
 }
 
-# What a guest for another machine has of its own release. Names of functions within libc are debug symbols. Python is that release's, by
-# the package that depends on it, with the libraries that its own need; `_` stands for its version.
+# Packages of the guest's own release for a guest of another machine. Names of functions within libc are debug
+# symbols. Python is that release's default, with the libraries that its modules need; `_` stands for its
+# version.
 guest_packages='busybox-static libc6 libc6-dbg libcap-ng0 libexpat1 libffi8 libgcc-s1 libpython_-minimal libpython_-stdlib libstdc++6 procps
 python3-minimal python_-minimal util-linux zlib1g'
 
-# $work/KERNEL/vmlinuz and what else a guest needs, fetched once; the newest is looked for each time. Exits with 4 if packages cannot be read.
+# Fetches $work/KERNEL/vmlinuz, and what else a guest needs, once; the newest is looked for each time. Exits
+# with 4 if packages cannot be read.
 fetch_kernel() {
     describe "$1"
     directory=$work/$1
@@ -97,7 +101,7 @@ fetch_kernel() {
     [ -z "$system" ] || [ "$(cat "$directory/system" 2>/dev/null)" = "$guest_packages" ] || fetch_system "$1"
 }
 
-# Files of the guest's release, for another machine, of a kernel that was described.
+# Fetches files of the guest's release, for another machine, after `describe`.
 fetch_system() {
     echo "==> fetching files of ${release%-backports} for $machine"
     rm -rf "$directory/root" "$directory/system"
@@ -111,7 +115,7 @@ fetch_system() {
     echo "$guest_packages" >"$directory/system"
 }
 
-# The image of a kernel, which was described.
+# Fetches the image of a kernel, after `describe`.
 fetch_image() {
     kept=$(cat "$directory/complete" 2>/dev/null) || kept=
     [ -z "$kept" ] || [ -z "$series" ] || return 0
@@ -129,7 +133,7 @@ fetch_image() {
     package=$(package_of "$directory" "$version")
     echo "==> fetching $package"
     debian_unpack "$directory" "$package"
-    # From 7.2 on below lib/modules, within /usr.
+    # From 7.2 on, it is below lib/modules, within /usr.
     find "$directory/root" -name "vmlinuz-$version*" -o -path '*/modules/*' -name vmlinuz | head -n 1 |
         while read -r image; do mv "$image" "$directory/vmlinuz"; done
     [ -e "$directory/vmlinuz" ] || die "$package has no image of a kernel where there was one in others"
@@ -138,7 +142,7 @@ fetch_image() {
     echo "$version" >"$directory/complete"
 }
 
-# Newer kernels are not in the machine's own release: which series a fetched one is of.
+# Prints the series of a fetched kernel. Newer kernels are not in the release of their machine.
 series_of() {
     cut -d . -f 1-2 "$work/$1/complete" | sed 's/[-+].*//'
 }

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Tries the newest kernel that Debian has with the core checks, where what boots it is installed and the kernel can be had: a line says so
-# otherwise, and nothing fails. A part of CI, so that no new kernel is met by users first.
+# Tries the newest kernel that Debian has with the core checks. Where the tools to boot it are not installed,
+# or the kernel cannot be fetched, a line says so, and nothing fails. A part of CI, so that no user is the
+# first to try a new kernel.
 #
 # KERNEL_CACHE: where the kernel is kept between clean clones, if not in ~/.cache/memleak
 set -eu
@@ -17,13 +18,14 @@ not_tried() {
 for program in /bin/busybox cpio qemu-system-x86_64; do
     command -v "$program" >/dev/null || not_tried "$program is missing: tests/setup.sh kernels newest"
 done
-# Those with which the kernel's verifier, each way to attach, stacks, amounts, and more threads than processors are seen.
+# Checks that cover the kernel's verifier, each way to attach, stacks, amounts, and more threads than
+# processors.
 export CHECKS='^doctor|leaker_by|leaks::every_function$|stacks_of_all_kinds'
 mkdir -p "$cache" "$target/kernels"
 [ -e "$kept" ] || cp -r "$cache" "$kept"
 status=0
 tests/kernels.sh own newest || status=$?
-# 4: it could not be looked for.
+# 4: packages could not be read.
 [ $status != 4 ] || not_tried "Debian's packages cannot be read"
 [ ! -e "$kept/complete" ] || cp "$kept/complete" "$kept/vmlinuz" "$cache"
 exit $status
