@@ -92,11 +92,13 @@ quick: fmt
 	@$(STEP) quick $(CARGO) clippy --workspace --locked --lib --bins $(QUICK) -- -D warnings
 	@MEMLEAK_SHORT_LOAD=1 RUST_TEST_THREADS=$(TEST_THREADS) $(WITHOUT_ROOT) $(STEP) quick $(CARGO) test --workspace --locked --lib $(QUICK) -- --skip _as_root
 
-# One profile throughout, so that dependencies are compiled once: what is measured runs in the kernel. Lints take what the
-# suites leave of the CPUs; tests/live, which measures what tracing costs, runs by itself.
+# One profile throughout, so that dependencies are compiled once, and for the next clean clone, too: what is measured runs in
+# the kernel. Lints take what the suites leave of the CPUs; tests/live, which measures what tracing costs, runs by itself.
 test: setup-test
+	@tests/dependencies.sh restore
 	@$(MAKE) --no-print-directory fmt compile
 	@tests/beside.sh '$(MAKE) --no-print-directory lint' '$(MAKE) --no-print-directory suites'
+	@tests/dependencies.sh save
 	@$(MAKE) --no-print-directory live rebuild bench-smoke demo-smoke
 	@echo '==> all passed'
 
@@ -129,7 +131,8 @@ compile:
 
 # Tests wait as long as they compute: for the kernel to change code, for programs, and for reports.
 TEST_THREADS := $(shell echo $$(($$(nproc) * 5 / 2)))
-TESTS := RUST_TEST_THREADS=$(TEST_THREADS) $(STEP)
+TESTS := RUST_TEST_THREADS=$(TEST_THREADS) \
+	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER='$(CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER) $(CURDIR)/tests/slowest.sh' $(STEP)
 
 # All but tests/live, of every crate.
 SUITES := $(filter-out live,$(notdir $(patsubst %/main.rs,%,$(wildcard tests/*/main.rs */tests/*/main.rs)) \
