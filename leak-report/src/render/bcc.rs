@@ -10,7 +10,7 @@ use std::io::{self, Write};
 
 use unwind_tables::addr::Avma;
 
-use super::dialect::{Stage, attached};
+use super::dialect::{Dialect, Stage, attached};
 use super::flame::left_out_marker;
 use crate::model::Report;
 use crate::model::printable::Printable;
@@ -19,8 +19,13 @@ use crate::model::{FrameRef, ListedBlock, StackPart, StackRef};
 /// Stands for the frames of a stack that was not stored.
 const LOST: &str = "stack information lost";
 
+pub(super) const DIALECT: Dialect = Dialect {
+    stage_lines,
+    stderr_line: |_| None,
+};
+
 /// Lines printed between reports.
-pub(super) fn stage_lines(stage: &Stage<'_>) -> Vec<String> {
+fn stage_lines(stage: &Stage<'_>) -> Vec<String> {
     match stage {
         Stage::Started { command, .. } => {
             vec![format!(

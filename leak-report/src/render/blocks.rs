@@ -1,38 +1,16 @@
-//! Single blocks of a stack (`-a`): how many each format lists, and how text and JSON write them.
+//! Single blocks of a stack (`-a`), as text and JSON write them.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-use super::Format;
-use super::health::counted;
-use crate::model::ListLimits;
+use super::words::counted;
 use crate::model::Report;
 use crate::model::printable::Printable;
 use crate::model::{BlockList, ListedBlock, Sampling, StackRef};
 
-/// Maximum number of blocks listed for each stack, for formats that list blocks.
-const OF_A_STACK: &[(Format, usize)] = &[
-    (Format::Text, 10),
-    (Format::Json, 1000),
-    // The original tools list all blocks, and readers of their formats expect them.
-    (Format::Bcc, usize::MAX),
-    (Format::Libbpf, usize::MAX),
-];
-
 /// Maximum number of blocks over all stacks: 200 MB while a report is made, and more lines than anyone reads.
-const IN_ALL: usize = 1 << 22;
-
-impl Format {
-    /// Maximum numbers of blocks that the format lists; `None` if it lists none.
-    pub fn list_limits(self) -> Option<ListLimits> {
-        let row = OF_A_STACK.iter().find(|(format, _)| *format == self);
-        row.map(|&(_, of_a_stack)| ListLimits {
-            of_a_stack,
-            in_all: IN_ALL,
-        })
-    }
-}
+pub(super) const IN_ALL: usize = 1 << 22;
 
 /// The blocks of a stack, one line each, and the number of those not listed.
 pub(super) fn lines(stack: StackRef<'_>, report: &Report) -> Vec<String> {

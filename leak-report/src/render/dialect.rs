@@ -11,8 +11,7 @@ use std::fmt::Write;
 
 use unwind_tables::walk::End;
 
-use super::health::{counted, size};
-use super::{Format, bcc, libbpf};
+use super::words::{counted, size};
 use crate::model::Report;
 use crate::model::{Sampling, StackRef};
 
@@ -47,45 +46,9 @@ pub enum StderrLine {
 }
 
 /// Output of a format besides its reports.
-struct Dialect {
-    format: Format,
-    stage_lines: fn(&Stage<'_>) -> Vec<String>,
-    stderr_line: fn(&Report) -> Option<String>,
-}
-
-const DIALECTS: &[Dialect] = &[
-    Dialect {
-        format: Format::Bcc,
-        stage_lines: bcc::stage_lines,
-        stderr_line: |_| None,
-    },
-    Dialect {
-        format: Format::Libbpf,
-        stage_lines: libbpf::stage_lines,
-        stderr_line: libbpf::missing_stacks,
-    },
-];
-
-impl Format {
-    fn dialect(self) -> Option<&'static Dialect> {
-        DIALECTS.iter().find(|dialect| dialect.format == self)
-    }
-
-    /// Lines that are printed between reports at this stage.
-    pub fn stage_lines(self, stage: &Stage<'_>) -> Vec<String> {
-        self.dialect()
-            .map_or_else(Vec::new, |dialect| (dialect.stage_lines)(stage))
-    }
-
-    /// Lines for standard error that go with `report`.
-    pub fn stderr_lines(self, report: &Report) -> Vec<StderrLine> {
-        let Some(dialect) = self.dialect() else {
-            return Vec::new();
-        };
-        let own = (dialect.stderr_line)(report).map(StderrLine::Verbatim);
-        let omitted_facts = omitted_facts(report, self).map(StderrLine::Warning);
-        own.into_iter().chain(omitted_facts).collect()
-    }
+pub(super) struct Dialect {
+    pub(super) stage_lines: fn(&Stage<'_>) -> Vec<String>,
+    pub(super) stderr_line: fn(&Report) -> Option<String>,
 }
 
 /// Lines for [`Stage::Attached`], whose wording is the same in both dialects.
@@ -99,9 +62,9 @@ pub(super) fn attached(pids: &[u32]) -> Vec<String> {
     }
 }
 
-/// Facts that the format cannot express and without which the report seems better than it is, as one line;
-/// `None` if there are none.
-fn omitted_facts(report: &Report, format: Format) -> Option<String> {
+/// Facts that the format of this name cannot express and without which the report seems better than it is,
+/// as one line; `None` if there are none.
+pub(super) fn omitted_facts(report: &Report, format: &str) -> Option<String> {
     let facts = [
         incomplete(report),
         lost(report),
@@ -112,11 +75,7 @@ fn omitted_facts(report: &Report, format: Format) -> Option<String> {
     let facts: Vec<_> = facts.into_iter().flatten().collect();
     match facts.is_empty() {
         true => None,
-        false => Some(format!(
-            "--format {} cannot express: {}",
-            format.name(),
-            facts.join("; ")
-        )),
+        false => Some(format!("--format {format} cannot express: {}", facts.join("; "))),
     }
 }
 

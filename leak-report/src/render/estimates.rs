@@ -3,7 +3,7 @@
 
 use crate::model::{Estimate, Sampling, Source, Spread};
 
-use super::health::{counted, size};
+use super::words::{counted, size};
 use crate::model::Report;
 
 /// Lines on how allocations were sampled, the error of the total, and the calls filtered out by size; empty

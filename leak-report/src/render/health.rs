@@ -8,13 +8,13 @@ use unwind_tables::walk::{End, FoundBy};
 use super::ends::{advice, explain};
 use super::kernel::kind_lines;
 use super::modules::{end_lines, fp_lines};
+use super::words::{counted, percent, size};
 use super::{elsewhere, estimates, memory, missing, overhead, peak, recent, regions, suppressed, verdict};
 use crate::model::Report;
 use crate::model::leak::PythonStacks;
 use crate::model::printable::Printable;
 use crate::model::{Amount, CALLS, Count, Events, InstanceEnd, LOSSES, Losses, OwnMemory};
 /// A size like [`size`], without the exact number.
-pub use crate::units::size as short_size;
 
 /// Maximum number of lines about processes.
 const MAX_PROCESSES: usize = 10;
@@ -356,44 +356,4 @@ pub(super) fn lost_lines(losses: &Losses) -> Vec<String> {
     let causes = losses.causes.iter().filter(|&(_, &blocks)| blocks > 0);
     lines.extend(causes.map(|(cause, blocks)| format!("{blocks} {cause}")));
     lines
-}
-
-/// Formats `count` with the noun, in the plural unless `count` is 1.
-pub fn counted(count: u64, noun: &str) -> String {
-    let plural = match (count, noun.ends_with('s')) {
-        (1, _) => "",
-        (_, true) => "es",
-        (_, false) => "s",
-    };
-    format!("{count} {noun}{plural}")
-}
-
-/// Formats `part` of `whole` as a percentage that is 100% or 0% only if exact.
-pub fn percent(part: u64, whole: u64) -> String {
-    if whole == 0 {
-        return "0%".to_owned();
-    }
-    let per_mille = u128::from(part) * 1000 / u128::from(whole);
-    match per_mille {
-        1000 => "100%".to_owned(),
-        0 if part > 0 => "<0.1%".to_owned(),
-        0 => "0%".to_owned(),
-        _ => format!("{}.{}%", per_mille / 10, per_mille % 10),
-    }
-}
-
-/// Formats a size in the largest binary unit in which it is at least 1, with the exact number.
-pub fn size(bytes: u64) -> String {
-    match bytes {
-        0..1024 => short_size(bytes),
-        _ => format!("{} ({bytes} B)", short_size(bytes)),
-    }
-}
-
-/// Formats a count in at most six columns.
-pub(super) fn short_count(count: u64) -> String {
-    match count {
-        0..1_000_000 => count.to_string(),
-        more => overhead::rate(more as f64),
-    }
 }

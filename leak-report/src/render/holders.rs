@@ -1,8 +1,8 @@
 //! Words about who holds blocks: `g_sessions (app.cpp:31)`, and the chains from there.
 
 use super::counted;
-use super::health::short_size;
 use super::titles::short_title;
+use super::words::short_size;
 use crate::model::printable::Printable;
 use crate::model::{
     Amount, Held, Holder, LookedAt, NameStyle, Report, Root, RootKind, StackRef, StepStacks, TextId,

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::health::{counted, size};
+use super::words::{counted, size};
 use crate::model::Name;
 use crate::model::Report;
 use crate::model::{Amount, KernelFacts};

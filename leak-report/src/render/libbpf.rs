@@ -11,14 +11,19 @@ use std::io::{self, Write};
 use unwind_tables::addr::Avma;
 
 use super::bcc::printed_address;
-use super::dialect::{Stage, attached};
+use super::dialect::{Dialect, Stage, attached};
 use super::flame::left_out_marker;
 use crate::model::printable::Printable;
 use crate::model::{FrameRef, Report, StackPart, StackRef, TimeOfDay};
 
+pub(super) const DIALECT: Dialect = Dialect {
+    stage_lines,
+    stderr_line: missing_stacks,
+};
+
 /// Lines printed between reports. (The original terminates a program that it has started, and prints that.
 /// This one does not terminate it, so the line is missing.)
-pub(super) fn stage_lines(stage: &Stage<'_>) -> Vec<String> {
+fn stage_lines(stage: &Stage<'_>) -> Vec<String> {
     match stage {
         Stage::Started { pid, .. } => vec![format!("child created with pid: {pid}")],
         Stage::Attached { pids } => attached(pids),
@@ -62,7 +67,7 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// The original's warning about blocks whose stack is unknown; these are not in its reports.
-pub(super) fn missing_stacks(report: &Report) -> Option<String> {
+fn missing_stacks(report: &Report) -> Option<String> {
     let unknown = report.outstanding_suspects().filter(|stack| stack.path.is_none());
     let blocks = unknown
         .map(|stack| stack.shown().blocks)

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use super::health::{counted, percent, short_size};
 use super::recent::in_whole_units;
+use super::words::{counted, percent, short_size};
 use crate::model::printable::Printable;
 use crate::model::{LifeSpans, Makeup, SizeClass, StackRef, TextId};
 

@@ -13,6 +13,7 @@ pub mod ends;
 mod estimates;
 pub mod flame;
 mod format;
+mod formats;
 mod gperftools;
 mod health;
 mod heaptrack;
@@ -37,6 +38,7 @@ mod pprof;
 mod recent;
 mod regions;
 pub mod runtimes;
+mod screen;
 mod speedscope;
 mod summary;
 mod suppressed;
@@ -45,6 +47,7 @@ mod tests;
 mod text;
 pub mod titles;
 mod verdict;
+mod words;
 
 use std::sync::Arc;
 
@@ -54,8 +57,9 @@ pub use calls::{Call, CallFormat, Reports};
 pub use dialect::{Stage, StderrLine};
 pub use ends::explain;
 pub use estimates::{error, whole};
-pub use format::{Format, Span, render};
-pub use health::{counted, line, losses_in_short, percent, short_size, size};
+pub use format::{Format, Span};
+pub use formats::render;
+pub use health::{line, losses_in_short};
 pub use holders::{chain_in_words, holder_lines, root_in_words};
 pub use html::{Limits, Page};
 pub use json::{
@@ -63,17 +67,19 @@ pub use json::{
     render_top as render_top_json, write as write_json,
 };
 pub use otlp::Request;
-pub use overhead::{CHEAP, SAMPLED, cheaper_ways, forecast, rate, share};
+pub use overhead::{CHEAP, SAMPLED, cheaper_ways, forecast};
 pub use peak::telling as telling_peak;
 pub use people::INDENT;
-pub use people::{People, Screen};
+pub use people::People;
 pub use pprof::{Amounts, Part, Shown, pulled};
 pub use recent::{rate as growth_rate, signed};
+pub use screen::Screen;
 pub use text::{FrameStyle, end_of, via};
 pub use verdict::{
     doubts as verdict_doubts, in_words as verdict_in_words, lines_of as verdict_lines,
     of_stack as verdict_of_stack,
 };
+pub use words::{counted, percent, rate, share, short_size, size};
 
 /// A frame in one line, without its source: `function+0xoffset [module]`.
 pub fn frame_name(frame: FrameRef<'_>) -> String {

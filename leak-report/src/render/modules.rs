@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::ends::explain;
-use super::health::{counted, percent};
+use super::words::{counted, percent};
 use crate::model::leak::{EndGroup, ModuleSteps};
 use crate::model::printable::Printable;
 use crate::model::{ModuleRef, Report};

@@ -1,6 +1,6 @@
 //! Lines on the occasion of a report: why it was made, and the processes that were killed for lack of memory.
 
-use super::health::counted;
+use super::words::counted;
 use crate::model::printable::Printable;
 use crate::model::{Report, TargetFacts};
 

@@ -1,6 +1,6 @@
 //! Cost of tracing, as text.
 
-use super::health::{counted, size};
+use super::words::{counted, rate, share, size};
 use crate::model::Report;
 use crate::model::{Governed, Overhead, ProbeProgram, Spent};
 
@@ -142,30 +142,6 @@ fn seconds(nanoseconds: f64) -> String {
     match nanoseconds / 1e9 {
         seconds if seconds >= 0.1 => format!("{seconds:.1} s"),
         seconds => format!("{:.1} ms", seconds * 1e3),
-    }
-}
-
-/// Formats a number with two or three significant digits and a unit prefix.
-pub fn rate(number: f64) -> String {
-    let (number, unit) = match number {
-        small if small < 999.5 => return format!("{small:.0}"),
-        thousands if thousands < 999_500.0 => (number / 1e3, "k"),
-        millions if millions < 999.5e6 => (number / 1e6, "M"),
-        _ => (number / 1e9, "G"),
-    };
-    match number < 9.95 {
-        true => format!("{number:.1} {unit}"),
-        false => format!("{number:.0} {unit}"),
-    }
-}
-
-/// Formats a share of one CPU as a percentage.
-pub fn share(share: f64) -> String {
-    match share * 100.0 {
-        percent if percent >= 9.95 => format!("{percent:.0}%"),
-        percent if percent >= 0.1 => format!("{percent:.1}%"),
-        percent if percent > 0.0 => "less than 0.1%".to_owned(),
-        _ => "0%".to_owned(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::health::{counted, short_size, size};
+use super::words::{counted, short_size, size};
 use crate::model::{Amount, Order, Peak, Report, Sampling, StackRef};
 
 /// Excess of the peak over the outstanding amount, in per cent, below which it is not worth a line.

@@ -12,11 +12,12 @@ mod table;
 use std::collections::HashSet;
 use std::io::{self, Write};
 
-use super::cells::wrap;
-use super::health::{self, counted, percent, short_size, size};
+use super::health;
 use super::holders::holder_lines;
 use super::paths::Paths;
+use super::screen::{Screen, write_wrapped};
 use super::text::{FrameStyle, via};
+use super::words::{counted, percent, short_size, size};
 use super::{blocks, estimates, makeup, occasion, peak, recent, verdict};
 use crate::model::printable::Printable;
 use crate::model::{Amount, Estimate, InstanceEnd, Sampling, SiteKey, StackRef, StepStacks};
@@ -24,15 +25,6 @@ use crate::model::{Report, Stack};
 
 /// Indentation of the lines of a site's stack.
 pub const INDENT: &str = "    ";
-
-/// Width of the output, and whether it is verbose.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Screen {
-    /// Columns of the terminal; `None` if lines can have any length.
-    pub width: Option<usize>,
-    /// True if each report contains everything.
-    pub is_verbose: bool,
-}
 
 /// A writer of reports for people.
 #[derive(Debug, Default)]
@@ -119,20 +111,6 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     People::default().write(report, true, out)
 }
 
-/// Writes a text in lines that fit the screen, with a hanging indent.
-pub(super) fn write_wrapped(text: &str, indent: &str, screen: Screen, out: &mut dyn Write) -> io::Result<()> {
-    let Some(width) = screen.width else {
-        return writeln!(out, "{indent}{text}");
-    };
-    let deeper = "  ";
-    let columns = width.saturating_sub(indent.len() + deeper.len()).max(1);
-    for (at, line) in wrap(text, columns).into_iter().enumerate() {
-        let hang = if at == 0 { "" } else { deeper };
-        writeln!(out, "{indent}{hang}{}", line.trim_end())?;
-    }
-    Ok(())
-}
-
 /// Time, target, and outstanding amount.
 fn header(report: &Report, total: Estimate, sites: usize) -> String {
     let Amount { bytes, blocks } = total.amount;
@@ -211,7 +189,7 @@ impl Page<'_> {
         writeln!(out)?;
         let heading = format!(
             "{} {}: {}",
-            short_id(stack),
+            table::short_id(stack),
             self.style.title(stack),
             self.amount(stack)
         );
@@ -255,11 +233,6 @@ impl Page<'_> {
             via(stack)
         )
     }
-}
-
-/// The first digits of the site's ID, which metrics and JSON have in full.
-fn short_id(stack: StackRef<'_>) -> String {
-    stack.site().short()
 }
 
 /// Describes the process of a stack, where there are several.

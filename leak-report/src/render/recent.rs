@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::estimates::whole;
-use super::health::{counted, short_size, size};
+use super::words::{counted, short_size, size};
 use crate::model::Report;
 use crate::model::leak::{Change, Suspicion};
 use crate::model::{AGE_BOUNDS, Ages, Amount, Estimate, Sampling, StackRef};

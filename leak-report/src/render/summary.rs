@@ -2,10 +2,10 @@
 
 use std::io::{self, Write};
 
-use super::health::{counted, percent, short_size, size};
 use super::people::subject;
 use super::titles::{process_mark, title};
 use super::verdict;
+use super::words::{counted, percent, short_size, size};
 use super::{estimates, missing, occasion};
 use crate::model::Report;
 use crate::model::leak::Suspicion;

@@ -364,7 +364,7 @@ fn percentages_do_not_round_to_the_ends() {
         (u64::MAX, u64::MAX, "100%"),
     ];
     for (part, whole, expected) in cases {
-        assert_eq!(health::percent(part, whole), expected, "{part} of {whole}");
+        assert_eq!(words::percent(part, whole), expected, "{part} of {whole}");
     }
 }
 
@@ -379,6 +379,6 @@ fn sizes_are_exact_and_readable() {
         (u64::MAX, "15.9 EiB (18446744073709551615 B)"),
     ];
     for (bytes, expected) in cases {
-        assert_eq!(health::size(bytes), expected);
+        assert_eq!(words::size(bytes), expected);
     }
 }

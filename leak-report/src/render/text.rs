@@ -8,10 +8,10 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use super::cells::{fit, width};
 use super::ends::explain;
-use super::health::counted;
 use super::paths::Paths;
-use super::people::{Screen, write_wrapped};
+use super::screen::{Screen, write_wrapped};
 use super::titles::title;
+use super::words::counted;
 use crate::model::owner::{is_inlined_plumbing, is_nameless_runtime, owner};
 use crate::model::printable::Printable;
 use crate::model::{

@@ -1,8 +1,8 @@
 //! Lines of text reports about the verdict: which blocks the process can still reach.
 
 use super::counted;
-use super::health::short_size;
 use super::holders;
+use super::words::short_size;
 use crate::model::{Amount, FATES, Fate, Hidden, Judgement, Report, StackRef, Unjudged, Verdict};
 
 /// The verdict on some blocks in one line: `8 blocks (320 B) definitely lost, 2 still reachable`; "nothing is

@@ -1,10 +1,11 @@
 //! Caption of a flame graph: title, and notes on how complete and how exact it is.
 
 use super::super::estimates::whole;
-use super::super::health::{counted, losses_in_short, percent, size};
+use super::super::health::losses_in_short;
 use super::super::peak;
 use super::super::recent::in_whole_units;
 use super::super::verdict::{doubts, in_words};
+use super::super::words::{counted, percent, size};
 use crate::model::{Amount, Estimate, Losses, Sampling, Spread};
 use crate::model::{Direction, Measure, Quantity, Report, Unit};
 

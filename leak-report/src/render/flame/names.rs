@@ -11,7 +11,7 @@ use unwind_tables::walk::End;
 use crate::model::owner::with_file;
 use crate::model::printable::is_format;
 use crate::model::{Direction, FrameRef, NameStyle, Report, StackPart, StackRef, TargetFacts};
-use crate::render::health::counted;
+use crate::render::words::counted;
 
 /// A frame of a flame graph.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -2,8 +2,9 @@
 
 use crate::model::Report;
 use crate::model::Sampling;
-use crate::render::health::{self, counted, percent};
+use crate::render::health;
 use crate::render::kernel::kind_lines;
+use crate::render::words::{counted, percent};
 use crate::render::{elsewhere, estimates, missing, overhead, peak, recent, regions, suppressed, verdict};
 
 /// Lines of the block. `paths` explains the abbreviation of the paths above, if there is one.

@@ -5,13 +5,13 @@ use std::io::{self, Write};
 
 use unwind_tables::walk::End;
 
-use super::{Screen, short_id};
 use crate::model::leak::{Order, Suspicion};
 use crate::model::{Report, StackRef};
 use crate::render::cells::{fit, width};
-use crate::render::health::{percent, short_count, short_size};
 use crate::render::recent::{growth_per_second, typical_age};
+use crate::render::screen::Screen;
 use crate::render::titles::short_title;
+use crate::render::words::{percent, short_count, short_size};
 
 /// Minimum terminal widths for the columns FREED and AGE, and for SUSP.
 const MEDIUM: usize = 66;
@@ -167,4 +167,9 @@ fn clipped(text: &str, screen: Screen) -> String {
         Some(width) => fit(text, width),
         None => text.to_owned(),
     }
+}
+
+/// The first digits of the site's ID, which metrics and JSON have in full.
+pub(super) fn short_id(stack: StackRef<'_>) -> String {
+    stack.site().short()
 }
