@@ -5,7 +5,7 @@ use anyhow::Context;
 use unwind_tables::addr::{FileOffset, Svma};
 use unwind_tables::elf::ElfView;
 
-use super::Finding;
+use super::finding::Finding;
 use crate::allocator::{FUNCTIONS, Role};
 use crate::bpf::preflight;
 use crate::bpf::{

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-use super::Finding;
+use super::finding::Finding;
 use crate::allocator::usdt::DEFAULT_DISTANCE;
 use crate::process::Target;
 use crate::session::{Session, Signals, SourceChoice, TraceConfig, View, storages};

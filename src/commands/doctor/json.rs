@@ -5,7 +5,10 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::{Diagnosis, Finding, ModuleFinding, ProcessFindings};
+use super::diagnosis::Diagnosis;
+use super::finding::Finding;
+use super::modules::ModuleFinding;
+use super::process::ProcessFindings;
 use crate::allocator::{ProbeSite, SiteCost};
 use leak_report::model::Name;
 use leak_report::render::write_json;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use unwind_tables::rule::{Reason, UnwindRule};
 use unwind_tables::{Compiled, ElfView, TableError, build};
 
-use super::{Finding, Level};
+use super::finding::{Finding, Level};
 use crate::allocator::calls;
 use crate::base::parallel;
 use crate::process::{Module, ModuleId};

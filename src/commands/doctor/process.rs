@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use super::cost;
+use super::finding::{Finding, Level};
 use super::modules::{self, ModuleFinding};
 use super::runtime;
-use super::{Finding, Level};
 use crate::allocator::{self, Catalog, ProbeSite, Problem, Reason, SiteCost, UsdtSite, usdt};
 use crate::process::{MappedCode, Mappings, Module, ModuleId, Modules, Target, Unreadable, environment};
 use leak_report::model::TableFacts;

@@ -4,12 +4,14 @@
 use std::collections::HashSet;
 use std::fs;
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::thread;
 
 use sha2::{Digest, Sha256};
 
 use super::attach::settings;
-use super::{Destination, Diagnosis, text};
+use super::diagnosis::Diagnosis;
+use super::text;
 use crate::base::pages;
 use crate::bpf::{
     self, AttachPath, CallHooks, FaultSettings, KernelEvents, KernelSettings, RefusedProgram, Settings,
@@ -18,6 +20,13 @@ use crate::bpf::{
 use crate::sinks::output::Document;
 use leak_report::model::{CallTrace, Sampling};
 use leak_report::render::printable;
+
+/// Destination of a report on the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Destination {
+    Standard,
+    File(PathBuf),
+}
 
 /// First line of a report. A file that begins with it is an older report, and is replaced.
 const TITLE: &str = "memleak's report on a kernel";

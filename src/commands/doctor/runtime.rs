@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::Finding;
+use super::finding::Finding;
 use crate::process::python::{PythonBuild, PythonVersion, ThreadPlaces, Unsupported};
 use crate::process::{Mappings, Module, Target};
 use crate::symbolize::PerfMap;

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::Finding;
+use super::finding::Finding;
 use crate::bpf::preflight::{self, Capability, PreflightError};
 use crate::bpf::{LoadError, check_large_arrays};
 
@@ -209,7 +209,7 @@ fn pid_namespace(link: Option<&Path>) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Level;
+    use super::super::finding::Level;
     use super::*;
 
     #[track_caller]

@@ -2,7 +2,8 @@
 
 use std::io::{self, Write};
 
-use super::{Diagnosis, Finding};
+use super::diagnosis::Diagnosis;
+use super::finding::Finding;
 use leak_report::render::printable;
 
 pub(super) fn render(diagnosis: &Diagnosis, out: &mut dyn Write) -> io::Result<()> {

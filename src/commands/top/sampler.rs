@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::Options;
+use super::options::Options;
 use super::read::{Machine, Reading, Users, hides_processes};
 use super::table::{Full, Row, Table, Trend};
 use super::watch::Watch;

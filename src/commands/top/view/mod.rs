@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use super::options::Outcome;
+use super::pace::{next_sample, pause_until};
 use super::sampler::Sampler;
-use super::{Outcome, next_sample, pause_until};
 use crate::bpf::preflight;
 use crate::process::select::Found;
 use crate::session::Signals;
