@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
-use super::load::LoadError;
+use super::load_error::LoadError;
 use super::skeleton::{MemleakMaps, types};
 
 /// Classes of the ages of freed blocks: the first is of temporary ones.

@@ -15,7 +15,7 @@ use unwind_tables::addr::Avma;
 
 use super::clock::thread_nanoseconds;
 use super::detach;
-use super::load::AttachPath;
+use super::settings::AttachPath;
 use super::skeleton::MemleakProgs;
 use super::statistics::{Statistics, runs_of};
 use crate::process::maps;

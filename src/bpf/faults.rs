@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use libbpf_rs::{Link, ProgramMut};
 use libbpf_sys::{perf_event_attr, perf_event_attr__bindgen_ty_1};
 
-use super::Kernel;
+use super::kernel::Kernel;
 use super::perf_event::{self, Scope};
 
 /// Links of the program for page faults, one for each thread; dropping it detaches them.

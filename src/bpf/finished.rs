@@ -13,7 +13,8 @@ use unwind_tables::walk::{End, Frame, LeftOut};
 
 use super::block_facts::LIFE_SPANS;
 use super::skeleton::types::{stack_record, stack_totals, stack_variance};
-use super::{Recorded, StandIns};
+use super::stand_ins::StandIns;
+use super::store::Recorded;
 
 const TOTALS_WORDS: usize = size_of::<stack_totals>() / size_of::<u64>();
 const VARIANCE_WORDS: usize = size_of::<stack_variance>() / size_of::<u64>();

@@ -9,13 +9,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use libbpf_rs::MapHandle;
 use unwind_tables::addr::Avma;
 
+use super::batch::{Batch, HashTable};
+use super::clock::monotonic_nanoseconds;
 use super::collect::{Counter, Counters};
 use super::fdinfo::recursion_misses;
-use super::load::LoadError;
+use super::load_error::LoadError;
+use super::memory::SharedWords;
 use super::skeleton::MemleakMaps;
 use super::skeleton::types::{block_key, freed_block, freed_memory, taken_range, trust};
 use super::store::map_words;
-use super::{Batch, HashTable, SharedWords, monotonic_nanoseconds};
 use crate::reach::free::seen::{Dated, Notes};
 
 const WORD: usize = size_of::<u64>();

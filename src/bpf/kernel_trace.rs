@@ -12,14 +12,19 @@ use libbpf_rs::{Link, Object, ProgramMut};
 
 use super::exceptions::Exceptions;
 use super::fdinfo::recursion_misses;
+use super::kernel::{Storage, next_of};
 use super::kernel_skeleton::{KernelMemorySkel, KernelMemorySkelBuilder, OpenKernelMemorySkel};
-use super::load::{LoadError, SizeFilter, Sizes, pid_namespace};
+use super::load::pid_namespace;
+use super::load_error::LoadError;
 use super::parts::Tolerance;
 use super::refused::explained;
+use super::settings::Capacity;
+use super::settings::SizeFilter;
+use super::sizes::Sizes;
 use super::skeleton::types::limits;
+use super::store::Recorded;
 use super::store::{recorded, set_store_knobs, store_maps};
 use super::tracepoints::{KernelEvents, SizeAt};
-use super::{Capacity, Recorded, Storage, next_of};
 use leak_report::model::{CallTrace, Sampling};
 
 /// Everything that is fixed when kernel mode is loaded.

@@ -10,9 +10,9 @@ use unwind_tables::addr::FileOffset;
 
 use super::attach_helper::{self, Refusal, as_libbpf_says};
 use super::dynamic_events::{self, Definition, DynamicEvents, Event};
-use super::load::AttachPath;
 use super::nop10;
 use super::probe::{AttachError, CallEnd, Probe, ProbedIn};
+use super::settings::AttachPath;
 use super::skeleton::types::{cookie_shift, shared_events};
 use super::usdt::UsdtProbe;
 

@@ -1,234 +1,26 @@
 //! Opening, sizing and loading the BPF object. Deals with capacities and knobs, not with processes.
 
-use leak_report::model::{CallTrace, Sampling};
 use std::mem::MaybeUninit;
 use std::os::unix::fs::MetadataExt;
 
+use leak_report::model::Sampling;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{OpenObject, ProgramAttachType};
-use nix::errno::Errno;
-use thiserror::Error;
 
 use super::exceptions::Exceptions;
-use super::refused::{RefusedProgram, errno_of, explained, release};
-use super::regions::{CallHooks, choose_region_programs};
+use super::load_error::LoadError;
+use super::refused::explained;
+use super::regions::choose_region_programs;
+use super::settings::{AttachPath, Settings, Walk};
+use super::sizes::{PythonSizes, Sizes};
 use super::skeleton::types::{limits, translator_shape};
 use super::skeleton::{MemleakSkel, MemleakSkelBuilder, OpenMemleakSkel, types};
 use super::store::{set_array_size, set_store_knobs, store_maps};
-use crate::base::{memory_limit, open_files, pages};
+use crate::base::pages;
 use crate::process::translator;
 
-/// How stacks are walked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Walk {
-    /// By DWARF unwind tables; by frame pointer where there are none.
-    Dwarf,
-    /// By frame pointers only.
-    Fp,
-    /// Not at all; for benchmarks.
-    #[value(hide = true)]
-    Off,
-    /// As the kernel does; for benchmarks.
-    #[value(hide = true)]
-    Kernel,
-}
-
-/// Optimisations that do not change the result of a walk. All are on except in benchmarks and tests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FastPaths {
-    /// Caches rules by address.
-    pub cache: bool,
-    /// Reads the stack in large pieces.
-    pub window: bool,
-    /// Reuses a walk that started with the same registers.
-    pub memo: bool,
-    /// Repeats each walk without the fast paths and counts differences.
-    pub checked: bool,
-}
-
-impl Default for FastPaths {
-    fn default() -> Self {
-        Self {
-            cache: true,
-            window: true,
-            memo: true,
-            checked: false,
-        }
-    }
-}
-
-/// How probes are attached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum AttachPath {
-    /// Session probes.
-    Session,
-    /// Multi-probe links.
-    Multi,
-    /// A perf event per probe.
-    Perf,
-}
-
-impl AttachPath {
-    /// All paths, the cheapest first.
-    pub const ALL: [Self; 3] = [Self::Session, Self::Multi, Self::Perf];
-}
-
-/// Capacities of the kernel side. Excess is counted as lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Capacity {
-    /// Words of unwind tables; rounded up to a power of two.
-    pub table_words: u32,
-    /// Executable mappings of one process; rounded up to a power of two.
-    pub mappings: u32,
-    /// Processes traced at once, at most [`Capacity::MAX_PROCESSES`].
-    pub processes: u32,
-    /// Distinct stacks.
-    pub stacks: u32,
-    /// Stand-ins: blocks of deferred walks that can be outstanding at once; at least 1.
-    pub stand_ins: u32,
-    /// Blocks live at once.
-    pub blocks: u32,
-}
-
-impl Capacity {
-    /// Maximum number of processes traced at once.
-    pub const MAX_PROCESSES: u32 = limits::MAX_PROCESSES.0 - 1;
-    /// Number of processes up to which each has room for many mappings.
-    pub const FEW_PROCESSES: u32 = 63;
-    /// Stack records with fixed meanings. A capacity of a power of two minus these wastes no memory.
-    pub const FIXED_STACKS: u32 = limits::FIRST_STACK.0;
-}
-
-/// Sizes of allocations that are recorded, both bounds included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SizeFilter {
-    pub min: u64,
-    pub max: u64,
-}
-
-/// Settings for page faults.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FaultSettings {
-    /// Index of page faults in the caller's function table.
-    pub function: u8,
-    /// Random number that the choice of pages depends on.
-    pub seed: u64,
-}
-
-/// Everything that is fixed when the object is loaded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
-    pub walk: Walk,
-    /// Fast paths that are on.
-    pub fast_paths: FastPaths,
-    /// Way to attach probes.
-    pub attach: AttachPath,
-    /// Traces the children of traced processes, too.
-    pub follow_fork: bool,
-    /// Reports processes that may belong to the selected ones now, or no longer.
-    pub follow_members: bool,
-    /// Hooks by which mapping calls are traced; `None` if they are not.
-    pub regions: Option<CallHooks>,
-    /// Hooks by which mapping calls are followed for notes of freed memory; `None` if none are made. Not with
-    /// [`Settings::regions`], and only if every block is recorded.
-    pub frees: Option<CallHooks>,
-    /// Traces page faults; needs [`Settings::regions`].
-    pub faults: Option<FaultSettings>,
-    /// Sizes that are recorded; `None` for all.
-    pub sizes: Option<SizeFilter>,
-    /// Sampling among allocations of these sizes.
-    pub sampling: Sampling,
-    /// Traces what processes announce by USDT probes instead of calls of allocators.
-    pub announced: bool,
-    /// True if calls can end on another thread than they began on.
-    pub calls_move: bool,
-    /// Stops a process that executes a program that may translate code; see
-    /// [`continue_stopped`](super::continue_stopped).
-    pub stops_translated: bool,
-    /// True if probes can share events.
-    pub shares_events: bool,
-    /// Reads the frames of Python, where there are some.
-    pub python: bool,
-    /// Calls that are reported one by one.
-    pub calls: CallTrace,
-    /// Process that memleak has started: stopped when it executes another program.
-    pub started: Option<u32>,
-    /// Stops that process before it ends, too.
-    pub holds_end: bool,
-    pub capacity: Capacity,
-}
-
-#[derive(Debug, Error)]
-pub enum LoadError {
-    #[error("{name} of {value} is too large; the maximum is {max}")]
-    Capacity {
-        name: &'static str,
-        value: u64,
-        max: u64,
-    },
-    #[error("{0}")]
-    Program(RefusedProgram),
-    #[error("the kernel (Linux {release}) refused the map {name} ({errno:?}): it lacks a BPF feature that \
-             memleak needs (docs/limits.md)",
-        release = release())]
-    Map { name: String, errno: Errno },
-    #[error(
-        "the kernel (Linux {release}) refused an array of {bytes} bytes ({errno:?}): before 6.0, arrays have at most 4 MiB \
-         (docs/limits.md)",
-        release = release()
-    )]
-    LargeArray { bytes: u32, errno: Errno },
-    #[error("too many open files for BPF programs and maps{}", open_files::remedy())]
-    OpenFiles,
-    #[error(
-        "there is not enough memory for BPF programs and maps{}",
-        memory_limit::remedy()
-    )]
-    Memory,
-    #[error("the kernel refused the BPF programs")]
-    Refused(#[source] libbpf_rs::Error),
-}
-
-impl From<libbpf_rs::Error> for LoadError {
-    fn from(error: libbpf_rs::Error) -> Self {
-        match errno_of(&error) {
-            Some(Errno::EMFILE) => Self::OpenFiles,
-            Some(Errno::ENOMEM) => Self::Memory,
-            Some(_) | None => Self::Refused(error),
-        }
-    }
-}
-
-/// Capacity of the frame store, per stack.
-const FRAMES_PER_STACK: u32 = 64;
-// The verifier follows offsets of up to 512 MiB into an array; all of these stay below.
-/// Maximum number of words of unwind tables: 256 MiB.
-const MAX_TABLE_WORDS: u32 = 1 << 26;
-/// Maximum number of mappings of one process, and of all lists: 256 MiB.
-const MAX_MAPPINGS: u32 = 1 << 14;
-const MAX_MAPPING_ENTRIES: u32 = 1 << 22;
-/// Maximum number of stack records: 256 MiB.
-const MAX_STACKS: u32 = 1 << 22;
-/// Maximum number of stored frames: 256 MiB.
-const MAX_FRAME_ENTRIES: u32 = 1 << 25;
-
-/// Walk memos, shared by all threads: about 3 MiB.
-const MEMOS: u32 = 1 << 11;
-/// Maximum and minimum number of places for young blocks, 64 bytes each. With fewer than the minimum, blocks
-/// leave their place too soon.
-const MAX_YOUNG: u32 = 1 << 15;
-const MIN_YOUNG: u32 = 1 << 6;
-/// One young place per this many blocks of capacity: enough that hardly any place is empty when the capacity
-/// is used up.
-const YOUNG_SHARE: u32 = 32;
 /// Distinct stacks of the kernel's own walk, in benchmarks.
 const KERNEL_STACKS: u32 = 1 << 16;
-
-/// Records of code objects of Python, some 400 bytes each, and frames of all chains, 8 bytes each.
-const PYTHON_CODES: u32 = 1 << 14;
-const PYTHON_FRAMES: u32 = 1 << 20;
-/// Words of all tables of lines: 4 MiB.
-const PYTHON_LINES: u32 = 1 << 19;
 
 /// Maximum number of freed blocks that are noted, some 100 bytes each.
 const MAX_FREED: u32 = 1 << 22;
@@ -242,112 +34,6 @@ const FAULT_QUEUE_BYTES: u32 = 16 << 20;
 pub(super) struct Loaded<'obj> {
     pub(super) skeleton: MemleakSkel<'obj>,
     pub(super) sizes: Sizes,
-}
-
-/// Entries of the arrays; powers of two unless stated otherwise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Sizes {
-    pub(super) table_words: u32,
-    /// Mappings per list.
-    pub(super) mappings: u32,
-    /// Process slots, slot 0 included; not a power of two.
-    pub(super) slots: u32,
-    /// Mapping lists, two per slot.
-    pub(super) lists: u32,
-    pub(super) memos: u32,
-    /// Stack records whose freed blocks' ages are counted; 1 for none.
-    pub(super) spans: u32,
-    /// Places for young blocks; 1 if young blocks are not kept apart.
-    pub(super) young: u32,
-    pub(super) stacks: u32,
-    /// Stack records that may be used, the fixed ones included; not a power of two.
-    pub(super) stack_capacity: u32,
-    /// Stand-ins, whose records follow these.
-    pub(super) stand_ins: u32,
-    /// Equal to `stacks`, or 1 when every allocation is recorded.
-    pub(super) variances: u32,
-    pub(super) frames: u32,
-    /// Frames that may be used; not a power of two.
-    pub(super) frame_capacity: u32,
-    pub(super) python: PythonSizes,
-}
-
-/// Entries of the arrays for Python; powers of two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PythonSizes {
-    pub(super) codes: u32,
-    pub(super) chains: u32,
-    pub(super) frames: u32,
-    pub(super) lines: u32,
-}
-
-impl PythonSizes {
-    /// Sizes without Python frames.
-    const NONE: Self = Self {
-        codes: 1,
-        chains: 1,
-        frames: 1,
-        lines: 1,
-    };
-    const ALL: Self = Self {
-        codes: PYTHON_CODES,
-        chains: types::python_limits::PYTHON_CHAINS.0,
-        frames: PYTHON_FRAMES,
-        lines: PYTHON_LINES,
-    };
-}
-
-impl Sizes {
-    pub(super) fn new(capacity: &Capacity, sampling: Sampling) -> Result<Self, LoadError> {
-        let stack_capacity = capacity.stacks.saturating_add(limits::FIRST_STACK.0);
-        let frame_capacity = capacity
-            .stacks
-            .saturating_mul(FRAMES_PER_STACK)
-            .clamp(1, MAX_FRAME_ENTRIES);
-        let slots = capacity.processes.saturating_add(1);
-        let lists = 2 * power_of_two("number of processes", slots, limits::MAX_PROCESSES.0)?;
-        let mappings = power_of_two("number of mappings", capacity.mappings, MAX_MAPPINGS)?;
-        let records = stack_capacity.saturating_add(capacity.stand_ins);
-        let stacks = power_of_two("number of stacks", records, MAX_STACKS)?;
-        Ok(Self {
-            table_words: power_of_two("table memory", capacity.table_words.max(64), MAX_TABLE_WORDS)?,
-            mappings: mappings.min(MAX_MAPPING_ENTRIES / lists),
-            slots,
-            lists,
-            memos: MEMOS,
-            spans: 1,
-            young: 1,
-            stacks,
-            stack_capacity,
-            stand_ins: capacity.stand_ins,
-            variances: if sampling == Sampling::All { 1 } else { stacks },
-            frames: power_of_two("number of frames", frame_capacity, MAX_FRAME_ENTRIES)?,
-            frame_capacity,
-            python: PythonSizes::NONE,
-        })
-    }
-
-    /// Keeps young blocks apart. Their places count towards `blocks`, and are so few that all are in use when
-    /// the capacity is used up.
-    fn keep_young(&mut self, blocks: u32) {
-        let max = (blocks / YOUNG_SHARE).checked_ilog2();
-        self.young = max.map_or(1, |bits| (1 << bits).min(MAX_YOUNG));
-        if self.young < MIN_YOUNG {
-            self.young = 1;
-        }
-    }
-
-    /// Capacity of the block table, out of `blocks` in total.
-    pub(super) fn table_blocks(&self, blocks: u32) -> u32 {
-        match self.young {
-            1 => blocks.max(1),
-            young => blocks - young,
-        }
-    }
-
-    pub(super) fn cache_slots(&self) -> u32 {
-        self.lists << types::cache_shape::CACHE_BITS.0
-    }
 }
 
 /// Opens the object, applies `settings` and then `exceptions`, and loads it. `storage` holds libbpf's object
@@ -571,15 +257,4 @@ fn set_array_sizes(object: &mut OpenMemleakSkel<'_>, sizes: &Sizes) -> Result<()
         set_array_size(map, entries, entry_bytes)?;
     }
     Ok(())
-}
-
-fn power_of_two(name: &'static str, value: u32, max: u32) -> Result<u32, LoadError> {
-    value
-        .checked_next_power_of_two()
-        .filter(|&rounded| rounded <= max)
-        .ok_or(LoadError::Capacity {
-            name,
-            value: value.into(),
-            max: max.into(),
-        })
 }

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use leak_report::model::{Missing, TracePart};
 
+use super::call_hooks::CallHooks;
 use super::exceptions::Exceptions;
-use super::load::{AttachPath, LoadError, Settings};
+use super::load_error::LoadError;
 use super::refused::RefusedProgram;
-use super::regions::CallHooks;
+use super::settings::{AttachPath, Settings};
 
 /// Programs of one part; if any of them is missing, the others are of no use.
 struct Row {

@@ -8,7 +8,7 @@ use unwind_tables::addr::FileOffset;
 
 use super::attach_helper::Refusal;
 use super::dynamic_events::DynamicEvents;
-use super::load::AttachPath;
+use super::settings::AttachPath;
 use super::skeleton::types::{cookie_shift, role};
 
 /// Position and meaning of a probe.

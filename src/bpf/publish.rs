@@ -12,9 +12,9 @@ use unwind_tables::addr::{Avma, Bias};
 use unwind_tables::mapping::{Identity, Mapping, MappingKind};
 
 use super::clock::monotonic_microseconds;
-use super::load::Sizes;
 use super::memory::SharedWords;
 use super::processes::{PROCESS_WORDS, SlotState, nth_record};
+use super::sizes::Sizes;
 use super::skeleton::types;
 use super::skeleton::types::{cache_shape, generation as fixed, machine};
 

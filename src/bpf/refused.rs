@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use libbpf_rs::PrintLevel;
 use nix::errno::Errno;
 
-use super::load::LoadError;
+use super::load_error::LoadError;
 
 /// Level at which the verifier writes errors and its statistics (`BPF_LOG_STATS` of the kernel's
 /// `include/linux/bpf_verifier.h`): a few lines, and no time.

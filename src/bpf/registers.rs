@@ -10,9 +10,10 @@ use libbpf_rs::{Iter, Link, Object};
 use thiserror::Error;
 use unwind_tables::addr::Avma;
 
-use super::Storage;
 use super::exceptions::Exceptions;
-use super::load::{LoadError, pid_namespace};
+use super::kernel::Storage;
+use super::load::pid_namespace;
+use super::load_error::LoadError;
 use super::refused::explained;
 use super::registers_skeleton::types::thread_state;
 use super::registers_skeleton::{RegistersSkel, RegistersSkelBuilder};

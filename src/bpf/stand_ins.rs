@@ -2,7 +2,7 @@
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
-use super::load::Sizes;
+use super::sizes::Sizes;
 
 /// Stand-ins: the kernel side takes unused ones, and user space gives them back.
 #[derive(Debug)]

@@ -17,10 +17,12 @@ use super::batch::HashTable;
 use super::block_facts::BlockFacts;
 use super::distance::Distance;
 use super::finished::FinishedStacks;
-use super::load::{Capacity, LoadError, Sizes};
+use super::load_error::LoadError;
 use super::memory::{SharedWords, Word};
 use super::python::Pythons;
 use super::refused::errno_of;
+use super::settings::Capacity;
+use super::sizes::Sizes;
 use super::skeleton::types;
 use super::young::YoungBlocks;
 

@@ -8,11 +8,13 @@ use libbpf_rs::Object;
 use libbpf_rs::skel::Skel;
 
 use super::exceptions::{Exceptions, LogRoom};
+use super::fdinfo;
+use super::kernel::{Kernel, Storage};
 use super::kernel_trace::{KernelSettings, KernelTrace};
-use super::load::{LoadError, Settings};
+use super::load_error::LoadError;
 use super::refused::{RefusedProgram, last_lines};
 use super::registers::Registers;
-use super::{Kernel, Storage, fdinfo};
+use super::settings::Settings;
 
 /// Time spent on refused programs after which no others are tried.
 const PATIENCE: Duration = Duration::from_secs(60);

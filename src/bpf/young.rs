@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use libbpf_rs::{MapCore, MapHandle};
 
 use super::memory::SharedWords;
-use super::types::{block, block_key, young_block, young_state};
+use super::skeleton::types::{block, block_key, young_block, young_state};
 
 const WORD: usize = size_of::<u64>();
 const WORDS: usize = size_of::<young_block>() / WORD;
