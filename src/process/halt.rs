@@ -20,7 +20,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use thiserror::Error;
 
-use super::{MAX_THREADS, read_stat};
+use super::files::{MAX_THREADS, read_stat};
 use crate::base::helper::{self, close_gaps, gaps_between};
 use crate::base::proc_fields::ProcFields;
 

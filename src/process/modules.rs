@@ -24,12 +24,13 @@ use unwind_tables::error::TableError;
 use unwind_tables::fingerprint::{Fingerprint, fingerprint};
 
 use super::dynamic::Dynamic;
+use super::files::maps_of;
 use super::foreign::{LastLink, OpenError, is_on_fuse, open_exactly, open_in_root};
 use super::from_memory;
 use super::linking::Linking;
 use super::mapped_file::MappedFile;
 use super::maps::{MapsEntry, MapsName};
-use super::past::Moment;
+use super::moment::Moment;
 use super::process_memory::ProcessMemory;
 use crate::base::open_files;
 
@@ -361,7 +362,7 @@ impl Modules {
             return Err(Unreadable::NotRegular);
         };
         let memory = ProcessMemory::open(pid);
-        let bytes = memory.and_then(|memory| from_memory::read(&memory, &super::maps_of(pid)?, entry));
+        let bytes = memory.and_then(|memory| from_memory::read(&memory, &maps_of(pid)?, entry));
         let bytes = bytes.map_err(|error| Unreadable::Fuse(error.kind()))?;
         let module = self.insert(path, Content::Memory(bytes), false)?;
         self.remember(entry, path, module);

@@ -3,7 +3,8 @@
 use std::fs::{self, File};
 use std::path::PathBuf;
 
-use super::{check_leader, read_stat};
+use super::files::read_stat;
+use super::target::check_leader;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessName {

@@ -5,6 +5,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
+use super::files::maps_of;
 use super::maps::MapsName;
 use super::select::candidate::Candidate;
 
@@ -121,7 +122,7 @@ fn of_library(path: &Path) -> Option<&'static str> {
 
 /// Name of the translator of process `pid`, whose executable is `exe`.
 pub(super) fn of_process(pid: u32, exe: &Path) -> Option<&'static str> {
-    let mappings = super::maps_of(pid).unwrap_or_default();
+    let mappings = maps_of(pid).unwrap_or_default();
     let files = mappings.into_iter().filter_map(|entry| match entry.name {
         MapsName::File { path, .. } => Some(path),
         MapsName::Anonymous | MapsName::Special(_) => None,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::cgroup::Cgroups;
 use crate::base::proc_fields::ProcFields;
-use crate::process::read_stat;
+use crate::process::files::read_stat;
 use crate::process::stat::Stat;
 
 /// Maximum bytes of a process's list of cgroups: a path has at most 4096, and hierarchies are few.

@@ -2,8 +2,10 @@ use std::process::{Child, Command, Stdio};
 
 use unwind_tables::addr::Avma;
 
-use super::maps::MapsName;
 use super::*;
+use crate::process::mappings::MappedCode;
+use crate::process::maps::MapsName;
+use crate::process::modules::Unreadable;
 
 /// A child that is killed and reaped when the test ends, even by a panic.
 struct Running(Child);
