@@ -1,6 +1,7 @@
 //! Serves the last report over HTTP: as metrics in Prometheus' text format, and as profiles at the paths of
 //! Go's `net/http/pprof`, for `go tool pprof` and other clients of these.
 
+mod address;
 mod page;
 mod profiles;
 mod server;
@@ -9,12 +10,12 @@ mod sites;
 mod tests;
 mod text;
 
-use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::ExportError;
 use super::push::Progress;
-use super::{ExportError, SettingsError};
+pub use address::Address;
 use leak_report::model::Report;
 use profiles::Profiles;
 use server::{Answer, Request};
@@ -27,43 +28,6 @@ pub struct Settings {
     pub address: Address,
     /// Number of sites that get their own series; the rest are summed.
     pub sites: usize,
-}
-
-/// A socket address to listen on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Address(SocketAddr);
-
-impl Address {
-    /// Parses `PORT`, `:PORT` or `IP:PORT`; without a host, listens on loopback only.
-    pub fn parse(text: &str) -> Result<Self, SettingsError> {
-        let refused = || SettingsError::Address(text.to_owned());
-        let local = |port: &str| Some(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), decimal(port)?));
-        let address = match text.rsplit_once(':') {
-            None => local(text),
-            Some(("" | "localhost", port)) => local(port),
-            Some(_) => text.parse().ok(),
-        };
-        address.map(Self).ok_or_else(refused)
-    }
-
-    /// Returns whether other machines can connect.
-    fn is_open(self) -> bool {
-        match self.0.ip() {
-            IpAddr::V4(address) => !address.is_loopback(),
-            IpAddr::V6(address) => !address.is_loopback(),
-        }
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-fn decimal(text: &str) -> Option<u16> {
-    let is_decimal = text.bytes().all(|byte| byte.is_ascii_digit());
-    text.parse().ok().filter(|_| is_decimal)
 }
 
 /// A running metrics server.
