@@ -1,8 +1,9 @@
 //! Rules that hold for the whole source tree and that no compiler checks: they read text, and build and run
 //! nothing. Those for pages are in `pages`, those for the kernel side in `bpf`, those for comments in
-//! `comments`.
+//! `comments`, and that for circles of imports in `circles`.
 
 mod bpf;
+mod circles;
 mod comments;
 mod pages;
 mod suites;
