@@ -56,7 +56,7 @@ enum how_it_returns {
 	RETURNS_LATER,
 	/* Restores the frame pointer last. */
 	RETURNS_WITH_FP,
-	/* The same, from where the frame pointer leads: it is the function's own. */
+	/* Restores the frame pointer last, from where it leads: it is the function's own. */
 	RETURNS_BY_FP,
 	/* In another way, or it cannot be seen. */
 	RETURNS_OTHERWISE,

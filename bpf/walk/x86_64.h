@@ -209,8 +209,8 @@ static __always_inline bool may_be_jump(u64 code, u64 address, u64 entry, u64 st
 
 /*
  * Returns how a function returns, by 8 bytes of its code that end before `end`: with `mov %rbp, %rsp; pop %rbp`,
- * `mov (%rbp), %rbp; add $N, %rsp` or `leave; ret` by the frame pointer, with `pop %rbp; ret`, or otherwise. Instruction
- * boundaries are unknown: a c3 or c9 that may be an operand does not count. Two int3 are between functions.
+ * `mov (%rbp), %rbp; add $N, %rsp` or `leave; ret` by the frame pointer, with `pop %rbp; ret`, or otherwise.
+ * Instruction boundaries are unknown: a c3 or c9 that may be an operand does not count. Two int3 are between functions.
  */
 static __always_inline enum how_it_returns how_it_returns(u64 code, u64 end)
 {

@@ -231,7 +231,7 @@ fn callers_that_call_something_else() {
     }
 }
 
-/// What the code behind a frame proves.
+/// Evidence in the code behind a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Proof {
     /// Nothing about the frame pointer.

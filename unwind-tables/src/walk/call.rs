@@ -178,7 +178,7 @@ pub(super) fn may_be_jump(
 pub(super) enum HowItReturns {
     /// Restores the frame pointer last.
     WithFp,
-    /// The same, from where the frame pointer leads: it is the function's own.
+    /// Restores the frame pointer last, from where it leads: it is the function's own.
     ByFp,
     /// Returns in another way, or in one that cannot be recognized.
     Otherwise,
