@@ -418,9 +418,13 @@ fn with_totals(shape: StackTotals, kind: RegionKind, totals: RegionTotals) -> St
     }
 }
 
-/// Returns whether a symbol names an allocating function. Allocators export these under several names.
+/// Returns whether a symbol names an allocating function. Allocators export these under several names; from
+/// 2.42 on, glibc's `malloc` jumps to `__libc_malloc2`, and has no frame of its own.
 fn is_allocator(symbol: &str) -> bool {
-    let plain = symbol.strip_prefix("__libc_").unwrap_or(symbol);
+    let plain = match symbol.strip_prefix("__libc_") {
+        Some(plain) => plain.strip_suffix('2').unwrap_or(plain),
+        None => symbol,
+    };
     let mut allocating = FUNCTIONS.iter().filter(|function| function.role != Role::Free);
     plain.starts_with("operator new") || allocating.any(|function| function.name == plain)
 }
