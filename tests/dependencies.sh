@@ -15,7 +15,7 @@ parts='.fingerprint build deps'
 key() {
     {
         rustc --version --verbose
-        env | grep -E '^(CARGO_PROFILE|CARGO_INCREMENTAL|RUSTFLAGS|CC|CXX|CFLAGS|LIBBPF)' | sort
+        env | grep -E '^(CARGO_PROFILE|RUSTFLAGS|CC|CXX|CFLAGS|LIBBPF)' | sort
         dpkg-query --show libelf-dev zlib1g-dev gcc 2>/dev/null
         git ls-files -z -- Cargo.lock '*Cargo.toml' | xargs -0 cat
     } | sha256sum | cut -c 1-32

@@ -25,7 +25,7 @@ fn status_line_as_root() {
     let mut program = program("status_line-status_line");
     let pid = program.pid().to_string();
     let environment = [("LANG", "C.UTF-8")];
-    let mut terminal = Terminal::start_in(Session::Own, &["-p", &pid, "86400"], &environment);
+    let mut terminal = Terminal::start_in(Session::Own, &["-o", "0", "-p", &pid, "86400"], &environment);
     terminal.await_text(" | nothing lost");
     program.step("done");
     let screen = terminal.await_text(" live in 1000 blocks | ");

@@ -64,11 +64,7 @@ fn stepped_and_watched() {
         let memleak = Memleak::attach(program.pid(), &[given, &["--attach", attach]].concat());
         program.step("done");
         let report = memleak.finish();
-        assert_eq!(
-            report.only_through("leak").allocated.blocks,
-            10,
-            "{how}: {report}"
-        );
+        assert_eq!(report.allocated_through("leak").blocks, 10, "{how}: {report}");
         program.send_line("");
         assert!(program.end().success(), "{attach}, {how}, {given:?}");
     }
@@ -192,8 +188,8 @@ fn executed_with_other_rights() {
         program.step("raised");
         program.step("done");
         let report = memleak.finish();
-        let stack = report.only_through("leak_raised");
-        assert_eq!(stack.allocated.blocks, 20, "{by:?}: {report}");
+        let allocated = report.allocated_through("leak_raised");
+        assert_eq!(allocated.blocks, 20, "{by:?}: {report}");
         program.send_line("");
         assert!(program.end().success(), "{by:?}");
     }
