@@ -367,8 +367,8 @@ impl Report {
         self.stacks.iter().filter(|stack| stack.passes(symbol)).collect()
     }
 
-    /// The sum of what stacks with a frame of this name allocated. A compiler can copy a call, and each copy is
-    /// a stack of its own.
+    /// The sum of what stacks with a frame of this name allocated. A compiler can copy a call; each copy is a
+    /// stack of its own.
     pub fn allocated_through(&self, symbol: &str) -> Amount {
         self.through(symbol).iter().map(|stack| stack.allocated).sum()
     }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path};
 
 use syn::visit::{self, Visit};
-use syn::{Attribute, ItemMod, ItemUse, Meta, UseTree, Visibility};
+use syn::{Attribute, ItemFn, ItemImpl, ItemMod, ItemUse, Meta, UseTree, Visibility};
 
 use super::{assert_none, sources};
 
@@ -128,26 +128,31 @@ fn paths_of(tree: &UseTree, before: &[String], found: &mut Vec<Vec<String>>) {
 }
 
 impl<'ast> Visit<'ast> for Names {
-    fn visit_item(&mut self, item: &'ast syn::Item) {
-        let attributes = match item {
-            syn::Item::Mod(item) => &item.attrs,
-            syn::Item::Fn(item) => &item.attrs,
-            syn::Item::Impl(item) => &item.attrs,
-            syn::Item::Use(item) => &item.attrs,
-            _ => return visit::visit_item(self, item),
-        };
-        if !is_test(attributes) {
-            visit::visit_item(self, item);
+    fn visit_item_fn(&mut self, item: &'ast ItemFn) {
+        if !is_test(&item.attrs) {
+            visit::visit_item_fn(self, item);
+        }
+    }
+
+    fn visit_item_impl(&mut self, item: &'ast ItemImpl) {
+        if !is_test(&item.attrs) {
+            visit::visit_item_impl(self, item);
         }
     }
 
     fn visit_item_mod(&mut self, item: &'ast ItemMod) {
+        if is_test(&item.attrs) {
+            return;
+        }
         self.module.push(item.ident.to_string());
         visit::visit_item_mod(self, item);
         self.module.pop();
     }
 
     fn visit_item_use(&mut self, item: &'ast ItemUse) {
+        if is_test(&item.attrs) {
+            return;
+        }
         let mut paths = Vec::new();
         paths_of(&item.tree, &[], &mut paths);
         let to = match item.vis {

@@ -14,8 +14,6 @@ use crate::model::Report;
 use crate::model::leak::PythonStacks;
 use crate::model::printable::Printable;
 use crate::model::{Amount, CALLS, Count, Events, InstanceEnd, LOSSES, Losses, OwnMemory};
-/// A size like [`size`], without the exact number.
-
 /// Maximum number of lines about processes.
 const MAX_PROCESSES: usize = 10;
 

@@ -1,5 +1,6 @@
 //! Numbers in words, as all text of reports has them: counts with a noun, sizes, shares and rates.
 
+/// A size like [`size`], without the exact number.
 pub use crate::units::size as short_size;
 
 /// Formats `count` with the noun, in the plural unless `count` is 1.

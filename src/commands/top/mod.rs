@@ -29,7 +29,9 @@ use anstream::{AutoStream, ColorChoice};
 use super::Format;
 use crate::sinks::live::Messages;
 use crate::sinks::output::{self, Look, standard};
-use options::{MIN_INTERVAL, TABLES, VIEW};
+use options::TABLES;
+#[cfg(feature = "tui")]
+use options::{MIN_INTERVAL, VIEW};
 pub use options::{Options, Outcome};
 use pace::{next_sample, pause_until};
 use sampler::Sampler;

@@ -353,7 +353,7 @@ fn check_proof(architecture: Architecture, at: usize, goes_on: &[u8], proof: Pro
             let start = usize::try_from(START - CODE).expect("it is small");
             bytes[start..start + at].fill(1);
             let at = start + at;
-            bytes[at..at + goes_on.len()].copy_from_slice(&goes_on);
+            bytes[at..at + goes_on.len()].copy_from_slice(goes_on);
             walk_in(architecture, piece, bytes, &stack_of(slots), false)
         };
         check_ways(&walk(&[1, IN_SLOT, 2]), proof != Proof::Nothing, &about);
