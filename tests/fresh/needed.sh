@@ -3,7 +3,7 @@
 # compile. Skipped if that was shown before for the same needs: lists of packages, scripts, and the programs,
 # headers and libraries that sources name.
 #
-# usage: tests/fresh/needed.sh RELEASE…
+# usage: tests/fresh/needed.sh [--one] RELEASE…    --one: ends after the first system that had to be made
 #
 # FRESH_CACHE: where it is kept for what it was shown, as of tests/fresh.sh
 set -eu
@@ -37,6 +37,8 @@ not_shown() {
     exit 0
 }
 
+one=
+[ "$1" != --one ] || { one=yes && shift; }
 needed=$(needs | sha256sum | cut -c 1-32)
 mkdir -p "$shown"
 for release in "$@"; do
@@ -52,4 +54,5 @@ for release in "$@"; do
     [ $status = 0 ] || exit $status
     rm -f "$shown/$release"-*
     touch "$shown/$release-$needed"
+    [ -z "$one" ] || break
 done
