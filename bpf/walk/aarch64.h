@@ -192,7 +192,7 @@ static __always_inline enum how_it_returns how_it_returns(u64 code, u64 end)
 }
 
 /* Returns whether code behind a call uses the frame pointer as the base of its own frame: not looked for. */
-static __always_inline bool uses_own_frame(u64 code, u64 from_seventh)
+static __always_inline bool uses_own_frame(u64 code, u64 behind_seven)
 {
 	return false;
 }

@@ -260,10 +260,10 @@ __noinline u32 how_frame_returns(struct fast_walk *fast)
 
 	struct walk *walk = walk_of(fast);
 	u32 how = RETURNS_LATER;
-	u64 code, from_seventh;
+	u64 code, behind_seven;
 
 	if (bpf_probe_read_user(&code, 8, (void *)walk->pc) == 0 &&
-	    bpf_probe_read_user(&from_seventh, 8, (void *)(walk->pc + 7)) == 0 && uses_own_frame(code, from_seventh))
+	    bpf_probe_read_user(&behind_seven, 8, (void *)(walk->pc + 7)) == 0 && uses_own_frame(code, behind_seven))
 		return RETURNS_BY_FP;
 	for (u32 part = 0; part < RETURN_LOOKED_FOR / JUMPS_LOOKED_FOR && how == RETURNS_LATER; part++)
 		how = returns_in_part(fast, part * JUMPS_LOOKED_FOR);

@@ -241,14 +241,14 @@ static __always_inline enum how_it_returns how_it_returns(u64 code, u64 end)
 }
 
 /*
- * Returns whether code behind a call, whose first 8 bytes are given, and 8 from the seventh on, uses the frame pointer
- * as the base of its own frame: by `mov -N(%rbp), %reg`, or by `cmp N(%r13), %rax; je; leave`, as V8 calls native code.
+ * Returns whether code behind a call uses the frame pointer as the base of its own frame: by `mov -N(%rbp), %reg`, or
+ * by `cmp N(%r13), %rax; je; leave`, as V8 calls native code. Given are its first 8 bytes, and the 8 behind the first 7.
  */
-static __always_inline bool uses_own_frame(u64 code, u64 from_seventh)
+static __always_inline bool uses_own_frame(u64 code, u64 behind_seven)
 {
 	if ((code & 0x80c7fffb) == 0x80458b48)
 		return true;
-	return (code & 0xffffff) == 0x853b49 && (from_seventh & 0xff00000000ffff) == 0xc900000000840f;
+	return (code & 0xffffff) == 0x853b49 && (behind_seven & 0xff00000000ffff) == 0xc900000000840f;
 }
 
 /*

@@ -228,14 +228,14 @@ pub(super) fn how_it_returns(architecture: Architecture, code: u64, end: Avma) -
     }
 }
 
-/// Returns true if code behind a call, of which these are the first 8 bytes, and 8 from the seventh on, uses
-/// the frame pointer as the base of its own frame: on x86-64, by `mov -N(%rbp), %reg`, or by
-/// `cmp N(%r13), %rax; je; leave`, as V8 calls native code.
-pub(super) fn uses_own_frame(architecture: Architecture, code: u64, from_seventh: u64) -> bool {
+/// Returns true if code behind a call uses the frame pointer as the base of its own frame: on x86-64, by
+/// `mov -N(%rbp), %reg`, or by `cmp N(%r13), %rax; je; leave`, as V8 calls native code. Given are its first 8
+/// bytes, and the 8 behind the first 7.
+pub(super) fn uses_own_frame(architecture: Architecture, code: u64, behind_seven: u64) -> bool {
     match architecture {
         Architecture::X86_64 if code & 0x80c7_fffb == 0x8045_8b48 => true,
         Architecture::X86_64 => {
-            code & 0xff_ffff == 0x85_3b49 && from_seventh & 0xff_0000_0000_ffff == 0xc9_0000_0000_840f
+            code & 0xff_ffff == 0x85_3b49 && behind_seven & 0xff_0000_0000_ffff == 0xc9_0000_0000_840f
         }
         Architecture::Aarch64 => false,
     }

@@ -105,7 +105,7 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
     fn how_frame_returns(&mut self) -> Option<HowItReturns> {
         let architecture = self.tables.architecture;
         let code = (self.read)(self.pc).zip((self.read)(self.pc.wrapping_add(7)));
-        if code.is_some_and(|(code, seventh)| call::uses_own_frame(architecture, code, seventh)) {
+        if code.is_some_and(|(code, behind_seven)| call::uses_own_frame(architecture, code, behind_seven)) {
             return Some(HowItReturns::ByFp);
         }
         for part in 0..RETURN_LOOKED_FOR / JUMPS_LOOKED_FOR {
