@@ -1,11 +1,12 @@
 //! Rules that hold for the whole source tree and that no compiler checks: they read text, and build and run
 //! nothing. Those for pages are in `pages`, those for the kernel side in `bpf`, those for comments in
-//! `comments`, and that for circles of imports in `circles`.
+//! `comments`, those for circles of imports and for structs in `circles` and `structs`.
 
 mod bpf;
 mod circles;
 mod comments;
 mod pages;
+mod structs;
 mod suites;
 
 use std::fs;
