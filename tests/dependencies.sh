@@ -12,18 +12,22 @@ cache=${DEPENDENCY_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/memleak/dependencies}
 built=${CARGO_TARGET_DIR:-target}/debug
 parts='.fingerprint build deps'
 
+manifests() {
+    find . -path ./target -prune -o -name Cargo.toml -print | sort
+}
+
 key() {
     {
         rustc --version --verbose
         env | grep -E '^(CARGO_PROFILE|RUSTFLAGS|CC|CXX|CFLAGS|LIBBPF)' | sort
-        dpkg-query --show libelf-dev zlib1g-dev gcc 2>/dev/null
-        git ls-files -z -- Cargo.lock '*Cargo.toml' | xargs -0 cat
+        dpkg-query --show libelf-dev zlib1g-dev gcc 2>/dev/null || true
+        manifests | xargs cat Cargo.lock
     } | sha256sum | cut -c 1-32
 }
 
 # Names of what the workspace itself consists of, as cargo writes them before a hash.
 packages() {
-    git ls-files -z -- '*Cargo.toml' | xargs -0 sed -n 's/^name = "\(.*\)"$/\1/p' | sort -u
+    manifests | xargs sed -n 's/^name = "\(.*\)"$/\1/p' | sort -u
 }
 
 # Removes from DIRECTORY what is made of the workspace's own sources: all files with the hash of one of its packages.
