@@ -10,7 +10,7 @@ trap 'exit 130' HUP INT TERM
 {
     RUSTC_BOOTSTRAP=1 "$@" -Zunstable-options --report-time
     echo "@status $?"
-} | tee "$said" | grep -v '^@status '
+} | tee "$said" | grep --line-buffered -v '^@status '
 slowest=$(sed -n 's/^test \(.*\) \.\.\. .*<\([0-9.]*\)s>$/\2 \1/p' "$said" | sort -rn | head -n 10)
 [ -z "$slowest" ] || printf 'slowest, in seconds:\n%s\n\n' "$slowest"
 status=$(sed -n 's/^@status //p' "$said")
