@@ -33,7 +33,7 @@ static __always_inline bool is_generated(struct mapping *mapping)
 /*
  * Returns whether `ra` can be a return address: after a call, in a trampoline, or in generated code. The mapping need
  * not be current: lookup_rule checks that. An address behind a call counts without a mapping, too: generated code can
- * be newer than the mappings, and the walk ends there, or is finished once it is known what is there.
+ * be newer than the known mappings. The walk then ends, and user space may finish it with newer mappings.
  */
 static __always_inline enum returns judge_return_address(struct walk *walk, u64 ra)
 {

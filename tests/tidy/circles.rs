@@ -27,8 +27,7 @@ type Module = Vec<String>;
 /// The modules of a crate that are files.
 #[derive(Default)]
 struct Files {
-    /// Their names for messages.
-    paths: BTreeMap<Module, String>,
+    modules: BTreeSet<Module>,
     /// Names that a module hands on, with their places.
     handed_on: BTreeMap<Module, BTreeMap<String, Module>>,
 }
@@ -44,7 +43,7 @@ impl Files {
             (first, _) if first == "super" => {}
             (first, _) => {
                 let child = joined(&self.file_around(&at), first);
-                self.paths.get(&child)?;
+                self.modules.get(&child)?;
                 at = self.file_around(&at);
             }
         }
@@ -56,7 +55,7 @@ impl Files {
         for name in rest {
             let child = joined(&at, name);
             match self.handed_on.get(&at).and_then(|names| names.get(name)) {
-                _ if self.paths.contains_key(&child) => at = child,
+                _ if self.modules.contains(&child) => at = child,
                 Some(place) => at.clone_from(place),
                 None => break,
             }
@@ -67,7 +66,7 @@ impl Files {
     /// The file that contains a module, which may be written in it.
     fn file_around(&self, module: &[String]) -> Module {
         let mut at = module.to_vec();
-        while !self.paths.contains_key(&at) && at.pop().is_some() {}
+        while !self.modules.contains(&at) && at.pop().is_some() {}
         at
     }
 }
@@ -173,10 +172,10 @@ impl<'ast> Visit<'ast> for Names {
 
 /// Files that each file of a crate imports, which are given with their paths below its directory.
 fn imports(files: &[(&Path, &str)]) -> BTreeMap<Module, BTreeSet<Module>> {
-    let mut known = Files::default();
-    for (path, _) in files {
-        known.paths.insert(module_of(path), path.display().to_string());
-    }
+    let mut known = Files {
+        modules: files.iter().map(|(path, _)| module_of(path)).collect(),
+        ..Files::default()
+    };
     let named = files.iter().map(|(path, text)| {
         let module = module_of(path);
         let names = Names::of(&module, text);

@@ -24,8 +24,8 @@ impl<R: FnMut(Avma) -> Option<u64>> Walk<'_, R> {
     /// Judges whether `ra` can be a return address: after a call, in a trampoline, or in generated code.
     ///
     /// The mapping need not be current: the lookup of the rule checks that. An address behind a call counts
-    /// without a mapping, too: generated code can be newer than the mappings, and the walk ends there, or is
-    /// finished once it is known what is there.
+    /// without a mapping, too: generated code can be newer than the known mappings. The walk then ends, and
+    /// user space may finish it with newer mappings.
     pub(super) fn judge_return_address(&mut self, ra: Avma) -> Returns {
         let mapping = mapping::find(self.tables.mappings, ra.wrapping_sub(1)).map(|mapping| mapping.kind);
         let is_known = match mapping {
