@@ -242,7 +242,8 @@ static __always_inline enum how_it_returns how_it_returns(u64 code, u64 end)
 
 /*
  * Returns whether code behind a call uses the frame pointer as the base of its own frame: by `mov -N(%rbp), %reg`, or
- * by `cmp N(%r13), %rax; je; leave`, as V8 calls native code. Given are its first 8 bytes, and the 8 behind the first 7.
+ * by `cmp N(%r13), %rax; je; leave`, as V8 calls native code. Given are its first 8 bytes, and the 8 behind the first
+ * 7.
  */
 static __always_inline bool uses_own_frame(u64 code, u64 behind_seven)
 {
