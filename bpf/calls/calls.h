@@ -154,7 +154,9 @@ static __always_inline bool begin_call(struct pt_regs *ctx, u64 cookie)
 	count(COUNTER_PROBE_HITS);
 	/* From here on, an earlier call of the thread is over: is_nested has forgotten it. */
 	if (is_nested(thread, ctx, cookie)) {
-		nested_allocation(instance_of(owner), thread->call.size, size);
+		/* The allocator's own records count as unused, wherever they are. */
+		if (!(cookie >> COOKIE_FOR_RECORDS & 1) || (u32)(cookie >> COOKIE_MODULE) != thread->call.module)
+			nested_allocation(instance_of(owner), thread->call.size, size);
 		return continues_by_jump(thread, ctx, end);
 	}
 

@@ -13,15 +13,15 @@
  *    bit 0..7     8..11   12..14     15       16..19      20..23        24..27
  *    function     role    size arg   string   count arg   pointer arg   result arg
  *
- *    bit 28                  29     30           31         32..63
- *    returns seen by `ret`   leaf   at a `ret`   can move   module
+ *    bit 28                  29     30           31         32            33..63
+ *    returns seen by `ret`   leaf   at a `ret`   can move   for records   module
  *
  * The size is the product of size and count, or that of a copy of the string at size, cut to count bytes if there is a
  * count; the pointer is the block to free or resize; the result argument points to where the block's address is stored
  * on success (status 0), if it is not returned. A leaf calls no other probed function of its module: calls within it
  * can be distinguished from later ones without a probe at its return. A call that can move can end on another thread. A
- * probe at a `ret` has only that bit. A USDT probe has the binary logarithm of its distance, 0 if that is not known, in
- * bits 12..16.
+ * function for records is one by which its allocator also allocates its own records. A probe at a `ret` has only that
+ * bit. A USDT probe has the binary logarithm of its distance, 0 if that is not known, in bits 12..16.
  */
 enum cookie_shift {
 	COOKIE_FUNCTION = 0,
@@ -36,7 +36,8 @@ enum cookie_shift {
 	COOKIE_AT_RET = 30,
 	COOKIE_MOVES = 31,
 	COOKIE_DISTANCE = 12,
-	COOKIE_MODULE = 32,
+	COOKIE_FOR_RECORDS = 32,
+	COOKIE_MODULE = 33,
 };
 
 /*

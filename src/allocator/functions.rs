@@ -149,6 +149,8 @@ pub struct AllocFunction {
     pub family: Family,
     pub returns: Returns,
     pub presence: Presence,
+    /// True if its allocator also allocates its own records by this function, within calls of others.
+    pub for_records: bool,
 }
 
 #[cfg(test)]

@@ -112,6 +112,7 @@ pub fn parse(text: &str) -> Result<AllocFunction, GivenError> {
         family: Family::Given,
         returns,
         presence: Presence::Optional,
+        for_records: false,
     })
 }
 

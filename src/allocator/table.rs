@@ -103,7 +103,7 @@ pub const FUNCTIONS: &[AllocFunction] = &[
     allocates(Mimalloc, "mi_heap_zalloc", Argument(1)),
     allocates(Mimalloc, "mi_heap_malloc_small", Argument(1)),
     allocates(Mimalloc, "mi_theap_malloc", Argument(1)),
-    allocates(Mimalloc, "mi_theap_zalloc", Argument(1)),
+    for_records(allocates(Mimalloc, "mi_theap_zalloc", Argument(1))),
     allocates(Mimalloc, "mi_theap_malloc_small", Argument(1)),
     allocates(Mimalloc, "mi_theap_zalloc_small", Argument(1)),
     allocates(Mimalloc, "mi_theap_malloc_aligned", Argument(1)),
@@ -261,6 +261,7 @@ const fn function(family: Family, name: &'static str, role: Role, shape: Shape) 
         family,
         returns: Returns::Always,
         presence: Presence::Optional,
+        for_records: false,
     }
 }
 
@@ -317,6 +318,11 @@ const fn resizes_in_place(family: Family, name: &'static str, block: u8, size: S
 
 const fn throwing(mut function: AllocFunction) -> AllocFunction {
     function.returns = Returns::OrThrows;
+    function
+}
+
+const fn for_records(mut function: AllocFunction) -> AllocFunction {
+    function.for_records = true;
     function
 }
 

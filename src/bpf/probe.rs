@@ -78,6 +78,8 @@ pub struct Cookie {
     pub leaf: bool,
     /// True if a call can end on another thread than it began on.
     pub moves: bool,
+    /// True if its allocator also allocates its own records by this function.
+    pub for_records: bool,
 }
 
 impl Cookie {
@@ -95,6 +97,7 @@ impl Cookie {
             (cookie_shift::COOKIE_RESULT, argument(self.result)),
             (cookie_shift::COOKIE_LEAF, self.leaf.into()),
             (cookie_shift::COOKIE_MOVES, self.moves.into()),
+            (cookie_shift::COOKIE_FOR_RECORDS, self.for_records.into()),
             (cookie_shift::COOKIE_MODULE, self.module.into()),
         ]
         .into_iter()

@@ -508,5 +508,6 @@ fn cookie(function: u8, site: &ProbeSite) -> Cookie {
         result,
         leaf: site.leaf,
         moves: site.function.returns == Returns::Anywhere,
+        for_records: site.function.for_records,
     }
 }

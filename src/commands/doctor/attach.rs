@@ -232,6 +232,7 @@ fn probe(role: Role, offset: FileOffset) -> Probe {
             result: None,
             leaf: false,
             moves: false,
+            for_records: false,
             module: 0,
         },
         end: if role == Role::Free {
