@@ -13,7 +13,9 @@ use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 use unwind_tables::addr::Avma;
 
-use crate::common::program::{LIBRARIES, Program, compile_as, compile_with, directory, stock};
+use crate::common::program::{
+    LIBRARIES, Program, compile_as, compile_with, directory, of_next_release, stock,
+};
 
 /// Memory of a program.
 struct Target {
@@ -263,14 +265,28 @@ fn free_memory_is_told_from_used() {
     ] {
         let path = compile_as(&directory.join(name), "allocators/free_memory.c", &flags);
         for arguments in [&[][..], &["wall"]] {
-            let program = Program::start(&path, arguments);
-            let told = listen(&program);
-            for step in [1, 2, 97] {
-                let unused = check(&program, &told, step, Allocator::Glibc);
-                assert!(unused.facts.arenas >= 3, "{:?}", unused.facts);
-                assert!(unused.facts.cached > 100, "{:?}", unused.facts);
-            }
+            check_program_of_glibc(&Program::start(&path, arguments));
         }
+    }
+}
+
+/// The same with the C library of Debian's next release, 2.43 or newer.
+#[test]
+fn free_memory_of_the_next_c_library() {
+    let path = directory("free_memory-next").join("dynamic");
+    let path = compile_as(&path, "allocators/free_memory.c", &["-pthread", "-O1"]);
+    for arguments in [&[][..], &["wall"]] {
+        check_program_of_glibc(&Program::spawn(of_next_release(&path).args(arguments)));
+    }
+}
+
+#[track_caller]
+fn check_program_of_glibc(program: &Program) {
+    let told = listen(program);
+    for step in [1, 2, 97] {
+        let unused = check(program, &told, step, Allocator::Glibc);
+        assert!(unused.facts.arenas >= 3, "{:?}", unused.facts);
+        assert!(unused.facts.cached > 100, "{:?}", unused.facts);
     }
 }
 

@@ -9,6 +9,7 @@ mod arenas;
 mod collector;
 mod in_use;
 mod lists;
+mod mapped;
 mod walk;
 
 use std::collections::BTreeSet;
@@ -20,7 +21,8 @@ use self::arenas::{Arena, word};
 use self::collector::Collector;
 pub(super) use self::in_use::in_use;
 use self::lists::{CACHE_SIZES, Lists};
-use self::walk::{HEADER, IS_MMAPPED, PREV_INUSE, is_header, size};
+use self::mapped::Mapped;
+use self::walk::{HEADER, PREV_INUSE, is_header};
 use super::{Allocator, End, Unused};
 use crate::process::maps::{MapsEntry, MapsName};
 use crate::reach::Memory;
@@ -135,7 +137,7 @@ impl Finder<'_> {
                     range: range.clone(),
                     known: &known,
                 };
-                let begins = self.begins(range);
+                let begins = self.begins(arena, range);
                 // Not for memory that the arena took by `mmap`: another mapping can be adjacent to that.
                 if *is_brk {
                     let begin = begins.first().map_or(range.start, |begin| *begin);
@@ -166,8 +168,8 @@ impl Finder<'_> {
         }
     }
 
-    /// Finds addresses where the main arena's memory can begin.
-    fn begins(&self, range: &Range<u64>) -> Vec<u64> {
+    /// Finds addresses where the main arena's memory can begin, ascending.
+    fn begins(&self, arena: &Arena, range: &Range<u64>) -> Vec<u64> {
         let start = range.start.saturating_add(15) & !15;
         let bytes = range.end.saturating_sub(start);
         let count = usize::try_from(bytes / 8).map_or(SEARCHED_WORDS, |count| count.min(SEARCHED_WORDS));
@@ -176,11 +178,18 @@ impl Finder<'_> {
             return Vec::new();
         }
         let sizes = words.chunks_exact(2).map(|header| header[1]);
-        let mut headers = (start..).step_by(16).zip(sizes);
-        let first = headers.clone().next();
-        let first = first.filter(|(_, word)| is_header(*word, true) && word & PREV_INUSE != 0);
-        let cache = headers.find(|(_, word)| CACHE_SIZES.contains(&(word ^ PREV_INUSE)));
-        first.into_iter().chain(cache).map(|(at, _)| at).collect()
+        let headers = (start..).step_by(16).zip(sizes);
+        let parameters = arena.parameters(self.memory, range);
+        let is_begin = |at: u64, word: u64| {
+            (at == start || parameters.contains(&at)) && is_header(word, true) && word & PREV_INUSE != 0
+        };
+        let is_cache = |word: u64| CACHE_SIZES.contains(&(word ^ PREV_INUSE));
+        let mut caches = 0;
+        let begins = headers.filter(|&(at, word)| {
+            caches += usize::from(is_cache(word));
+            is_begin(at, word) || is_cache(word) && caches == 1
+        });
+        begins.map(|(at, _)| at).collect()
     }
 
     /// Walks from the addresses where the memory can begin, and again behind the end of each walk.
@@ -289,17 +298,13 @@ impl Finder<'_> {
     }
 }
 
-/// Returns the end of a block's mapping, if the block has its own. The header of its chunk also has the
-/// number of bytes before it.
+/// Returns the end of a block's usable memory, if the block has its own mapping.
 fn mapped_end(memory: &dyn Memory, block: &Block) -> Option<u64> {
     let chunk = block.address.get().checked_sub(HEADER)?;
     let mut header = [0; 2];
     if !chunk.is_multiple_of(16) || !memory.read(Avma::new(chunk), &mut header) {
         return None;
     }
-    let [before, word] = header;
-    let end = chunk.checked_add(size(word))?;
-    let is_page = |address: u64| address.is_multiple_of(4096);
-    let is_mapped = word & IS_MMAPPED != 0 && is_page(end) && is_page(chunk.checked_sub(before)?);
-    (is_mapped && end - block.range().end.get().min(end) < 1 << 21).then_some(end)
+    let end = Mapped::read(chunk, header)?.usable_end;
+    (end - block.range().end.get().min(end) < 1 << 21).then_some(end)
 }

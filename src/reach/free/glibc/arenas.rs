@@ -31,6 +31,10 @@ const HEAP_HEADERS: [u64; 2] = [48, 32];
 /// Alignments of heaps: the usual one, and those by sizes of huge pages (`glibc.malloc.hugetlb`).
 const HEAP_ALIGNMENTS: [u64; 6] = [64 << 20, 8 << 20, 128 << 20, 1 << 30, 2 << 30, 4 << 30];
 
+/// Bytes before the main arena's state that contain the allocator's parameters.
+const PARAMETERS: u64 = PAGE;
+const PAGE: u64 = 4096;
+
 const MAX_ARENAS: usize = 1 << 14;
 const MAX_HEAPS: usize = 1 << 16;
 /// Bytes of data that are searched for a state.
@@ -98,6 +102,20 @@ impl Arena {
                 if chunk != bin && chunk.is_multiple_of(16) && is_linked() {
                     found.insert(chunk);
                 }
+            }
+        }
+        found
+    }
+
+    /// Addresses in `range` that the allocator's parameters have, which are before the main arena's state in
+    /// the C library's data: one is that of the first chunk in the heap segment (`mp_.sbrk_base`).
+    pub(super) fn parameters(&self, memory: &dyn Memory, range: &Range<u64>) -> Vec<u64> {
+        let mut found = Vec::new();
+        let border = self.state & !(PAGE - 1);
+        for span in [self.state.saturating_sub(PARAMETERS)..border, border..self.state] {
+            let mut words = vec![0; usize::try_from((span.end - span.start) / 8).unwrap_or_default()];
+            if memory.read(Avma::new(span.start), &mut words) {
+                found.extend(words.into_iter().filter(|word| range.contains(word)));
             }
         }
         found

@@ -5,16 +5,14 @@ use std::ops::Range;
 use unwind_tables::addr::Avma;
 
 use super::super::listed;
-use super::walk::{HEADER, IS_MMAPPED, is_header, size};
+use super::mapped::Mapped;
+use super::walk::{HEADER, is_header, size};
 use super::{Area, Collector, areas, search};
 use crate::process::maps::MapsEntry;
 use crate::reach::Memory;
 use crate::reach::heap::{Block, Heap};
 use crate::reach::ranges::{joined, without};
 
-/// Flags in the low bits of a chunk's size. A chunk with its own mapping has no flag but `IS_MMAPPED`.
-const FLAGS: u64 = 7;
-const PAGE: u64 = 4096;
 /// Words of a chunk that are read, from its size on.
 const HEAD: usize = 3;
 
@@ -73,14 +71,9 @@ fn mapped<'a>(memory: &'a dyn Memory, area: &Area) -> impl Iterator<Item = Block
         if !memory.read(Avma::new(next), &mut header) {
             return None;
         }
-        let [before, word] = header;
-        let bytes = size(word);
-        let is_mapped = before == 0 && word & FLAGS == IS_MMAPPED && bytes.is_multiple_of(PAGE) && bytes > 0;
-        let behind = next
-            .checked_add(bytes)
-            .filter(|behind| is_mapped && *behind <= end)?;
+        let mapped = Mapped::read(next, header).filter(|mapped| mapped.start == next && mapped.end <= end)?;
         let address = next + HEADER;
-        next = behind;
-        Some(listed(address, bytes - HEADER))
+        next = mapped.end;
+        Some(listed(address, mapped.usable_end - address))
     })
 }

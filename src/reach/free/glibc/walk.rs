@@ -14,7 +14,7 @@ pub(super) const PREV_INUSE: u64 = 1;
 /// The chunk has its own mapping.
 pub(super) const IS_MMAPPED: u64 = 2;
 pub(super) const NON_MAIN_ARENA: u64 = 4;
-const FLAGS: u64 = PREV_INUSE | IS_MMAPPED | NON_MAIN_ARENA;
+pub(super) const FLAGS: u64 = PREV_INUSE | IS_MMAPPED | NON_MAIN_ARENA;
 
 pub(super) const MIN_SIZE: u64 = 32;
 pub(super) const HEADER: u64 = 16;
@@ -165,23 +165,27 @@ fn walk_piece(
         if at == stretch.end {
             return Some(End::Border);
         }
-        // Both words of the header, and those of a header that can follow a fence.
+        // Both words of the header, and those of headers that can follow a fence.
         let index = usize::try_from((at - first) / 8).unwrap_or(usize::MAX);
         let header = words.get(index..).unwrap_or_default();
         let &[before, word, ..] = header else {
             return if at == first { Some(End::Border) } else { None };
         };
-        let followed_by = match header.get(3) {
-            Some(&word) => Some(size(word)),
-            None if at != first => return None,
-            None => None,
-        };
+        if header.len() < 6 && at != first && at + 8 * (header.len() as u64) < stretch.end {
+            return None;
+        }
+        let followed_by = |headers: usize| header.get(2 * headers + 1).map(|word| size(*word));
         match settle(stretch, state.pending.take(), before, word) {
             Some(chunk) => chunks.extend(chunk),
             None => return Some(End::Malformed),
         }
-        if size(word) == FENCE_SIZE && matches!(followed_by, None | Some(0 | FENCE_SIZE)) {
-            state.at = at.saturating_add(2 * FENCE_SIZE);
+        if size(word) == FENCE_SIZE && matches!(followed_by(1), None | Some(0 | FENCE_SIZE)) {
+            // The rest of the old top before the fence can be as small as a mark.
+            let marks = match [followed_by(1), followed_by(2)] {
+                [Some(FENCE_SIZE), Some(FENCE_SIZE)] => 3,
+                _ => 2,
+            };
+            state.at = at.saturating_add(marks * FENCE_SIZE);
             return Some(End::Fence);
         }
         let end = at.checked_add(size(word)).filter(|end| *end <= stretch.end);
@@ -224,4 +228,64 @@ fn settle(stretch: &Stretch, pending: Option<Pending>, before: u64, word: u64) -
         size: pending.size,
         kind: if is_free { Kind::Free } else { Kind::Used },
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use super::*;
+    use crate::reach::free::tests::read;
+
+    const SEGMENT: u64 = 0x7f00_0010_0000;
+
+    /// Two segments of a page each, the first with marks at its end.
+    struct Segments(Vec<(u64, Vec<u64>)>);
+
+    impl Segments {
+        /// The first segment has a chunk, and behind it `marks` of 16 bytes; the second has the top.
+        fn with_marks(marks: u64) -> Self {
+            let mut words = vec![0; 1024];
+            let first_mark = PAGE - marks * FENCE_SIZE;
+            words[1] = first_mark | PREV_INUSE;
+            for mark in 0..marks {
+                let index = usize::try_from((first_mark + mark * FENCE_SIZE) / 8).expect("small");
+                words[index + 1] = FENCE_SIZE | PREV_INUSE;
+            }
+            words[512 + 1] = PAGE | PREV_INUSE;
+            let top_at = vec![SEGMENT + PAGE];
+            Self(vec![(SEGMENT, words), (SEGMENT - PAGE, top_at)])
+        }
+
+        fn walk_from(&self, first: u64) -> (End, u64) {
+            let stretch = Stretch {
+                first,
+                end: SEGMENT + 2 * PAGE,
+                is_main: true,
+                top_at: SEGMENT - PAGE,
+            };
+            walk(self, &stretch, &mut |_| {})
+        }
+    }
+
+    impl Memory for Segments {
+        fn visit(&self, _: &[Range<Avma>], _: &mut dyn FnMut(Avma, &[u64])) {
+            unreachable!("a walk reads");
+        }
+
+        fn read(&self, at: Avma, words: &mut [u64]) -> bool {
+            read(&self.0, at, words)
+        }
+    }
+
+    /// A walk ends where the next segment begins, also if the old top is as small as a mark.
+    #[test]
+    fn marks_at_the_end_of_a_segment() {
+        for marks in [2, 3] {
+            let segments = Segments::with_marks(marks);
+            let next = SEGMENT + PAGE;
+            assert_eq!(segments.walk_from(SEGMENT), (End::Fence, next), "{marks}");
+            assert_eq!(segments.walk_from(next), (End::Top, next + PAGE), "{marks}");
+        }
+    }
 }

@@ -157,17 +157,13 @@ impl Extent {
         self.bits >> CLASS_SHIFT & 0xff
     }
 
-    /// Memory of the block of a large extent. Since 5.3.1, sizes can be between those of the classes. Then
-    /// the block is all of the extent, less one page if the block begins in the middle of a page.
+    /// Memory of the block of a large extent.
     pub(super) fn block(&self) -> Range<u64> {
-        let end = self.range().end;
-        let is_of_class = self.block < LARGE || self.block + PAGE == self.size || self.block == self.size;
-        let end = match (is_of_class, self.first % PAGE) {
-            (true, _) => end.min(self.first + self.block),
-            (false, 0) => end,
-            (false, place) => end - PAGE + place,
-        };
-        self.first..end
+        self.first..self.range().end.min(self.first + self.block)
+    }
+
+    fn is_of_large_class(&self) -> bool {
+        self.kind == Kind::Large && self.block >= LARGE && self.size > PAGE
     }
 
     /// Region that contains an address; for a large extent, the block.
@@ -224,7 +220,23 @@ impl Extents {
             found.malformed += u64::from(!is_read);
         }
         found.leave_apart(base);
+        found.measure_large();
         found
+    }
+
+    /// Sets the sizes of large blocks. Since 5.3.1, these can be between those of the classes, and the block
+    /// is all of its extent. With `cache_oblivious`, that has one page more, and blocks begin anywhere in the
+    /// first.
+    fn measure_large(&mut self) {
+        let mut large = self.all.iter().filter(|extent| extent.is_of_large_class());
+        let has_more = large.any(|extent| !extent.first.is_multiple_of(PAGE));
+        for extent in self.all.iter_mut().filter(|extent| extent.is_of_large_class()) {
+            if has_more {
+                extent.block = extent.size - PAGE;
+            } else if extent.block + PAGE != extent.size {
+                extent.block = extent.size;
+            }
+        }
     }
 
     fn push(&mut self, extent: Extent, free: &[u64]) {
