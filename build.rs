@@ -23,7 +23,7 @@ const CLANG_ARGS: [&str; 7] = [
 ];
 
 /// Architectures of programs that can be traced. Their differences are in `unwind-tables` (tables and walks),
-/// `bpf/walk/arch.h` (the kernel side) and `src/allocator/machine.rs` (positions of probes).
+/// `bpf/walk/arch.h` (the kernel side) and `crates/code/src/allocator/machine.rs` (positions of probes).
 const ARCHITECTURES: [&str; 2] = ["x86_64", "aarch64"];
 
 fn main() {
@@ -89,7 +89,7 @@ fn compile_library(root: &Path, output: &Path) {
         "-Clink-arg=-Wl,-z,nodelete",
         "-Cstrip=debuginfo",
     ];
-    println!("cargo::rerun-if-changed=memleak-alloc/src");
+    println!("cargo::rerun-if-changed=crates/memleak-alloc/src");
     let variable = |name| env::var_os(name).unwrap_or_else(|| fail(&format!("cargo sets {name}")));
     let mut compiler = Command::new(variable("RUSTC"));
     compiler.args(FLAGS).arg("--target").arg(variable("TARGET"));
@@ -105,7 +105,7 @@ fn compile_library(root: &Path, output: &Path) {
     let mut nameless = root.as_os_str().to_owned();
     nameless.push("=/memleak");
     compiler.arg("--remap-path-prefix").arg(nameless);
-    let source = root.join("memleak-alloc/src/lib.rs");
+    let source = root.join("crates/memleak-alloc/src/lib.rs");
     let output = compiler.arg(source).arg("-o").arg(output).output();
     match output {
         Ok(output) if output.status.success() => {}

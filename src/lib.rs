@@ -12,15 +12,15 @@
 #[doc = include_str!("../docs/threats.md")]
 pub mod threats {}
 
-pub mod allocator;
-pub mod base;
+pub use memleak_base as base;
+pub use memleak_code::{allocator, symbolize};
+pub use memleak_process as process;
+pub use memleak_reach as reach;
+
 pub mod bpf;
 pub mod cli;
 pub mod commands;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
-pub mod process;
-pub mod reach;
 pub mod session;
 pub mod sinks;
-pub mod symbolize;

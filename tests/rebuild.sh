@@ -31,10 +31,10 @@ none 'after files that no crate is made of were touched' "$@"
 last=$(find "${CARGO_TARGET_DIR:-target}" -path '*/build/memleak-*/output' -exec ls -t {} + | head -n 1)
 said=$(grep '^cargo::rerun-if' "$last" | sort)
 expected='cargo::rerun-if-changed=bpf
-cargo::rerun-if-changed=memleak-alloc/src
+cargo::rerun-if-changed=crates/memleak-alloc/src
 cargo::rerun-if-env-changed=CLANG'
 [ "$said" = "$expected" ] || {
-    echo "error: the build script asks to be run again for other things than bpf/, memleak-alloc/src and CLANG:" >&2
+    echo "error: the build script asks to be run again for other things than bpf/, crates/memleak-alloc/src and CLANG:" >&2
     echo "$said" >&2
     exit 1
 }

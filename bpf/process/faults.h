@@ -4,7 +4,7 @@
  * calls.
  *
  * A fault says that a page is touched, not that it becomes resident: user space finds out whether it does, and which
- * faults are of pages that were resident before (src/process/touched).
+ * faults are of pages that were resident before (crates/process/src/touched).
  */
 #pragma once
 

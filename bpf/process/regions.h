@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Mapping calls: mmap, munmap, mremap and brk, and with --faults madvise, sent to user space in the order in which they
- * take effect. User space interprets them (src/process/regions, src/process/touched); here a call is its arguments, its
+ * take effect. User space interprets them (crates/process/src/regions, crates/process/src/touched); here a call is its arguments, its
  * result and its stack.
  *
  * A call at addresses that are known before it ends is sent when it begins: when it ends, another thread can already

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Python frames: CPython's chain of the functions that the current thread runs, read when the thread allocates. User
- * space places them between the native frames of the interpreter (leak-report/src/model/leak/python.rs).
+ * space places them between the native frames of the interpreter (crates/leak-report/src/model/leak/python.rs).
  *
  * All memory of the interpreter is untrusted: unreadable or implausible data ends the chain. The thread state is that
  * of the current thread, whether or not it may run Python code now: no other thread changes it.

@@ -56,7 +56,10 @@ impl TryFrom<VerdictArgs> for Options {
         let conditions: Vec<_> = conditions
             .collect::<Result<_, _>>()
             .map_err(SettingsError::from)?;
-        if let Some(condition) = conditions.iter().find(|condition| !condition.is_of_blocks()) {
+        if let Some(condition) = conditions
+            .iter()
+            .find(|condition| !condition.measure().is_of_blocks())
+        {
             return Err(ConfigError::OnlyOfTraces(condition.to_string()));
         }
         Ok(Self {

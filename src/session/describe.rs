@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use chrono::Timelike;
-use unwind_tables::addr::{Avma, Svma};
+use unwind_tables::addr::Avma;
 use unwind_tables::elf::Segment;
 use unwind_tables::walk::{FoundBy, Unwind};
 
@@ -230,16 +230,6 @@ fn heading(snapshot: &Snapshot, recently: &RecentFacts<'_>, shown: Shown<'_>) ->
         judgement: None,
         kernel: None,
         own: own_memory(),
-    }
-}
-
-impl Resolver<ModuleId> for History {
-    fn resolve_at(&self, epoch: u32, address: Avma) -> Option<(ModuleId, Svma)> {
-        self.resolve(epoch, address)
-    }
-
-    fn resolve_after(&self, epoch: u32, address: Avma) -> Option<Option<(ModuleId, Svma)>> {
-        self.resolve_since(epoch, address)
     }
 }
 

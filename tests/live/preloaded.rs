@@ -485,7 +485,7 @@ fn static_rust_program() {
         command.arg(&directory);
         command
     };
-    let library = Path::new(env!("CARGO_MANIFEST_DIR")).join("memleak-alloc/src/lib.rs");
+    let library = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/memleak-alloc/src/lib.rs");
     run_tool(
         rustc()
             .args(["--crate-type=rlib", "--crate-name=memleak_alloc"])

@@ -6,14 +6,7 @@ use super::{Source, assert_none, root, sources};
 const MAX_C_COLUMNS: usize = 120;
 
 /// Directories of Rust and of C whose comments are checked.
-const RUST: [&str; 6] = [
-    "src",
-    "leak-report",
-    "memleak-alloc",
-    "unwind-tables",
-    "tests",
-    "benches",
-];
+const RUST: [&str; 5] = ["src", "crates", "unwind-tables", "tests", "benches"];
 const C: [&str; 3] = ["bpf", "tests", "benches"];
 
 /// A line of a comment, and where it is.

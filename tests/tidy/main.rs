@@ -40,6 +40,16 @@ fn tops() -> Vec<String> {
     tops
 }
 
+/// Source directories of the workspace's crates.
+fn crates() -> Vec<String> {
+    let below = fs::read_dir(root().join("crates")).expect("crates").flatten();
+    let names = below.filter_map(|entry| entry.file_name().into_string().ok());
+    let below = names.map(|name| format!("crates/{name}/src"));
+    below
+        .chain(["unwind-tables/src", "src"].map(str::to_owned))
+        .collect()
+}
+
 /// A file below the root.
 struct Source {
     path: PathBuf,
@@ -108,7 +118,7 @@ fn files_are_short() {
     assert_none(&long, "files over 600 lines");
 }
 
-/// The module of the root crate that a file belongs to: `src/symbolize/split.rs` to `symbolize`.
+/// The module of the root crate that a file belongs to: `src/session/python.rs` to `session`.
 fn module_of(path: &Path) -> &str {
     let inside = path.strip_prefix("src").expect("a file of src");
     let first = inside
@@ -157,7 +167,8 @@ fn top_level_items(group: &str) -> Vec<String> {
     items
 }
 
-/// Modules of the root crate in their order, by its page; the crate and the program around it come last.
+/// Modules of the root crate in their order, by its page, and those that it hands on from other crates; the
+/// crate and the program around it come last.
 fn layers() -> Vec<String> {
     let page = fs::read_to_string(root().join("docs/architecture.md")).expect("docs/architecture.md");
     let (_, list) = page.split_once(LAYERS).expect("the list");
@@ -210,8 +221,14 @@ fn every_module_has_a_layer() {
 #[test]
 fn the_page_has_the_layers() {
     let exists = |module: &&String| {
-        let source = root().join("src");
-        source.join(format!("{module}.rs")).exists() || source.join(module).join("mod.rs").exists()
+        [
+            format!("src/{module}.rs"),
+            format!("src/{module}/mod.rs"),
+            format!("crates/{module}/src/lib.rs"),
+            format!("crates/code/src/{module}/mod.rs"),
+        ]
+        .iter()
+        .any(|place| root().join(place).exists())
     };
     let layers = layers();
     assert!(layers.len() > 8, "the search finds the list: {layers:?}");
@@ -284,7 +301,7 @@ fn every_threat_has_a_test() {
 #[test]
 fn few_files_start_programs() {
     let mut starts = Vec::new();
-    for file in sources("src", &["rs"]) {
+    for file in ["crates", "src"].iter().flat_map(|top| sources(top, &["rs"])) {
         let tests = file
             .text
             .find("#[cfg(test)]\nmod tests {")
@@ -296,7 +313,13 @@ fn few_files_start_programs() {
             starts.push(file.display().to_string());
         }
     }
-    assert_eq!(starts, ["src/base/system.rs", "src/process/launch/stopped.rs"]);
+    assert_eq!(
+        starts,
+        [
+            "crates/base/src/system.rs",
+            "crates/process/src/launch/stopped.rs"
+        ]
+    );
 }
 
 /// `unwind-tables` and `leak-report` know neither BPF libraries nor processes, and no crate of ours above
@@ -304,8 +327,8 @@ fn few_files_start_programs() {
 #[test]
 fn pure_crates_are_pure() {
     for (name, ours) in [
-        ("unwind-tables", ["leak_report", "memleak::"]),
-        ("leak-report", ["crate::bpf", "memleak::"]),
+        ("unwind-tables", ["leak_report", "use memleak"]),
+        ("crates/leak-report", ["use memleak", "memleak::"]),
     ] {
         let mut files = sources(name, &["rs", "toml"]);
         files.retain(|file| !file.path.iter().any(|part| part == "tests" || part == "benches"));
@@ -326,6 +349,20 @@ fn pure_crates_are_pure() {
             &format!("{name} must not know BPF libraries, processes or what is above it"),
         );
     }
+}
+
+/// No crate below `crates` knows BPF, or needs a compiler for it.
+#[test]
+fn crates_know_no_bpf() {
+    let manifests = sources("crates", &["toml"]);
+    assert!(manifests.len() > 5, "the search finds manifests");
+    let mut offences = Vec::new();
+    for file in manifests {
+        for (number, line) in file.code_lines().filter(|(_, line)| line.contains("libbpf")) {
+            offences.push(format!("{}:{number}: {line}", file.display()));
+        }
+    }
+    assert_none(&offences, "crates that know BPF: that belongs into src/bpf");
 }
 
 /// Generated types stay in the module that talks to the kernel.

@@ -35,8 +35,16 @@ fn pages() -> Vec<Source> {
 /// Pages and comments name files that are there: by the path from the root or, below `bpf/`, from there.
 #[test]
 fn named_files_exist() {
-    let tops = ["src/", "bpf/", "tests/", "benches/", "unwind-tables/", "docs/"];
-    let files = ["src/", "bpf/", "tests/", "benches/", "unwind-tables/"]
+    let tops = [
+        "src/",
+        "bpf/",
+        "crates/",
+        "tests/",
+        "benches/",
+        "unwind-tables/",
+        "docs/",
+    ];
+    let files = ["src/", "bpf/", "crates/", "tests/", "benches/", "unwind-tables/"]
         .iter()
         .flat_map(|top| sources(top, &["rs", "c", "cpp", "h", "md", "py"]));
     let mut offences = Vec::new();

@@ -39,10 +39,10 @@ fn held(measure: Measure, verdict: &Verdict) -> Option<Held> {
     }
 }
 
-impl Condition {
-    /// Returns true if the condition can be decided without a trace.
-    pub fn is_of_blocks(&self) -> bool {
-        held(self.measure(), &Verdict::default()).is_some()
+impl Measure {
+    /// Returns true if a condition on it can be decided without a trace.
+    pub fn is_of_blocks(self) -> bool {
+        held(self, &Verdict::default()).is_some()
     }
 }
 

@@ -259,7 +259,7 @@ impl Output {
             name,
             is_last: false,
             at_end: AtEnd::Nothing,
-            sources: destination.source_lines.then(Sources::new),
+            sources: destination.source_lines.then(Sources::of_caller),
         })
     }
 

@@ -19,7 +19,7 @@ use unwind_tables::image::ImageView;
 use unwind_tables::mapping::{self, Mapping};
 use unwind_tables::packed::kind;
 use unwind_tables::program::{FP, Opcode, SP};
-use unwind_tables::rule::{CfaRule, UnwindRule};
+use unwind_tables::rule::{CfaRule, FrameRule, UnwindRule};
 use unwind_tables::walk::{self, End, Registers, ReturnProbes, Tables, Unwind, walk};
 use unwind_tables::{compile, verify};
 
@@ -190,11 +190,14 @@ fn compare(elf: &[u8]) -> (u64, u64) {
 
 /// True if a rule computes a CFA by more than the stack and the frame pointer.
 fn is_beyond_framehop(rule: UnwindRule) -> bool {
-    match rule {
-        UnwindRule::Program(_) => true,
-        UnwindRule::Frame(rule) => matches!(rule.cfa, CfaRule::Deref { .. }),
-        _ => false,
-    }
+    matches!(
+        rule,
+        UnwindRule::Program(_)
+            | UnwindRule::Frame(FrameRule {
+                cfa: CfaRule::Deref { .. },
+                ..
+            })
+    )
 }
 
 /// At every call of compiled code, and at nearly every one of hand-written assembly, both find the same

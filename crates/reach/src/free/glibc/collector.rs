@@ -1,0 +1,179 @@
+//! Comparison of the chunks that walks find with the listed blocks.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use unwind_tables::addr::Avma;
+
+use super::super::granules::Granules;
+use super::super::{End, Facts};
+use super::walk::{Chunk, HEADER, Kind};
+use crate::heap::{Block, Heap};
+
+/// Listed blocks that need not be where a walk has chunks, besides one in 16: blocks come and go while the
+/// process runs.
+const ODD_BLOCKS: u64 = 16;
+
+#[derive(Debug)]
+pub(super) struct Collector<'a> {
+    heap: &'a Heap,
+    pub ranges: Vec<Range<u64>>,
+    pub usable: Vec<(u32, Avma)>,
+    /// Chunks that look used and are of no listed block: of blocks from before the trace, of the allocator
+    /// itself, or cached.
+    pub unlisted: Granules,
+    /// Unlisted chunks that are as large as a thread's cache.
+    pub caches: Vec<Chunk>,
+    /// Second words of chunks in caches, which mark them as free there.
+    pub keys: BTreeSet<u64>,
+    /// Memory of the arenas, ascending within each arena. `walked` has the parts of it that trusted walks
+    /// went through.
+    pub memories: Vec<Range<Avma>>,
+    pub walked: Vec<Range<Avma>>,
+    pub facts: Facts,
+    cache_sizes: &'a [u64],
+}
+
+/// Lengths and facts from before a walk.
+struct Mark {
+    ranges: usize,
+    usable: usize,
+    caches: usize,
+    facts: Facts,
+}
+
+/// One walk.
+pub(super) struct Stretch<'c, 'a> {
+    collector: &'c mut Collector<'a>,
+    /// Number of the next block that was not compared with a chunk yet.
+    next: usize,
+    first: u64,
+    /// True if there is known to be a chunk at `first`.
+    is_certain: bool,
+    before: Mark,
+}
+
+/// Maximum number of threads' caches. Further ones are ignored.
+const MAX_CACHES: usize = 1 << 16;
+
+impl<'a> Collector<'a> {
+    /// Starts without chunks. `cache_sizes` are the sizes that a chunk with a thread's cache can have.
+    pub(super) fn new(heap: &'a Heap, cache_sizes: &'a [u64]) -> Self {
+        Self {
+            heap,
+            ranges: Vec::new(),
+            usable: Vec::new(),
+            unlisted: Granules::default(),
+            caches: Vec::new(),
+            keys: BTreeSet::new(),
+            memories: Vec::new(),
+            walked: Vec::new(),
+            facts: Facts::default(),
+            cache_sizes,
+        }
+    }
+
+    /// Begins a walk at the chunk `first`. `is_certain` is false if that only looks like a chunk.
+    pub(super) fn begin<'c>(&'c mut self, first: u64, is_certain: bool) -> Stretch<'c, 'a> {
+        let before = Mark {
+            ranges: self.ranges.len(),
+            usable: self.usable.len(),
+            caches: self.caches.len(),
+            facts: self.facts.clone(),
+        };
+        let blocks = self.heap.blocks();
+        Stretch {
+            next: blocks.partition_point(|block| block.address.get() < first.saturating_add(HEADER)),
+            first,
+            is_certain,
+            before,
+            collector: self,
+        }
+    }
+}
+
+impl Stretch<'_, '_> {
+    pub(super) fn see(&mut self, chunk: Chunk) {
+        let contents = chunk.at.saturating_add(HEADER);
+        // The first word of the next chunk's header belongs to this chunk.
+        let end = chunk.at.saturating_add(chunk.size).saturating_add(8);
+        let blocks = self.collector.heap.blocks().get(self.next..).unwrap_or_default();
+        // An address in the next chunk's header belongs to no chunk, and counts here.
+        let count = blocks.partition_point(|block| block.address.get() < end.saturating_add(8));
+        let blocks = blocks.get(..count).unwrap_or_default();
+        self.collector.facts.chunks += 1;
+        match (chunk.kind, blocks) {
+            (Kind::Used, []) => self.unlisted(chunk),
+            (Kind::Free, []) => self.collector.ranges.push(chunk.at + 8..end),
+            (Kind::Top, []) => self.collector.ranges.push(chunk.at + 8..end - 8),
+            (Kind::Used, blocks) => self.used(contents, end, blocks),
+            // A block at the chunk's address was freed since it was listed; others were too, before this
+            // memory was divided anew.
+            (Kind::Free | Kind::Top, blocks) => {
+                for block in blocks {
+                    let facts = &mut self.collector.facts;
+                    let is_same = block.address.get() == contents;
+                    *(if is_same {
+                        &mut facts.agreeing
+                    } else {
+                        &mut facts.disagreeing
+                    }) += 1;
+                }
+            }
+        }
+        self.next += count;
+    }
+
+    fn unlisted(&mut self, chunk: Chunk) {
+        self.collector.unlisted.insert(chunk.at);
+        if self.collector.cache_sizes.contains(&chunk.size) && self.collector.caches.len() < MAX_CACHES {
+            self.collector.caches.push(chunk);
+        }
+    }
+
+    /// Compares a used chunk with the blocks in it: one for all of it, or parts of it, if the program divides
+    /// it by an allocator that is traced, too.
+    fn used(&mut self, contents: u64, end: u64, blocks: &[Block]) {
+        let facts = &mut self.collector.facts;
+        for (block, number) in blocks.iter().zip(self.next..) {
+            let block = block.range();
+            if block.end.get() > end {
+                facts.disagreeing += 1;
+            } else if block.start.get() == contents {
+                facts.agreeing += 1;
+                let has_more = end - block.end.get() >= 8;
+                if let (1, true, Ok(number)) = (blocks.len(), has_more, u32::try_from(number)) {
+                    self.collector.usable.push((number, Avma::new(end)));
+                }
+            }
+        }
+    }
+
+    /// Ends the walk at `at`. Returns the reason, which can be [`End::Distrusted`]: then its findings are
+    /// dropped.
+    pub(super) fn end(self, end: End, at: u64) -> End {
+        let collector = self.collector;
+        let agreeing = collector.facts.agreeing - self.before.facts.agreeing;
+        let disagreeing = collector.facts.disagreeing - self.before.facts.disagreeing;
+        // If no listed block could confirm it, a walk from a known chunk is valid up to the place where the
+        // running program has changed memory.
+        let is_certain = self.is_certain && collector.heap.blocks().is_empty();
+        let is_confirmed = agreeing > 0 || is_certain || matches!(end, End::Top | End::Fence);
+        let end = match is_confirmed && disagreeing <= ODD_BLOCKS + agreeing / 16 {
+            true => end,
+            false => End::Distrusted,
+        };
+        if end == End::Distrusted {
+            collector.ranges.truncate(self.before.ranges);
+            collector.usable.truncate(self.before.usable);
+            collector.caches.truncate(self.before.caches);
+            collector.unlisted.take_all(self.first..at);
+            collector.facts = self.before.facts;
+            collector.facts.disagreeing += disagreeing;
+        } else {
+            collector.walked.push(Avma::new(self.first)..Avma::new(at));
+        }
+        *collector.facts.ends.entry(end).or_default() += 1;
+        end
+    }
+}
