@@ -21,7 +21,7 @@ pub struct Options {
     /// Properties of the process.
     pub process: Selectors,
     pub settings: VerdictSettings,
-    /// Conditions that must not be exceeded: [`Condition::is_of_blocks`].
+    /// Conditions that must not be exceeded: [`crate::sinks::gate::Measure::is_of_blocks`].
     pub conditions: Vec<Condition>,
     /// True to list the address of each lost block.
     pub list: bool,

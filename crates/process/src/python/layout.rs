@@ -156,7 +156,7 @@ pub struct BytesFields {
     pub data: u32,
 }
 
-/// Storage of a str's characters: its word `state`, after [`TextFields::state_shift`].
+/// Storage of a str's characters: its word `state`, after `TextFields::state_shift`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextState(pub u32);
 
@@ -206,7 +206,7 @@ impl Layout {
     }
 
     /// Position of a frame of this code, in bytes of its bytecode, by the word at
-    /// [`FrameFields::instruction`]; `None` if the frame has not begun, or if the word points to no
+    /// `FrameFields::instruction`; `None` if the frame has not begun, or if the word points to no
     /// instruction.
     pub fn instruction(&self, code: Avma, word: u64) -> Option<u32> {
         let Some(bytecode) = self.code.bytecode else {

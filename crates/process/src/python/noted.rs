@@ -19,7 +19,7 @@ pub(super) const MAX_CODE: u64 = 64;
 /// Place of a thread's own state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Noted {
-    /// Under the pthread key whose number is at [`RuntimeFields::key`](super::layout::RuntimeFields::key).
+    /// Under the pthread key whose number is at `RuntimeFields::key`.
     Key,
     /// `state = *(thread pointer + distance)`: in a program.
     Fixed { distance: i64 },
