@@ -1,8 +1,6 @@
 //! Claim: for one small object per hard case, the table says exactly this rule at exactly this address.
 
-mod common;
-
-use common::build::{cc, transform};
+use crate::common::build::{cc, transform};
 use object::{Object, ObjectSection, ObjectSymbol};
 use unwind_tables::addr::Svma;
 use unwind_tables::coverage::CfiSource;
@@ -565,7 +563,7 @@ fn elf_view_reads_headers() {
         "int data = 1; int zero[4096]; int f(void) { return 0; }",
         &flags,
     );
-    let stripped = common::without_section_headers(elf.clone());
+    let stripped = crate::common::without_section_headers(elf.clone());
     for (elf, with_sections) in [(&elf, true), (&stripped, false)] {
         let view = unwind_tables::ElfView::parse(elf).expect("an ELF file");
         assert_eq!(

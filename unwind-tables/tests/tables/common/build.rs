@@ -5,10 +5,10 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A directory that is removed when dropped.
-pub struct Scratch(PathBuf);
+pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("unwind-tables-{}-{number}", std::process::id()));
@@ -16,7 +16,7 @@ impl Scratch {
         Self(path)
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 }
@@ -30,7 +30,7 @@ impl Drop for Scratch {
 
 /// Compiles `source` with `flags`, and returns the bytes of the output. The extension of `file_name` is that
 /// of the language.
-pub fn cc(file_name: &str, source: &str, flags: &[&str]) -> Vec<u8> {
+pub(crate) fn cc(file_name: &str, source: &str, flags: &[&str]) -> Vec<u8> {
     let scratch = Scratch::new();
     let (input, output) = (scratch.path().join(file_name), scratch.path().join("out"));
     std::fs::write(&input, source).expect("the source is written");
@@ -39,7 +39,7 @@ pub fn cc(file_name: &str, source: &str, flags: &[&str]) -> Vec<u8> {
 }
 
 /// Assembles a shared object for AArch64.
-pub fn aarch64(source: &str) -> Vec<u8> {
+pub(crate) fn aarch64(source: &str) -> Vec<u8> {
     let scratch = Scratch::new();
     let (input, output) = (scratch.path().join("in.s"), scratch.path().join("out"));
     std::fs::write(&input, source).expect("the source is written");
@@ -54,7 +54,7 @@ pub fn aarch64(source: &str) -> Vec<u8> {
 
 /// Runs a tool on a file's bytes, and returns its output file; `arguments` may name the input and output as
 /// `{in}` and `{out}`.
-pub fn transform(bytes: &[u8], program: &str, arguments: &[&str]) -> Vec<u8> {
+pub(crate) fn transform(bytes: &[u8], program: &str, arguments: &[&str]) -> Vec<u8> {
     let scratch = Scratch::new();
     let (input, output) = (scratch.path().join("in"), scratch.path().join("out"));
     std::fs::write(&input, bytes).expect("the input is written");

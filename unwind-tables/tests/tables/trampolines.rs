@@ -1,8 +1,6 @@
 //! Claim: a signal trampoline without CFI is recognized by its code, and no other code is taken for one.
 
-mod common;
-
-use common::build::cc;
+use crate::common::build::cc;
 use object::{Object, ObjectSymbol};
 use unwind_tables::Architecture;
 use unwind_tables::addr::{Avma, Svma};

@@ -2,9 +2,7 @@
 //! of functions; without such a table, calls are recognized by their code. Code without a caller is
 //! recognized by the table. No other code is marked. Programs that Go's own linker makes are in `go.rs`.
 
-mod common;
-
-use common::build::cc;
+use crate::common::build::cc;
 use object::{Object, ObjectSymbol};
 use unwind_tables::addr::Svma;
 use unwind_tables::compile;

@@ -1,10 +1,8 @@
 //! Claims: tables of real objects agree with gimli's evaluation of their CFI at every row; and the comparison
 //! that shows this notices every way in which an image can be wrong.
 
-mod common;
-
-use common::elf::{HandMade, cie, fde};
-use common::{libc, read_first, vdso, without_section_headers};
+use crate::common::elf::{HandMade, cie, fde};
+use crate::common::{libc, read_first, vdso, without_section_headers};
 use unwind_tables::addr::Svma;
 use unwind_tables::build::build;
 use unwind_tables::coverage::CfiSource;

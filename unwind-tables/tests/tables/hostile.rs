@@ -1,11 +1,9 @@
 //! Claim: no file, however damaged, makes a compile panic, run long or ask for memory out of proportion.
 
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::build::{cc, transform};
-use common::elf::{COMPRESSED, HandMade, cie, fde, words};
+use crate::common::build::{cc, transform};
+use crate::common::elf::{COMPRESSED, HandMade, cie, fde, words};
 use unwind_tables::addr::Svma;
 use unwind_tables::error::ImageError;
 use unwind_tables::rule::UnwindRule;
@@ -67,11 +65,11 @@ fn objects() -> Vec<Vec<u8>> {
     let compressed = ["--compress-debug-sections=zlib", "{in}", "{out}"];
     let compressed = transform(&debug_frame, "objcopy", &compressed);
     vec![
-        common::without_section_headers(eh_frame.clone()),
+        crate::common::without_section_headers(eh_frame.clone()),
         eh_frame,
         debug_frame,
         compressed,
-        common::vdso(),
+        crate::common::vdso(),
     ]
 }
 

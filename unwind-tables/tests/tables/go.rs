@@ -1,11 +1,9 @@
 //! Claim: in programs that Go's own linker makes, functions that leave their stack and functions without a
 //! caller are recognized by Go's table of functions: for both architectures, position-independent, stripped.
 
-mod common;
-
 use std::process::Command;
 
-use common::build::Scratch;
+use crate::common::build::Scratch;
 use object::{Object, ObjectSymbol};
 use unwind_tables::addr::Svma;
 use unwind_tables::compile;

@@ -3,27 +3,27 @@
 /// A shared object of executable segments at the given addresses and an `.eh_frame` or `.debug_frame`
 /// section.
 #[derive(Debug, Default)]
-pub struct HandMade {
+pub(crate) struct HandMade {
     /// Address of each executable segment; each is `SEGMENT_BYTES` of the file.
-    pub segments: Vec<u64>,
+    pub(crate) segments: Vec<u64>,
     /// Name of the section.
-    pub section: &'static str,
+    pub(crate) section: &'static str,
     /// Contents of the section.
-    pub contents: Vec<u8>,
+    pub(crate) contents: Vec<u8>,
     /// Flags of the section, such as `SHF_COMPRESSED`.
-    pub flags: u64,
+    pub(crate) flags: u64,
 }
 
 /// Bytes of each executable segment.
-pub const SEGMENT_BYTES: u64 = 4096;
+pub(crate) const SEGMENT_BYTES: u64 = 4096;
 /// `SHF_COMPRESSED`
-pub const COMPRESSED: u64 = 1 << 11;
+pub(crate) const COMPRESSED: u64 = 1 << 11;
 const HEADER: usize = 64;
 const PROGRAM_HEADER: usize = 56;
 
 impl HandMade {
     /// The file's bytes.
-    pub fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         let names = format!("\0{}\0", self.section);
         let contents_at = (HEADER + PROGRAM_HEADER * self.segments.len())
             .next_multiple_of(8)
@@ -66,21 +66,21 @@ fn section(file: &mut Vec<u8>, [name, kind, flags]: [u64; 3], address_offset_siz
 }
 
 /// Appends little-endian numbers of `size` bytes.
-pub fn words(file: &mut Vec<u8>, values: &[u64], size: usize) {
+pub(crate) fn words(file: &mut Vec<u8>, values: &[u64], size: usize) {
     for value in values {
         file.extend(&value.to_le_bytes()[..size]);
     }
 }
 
 /// An `.eh_frame` CIE: `cfa = rsp + 8`, `ra = *(cfa - 8)`, absolute addresses, and then `extra` instructions.
-pub fn cie(extra: &[u8]) -> Vec<u8> {
+pub(crate) fn cie(extra: &[u8]) -> Vec<u8> {
     let mut body = vec![0, 0, 0, 0, 1, 0, 1, 0x78, 16, 0x0c, 7, 8, 0x90, 1];
     body.extend(extra);
     entry(&body)
 }
 
 /// An FDE that is `at` bytes behind the CIE at the start of the section.
-pub fn fde(at: usize, start: u64, length: u64, instructions: &[u8]) -> Vec<u8> {
+pub(crate) fn fde(at: usize, start: u64, length: u64, instructions: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     words(&mut body, &[at as u64 + 4], 4);
     words(&mut body, &[start, length], 8);

@@ -2,10 +2,8 @@
 //! symbols, on both architectures, and no other code is. Code without a caller is recognized, too: the start
 //! of glibc's loader, and the function that a stack of makecontext returns to.
 
-mod common;
-
-use common::build::{aarch64, cc, transform};
-use common::read_first;
+use crate::common::build::{aarch64, cc, transform};
+use crate::common::read_first;
 use memchr::memmem;
 use object::{Object, ObjectSymbol};
 use unwind_tables::addr::{FileOffset, Svma};

@@ -1,11 +1,9 @@
 //! Claims: tables of AArch64 code agree with its CFI; the link register is used as a return address only for
 //! a frame that was running; and an unknown stack pointer is not used.
 
-mod common;
-
 use std::collections::HashMap;
 
-use common::build::aarch64;
+use crate::common::build::aarch64;
 use object::{Object, ObjectSection, ObjectSymbol};
 use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::image::{Image, header};
