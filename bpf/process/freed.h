@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Notes of memory that blocks were freed from (--verdict). Until the allocator gives such memory out again, the process
- * does not use its contents. User space draws that conclusion (crates/reach/src/free/seen.rs) for memory that is in no block,
- * and only if all of these are known here:
+ * does not use its contents. User space draws that conclusion (crates/reach/src/free/seen.rs) for memory that is in no
+ * block, and only if all of these are known here:
  *
  *  - every block that was allocated since. So a call whose block is not recorded, or may not be, voids the notes of
  *    earlier frees;

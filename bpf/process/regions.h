@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Mapping calls: mmap, munmap, mremap and brk, and with --faults madvise, sent to user space in the order in which they
- * take effect. User space interprets them (crates/process/src/regions, crates/process/src/touched); here a call is its arguments, its
- * result and its stack.
+ * take effect. User space interprets them (crates/process/src/regions, crates/process/src/touched); here a call is its
+ * arguments, its result and its stack.
  *
  * A call at addresses that are known before it ends is sent when it begins: when it ends, another thread can already
  * have mapped or unmapped there. Every call is sent when it has ended, with all of its arguments, which makes up for a

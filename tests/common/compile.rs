@@ -10,6 +10,7 @@ use libloading::{Library, Symbol};
 use unwind_tables::Architecture;
 
 use super::host::{HostWalk, Walk};
+use super::program::end_if_only_compiled;
 
 /// Environment variable that is set where a test runs with gcc's sanitizers loaded: C that it compiles is
 /// checked by them.
@@ -38,10 +39,14 @@ pub fn plain_walk(architecture: Architecture) -> HostWalk {
 type Built = Mutex<[Option<PathBuf>; 2]>;
 
 fn load(built: &Built, source: &str, architecture: Architecture) -> HostWalk {
-    let mut built = built.lock().expect("no build panicked");
-    let object = built[architecture as usize].get_or_insert_with(|| compile(source, architecture));
+    let object = {
+        let mut built = built.lock().expect("no build panicked");
+        let object = built[architecture as usize].get_or_insert_with(|| compile(source, architecture));
+        object.clone()
+    };
+    end_if_only_compiled();
     // SAFETY: the object is the one just built; its only initialisers are those of sanitizers.
-    let library = unsafe { Library::new(&*object) }.expect("the shared object loads");
+    let library = unsafe { Library::new(object) }.expect("the shared object loads");
     // SAFETY: the symbol has this type (tests/host_bpf/host.c, plain.c), and the object is never unloaded.
     let walk = unsafe {
         let walk: Symbol<'_, Walk> = library.get(b"host_walk\0").expect("it is exported");

@@ -270,7 +270,7 @@ fn free_memory_is_told_from_used() {
     }
 }
 
-/// The same with the C library of Debian's next release, 2.43 or newer.
+/// Free memory is told from used with the C library of Debian's next release, too, 2.43 or newer.
 #[test]
 fn free_memory_of_the_next_c_library() {
     let path = directory("free_memory-next").join("dynamic");

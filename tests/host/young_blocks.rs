@@ -5,6 +5,7 @@
 #![allow(unsafe_code, reason = "calls the C side through a shared object")]
 
 use crate::common::compile::compile_for_host;
+use crate::common::program::end_if_only_compiled;
 use libloading::{Library, Symbol};
 
 type ExchangeBlocks = unsafe extern "C" fn(u32, u64) -> u64;
@@ -15,6 +16,7 @@ type ExchangeBlocks = unsafe extern "C" fn(u32, u64) -> u64;
 fn blocks_are_in_one_place() {
     let flags = ["-Wno-unused-function", "-Wno-pass-failed", "-pthread"];
     let object = compile_for_host("young.c", "host-young", &flags);
+    end_if_only_compiled();
     let rounds = match std::env::var_os("MEMLEAK_FULL_LOAD") {
         Some(_) => 500_000,
         None => 20_000,

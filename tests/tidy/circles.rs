@@ -27,6 +27,8 @@ struct Files {
     modules: BTreeSet<Module>,
     /// Names that a module hands on, with their places.
     handed_on: BTreeMap<Module, BTreeMap<String, Module>>,
+    /// Names of other crates that a module hands on.
+    foreign: BTreeMap<Module, BTreeSet<String>>,
 }
 
 impl Files {
@@ -51,8 +53,10 @@ impl Files {
         let mut at = self.file_around(&at);
         for name in rest {
             let child = joined(&at, name);
+            let is_foreign = self.foreign.get(&at).is_some_and(|names| names.contains(name));
             match self.handed_on.get(&at).and_then(|names| names.get(name)) {
                 _ if self.modules.contains(&child) => at = child,
+                None if is_foreign => return None,
                 Some(place) => at.clone_from(place),
                 None => break,
             }
@@ -91,7 +95,8 @@ fn module_of(path: &Path) -> Module {
 struct Names {
     module: Module,
     imported: Vec<(Module, Vec<String>)>,
-    handed_on: Vec<(Module, Vec<String>)>,
+    /// Paths that a file hands on, each with its new name.
+    handed_on: Vec<(Module, Vec<String>, String)>,
 }
 
 impl Names {
@@ -112,14 +117,16 @@ fn is_test(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// All paths of a `use`. What is renamed is found by its new name.
-fn paths_of(tree: &UseTree, before: &[String], found: &mut Vec<Vec<String>>) {
+/// All paths of a `use`, with the names by which they are known from then on.
+fn paths_of(tree: &UseTree, before: &[String], found: &mut Vec<(Vec<String>, String)>) {
+    let named =
+        |name: &syn::Ident, known: &syn::Ident| (joined(before, &name.to_string()), known.to_string());
     match tree {
         UseTree::Path(path) => paths_of(&path.tree, &joined(before, &path.ident.to_string()), found),
         UseTree::Group(group) => group.items.iter().for_each(|tree| paths_of(tree, before, found)),
-        UseTree::Name(name) => found.push(joined(before, &name.ident.to_string())),
-        UseTree::Rename(rename) => found.push(joined(before, &rename.ident.to_string())),
-        UseTree::Glob(_) => found.push(before.to_vec()),
+        UseTree::Name(name) => found.push(named(&name.ident, &name.ident)),
+        UseTree::Rename(renamed) => found.push(named(&renamed.ident, &renamed.rename)),
+        UseTree::Glob(_) => found.push((before.to_vec(), String::new())),
     }
 }
 
@@ -151,11 +158,20 @@ impl<'ast> Visit<'ast> for Names {
         }
         let mut paths = Vec::new();
         paths_of(&item.tree, &[], &mut paths);
-        let to = match item.vis {
-            Visibility::Inherited => &mut self.imported,
-            Visibility::Public(_) | Visibility::Restricted(_) => &mut self.handed_on,
-        };
-        to.extend(paths.into_iter().map(|path| (self.module.clone(), path)));
+        let module = || self.module.clone();
+        match item.vis {
+            Visibility::Inherited => {
+                let imported: Vec<_> = paths.into_iter().map(|(path, _)| (module(), path)).collect();
+                self.imported.extend(imported);
+            }
+            Visibility::Public(_) | Visibility::Restricted(_) => {
+                let handed: Vec<_> = paths
+                    .into_iter()
+                    .map(|(path, name)| (module(), path, name))
+                    .collect();
+                self.handed_on.extend(handed);
+            }
+        }
     }
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
@@ -179,13 +195,22 @@ fn imports(files: &[(&Path, &str)]) -> BTreeMap<Module, BTreeSet<Module>> {
         (module, names)
     });
     let named: Vec<_> = named.collect();
+    for (module, names) in &named {
+        let foreign = names
+            .handed_on
+            .iter()
+            .filter(|(from, path, _)| known.file_of(from, path).is_none());
+        let foreign: Vec<_> = foreign.map(|(_, _, name)| name.clone()).collect();
+        // The files of a library and of its program are one module here.
+        known.foreign.entry(module.clone()).or_default().extend(foreign);
+    }
     // Some are handed on twice.
     for _ in 0..3 {
         for (module, names) in &named {
-            let places = names.handed_on.iter().filter_map(|(from, path)| {
-                let place = known.file_of(from, path)?;
-                Some((path.last()?.clone(), place))
-            });
+            let places = names
+                .handed_on
+                .iter()
+                .filter_map(|(from, path, name)| Some((name.clone(), known.file_of(from, path)?)));
             let places: Vec<_> = places.filter(|(_, place)| place != module).collect();
             known.handed_on.entry(module.clone()).or_default().extend(places);
         }

@@ -1,12 +1,14 @@
 //! Rules that hold for the whole source tree and that no compiler checks: they read text, and build and run
 //! nothing. Those for pages are in `pages`, those for the kernel side in `bpf`, those for comments in
-//! `comments`, those for circles of imports and for structs in `circles` and `structs`.
+//! `comments`, those for circles of imports and for structs in `circles` and `structs`, those for commits in
+//! `subjects`.
 
 mod bpf;
 mod circles;
 mod comments;
 mod pages;
 mod structs;
+mod subjects;
 mod suites;
 
 use std::fs;

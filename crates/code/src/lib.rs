@@ -1,5 +1,5 @@
-//! What machine code is: [`allocator`] finds the functions that allocate and free in a process's code, and how
-//! they can be probed; [`symbolize`] names addresses, with source lines.
+//! The meaning of machine code: [`allocator`] finds the functions that allocate and free in a process's code,
+//! and how they can be probed; [`symbolize`] names addresses, with source lines.
 
 #![allow(
     missing_docs,

@@ -84,7 +84,7 @@ fn made_reports_match_the_schema() {
     let python_program = crate::samples::python::python();
     let mut python = Command::new("/usr/bin/python3")
         .args(["tests/validate_json.py", "report.schema.json"])
-        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

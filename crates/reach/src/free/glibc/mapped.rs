@@ -1,8 +1,9 @@
 //! Chunks that have their own mappings.
 //!
-//! The first word of the header is the number of bytes of the mapping before the chunk, which an alignment can
-//! ask for. Until 2.42, the chunk's size is that of the rest of the mapping. Since 2.43, it lacks the header's
-//! size, so that a block's end is computed as that of other blocks is, and the first word can have a flag.
+//! The first word of the header is the number of bytes of the mapping before the chunk, which an alignment
+//! can ask for. Until 2.42, the chunk's size is that of the rest of the mapping. Since 2.43, it lacks the
+//! header's size, so that a block's end is computed as that of other blocks is, and the first word can have a
+//! flag.
 
 use super::walk::{FLAGS, HEADER, IS_MMAPPED, size};
 
