@@ -22,7 +22,7 @@ use self::collector::Collector;
 pub(super) use self::in_use::in_use;
 use self::lists::{CACHE_SIZES, Lists};
 use self::mapped::Mapped;
-use self::walk::{HEADER, PREV_INUSE, is_header};
+use self::walk::{HEADER, PAGE, PREV_INUSE, is_header};
 use super::{Allocator, End, Unused};
 use crate::Memory;
 use crate::heap::{Block, Heap};
@@ -130,6 +130,7 @@ impl Finder<'_> {
     fn walk_main(&mut self, arena: &Arena, areas: &[Area], is_first: bool) {
         let mut known = arena.binned(self.memory);
         known.extend(arena.top(self.memory));
+        let parameters = arena.parameters(self.memory);
         for Area { range, is_brk } in areas {
             if is_first && *is_brk || known.range(range.clone()).next().is_some() {
                 let memories = Memories {
@@ -137,7 +138,7 @@ impl Finder<'_> {
                     range: range.clone(),
                     known: &known,
                 };
-                let begins = self.begins(arena, range);
+                let begins = self.begins(&parameters, range);
                 // Not for memory that the arena took by `mmap`: another mapping can be adjacent to that.
                 if *is_brk {
                     let begin = begins.first().map_or(range.start, |begin| *begin);
@@ -169,7 +170,7 @@ impl Finder<'_> {
     }
 
     /// Finds addresses where the main arena's memory can begin, ascending.
-    fn begins(&self, arena: &Arena, range: &Range<u64>) -> Vec<u64> {
+    fn begins(&self, parameters: &[u64], range: &Range<u64>) -> Vec<u64> {
         let start = range.start.saturating_add(15) & !15;
         let bytes = range.end.saturating_sub(start);
         let count = usize::try_from(bytes / 8).map_or(SEARCHED_WORDS, |count| count.min(SEARCHED_WORDS));
@@ -179,16 +180,12 @@ impl Finder<'_> {
         }
         let sizes = words.chunks_exact(2).map(|header| header[1]);
         let headers = (start..).step_by(16).zip(sizes);
-        let parameters = arena.parameters(self.memory, range);
         let is_begin = |at: u64, word: u64| {
-            (at == start || parameters.contains(&at)) && is_header(word, true) && word & PREV_INUSE != 0
+            is_header(word, true) && word & PREV_INUSE != 0 && (at == start || parameters.contains(&at))
         };
         let is_cache = |word: u64| CACHE_SIZES.contains(&(word ^ PREV_INUSE));
-        let mut caches = 0;
-        let begins = headers.filter(|&(at, word)| {
-            caches += usize::from(is_cache(word));
-            is_begin(at, word) || is_cache(word) && caches == 1
-        });
+        let cache = headers.clone().find(|(_, word)| is_cache(*word));
+        let begins = headers.filter(|&(at, word)| is_begin(at, word) || cache == Some((at, word)));
         begins.map(|(at, _)| at).collect()
     }
 
@@ -251,7 +248,7 @@ impl Finder<'_> {
             word.filter(|word| at.is_multiple_of(16) && is_header(*word, memories.arena.is_main))
         };
         let begins =
-            |at: &u64| at.is_multiple_of(4096) && header(*at).is_some_and(|word| word & PREV_INUSE != 0);
+            |at: &u64| at.is_multiple_of(PAGE) && header(*at).is_some_and(|word| word & PREV_INUSE != 0);
         if range.contains(&behind) && begins(&behind) {
             return Some(behind);
         }

@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use unwind_tables::addr::Avma;
 
+use super::walk::PAGE;
 use crate::Memory;
 use memleak_process::maps::{MapsEntry, MapsName};
 
@@ -33,7 +34,6 @@ const HEAP_ALIGNMENTS: [u64; 6] = [64 << 20, 8 << 20, 128 << 20, 1 << 30, 2 << 3
 
 /// Bytes before the main arena's state that contain the allocator's parameters.
 const PARAMETERS: u64 = PAGE;
-const PAGE: u64 = 4096;
 
 const MAX_ARENAS: usize = 1 << 14;
 const MAX_HEAPS: usize = 1 << 16;
@@ -107,15 +107,15 @@ impl Arena {
         found
     }
 
-    /// Addresses in `range` that the allocator's parameters have, which are before the main arena's state in
-    /// the C library's data: one is that of the first chunk in the heap segment (`mp_.sbrk_base`).
-    pub(super) fn parameters(&self, memory: &dyn Memory, range: &Range<u64>) -> Vec<u64> {
+    /// Words before the main arena's state in the C library's data, where the allocator's parameters are: one
+    /// is the address of the first chunk in the heap segment (`mp_.sbrk_base`).
+    pub(super) fn parameters(&self, memory: &dyn Memory) -> Vec<u64> {
         let mut found = Vec::new();
         let border = self.state & !(PAGE - 1);
         for span in [self.state.saturating_sub(PARAMETERS)..border, border..self.state] {
             let mut words = vec![0; usize::try_from((span.end - span.start) / 8).unwrap_or_default()];
             if memory.read(Avma::new(span.start), &mut words) {
-                found.extend(words.into_iter().filter(|word| range.contains(word)));
+                found.extend(words);
             }
         }
         found
@@ -159,7 +159,7 @@ fn read_heap(memory: &dyn Memory, state: u64, heap: u64, first_chunk: u64) -> Op
     let [_, _, size, touched] = words;
     let end = heap.checked_add(size)?;
     let touched = heap.checked_add(touched)?;
-    let is_right = size.is_multiple_of(4096) && first_chunk < end && end <= touched;
+    let is_right = size.is_multiple_of(PAGE) && first_chunk < end && end <= touched;
     (is_right && touched - heap <= HEAP_ALIGNMENTS[5]).then_some(ArenaHeap {
         first_chunk,
         range: (heap, end),

@@ -5,11 +5,10 @@
 //! header's size, so that a block's end is computed as that of other blocks is, and the first word can have a
 //! flag.
 
-use super::walk::{FLAGS, HEADER, IS_MMAPPED, size};
+use super::walk::{FLAGS, HEADER, IS_MMAPPED, PAGE, size};
 
 /// Flag in the first word: the mapping is of huge pages.
 const IN_HUGE_PAGES: u64 = 1;
-const PAGE: u64 = 4096;
 
 /// Addresses of a chunk that has its own mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -25,7 +25,7 @@ const FENCE_SIZE: u64 = 16;
 /// needed; else up to 1 MiB.
 const SMALL_PIECE: usize = 1 << 9;
 const PIECE: usize = 1 << 17;
-const PAGE: u64 = 4096;
+pub(super) const PAGE: u64 = 4096;
 /// Factor by which pieces grow, and by which they shrink if not all of one can be read: there can be guard
 /// pages in mappings (`MADV_GUARD_INSTALL`), which glibc has between stacks since 2.42.
 const GROWTH: usize = 8;
