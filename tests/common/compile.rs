@@ -39,11 +39,9 @@ pub fn plain_walk(architecture: Architecture) -> HostWalk {
 type Built = Mutex<[Option<PathBuf>; 2]>;
 
 fn load(built: &Built, source: &str, architecture: Architecture) -> HostWalk {
-    let object = {
-        let mut built = built.lock().expect("no build panicked");
-        let object = built[architecture as usize].get_or_insert_with(|| compile(source, architecture));
-        object.clone()
-    };
+    let object = built.lock().expect("no build panicked")[architecture as usize]
+        .get_or_insert_with(|| compile(source, architecture))
+        .clone();
     end_if_only_compiled();
     // SAFETY: the object is the one just built; its only initialisers are those of sanitizers.
     let library = unsafe { Library::new(object) }.expect("the shared object loads");

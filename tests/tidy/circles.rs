@@ -158,18 +158,11 @@ impl<'ast> Visit<'ast> for Names {
         }
         let mut paths = Vec::new();
         paths_of(&item.tree, &[], &mut paths);
-        let module = || self.module.clone();
-        match item.vis {
-            Visibility::Inherited => {
-                let imported: Vec<_> = paths.into_iter().map(|(path, _)| (module(), path)).collect();
-                self.imported.extend(imported);
-            }
-            Visibility::Public(_) | Visibility::Restricted(_) => {
-                let handed: Vec<_> = paths
-                    .into_iter()
-                    .map(|(path, name)| (module(), path, name))
-                    .collect();
-                self.handed_on.extend(handed);
+        for (path, name) in paths {
+            let from = self.module.clone();
+            match item.vis {
+                Visibility::Inherited => self.imported.push((from, path)),
+                Visibility::Public(_) | Visibility::Restricted(_) => self.handed_on.push((from, path, name)),
             }
         }
     }

@@ -19,7 +19,9 @@ fn fault(subject: &str) -> Option<&'static str> {
         return Some("does not begin with one area and a colon");
     };
     let verb = change.split(' ').next().unwrap_or_default();
-    let is_told = ["ing", "ed"].iter().any(|ending| verb.ends_with(ending)) && verb.len() > 5;
+    // Neither `bring` nor `proceed` nor `embed`.
+    let is_past = verb.ends_with("ed") && !verb.ends_with("eed") && verb != "embed";
+    let is_told = is_past || verb.ends_with("ing") && verb.len() > 5;
     if area.is_empty() || change.is_empty() {
         Some("has an empty part")
     } else if subject.chars().count() > MAX_CHARACTERS {
@@ -53,6 +55,7 @@ fn subject_reader() {
     for right in [
         "bpf: keep a comment within its width",
         "unwind-tables: make tests one program",
+        "bpf: proceed with a comment",
     ] {
         assert_eq!(fault(right), None, "{right}");
     }
@@ -62,6 +65,7 @@ fn subject_reader() {
         "bpf: Keep a comment",
         "bpf: keep a comment.",
         "bpf: keeping a comment",
+        "bpf: added a comment",
         ": keep a comment",
         "bpf: ",
         "bpf: keep a comment that is so long that no list of commits can show all of it",
