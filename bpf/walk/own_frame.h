@@ -87,6 +87,22 @@ static __always_inline bool fits_below_frame_pointer(struct walk *walk, u64 slot
 	return !peek_slot(walk, cfa - 8, &caller) || is_trampoline(caller) || is_after_call(caller);
 }
 
+/* Like may_be_jump. Not static: verified once, by itself, and not for each byte of a search. */
+__noinline bool may_be_jump_here(u64 code, u64 address, u64 entry, u64 start, u64 end)
+{
+	/* Not needed for every architecture, and compilers would leave it unset, which the verifier refuses. */
+	OPAQUE(entry);
+	return may_be_jump(code, address, entry, start, end);
+}
+
+/* Like how_it_returns. Not static: verified once, by itself, and not for each byte of a search. */
+__noinline u32 how_code_returns(u64 code, u64 end)
+{
+	/* As above. */
+	OPAQUE(end);
+	return how_it_returns(code, end);
+}
+
 /*
  * Returns whether the function at `entry`, which is not the frame's, may tail-call the frame's function: whether there
  * may be such a jump in its first JUMPS_LOOKED_FOR bytes. Not static: verified once, by itself.
@@ -106,7 +122,7 @@ __noinline bool may_jump_here(struct fast_walk *fast, u64 entry)
 	for (u32 byte = 0; byte < sizeof(code); byte++)
 		code |= (u64)walk->code[byte] << (8 * byte);
 	for (u32 byte = 0; byte < JUMPS_LOOKED_FOR; byte++) {
-		if (may_be_jump(code, entry + byte, entry, here->start, at))
+		if (may_be_jump_here(code, entry + byte, entry, here->start, at))
 			return true;
 		code = code >> 8 | (u64)walk->code[byte + sizeof(code)] << 56;
 	}
@@ -241,7 +257,7 @@ __noinline u32 returns_in_part(struct fast_walk *fast, u32 bytes)
 		if (bytes && byte < sizeof(code))
 			continue;
 
-		u32 how = how_it_returns(code, start + byte + 1);
+		u32 how = how_code_returns(code, start + byte + 1);
 
 		if (how != RETURNS_LATER)
 			return how;
