@@ -458,7 +458,7 @@ impl Live<'_> {
     /// Gives back stand-ins whose blocks were freed or forgotten. Does nothing while blocks are read, or if
     /// stand-ins may be referred to later: by traced calls, mappings or pages.
     pub(super) fn give_back_stand_ins(&self) -> anyhow::Result<()> {
-        if self.is_being_read || !self.is_of_blocks() || self.traces_calls {
+        if self.is_being_read || !self.accounting.probes_allocators() || self.traces_calls {
             return Ok(());
         }
         let is_forgotten = |instance| self.lifecycle.forgotten.contains(&instance);

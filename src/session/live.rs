@@ -2,28 +2,27 @@
 //!
 //! `lifecycle` follows processes as they start and end.
 
-use leak_report::model::{Missing, Sampling, TracePart};
+use leak_report::model::{Missing, Sampling, Snapshot, TracePart};
 use std::collections::BTreeMap;
 use std::slice;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
+use super::accounting::{Accounting, Instances, Names, accounts};
 use super::attachments::{Attachments, Place};
 use super::attempts::Attempts;
 use super::bystanders::{Sharing, events_for};
 use super::deferred::CodeOverTime;
-use super::faults::{PageLedger, page_ledger};
 use super::phases::Phases;
 use super::probes::AllocatorProbes;
 use super::process::Process;
 use super::python::PythonTracing;
-use super::regions::Ledger;
 use super::sharers::Awaited;
 use super::tables::{BuiltTables, Files, ModuleTables};
 use super::unreadable::UnreadableLog;
 use super::ways::{Way, kernel_settings, ways};
-use super::{Counted, TraceConfig, debug_roots};
+use super::{TraceConfig, debug_roots};
 use crate::bpf::collect::{EventQueue, WalkQueue};
 use crate::bpf::monotonic_nanoseconds;
 use crate::bpf::{
@@ -31,11 +30,8 @@ use crate::bpf::{
     Walk, Watch, detach_at_once,
 };
 use crate::process::{History, Mappings, Modules, Target};
+use crate::symbolize::Symbolizer;
 use leak_report::render::counted;
-
-/// Maximum pieces of mappings per process: by default the kernel allows 65,530 (vm.max_map_count), but merges
-/// neighbours that are alike. Some 100 MB.
-const MAX_REGIONS: u32 = 1 << 20;
 
 /// Everything that a trace needs before it is attached, whichever way that is done.
 pub(super) struct Prepared {
@@ -69,10 +65,8 @@ pub(super) struct Live<'obj> {
     holds_end: bool,
     /// Notes the memory that mapping calls give to processes, if there are notes on freed memory.
     _given: Option<RegionWatch>,
-    /// Mappings that are accounted instead of blocks (`--mmap`).
-    pub(super) regions: Option<Ledger>,
-    /// Pages that are accounted instead of blocks (`--faults`).
-    pub(super) pages: Option<PageLedger>,
+    /// Accounts of what is counted.
+    pub(super) accounting: Box<dyn Accounting>,
     pub(super) events: EventQueue,
     pub(super) kernel: Kernel<'obj>,
     pub(super) walk: Walk,
@@ -214,9 +208,7 @@ impl<'obj> Live<'obj> {
             hold,
             holds_end: holds_end && !tolerance.lacks(TracePart::ProgramEnd),
             _given: given.transpose().context("cannot follow mapping calls")?,
-            regions: (config.count.counted == Counted::Mappings)
-                .then(|| Ledger::new(config.limits.blocks.unwrap_or(MAX_REGIONS))),
-            pages: settings.faults.map(|faults| page_ledger(config, faults)),
+            accounting: accounts(config, settings.faults, follow_fork),
             events: EventQueue::open(&kernel)?,
             walks: WalkQueue::open(&kernel).context("cannot receive walks")?,
             kernel,
@@ -278,15 +270,8 @@ impl<'obj> Live<'obj> {
         let numbers: Vec<_> = self.processes.keys().copied().collect();
         self.note_memory(&numbers);
         self.read_not_announced();
-        if let Some(regions) = &mut self.regions {
-            // Only after walks have what they need: mapping calls before this are older than the trace.
-            regions.start(&self.kernel)?;
-            self.enter_existing_regions();
-        }
-        if self.pages.is_some() {
-            self.start_faults(self.follow_fork)?;
-            self.phases.end("follow page faults");
-        }
+        self.account(|accounting, instances| accounting.start(instances))?;
+        self.phases.end("begin accounts");
         Ok(())
     }
 
@@ -329,9 +314,45 @@ impl<'obj> Live<'obj> {
         Ok(number)
     }
 
-    /// Returns whether blocks are traced, and not mappings or pages.
-    pub(super) fn is_of_blocks(&self) -> bool {
-        self.regions.is_none() && self.pages.is_none()
+    /// Calls `act` with the accounts of what is counted.
+    fn account<T>(&mut self, act: impl FnOnce(&mut dyn Accounting, Instances<'_, 'obj>) -> T) -> T {
+        let instances = Instances {
+            kernel: &self.kernel,
+            processes: &self.processes,
+            events: &self.events,
+        };
+        act(self.accounting.as_mut(), instances)
+    }
+
+    /// The traced instances, as accounts see them.
+    pub(super) fn instances(&self) -> Instances<'_, 'obj> {
+        Instances {
+            kernel: &self.kernel,
+            processes: &self.processes,
+            events: &self.events,
+        }
+    }
+
+    /// Enters what has happened since the last call in the accounts.
+    pub(super) fn follow_accounts(&mut self) -> anyhow::Result<()> {
+        self.account(|accounting, instances| accounting.follow(instances))
+    }
+
+    /// Enters all that has happened by now in the accounts, for a report.
+    pub(super) fn settle_accounts(&mut self) -> anyhow::Result<()> {
+        let events = self.events.wait(Duration::ZERO).context("cannot read events")?;
+        self.react(&events)?;
+        self.account(|accounting, instances| accounting.settle(instances))
+    }
+
+    /// Adds the accounts to `snapshot`.
+    pub(super) fn add_accounts(&self, snapshot: &mut Snapshot, symbolizer: &mut Symbolizer) {
+        let names = Names {
+            modules: &self.modules,
+            probes: &self.probes,
+            symbolizer,
+        };
+        self.accounting.add_to(snapshot, self.instances(), names);
     }
 
     fn log_started(&self, way: Way, is_program: bool) {
@@ -353,12 +374,8 @@ impl<'obj> Live<'obj> {
         if let Some(calls) = way.regions.or(way.frees) {
             tracing::debug!("mapping calls are followed by {calls}");
         }
-        if self.pages.is_some() {
-            tracing::info!("tracing {traced}: page faults, not allocator functions; {end}");
-            return;
-        }
-        if self.regions.is_some() {
-            tracing::info!("tracing {traced}: mapping calls, not allocator functions; {end}");
+        if !self.accounting.probes_allocators() {
+            tracing::info!("tracing {traced}: {}; {end}", self.accounting.subject());
             return;
         }
         let shared = match self.sharing {
@@ -431,9 +448,7 @@ impl<'obj> Live<'obj> {
     pub(super) fn detach(&mut self) {
         let began = Instant::now();
         self.warn_of_debuggers();
-        if let Some(pages) = &mut self.pages {
-            pages.detach();
-        }
+        self.accounting.detach();
         let own = self.processes.values_mut();
         let own = own.flat_map(|process| {
             let sharers = std::mem::take(&mut process.sharers).into_values();
@@ -541,7 +556,7 @@ impl<'obj> Live<'obj> {
 
     /// Attaches to those mapped files of an instance that have nothing attached for it yet.
     pub(super) fn attach_new(&mut self, number: u32) -> anyhow::Result<()> {
-        let is_of_blocks = self.is_of_blocks();
+        let probes_allocators = self.accounting.probes_allocators();
         let Some(process) = self.processes.get(&number) else {
             return Ok(());
         };
@@ -559,7 +574,7 @@ impl<'obj> Live<'obj> {
             mappings: &process.mappings,
             modules: &self.modules,
         };
-        if !is_of_blocks {
+        if !probes_allocators {
             attached.add_hook(place);
             return Ok(());
         }

@@ -8,7 +8,7 @@ use unwind_tables::addr::Avma;
 
 use super::live::Live;
 use crate::bpf::Origin;
-use crate::bpf::collect::{RangeBytes, outstanding_in_ranges};
+use crate::bpf::collect::RangeBytes;
 use crate::process::memory::{Live as LiveBytes, Sums, Tracks};
 use crate::process::smaps::Resident;
 use leak_report::model::Snapshot;
@@ -76,7 +76,7 @@ impl Live<'_> {
             numbers.push(number);
         }
         let totals = self.live_bytes(snapshot);
-        let tracks = self.tracks();
+        let tracks = self.accounting.tracks();
         for (number, sums, is_complete) in self.read_resident(&numbers) {
             if let Some(process) = self.processes.get_mut(&number) {
                 let live = match is_complete {
@@ -93,14 +93,6 @@ impl Live<'_> {
     pub(super) fn grows_elsewhere(&self) -> bool {
         let parts = self.processes.values().filter_map(|process| process.facts.memory);
         parts.filter_map(|parts| parts.grows_elsewhere()).next().is_some()
-    }
-
-    fn tracks(&self) -> Tracks {
-        match (&self.regions, &self.pages) {
-            (Some(_), _) => Tracks::Mappings,
-            (None, Some(_)) => Tracks::Pages,
-            (None, None) => Tracks::Blocks,
-        }
     }
 
     /// Outstanding bytes of each instance. If there is only one, all stacks are counted as its.
@@ -125,16 +117,8 @@ impl Live<'_> {
             .iter()
             .map(|reading| (reading.number, reading.ranges.clone()))
             .collect();
-        let each = |bytes: &dyn Fn(u32, &[Range<Avma>]) -> RangeBytes| {
-            let all = wanted.iter();
-            all.map(|(number, ranges)| bytes(*number, ranges)).collect()
-        };
-        let outstanding: Vec<RangeBytes> = match (&self.regions, &self.pages) {
-            (Some(ledger), _) => each(&|number, ranges| ledger.bytes_in_ranges(number, ranges)),
-            (None, Some(ledger)) => each(&|number, ranges| ledger.bytes_in_ranges(number, ranges)),
-            (None, None) => outstanding_in_ranges(&self.kernel, &wanted),
-        };
-        let tracks = self.tracks();
+        let outstanding = self.accounting.outstanding_in(self.instances(), &wanted);
+        let tracks = self.accounting.tracks();
         let read = readings.iter().zip(outstanding);
         read.map(|(reading, RangeBytes { bytes, is_complete })| {
             let live_in = |range: &Range<Avma>| {
@@ -156,7 +140,7 @@ impl Live<'_> {
         process.memory.update(target.stack_pointers());
         let pointers = process.memory.stack_pointers.values().copied().collect();
         // Pages can be in all mappings.
-        let is_of_pages = self.pages.is_some();
+        let is_of_pages = self.accounting.tracks() == Tracks::Pages;
         let anonymous = mappings
             .iter()
             .filter(|mapping| mapping.entry.inode == 0 || is_of_pages);

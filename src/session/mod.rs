@@ -3,6 +3,7 @@
 //! Tables are built and published before the first probe is attached; probes are detached before anything
 //! else is taken down. Parsing, formatting and map access are elsewhere.
 
+mod accounting;
 mod ages;
 mod attachments;
 mod attempts;
@@ -17,7 +18,6 @@ mod copies;
 mod debuggers;
 mod deferred;
 mod describe;
-mod faults;
 mod generated;
 mod held;
 mod hook;
@@ -39,7 +39,6 @@ mod program;
 mod provider;
 mod python;
 mod reading;
-mod regions;
 mod reload;
 mod reports;
 mod schedule;
@@ -259,8 +258,7 @@ impl<'obj> Session<'obj> {
             live.observe()?;
             live.react(&events)?;
             live.follow_sharers()?;
-            live.follow_regions()?;
-            live.follow_faults()?;
+            live.follow_accounts()?;
             if let Some(meter) = &self.meter {
                 meter.apply_decision(live);
             }
@@ -323,14 +321,13 @@ impl<'obj> Session<'obj> {
 
     /// Ranges mapped since the attach (`--mmap`), each with its instance, ascending.
     pub fn regions(&mut self) -> anyhow::Result<Vec<(u32, Range<Avma>)>> {
-        self.live.settle_regions()?;
-        Ok(self.live.all_regions())
+        self.live.settle_accounts()?;
+        Ok(self.live.accounting.mapped())
     }
 
     /// Number of pieces (`--mmap`) found unmapped although no call was seen that unmapped them.
     pub fn region_ends_not_seen(&self) -> u64 {
-        let ledger = self.live.regions.as_ref();
-        ledger.map_or(0, regions::Ledger::ends_not_seen)
+        self.live.accounting.ends_not_seen()
     }
 
     /// Makes a report of everything recorded so far, and follows the processes meanwhile.

@@ -102,7 +102,7 @@ impl Meter {
     /// Starts measuring a trace that has just begun; `None` with `--mmap` and `--faults`, which probe no
     /// allocator.
     pub(super) fn start(live: &Live<'_>, limit: Option<MaxOverhead>) -> anyhow::Result<Option<Self>> {
-        if !live.is_of_blocks() {
+        if !live.accounting.probes_allocators() {
             return Ok(None);
         }
         let calibration = live.kernel.calibration();

@@ -38,7 +38,7 @@ impl PeakWatch {
     /// Starts with a trace that has just begun; `None` with `--mmap` and `--faults`, which have no totals in
     /// the kernel.
     pub(super) fn start(live: &Live<'_>) -> anyhow::Result<Option<Self>> {
-        if !live.is_of_blocks() {
+        if !live.accounting.probes_allocators() {
             return Ok(None);
         }
         let shared = Arc::new(Shared {

@@ -42,8 +42,7 @@ impl Session<'_> {
             older: view.older.map(age),
             ..*view
         };
-        self.live.settle_regions()?;
-        self.live.settle_faults()?;
+        self.live.settle_accounts()?;
         // The moment comes before the snapshot, so that every block that is old by then is in the totals.
         let moment = Moment::now();
         if view.older.is_some_and(|older| older < Moment::PRECISION) {
@@ -87,7 +86,7 @@ impl Session<'_> {
         if let Some(membership) = &self.membership {
             snapshot.losses.processes += membership.left_out();
         }
-        if self.live.is_of_blocks() {
+        if self.live.accounting.probes_allocators() {
             snapshot.losses.beginnings = self.live.missed_beginnings(&snapshot);
         }
         // Only now that `read_blocks` has listed the blocks of ended instances.
@@ -112,8 +111,7 @@ impl Session<'_> {
             holdings,
             overhead,
         } = reading;
-        self.live.add_regions(&mut snapshot, &mut self.symbolizer);
-        self.live.add_faults(&mut snapshot);
+        self.live.add_accounts(&mut snapshot, &mut self.symbolizer);
         self.live.describe_memory(&snapshot);
         self.log_reading(&snapshot);
         self.read_names_of_generated_code();
@@ -167,7 +165,8 @@ impl Session<'_> {
     /// Logs what a reading says about the trace itself.
     fn log_reading(&self, snapshot: &Snapshot) {
         if snapshot.events.probe_hits == 0 {
-            tracing::warn!("{}", self.live.nothing_seen());
+            let (probes, elsewhere) = (&self.live.probes, self.live.grows_elsewhere());
+            tracing::warn!("{}", self.live.accounting.nothing_seen(probes, elsewhere));
         }
         if self.live.checks_walks {
             let CheckedWalks {

@@ -17,14 +17,6 @@ impl Session<'_> {
         let live = &self.live;
         let vitals = collect::vitals(&live.kernel.recorded, live.started.elapsed());
         let vitals = vitals.context("cannot read the counters")?;
-        let Some(regions) = &live.regions else {
-            return Ok(vitals);
-        };
-        let (calls, live) = regions.totals();
-        Ok(Vitals {
-            calls,
-            live,
-            ..vitals
-        })
+        Ok(live.accounting.vitals(vitals))
     }
 }

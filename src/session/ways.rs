@@ -4,8 +4,8 @@ use std::fmt;
 
 use leak_report::model::{CallTrace, Sampling};
 
+use super::accounting::fault_settings;
 use super::bystanders::share_probes;
-use super::faults::fault_settings;
 use super::live::Prepared;
 use super::{TraceConfig, capacity};
 use crate::allocator::Selection;

@@ -1,5 +1,5 @@
-//! Accounts pages instead of blocks (`--faults`): follows the page faults of each instance and the calls that
-//! discard pages, compares with the resident pages, and replaces an allocator's totals by those of pages.
+//! Accounts of pages (`--faults`): follows the page faults of each instance and the calls that discard pages,
+//! and compares with the resident pages.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -9,17 +9,18 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use unwind_tables::addr::Avma;
 
-use super::live::Live;
-use super::process::Process;
-use super::regions::{count_events, maps_of};
-use super::{Counted, TraceConfig};
+use super::{Accounting, Instances, Names, count_events};
 use crate::allocator::{Catalog, PAGE_FAULT};
 use crate::base::pages;
-use crate::bpf::collect::{Counter, Counters, MemoryEvent, RangeBytes, not_walked, record_of, stack_of};
-use crate::bpf::{FaultSettings, FaultWatch, Kernel, Origin, RegionWatch};
+use crate::bpf::collect::{Counter, MemoryEvent, RangeBytes, not_walked, record_of, stack_of};
+use crate::bpf::{FaultSettings, FaultWatch, Origin, RegionWatch};
+use crate::process::memory::Tracks;
 use crate::process::touched::{
     Choice, HugePages, PageTotals, Pages, ResidentPages, Scan, ToRead, Unexplained,
 };
+use crate::session::config::{Counted, TraceConfig};
+use crate::session::probes::AllocatorProbes;
+use crate::session::process::Process;
 use leak_report::model::{Amount, Estimate, Sampling, Snapshot, Source, Spread, StackTotals};
 
 /// Minimum pause between two comparisons with the resident pages.
@@ -38,7 +39,7 @@ const MAX_EARLY: usize = 1 << 20;
 const MAX_PAGES: u32 = 1 << 26;
 
 /// The pages of all instances.
-pub(super) struct PageLedger {
+pub(super) struct PageAccounts {
     instances: BTreeMap<u32, Traced>,
     choice: Choice,
     /// Number of page faults in the table of functions.
@@ -53,6 +54,8 @@ pub(super) struct PageLedger {
     missed_calls: u64,
     /// Events of instances that are not known yet.
     early: Vec<MemoryEvent>,
+    /// True if children of processes are traced, too.
+    children: bool,
     watch: Option<(RegionWatch, FaultWatch)>,
 }
 
@@ -65,26 +68,34 @@ struct Traced {
     is_compared: bool,
 }
 
-impl PageLedger {
-    /// Creates an empty ledger, which follows nothing yet. `capacity` is the maximum number of pages per
-    /// instance.
-    pub(super) fn new(choice: Choice, function: u8, capacity: u32) -> Self {
+impl PageAccounts {
+    /// Empty accounts, which follow nothing yet.
+    pub(super) fn new(config: &TraceConfig, faults: FaultSettings, children: bool) -> Self {
+        let interval = match config.count.sampling {
+            Sampling::Calls(calls) => calls,
+            Sampling::All | Sampling::Bytes(_) | Sampling::Governed(_) | Sampling::Provider(_) => 1,
+        };
+        let capacity = config.limits.blocks.unwrap_or(MAX_PAGES);
         Self {
             instances: BTreeMap::new(),
-            choice,
-            function,
+            choice: Choice {
+                interval,
+                seed: faults.seed,
+            },
+            function: faults.function,
             capacity: usize::try_from(capacity).unwrap_or(usize::MAX),
             huge: HugePages::open(),
             next_comparison: Instant::now(),
             missed_faults: 0,
             missed_calls: 0,
             early: Vec::new(),
+            children,
             watch: None,
         }
     }
 
     /// Bytes of an instance's pages in each of `ranges`.
-    pub(super) fn bytes_in_ranges(&self, instance: u32, ranges: &[Range<Avma>]) -> RangeBytes {
+    fn bytes_in_ranges(&self, instance: u32, ranges: &[Range<Avma>]) -> RangeBytes {
         let traced = self.instances.get(&instance);
         let bytes_in = |range: &Range<Avma>| {
             let pages = traced.map_or(0, |traced| traced.pages.count_in(range));
@@ -98,7 +109,7 @@ impl PageLedger {
 
     /// Begins the pages of a new instance. A child of fork has those that its parent had then: the parent's
     /// events until the child's first one are applied.
-    fn begin(&mut self, kernel: &Kernel<'_>, number: u32, process: &Process) {
+    fn begin(&mut self, instances: Instances<'_, '_>, number: u32, process: &Process) {
         let instance = &process.instance;
         let parent = instance.parent.filter(|_| instance.origin == Origin::Forked);
         let pages = match parent.and_then(|parent| self.instances.get(&parent)) {
@@ -107,107 +118,40 @@ impl PageLedger {
         };
         let traced = Traced {
             pages,
-            resident: open_pages(kernel, process.facts.pid, instance.slot, number),
+            resident: open_pages(instances, number, process),
             is_compared: false,
         };
         self.instances.insert(number, traced);
     }
 
-    /// Stops following faults and calls.
-    pub(super) fn detach(&mut self) {
-        self.watch = None;
-    }
-}
-
-/// Opens the pages of a running instance.
-fn open_pages(kernel: &Kernel<'_>, pid: u32, slot: u32, instance: u32) -> Option<ResidentPages> {
-    let resident = ResidentPages::open(pid).ok()?;
-    // Checked afterwards: if the process has executed another program, the pages are not this instance's.
-    let is_its_own = kernel.publisher.begin_reading(slot).instance() == instance;
-    Some(resident).filter(|_| is_its_own)
-}
-
-impl Live<'_> {
-    /// Starts following page faults and calls. Pages that are resident by then belong to no stack.
-    pub(super) fn start_faults(&mut self, children: bool) -> anyhow::Result<()> {
-        // Compared before and after: a page that is found only afterwards is new if its fault was seen.
-        self.compare_pages()?;
-        let Some(ledger) = &mut self.pages else {
-            return Ok(());
-        };
-        ledger
-            .instances
-            .values_mut()
-            .for_each(|traced| traced.is_compared = false);
-        let regions = self.kernel.watch_regions().context(
-            "cannot follow calls that discard pages: --faults needs a kernel with CONFIG_FTRACE_SYSCALLS, and tracefs \
-             (mount -t tracefs nodev /sys/kernel/tracing)",
-        )?;
-        let mut faults = FaultWatch::default();
-        for process in self.processes.values().filter(|process| process.is_live()) {
-            let pid = process.facts.pid;
-            self.kernel
-                .watch_faults(&mut faults, pid, children)
-                .with_context(|| {
-                    format!("cannot follow the page faults of process {pid}: needs CAP_PERFMON; try sudo")
-                })?;
-        }
-        tracing::debug!("page faults of {} threads are followed", faults.link_count());
-        ledger.watch = Some((regions, faults));
-        self.compare_pages()?;
-        Ok(())
-    }
-
-    /// Applies faults and calls since the last time, and compares now and then with the resident pages.
-    pub(super) fn follow_faults(&mut self) -> anyhow::Result<()> {
-        self.apply_memory_events();
-        if self
-            .pages
-            .as_ref()
-            .is_some_and(|ledger| Instant::now() >= ledger.next_comparison)
-        {
-            self.compare_pages()?;
-        }
-        Ok(())
-    }
-
     /// Begins the pages of all instances that have none yet.
-    fn begin_pages(&mut self) {
-        let Some(ledger) = &mut self.pages else {
-            return;
-        };
-        for (&number, process) in &self.processes {
-            if !ledger.instances.contains_key(&number) {
-                ledger.begin(&self.kernel, number, process);
+    fn begin_all(&mut self, instances: Instances<'_, '_>) {
+        for (&number, process) in instances.processes {
+            if !self.instances.contains_key(&number) {
+                self.begin(instances, number, process);
             }
         }
     }
 
     /// Applies the queued faults and calls. Returns how many bytes they took in the queue.
-    fn apply_memory_events(&mut self) -> usize {
-        if self.pages.is_none() {
-            return 0;
-        }
-        let events = self.events.take_memory_events();
+    fn apply_events(&mut self, instances: Instances<'_, '_>) -> usize {
+        let events = instances.events.take_memory_events();
         let bytes = events.iter().map(MemoryEvent::queued_bytes).sum();
-        let Some(ledger) = &mut self.pages else {
-            return 0;
-        };
-        for event in std::mem::take(&mut ledger.early).into_iter().chain(events) {
+        for event in std::mem::take(&mut self.early).into_iter().chain(events) {
             let instance = match &event {
                 MemoryEvent::Call(call) => call.instance,
                 MemoryEvent::Fault(fault) => fault.instance,
             };
-            if !ledger.instances.contains_key(&instance)
-                && let Some(process) = self.processes.get(&instance)
+            if !self.instances.contains_key(&instance)
+                && let Some(process) = instances.processes.get(&instance)
             {
-                ledger.begin(&self.kernel, instance, process);
+                self.begin(instances, instance, process);
             }
-            match (ledger.instances.get_mut(&instance), &event) {
+            match (self.instances.get_mut(&instance), &event) {
                 (Some(Traced { pages, .. }), MemoryEvent::Call(call)) => pages.apply(call),
                 (Some(Traced { pages, .. }), MemoryEvent::Fault(fault)) => pages.touch(fault),
-                // It has just begun. `Live::observe` will find it.
-                (None, _) if ledger.early.len() < MAX_EARLY => ledger.early.push(event),
+                // It has just begun, and is observed soon.
+                (None, _) if self.early.len() < MAX_EARLY => self.early.push(event),
                 (None, _) => {}
             }
         }
@@ -216,33 +160,25 @@ impl Live<'_> {
 
     /// Compares the pages of all running instances with the resident ones. Returns how many have to be looked
     /// at again.
-    fn compare_pages(&mut self) -> anyhow::Result<u64> {
+    fn compare(&mut self, instances: Instances<'_, '_>) -> anyhow::Result<u64> {
         let began = Instant::now();
-        self.begin_pages();
-        let Some(ledger) = &self.pages else {
-            return Ok(0);
-        };
+        self.begin_all(instances);
         let mut missed = 0;
-        for number in ledger.instances.keys().copied().collect::<Vec<_>>() {
-            missed += self.compare_instance(number)?;
+        for number in self.instances.keys().copied().collect::<Vec<_>>() {
+            missed += self.compare_instance(instances, number)?;
         }
-        if let Some(ledger) = &mut self.pages {
-            let pause = (PAUSE_PER_WORK * began.elapsed()).max(MIN_PAUSE);
-            ledger.next_comparison = Instant::now() + pause;
-        }
+        let pause = (PAUSE_PER_WORK * began.elapsed()).max(MIN_PAUSE);
+        self.next_comparison = Instant::now() + pause;
         Ok(missed)
     }
 
-    fn compare_instance(&mut self, number: u32) -> anyhow::Result<u64> {
-        let is_live = self
-            .processes
-            .get(&number)
-            .is_some_and(|process| process.is_live());
-        let maps = maps_of(&self.kernel, &self.processes, number);
-        let Some(traced) = self.traced(number) else {
+    fn compare_instance(&mut self, instances: Instances<'_, '_>, number: u32) -> anyhow::Result<u64> {
+        let process = instances.processes.get(&number);
+        let maps = instances.maps_of(number);
+        let Some(traced) = self.instances.get_mut(&number) else {
             return Ok(0);
         };
-        if !is_live {
+        if !process.is_some_and(Process::is_live) {
             traced.pages.end();
             traced.resident = None;
             return Ok(0);
@@ -253,7 +189,7 @@ impl Live<'_> {
         traced.pages.enter_maps(&maps);
         let mut missed = 0;
         for batch in traced.pages.batches(&maps) {
-            let Some(Traced { pages, resident, .. }) = self.traced(number) else {
+            let Some(Traced { pages, resident, .. }) = self.instances.get_mut(&number) else {
                 return Ok(missed);
             };
             pages.mark();
@@ -270,28 +206,21 @@ impl Live<'_> {
             let Some(scans) = batch.iter().map(read).collect::<Option<Vec<_>>>() else {
                 return Ok(missed);
             };
-            if !self.apply_begun(Self::apply_memory_events)? {
+            if !instances.apply_begun(|| self.apply_events(instances))? {
                 return Ok(missed);
             }
-            missed += self.settle_pages(number, &scans);
+            missed += self.settle_instance(number, &scans);
         }
-        if let Some(traced) = self.traced(number) {
+        if let Some(traced) = self.instances.get_mut(&number) {
             traced.is_compared = true;
         }
         Ok(missed)
     }
 
-    fn traced(&mut self, number: u32) -> Option<&mut Traced> {
-        self.pages.as_mut()?.instances.get_mut(&number)
-    }
-
-    fn settle_pages(&mut self, number: u32, scans: &[Scan]) -> u64 {
-        let Some(PageLedger { instances, huge, .. }) = &mut self.pages else {
-            return 0;
-        };
+    fn settle_instance(&mut self, number: u32, scans: &[Scan]) -> u64 {
         let Some(Traced {
             pages, is_compared, ..
-        }) = instances.get_mut(&number)
+        }) = self.instances.get_mut(&number)
         else {
             return 0;
         };
@@ -299,72 +228,125 @@ impl Live<'_> {
             true => Unexplained::Lost,
             false => Unexplained::Before,
         };
-        pages.settle(scans, unexplained, huge)
+        pages.settle(scans, unexplained, &mut self.huge)
+    }
+}
+
+impl Accounting for PageAccounts {
+    fn subject(&self) -> &'static str {
+        "page faults, not allocator functions"
     }
 
-    /// Applies all faults and calls up to now, and compares with the resident pages, for a report.
-    pub(super) fn settle_faults(&mut self) -> anyhow::Result<()> {
-        if self.pages.is_none() {
-            return Ok(());
+    fn tracks(&self) -> Tracks {
+        Tracks::Pages
+    }
+
+    fn nothing_seen(&self, _: &AllocatorProbes, _: bool) -> String {
+        "no page fault was seen: the target has the memory that it needs, or is idle".to_owned()
+    }
+
+    /// Pages that are resident by then belong to no stack.
+    fn start(&mut self, instances: Instances<'_, '_>) -> anyhow::Result<()> {
+        // Compared before and after: a page that is found only afterwards is new if its fault was seen.
+        self.compare(instances)?;
+        self.instances
+            .values_mut()
+            .for_each(|traced| traced.is_compared = false);
+        let Instances {
+            kernel, processes, ..
+        } = instances;
+        let regions = kernel.watch_regions().context(
+            "cannot follow calls that discard pages: --faults needs a kernel with CONFIG_FTRACE_SYSCALLS, and tracefs \
+             (mount -t tracefs nodev /sys/kernel/tracing)",
+        )?;
+        let mut faults = FaultWatch::default();
+        for process in processes.values().filter(|process| process.is_live()) {
+            let pid = process.facts.pid;
+            kernel
+                .watch_faults(&mut faults, pid, self.children)
+                .with_context(|| {
+                    format!("cannot follow the page faults of process {pid}: needs CAP_PERFMON; try sudo")
+                })?;
         }
-        let events = self.events.wait(Duration::ZERO).context("cannot read events")?;
-        self.react(&events)?;
-        self.apply_memory_events();
-        for _ in 0..MAX_COMPARISONS {
-            if self.compare_pages()? == 0 {
-                break;
-            }
-        }
-        let counters = Counters::read(&self.kernel.recorded.counters).context("cannot read counters")?;
-        let missed_calls =
-            counters.get(Counter::LostRegionEvent) + self.kernel.missed_region_calls(&counters);
-        let missed_faults = counters.get(Counter::LostFaultEvent);
-        if let Some(ledger) = &mut self.pages {
-            if missed_faults > ledger.missed_faults {
-                tracing::warn!(
-                    "{missed_faults} page faults were missed, as they came too fast: their pages are counted \
-                     as lost; -s N records one of N"
-                );
-            }
-            (ledger.missed_faults, ledger.missed_calls) = (missed_faults, missed_calls);
+        tracing::debug!("page faults of {} threads are followed", faults.link_count());
+        self.watch = Some((regions, faults));
+        self.compare(instances).map(drop)
+    }
+
+    /// Compares now and then with the resident pages.
+    fn follow(&mut self, instances: Instances<'_, '_>) -> anyhow::Result<()> {
+        self.apply_events(instances);
+        if Instant::now() >= self.next_comparison {
+            self.compare(instances)?;
         }
         Ok(())
     }
 
-    /// Adds the totals of pages to `snapshot`, which has only losses.
-    pub(super) fn add_faults(&self, snapshot: &mut Snapshot) {
-        let Some(ledger) = &self.pages else {
-            return;
-        };
+    fn settle(&mut self, instances: Instances<'_, '_>) -> anyhow::Result<()> {
+        self.apply_events(instances);
+        for _ in 0..MAX_COMPARISONS {
+            if self.compare(instances)? == 0 {
+                break;
+            }
+        }
+        let (missed_calls, counters) = instances.missed_calls()?;
+        let missed_faults = counters.get(Counter::LostFaultEvent);
+        if missed_faults > self.missed_faults {
+            tracing::warn!(
+                "{missed_faults} page faults were missed, as they came too fast: their pages are counted as \
+                 lost; -s N records one of N"
+            );
+        }
+        (self.missed_faults, self.missed_calls) = (missed_faults, missed_calls);
+        Ok(())
+    }
+
+    fn detach(&mut self) {
+        self.watch = None;
+    }
+
+    fn outstanding_in(&self, _: Instances<'_, '_>, wanted: &[(u32, Vec<Range<Avma>>)]) -> Vec<RangeBytes> {
+        let each = wanted.iter();
+        each.map(|(instance, ranges)| self.bytes_in_ranges(*instance, ranges))
+            .collect()
+    }
+
+    /// `snapshot` has only losses before.
+    fn add_to(&self, snapshot: &mut Snapshot, instances: Instances<'_, '_>, _: Names<'_>) {
+        let kernel = instances.kernel;
         snapshot.source = Source::Faults;
         let mut totals: BTreeMap<u32, PageTotals> = BTreeMap::new();
         let (mut unexplained, mut ends_not_seen) = (0, 0);
-        for Traced { pages, .. } in ledger.instances.values() {
+        for Traced { pages, .. } in self.instances.values() {
             for (stack, more) in pages.totals() {
-                *totals.entry(record_of(&self.kernel, stack)).or_default() += more;
+                *totals.entry(record_of(kernel, stack)).or_default() += more;
             }
             unexplained += pages.unexplained();
             ends_not_seen += pages.ends_not_seen();
         }
         let full: u64 = totals.values().map(|totals| totals.lost).sum();
-        totals.entry(not_walked(ledger.function)).or_default().lost += unexplained;
+        totals.entry(not_walked(self.function)).or_default().lost += unexplained;
         for (record, totals) in totals {
-            let stack = stack_of(&self.kernel, record).map(|shape| with_pages(shape, totals, ledger.choice));
+            let stack = stack_of(kernel, record).map(|shape| with_pages(shape, totals, self.choice));
             let is_some = |stack: &StackTotals| stack.allocated.amount.blocks > 0 || stack.lost.blocks > 0;
             snapshot.stacks.extend(stack.filter(is_some));
         }
         let lost: Amount = snapshot.stacks.iter().map(|stack| stack.lost).sum();
-        snapshot.losses.bytes = snapshot.losses.bytes.saturating_add(lost.bytes);
-        snapshot.losses.blocks = snapshot.losses.blocks.saturating_add(lost.blocks);
         let causes = [
             ("page_table_full", full),
             ("page_faults_not_seen", unexplained),
             ("page_ends_not_seen", ends_not_seen),
-            ("fault_queue_full", ledger.missed_faults),
-            ("region_calls_not_seen", ledger.missed_calls),
+            ("fault_queue_full", self.missed_faults),
+            ("region_calls_not_seen", self.missed_calls),
         ];
-        count_events(snapshot, causes);
+        count_events(snapshot, lost, causes);
     }
+}
+
+/// Opens the pages of a running instance.
+fn open_pages(instances: Instances<'_, '_>, number: u32, process: &Process) -> Option<ResidentPages> {
+    let resident = ResidentPages::open(process.facts.pid).ok()?;
+    Some(resident).filter(|_| instances.is_in_slot(number, process))
 }
 
 /// A stack with its pages as blocks.
@@ -417,7 +399,7 @@ fn estimate(pages: u64, squares: u128, interval: u64) -> Estimate {
 }
 
 /// How page faults are traced, if they are.
-pub(super) fn fault_settings(config: &TraceConfig, catalog: &Catalog) -> Option<FaultSettings> {
+pub(in crate::session) fn fault_settings(config: &TraceConfig, catalog: &Catalog) -> Option<FaultSettings> {
     let function = catalog.number(PAGE_FAULT.as_bytes());
     let function = function.and_then(|number| u8::try_from(number).ok());
     function
@@ -426,17 +408,4 @@ pub(super) fn fault_settings(config: &TraceConfig, catalog: &Catalog) -> Option<
             function,
             seed: RandomState::new().hash_one(function),
         })
-}
-
-/// The account of pages of a trace.
-pub(super) fn page_ledger(config: &TraceConfig, faults: FaultSettings) -> PageLedger {
-    let interval = match config.count.sampling {
-        Sampling::Calls(calls) => calls,
-        Sampling::All | Sampling::Bytes(_) | Sampling::Governed(_) | Sampling::Provider(_) => 1,
-    };
-    let choice = Choice {
-        interval,
-        seed: faults.seed,
-    };
-    PageLedger::new(choice, faults.function, config.limits.blocks.unwrap_or(MAX_PAGES))
 }
