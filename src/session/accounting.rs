@@ -3,7 +3,6 @@
 mod mappings;
 mod pages;
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -14,6 +13,7 @@ use super::TraceConfig;
 use super::config::Counted;
 use super::probes::AllocatorProbes;
 use super::process::Process;
+use super::roster::Roster;
 use crate::bpf::collect::{Counter, Counters, EventQueue, RangeBytes, outstanding_in_ranges};
 use crate::bpf::{FaultSettings, Kernel};
 use crate::process::Modules;
@@ -102,15 +102,14 @@ pub(super) fn accounts(
 #[derive(Clone, Copy)]
 pub(super) struct Instances<'a, 'obj> {
     pub(super) kernel: &'a Kernel<'obj>,
-    /// By number, including ended ones.
-    pub(super) processes: &'a BTreeMap<u32, Process>,
+    pub(super) roster: &'a Roster,
     pub(super) events: &'a EventQueue,
 }
 
 impl Instances<'_, '_> {
     /// Maps of a running instance; `None` if it no longer has any.
     fn maps_of(&self, instance: u32) -> Option<Vec<MapsEntry>> {
-        let process = self.processes.get(&instance)?;
+        let process = self.roster.get(instance)?;
         let maps = process.target.as_ref()?.read_maps().ok()?;
         Some(maps).filter(|maps| self.is_in_slot(instance, process) && !maps.is_empty())
     }

@@ -36,7 +36,7 @@ impl Session<'_> {
         let table = BlockTable::of(&self.live.kernel).context("cannot read the block table")?;
         let list = view.list.map(|limits| ListRequest {
             limits,
-            ended: self.live.ended(),
+            ended: self.live.roster.ended(),
         });
         let mut judging = judging;
         let read = move || {

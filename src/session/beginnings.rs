@@ -53,7 +53,7 @@ impl Live<'_> {
     /// attached to them count if their allocator is in their own file, and no block of theirs was seen.
     pub(super) fn missed_beginnings(&self, snapshot: &Snapshot) -> u64 {
         let seen: HashSet<u32> = snapshot.stacks.iter().map(|stack| stack.instance).collect();
-        let unseen = self.processes.iter().filter(|(number, process)| {
+        let unseen = self.roster.iter().filter(|(number, process)| {
             let is_missed = !process.is_live() && !process.beginning.is_attached;
             is_missed && process.instance.without_loader && !seen.contains(number)
         });
@@ -67,13 +67,13 @@ impl Live<'_> {
 
     /// Handles new probes of an instance, which lacked them until now.
     pub(super) fn note_beginning(&mut self, number: u32) {
-        let Some(process) = self.processes.get(&number) else {
+        let Some(process) = self.roster.get(number) else {
             return;
         };
         if process.instance.origin != Origin::Execed || self.is_held_at_exec(process.facts.pid) {
             return;
         }
-        let Some(process) = self.processes.get_mut(&number) else {
+        let Some(process) = self.roster.get_mut(number) else {
             return;
         };
         if let Some(lasted) = process.beginning.miss() {

@@ -164,7 +164,7 @@ impl Session<'_> {
         self.live.finish_all_walks()?;
         let live = &self.live;
         let processes = describe::Processes {
-            all: &live.processes,
+            all: &live.roster,
             modules: &live.modules,
             tables: &live.tables,
             allocators: live.probes.catalog(),
@@ -176,7 +176,7 @@ impl Session<'_> {
         };
         let mut describer = describe::Describer::new(processes);
         let pid_of = |event: &CallEvent| {
-            let process = live.processes.get(&event.instance);
+            let process = live.roster.get(event.instance);
             process.map_or(event.process, |process| process.facts.pid)
         };
         let caller_of = |record| {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use unwind_tables::addr::Avma;
 
 use super::TraceConfig;
-use super::live::Prepared;
+use super::prepared::Prepared;
 use crate::bpf::Capacity;
 use crate::process::{Mappings, Target};
 

@@ -67,7 +67,7 @@ impl Session<'_> {
         }
         let began = Instant::now();
         let table = BlockTable::of(&self.live.kernel).context("cannot read the block table")?;
-        let live = self.live.processes.values().filter(|process| process.is_live());
+        let live = self.live.roster.running();
         let processes: Vec<_> = live
             .map(|process| (process.facts.instance, process.facts.pid))
             .collect();

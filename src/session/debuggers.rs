@@ -17,7 +17,7 @@ impl Live<'_> {
     /// instruction for the program's own, and restores it when memleak has left: the process is then killed
     /// there by SIGTRAP.
     pub(super) fn warn_of_debuggers(&mut self) {
-        let debugged: Vec<_> = self.live_pids().collect();
+        let debugged: Vec<_> = self.roster.pids().collect();
         for pid in debugged {
             let Some((debugger, comm)) = debugger_of(pid) else {
                 continue;

@@ -264,7 +264,7 @@ impl Live<'_> {
             tracing::debug!("changes of code were not logged");
         }
         let generated = self.code.that_generate(Instant::now());
-        for process in self.processes.values_mut().filter(|process| process.is_live()) {
+        for process in self.roster.running_mut() {
             let pid = process.facts.pid;
             let mut own = generated.iter().filter(|(of, _)| *of == pid);
             if lost || own.any(|(_, range)| !has_generated(&process.mappings, range)) {
@@ -286,7 +286,7 @@ impl Live<'_> {
             self.kernel.recorded.note_found(walk.stand_in, stack, is_finished);
         }
         if self.code.waiting.is_empty() {
-            let live = self.processes.values().filter(|process| process.is_live());
+            let live = self.roster.running();
             let pids: Vec<u32> = live.map(|process| process.facts.pid).collect();
             self.code.forget(|pid| pids.contains(&pid));
         }
@@ -296,18 +296,13 @@ impl Live<'_> {
     /// Reads the code of each JVM that starts up, if walks were sent since it was last read: the JVM
     /// describes code before running it.
     fn read_jvms(&mut self) -> anyhow::Result<()> {
-        let beginning = self
-            .processes
-            .iter()
-            .filter(|(_, process)| process.is_live() && process.begins_jvm);
-        let is_due = |&(number, process): &(&u32, &Process)| {
+        let is_due = |number, process: &Process| {
             let known = self.code.timelines.get(&process.facts.pid);
             let read_at = known.map_or(0, |known| known.read_at);
-            let mut of_it = self.code.waiting.iter().filter(|walk| walk.instance == *number);
-            of_it.any(|walk| walk.at > read_at)
+            let mut of_it = self.code.waiting.iter().filter(|walk| walk.instance == number);
+            process.begins_jvm && of_it.any(|walk| walk.at > read_at)
         };
-        let due: Vec<u32> = beginning.filter(is_due).map(|(&number, _)| number).collect();
-        for number in due {
+        for number in self.roster.running_that(is_due) {
             self.reload_and_attach(number)?;
         }
         Ok(())
@@ -332,10 +327,10 @@ impl Live<'_> {
 
     /// Repeats a walk; `None` if that is impossible, or if it does not find the kernel's frames.
     fn found_stack(&mut self, walk: &DeferredWalk) -> anyhow::Result<Option<FinishedStack>> {
-        if !self.processes.contains_key(&walk.instance) {
+        if !self.roster.contains(walk.instance) {
             self.observe()?;
         }
-        let Some(process) = self.processes.get(&walk.instance) else {
+        let Some(process) = self.roster.get(walk.instance) else {
             return Ok(None);
         };
         let known = self.code.timelines.get_mut(&process.facts.pid);
@@ -357,7 +352,7 @@ impl Live<'_> {
             tracing::debug!("a walk in user space differs from the kernel's: {stack:?}, {walk:?}");
             return Ok(None);
         }
-        let Some(process) = self.processes.get_mut(&walk.instance) else {
+        let Some(process) = self.roster.get_mut(walk.instance) else {
             return Ok(None);
         };
         let looked_up = |frame: &Frame| frame.pc.wrapping_sub(u64::from(!frame.exact));
@@ -381,7 +376,7 @@ impl Live<'_> {
 
     /// Code of a walk's process over time.
     fn known_of(&self, walk: &DeferredWalk) -> Option<&Known> {
-        let process = self.processes.get(&walk.instance)?;
+        let process = self.roster.get(walk.instance)?;
         self.code.timelines.get(&process.facts.pid)
     }
 
@@ -426,7 +421,7 @@ impl Live<'_> {
                 replaced: &walk.replaced,
             },
         };
-        let process = self.processes.get(&walk.instance);
+        let process = self.roster.get(walk.instance);
         let written = Written {
             target: process.and_then(|process| process.target.as_ref()),
             copy: self.known_of(walk).map(|known| &known.generated),

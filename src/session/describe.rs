@@ -14,8 +14,8 @@ use unwind_tables::walk::{FoundBy, Unwind};
 use super::View;
 use super::calls::Caller;
 use super::held;
-use super::process::Process;
 use super::python::PythonNames;
+use super::roster::Roster;
 use super::tables::ModuleTables;
 use super::verdict::Holding;
 use crate::allocator::Catalog;
@@ -287,7 +287,7 @@ fn still_known(list: BlockList, processes: SiteProcesses, outstanding: Amount) -
 /// Traced processes as the origin of frames.
 pub(super) struct Processes<'a> {
     /// Processes by instance.
-    pub(super) all: &'a BTreeMap<u32, Process>,
+    pub(super) all: &'a Roster,
     pub(super) modules: &'a Modules,
     pub(super) tables: &'a ModuleTables,
     pub(super) allocators: &'a Catalog,
@@ -306,17 +306,15 @@ impl Origin for Processes<'_> {
     const LEARNS: bool = true;
 
     fn addresses(&self, instance: u32) -> &History {
-        let process = self.all.get(&instance);
+        let process = self.all.get(instance);
         process.map_or(&self.unknown, |process| &process.history)
     }
 
     /// Returns the only process for every stack, if there is just one: a stack without an instance must be
     /// its.
     fn process(&self, instance: u32) -> Option<&TargetFacts> {
-        let process = match self.all.len() {
-            1 => self.all.values().next(),
-            _ => self.all.get(&instance),
-        };
+        let only = self.all.only().map(|(_, process)| process);
+        let process = only.or_else(|| self.all.get(instance));
         process.map(|process| &process.facts)
     }
 

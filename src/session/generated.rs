@@ -9,7 +9,7 @@ use crate::symbolize::PerfMap;
 impl Session<'_> {
     /// Reads the names of code that processes have generated. The last ones of an ended process are kept.
     pub(super) fn read_names_of_generated_code(&mut self) {
-        for (&number, process) in &self.live.processes {
+        for (number, process) in self.live.roster.iter() {
             if let Some(target) = &process.target
                 && let Some(map) = names_of_generated_code(target, &process.mappings)
             {

@@ -12,7 +12,6 @@ use anyhow::Context;
 use unwind_tables::addr::Avma;
 
 use super::attachments::Attachments;
-use super::debug_roots;
 use super::debuggers::Debuggers;
 use super::lack::LackWatch;
 use super::live::Live;
@@ -78,12 +77,6 @@ impl Lifecycle {
 }
 
 impl Live<'_> {
-    /// Process ids of the instances that run.
-    pub(super) fn live_pids(&self) -> impl Iterator<Item = u32> {
-        let live = self.processes.values().filter(|process| process.is_live());
-        live.map(|process| process.facts.pid)
-    }
-
     /// Catches up with the record: begins new instances, and ends those that have ended.
     ///
     /// # Errors
@@ -110,24 +103,14 @@ impl Live<'_> {
         self.lifecycle.next != first
     }
 
-    /// Numbers of the ended instances.
-    pub(super) fn ended(&self) -> HashSet<u32> {
-        let ended = self.processes.iter().filter(|(_, process)| !process.is_live());
-        ended.map(|(&number, _)| number).collect()
-    }
-
-    pub(super) fn any_process_running(&self) -> bool {
-        self.processes.values().any(Process::is_live)
-    }
-
     fn observe_ends(&mut self) -> Vec<(u32, InstanceEnd)> {
         let kernel = &self.kernel.processes;
-        let live = self.processes.iter().filter(|(_, process)| process.is_live());
+        let live = self.roster.iter().filter(|(_, process)| process.is_live());
         // The process is only looked at for an end that the kernel side has missed, as it came while the
         // instance was begun.
         let looks = self.lifecycle.next_look.is_none_or(|next| Instant::now() >= next);
         let ended: Vec<_> = live
-            .filter_map(|(&number, process)| {
+            .filter_map(|(number, process)| {
                 let has_exited = || process.target.as_ref().is_some_and(Target::has_exited);
                 if looks && kernel.ended(number).is_none() && has_exited() {
                     kernel.end(&process.instance);
@@ -147,7 +130,7 @@ impl Live<'_> {
         self.lifecycle.next = self.lifecycle.next.max(1);
         while self.lifecycle.next < end {
             let number = self.lifecycle.next;
-            if !self.processes.contains_key(&number) {
+            if !self.roster.contains(number) {
                 let Some(instance) = self.kernel.processes.instance(number) else {
                     return false;
                 };
@@ -168,7 +151,7 @@ impl Live<'_> {
             .then(|| open_new(&instance))
             .and_then(|opened| opened.map_err(|error| failed = Some(error)).ok())
             .filter(|_| is_live());
-        let parent = instance.parent.and_then(|parent| self.processes.get_mut(&parent));
+        let parent = instance.parent.and_then(|parent| self.roster.get_mut(parent));
         let mut process = Process::new(instance, target, History::default());
         match (origin, parent) {
             (Origin::Forked, Some(parent)) => {
@@ -211,7 +194,7 @@ impl Live<'_> {
             }
         }
         let (pid, may_be_stopped) = (process.facts.pid, translator::may_translate(&process.facts.comm));
-        self.processes.insert(number, process);
+        self.roster.insert(number, process);
         if let Some(error) = failed {
             self.not_opened(number, error);
         }
@@ -223,7 +206,7 @@ impl Live<'_> {
 
     /// Resumes processes that were stopped because of probes, after these were removed.
     pub(super) fn let_go_on(&self) {
-        for pid in self.live_pids() {
+        for pid in self.roster.pids() {
             let comm = std::fs::read_to_string(format!("/proc/{pid}/comm"));
             if comm.is_ok_and(|comm| translator::may_translate(comm.trim_end())) {
                 continue_stopped(pid);
@@ -246,7 +229,7 @@ impl Live<'_> {
             return;
         }
         self.leave(number);
-        let mut processes = self.processes.values();
+        let mut processes = self.roster.all();
         if processes.any(|process| process.is_live() && process.facts.pid != pid) {
             tracing::warn!("left out: {error}");
         } else {
@@ -255,7 +238,7 @@ impl Live<'_> {
     }
 
     fn end(&mut self, number: u32, end: InstanceEnd) {
-        let Some(process) = self.processes.get_mut(&number) else {
+        let Some(process) = self.roster.get_mut(number) else {
             return;
         };
         let (comm, pid) = (&process.facts.comm, process.facts.pid);
@@ -277,7 +260,7 @@ impl Live<'_> {
 
     /// Stops tracing an instance that continues to run.
     pub(super) fn leave(&mut self, number: u32) {
-        let Some(process) = self.processes.get_mut(&number) else {
+        let Some(process) = self.roster.get_mut(number) else {
             return;
         };
         let attached = std::mem::take(&mut process.attached);
@@ -311,7 +294,7 @@ impl Live<'_> {
                 }
                 Event::Lifecycle | Event::Members | Event::Unknown => continue,
             };
-            let Some(process) = self.processes.get_mut(&instance) else {
+            let Some(process) = self.roster.get_mut(instance) else {
                 continue;
             };
             if demanded {
@@ -336,7 +319,7 @@ impl Live<'_> {
 
     /// Provides the saves that walks of an instance requested at `address`.
     fn provide_saves(&mut self, number: u32, address: Avma) -> anyhow::Result<()> {
-        let Some(process) = self.processes.get(&number) else {
+        let Some(process) = self.roster.get(number) else {
             return Ok(());
         };
         let slot = process.instance.slot;
@@ -359,10 +342,10 @@ impl Live<'_> {
         module: ModuleId,
         more: Option<&Mappings>,
     ) -> anyhow::Result<bool> {
-        let live = self.processes.values().map(|process| &process.mappings);
-        let used = self.tables.used(live.chain(more), &self.modules);
-        let processes = &self.processes;
-        let roots = || debug_roots(processes.values().filter_map(|process| process.target.as_ref()));
+        let mapped = self.roster.mappings().chain(more);
+        let used = self.tables.used(mapped, &self.modules);
+        let roster = &self.roster;
+        let roots = || roster.debug_roots();
         let files = Files {
             modules: &self.modules,
             roots: &roots,
@@ -386,8 +369,7 @@ impl Live<'_> {
 
     /// Reads the mappings of all running processes again.
     pub(super) fn reload_all(&mut self) -> anyhow::Result<()> {
-        let live = self.processes.iter().filter(|(_, process)| process.is_live());
-        for number in live.map(|(&number, _)| number).collect::<Vec<_>>() {
+        for number in self.roster.running_that(|_, _| true) {
             self.reload_and_attach(number)?;
         }
         Ok(())
@@ -405,19 +387,13 @@ impl Live<'_> {
     /// Reads the mappings that are due to be read again. Returns the time until the next are due.
     pub(super) fn reload_due(&mut self) -> anyhow::Result<Option<Duration>> {
         let now = Instant::now();
-        let due: Vec<u32> = self
-            .processes
-            .iter()
-            .filter(|(_, process)| process.is_live() && process.reloads.is_due(now))
-            .map(|(&number, _)| number)
-            .collect();
-        for number in due {
+        for number in self.roster.running_that(|_, process| process.reloads.is_due(now)) {
             let began = Instant::now();
-            if let Some(process) = self.processes.get_mut(&number) {
+            if let Some(process) = self.roster.get_mut(number) {
                 process.reloads.begin();
             }
             let changed = self.reload_and_attach(number)?;
-            if let Some(process) = self.processes.get_mut(&number) {
+            if let Some(process) = self.roster.get_mut(number) {
                 process.reloads.done(began, Instant::now(), changed);
                 if !changed {
                     self.kernel.publisher.answer_reload_in_vain(process.instance.slot);
@@ -425,7 +401,7 @@ impl Live<'_> {
             }
         }
         let now = Instant::now();
-        let live = self.processes.values().filter(|process| process.is_live());
+        let live = self.roster.running();
         Ok(live.filter_map(|process| process.reloads.rest(now)).min())
     }
 
@@ -468,7 +444,7 @@ impl Live<'_> {
             return Ok(());
         }
         let began = Instant::now();
-        let ended = self.ended();
+        let ended = self.roster.ended();
         self.kernel
             .forget_ended()
             .context("cannot clear the block table of ended processes")?;

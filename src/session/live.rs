@@ -2,27 +2,28 @@
 //!
 //! `lifecycle` follows processes as they start and end.
 
-use leak_report::model::{Missing, Sampling, Snapshot, TracePart};
-use std::collections::BTreeMap;
+use leak_report::model::{Missing, Snapshot, TracePart};
 use std::slice;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
+use super::TraceConfig;
 use super::accounting::{Accounting, Instances, Names, accounts};
 use super::attachments::{Attachments, Place};
 use super::attempts::Attempts;
 use super::bystanders::{Sharing, events_for};
 use super::deferred::CodeOverTime;
 use super::phases::Phases;
+use super::prepared::Prepared;
 use super::probes::AllocatorProbes;
 use super::process::Process;
 use super::python::PythonTracing;
+use super::roster::Roster;
 use super::sharers::Awaited;
-use super::tables::{BuiltTables, Files, ModuleTables};
+use super::tables::{Files, ModuleTables};
 use super::unreadable::UnreadableLog;
 use super::ways::{Way, kernel_settings, ways};
-use super::{TraceConfig, debug_roots};
 use crate::bpf::collect::{EventQueue, WalkQueue};
 use crate::bpf::monotonic_nanoseconds;
 use crate::bpf::{
@@ -33,21 +34,6 @@ use crate::process::{History, Mappings, Modules, Target};
 use crate::symbolize::Symbolizer;
 use leak_report::render::counted;
 
-/// Everything that a trace needs before it is attached, whichever way that is done.
-pub(super) struct Prepared {
-    pub(super) targets: Vec<Target>,
-    /// Pids of targets that can be left out if they have ended.
-    pub(super) found: Vec<u32>,
-    pub(super) modules: Modules,
-    pub(super) built: BuiltTables,
-    pub(super) probes: AllocatorProbes,
-    pub(super) sampling: Sampling,
-    /// Mappings of each target, in the order of `targets`.
-    pub(super) mappings: Vec<Mappings>,
-    /// Durations of the steps of preparation.
-    pub(super) phases: Phases,
-}
-
 /// A running trace. Dropping it detaches.
 pub(super) struct Live<'obj> {
     // First, so dropped first: probes must be detached before what they use is dropped.
@@ -55,8 +41,7 @@ pub(super) struct Live<'obj> {
     pub(super) attached: Attachments,
     /// True once the started program was stopped where it is about to end.
     pub(super) is_held: bool,
-    /// Instances by number, including ended ones.
-    pub(super) processes: BTreeMap<u32, Process>,
+    pub(super) roster: Roster,
     _watch: Watch,
     /// Resumes the started program when dropped, which is after the BPF programs that stop it. `None` if no
     /// program was started, or if resuming cannot be guaranteed.
@@ -201,7 +186,7 @@ impl<'obj> Live<'obj> {
         Ok(Self {
             attached: Attachments::default(),
             is_held: false,
-            processes: BTreeMap::new(),
+            roster: Roster::default(),
             _watch: kernel
                 .watch(config.targets.members.is_some())
                 .context("cannot follow processes")?,
@@ -249,25 +234,25 @@ impl<'obj> Live<'obj> {
                 tracing::warn!("left out: process {pid} has exited");
                 continue;
             }
-            if self.owner_of_memory(pid).is_some() {
+            if self.roster.owner_of_memory(pid).is_some() {
                 continue;
             }
             self.begin_target(target)
                 .with_context(|| format!("cannot trace process {pid}"))?;
         }
         self.phases.end("publish mappings");
-        for number in self.processes.keys().copied().collect::<Vec<_>>() {
+        for number in self.roster.numbers().collect::<Vec<_>>() {
             self.find_sharers(number);
             self.attach_new(number).with_context(|| {
-                let pid = self.processes.get(&number).map_or(0, |process| process.facts.pid);
+                let pid = self.roster.get(number).map_or(0, |process| process.facts.pid);
                 format!("cannot trace process {pid}")
             })?;
         }
         self.phases.end("attach");
-        if self.processes.is_empty() {
+        if self.roster.is_empty() {
             bail!("all processes that were found have exited");
         }
-        let numbers: Vec<_> = self.processes.keys().copied().collect();
+        let numbers: Vec<_> = self.roster.numbers().collect();
         self.note_memory(&numbers);
         self.read_not_announced();
         self.account(|accounting, instances| accounting.start(instances))?;
@@ -293,7 +278,7 @@ impl<'obj> Live<'obj> {
             .context("there is no room for more processes")?;
         let number = instance.number;
         let process = Process::new(instance, Some(target), History::default());
-        self.processes.insert(number, process);
+        self.roster.insert(number, process);
         Ok(number)
     }
 
@@ -318,7 +303,7 @@ impl<'obj> Live<'obj> {
     fn account<T>(&mut self, act: impl FnOnce(&mut dyn Accounting, Instances<'_, 'obj>) -> T) -> T {
         let instances = Instances {
             kernel: &self.kernel,
-            processes: &self.processes,
+            roster: &self.roster,
             events: &self.events,
         };
         act(self.accounting.as_mut(), instances)
@@ -328,7 +313,7 @@ impl<'obj> Live<'obj> {
     pub(super) fn instances(&self) -> Instances<'_, 'obj> {
         Instances {
             kernel: &self.kernel,
-            processes: &self.processes,
+            roster: &self.roster,
             events: &self.events,
         }
     }
@@ -361,8 +346,8 @@ impl<'obj> Live<'obj> {
             false => "Ctrl-C ends it with a last report",
         };
         let traced: Vec<_> = self
-            .processes
-            .values()
+            .roster
+            .all()
             .map(|process| format!("{} ({})", process.facts.comm, process.facts.pid))
             .collect();
         let children = if self.follow_fork {
@@ -382,10 +367,7 @@ impl<'obj> Live<'obj> {
             Sharing::All => ", which also trap in all other processes that map the same files",
             Sharing::Apart | Sharing::Families(_) => "",
         };
-        let own = self
-            .processes
-            .values()
-            .map(|process| process.attached.link_count());
+        let own = self.roster.all().map(|process| process.attached.link_count());
         let links = self.attached.link_count() + own.sum::<usize>();
         let count = self.probes.count() as u64;
         let probes = match self.probes.are_announced() {
@@ -408,7 +390,7 @@ impl<'obj> Live<'obj> {
         let before = self.probes.distance();
         self.probes.use_distance(distance);
         let shared = match self.sharing.is_shared() {
-            true => Some(self.sharing.probed_in(0, self.live_pids())),
+            true => Some(self.sharing.probed_in(0, self.roster.pids())),
             false => None,
         };
         let Self {
@@ -416,10 +398,10 @@ impl<'obj> Live<'obj> {
             modules,
             probes,
             attached,
-            processes,
+            roster,
             ..
         } = self;
-        let own = processes.values_mut().filter(|process| process.is_live());
+        let own = roster.running_mut();
         let own = own.flat_map(|process| {
             let sharers = process.sharers.iter_mut();
             let sharers = sharers.map(|(&pid, attached)| (ProbedIn::Process(pid), attached));
@@ -449,7 +431,7 @@ impl<'obj> Live<'obj> {
         let began = Instant::now();
         self.warn_of_debuggers();
         self.accounting.detach();
-        let own = self.processes.values_mut();
+        let own = self.roster.all_mut();
         let own = own.flat_map(|process| {
             let sharers = std::mem::take(&mut process.sharers).into_values();
             sharers.chain([std::mem::take(&mut process.attached)])
@@ -462,7 +444,7 @@ impl<'obj> Live<'obj> {
     /// Reads an instance's mappings again and publishes them with the tables that they need. Returns whether
     /// they changed.
     pub(super) fn reload(&mut self, number: u32) -> anyhow::Result<bool> {
-        let Some(process) = self.processes.get_mut(&number) else {
+        let Some(process) = self.roster.get_mut(number) else {
             return Ok(false);
         };
         let (slot, pid) = (process.instance.slot, process.facts.pid);
@@ -489,7 +471,7 @@ impl<'obj> Live<'obj> {
         }
         self.kernel.publisher.expect_jvm(slot, begins);
         if !self.kernel.publisher.confirm(slot, reading)
-            && let Some(process) = self.processes.get_mut(&number)
+            && let Some(process) = self.roster.get_mut(number)
         {
             process.reloads.demand();
         }
@@ -499,7 +481,7 @@ impl<'obj> Live<'obj> {
     /// Publishes the mappings of an instance, and stores the tables that they need.
     fn publish(&mut self, number: u32, reading: Reading, mappings: Mappings) -> anyhow::Result<()> {
         let new_tables = self.provide_tables(&mappings)?;
-        let Some(process) = self.processes.get_mut(&number) else {
+        let Some(process) = self.roster.get_mut(number) else {
             return Ok(());
         };
         // Kept only if the mappings are published: otherwise they may be another instance's.
@@ -536,14 +518,14 @@ impl<'obj> Live<'obj> {
 
     /// Builds and stores the missing tables that `mappings` need. Returns how many were built.
     pub(super) fn provide_tables(&mut self, mappings: &Mappings) -> anyhow::Result<usize> {
-        let live = self.processes.values().map(|process| &process.mappings);
-        let used = self.tables.used(live.chain([mappings]), &self.modules);
+        let mapped = self.roster.mappings().chain([mappings]);
+        let used = self.tables.used(mapped, &self.modules);
         let is_used = |module| used.contains(&module);
         self.kernel.tables.touch(is_used);
         let store = &self.kernel.tables;
         let has_room = |words| store.has_room(words, is_used);
-        let processes = &self.processes;
-        let roots = || debug_roots(processes.values().filter_map(|process| process.target.as_ref()));
+        let roster = &self.roster;
+        let roots = || roster.debug_roots();
         let files = Files {
             modules: &self.modules,
             roots: &roots,
@@ -557,11 +539,11 @@ impl<'obj> Live<'obj> {
     /// Attaches to those mapped files of an instance that have nothing attached for it yet.
     pub(super) fn attach_new(&mut self, number: u32) -> anyhow::Result<()> {
         let probes_allocators = self.accounting.probes_allocators();
-        let Some(process) = self.processes.get(&number) else {
+        let Some(process) = self.roster.get(number) else {
             return Ok(());
         };
-        let probed_in = &self.sharing.probed_in(process.facts.pid, self.live_pids());
-        let Some(process) = self.processes.get_mut(&number) else {
+        let probed_in = &self.sharing.probed_in(process.facts.pid, self.roster.pids());
+        let Some(process) = self.roster.get_mut(number) else {
             return Ok(());
         };
         let attached = match self.sharing.is_shared() {
@@ -586,7 +568,7 @@ impl<'obj> Live<'obj> {
         if is_seen_now {
             self.note_beginning(number);
         }
-        if let Some(process) = self.processes.get_mut(&number) {
+        if let Some(process) = self.roster.get_mut(number) {
             process.beginning.attached();
         }
         self.probed_since = self.kernel.processes.next();

@@ -44,10 +44,10 @@ impl Membership {
             return Ok(None);
         };
         let found: HashSet<_> = config.targets.found.iter().map(|found| found.pid).collect();
-        for process in live.processes.values_mut() {
+        for process in live.roster.all_mut() {
             process.is_member = found.contains(&process.facts.pid);
         }
-        let traced: HashSet<_> = live.processes.values().map(|process| process.facts.pid).collect();
+        let traced: HashSet<_> = live.roster.all().map(|process| process.facts.pid).collect();
         let refused = config
             .targets
             .found
@@ -77,7 +77,7 @@ impl Membership {
         let began = Instant::now();
         let is_due = self.is_hinted && began >= self.not_before || began >= self.next;
         // Looks in any case before the trace ends because no process is left: others may have taken over.
-        if !is_due && live.any_process_running() {
+        if !is_due && live.roster.is_any_running() {
             return Ok(());
         }
         // First: a change during the look is a hint for the next one.
@@ -107,12 +107,9 @@ impl Membership {
         let has_left = |process: &Process| {
             let target = process.target.as_ref().filter(|target| !target.has_exited());
             let identity = target.map(|target| (target.pid(), target.start_time()));
-            process.is_live()
-                && process.is_member
-                && identity.is_some_and(|identity| sight.others.contains(&identity))
+            process.is_member && identity.is_some_and(|identity| sight.others.contains(&identity))
         };
-        let left = live.processes.iter().filter(|(_, process)| has_left(process));
-        let left: Vec<_> = left.map(|(&number, _)| number).collect();
+        let left = live.roster.running_that(|_, process| has_left(process));
         for &number in &left {
             live.leave(number);
         }
@@ -124,7 +121,7 @@ impl Membership {
     fn admit(&mut self, live: &mut Live<'_>, sight: &Sight) -> anyhow::Result<()> {
         // The kernel side begins children by itself.
         live.observe()?;
-        let running = live.processes.values().filter(|process| process.is_live());
+        let running = live.roster.running();
         let traced: HashSet<_> = running.map(|process| process.facts.pid).collect();
         for found in &sight.found {
             let identity = (found.pid, found.start_time);
@@ -134,7 +131,7 @@ impl Membership {
             let Some(target) = open(found) else {
                 continue;
             };
-            if live.owner_of_memory(found.pid).is_some() {
+            if live.roster.owner_of_memory(found.pid).is_some() {
                 continue;
             }
             if !live.kernel.processes.has_room() {
@@ -149,7 +146,7 @@ impl Membership {
             }
             match live.add_opened(target) {
                 Ok(number) => {
-                    if let Some(process) = live.processes.get_mut(&number) {
+                    if let Some(process) = live.roster.get_mut(number) {
                         process.is_member = true;
                     }
                     tracing::info!("also tracing {}", Found::list(std::slice::from_ref(found)));

@@ -61,7 +61,7 @@ impl Live<'_> {
     /// Records the resident memory of instances whose trace begins.
     pub(super) fn note_memory(&mut self, numbers: &[u32]) {
         for (number, sums, _) in self.read_resident(numbers) {
-            if let Some(process) = self.processes.get_mut(&number) {
+            if let Some(process) = self.roster.get_mut(number) {
                 process.memory.at_attach = Some(sums);
             }
         }
@@ -69,16 +69,14 @@ impl Live<'_> {
 
     /// Sets the memory breakdown of each running process.
     pub(super) fn describe_memory(&mut self, snapshot: &Snapshot) {
-        let live = self.processes.iter_mut().filter(|(_, process)| process.is_live());
-        let mut numbers = Vec::new();
-        for (&number, process) in live {
+        for process in self.roster.running_mut() {
             process.facts.memory = None;
-            numbers.push(number);
         }
+        let numbers = self.roster.running_that(|_, _| true);
         let totals = self.live_bytes(snapshot);
         let tracks = self.accounting.tracks();
         for (number, sums, is_complete) in self.read_resident(&numbers) {
-            if let Some(process) = self.processes.get_mut(&number) {
+            if let Some(process) = self.roster.get_mut(number) {
                 let live = match is_complete {
                     true => LiveBytes::ByMapping,
                     false => LiveBytes::Total(totals.get(&number).copied().unwrap_or(0)),
@@ -91,16 +89,16 @@ impl Live<'_> {
 
     /// Returns whether, by the last breakdown, a process grows by memory other than allocations.
     pub(super) fn grows_elsewhere(&self) -> bool {
-        let parts = self.processes.values().filter_map(|process| process.facts.memory);
+        let parts = self.roster.all().filter_map(|process| process.facts.memory);
         parts.filter_map(|parts| parts.grows_elsewhere()).next().is_some()
     }
 
     /// Outstanding bytes of each instance. If there is only one, all stacks are counted as its.
     fn live_bytes(&self, snapshot: &Snapshot) -> HashMap<u32, u64> {
-        let only = self.processes.keys().next().filter(|_| self.processes.len() == 1);
+        let only = self.roster.only().map(|(number, _)| number);
         let mut totals = HashMap::new();
         for stack in &snapshot.stacks {
-            let total = totals.entry(*only.unwrap_or(&stack.instance)).or_insert(0_u64);
+            let total = totals.entry(only.unwrap_or(stack.instance)).or_insert(0_u64);
             *total = total.saturating_add(stack.outstanding().amount.bytes);
         }
         totals
@@ -134,7 +132,7 @@ impl Live<'_> {
 
     /// Reads the mappings of a process, with their resident memory; `None` if it has ended.
     fn read_mapped(&mut self, number: u32) -> Option<Reading> {
-        let process = self.processes.get_mut(&number)?;
+        let process = self.roster.get_mut(number)?;
         let target = process.target.as_ref()?;
         let mappings = target.read_smaps().ok()?;
         process.memory.update(target.stack_pointers());

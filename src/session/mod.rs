@@ -33,6 +33,7 @@ mod overhead;
 mod peak;
 mod phases;
 mod preload;
+mod prepared;
 mod probes;
 mod process;
 mod program;
@@ -41,6 +42,7 @@ mod python;
 mod reading;
 mod reload;
 mod reports;
+mod roster;
 mod schedule;
 mod sharers;
 mod signals;
@@ -54,16 +56,13 @@ mod verdict;
 mod vitals;
 mod ways;
 
-use std::collections::{HashMap, HashSet};
-use std::fs;
+use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use unwind_tables::addr::Avma;
 
 use crate::base::open_files;
@@ -71,7 +70,7 @@ use crate::bpf::Storage;
 use crate::bpf::collect::{self, CallQueue};
 use crate::bpf::preflight;
 use crate::process::launch::{Relay, Running, StoppedProgram};
-use crate::process::{ModuleId, Modules, Target};
+use crate::process::{ModuleId, Target};
 use crate::symbolize::debuginfod::{Debuginfod, Patience};
 use crate::symbolize::{PerfMap, Symbolizer};
 use attempts::MAX_ATTEMPTS;
@@ -81,21 +80,19 @@ pub use config::{
     StackConfig, TargetConfig, TraceConfig, TuningConfig, VerdictSettings, View,
 };
 pub(crate) use describe::time_of_day;
-use leak_report::model::{InstanceEnd, Module, Report, Sampling, Snapshot};
+use leak_report::model::{InstanceEnd, Module, Report, Snapshot};
 use leak_report::render::{ReportSink, Stage};
-use live::{Live, Prepared};
-use members::Members;
+use live::Live;
 use membership::Membership;
 use overhead::Meter;
 use peak::PeakWatch;
-use phases::Phases;
 pub use preload::write_library;
-use probes::AllocatorProbes;
+use prepared::prepare;
 use python::PythonNames;
 use reports::make_reports;
 pub use signals::Signals;
 use since::Since;
-use tables::{Files, ModuleTables};
+use tables::debug_roots;
 use verdict::Watch;
 pub use verdict::{InUse, InUseError, LostBlock, judge_in_use};
 
@@ -265,7 +262,7 @@ impl<'obj> Session<'obj> {
             if let Some(membership) = &mut self.membership {
                 membership.follow(live, &events)?;
             }
-            if !live.any_process_running() || live.is_held {
+            if !live.roster.is_any_running() || live.is_held {
                 return Ok(true);
             }
             next_reload = live.reload_due()?;
@@ -288,7 +285,7 @@ impl<'obj> Session<'obj> {
         let Some(program) = &self.program else {
             return Ok(0);
         };
-        let mut given = self.live.processes.values().filter(|process| process.is_given);
+        let mut given = self.live.roster.all().filter(|process| process.is_given);
         // The kernel side sees the exit before this process, the parent, is notified: only then is it worth
         // waiting.
         let has_exited = given.any(|process| {
@@ -364,75 +361,6 @@ impl<'obj> Session<'obj> {
         self.symbolizer.begin(last.unwrap_or(Patience::None));
         Ok(self.describe(reading, top))
     }
-}
-
-/// Prepares everything that can be done before anything is loaded.
-fn prepare(config: &TraceConfig, started: Option<u32>) -> anyhow::Result<Prepared> {
-    let mut modules = Modules::new();
-    let mut phases = Phases::begin();
-    let mut members = Members::open(config, started, &mut modules)?;
-    phases.end("read mappings");
-    let roots = || debug_roots(&members.targets);
-    let files = Files {
-        modules: &modules,
-        roots: &roots,
-    };
-    let built = ModuleTables::default().build(&members.mappings, files, config.stacks.walk, |_| true);
-    phases.end("build tables");
-    let mut probes = AllocatorProbes::new(config.count.allocators.clone(), config.tuning.first_instructions);
-    let found = probes.examine(modules.iter(), &modules);
-    phases.end("find probes");
-    if config.targets.preload {
-        for (target, mappings) in members.targets.iter().zip(&members.mappings) {
-            preload::check(target.comm(), mappings, &modules, &probes)?;
-        }
-    }
-    let mapped = || modules.iter().filter(|module| !module.is_vdso());
-    if let Some(missing) = probes::missing_by_request(&config.count.allocators, &found.problems, mapped()) {
-        bail!("nothing to probe: {missing}");
-    }
-    let sampling = match provider::choose(config, &members.targets, &members.mappings, &probes)? {
-        Some(chosen) => {
-            probes.use_announcements(chosen.distance);
-            match config.count.max_overhead {
-                Some(_) => Sampling::Governed(chosen.distance),
-                None => Sampling::Provider(chosen.is_known.then_some(chosen.distance)),
-            }
-        }
-        None => config.count.sampling,
-    };
-    if config.count.counted.is_blocks() && !probes.are_announced() {
-        probes::log_discovery(&found);
-        let problems: Vec<_> = found.problems.iter().map(ToString::to_string).collect();
-        members.keep_probed(config, &probes, &problems)?;
-    }
-    let Members { targets, mappings } = members;
-    Ok(Prepared {
-        found: config.targets.found.iter().map(|found| found.pid).collect(),
-        mappings,
-        targets,
-        modules,
-        built,
-        probes,
-        sampling,
-        phases,
-    })
-}
-
-/// Directories to search for separate debug files: the root directory of each target, then our own.
-fn debug_roots<'a>(targets: impl IntoIterator<Item = &'a Target>) -> Vec<PathBuf> {
-    let mut roots = Vec::new();
-    let mut seen = HashSet::new();
-    for target in targets {
-        let root = PathBuf::from(format!("/proc/{}/root", target.pid()));
-        // Targets with the same root share the path of the first, which works for as long as that one runs.
-        let identity = fs::metadata(&root).map(|metadata| (metadata.dev(), metadata.ino()));
-        if identity.map_or(true, |identity| seen.insert(identity)) {
-            roots.push(root);
-        }
-    }
-    roots.push(PathBuf::from("/"));
-    roots
 }
 
 /// Returns whether an error means that the reader of our output is gone, which is not a failure.

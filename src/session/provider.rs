@@ -143,7 +143,7 @@ impl Live<'_> {
         if !self.probes.are_announced() {
             return;
         }
-        for process in self.processes.values_mut() {
+        for process in self.roster.all_mut() {
             let Some(target) = &process.target else {
                 continue;
             };
@@ -175,7 +175,7 @@ impl Live<'_> {
 
     /// Adds blocks that were chosen but not announced to the losses of `snapshot`.
     pub(super) fn add_not_announced(&self, snapshot: &mut Snapshot) {
-        let counts = self.processes.values().map(|process| process.not_announced);
+        let counts = self.roster.all().map(|process| process.not_announced);
         let blocks = counts.map(NotAnnounced::since_begin).fold(0, u64::saturating_add);
         if blocks > 0 {
             let losses = &mut snapshot.losses;
@@ -215,7 +215,7 @@ impl Live<'_> {
         if !self.probes.are_announced() {
             return;
         }
-        let live = self.processes.values_mut().filter(|process| process.is_live());
+        let live = self.roster.running_mut();
         for process in live.filter(|process| process.instance.origin == Origin::Execed) {
             if !process.is_silence_told && !self.probes.any_announced(process.mappings.module_ids()) {
                 process.is_silence_told = true;
@@ -228,7 +228,7 @@ impl Live<'_> {
     fn announcer(&self, stack: &StackTotals) -> Option<Announcer> {
         let first = stack.frames.first()?;
         let module = self.module_of(stack, first)?;
-        let process = self.processes.get(&stack.instance)?;
+        let process = self.roster.get(stack.instance)?;
         let path = &self.modules.get(module)?.path;
         let is_own = process
             .facts
@@ -247,7 +247,7 @@ impl Live<'_> {
             return None;
         }
         let behind_call = u64::from(!frame.exact);
-        let process = self.processes.get(&stack.instance)?;
+        let process = self.roster.get(stack.instance)?;
         let address = Avma::new(frame.pc.get().wrapping_sub(behind_call));
         let (module, _) = process.history.resolve(stack.epoch, address)?;
         Some(module)

@@ -10,7 +10,8 @@ use unwind_tables::addr::{Avma, Bias, Svma};
 use unwind_tables::walk::Frame;
 
 use super::Session;
-use super::live::{Live, Prepared};
+use super::live::Live;
+use super::prepared::Prepared;
 use crate::allocator::parts::parts_elsewhere;
 use crate::bpf::python::NOT_BEGUN;
 use crate::bpf::{Hook, HookKind, PythonLayout, Pythons, RawPythonCode, RawPythonText};
@@ -130,7 +131,7 @@ impl PythonTracing {
     /// Returns whether an address is in the function that runs Python's frames.
     fn is_evaluator(&self, live: &Live<'_>, stack: &StackTotals, frame: &Frame) -> bool {
         let looked_up = frame.pc.wrapping_sub(u64::from(!frame.exact));
-        let process = live.processes.get(&stack.instance);
+        let process = live.roster.get(stack.instance);
         let process = process.filter(|process| process.python.is_some());
         let place = process.and_then(|process| process.history.resolve(stack.epoch, looked_up));
         place.is_some_and(|(module, svma)| {
@@ -156,7 +157,7 @@ impl Live<'_> {
     /// Enables Python frames in the stacks of an instance, if it has a known interpreter and they are not
     /// enabled yet.
     pub(super) fn attach_python(&mut self, number: u32, mappings: &Mappings) {
-        let Some(process) = self.processes.get_mut(&number) else {
+        let Some(process) = self.roster.get_mut(number) else {
             return;
         };
         let Some(pythons) = self.kernel.pythons() else {
@@ -201,8 +202,8 @@ impl Live<'_> {
                 return;
             }
         };
-        let probed_in = &self.sharing.probed_in(process.facts.pid, self.live_pids());
-        let Some(process) = self.processes.get_mut(&number) else {
+        let probed_in = &self.sharing.probed_in(process.facts.pid, self.roster.pids());
+        let Some(process) = self.roster.get_mut(number) else {
             return;
         };
         let attached = match self.sharing.is_shared() {
@@ -245,7 +246,7 @@ impl Session<'_> {
             self.python_names.is_full = true;
         }
         for stack in &mut snapshot.stacks {
-            let process = self.live.processes.get(&stack.instance);
+            let process = self.live.roster.get(stack.instance);
             let interpreter = process.and_then(|process| process.python.as_ref());
             let build = interpreter.map(|interpreter| &interpreter.build);
             let chain = stack.python.take();

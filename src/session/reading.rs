@@ -124,7 +124,7 @@ impl Session<'_> {
         let recently = self.since.recently(&snapshot, blocks.as_ref());
         let without_providers = self.live.without_providers(&snapshot);
         let origin = Processes {
-            all: &self.live.processes,
+            all: &self.live.roster,
             modules: &self.live.modules,
             tables: &self.live.tables,
             allocators: self.live.probes.catalog(),
@@ -143,13 +143,13 @@ impl Session<'_> {
         };
         let visible = without_providers.as_ref().unwrap_or(&snapshot);
         let report = describe::report(origin, visible, &recently, shown, |_| ());
-        let processes = &self.live.processes;
-        let ended = |instance| processes.get(&instance).and_then(|process| process.ended);
-        self.since
-            .reported(&snapshot, blocks.as_ref(), |instance| ended(instance).is_some());
+        let roster = &self.live.roster;
+        self.since.reported(&snapshot, blocks.as_ref(), |instance| {
+            roster.get(instance).is_some_and(|process| !process.is_live())
+        });
         self.symbolizer.release();
         self.live.modules.release();
-        let targets = self.live.processes.values();
+        let targets = self.live.roster.all();
         Report {
             targets: targets.map(|process| process.facts.clone()).collect(),
             overhead,

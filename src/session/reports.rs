@@ -105,7 +105,7 @@ impl Traced for Session<'_> {
     }
 
     fn running(&self) -> Vec<&Target> {
-        let running = self.live.processes.values().filter(|process| process.is_live());
+        let running = self.live.roster.running();
         running.filter_map(|process| process.target.as_ref()).collect()
     }
 

@@ -45,16 +45,9 @@ impl Awaited {
 }
 
 impl Live<'_> {
-    /// The running instance of another process whose memory process `pid` shares.
-    pub(super) fn owner_of_memory(&self, pid: u32) -> Option<u32> {
-        let mut live = self.processes.iter().filter(|(_, process)| process.is_live());
-        live.find(|(_, process)| process.facts.pid != pid && share_memory(process.facts.pid, pid) == Ok(true))
-            .map(|(&number, _)| number)
-    }
-
     /// Finds the processes that share the memory of an instance that has just begun.
     pub(super) fn find_sharers(&mut self, number: u32) {
-        let Some(process) = self.processes.get(&number) else {
+        let Some(process) = self.roster.get(number) else {
             return;
         };
         match sharing_with(process.facts.pid) {
@@ -75,7 +68,7 @@ impl Live<'_> {
     /// Makes calls of process `pid` count as those of an instance whose memory it shares.
     /// [`Live::attach_new`] attaches its probes.
     fn add_sharer(&mut self, number: u32, pid: u32) {
-        let Some(process) = self.processes.get_mut(&number) else {
+        let Some(process) = self.roster.get_mut(number) else {
             return;
         };
         if process.sharers.contains_key(&pid) {
@@ -103,7 +96,7 @@ impl Live<'_> {
             .extract_if(.., |begun| begun.at.elapsed() >= PASSING)
             .collect();
         for Begun { instance, pid, at } in due {
-            let process = self.processes.get(&instance).filter(|process| process.is_live());
+            let process = self.roster.get(instance).filter(|process| process.is_live());
             let of = process.map(|process| process.facts.pid);
             let Some(of) = of.filter(|&of| share_memory(of, pid) == Ok(true)) else {
                 continue;
@@ -126,7 +119,7 @@ impl Live<'_> {
     /// Detaches from sharers that have ended, or have executed another program.
     fn forget_sharers(&mut self) {
         let mut ceased = Vec::new();
-        for process in self.processes.values_mut().filter(|process| process.is_live()) {
+        for process in self.roster.running_mut() {
             let of = process.facts.pid;
             let gone = process.sharers.keys().copied();
             let gone: Vec<_> = gone.filter(|&pid| share_memory(of, pid) != Ok(true)).collect();
@@ -145,7 +138,7 @@ impl Live<'_> {
         if !self.tells_apart() {
             return Ok(());
         }
-        let Some(process) = self.processes.get_mut(&number) else {
+        let Some(process) = self.roster.get_mut(number) else {
             return Ok(());
         };
         for (&pid, attached) in &mut process.sharers {

@@ -2,7 +2,9 @@
 //! mappings.
 
 use std::collections::{HashMap, HashSet};
+use std::fs;
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use unwind_tables::addr::{Avma, Bias, Svma};
@@ -15,7 +17,9 @@ use unwind_tables::{Compiled, ElfView, TableError, build, compile_saves_of_view}
 use super::copies::Copies;
 use crate::base::parallel;
 use crate::bpf::{Kernel, Stored, TableStore, Walk};
-use crate::process::{JvmCode, KnownCode, KnownCodeKind, MappedCode, Mappings, Module, ModuleId, Modules};
+use crate::process::{
+    JvmCode, KnownCode, KnownCodeKind, MappedCode, Mappings, Module, ModuleId, Modules, Target,
+};
 use crate::symbolize::{compile_with_debug_file, separate_cfi};
 use leak_report::model::TableFacts;
 use leak_report::units::size;
@@ -409,6 +413,22 @@ fn saves_of(module: &Module, roots: &[PathBuf]) -> Result<Option<Image>, TableEr
     let (_, coverage) = build::build(&view)?;
     let separate = separate_cfi(&coverage, module.bytes(), &module.path, roots);
     compile_saves_of_view(&view.with_debug_frame(separate.as_deref().unwrap_or_default()))
+}
+
+/// Directories to search for separate debug files: the root directory of each target, then our own.
+pub(super) fn debug_roots<'a>(targets: impl IntoIterator<Item = &'a Target>) -> Vec<PathBuf> {
+    let mut roots = Vec::new();
+    let mut seen = HashSet::new();
+    for target in targets {
+        let root = PathBuf::from(format!("/proc/{}/root", target.pid()));
+        // Targets with the same root share the path of the first, which works for as long as that one runs.
+        let identity = fs::metadata(&root).map(|metadata| (metadata.dev(), metadata.ino()));
+        if identity.map_or(true, |identity| seen.insert(identity)) {
+            roots.push(root);
+        }
+    }
+    roots.push(PathBuf::from("/"));
+    roots
 }
 
 #[cfg(test)]

@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 use super::lack::Killable;
-use super::process::Process;
 use super::{Session, Signals, VerdictSettings, View};
 use crate::bpf::collect::{self, BlockTable, Judged, Moment};
 use crate::bpf::{FreeNotes, Registers, Storage};
@@ -68,7 +67,7 @@ impl Session<'_> {
         // have in the report, to which holders are assigned.
         self.live.finish_all_walks()?;
         let table = BlockTable::of(&self.live.kernel).context("cannot read the block table")?;
-        let live = self.live.processes.values().filter(|process| process.is_live());
+        let live = self.live.roster.running();
         let is_held = self.live.is_held;
         let uses_slack = self.live.modules.iter().any(Module::asks_usable_size);
         let subjects = live.map(|process| {
@@ -127,8 +126,8 @@ impl Session<'_> {
     pub(super) fn judgement(&mut self, judging: Judging) -> (Judgement, Vec<Holding>) {
         let Judging { finding, watch } = judging;
         self.watch = watch;
-        let processes = &self.live.processes;
-        let is_live = |instance| processes.get(&instance).is_some_and(Process::is_live);
+        let roster = &self.live.roster;
+        let is_live = |instance| roster.is_running(instance);
         let facts = Judgement {
             freed_later: self.watch.freed(is_live),
             ..finding.facts

@@ -6,7 +6,7 @@ use leak_report::model::{CallTrace, Sampling};
 
 use super::accounting::fault_settings;
 use super::bystanders::share_probes;
-use super::live::Prepared;
+use super::prepared::Prepared;
 use super::{TraceConfig, capacity};
 use crate::allocator::Selection;
 use crate::bpf::{AttachPath, CallHooks, Settings};

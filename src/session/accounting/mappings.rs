@@ -175,7 +175,7 @@ impl Accounting for MappingAccounts {
              (mount -t tracefs nodev /sys/kernel/tracing)",
         )?;
         self.watch = Some(watch);
-        for &instance in instances.processes.keys() {
+        for instance in instances.roster.numbers() {
             self.enter_existing(instances, instance);
         }
         Ok(())
@@ -219,16 +219,14 @@ impl Accounting for MappingAccounts {
 
     /// `snapshot` has only losses before.
     fn add_to(&self, snapshot: &mut Snapshot, instances: Instances<'_, '_>, mut names: Names<'_>) {
-        let Instances {
-            kernel, processes, ..
-        } = instances;
+        let Instances { kernel, roster, .. } = instances;
         snapshot.source = Source::Syscall;
         for (&instance, regions) in &self.regions {
             let maps = instances.maps_of(instance).unwrap_or_default();
             let mut known = HashMap::new();
             let is_allocators = |stack| {
                 *known.entry(stack).or_insert_with(|| {
-                    let (process, stack) = (processes.get(&instance), stack_of(kernel, stack));
+                    let (process, stack) = (roster.get(instance), stack_of(kernel, stack));
                     process
                         .zip(stack)
                         .is_some_and(|(process, stack)| is_allocators(process, &stack, &mut names))

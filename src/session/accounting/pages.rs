@@ -126,7 +126,7 @@ impl PageAccounts {
 
     /// Begins the pages of all instances that have none yet.
     fn begin_all(&mut self, instances: Instances<'_, '_>) {
-        for (&number, process) in instances.processes {
+        for (number, process) in instances.roster.iter() {
             if !self.instances.contains_key(&number) {
                 self.begin(instances, number, process);
             }
@@ -143,7 +143,7 @@ impl PageAccounts {
                 MemoryEvent::Fault(fault) => fault.instance,
             };
             if !self.instances.contains_key(&instance)
-                && let Some(process) = instances.processes.get(&instance)
+                && let Some(process) = instances.roster.get(instance)
             {
                 self.begin(instances, instance, process);
             }
@@ -173,12 +173,11 @@ impl PageAccounts {
     }
 
     fn compare_instance(&mut self, instances: Instances<'_, '_>, number: u32) -> anyhow::Result<u64> {
-        let process = instances.processes.get(&number);
         let maps = instances.maps_of(number);
         let Some(traced) = self.instances.get_mut(&number) else {
             return Ok(0);
         };
-        if !process.is_some_and(Process::is_live) {
+        if !instances.roster.is_running(number) {
             traced.pages.end();
             traced.resident = None;
             return Ok(0);
@@ -252,15 +251,13 @@ impl Accounting for PageAccounts {
         self.instances
             .values_mut()
             .for_each(|traced| traced.is_compared = false);
-        let Instances {
-            kernel, processes, ..
-        } = instances;
+        let Instances { kernel, roster, .. } = instances;
         let regions = kernel.watch_regions().context(
             "cannot follow calls that discard pages: --faults needs a kernel with CONFIG_FTRACE_SYSCALLS, and tracefs \
              (mount -t tracefs nodev /sys/kernel/tracing)",
         )?;
         let mut faults = FaultWatch::default();
-        for process in processes.values().filter(|process| process.is_live()) {
+        for process in roster.running() {
             let pid = process.facts.pid;
             kernel
                 .watch_faults(&mut faults, pid, self.children)
