@@ -165,8 +165,8 @@ impl Session<'_> {
         let live = &self.live;
         let processes = describe::Processes {
             all: &live.roster,
-            modules: &live.modules,
-            tables: &live.tables,
+            modules: live.code.modules(),
+            tables: live.code.tables(),
             allocators: live.probes.catalog(),
             symbolizer: &mut self.symbolizer,
             facts: &mut self.facts,

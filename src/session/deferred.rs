@@ -6,7 +6,6 @@
 //! those that were found in the kernel; if not, the stack stays as it was found there.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,222 +14,23 @@ use anyhow::Context;
 use unwind_tables::addr::Avma;
 use unwind_tables::architecture::Architecture;
 use unwind_tables::mapping::{Identity, Mapping};
-use unwind_tables::walk::{End, Frame, LeftOut, ReturnProbes, Stack, Tables, Unwind, walk_linked};
+use unwind_tables::walk::{End, Frame, LeftOut, ReturnProbes, Stack, Tables, walk_linked};
 
+use super::code_over_time::{Known, LastList};
 use super::live::Live;
 use super::process::Process;
 use crate::bpf::collect::DeferredWalk;
-use crate::bpf::{Change, CodeLog, FinishedStack, Logged, Walk, monotonic_nanoseconds};
-use crate::process::{
-    GeneratedCode, JvmCode, JvmWatch, MappedCode, Mappings, Modules, ProcessRoot, Target, Timeline,
-};
+use crate::bpf::{FinishedStack, monotonic_nanoseconds};
+use crate::process::{GeneratedCode, MappedCode, Mappings, Modules, Target};
 
-/// Length of history that timelines keep, in nanoseconds.
-const OLDEST: u64 = 2_000_000_000;
 /// Time for which walks are finished before other work has its turn.
 const AT_ONCE: Duration = Duration::from_millis(3);
 /// Extra time that a report gives to walks that arrive while it is made.
 const FOR_LATER: Duration = Duration::from_millis(500);
 /// Minimum pause between two searches for stand-ins that can be reused.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Minimum pause between two looks at memory for generated code: some compilers keep making theirs writable
-/// and then executable again.
-const PAUSE_OF_GENERATED: Duration = Duration::from_millis(50);
 /// Maximum number of attempts at a walk that needs saves which are not loaded yet.
 const MAX_TRIES: usize = 4;
-/// Maximum number of JVMs that are watched at once; the code of others is read between other work.
-const MAX_WATCHES: usize = 8;
-/// Maximum number of timelines of processes that are not known (yet); beyond it, all of these are dropped.
-const MAX_UNKNOWN: usize = 64;
-
-/// Code of processes over time, as far as it is known.
-#[derive(Default)]
-pub(super) struct CodeOverTime {
-    /// `None` if the kernel does not log; then nothing is known of past moments.
-    log: Option<CodeLog>,
-    /// By process id.
-    timelines: HashMap<u32, Known>,
-    /// Walks that were received and are not finished yet, newest first.
-    waiting: Vec<DeferredWalk>,
-    last: Option<LastList>,
-    /// Time before which stand-ins are not searched for again.
-    give_back_not_before: Option<Instant>,
-    /// Memory for generated code that processes have mapped, and the time before which it is not looked at
-    /// again.
-    generated: Vec<(u32, Range<Avma>)>,
-    generated_not_before: Option<Instant>,
-}
-
-/// Mappings of the last walk, in the form that walks need.
-struct LastList {
-    mappings: Arc<Mappings>,
-    list: Vec<Mapping>,
-    /// Code of a JVM, as known when the list was made.
-    jvm: JvmCode,
-    /// [`TableStore::stored`](crate::bpf::TableStore::stored) when the list was made: while it is the same,
-    /// tables are where they were.
-    stored: u64,
-}
-
-/// Code of one process over time, and the root directory of its files.
-#[derive(Default)]
-struct Known {
-    timeline: Timeline,
-    /// Its root directory, for after its end; `None` if it had ended before.
-    root: Option<Arc<ProcessRoot>>,
-    /// Code that it has generated, for after its end.
-    generated: GeneratedCode,
-    /// Code of its JVM, as last known; it does not move.
-    jvm: JvmCode,
-    /// Finds the code of a JVM that starts up.
-    watch: Option<JvmWatch>,
-    /// Moment when the last reading of its mappings began.
-    read_at: u64,
-}
-
-impl Known {
-    fn of(pid: u32) -> Self {
-        Self {
-            root: ProcessRoot::of(pid).ok().map(Arc::new),
-            ..Self::default()
-        }
-    }
-
-    /// State of a child that was forked at a moment.
-    fn forked(&mut self, at: u64) -> Self {
-        Self {
-            timeline: Timeline::forked(self.timeline.at(at)),
-            root: self.root.clone(),
-            jvm: self.jvm.clone(),
-            ..Self::default()
-        }
-    }
-}
-
-impl CodeOverTime {
-    /// Starts the log, before any mappings are read.
-    pub(super) fn start() -> Self {
-        let log = CodeLog::open().inspect_err(|error| {
-            tracing::warn!("the kernel logs no mappings of code, so stacks in code that was just mapped end there: {error}");
-        });
-        Self {
-            log: log.ok(),
-            ..Self::default()
-        }
-    }
-
-    /// Notes the mappings of a process that were read since `began`.
-    pub(super) fn note_reading(&mut self, pid: u32, began: u64, mappings: &Mappings) {
-        if self.log.is_some() {
-            let known = self.timelines.entry(pid).or_insert_with(|| Known::of(pid));
-            let generated = GeneratedCode::read(pid, mappings);
-            if !generated.is_empty() {
-                known.generated = generated;
-            }
-            // When a process is about to end, its memory is gone before its mappings are.
-            if mappings.jvm().keeps_frame_pointers {
-                known.jvm = mappings.jvm().clone();
-            }
-            known.read_at = began;
-            let mappings = Arc::new(mappings.clone());
-            known.timeline.read(began, monotonic_nanoseconds(), mappings);
-        }
-    }
-
-    /// Watches a JVM that starts up.
-    pub(super) fn watch_jvm(&mut self, target: &Target, mappings: &Mappings, modules: &Modules) {
-        let watches = self.timelines.values().filter_map(|known| known.watch.as_ref());
-        if mappings.jvm().begins
-            && watches.filter(|watch| watch.goes_on()).count() < MAX_WATCHES
-            && let Some(known) = self.timelines.get_mut(&target.pid())
-            && known.watch.is_none()
-        {
-            let watch = target.watch_jvm(mappings, modules);
-            let watch =
-                watch.inspect_err(|error| tracing::debug!("a JVM that begins is not watched: {error}"));
-            known.watch = watch.ok();
-        }
-    }
-
-    /// Notes the code that was found of JVMs that start up.
-    fn note_watched(&mut self) {
-        for known in self.timelines.values_mut() {
-            if let Some((jvm, generated)) = known.watch.as_ref().and_then(JvmWatch::take) {
-                known.jvm = jvm;
-                known.generated = generated;
-            }
-        }
-    }
-
-    /// Reads the log. Returns whether changes were lost.
-    fn note_changes(&mut self, modules: &mut Modules, follows: bool) -> bool {
-        let Some(log) = &mut self.log else {
-            return false;
-        };
-        let mut lost = false;
-        for Logged { at, pid, what } in log.read() {
-            let timelines = &mut self.timelines;
-            match what {
-                Change::Mapped(entry) => {
-                    if let Some(known) = timelines.get_mut(&pid) {
-                        let code = modules.of_past(pid, known.root.as_deref(), &entry, at);
-                        // Changes of objects are announced by the loader.
-                        if code.code.is_generated() {
-                            self.generated.push((pid, entry.range.clone()));
-                        }
-                        known.timeline.mapped(at, code);
-                    }
-                }
-                Change::Executed => {
-                    if let Some(known) = timelines.get_mut(&pid) {
-                        known.timeline.executed(at);
-                        known.generated = GeneratedCode::default();
-                        known.jvm = JvmCode::default();
-                        known.watch = None;
-                    }
-                }
-                Change::Forked { parent } => {
-                    if let Some(parent) = timelines.get_mut(&parent).filter(|_| follows) {
-                        let child = parent.forked(at);
-                        timelines.insert(pid, child);
-                    }
-                }
-                Change::Lost(_) => {
-                    lost = true;
-                    timelines.values_mut().for_each(|known| known.timeline.lost(at));
-                }
-            }
-        }
-        lost
-    }
-
-    /// Takes the memory for generated code that processes have mapped, in any order; nothing until
-    /// [`PAUSE_OF_GENERATED`] has passed.
-    fn that_generate(&mut self, now: Instant) -> Vec<(u32, Range<Avma>)> {
-        if self.generated.is_empty()
-            || self
-                .generated_not_before
-                .is_some_and(|not_before| now < not_before)
-        {
-            return Vec::new();
-        }
-        self.generated_not_before = Some(now + PAUSE_OF_GENERATED);
-        std::mem::take(&mut self.generated)
-    }
-
-    /// Drops history that is older than [`OLDEST`], and timelines of unknown processes if they are too many.
-    fn forget(&mut self, is_known: impl Fn(u32) -> bool) {
-        let oldest = monotonic_nanoseconds().saturating_sub(OLDEST);
-        self.timelines
-            .values_mut()
-            .for_each(|known| known.timeline.forget_before(oldest));
-        let unknown = self.timelines.keys().filter(|&&pid| !is_known(pid)).count();
-        if unknown > MAX_UNKNOWN {
-            self.timelines.retain(|&pid, _| is_known(pid));
-        }
-    }
-}
-
 /// Returns whether this memory for generated code is among the mappings.
 fn has_generated(mappings: &Mappings, range: &Range<Avma>) -> bool {
     let entry = mappings.find(range.start);
@@ -244,14 +44,14 @@ impl Live<'_> {
         let now = Instant::now();
         self.finish_walks(Some(now + AT_ONCE))?;
         if self
-            .code
+            .over_time
             .give_back_not_before
             .is_none_or(|not_before| not_before <= now)
         {
             self.give_back_stand_ins()?;
-            self.code.give_back_not_before = Some(now + PAUSE);
+            self.over_time.give_back_not_before = Some(now + PAUSE);
         }
-        Ok((!self.code.waiting.is_empty()).then_some(Duration::ZERO))
+        Ok((!self.over_time.waiting.is_empty()).then_some(Duration::ZERO))
     }
 
     /// Finishes walks that were received, until a deadline if there is one. Returns when the first of them
@@ -259,11 +59,13 @@ impl Live<'_> {
     fn finish_walks(&mut self, deadline: Option<Instant>) -> anyhow::Result<Option<u64>> {
         let received = self.walks.take().context("cannot receive walks")?;
         // Mappings that a walk has met were logged before it was sent.
-        let lost = self.code.note_changes(&mut self.modules, self.follow_fork);
+        let lost = self
+            .over_time
+            .note_changes(self.code.modules_mut(), self.follow_fork);
         if lost {
             tracing::debug!("changes of code were not logged");
         }
-        let generated = self.code.that_generate(Instant::now());
+        let generated = self.over_time.that_generate(Instant::now());
         for process in self.roster.running_mut() {
             let pid = process.facts.pid;
             let mut own = generated.iter().filter(|(of, _)| *of == pid);
@@ -271,13 +73,15 @@ impl Live<'_> {
                 process.reloads.demand();
             }
         }
-        self.code.waiting.extend(received);
-        self.code.waiting.sort_unstable_by_key(|walk| Reverse(walk.at));
-        self.code.note_watched();
+        self.over_time.waiting.extend(received);
+        self.over_time
+            .waiting
+            .sort_unstable_by_key(|walk| Reverse(walk.at));
+        self.over_time.note_watched();
         self.read_jvms()?;
-        let first = self.code.waiting.last().map(|walk| walk.at);
+        let first = self.over_time.waiting.last().map(|walk| walk.at);
         while deadline.is_none_or(|deadline| Instant::now() < deadline)
-            && let Some(walk) = self.code.waiting.pop()
+            && let Some(walk) = self.over_time.waiting.pop()
         {
             let found = self.found_stack(&walk)?;
             let has_tables = |stack: &FinishedStack| stack.end != End::TableNotLoaded;
@@ -285,10 +89,10 @@ impl Live<'_> {
             let stack = found.unwrap_or_else(|| as_found_in_the_kernel(&walk));
             self.kernel.recorded.note_found(walk.stand_in, stack, is_finished);
         }
-        if self.code.waiting.is_empty() {
+        if self.over_time.waiting.is_empty() {
             let live = self.roster.running();
             let pids: Vec<u32> = live.map(|process| process.facts.pid).collect();
-            self.code.forget(|pid| pids.contains(&pid));
+            self.over_time.forget(|pid| pids.contains(&pid));
         }
         Ok(first)
     }
@@ -297,9 +101,13 @@ impl Live<'_> {
     /// describes code before running it.
     fn read_jvms(&mut self) -> anyhow::Result<()> {
         let is_due = |number, process: &Process| {
-            let known = self.code.timelines.get(&process.facts.pid);
+            let known = self.over_time.timelines.get(&process.facts.pid);
             let read_at = known.map_or(0, |known| known.read_at);
-            let mut of_it = self.code.waiting.iter().filter(|walk| walk.instance == number);
+            let mut of_it = self
+                .over_time
+                .waiting
+                .iter()
+                .filter(|walk| walk.instance == number);
             process.begins_jvm && of_it.any(|walk| walk.at > read_at)
         };
         for number in self.roster.running_that(is_due) {
@@ -333,7 +141,7 @@ impl Live<'_> {
         let Some(process) = self.roster.get(walk.instance) else {
             return Ok(None);
         };
-        let known = self.code.timelines.get_mut(&process.facts.pid);
+        let known = self.over_time.timelines.get_mut(&process.facts.pid);
         let Some(mappings) = known.and_then(|known| known.timeline.at(walk.at)) else {
             return Ok(None);
         };
@@ -377,7 +185,7 @@ impl Live<'_> {
     /// Code of a walk's process over time.
     fn known_of(&self, walk: &DeferredWalk) -> Option<&Known> {
         let process = self.roster.get(walk.instance)?;
-        self.code.timelines.get(&process.facts.pid)
+        self.over_time.timelines.get(&process.facts.pid)
     }
 
     /// Repeats a walk with the mappings of its moment and the present tables.
@@ -391,30 +199,28 @@ impl Live<'_> {
         let is_last = |last: &LastList| {
             Arc::ptr_eq(&last.mappings, mappings) && last.jvm == jvm && last.stored == stored
         };
-        if !self.code.last.as_ref().is_some_and(is_last) {
-            self.provide_tables(mappings)?;
-            let list = self.tables.kernel_mappings(mappings, &jvm, &self.modules);
+        if !self.over_time.last.as_ref().is_some_and(is_last) {
+            self.code
+                .provide_tables(mappings, &self.roster, &mut self.kernel)?;
+            let list = self.code.kernel_mappings(mappings, &jvm);
             // No need to verify them: they are known to have been there.
             let list = list.into_iter().map(|mapping| Mapping {
                 identity: Identity::SETTLED,
                 ..mapping
             });
-            self.code.last = Some(LastList {
+            self.over_time.last = Some(LastList {
                 mappings: Arc::clone(mappings),
                 list: list.collect(),
                 jvm,
                 stored: self.kernel.tables.stored(),
             });
         }
-        let list = self.code.last.as_ref().map_or(&[][..], |last| &last.list);
+        let list = self.over_time.last.as_ref().map_or(&[][..], |last| &last.list);
         let tables = Tables {
             architecture: Architecture::HOST,
             words: self.kernel.tables.words(),
             mappings: list,
-            unwind: match self.walk {
-                Walk::Fp => Unwind::Fp,
-                Walk::Dwarf | Walk::Off | Walk::Kernel => Unwind::Dwarf,
-            },
+            unwind: self.code.unwind(),
             changing: false,
             return_probes: ReturnProbes {
                 trampoline: walk.trampoline,
@@ -429,7 +235,7 @@ impl Live<'_> {
         let mut is_beyond = false;
         let stack = walk_linked(tables, walk.start, walk.link, |at| {
             let word = walk.stack.word(at);
-            let word = word.or_else(|| code_word(mappings, &self.modules, &written, at));
+            let word = word.or_else(|| code_word(mappings, self.code.modules(), &written, at));
             is_beyond = word.is_none() && at >= walk.stack.end();
             word
         });
@@ -447,7 +253,9 @@ impl Live<'_> {
         let Some(&MappedCode::Module { module, .. }) = mappings.find(address).map(|entry| &entry.code) else {
             return Ok(false);
         };
-        self.provide_saves_of(module, Some(mappings))
+        let more = Some(mappings);
+        self.code
+            .provide_saves(module, more, &self.roster, &mut self.kernel)
     }
 
     /// Gives back stand-ins whose blocks were freed or forgotten. Does nothing while blocks are read, or if

@@ -17,11 +17,10 @@ use super::lack::LackWatch;
 use super::live::Live;
 use super::process::Process;
 use super::reload::Reloads;
-use super::tables::Files;
 use crate::base::proc_fields::ProcFields;
 use crate::bpf::collect::Event;
 use crate::bpf::{Instance, Origin, continue_stopped};
-use crate::process::{History, MappedCode, Mappings, ModuleId, Target, TargetError, translator};
+use crate::process::{History, MappedCode, Target, TargetError, translator};
 use leak_report::model::InstanceEnd;
 
 /// Minimum pause between two removals of ended instances from the block table.
@@ -328,30 +327,12 @@ impl Live<'_> {
             process.mappings.find(address).map(|entry| &entry.code)
         {
             let module = *module;
-            self.provide_saves_of(module, None)?;
-            has_saves = self.tables.has_saves(module, &self.kernel);
+            self.code
+                .provide_saves(module, None, &self.roster, &mut self.kernel)?;
+            has_saves = self.code.tables().has_saves(module, &self.kernel);
         }
         self.kernel.publisher.answer_saves(slot, has_saves);
         Ok(())
-    }
-
-    /// Provides the saves of a module. Tables that running processes and `more` need stay. Returns as
-    /// [`ModuleTables::provide_saves`](super::tables::ModuleTables::provide_saves).
-    pub(super) fn provide_saves_of(
-        &mut self,
-        module: ModuleId,
-        more: Option<&Mappings>,
-    ) -> anyhow::Result<bool> {
-        let mapped = self.roster.mappings().chain(more);
-        let used = self.tables.used(mapped, &self.modules);
-        let roster = &self.roster;
-        let roots = || roster.debug_roots();
-        let files = Files {
-            modules: &self.modules,
-            roots: &roots,
-        };
-        let provided = self.tables.provide_saves(module, files, &used, &mut self.kernel);
-        provided.context("cannot store unwind tables")
     }
 
     /// Resumes the started program after probes are detached; it is not stopped again.

@@ -13,7 +13,8 @@ use super::accounting::{Accounting, Instances, Names, accounts};
 use super::attachments::{Attachments, Place};
 use super::attempts::Attempts;
 use super::bystanders::{Sharing, events_for};
-use super::deferred::CodeOverTime;
+use super::code::Code;
+use super::code_over_time::CodeOverTime;
 use super::phases::Phases;
 use super::prepared::Prepared;
 use super::probes::AllocatorProbes;
@@ -21,16 +22,14 @@ use super::process::Process;
 use super::python::PythonTracing;
 use super::roster::Roster;
 use super::sharers::Awaited;
-use super::tables::{Files, ModuleTables};
-use super::unreadable::UnreadableLog;
 use super::ways::{Way, kernel_settings, ways};
 use crate::bpf::collect::{EventQueue, WalkQueue};
 use crate::bpf::monotonic_nanoseconds;
 use crate::bpf::{
     DynamicEvents, Hold, Kernel, ProbedIn, Published, Reading, RegionWatch, Settings, Storage, Tolerance,
-    Walk, Watch, detach_at_once,
+    Watch, detach_at_once,
 };
-use crate::process::{History, Mappings, Modules, Target};
+use crate::process::{History, Mappings, Target};
 use crate::symbolize::Symbolizer;
 use leak_report::render::counted;
 
@@ -54,7 +53,6 @@ pub(super) struct Live<'obj> {
     pub(super) accounting: Box<dyn Accounting>,
     pub(super) events: EventQueue,
     pub(super) kernel: Kernel<'obj>,
-    pub(super) walk: Walk,
     pub(super) checks_walks: bool,
     pub(super) follow_fork: bool,
     pub(super) sharing: Sharing,
@@ -62,12 +60,11 @@ pub(super) struct Live<'obj> {
     pub(super) probed_since: u32,
     /// True if reports list single blocks.
     pub(super) lists_blocks: bool,
-    pub(super) tables: ModuleTables,
-    pub(super) modules: Modules,
+    pub(super) code: Code,
     pub(super) probes: AllocatorProbes,
     /// Walks to be finished in user space.
     pub(super) walks: WalkQueue,
-    pub(super) code: CodeOverTime,
+    pub(super) over_time: CodeOverTime,
     pub(super) python: PythonTracing,
     /// True while another thread reads single blocks.
     pub(super) is_being_read: bool,
@@ -75,7 +72,6 @@ pub(super) struct Live<'obj> {
     pub(super) missing: Vec<Missing>,
     /// True if calls are reported one by one.
     pub(super) traces_calls: bool,
-    unreadable: UnreadableLog,
     pub(super) lifecycle: super::lifecycle::Lifecycle,
     /// Processes that may share the memory of a traced one.
     pub(super) awaited: Awaited,
@@ -136,7 +132,7 @@ impl<'obj> Live<'obj> {
         live.phases.end("load programs");
         let added = live.add_targets(prepared);
         if added.is_err() {
-            prepared.modules = std::mem::take(&mut live.modules);
+            prepared.modules = std::mem::take(live.code.modules_mut());
             prepared.probes = std::mem::take(&mut live.probes);
         }
         added?;
@@ -197,21 +193,18 @@ impl<'obj> Live<'obj> {
             events: EventQueue::open(&kernel)?,
             walks: WalkQueue::open(&kernel).context("cannot receive walks")?,
             kernel,
-            walk: config.stacks.walk,
             checks_walks: config.tuning.fast_paths.checked,
             follow_fork,
             sharing,
             probed_since: 0,
             lists_blocks: config.shown.view.list.is_some(),
-            tables: ModuleTables::default(),
-            modules: std::mem::take(&mut prepared.modules),
+            code: Code::new(std::mem::take(&mut prepared.modules), config.stacks.walk),
             probes: std::mem::take(&mut prepared.probes),
-            code: CodeOverTime::start(),
+            over_time: CodeOverTime::start(),
             python: python.reading(way.python && !tolerance.lacks(TracePart::Python)),
             missing: Vec::new(),
             is_being_read: false,
             traces_calls: config.shown.calls.is_some(),
-            unreadable: UnreadableLog::default(),
             lifecycle: super::lifecycle::Lifecycle::new(config.targets.ignores_translators),
             awaited: Awaited::default(),
             missed_beginnings: 0,
@@ -222,10 +215,8 @@ impl<'obj> Live<'obj> {
 
     fn add_targets(&mut self, prepared: &Prepared) -> anyhow::Result<()> {
         // In the order in which tables were built, so that the same one of several copies stands for all.
-        let (built, all) = (&prepared.built, &prepared.mappings);
-        let used = self.tables.used(all, &self.modules);
-        let stored = self.tables.store(built, &self.modules, &used, &mut self.kernel);
-        stored.context("cannot store unwind tables")?;
+        self.code
+            .store(&prepared.built, &prepared.mappings, &mut self.kernel)?;
         self.phases.end("store tables");
         for target in &prepared.targets {
             let pid = target.pid();
@@ -333,7 +324,7 @@ impl<'obj> Live<'obj> {
     /// Adds the accounts to `snapshot`.
     pub(super) fn add_accounts(&self, snapshot: &mut Snapshot, symbolizer: &mut Symbolizer) {
         let names = Names {
-            modules: &self.modules,
+            modules: self.code.modules(),
             probes: &self.probes,
             symbolizer,
         };
@@ -395,7 +386,7 @@ impl<'obj> Live<'obj> {
         };
         let Self {
             kernel,
-            modules,
+            code,
             probes,
             attached,
             roster,
@@ -410,7 +401,7 @@ impl<'obj> Live<'obj> {
         let shared = shared.map(|probed_in| (probed_in, attached));
         let mut replaced = Vec::new();
         for (probed_in, attached) in shared.into_iter().chain(own) {
-            match attached.change_distance(kernel, &probed_in, modules, probes) {
+            match attached.change_distance(kernel, &probed_in, code.modules(), probes) {
                 Ok(old) => replaced.push((attached, old)),
                 Err(error) => {
                     probes.use_distance(before);
@@ -452,16 +443,16 @@ impl<'obj> Live<'obj> {
         let reading = self.kernel.publisher.begin_reading(slot);
         let target = process.target.as_ref();
         // An exiting process has no mappings to read; `lifecycle` notices its exit.
-        let Some(Ok(mappings)) = target.map(|target| target.read_mappings(&mut self.modules)) else {
+        let Some(Ok(mappings)) = target.map(|target| target.read_mappings(self.code.modules_mut())) else {
             return Ok(false);
         };
         if reading.instance() != number || mappings.entries().is_empty() {
             return Ok(false);
         }
         let changed = mappings != process.mappings;
-        self.code.note_reading(pid, began, &mappings);
+        self.over_time.note_reading(pid, began, &mappings);
         if let Some(target) = &process.target {
-            self.code.watch_jvm(target, &mappings, &self.modules);
+            self.over_time.watch_jvm(target, &mappings, self.code.modules());
         }
         let begins = process.note_jvm(mappings.jvm(), Instant::now());
         if changed {
@@ -480,16 +471,16 @@ impl<'obj> Live<'obj> {
 
     /// Publishes the mappings of an instance, and stores the tables that they need.
     fn publish(&mut self, number: u32, reading: Reading, mappings: Mappings) -> anyhow::Result<()> {
-        let new_tables = self.provide_tables(&mappings)?;
+        let new_tables = self
+            .code
+            .provide_tables(&mappings, &self.roster, &mut self.kernel)?;
         let Some(process) = self.roster.get_mut(number) else {
             return Ok(());
         };
         // Kept only if the mappings are published: otherwise they may be another instance's.
         let mut history = process.history.clone();
         history.add(&mappings);
-        let list = self
-            .tables
-            .kernel_mappings(&mappings, mappings.jvm(), &self.modules);
+        let list = self.code.kernel_mappings(&mappings, mappings.jvm());
         let (slot, epoch) = (process.instance.slot, history.current());
         let published = self.kernel.publisher.publish(slot, reading, &list, epoch);
         let Published::Active {
@@ -510,30 +501,10 @@ impl<'obj> Live<'obj> {
             process.facts.pid,
             new_tables
         );
-        self.unreadable.log(&mappings, &self.modules);
+        self.code.log_unreadable(&mappings);
         process.history = history;
         process.mappings = mappings;
         Ok(())
-    }
-
-    /// Builds and stores the missing tables that `mappings` need. Returns how many were built.
-    pub(super) fn provide_tables(&mut self, mappings: &Mappings) -> anyhow::Result<usize> {
-        let mapped = self.roster.mappings().chain([mappings]);
-        let used = self.tables.used(mapped, &self.modules);
-        let is_used = |module| used.contains(&module);
-        self.kernel.tables.touch(is_used);
-        let store = &self.kernel.tables;
-        let has_room = |words| store.has_room(words, is_used);
-        let roster = &self.roster;
-        let roots = || roster.debug_roots();
-        let files = Files {
-            modules: &self.modules,
-            roots: &roots,
-        };
-        let built = self.tables.build([mappings], files, self.walk, has_room);
-        let stored = self.tables.store(&built, &self.modules, &used, &mut self.kernel);
-        stored.context("cannot store unwind tables")?;
-        Ok(built.len())
     }
 
     /// Attaches to those mapped files of an instance that have nothing attached for it yet.
@@ -554,7 +525,7 @@ impl<'obj> Live<'obj> {
             kernel: &self.kernel,
             probed_in,
             mappings: &process.mappings,
-            modules: &self.modules,
+            modules: self.code.modules(),
         };
         if !probes_allocators {
             attached.add_hook(place);

@@ -13,6 +13,8 @@ mod bystanders;
 mod calls;
 mod capacity;
 mod classes;
+mod code;
+mod code_over_time;
 mod config;
 mod copies;
 mod debuggers;

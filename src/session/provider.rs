@@ -229,7 +229,7 @@ impl Live<'_> {
         let first = stack.frames.first()?;
         let module = self.module_of(stack, first)?;
         let process = self.roster.get(stack.instance)?;
-        let path = &self.modules.get(module)?.path;
+        let path = &self.code.modules().get(module)?.path;
         let is_own = process
             .facts
             .exe

@@ -166,7 +166,7 @@ impl Live<'_> {
         if self.python.reads == Reads::Nothing {
             return;
         }
-        let found = self.python.in_mappings(mappings, &self.modules);
+        let found = self.python.in_mappings(mappings, self.code.modules());
         let Some((interpreter, module, bias)) = found else {
             return;
         };
@@ -187,8 +187,8 @@ impl Live<'_> {
         if pythons.instance_in(slot) == number {
             return;
         }
-        let loader = mappings.loader().and_then(|id| self.modules.get(id));
-        let modules = mappings.module_ids().filter_map(|id| self.modules.get(id));
+        let loader = mappings.loader().and_then(|id| self.code.modules().get(id));
+        let modules = mappings.module_ids().filter_map(|id| self.code.modules().get(id));
         let threads = match ThreadPlaces::of(loader, modules) {
             Ok(Some(threads)) => threads,
             // The C library is not mapped yet.

@@ -8,11 +8,9 @@ use std::time::Duration;
 use super::describe::{self, Processes, Shown};
 use super::verdict::{Holding, Judging};
 use super::{Session, Signals, View, classes};
-use crate::bpf::Walk;
 use crate::bpf::collect::{LiveBlocks, Moment};
 use crate::process::History;
 use leak_report::model::{CheckedWalks, Judgement, Overhead, Report, Snapshot};
-use unwind_tables::walk::Unwind;
 
 /// A trace whose walks and ends of memory are all accounted, at a moment.
 pub(super) struct Quiet {
@@ -116,17 +114,12 @@ impl Session<'_> {
         self.log_reading(&snapshot);
         self.read_names_of_generated_code();
         self.place_python_frames(&mut snapshot);
-        let unwind = match self.live.walk {
-            Walk::Fp => Unwind::Fp,
-            // Without a walk, there are no stacks that this describes.
-            Walk::Dwarf | Walk::Off | Walk::Kernel => Unwind::Dwarf,
-        };
         let recently = self.since.recently(&snapshot, blocks.as_ref());
         let without_providers = self.live.without_providers(&snapshot);
         let origin = Processes {
             all: &self.live.roster,
-            modules: &self.live.modules,
-            tables: &self.live.tables,
+            modules: self.live.code.modules(),
+            tables: self.live.code.tables(),
             allocators: self.live.probes.catalog(),
             symbolizer: &mut self.symbolizer,
             facts: &mut self.facts,
@@ -137,7 +130,7 @@ impl Session<'_> {
         let shown = Shown {
             view: &view,
             top,
-            unwind,
+            unwind: self.live.code.unwind(),
             walked: without_providers.is_some().then_some(&snapshot),
             holdings: holdings.as_deref().unwrap_or_default(),
         };
@@ -148,7 +141,7 @@ impl Session<'_> {
             roster.get(instance).is_some_and(|process| !process.is_live())
         });
         self.symbolizer.release();
-        self.live.modules.release();
+        self.live.code.modules().release();
         let targets = self.live.roster.all();
         Report {
             targets: targets.map(|process| process.facts.clone()).collect(),

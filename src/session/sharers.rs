@@ -147,7 +147,7 @@ impl Live<'_> {
                 kernel: &self.kernel,
                 probed_in: &probed_in,
                 mappings: &process.mappings,
-                modules: &self.modules,
+                modules: self.code.modules(),
             };
             let added = attached.add(place, &mut self.probes);
             // It may have ended; its calls alone are not seen.

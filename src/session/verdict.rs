@@ -69,7 +69,7 @@ impl Session<'_> {
         let table = BlockTable::of(&self.live.kernel).context("cannot read the block table")?;
         let live = self.live.roster.running();
         let is_held = self.live.is_held;
-        let uses_slack = self.live.modules.iter().any(Module::asks_usable_size);
+        let uses_slack = self.live.code.modules().iter().any(Module::asks_usable_size);
         let subjects = live.map(|process| {
             let pid = process.facts.pid;
             let known = Known {
