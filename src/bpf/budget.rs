@@ -23,9 +23,13 @@ use leak_report::model::{CallTrace, Sampling};
 /// Maximum number of instructions of any program on any kernel: future verifiers may need several times as
 /// many.
 const MOST: u64 = 250_000;
-/// Tolerance above the budget, in percent: programs that clang 19 compiles take up to 21 % more than those of
-/// clang 14, with which the table was written.
+/// Compiler of the programs that were counted for the table.
+const COMPILER: &str = "clang version 14.";
+/// Tolerance above the budget, in percent.
 const MORE: u64 = 25;
+/// Tolerance for programs of another compiler: those of clang 19 take up to 21 % more, one of clang 21 takes
+/// 139 % more.
+const MORE_BY_OTHERS: u64 = 150;
 
 const SAMPLED: Sampling = Sampling::Bytes(1 << 19);
 const PROVIDED: Sampling = Sampling::Provider(None);
@@ -299,7 +303,11 @@ impl Table {
         let counts = self.rows.get(&(usage.program.as_str(), usage.load))?;
         let own = self.own().and_then(|own| counts[own]);
         let budget = own.or_else(|| counts.iter().flatten().max().copied())?;
-        Some(budget + budget * MORE / 100)
+        let more = match env!("BPF_CLANG_VERSION").contains(COMPILER) {
+            true => MORE,
+            false => MORE_BY_OTHERS,
+        };
+        Some(budget + budget * more / 100)
     }
 
     /// Programs that were loaded on the running kernel when the table was written.
