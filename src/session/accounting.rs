@@ -1,4 +1,5 @@
-//! What a trace counts: an allocator's blocks, mappings or pages. The rest of a session does not ask which.
+//! Accounts of what a trace counts: an allocator's blocks, mappings or pages. The rest of a session does not
+//! ask which.
 
 mod mappings;
 mod pages;
@@ -28,18 +29,18 @@ pub(super) use pages::fault_settings;
 /// Maximum time to wait for events that are being written.
 const MAX_WRITING: Duration = Duration::from_millis(100);
 
-/// Accounts of what a trace counts. What is allocated is in the kernel's totals; the accounts of mappings and
-/// of pages are kept here.
+/// Accounts of one kind. Those of blocks are the kernel's totals; those of mappings and of pages are kept
+/// here.
 pub(super) trait Accounting {
     /// Returns whether allocators' functions are probed, or what announces their blocks.
     fn probes_allocators(&self) -> bool {
         false
     }
 
-    /// What is traced instead of an allocator's functions, for the log.
+    /// Name of the traced events, for the log.
     fn subject(&self) -> &'static str;
 
-    /// What amounts that are outstanding are made of.
+    /// Parts of which outstanding amounts consist.
     fn tracks(&self) -> Tracks;
 
     /// Warning for a report without any call: possible causes and remedies. `grows_elsewhere`: other memory
@@ -147,7 +148,7 @@ impl Instances<'_, '_> {
     }
 }
 
-/// What names the functions of stacks.
+/// Sources of the names of functions.
 pub(super) struct Names<'a> {
     pub(super) modules: &'a Modules,
     pub(super) probes: &'a AllocatorProbes,

@@ -1,6 +1,6 @@
 //! Attachments of one process or of all: probes in allocators and hooks of loaders, each file once.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 
 use anyhow::Context;
@@ -29,6 +29,10 @@ pub(super) struct Attachments {
     /// Python's interpreters whose hook is attached.
     pythons: HashSet<ModuleId>,
 }
+
+/// Attachments for processes that share the memory of one, by pid: none where probes do not tell processes
+/// apart.
+pub(super) type Sharers = BTreeMap<u32, Attachments>;
 
 /// Process to attach to: what it maps, and the processes that its probes are hit by.
 #[derive(Clone, Copy)]

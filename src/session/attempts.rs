@@ -10,10 +10,18 @@ use leak_report::model::{Missing, TracePart};
 use super::TraceConfig;
 use super::ways::{MAX_WAYS, Way};
 use crate::bpf::preflight;
-use crate::bpf::{AttachPath, RefusedProgram, Tolerance, release};
+use crate::bpf::{AttachPath, RefusedProgram, Storage, Tolerance, release};
 
 /// Maximum number of attempts to load.
-pub(super) const MAX_ATTEMPTS: usize = MAX_WAYS + TracePart::ALL.len();
+const MAX_ATTEMPTS: usize = MAX_WAYS + TracePart::ALL.len();
+
+/// Storage for each attempt to load.
+pub type Storages = [Storage; MAX_ATTEMPTS];
+
+/// Empty storage for a session, which borrows it.
+pub fn storages() -> Storages {
+    [const { Storage::uninit() }; MAX_ATTEMPTS]
+}
 
 /// Time spent on refused programs after which no other way is tried: a kernel whose verifier follows a
 /// million instructions before it gives up takes seconds for each, and half a minute under emulation.

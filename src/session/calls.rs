@@ -2,15 +2,14 @@
 //! the sinks.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-use super::{Session, Signals, describe};
+use super::describe::{self, Caller};
+use super::{Session, Signals};
 use crate::bpf::collect::{CallEvent, CallQueue, Counter, Counters, Moment, stack_of};
 use crate::process::History;
-use leak_report::model::Name;
 use leak_report::render::{Call, ReportSink};
 
 /// Interval between reads of the queue. It holds the calls of 10 ms at ten million calls per second.
@@ -24,14 +23,6 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Maximum number of stacks whose caller is cached.
 const MAX_CALLERS: usize = 1 << 16;
-
-/// Allocator function and caller of one call.
-#[derive(Clone, Debug)]
-pub(super) struct Caller {
-    pub(super) allocator: Name,
-    /// Name of the innermost frame; `None` if unknown.
-    pub(super) at: Option<Arc<str>>,
-}
 
 /// Traces calls one by one: reads the queue and sends the calls to the sinks.
 pub(super) struct CallTracer {
@@ -167,7 +158,7 @@ impl Session<'_> {
             all: &live.roster,
             modules: live.code.modules(),
             tables: live.code.tables(),
-            allocators: live.probes.catalog(),
+            allocators: live.attach.probes().catalog(),
             symbolizer: &mut self.symbolizer,
             facts: &mut self.facts,
             perf_maps: &self.perf_maps,

@@ -1,4 +1,4 @@
-//! What code is mapped: its files, and their unwind tables in the kernel.
+//! Owns the files of mapped code, and their unwind tables in the kernel.
 
 use anyhow::Context;
 use unwind_tables::mapping::Mapping;

@@ -3,26 +3,25 @@
 
 use std::collections::BTreeMap;
 
-use super::live::Live;
 use crate::base::proc_fields::ProcFields;
 
 /// Tracers by ptrace(2) that set no breakpoints: strace, and memleak itself while it copies memory.
 const OTHERS: [&str; 2] = ["strace", "memleak"];
 
-/// Debuggers by the process that they debug.
-pub(super) type Debuggers = BTreeMap<u32, u32>;
+/// Debuggers that were warned of, by the process that they debug.
+#[derive(Debug, Default)]
+pub(super) struct Debuggers(BTreeMap<u32, u32>);
 
-impl Live<'_> {
-    /// Warns of new debuggers. A debugger that sets a breakpoint where a probe is takes the probe's
-    /// instruction for the program's own, and restores it when memleak has left: the process is then killed
-    /// there by SIGTRAP.
-    pub(super) fn warn_of_debuggers(&mut self) {
-        let debugged: Vec<_> = self.roster.pids().collect();
-        for pid in debugged {
+impl Debuggers {
+    /// Warns of new debuggers of processes. A debugger that sets a breakpoint where a probe is takes the
+    /// probe's instruction for the program's own, and restores it when memleak has left: the process is then
+    /// killed there by SIGTRAP.
+    pub(super) fn warn_of(&mut self, pids: impl Iterator<Item = u32>) {
+        for pid in pids {
             let Some((debugger, comm)) = debugger_of(pid) else {
                 continue;
             };
-            if self.lifecycle.debuggers.insert(pid, debugger) != Some(debugger) {
+            if self.0.insert(pid, debugger) != Some(debugger) {
                 tracing::warn!(
                     "{pid} is debugged by {comm} ({debugger}): a breakpoint on an instruction with a probe \
                      does not stop it, and kills it if the breakpoint is removed after memleak has exited; \

@@ -61,7 +61,7 @@ impl Live<'_> {
         // Mappings that a walk has met were logged before it was sent.
         let lost = self
             .over_time
-            .note_changes(self.code.modules_mut(), self.follow_fork);
+            .note_changes(self.code.modules_mut(), self.asked.follows_children);
         if lost {
             tracing::debug!("changes of code were not logged");
         }
@@ -261,7 +261,7 @@ impl Live<'_> {
     /// Gives back stand-ins whose blocks were freed or forgotten. Does nothing while blocks are read, or if
     /// stand-ins may be referred to later: by traced calls, mappings or pages.
     pub(super) fn give_back_stand_ins(&self) -> anyhow::Result<()> {
-        if self.is_being_read || !self.accounting.probes_allocators() || self.traces_calls {
+        if self.is_being_read || !self.accounting.probes_allocators() || self.asked.traces_calls {
             return Ok(());
         }
         let is_forgotten = |instance| self.lifecycle.forgotten.contains(&instance);

@@ -12,9 +12,8 @@ use unwind_tables::elf::Segment;
 use unwind_tables::walk::{FoundBy, Unwind};
 
 use super::View;
-use super::calls::Caller;
 use super::held;
-use super::python::PythonNames;
+use super::python_names::PythonNames;
 use super::roster::Roster;
 use super::tables::ModuleTables;
 use super::verdict::Holding;
@@ -282,6 +281,14 @@ fn still_known(list: BlockList, processes: SiteProcesses, outstanding: Amount) -
         },
         SiteProcesses::Ended | SiteProcesses::Running | SiteProcesses::Several => list,
     }
+}
+
+/// Allocator function and caller of one call.
+#[derive(Clone, Debug)]
+pub(super) struct Caller {
+    pub(super) allocator: Name,
+    /// Name of the innermost frame; `None` if unknown.
+    pub(super) at: Option<Arc<str>>,
 }
 
 /// Traced processes as the origin of frames.

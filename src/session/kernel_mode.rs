@@ -8,14 +8,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
+use super::Signals;
 use super::attempts;
+use super::attempts::{Storages, storages};
 use super::calls::{self, CallTracer};
 use super::kernel_report::{Facts, caller, report};
 use super::lack;
 use super::reports::{Traced, make_reports};
+use super::schedule::TICK;
 use super::since::Since;
 use super::{KernelConfig, TraceConfig, View};
-use super::{Signals, Storages, TICK, storages};
 use crate::bpf::collect::{
     self, BlockTable, CallQueue, Counters, ListRequest, LiveBlocks, Moment, stack_of_kernel_mode,
 };

@@ -6,8 +6,7 @@ use unwind_tables::addr::{Avma, Svma};
 use unwind_tables::walk::{End, FoundBy, Frame as WalkFrame, Unwind};
 
 use super::View;
-use super::calls::Caller;
-use super::describe::{self, Describer, Origin, RecentFacts, Shown};
+use super::describe::{self, Caller, Describer, Origin, RecentFacts, Shown};
 use crate::symbolize::{Kallsyms, readable};
 use leak_report::model::leak::age::SiteProcesses;
 use leak_report::model::leak::kernel_frames::{KernelAllocator, Kind, cut, is_root};

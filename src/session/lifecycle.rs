@@ -21,7 +21,7 @@ use crate::base::proc_fields::ProcFields;
 use crate::bpf::collect::Event;
 use crate::bpf::{Instance, Origin, continue_stopped};
 use crate::process::{History, MappedCode, Target, TargetError, translator};
-use leak_report::model::InstanceEnd;
+use leak_report::model::{InstanceEnd, Snapshot};
 
 /// Minimum pause between two removals of ended instances from the block table.
 const MIN_PAUSE: Duration = Duration::from_millis(250);
@@ -45,7 +45,6 @@ pub(super) struct Lifecycle {
     /// Time at which to look again for ends that the kernel side has missed.
     next_look: Option<Instant>,
     pub(super) lack: LackWatch,
-    /// Debuggers that were warned of.
     pub(super) debuggers: Debuggers,
     /// True if the user accepts that probes kill translated processes.
     ignores_translators: bool,
@@ -177,14 +176,14 @@ impl Live<'_> {
             process.reloads = Reloads::settling(Instant::now());
         }
         let lacks_probes = match origin {
-            Origin::Execed => self.sharing.are_families() && loses_events(process.facts.pid),
-            Origin::Forked => number < self.probed_since,
+            Origin::Execed => self.attach.sharing().are_families() && loses_events(process.facts.pid),
+            Origin::Forked => self.attach.is_older_than_probes(number),
             Origin::Attached => false,
         };
         if lacks_probes {
             let (pid, comm) = (process.facts.pid, &process.facts.comm);
-            match self.sharing.carry(&mut self.attached, pid) {
-                Ok(()) if origin == Origin::Execed && !self.is_held_at_exec(pid) => tracing::info!(
+            match self.attach.carry(pid) {
+                Ok(()) if origin == Origin::Execed && !self.stops.stop(pid) => tracing::info!(
                     "{comm} ({pid}) runs with other privileges since its exec: its allocations were missed \
                      until its probes were attached again"
                 ),
@@ -198,8 +197,41 @@ impl Live<'_> {
             self.not_opened(number, error);
         }
         // Has no probes by now if it translates code.
-        if origin == Origin::Execed && may_be_stopped && !self.is_held_at_exec(pid) {
+        if origin == Origin::Execed && may_be_stopped && !self.stops.stop(pid) {
             continue_stopped(pid);
+        }
+    }
+
+    /// Number of programs whose first allocations were not seen. Those that have ended before anything was
+    /// attached to them count if their allocator is in their own file, and no block of theirs was seen.
+    pub(super) fn missed_beginnings(&self, snapshot: &Snapshot) -> u64 {
+        let seen: HashSet<u32> = snapshot.stacks.iter().map(|stack| stack.instance).collect();
+        let unseen = self.roster.iter().filter(|(number, process)| {
+            let is_missed = !process.is_live() && !process.beginning.is_attached();
+            is_missed && process.instance.without_loader && !seen.contains(number)
+        });
+        self.missed_beginnings + unseen.count() as u64
+    }
+
+    /// Handles new probes of an instance, which lacked them until now.
+    pub(super) fn note_beginning(&mut self, number: u32) {
+        let Some(process) = self.roster.get(number) else {
+            return;
+        };
+        if process.instance.origin != Origin::Execed || self.stops.stop(process.facts.pid) {
+            return;
+        }
+        let Some(process) = self.roster.get_mut(number) else {
+            return;
+        };
+        if let Some(lasted) = process.beginning.miss() {
+            self.missed_beginnings += 1;
+            tracing::info!(
+                "allocations of {} ({}) in its first {lasted:.1?} were missed: its allocator had no probes \
+                 yet",
+                process.facts.comm,
+                process.facts.pid
+            );
         }
     }
 
@@ -220,7 +252,7 @@ impl Live<'_> {
             tracing::debug!("{error}");
             return;
         };
-        if self.sharing.is_shared() {
+        if self.attach.sharing().is_shared() {
             if !self.lifecycle.ignores_translators {
                 self.detach();
                 self.lifecycle.translated = Some(anyhow::Error::from(error).context("the trace ends"));
@@ -287,8 +319,7 @@ impl Live<'_> {
                     continue;
                 }
                 Event::Held => {
-                    tracing::debug!("the program is held at its end");
-                    self.is_held = true;
+                    self.stops.note_end();
                     continue;
                 }
                 Event::Lifecycle | Event::Members | Event::Unknown => continue,
@@ -309,10 +340,7 @@ impl Live<'_> {
     fn attach_stopped(&mut self, number: u32) -> anyhow::Result<()> {
         let began = Instant::now();
         let attached = self.reload_and_attach(number);
-        if let Some(hold) = &self.hold {
-            hold.go_on();
-            tracing::debug!("held for {:.1?} after its exec", began.elapsed());
-        }
+        self.stops.go_on(began);
         attached.map(drop)
     }
 
@@ -337,13 +365,14 @@ impl Live<'_> {
 
     /// Resumes the started program after probes are detached; it is not stopped again.
     pub(super) fn let_go(&mut self) -> anyhow::Result<()> {
-        if let Some(hold) = &self.hold {
+        if self.stops.any() {
             self.kernel.exec_stops.end();
             let events = self.events.wait(Duration::ZERO).context("cannot read events")?;
-            self.is_held |= events.contains(&Event::Held);
-            if self.is_held || events.iter().any(|event| matches!(event, Event::Stopped { .. })) {
-                hold.go_on();
+            if events.contains(&Event::Held) {
+                self.stops.note_end();
             }
+            let is_stopped = events.iter().any(|event| matches!(event, Event::Stopped { .. }));
+            self.stops.let_go(is_stopped);
         }
         Ok(())
     }
@@ -409,7 +438,7 @@ impl Live<'_> {
     /// Calls [`Live::forget_ended`], unless the pause since the last call is not over.
     pub(super) fn forget_when_due(&mut self) -> anyhow::Result<()> {
         // Blocks of ended instances must stay until the next report has listed them.
-        if self.lists_blocks {
+        if self.asked.lists_blocks {
             return Ok(());
         }
         let now = Instant::now();

@@ -10,58 +10,55 @@ use anyhow::{Context, bail};
 
 use super::TraceConfig;
 use super::accounting::{Accounting, Instances, Names, accounts};
-use super::attachments::{Attachments, Place};
+use super::attach::{Attach, Parts};
 use super::attempts::Attempts;
 use super::bystanders::{Sharing, events_for};
 use super::code::Code;
 use super::code_over_time::CodeOverTime;
 use super::phases::Phases;
 use super::prepared::Prepared;
-use super::probes::AllocatorProbes;
 use super::process::Process;
 use super::python::PythonTracing;
 use super::roster::Roster;
 use super::sharers::Awaited;
+use super::stops::Stops;
 use super::ways::{Way, kernel_settings, ways};
 use crate::bpf::collect::{EventQueue, WalkQueue};
 use crate::bpf::monotonic_nanoseconds;
 use crate::bpf::{
-    DynamicEvents, Hold, Kernel, ProbedIn, Published, Reading, RegionWatch, Settings, Storage, Tolerance,
-    Watch, detach_at_once,
+    DynamicEvents, Hold, Kernel, Published, Reading, RegionWatch, Settings, Storage, Tolerance, Watch,
 };
 use crate::process::{History, Mappings, Target};
 use crate::symbolize::Symbolizer;
 use leak_report::render::counted;
 
+/// Parts of a trace that were asked for.
+pub(super) struct Asked {
+    pub(super) follows_children: bool,
+    /// True if every walk is checked by a slower one.
+    pub(super) checks_walks: bool,
+    /// True if reports list single blocks.
+    pub(super) lists_blocks: bool,
+    /// True if calls are reported one by one.
+    pub(super) traces_calls: bool,
+}
+
 /// A running trace. Dropping it detaches.
 pub(super) struct Live<'obj> {
-    // First, so dropped first: probes must be detached before what they use is dropped.
-    /// Attachments for all processes; none if each has its own.
-    pub(super) attached: Attachments,
-    /// True once the started program was stopped where it is about to end.
-    pub(super) is_held: bool,
+    // These first, so dropped first: probes must be detached before what they use is dropped.
     pub(super) roster: Roster,
+    pub(super) attach: Attach,
     _watch: Watch,
-    /// Resumes the started program when dropped, which is after the BPF programs that stop it. `None` if no
-    /// program was started, or if resuming cannot be guaranteed.
-    pub(super) hold: Option<Hold>,
-    /// True if the started program is stopped where it is about to end.
-    holds_end: bool,
+    /// Dropped after the programs that stop the started program.
+    pub(super) stops: Stops,
     /// Notes the memory that mapping calls give to processes, if there are notes on freed memory.
     _given: Option<RegionWatch>,
     /// Accounts of what is counted.
     pub(super) accounting: Box<dyn Accounting>,
     pub(super) events: EventQueue,
     pub(super) kernel: Kernel<'obj>,
-    pub(super) checks_walks: bool,
-    pub(super) follow_fork: bool,
-    pub(super) sharing: Sharing,
-    /// First instance that began after the last probes were attached; earlier ones may lack them.
-    pub(super) probed_since: u32,
-    /// True if reports list single blocks.
-    pub(super) lists_blocks: bool,
+    pub(super) asked: Asked,
     pub(super) code: Code,
-    pub(super) probes: AllocatorProbes,
     /// Walks to be finished in user space.
     pub(super) walks: WalkQueue,
     pub(super) over_time: CodeOverTime,
@@ -70,8 +67,6 @@ pub(super) struct Live<'obj> {
     pub(super) is_being_read: bool,
     /// Parts that the trace goes without.
     pub(super) missing: Vec<Missing>,
-    /// True if calls are reported one by one.
-    pub(super) traces_calls: bool,
     pub(super) lifecycle: super::lifecycle::Lifecycle,
     /// Processes that may share the memory of a traced one.
     pub(super) awaited: Awaited,
@@ -133,10 +128,10 @@ impl<'obj> Live<'obj> {
         let added = live.add_targets(prepared);
         if added.is_err() {
             prepared.modules = std::mem::take(live.code.modules_mut());
-            prepared.probes = std::mem::take(&mut live.probes);
+            prepared.probes = live.attach.take_probes();
         }
         added?;
-        live.warn_of_debuggers();
+        live.lifecycle.debuggers.warn_of(live.roster.pids());
         live.started = Instant::now();
         tracing::debug!("attached in steps: {}", live.phases);
         live.log_started(way, !config.targets.program.is_empty());
@@ -177,34 +172,32 @@ impl<'obj> Live<'obj> {
             .with_context(|| format!("cannot trace process {}", pids.join(", ")))?;
         // Before the first probe, so that every mapping made after a noted free is noted, too.
         let given = kernel.free_notes.as_ref().map(|_| kernel.watch_regions());
-        let follow_fork = config.targets.follow_fork && !tolerance.lacks(TracePart::Children);
+        let follows_children = config.targets.follow_fork && !tolerance.lacks(TracePart::Children);
+        let holds_end = holds_end && !tolerance.lacks(TracePart::ProgramEnd);
         let sharing = Sharing::choose(config, prepared.targets.len(), way.path, events)?;
         Ok(Self {
-            attached: Attachments::default(),
-            is_held: false,
             roster: Roster::default(),
+            attach: Attach::new(sharing, std::mem::take(&mut prepared.probes), holds_end),
             _watch: kernel
                 .watch(config.targets.members.is_some())
                 .context("cannot follow processes")?,
-            hold,
-            holds_end: holds_end && !tolerance.lacks(TracePart::ProgramEnd),
+            stops: Stops::new(hold),
             _given: given.transpose().context("cannot follow mapping calls")?,
-            accounting: accounts(config, settings.faults, follow_fork),
+            accounting: accounts(config, settings.faults, follows_children),
             events: EventQueue::open(&kernel)?,
             walks: WalkQueue::open(&kernel).context("cannot receive walks")?,
             kernel,
-            checks_walks: config.tuning.fast_paths.checked,
-            follow_fork,
-            sharing,
-            probed_since: 0,
-            lists_blocks: config.shown.view.list.is_some(),
+            asked: Asked {
+                checks_walks: config.tuning.fast_paths.checked,
+                follows_children,
+                lists_blocks: config.shown.view.list.is_some(),
+                traces_calls: config.shown.calls.is_some(),
+            },
             code: Code::new(std::mem::take(&mut prepared.modules), config.stacks.walk),
-            probes: std::mem::take(&mut prepared.probes),
             over_time: CodeOverTime::start(),
             python: python.reading(way.python && !tolerance.lacks(TracePart::Python)),
             missing: Vec::new(),
             is_being_read: false,
-            traces_calls: config.shown.calls.is_some(),
             lifecycle: super::lifecycle::Lifecycle::new(config.targets.ignores_translators),
             awaited: Awaited::default(),
             missed_beginnings: 0,
@@ -277,7 +270,7 @@ impl<'obj> Live<'obj> {
     pub(super) fn add_opened(&mut self, target: Target) -> anyhow::Result<u32> {
         let pid = target.pid();
         let number = self.begin_opened(target)?;
-        let carried = self.sharing.carry(&mut self.attached, pid);
+        let carried = self.attach.carry(pid);
         let attached = carried
             .and_then(|()| self.reload(number))
             .inspect(|_| self.find_sharers(number))
@@ -325,7 +318,7 @@ impl<'obj> Live<'obj> {
     pub(super) fn add_accounts(&self, snapshot: &mut Snapshot, symbolizer: &mut Symbolizer) {
         let names = Names {
             modules: self.code.modules(),
-            probes: &self.probes,
+            probes: self.attach.probes(),
             symbolizer,
         };
         self.accounting.add_to(snapshot, self.instances(), names);
@@ -341,7 +334,7 @@ impl<'obj> Live<'obj> {
             .all()
             .map(|process| format!("{} ({})", process.facts.comm, process.facts.pid))
             .collect();
-        let children = if self.follow_fork {
+        let children = if self.asked.follows_children {
             " and their children"
         } else {
             ""
@@ -354,14 +347,14 @@ impl<'obj> Live<'obj> {
             tracing::info!("tracing {traced}: {}; {end}", self.accounting.subject());
             return;
         }
-        let shared = match self.sharing {
+        let shared = match self.attach.sharing() {
             Sharing::All => ", which also trap in all other processes that map the same files",
             Sharing::Apart | Sharing::Families(_) => "",
         };
-        let own = self.roster.all().map(|process| process.attached.link_count());
-        let links = self.attached.link_count() + own.sum::<usize>();
-        let count = self.probes.count() as u64;
-        let probes = match self.probes.are_announced() {
+        let links = self.attach.link_count(&self.roster);
+        let probes = self.attach.probes();
+        let count = probes.count() as u64;
+        let probes = match probes.are_announced() {
             true => format!(
                 "blocks announced by {} (otel_memory)",
                 counted(count, "USDT probe")
@@ -372,62 +365,25 @@ impl<'obj> Live<'obj> {
         tracing::debug!("attached by {links} {:?} links", way.path);
     }
 
-    /// Changes to USDT probes of another `distance`. While both are attached, the kernel side ignores one.
+    /// Changes to USDT probes of another `distance`.
     ///
     /// # Errors
     ///
     /// Fails if probes cannot be attached; then the former distance stays in use.
     pub(super) fn change_distance(&mut self, distance: u64) -> anyhow::Result<()> {
-        let before = self.probes.distance();
-        self.probes.use_distance(distance);
-        let shared = match self.sharing.is_shared() {
-            true => Some(self.sharing.probed_in(0, self.roster.pids())),
-            false => None,
+        let parts = Parts {
+            kernel: &self.kernel,
+            modules: self.code.modules(),
         };
-        let Self {
-            kernel,
-            code,
-            probes,
-            attached,
-            roster,
-            ..
-        } = self;
-        let own = roster.running_mut();
-        let own = own.flat_map(|process| {
-            let sharers = process.sharers.iter_mut();
-            let sharers = sharers.map(|(&pid, attached)| (ProbedIn::Process(pid), attached));
-            sharers.chain([(ProbedIn::Process(process.facts.pid), &mut process.attached)])
-        });
-        let shared = shared.map(|probed_in| (probed_in, attached));
-        let mut replaced = Vec::new();
-        for (probed_in, attached) in shared.into_iter().chain(own) {
-            match attached.change_distance(kernel, &probed_in, code.modules(), probes) {
-                Ok(old) => replaced.push((attached, old)),
-                Err(error) => {
-                    probes.use_distance(before);
-                    for (attached, old) in replaced {
-                        attached.keep(old);
-                    }
-                    return Err(error.into());
-                }
-            }
-        }
-        kernel.recorded.distance.set(distance);
-        detach_at_once(replaced.into_iter().map(|(_, old)| old), []);
-        Ok(())
+        self.attach.change_distance(distance, &mut self.roster, parts)
     }
 
     /// Removes all probes from all processes. Recorded data stays.
     pub(super) fn detach(&mut self) {
         let began = Instant::now();
-        self.warn_of_debuggers();
+        self.lifecycle.debuggers.warn_of(self.roster.pids());
         self.accounting.detach();
-        let own = self.roster.all_mut();
-        let own = own.flat_map(|process| {
-            let sharers = std::mem::take(&mut process.sharers).into_values();
-            sharers.chain([std::mem::take(&mut process.attached)])
-        });
-        Attachments::detach(own.chain([std::mem::take(&mut self.attached)]));
+        self.attach.detach(&mut self.roster);
         self.let_go_on();
         tracing::debug!("detached in {:.1?}", began.elapsed());
     }
@@ -509,41 +465,22 @@ impl<'obj> Live<'obj> {
 
     /// Attaches to those mapped files of an instance that have nothing attached for it yet.
     pub(super) fn attach_new(&mut self, number: u32) -> anyhow::Result<()> {
-        let probes_allocators = self.accounting.probes_allocators();
-        let Some(process) = self.roster.get(number) else {
-            return Ok(());
-        };
-        let probed_in = &self.sharing.probed_in(process.facts.pid, self.roster.pids());
-        let Some(process) = self.roster.get_mut(number) else {
-            return Ok(());
-        };
-        let attached = match self.sharing.is_shared() {
-            true => &mut self.attached,
-            false => &mut process.attached,
-        };
-        let place = Place {
+        let parts = Parts {
             kernel: &self.kernel,
-            probed_in,
-            mappings: &process.mappings,
             modules: self.code.modules(),
         };
-        if !probes_allocators {
-            attached.add_hook(place);
+        if !self.accounting.probes_allocators() {
+            self.attach.add_hook(number, &mut self.roster, parts);
             return Ok(());
         }
-        let is_seen_now = attached.add(place, &mut self.probes)?;
-        if self.holds_end {
-            attached.add_exit_hooks(place);
-        }
-        self.probes.warn_of_environment(process.facts.pid, place.mappings);
-        if is_seen_now {
+        if self.attach.add(number, &mut self.roster, parts)? {
             self.note_beginning(number);
         }
         if let Some(process) = self.roster.get_mut(number) {
             process.beginning.attached();
         }
-        self.probed_since = self.kernel.processes.next();
-        self.attach_sharers(number)
+        self.attach_sharers(number);
+        Ok(())
     }
 }
 

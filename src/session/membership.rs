@@ -101,7 +101,7 @@ impl Membership {
 
     /// Stops tracing members that no longer match. If children are followed, former members stay.
     fn let_go(&self, live: &mut Live<'_>, sight: &Sight) -> anyhow::Result<()> {
-        if live.follow_fork {
+        if live.asked.follows_children {
             return Ok(());
         }
         let has_left = |process: &Process| {

@@ -1,14 +1,14 @@
-//! Runs a trace from start to end: the only file that knows the order of its steps.
-//!
-//! Tables are built and published before the first probe is attached; probes are detached before anything
-//! else is taken down. Parsing, formatting and map access are elsewhere.
+//! Runs a trace of processes or of the kernel from start to end.
 
 mod accounting;
 mod ages;
+mod announcements;
+mod attach;
 mod attachments;
 mod attempts;
 mod background;
 mod beginnings;
+mod breakdown;
 mod bystanders;
 mod calls;
 mod capacity;
@@ -31,6 +31,7 @@ mod live;
 mod members;
 mod membership;
 mod memory;
+mod not_announced;
 mod overhead;
 mod peak;
 mod phases;
@@ -38,9 +39,12 @@ mod preload;
 mod prepared;
 mod probes;
 mod process;
+mod process_mode;
 mod program;
 mod provider;
 mod python;
+mod python_frames;
+mod python_names;
 mod reading;
 mod reload;
 mod reports;
@@ -49,6 +53,7 @@ mod schedule;
 mod sharers;
 mod signals;
 mod since;
+mod stops;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -58,56 +63,19 @@ mod verdict;
 mod vitals;
 mod ways;
 
-use std::collections::HashMap;
 use std::io;
-use std::ops::Range;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use anyhow::Context;
-use unwind_tables::addr::Avma;
-
-use crate::base::open_files;
-use crate::bpf::Storage;
-use crate::bpf::collect::{self, CallQueue};
-use crate::bpf::preflight;
-use crate::process::launch::{Relay, Running, StoppedProgram};
-use crate::process::{ModuleId, Target};
-use crate::symbolize::debuginfod::{Debuginfod, Patience};
-use crate::symbolize::{PerfMap, Symbolizer};
-use attempts::MAX_ATTEMPTS;
-use calls::CallTracer;
+pub use attempts::{Storages, storages};
 pub use config::{
     CountConfig, Counted, KernelConfig, LimitConfig, MaxOverhead, ScheduleConfig, ShownConfig, SourceChoice,
     StackConfig, TargetConfig, TraceConfig, TuningConfig, VerdictSettings, View,
 };
 pub(crate) use describe::time_of_day;
-use leak_report::model::{InstanceEnd, Module, Report, Snapshot};
-use leak_report::render::{ReportSink, Stage};
-use live::Live;
-use membership::Membership;
-use overhead::Meter;
-use peak::PeakWatch;
+use leak_report::render::ReportSink;
 pub use preload::write_library;
-use prepared::prepare;
-use python::PythonNames;
-use reports::make_reports;
+pub use process_mode::Session;
 pub use signals::Signals;
-use since::Since;
-use tables::debug_roots;
-use verdict::Watch;
 pub use verdict::{InUse, InUseError, LostBlock, judge_in_use};
-
-/// Storage for each attempt to load.
-pub type Storages = [Storage; MAX_ATTEMPTS];
-
-/// Empty storage for a session, which borrows it.
-pub fn storages() -> Storages {
-    [const { Storage::uninit() }; MAX_ATTEMPTS]
-}
-
-/// Maximum time between two checks of the target and of signals.
-const TICK: Duration = Duration::from_millis(100);
 
 /// Traces as `config` says and sends reports to `reports`, until all are made, `signals` request the end, or
 /// the target ends. Returns the exit status of the program that it started if that has ended, else 0.
@@ -116,252 +84,9 @@ const TICK: Duration = Duration::from_millis(100);
 ///
 /// Names what failed, on which object, and the remedy. Nothing stays attached.
 pub fn run(config: &TraceConfig, signals: &Signals, reports: &mut dyn ReportSink) -> anyhow::Result<u8> {
-    if let Counted::Kernel(kernel) = config.count.counted {
-        return kernel_mode::run(config, kernel, signals, reports).map(|()| 0);
-    }
-    preflight::check()?;
-    let later = match &config.schedule.start_when[..] {
-        [] => None,
-        _ => Some(triggers::wait(config, signals, reports)?),
-    };
-    let config = later.as_ref().unwrap_or(config);
-    let mut storages = storages();
-    let mut session = Session::start_with(&mut storages, config, &signals.relay, &mut |stage| {
-        reports.stage(stage)
-    })?;
-    make_reports(&mut session, config, signals, reports)?;
-    session.end_of_program(reports)
-}
-
-/// A trace of processes. Dropping it detaches.
-pub struct Session<'obj> {
-    /// Measures the cost of tracing; `None` with `--mmap` and `--faults`.
-    meter: Option<Meter>,
-    /// Looks for the peak; `None` with `--mmap` and `--faults`.
-    peak: Option<PeakWatch>,
-    live: Live<'obj>,
-    symbolizer: Symbolizer,
-    facts: HashMap<ModuleId, Module>,
-    /// Perf maps, which name code generated at run time, by instance, as of the last report.
-    perf_maps: HashMap<u32, PerfMap>,
-    python_names: PythonNames,
-    /// Program that the session started.
-    program: Option<Running>,
-    /// Set if processes were selected by their properties.
-    membership: Option<Membership>,
-    since: Since,
-    /// Blocks that a verdict has called lost.
-    watch: Watch,
-    /// Set if calls are traced one by one.
-    call_tracer: Option<CallTracer>,
-}
-
-impl<'obj> Session<'obj> {
-    /// Opens the targets or starts the program to trace, builds and publishes the tables, and attaches.
-    pub fn start(storages: &'obj mut Storages, config: &TraceConfig) -> anyhow::Result<Self> {
-        Self::start_with(storages, config, &Arc::default(), &mut |_| Ok(()))
-    }
-
-    /// Like [`Session::start`], but announces each stage to `on_stage`, and connects `relay` to a program
-    /// that it starts.
-    fn start_with(
-        storages: &'obj mut Storages,
-        config: &TraceConfig,
-        relay: &Arc<Relay>,
-        on_stage: &mut dyn FnMut(&Stage<'_>) -> anyhow::Result<()>,
-    ) -> anyhow::Result<Self> {
-        let servers = config
-            .stacks
-            .debuginfod
-            .clone()
-            .map(Debuginfod::start)
-            .transpose()?;
-        // Dropped, and so killed, if anything fails from here on.
-        let stopped = match &config.targets.program[..] {
-            [] => None,
-            words => {
-                let preloaded = config.targets.preload.then(preload::environment).transpose()?;
-                Some(program::start_stopped(
-                    words,
-                    preloaded,
-                    config.targets.streams,
-                    relay,
-                )?)
-            }
-        };
-        let started = stopped.as_ref().map(StoppedProgram::pid);
-        if let Some(pid) = started {
-            let words: Vec<_> = config
-                .targets
-                .program
-                .iter()
-                .map(|word| word.to_string_lossy())
-                .collect();
-            let command = &words.join(" ");
-            on_stage(&Stage::Started { command, pid })?;
-        }
-        // Only after the program is started, which would inherit both.
-        open_files::raise_limit();
-        lack::survive();
-        let prepared = prepare(config, started)?;
-        let symbolizer = Symbolizer::new(debug_roots(&prepared.targets)).with_servers(servers);
-        let pids: Vec<_> = prepared.targets.iter().map(Target::pid).collect();
-        let mut live = Live::start(storages, config, prepared)?;
-        let membership = Membership::of(config, &mut live)?;
-        on_stage(&Stage::Attached { pids: &pids })?;
-        if stopped.is_some() {
-            on_stage(&Stage::Released)?;
-        }
-        let program = stopped.map(StoppedProgram::release).transpose()?;
-        let queue = CallQueue::of(&live.kernel).context("cannot open the queue of calls")?;
-        Ok(Self {
-            meter: Meter::start(&live, config.count.max_overhead)?,
-            peak: PeakWatch::start(&live)?,
-            call_tracer: queue.map(|queue| CallTracer::new(queue, live.started)),
-            live,
-            program,
-            membership,
-            symbolizer,
-            facts: HashMap::new(),
-            perf_maps: HashMap::new(),
-            python_names: PythonNames::default(),
-            since: Since::default(),
-            watch: Watch::default(),
-        })
-    }
-
-    /// Follows the processes until `deadline`, and marks the baseline if that is requested. Returns whether
-    /// the trace ended before: all processes have ended, or the end was requested.
-    pub fn follow(&mut self, deadline: Instant, signals: &Signals) -> anyhow::Result<bool> {
-        self.follow_with(deadline, signals, &mut |_| Ok(()))
-    }
-
-    /// Like [`Session::follow`], but calls `on_tick` several times a second.
-    fn follow_with(
-        &mut self,
-        deadline: Instant,
-        signals: &Signals,
-        on_tick: &mut dyn FnMut(&Self) -> anyhow::Result<()>,
-    ) -> anyhow::Result<bool> {
-        let mut next_reload: Option<Duration> = None;
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let live = &mut self.live;
-            let events = live
-                .events
-                .wait(left.min(TICK).min(next_reload.unwrap_or(TICK)))
-                .context("cannot read events")?;
-            if signals.wants_end() {
-                return Ok(true);
-            }
-            live.observe()?;
-            live.react(&events)?;
-            live.follow_sharers()?;
-            live.follow_accounts()?;
-            if let Some(meter) = &self.meter {
-                meter.apply_decision(live);
-            }
-            if let Some(membership) = &mut self.membership {
-                membership.follow(live, &events)?;
-            }
-            if !live.roster.is_any_running() || live.is_held {
-                return Ok(true);
-            }
-            next_reload = live.reload_due()?;
-            next_reload = live.finish_some_walks()?.or(next_reload);
-            // Takes a while, so it comes after the work that a new program waits for.
-            live.forget_when_due()?;
-            if signals.take_mark() {
-                self.since.mark(&self.snapshot()?);
-            }
-            on_tick(self)?;
-            if left.is_zero() {
-                return Ok(false);
-            }
-        }
-    }
-
-    /// Announces the end of the program that was started, if it has ended. Returns its exit status as shells
-    /// report it; 0 while it runs, or if there is none.
-    fn end_of_program(&self, reports: &mut dyn ReportSink) -> anyhow::Result<u8> {
-        let Some(program) = &self.program else {
-            return Ok(0);
-        };
-        let mut given = self.live.roster.all().filter(|process| process.is_given);
-        // The kernel side sees the exit before this process, the parent, is notified: only then is it worth
-        // waiting.
-        let has_exited = given.any(|process| {
-            matches!(
-                process.ended,
-                Some(InstanceEnd::Exited | InstanceEnd::OutOfMemory)
-            )
-        });
-        let end = if has_exited || self.live.is_held {
-            program.wait()
-        } else {
-            program.end()
-        };
-        match end {
-            Some(end) => {
-                reports.stage(&Stage::Ended)?;
-                Ok(end.status())
-            }
-            None => {
-                tracing::info!("the program runs on");
-                Ok(0)
-            }
-        }
-    }
-
-    /// Reads everything recorded so far.
-    pub fn snapshot(&self) -> anyhow::Result<Snapshot> {
-        collect::take(&self.live.kernel, self.live.started.elapsed()).context("cannot read what was recorded")
-    }
-
-    /// Ranges mapped since the attach (`--mmap`), each with its instance, ascending.
-    pub fn regions(&mut self) -> anyhow::Result<Vec<(u32, Range<Avma>)>> {
-        self.live.settle_accounts()?;
-        Ok(self.live.accounting.mapped())
-    }
-
-    /// Number of pieces (`--mmap`) found unmapped although no call was seen that unmapped them.
-    pub fn region_ends_not_seen(&self) -> u64 {
-        self.live.accounting.ends_not_seen()
-    }
-
-    /// Makes a report of everything recorded so far, and follows the processes meanwhile.
-    pub fn report(&mut self, view: &View, top: usize, signals: &Signals) -> anyhow::Result<Report> {
-        self.report_with(view, top, signals, None)
-    }
-
-    /// Makes the last report. Detaches as soon as everything is read, before names are resolved, which can
-    /// take seconds. (Not earlier: the probes of allocations and frees are not detached at the same moment.)
-    pub fn last_report(&mut self, view: &View, top: usize, signals: &Signals) -> anyhow::Result<Report> {
-        // After a signal has requested the end, only a second one can cut this short, and that one ends at
-        // once.
-        let patience = match signals.wants_end() {
-            true => Patience::Long,
-            false => Patience::Until(Arc::clone(&signals.stop)),
-        };
-        self.report_with(view, top, signals, Some(patience))
-    }
-
-    /// Makes a report; the last one if `last` says how long servers are waited for.
-    fn report_with(
-        &mut self,
-        view: &View,
-        top: usize,
-        signals: &Signals,
-        last: Option<Patience>,
-    ) -> anyhow::Result<Report> {
-        let quiet = self.quiet(view, last.is_some(), signals)?;
-        let reading = self.read(quiet, signals)?;
-        if last.is_some() {
-            self.live.detach();
-            self.live.let_go()?;
-        }
-        self.symbolizer.begin(last.unwrap_or(Patience::None));
-        Ok(self.describe(reading, top))
+    match config.count.counted {
+        Counted::Kernel(kernel) => kernel_mode::run(config, kernel, signals, reports).map(|()| 0),
+        Counted::Blocks | Counted::Mappings | Counted::Pages => process_mode::run(config, signals, reports),
     }
 }
 

@@ -116,7 +116,7 @@ impl Meter {
             started: live.started,
             state: Mutex::new(State {
                 account: Account::new(ASSUMED_TRAPS),
-                slow: live.probes.slow_sites().clone(),
+                slow: live.attach.probes().slow_sites().clone(),
                 recent_totals: VecDeque::new(),
                 measured: true,
                 is_logged: false,

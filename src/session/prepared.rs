@@ -1,4 +1,4 @@
-//! What a trace needs before it is attached, whichever way that is done.
+//! Prepares a trace: all that it needs before it is attached, whichever way that is done.
 
 use anyhow::bail;
 

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::attachments::Attachments;
+use super::attachments::{Attachments, Sharers};
 use super::beginnings::Beginning;
 use super::memory::Memory;
-use super::provider::NotAnnounced;
+use super::not_announced::NotAnnounced;
 use super::python::Interpreter;
 use super::reload::Reloads;
-use super::sharers::Sharers;
 use crate::bpf::{Instance, Origin};
 use crate::process::{History, JvmCode, LONGEST_JVM_BEGINNING, Mappings, Target};
 use leak_report::model::InstanceEnd;

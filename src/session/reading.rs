@@ -35,7 +35,13 @@ impl Session<'_> {
     pub(super) fn quiet(&mut self, view: &View, is_last: bool, signals: &Signals) -> anyhow::Result<Quiet> {
         let judging = self.judge(view, is_last, signals)?;
         // At a program's end, no block is young.
-        let age = |older| if self.live.is_held { Duration::ZERO } else { older };
+        let age = |older| {
+            if self.live.stops.is_at_end() {
+                Duration::ZERO
+            } else {
+                older
+            }
+        };
         let view = View {
             older: view.older.map(age),
             ..*view
@@ -66,7 +72,10 @@ impl Session<'_> {
         if let Some(peak) = &self.peak {
             peak.describe(&mut snapshot);
         }
-        let overhead = self.meter.as_ref().map(|meter| meter.overhead(&self.live.probes));
+        let overhead = self
+            .meter
+            .as_ref()
+            .map(|meter| meter.overhead(self.live.attach.probes()));
         let (mut blocks, judging) = self.read_blocks(moment, &view, signals, judging)?;
         let (judgement, holdings) = judging.map(|judging| self.judgement(judging)).unzip();
         let wanted = classes::Wanted::new(&view, holdings.is_some(), blocks.as_ref());
@@ -120,7 +129,7 @@ impl Session<'_> {
             all: &self.live.roster,
             modules: self.live.code.modules(),
             tables: self.live.code.tables(),
-            allocators: self.live.probes.catalog(),
+            allocators: self.live.attach.probes().catalog(),
             symbolizer: &mut self.symbolizer,
             facts: &mut self.facts,
             perf_maps: &self.perf_maps,
@@ -158,10 +167,10 @@ impl Session<'_> {
     /// Logs what a reading says about the trace itself.
     fn log_reading(&self, snapshot: &Snapshot) {
         if snapshot.events.probe_hits == 0 {
-            let (probes, elsewhere) = (&self.live.probes, self.live.grows_elsewhere());
+            let (probes, elsewhere) = (self.live.attach.probes(), self.live.grows_elsewhere());
             tracing::warn!("{}", self.live.accounting.nothing_seen(probes, elsewhere));
         }
-        if self.live.checks_walks {
+        if self.live.asked.checks_walks {
             let CheckedWalks {
                 checked,
                 recalled,

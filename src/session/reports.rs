@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::schedule::Schedule;
 use super::triggers::Triggers;
-use super::{Session, Signals, TraceConfig};
+use super::{Signals, TraceConfig};
 use crate::process::Target;
 use leak_report::model::{Reason, Report};
 use leak_report::render::ReportSink;
@@ -69,47 +69,5 @@ pub(super) fn make_reports(
         if ending {
             return Ok(());
         }
-    }
-}
-
-impl Traced for Session<'_> {
-    fn follow_until(
-        &mut self,
-        deadline: Instant,
-        signals: &Signals,
-        reports: &mut dyn ReportSink,
-    ) -> anyhow::Result<bool> {
-        self.follow_calls(deadline, signals, reports)
-    }
-
-    fn due_report(
-        &mut self,
-        config: &TraceConfig,
-        signals: &Signals,
-        ending: bool,
-        reports: &mut dyn ReportSink,
-    ) -> anyhow::Result<Option<Report>> {
-        let report = match (config.is_report_due(ending), ending) {
-            (true, false) => Some(self.report(&config.shown.view, config.shown.top, signals)?),
-            (true, true) => Some(self.last_report(&config.shown.view, config.shown.top, signals)?),
-            (false, true) => {
-                self.live.detach();
-                self.live.let_go()?;
-                None
-            }
-            (false, false) => None,
-        };
-        // Calls queued while the report was made are written before it.
-        self.trace_calls(reports)?;
-        Ok(report)
-    }
-
-    fn running(&self) -> Vec<&Target> {
-        let running = self.live.roster.running();
-        running.filter_map(|process| process.target.as_ref()).collect()
-    }
-
-    fn outstanding_bytes(&self) -> anyhow::Result<u64> {
-        Ok(self.vitals()?.live.bytes)
     }
 }

@@ -1,4 +1,4 @@
-//! Who is traced: the instances of processes, running and ended.
+//! Owns the traced instances of processes, running and ended.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;

@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 
 use super::TraceConfig;
 
+/// Maximum time between two checks of the target and of signals.
+pub(super) const TICK: Duration = Duration::from_millis(100);
+
 /// Maximum interval, 100 years: replaces those that clocks cannot count.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 

@@ -5,13 +5,12 @@
 //! comparing memory. Where a probe tells processes apart, each sharer has its own links: until they are
 //! attached, its calls are not seen.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::attachments::{Attachments, Place};
+use super::attach::Parts;
+use super::attachments::Attachments;
 use super::bystanders::Sharing;
 use super::live::Live;
-use crate::bpf::ProbedIn;
 use crate::process::shared::{share_memory, sharing_with};
 
 /// Time within which a process that was started by `vfork` executes another program: one that shares memory
@@ -19,9 +18,6 @@ use crate::process::shared::{share_memory, sharing_with};
 const PASSING: Duration = Duration::from_millis(20);
 /// Pause between two looks for sharers that have ended.
 const LOOK_PAUSE: Duration = Duration::from_millis(500);
-
-/// Sharers of one instance, by pid, each with its links: none where probes do not tell processes apart.
-pub(super) type Sharers = BTreeMap<u32, Attachments>;
 
 /// Processes that have just begun to share the memory of an instance.
 #[derive(Debug, Default)]
@@ -130,31 +126,20 @@ impl Live<'_> {
 
     /// Returns whether probes of one process are not hit by another that shares its memory.
     fn tells_apart(&self) -> bool {
-        matches!(self.sharing, Sharing::Apart) && self.kernel.tells_processes_apart()
+        matches!(self.attach.sharing(), Sharing::Apart) && self.kernel.tells_processes_apart()
     }
 
     /// Attaches to the mapped files of an instance for those that share its memory.
-    pub(super) fn attach_sharers(&mut self, number: u32) -> anyhow::Result<()> {
+    pub(super) fn attach_sharers(&mut self, number: u32) {
         if !self.tells_apart() {
-            return Ok(());
+            return;
         }
-        let Some(process) = self.roster.get_mut(number) else {
-            return Ok(());
+        let parts = Parts {
+            kernel: &self.kernel,
+            modules: self.code.modules(),
         };
-        for (&pid, attached) in &mut process.sharers {
-            let probed_in = ProbedIn::Process(pid);
-            let place = Place {
-                kernel: &self.kernel,
-                probed_in: &probed_in,
-                mappings: &process.mappings,
-                modules: self.code.modules(),
-            };
-            let added = attached.add(place, &mut self.probes);
-            // It may have ended; its calls alone are not seen.
-            if let Err(error) = added {
-                tracing::debug!("process {pid}: {error}");
-            }
+        if let Some(process) = self.roster.get_mut(number) {
+            self.attach.add_for_sharers(process, parts);
         }
-        Ok(())
     }
 }

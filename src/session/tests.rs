@@ -1,4 +1,5 @@
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use unwind_tables::walk::End;
 

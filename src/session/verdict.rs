@@ -68,7 +68,7 @@ impl Session<'_> {
         self.live.finish_all_walks()?;
         let table = BlockTable::of(&self.live.kernel).context("cannot read the block table")?;
         let live = self.live.roster.running();
-        let is_held = self.live.is_held;
+        let is_held = self.live.stops.is_at_end();
         let uses_slack = self.live.code.modules().iter().any(Module::asks_usable_size);
         let subjects = live.map(|process| {
             let pid = process.facts.pid;
@@ -82,9 +82,9 @@ impl Session<'_> {
         });
         let subjects: Vec<_> = subjects.collect();
         let notes = self.live.kernel.free_notes.clone();
-        let notes = notes.filter(|_| !self.live.probes.misses_some());
+        let notes = notes.filter(|_| !self.live.attach.probes().misses_some());
         if notes.is_none() {
-            let why = match self.live.probes.misses_some() {
+            let why = match self.live.attach.probes().misses_some() {
                 true => "some functions that allocate are not probed, or may not be",
                 false => "not all blocks are recorded, or mapping calls cannot be followed",
             };

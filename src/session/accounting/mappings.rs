@@ -186,8 +186,8 @@ impl Accounting for MappingAccounts {
         self.settle_doubts(instances, Scope::Doubtful).map(drop)
     }
 
-    /// Compares everything known to be mapped with the processes' maps as well, which make up for missed calls
-    /// as far as they show what is no longer mapped.
+    /// Compares everything known to be mapped with the processes' maps as well. These make up for missed
+    /// calls as far as they show which memory is no longer mapped.
     fn settle(&mut self, instances: Instances<'_, '_>) -> anyhow::Result<()> {
         self.apply_calls(instances);
         let (missed_calls, _) = instances.missed_calls()?;

@@ -12,7 +12,8 @@ use super::{StartCondition, StartMeasure, Value, reached};
 use crate::bpf::preflight;
 use crate::process::Target;
 use crate::process::select::{Found, Selection};
-use crate::session::{Signals, TICK, TraceConfig};
+use crate::session::schedule::TICK;
+use crate::session::{Signals, TraceConfig};
 use leak_report::model::{Measured, Reached};
 use leak_report::render::ReportSink;
 

@@ -2,8 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::Finding;
-use super::finding::Key;
+use super::finding::{Finding, Key};
 use leak_report::model::Amount;
 
 /// Blocks that were called lost and are outstanding, as far as known.
