@@ -28,7 +28,7 @@ use crate::bpf::monotonic_nanoseconds;
 use crate::bpf::{
     DynamicEvents, Hold, Kernel, Published, Reading, RegionWatch, Settings, Storage, Tolerance, Watch,
 };
-use crate::process::{History, Mappings, Target};
+use crate::process::{CodeMapping, History, MappedCode, Mappings, Target};
 use crate::symbolize::Symbolizer;
 use leak_report::render::counted;
 
@@ -405,7 +405,7 @@ impl<'obj> Live<'obj> {
         if reading.instance() != number || mappings.entries().is_empty() {
             return Ok(false);
         }
-        let changed = mappings != process.mappings;
+        let mut changed = mappings != process.mappings;
         self.over_time.note_reading(pid, began, &mappings);
         if let Some(target) = &process.target {
             self.over_time.watch_jvm(target, &mappings, self.code.modules());
@@ -414,7 +414,7 @@ impl<'obj> Live<'obj> {
         if changed {
             // First, as walks can be finished later, but Python's functions are read now or never.
             self.attach_python(number, &mappings);
-            self.publish(number, reading, mappings)?;
+            changed = self.publish(number, reading, mappings)?;
         }
         self.kernel.publisher.expect_jvm(slot, begins);
         if !self.kernel.publisher.confirm(slot, reading)
@@ -425,13 +425,14 @@ impl<'obj> Live<'obj> {
         Ok(changed)
     }
 
-    /// Publishes the mappings of an instance, and stores the tables that they need.
-    fn publish(&mut self, number: u32, reading: Reading, mappings: Mappings) -> anyhow::Result<()> {
+    /// Publishes the mappings of an instance, and stores the tables that they need. Returns whether
+    /// they are published, which they are not if the instance has just ended.
+    fn publish(&mut self, number: u32, reading: Reading, mappings: Mappings) -> anyhow::Result<bool> {
         let new_tables = self
             .code
             .provide_tables(&mappings, &self.roster, &mut self.kernel)?;
         let Some(process) = self.roster.get_mut(number) else {
-            return Ok(());
+            return Ok(false);
         };
         // Kept only if the mappings are published: otherwise they may be another instance's.
         let mut history = process.history.clone();
@@ -444,7 +445,7 @@ impl<'obj> Live<'obj> {
             since_change,
         } = published.context("cannot publish mappings")?
         else {
-            return Ok(());
+            return Ok(false);
         };
         if left_out > 0 {
             tracing::warn!("no room for {left_out} executable mappings: stacks end there");
@@ -460,7 +461,7 @@ impl<'obj> Live<'obj> {
         self.code.log_unreadable(&mappings);
         process.history = history;
         process.mappings = mappings;
-        Ok(())
+        Ok(true)
     }
 
     /// Attaches to those mapped files of an instance that have nothing attached for it yet.
@@ -476,7 +477,12 @@ impl<'obj> Live<'obj> {
         if self.attach.add(number, &mut self.roster, parts)? {
             self.note_beginning(number);
         }
-        if let Some(process) = self.roster.get_mut(number) {
+        // The file with the allocator can be one that was not opened because the process was just ending.
+        let is_gone =
+            |entry: &CodeMapping| matches!(&entry.code, MappedCode::Unreadable { why, .. } if why.may_pass());
+        if let Some(process) = self.roster.get_mut(number)
+            && !process.mappings.entries().iter().any(is_gone)
+        {
             process.beginning.attached();
         }
         self.attach_sharers(number);
