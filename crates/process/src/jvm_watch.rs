@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use unwind_tables::addr::Bias;
 
 use super::generated::GeneratedCode;
-use super::hotspot::{JvmCode, LONGEST_JVM_BEGINNING, jvm_code};
+use super::hotspot::{LONGEST_JVM_BEGINNING, jvm_code};
+use super::jvm_code::JvmCode;
 use super::maps::MapsName;
 use super::maps_of;
 use super::modules::Module;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use unwind_tables::addr::{Avma, Bias, contains};
 use unwind_tables::error::TableError;
 
-use super::hotspot::JvmCode;
+use super::jvm_code::JvmCode;
 use super::maps::{MapsEntry, MapsError, MapsName};
 use super::modules::{Module, ModuleId, Modules, Unreadable};
 use super::moved::Moved;

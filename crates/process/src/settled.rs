@@ -11,7 +11,7 @@ use std::path::Path;
 
 use unwind_tables::addr::Bias;
 
-use super::hotspot::JvmCode;
+use super::jvm_code::JvmCode;
 use super::mappings::{MappedCode, Mappings};
 use super::modules::{Module, ModuleId, Modules};
 

@@ -16,7 +16,7 @@ use object::read::ReadCache;
 use object::read::elf::{NoteIterator, ProgramHeader, SectionHeader};
 use object::{LittleEndian, Object, ReadRef};
 
-use super::sections::{Elf, parse_copied};
+use super::elf::{Elf, parse_copied};
 use memleak_process::foreign::{LastLink, OpenError, ResolvedFile, open_in_root};
 
 /// Directory of separate debug files.

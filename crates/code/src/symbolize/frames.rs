@@ -14,7 +14,7 @@ use unwind_tables::{Compiled, Coverage, ElfView, Saves, TableError, compile, com
 
 use super::debug_file::DebugLinks;
 use super::debug_files::DebugFiles;
-use super::sections::{parse_copied, parse_mapped};
+use super::elf::{parse_copied, parse_mapped};
 
 /// Maximum number of bytes that one byte of the file becomes when it is decompressed.
 const MAX_EXPANSION: u64 = 64;

@@ -7,9 +7,9 @@ use addr2line::{Context, LookupContinuation, LookupResult};
 use gimli::Dwarf;
 
 use super::demangle::demangle;
+use super::elf::malformed;
 use super::live_code::{LiveCode, Survey};
 use super::reader::Reader;
-use super::sections::malformed;
 use super::split::SplitUnits;
 use leak_report::model::{Gap, InlinedFrame};
 

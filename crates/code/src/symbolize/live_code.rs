@@ -16,8 +16,8 @@ use gimli::{
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{LittleEndian, Object, ObjectSection, ReadRef, SectionFlags, elf};
 
+use super::elf::Elf;
 use super::reader::Reader;
-use super::sections::Elf;
 
 /// Maximum nesting of DWARF entries. The reader recurses once per level; compilers nest a level per scope and
 /// inlined call, a few dozen.

@@ -17,6 +17,7 @@ mod debug_files;
 pub mod debuginfod;
 mod declarations;
 pub mod demangle;
+mod elf;
 mod folded;
 mod frames;
 mod heap;

@@ -14,13 +14,12 @@ use unwind_tables::elf::ElfView;
 use super::debug_file::{DebugLinks, SupplementaryLink};
 use super::debug_files::{DebugFile, DebugFiles};
 use super::demangle::demangle;
+use super::elf::{Elf, has_too_many_sections, parse_copied, parse_mapped};
 use super::lines::Lines;
 use super::live_code::LiveCode;
 use super::mini_debug;
 use super::reader::Reader;
-use super::sections::{
-    Budget, Content, Elf, Source, has_lines, has_too_many_sections, parse_copied, parse_mapped,
-};
+use super::sections::{Budget, Content, Source, has_lines};
 use super::split::SplitUnits;
 use super::symbols::{RawSymbol, SymbolTable};
 use leak_report::model::{Gap, Symbol, Symbolized};

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gimli::{AttributeValue, DebugAbbrevOffset, Dwarf, Format, Reader as _, Section as _, UnitHeader};
 
+use super::elf::malformed;
 use super::reader::Reader;
-use super::sections::malformed;
 use leak_report::model::Gap;
 
 /// Maximum number of units of one file; the largest browsers have some fifty thousand.

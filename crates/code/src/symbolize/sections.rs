@@ -9,43 +9,13 @@ use std::sync::Arc;
 
 use gimli::{AbbreviationsCacheStrategy, Dwarf, DwarfPackage, SectionId};
 use object::read::ReadCache;
-use object::read::elf::ElfFile64;
-use object::{CompressedFileRange, CompressionFormat, Object, ObjectSection, ReadRef};
+use object::{CompressedFileRange, CompressionFormat, Object, ObjectSection};
 
+use super::elf::malformed;
 use super::live_code::LiveCode;
 use super::proportions;
 use super::reader::Reader;
 use leak_report::model::Gap;
-use memleak_base::untrusted::{MAX_SECTIONS, Untrusted};
-
-/// An untrusted ELF file.
-pub(super) type Elf<'a, R> = ElfFile64<'a, object::LittleEndian, Untrusted<R>>;
-
-/// Parses the headers of a file in memory.
-pub(super) fn parse_mapped(bytes: &[u8]) -> Option<Elf<'_, &[u8]>> {
-    parse(Untrusted::mapped(bytes))
-}
-
-/// Parses the headers of a file that is copied as it is read.
-pub(super) fn parse_copied<'a, 'f>(
-    cache: &'a ReadCache<&'f File>,
-) -> Option<Elf<'a, &'a ReadCache<&'f File>>> {
-    parse(Untrusted::copied(cache))
-}
-
-/// Parses the headers. Rejects files with too many sections, as each lookup of a section searches all of
-/// them.
-fn parse<'a, R: ReadRef<'a>>(bytes: Untrusted<R>) -> Option<Elf<'a, R>> {
-    let elf = ElfFile64::parse(bytes).ok()?;
-    (elf.elf_section_table().len() <= MAX_SECTIONS).then_some(elf)
-}
-
-/// True for a file that is rejected since it has too many sections.
-pub(super) fn has_too_many_sections(bytes: &[u8]) -> bool {
-    let bytes = Untrusted::mapped(bytes);
-    let elf: Option<ElfFile64<'_, object::LittleEndian, _>> = ElfFile64::parse(bytes).ok();
-    elf.is_some_and(|elf| elf.elf_section_table().len() > MAX_SECTIONS)
-}
 
 /// Maximum total size of debug sections of one object in bytes, uncompressed.
 const MAX_SECTION_BYTES: u64 = 1 << 30;
@@ -72,11 +42,6 @@ const SPLIT: [SectionId; 5] = [
     SectionId::DebugStr,
     SectionId::DebugStrOffsets,
 ];
-
-/// Converts gimli's error to the reason for a missing name.
-pub(super) fn malformed(_: gimli::Error) -> Gap {
-    Gap::Malformed
-}
 
 /// A [`Gap`] to which gimli's error converts.
 struct Unreadable(Gap);

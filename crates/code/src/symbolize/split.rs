@@ -15,10 +15,11 @@ use gimli::{DebugInfo, Dwarf, DwarfPackage, DwoId, Reader as _, Section, Section
 use object::read::ReadCache;
 
 use super::debug_file::{DEBUG_DIRECTORY, open_regular};
+use super::elf::{malformed, parse_copied};
 use super::live_code::{LiveCode, Survey};
 use super::proportions;
 use super::reader::Reader;
-use super::sections::{Budget, Content, Source, malformed, parse_copied};
+use super::sections::{Budget, Content, Source};
 use leak_report::model::Gap;
 
 #[derive(Debug)]

@@ -14,7 +14,8 @@ use super::debug_file::DebugLinks;
 use super::debug_files::{DebugFile, DebugFiles};
 use super::declarations::{self, Declared};
 use super::demangle::demangle;
-use super::sections::{Budget, Content, Elf, Source, has_lines, parse_copied, parse_mapped};
+use super::elf::{Elf, parse_copied, parse_mapped};
+use super::sections::{Budget, Content, Source, has_lines};
 use memleak_base::untrusted::MAX_NAME;
 
 /// Maximum number of symbols that are read in one table, and that are kept of one object.

@@ -19,7 +19,6 @@ mod unused;
 use super::Memory;
 use super::heap::Heap;
 use memleak_process::maps::MapsEntry;
-use unused::listed;
 pub use unused::{Allocator, End, Facts, Listing, Unused};
 
 /// Finds the unused memory of the process whose mappings are `maps`, and whose listed blocks are `heap`'s.

@@ -19,7 +19,7 @@ use std::ops::Range;
 use self::contexts::Context;
 use self::groups::Group;
 use self::slots::Slot;
-use super::{Allocator, End, Facts, Unused, listed};
+use super::unused::{Allocator, End, Facts, Unused, listed};
 use crate::Memory;
 use crate::heap::{Block, Heap};
 use memleak_process::maps::MapsEntry;

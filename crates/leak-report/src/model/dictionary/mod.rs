@@ -6,6 +6,7 @@
 mod definitions;
 mod helpers;
 mod import;
+mod kind;
 mod view;
 
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use self::helpers::Helpers;
 use super::{Location, Module, Symbolized};
 pub use definitions::{Definitions, Invalid, Limits, Sizes};
 pub use import::{Import, Renumbering};
+pub use kind::TextKind;
 pub use view::{FrameRef, Frames, ModuleRef};
 
 macro_rules! ids {
@@ -52,30 +54,6 @@ ids! {
     FrameId
     /// Id of a path in a [`Dictionary`].
     PathId
-}
-
-/// Kind of thing that a text names. `--anonymize` replaces texts according to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TextKind {
-    /// Function.
-    Function,
-    /// Source file.
-    Source,
-    /// File of a module, or a name in brackets for a module without a file.
-    File,
-    /// Build ID in hexadecimal digits.
-    BuildId,
-    /// Allocator function, mapping call, or kernel allocator.
-    Allocator,
-    /// Variable.
-    Variable,
-    /// C++ class.
-    Class,
-    /// Section of an object.
-    Section,
-    /// Name of a thread.
-    Thread,
 }
 
 /// Text and the kind of thing it names.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use unwind_tables::addr::Avma;
 
-use super::super::listed;
+use super::super::unused::listed;
 use super::mapped::Mapped;
 use super::walk::{HEADER, is_header, size};
 use super::{Area, Collector, areas, search};

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::super::listed;
+use super::super::unused::listed;
 use super::records::range;
 use super::{Found, search};
 use crate::Memory;
