@@ -60,11 +60,7 @@ pub(super) trait Accounting {
     fn detach(&mut self) {}
 
     /// Outstanding bytes in ranges (ascending, disjoint) of each instance of `wanted`, in its order.
-    fn outstanding_in(
-        &self,
-        instances: Instances<'_, '_>,
-        wanted: &[(u32, Vec<Range<Avma>>)],
-    ) -> Vec<RangeBytes>;
+    fn outstanding_in(&self, kernel: &Kernel<'_>, wanted: &[(u32, Vec<Range<Avma>>)]) -> Vec<RangeBytes>;
 
     /// Adds these accounts to `snapshot`, which was read from the kernel.
     fn add_to(&self, snapshot: &mut Snapshot, instances: Instances<'_, '_>, names: Names<'_>);
@@ -202,12 +198,8 @@ impl Accounting for BlockAccounts {
         Ok(())
     }
 
-    fn outstanding_in(
-        &self,
-        instances: Instances<'_, '_>,
-        wanted: &[(u32, Vec<Range<Avma>>)],
-    ) -> Vec<RangeBytes> {
-        outstanding_in_ranges(instances.kernel, wanted)
+    fn outstanding_in(&self, kernel: &Kernel<'_>, wanted: &[(u32, Vec<Range<Avma>>)]) -> Vec<RangeBytes> {
+        outstanding_in_ranges(kernel, wanted)
     }
 
     fn add_to(&self, _: &mut Snapshot, _: Instances<'_, '_>, _: Names<'_>) {}

@@ -79,7 +79,7 @@ impl Live<'_> {
             .iter()
             .map(|reading| (reading.number, reading.ranges.clone()))
             .collect();
-        let outstanding = self.accounting.outstanding_in(self.instances(), &wanted);
+        let outstanding = self.accounting.outstanding_in(&self.kernel, &wanted);
         let tracks = self.accounting.tracks();
         let read = readings.iter().zip(outstanding);
         read.map(|(reading, RangeBytes { bytes, is_complete })| {

@@ -172,20 +172,24 @@ impl<'obj> Live<'obj> {
             .with_context(|| format!("cannot trace process {}", pids.join(", ")))?;
         // Before the first probe, so that every mapping made after a noted free is noted, too.
         let given = kernel.free_notes.as_ref().map(|_| kernel.watch_regions());
+        let given = given.transpose().context("cannot follow mapping calls")?;
+        let watch = kernel.watch(config.targets.members.is_some());
+        let watch = watch.context("cannot follow processes")?;
+        let events_of_kernel = EventQueue::open(&kernel)?;
+        let walks = WalkQueue::open(&kernel).context("cannot receive walks")?;
         let follows_children = config.targets.follow_fork && !tolerance.lacks(TracePart::Children);
         let holds_end = holds_end && !tolerance.lacks(TracePart::ProgramEnd);
         let sharing = Sharing::choose(config, prepared.targets.len(), way.path, events)?;
+        // Nothing fails from here on, after which another way would lack what is taken.
         Ok(Self {
             roster: Roster::default(),
             attach: Attach::new(sharing, std::mem::take(&mut prepared.probes), holds_end),
-            _watch: kernel
-                .watch(config.targets.members.is_some())
-                .context("cannot follow processes")?,
+            _watch: watch,
             stops: Stops::new(hold),
-            _given: given.transpose().context("cannot follow mapping calls")?,
+            _given: given,
             accounting: accounts(config, settings.faults, follows_children),
-            events: EventQueue::open(&kernel)?,
-            walks: WalkQueue::open(&kernel).context("cannot receive walks")?,
+            events: events_of_kernel,
+            walks,
             kernel,
             asked: Asked {
                 checks_walks: config.tuning.fast_paths.checked,
@@ -283,7 +287,7 @@ impl<'obj> Live<'obj> {
         Ok(number)
     }
 
-    /// Calls `act` with the accounts of what is counted.
+    /// Calls `act` with the accounts of what is counted, and the instances as they see them.
     fn account<T>(&mut self, act: impl FnOnce(&mut dyn Accounting, Instances<'_, 'obj>) -> T) -> T {
         let instances = Instances {
             kernel: &self.kernel,
@@ -291,15 +295,6 @@ impl<'obj> Live<'obj> {
             events: &self.events,
         };
         act(self.accounting.as_mut(), instances)
-    }
-
-    /// The traced instances, as accounts see them.
-    pub(super) fn instances(&self) -> Instances<'_, 'obj> {
-        Instances {
-            kernel: &self.kernel,
-            roster: &self.roster,
-            events: &self.events,
-        }
     }
 
     /// Enters what has happened since the last call in the accounts.
@@ -321,7 +316,12 @@ impl<'obj> Live<'obj> {
             probes: self.attach.probes(),
             symbolizer,
         };
-        self.accounting.add_to(snapshot, self.instances(), names);
+        let instances = Instances {
+            kernel: &self.kernel,
+            roster: &self.roster,
+            events: &self.events,
+        };
+        self.accounting.add_to(snapshot, instances, names);
     }
 
     fn log_started(&self, way: Way, is_program: bool) {

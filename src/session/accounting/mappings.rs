@@ -9,7 +9,7 @@ use unwind_tables::addr::Avma;
 use super::{Accounting, Instances, Names, count_events};
 use crate::allocator::{FUNCTIONS, Role};
 use crate::bpf::collect::{MemoryEvent, RangeBytes, record_of, stack_of};
-use crate::bpf::{RegionWatch, monotonic_nanoseconds};
+use crate::bpf::{Kernel, RegionWatch, monotonic_nanoseconds};
 use crate::process::Module;
 use crate::process::memory::Tracks;
 use crate::process::regions::{RegionTotals, Regions};
@@ -211,7 +211,7 @@ impl Accounting for MappingAccounts {
         Ok(())
     }
 
-    fn outstanding_in(&self, _: Instances<'_, '_>, wanted: &[(u32, Vec<Range<Avma>>)]) -> Vec<RangeBytes> {
+    fn outstanding_in(&self, _: &Kernel<'_>, wanted: &[(u32, Vec<Range<Avma>>)]) -> Vec<RangeBytes> {
         let each = wanted.iter();
         each.map(|(instance, ranges)| self.bytes_in_ranges(*instance, ranges))
             .collect()

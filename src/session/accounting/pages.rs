@@ -13,7 +13,7 @@ use super::{Accounting, Instances, Names, count_events};
 use crate::allocator::{Catalog, PAGE_FAULT};
 use crate::base::pages;
 use crate::bpf::collect::{Counter, MemoryEvent, RangeBytes, not_walked, record_of, stack_of};
-use crate::bpf::{FaultSettings, FaultWatch, Origin, RegionWatch};
+use crate::bpf::{FaultSettings, FaultWatch, Kernel, Origin, RegionWatch};
 use crate::process::memory::Tracks;
 use crate::process::touched::{
     Choice, HugePages, PageTotals, Pages, ResidentPages, Scan, ToRead, Unexplained,
@@ -302,7 +302,7 @@ impl Accounting for PageAccounts {
         self.watch = None;
     }
 
-    fn outstanding_in(&self, _: Instances<'_, '_>, wanted: &[(u32, Vec<Range<Avma>>)]) -> Vec<RangeBytes> {
+    fn outstanding_in(&self, _: &Kernel<'_>, wanted: &[(u32, Vec<Range<Avma>>)]) -> Vec<RangeBytes> {
         let each = wanted.iter();
         each.map(|(instance, ranges)| self.bytes_in_ranges(*instance, ranges))
             .collect()
