@@ -87,22 +87,6 @@ static __always_inline bool fits_below_frame_pointer(struct walk *walk, u64 slot
 	return !peek_slot(walk, cfa - 8, &caller) || is_trampoline(caller) || is_after_call(caller);
 }
 
-/* Like may_be_jump. Not static: verified once, by itself, and not for each byte of a search. */
-__noinline bool may_be_jump_here(u64 code, u64 address, u64 entry, u64 start, u64 end)
-{
-	/* Not needed for every architecture, and compilers would leave it unset, which the verifier refuses. */
-	OPAQUE(entry);
-	return may_be_jump(code, address, entry, start, end);
-}
-
-/* Like how_it_returns. Not static: verified once, by itself, and not for each byte of a search. */
-__noinline u32 how_code_returns(u64 code, u64 end)
-{
-	/* As above. */
-	OPAQUE(end);
-	return how_it_returns(code, end);
-}
-
 /*
  * Returns whether the function at `entry`, which is not the frame's, may tail-call the frame's function: whether there
  * may be such a jump in its first JUMPS_LOOKED_FOR bytes. Not static: verified once, by itself.
@@ -122,7 +106,7 @@ __noinline bool may_jump_here(struct fast_walk *fast, u64 entry)
 	for (u32 byte = 0; byte < sizeof(code); byte++)
 		code |= (u64)walk->code[byte] << (8 * byte);
 	for (u32 byte = 0; byte < JUMPS_LOOKED_FOR; byte++) {
-		if (may_be_jump_here(code, entry + byte, entry, here->start, at))
+		if (may_be_jump(code, entry + byte, entry, here->start, at))
 			return true;
 		code = code >> 8 | (u64)walk->code[byte + sizeof(code)] << 56;
 	}
@@ -257,7 +241,7 @@ __noinline u32 returns_in_part(struct fast_walk *fast, u32 bytes)
 		if (bytes && byte < sizeof(code))
 			continue;
 
-		u32 how = how_code_returns(code, start + byte + 1);
+		u32 how = how_it_returns(code, start + byte + 1);
 
 		if (how != RETURNS_LATER)
 			return how;
@@ -267,14 +251,10 @@ __noinline u32 returns_in_part(struct fast_walk *fast, u32 bytes)
 
 /*
  * Returns how the frame's function returns; as by the frame pointer, if it uses that as the base of its frame before.
- * Parts overlap by the bytes of a return. Not static: verified once, by itself.
+ * Parts overlap by the bytes of a return.
  */
-__noinline u32 how_frame_returns(struct fast_walk *fast)
+static __always_inline u32 how_frame_returns(struct walk *walk)
 {
-	if (!fast)
-		return RETURNS_OTHERWISE;
-
-	struct walk *walk = walk_of(fast);
 	u32 how = RETURNS_LATER;
 	u64 code, behind_seven;
 
@@ -282,7 +262,7 @@ __noinline u32 how_frame_returns(struct fast_walk *fast)
 	    bpf_probe_read_user(&behind_seven, 8, (void *)(walk->pc + 7)) == 0 && uses_own_frame(code, behind_seven))
 		return RETURNS_BY_FP;
 	for (u32 part = 0; part < RETURN_LOOKED_FOR / JUMPS_LOOKED_FOR && how == RETURNS_LATER; part++)
-		how = returns_in_part(fast, part * JUMPS_LOOKED_FOR);
+		how = returns_in_part(fast_of(walk), part * JUMPS_LOOKED_FOR);
 	return how;
 }
 
@@ -302,7 +282,7 @@ __noinline bool has_seen_frame(struct fast_walk *fast)
 	if (walk->looked_at < walk->look_until)
 		return false;
 	if (walk->is_doubtful && walk->pc_adjust) {
-		u32 how = how_frame_returns(fast);
+		u32 how = how_frame_returns(walk);
 
 		walk->is_doubtful = how != RETURNS_WITH_FP && how != RETURNS_BY_FP;
 	}
@@ -320,7 +300,7 @@ __noinline bool returns_by_frame_pointer(struct fast_walk *fast)
 
 	struct walk *walk = walk_of(fast);
 
-	return walk->pc_adjust && how_frame_returns(fast) == RETURNS_BY_FP;
+	return walk->pc_adjust && how_frame_returns(walk) == RETURNS_BY_FP;
 }
 
 /*

@@ -186,9 +186,9 @@ static __always_inline u64 called_directly(u64 ra, u64 code)
 /*
  * Returns whether the bytes at `address`, in the function at `entry`, are or may be an indirect jump, or a jump to an
  * address from `start` to `end`. Short and conditional jumps leave the function only if they go to an address before
- * it.
+ * it. Not static: verified once, by itself, and not for each byte of a search.
  */
-static __always_inline bool may_be_jump(u64 code, u64 address, u64 entry, u64 start, u64 end)
+__noinline bool may_be_jump(u64 code, u64 address, u64 entry, u64 start, u64 end)
 {
 	u64 target;
 
@@ -211,9 +211,13 @@ static __always_inline bool may_be_jump(u64 code, u64 address, u64 entry, u64 st
  * Returns how a function returns, by 8 bytes of its code that end before `end`: with `mov %rbp, %rsp; pop %rbp`,
  * `mov (%rbp), %rbp; add $N, %rsp` or `leave; ret` by the frame pointer, with `pop %rbp; ret`, or otherwise.
  * Instruction boundaries are unknown: a c3 or c9 that may be an operand does not count. Two int3 are between functions.
+ * Not static: verified once, by itself, and not for each byte of a search.
  */
-static __always_inline enum how_it_returns how_it_returns(u64 code, u64 end)
+__noinline enum how_it_returns how_it_returns(u64 code, u64 end)
 {
+	/* It is needed on AArch64, and compilers would leave the argument unset, which the verifier refuses. */
+	OPAQUE(end);
+
 	u32 last = code >> 56, before = code >> 48 & 0xff, earlier = code >> 40 & 0xff;
 
 	if (last == 0xcc && before == 0xcc)
