@@ -1,5 +1,5 @@
-//! Accounts of what a trace counts: an allocator's blocks, mappings or pages. The rest of a session does not
-//! ask which.
+//! Accounts of what a trace counts: an allocator's blocks, mappings or pages. The rest of a running
+//! trace asks at most whether allocators are probed.
 
 mod mappings;
 mod pages;

@@ -6,7 +6,6 @@ use std::time::Instant;
 use crate::bpf::Hold;
 
 /// Stops of the started program.
-#[derive(Default)]
 pub(super) struct Stops {
     /// Resumes the program when dropped, which is after the BPF programs that stop it. `None` if no program
     /// was started, or if resuming cannot be guaranteed.
