@@ -43,9 +43,9 @@ pub(super) trait Accounting {
     /// Parts of which outstanding amounts consist.
     fn tracks(&self) -> Tracks;
 
-    /// Warning for a report without any call: possible causes and remedies. `grows_elsewhere`: other memory
-    /// of a process grows.
-    fn nothing_seen(&self, probes: &AllocatorProbes, grows_elsewhere: bool) -> String;
+    /// Warning for a report without any call: possible causes and remedies. `growth`: what grows
+    /// in a process nevertheless.
+    fn nothing_seen(&self, probes: &AllocatorProbes, growth: Option<Growth>) -> String;
 
     /// Starts following what is counted, once walks have all that they need.
     fn start(&mut self, instances: Instances<'_, '_>) -> anyhow::Result<()>;
@@ -151,6 +151,15 @@ pub(super) struct Names<'a> {
     pub(super) symbolizer: &'a mut Symbolizer,
 }
 
+/// Memory of a process that grows without a call of a probed function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Growth {
+    /// The allocator's: functions that are not probed allocate there.
+    Allocator,
+    /// Memory that the trace does not follow.
+    Elsewhere,
+}
+
 /// Accounts of blocks, which the kernel side keeps.
 struct BlockAccounts;
 
@@ -167,21 +176,24 @@ impl Accounting for BlockAccounts {
         Tracks::Blocks
     }
 
-    fn nothing_seen(&self, probes: &AllocatorProbes, grows_elsewhere: bool) -> String {
+    fn nothing_seen(&self, probes: &AllocatorProbes, growth: Option<Growth>) -> String {
         if probes.are_announced() {
             return "the process announced no allocation: it is idle, or it has allocated too little for one \
                     to be chosen; --source uprobe traces every call"
                 .to_owned();
         }
-        if grows_elsewhere {
-            return "no call of a probed function was seen: other memory grows, see the memory breakdown of the \
-                    report"
-                .to_owned();
-        }
+        let why = match growth {
+            Some(Growth::Elsewhere) => {
+                return "no call of a probed function was seen: other memory grows, see the memory breakdown of \
+                        the report"
+                    .to_owned();
+            }
+            Some(Growth::Allocator) => "the allocator's memory grows: the target",
+            None => "the target is idle, or",
+        };
         format!(
-            "no call of a probed function was seen (probed: {}): the target is idle, or allocates by other \
-             functions; name those with --alloc SYMBOL:SHAPE or, if only their names have a prefix, -S \
-             PREFIX; memleak doctor -p PID shows what was found",
+            "no call of a probed function was seen (probed: {}): {why} allocates by other functions; \
+             name those with --alloc SYMBOL:SHAPE or, if only their names have a prefix, -S PREFIX; memleak doctor -p PID shows what was found",
             probes.names().join(", ")
         )
     }

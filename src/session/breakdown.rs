@@ -6,11 +6,12 @@ use std::ops::Range;
 
 use unwind_tables::addr::Avma;
 
+use super::accounting::Growth;
 use super::live::Live;
 use crate::bpf::collect::RangeBytes;
 use crate::process::memory::{Live as LiveBytes, Sums, Tracks};
 use crate::process::smaps::Resident;
-use leak_report::model::Snapshot;
+use leak_report::model::{Parts, Snapshot};
 
 /// Resident memory of a process at a moment.
 struct Reading {
@@ -51,10 +52,14 @@ impl Live<'_> {
         }
     }
 
-    /// Returns whether, by the last breakdown, a process grows by memory other than allocations.
-    pub(super) fn grows_elsewhere(&self) -> bool {
+    /// Returns what grows in a process without a call of a probed function, by the last breakdown.
+    pub(super) fn growth_without_calls(&self) -> Option<Growth> {
+        let growth = |parts: Parts| match parts.grows_without_calls() {
+            Some(_) => Some(Growth::Allocator),
+            None => parts.grows_elsewhere().map(|_| Growth::Elsewhere),
+        };
         let parts = self.roster.all().filter_map(|process| process.facts.memory);
-        parts.filter_map(|parts| parts.grows_elsewhere()).next().is_some()
+        parts.filter_map(growth).next()
     }
 
     /// Outstanding bytes of each instance. If there is only one, all stacks are counted as its.

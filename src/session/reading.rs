@@ -167,8 +167,8 @@ impl Session<'_> {
     /// Logs what a reading says about the trace itself.
     fn log_reading(&self, snapshot: &Snapshot) {
         if snapshot.events.probe_hits == 0 {
-            let (probes, elsewhere) = (self.live.attach.probes(), self.live.grows_elsewhere());
-            tracing::warn!("{}", self.live.accounting.nothing_seen(probes, elsewhere));
+            let (probes, growth) = (self.live.attach.probes(), self.live.growth_without_calls());
+            tracing::warn!("{}", self.live.accounting.nothing_seen(probes, growth));
         }
         if self.live.asked.checks_walks {
             let CheckedWalks {

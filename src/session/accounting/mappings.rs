@@ -6,7 +6,7 @@ use std::ops::Range;
 use anyhow::Context;
 use unwind_tables::addr::Avma;
 
-use super::{Accounting, Instances, Names, count_events};
+use super::{Accounting, Growth, Instances, Names, count_events};
 use crate::allocator::{FUNCTIONS, Role};
 use crate::bpf::collect::{MemoryEvent, RangeBytes, record_of, stack_of};
 use crate::bpf::{Kernel, RegionWatch, monotonic_nanoseconds};
@@ -164,7 +164,7 @@ impl Accounting for MappingAccounts {
         Tracks::Mappings
     }
 
-    fn nothing_seen(&self, _: &AllocatorProbes, _: bool) -> String {
+    fn nothing_seen(&self, _: &AllocatorProbes, _: Option<Growth>) -> String {
         "no mapping call was seen: the target has what it needs, or is idle".to_owned()
     }
 

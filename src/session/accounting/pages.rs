@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use unwind_tables::addr::Avma;
 
-use super::{Accounting, Instances, Names, count_events};
+use super::{Accounting, Growth, Instances, Names, count_events};
 use crate::allocator::{Catalog, PAGE_FAULT};
 use crate::base::pages;
 use crate::bpf::collect::{Counter, MemoryEvent, RangeBytes, not_walked, record_of, stack_of};
@@ -240,7 +240,7 @@ impl Accounting for PageAccounts {
         Tracks::Pages
     }
 
-    fn nothing_seen(&self, _: &AllocatorProbes, _: bool) -> String {
+    fn nothing_seen(&self, _: &AllocatorProbes, _: Option<Growth>) -> String {
         "no page fault was seen: the target has the memory that it needs, or is idle".to_owned()
     }
 

@@ -32,6 +32,13 @@ pub struct Events {
     pub filtered: Amount,
 }
 
+impl Events {
+    /// Returns true if no call was seen of the functions that are probed.
+    pub fn is_without_calls(&self) -> bool {
+        [self.probe_hits, self.frees, self.unknown_frees] == [0; 3]
+    }
+}
+
 /// Events that were not recorded. A field that a recording does not have is 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

@@ -65,6 +65,13 @@ impl Parts {
         (bytes >= Self::MIN_TOLD && bytes > self.tracked).then_some(elsewhere)
     }
 
+    /// Returns how much the allocator's mappings have grown, if that is worth reporting, in a process without
+    /// any call of a probed function: another function allocates there, by `brk` for example.
+    pub fn grows_without_calls(&self) -> Option<u64> {
+        self.growth_elsewhere?;
+        (self.slack_at_least >= Self::MIN_TOLD).then_some(self.slack_at_least)
+    }
+
     /// Returns the bytes that are free in the allocator, or its own, if they are worth reporting and more
     /// than half of the resident memory.
     pub fn mostly_free(&self) -> Option<u64> {

@@ -106,8 +106,23 @@ impl Report {
 
     /// Returns true if a process grows mostly by memory that the trace does not follow.
     pub fn grows_elsewhere(&self) -> bool {
-        let memory = self.targets.iter().filter_map(|target| target.memory.as_ref());
-        memory.flat_map(Parts::grows_elsewhere).next().is_some()
+        self.memory().flat_map(Parts::grows_elsewhere).next().is_some()
+    }
+
+    /// Returns true if an allocator's memory grows although no call of a probed function was seen. A process
+    /// that chooses what it announces may have chosen none.
+    pub fn grows_without_calls(&self) -> bool {
+        let is_growing = || {
+            self.memory()
+                .flat_map(Parts::grows_without_calls)
+                .next()
+                .is_some()
+        };
+        self.events.is_without_calls() && self.source == Source::Uprobe && is_growing()
+    }
+
+    fn memory(&self) -> impl Iterator<Item = &Parts> {
+        self.targets.iter().filter_map(|target| target.memory.as_ref())
     }
 
     /// Stacks shown to people: possible leaks that are not suppressed, without blocks that another stack

@@ -1,5 +1,5 @@
-//! Lines about resident memory outside allocations: the kinds that grow, the flag that shows their origin,
-//! and free memory.
+//! Lines about resident memory outside recorded allocations: the kinds that grow, the flag that shows their
+//! origin, and free memory.
 
 use super::short_size;
 use crate::model::{Elsewhere, Parts, Report, TargetFacts};
@@ -13,9 +13,13 @@ pub(super) fn lines(report: &Report) -> Vec<String> {
             true => String::new(),
             false => format!(" of process {}", target.pid),
         };
+        let allocator = match report.grows_without_calls() {
+            true => grows_without_calls,
+            false => free,
+        };
         let lines = [
             parts.and_then(|parts| grows(parts, &whose)),
-            parts.and_then(|parts| free(parts, &whose)),
+            parts.and_then(|parts| allocator(parts, &whose)),
         ];
         lines.into_iter().flatten()
     };
@@ -58,6 +62,14 @@ fn named(elsewhere: Elsewhere) -> [(u64, &'static str); 3] {
     ]
 }
 
+fn grows_without_calls(parts: &Parts, whose: &str) -> Option<String> {
+    let bytes = parts.grows_without_calls()?;
+    Some(format!(
+        "the allocator's memory{whose} has grown by {} without a call of a probed function (--alloc names others)",
+        short_size(bytes)
+    ))
+}
+
 fn free(parts: &Parts, whose: &str) -> Option<String> {
     let free = parts.mostly_free()?;
     Some(format!(
@@ -71,6 +83,7 @@ fn free(parts: &Parts, whose: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Events, Source};
     use crate::samples;
 
     const MIB: u64 = 1 << 20;
@@ -108,6 +121,27 @@ mod tests {
             ..parts
         };
         assert_eq!(lines_of(traces_all), [""; 0]);
+    }
+
+    /// A heap that grows without a call of a probed function is not free memory.
+    #[test]
+    fn what_grows_without_calls() {
+        let mut report = samples::report(Vec::new());
+        report.targets[0].memory = Some(Parts {
+            rss: 63 * MIB,
+            slack_at_least: 60 * MIB,
+            growth_elsewhere: Some(Elsewhere::default()),
+            ..Parts::default()
+        });
+        report.events = Events::default();
+        let expected = "the allocator's memory has grown by 60.0 MiB without a call of a probed function \
+                        (--alloc names others)";
+        assert_eq!(lines(&report), [expected]);
+        report.source = Source::Usdt;
+        assert!(lines(&report)[0].contains("free blocks"));
+        report.source = Source::Uprobe;
+        report.events.frees = 1;
+        assert!(lines(&report)[0].contains("free blocks"));
     }
 
     /// Free memory is mentioned if it is most of the resident memory.

@@ -126,10 +126,11 @@ pub(super) fn call_lines(report: &Report) -> Vec<String> {
 pub(super) fn call_line(report: &Report) -> String {
     let events = &report.events;
     let seconds = report.elapsed.as_secs_f64();
-    if is_idle(events) {
-        let why = match report.grows_elsewhere() {
-            true => "memory grows, but not by allocator functions",
-            false => "the process is idle, or calls allocator functions that are not probed",
+    if events.is_without_calls() {
+        let why = match (report.grows_without_calls(), report.grows_elsewhere()) {
+            (true, _) => "the allocator's memory grows, by functions that are not probed",
+            (false, true) => "memory grows, but not by allocator functions",
+            (false, false) => "the process is idle, or calls allocator functions that are not probed",
         };
         return format!("none in {seconds:.1} s: {why}");
     }
@@ -140,13 +141,9 @@ pub(super) fn call_line(report: &Report) -> String {
     format!("{allocations}, {frees} in {seconds:.1} s")
 }
 
-fn is_idle(events: &Events) -> bool {
-    [events.probe_hits, events.frees, events.unknown_frees] == [0; 3]
-}
-
 /// Counts of exceptional calls, one line for each kind.
 pub(super) fn exception_lines(events: &Events) -> Vec<String> {
-    if is_idle(events) {
+    if events.is_without_calls() {
         return Vec::new();
     }
     count_lines(&CALLS, events)
