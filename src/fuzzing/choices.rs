@@ -1,5 +1,5 @@
 //! Choices taken from input bytes. The walk's claim, which is not compiled with this crate, includes this
-//! file by its path (tests/common/any_walk.rs).
+//! file by its path (crates/test/src/any_walk.rs).
 
 /// Numbers, taken from bytes; 0 at the end.
 pub(super) struct Choices<'a>(pub(super) &'a [u8]);

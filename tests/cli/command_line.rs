@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use crate::common::program::{Program, compile, copy_program, directory, require_root};
+use memleak_test::program::{Program, compile, copy_program, directory, require_root};
 
 pub(super) fn memleak(arguments: &[&str]) -> Output {
     // A refusal comes at once.

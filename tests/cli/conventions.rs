@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use super::command_line::{check_refused, memleak};
-use crate::common::memleak::tracing;
-use crate::common::program::{PATIENCE, Program, compile, directory, require_root};
+use memleak_test::memleak::tracing;
+use memleak_test::program::{PATIENCE, Program, compile, directory, require_root};
 
 fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_memleak"));

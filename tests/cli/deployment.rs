@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
-use crate::common::program::{directory, end_if_only_compiled};
+use memleak_test::program::{directory, end_if_only_compiled};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Directory where `tests/setup.sh` installs packages from PyPI.

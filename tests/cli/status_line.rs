@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::common::program::{Program, compile, directory, signal};
-use crate::common::terminal::{Session, Terminal};
+use memleak_test::program::{Program, compile, directory, signal};
+use memleak_test::terminal::{Session, Terminal};
 
 /// Starts a program with outstanding blocks, and waits until it reads its input.
 fn program(test: &str) -> Program {

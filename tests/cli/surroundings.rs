@@ -4,7 +4,7 @@
 use std::process::{Command, Output};
 
 use super::command_line::check_refused;
-use crate::common::program::{Program, compile, directory};
+use memleak_test::program::{Program, compile, directory};
 
 /// Runs a line of the shell in which `$M` is memleak.
 fn shell(line: &str) -> Output {

@@ -5,10 +5,5 @@
 
 #![allow(unreachable_pub, reason = "a test has no outside")]
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod chaos;
 mod soak;
-
-const ROOT: common::program::Root = common::program::Root::Any;

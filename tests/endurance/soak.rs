@@ -12,9 +12,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::common::memleak::Memleak;
-use crate::common::program::{PATIENCE, Program, compile, compile_as, directory};
-use crate::common::report::{Amount, Report};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{PATIENCE, Program, compile, compile_as, directory};
+use memleak_test::report::{Amount, Report};
 
 const LEAK: &str = "leaked";
 /// Maximum size of the program's cache, in bytes. Once the leak has lost twice as much since the mark, it

@@ -11,8 +11,8 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, directory, require_root};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, directory, require_root};
 
 const KINDS: [&str; 8] = [
     "malloc",

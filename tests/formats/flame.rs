@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::program::{directory, require_root, stock};
+use memleak_test::program::{directory, require_root, stock};
 use serde_json::Value;
 
 /// Script that sums up the amounts of each innermost and of each outermost function, from folded lines, boxes

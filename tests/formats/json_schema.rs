@@ -6,8 +6,8 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use crate::common::machine::{Feature, lacks};
-use crate::common::program::{Program, compile, directory, require_root, stock};
+use memleak_test::machine::{Feature, lacks};
+use memleak_test::program::{Program, compile, directory, require_root, stock};
 use serde_json::Value;
 
 const RELEASE: [&str; 3] = ["-O2", "-g", "-fomit-frame-pointer"];

@@ -1,12 +1,7 @@
 //! Output as its readers use it: the page in a browser, text in programs that were written for bcc's memleak,
 //! JSON before a validator, and flame graphs that are added up.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod bcc;
 mod flame;
 mod html;
 mod json_schema;
-
-const ROOT: common::program::Root = common::program::Root::Any;

@@ -13,7 +13,7 @@ use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 use unwind_tables::addr::Avma;
 
-use crate::common::program::{
+use memleak_test::program::{
     LIBRARIES, Program, compile_as, compile_with, directory, of_next_release, stock,
 };
 

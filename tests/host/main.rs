@@ -1,9 +1,6 @@
 //! Checks on the host, which trace nothing: C of the kernel side, compiled for the host, does what its
 //! reference does; names of code are those that independent readers find.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod free_memory;
 mod headers;
 mod nesting;
@@ -12,5 +9,3 @@ mod symbolize;
 mod verdicts;
 mod walk;
 mod young_blocks;
-
-const ROOT: common::program::Root = common::program::Root::Named;

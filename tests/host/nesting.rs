@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-use crate::common::compile::compile_for_host;
-use crate::common::host::HostMapping;
 use libloading::{Library, Symbol};
+use memleak_test::compile::compile_for_host;
+use memleak_test::host::HostMapping;
 use unwind_tables::Architecture;
 
 /// Code of the allocator and of a program that calls it, and the trampoline of return probes; each is a page.

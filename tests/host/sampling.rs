@@ -5,9 +5,9 @@
 
 use std::ffi::c_void;
 
-use crate::common::compile::compile_for_host;
-use crate::common::random::Random;
 use libloading::{Library, Symbol};
+use memleak_test::compile::compile_for_host;
+use memleak_test::random::Random;
 
 /// Values of `enum sampling`.
 const CALLS: u32 = 1;

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use crate::common::program::{Program, compile, compile_as, directory};
+use memleak_test::program::{Program, compile, compile_as, directory};
 
 const FLAGS: [&str; 6] = [
     "-std=c++17",

@@ -4,9 +4,9 @@
 
 #![allow(unsafe_code, reason = "calls the C side through a shared object")]
 
-use crate::common::compile::compile_for_host;
-use crate::common::program::end_if_only_compiled;
 use libloading::{Library, Symbol};
+use memleak_test::compile::compile_for_host;
+use memleak_test::program::end_if_only_compiled;
 
 type ExchangeBlocks = unsafe extern "C" fn(u32, u64) -> u64;
 

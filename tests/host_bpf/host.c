@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The walk of bpf/fast/ compiled for the host. tests/common/compile.rs loads this as a shared object. */
+/* The walk of bpf/fast/ compiled for the host. crates/test/src/compile.rs loads this as a shared object. */
 #include "host.h"
 
 static bool walk_cache, walk_window, walk_memo;

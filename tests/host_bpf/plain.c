@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The walk of bpf/walk/ alone, compiled for the host: without a window, a cache or a trail. tests/common/compile.rs
+ * The walk of bpf/walk/ alone, compiled for the host: without a window, a cache or a trail. crates/test/src/compile.rs
  * loads this as a shared object.
  */
 #include "host.h"

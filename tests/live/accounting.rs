@@ -11,13 +11,11 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::attach_paths::attach_paths;
-use crate::common::exclusion::alone;
-use crate::common::memleak::Memleak;
-use crate::common::program::{
-    LIBRARIES, PATIENCE, Program, compile, cpu_seconds, directory, mimalloc, stock,
-};
-use crate::common::report::{Amount, Report};
+use memleak_test::attach_paths::attach_paths;
+use memleak_test::exclusion::alone;
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{LIBRARIES, PATIENCE, Program, compile, cpu_seconds, directory, mimalloc, stock};
+use memleak_test::report::{Amount, Report};
 
 const RELEASE: [&str; 4] = [
     "-O2",
@@ -228,7 +226,7 @@ fn rough_treatment() {
             ("fork_and_free", 400 / 16),
         ] {
             let stacks = report.through(function);
-            let sum = |of: fn(&crate::common::report::Stack) -> Amount| {
+            let sum = |of: fn(&memleak_test::report::Stack) -> Amount| {
                 stacks.iter().map(|stack| of(stack)).sum::<Amount>()
             };
             assert_eq!(

@@ -9,9 +9,9 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::memleak::Memleak;
-use crate::common::program::{PATIENCE, Program, compile, directory, stock};
-use crate::common::report::{Report, Stack};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{PATIENCE, Program, compile, directory, stock};
+use memleak_test::report::{Report, Stack};
 
 /// Checks that two numbers of bytes agree, and prints them.
 #[track_caller]

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
-use crate::common::memleak::Memleak;
-use crate::common::program::{
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{
     LIBRARIES, Program, compile, compile_as, directory, mimalloc, of_next_release, run_tool, source, stock,
 };
-use crate::common::report::{Amount, Report, Stack};
+use memleak_test::report::{Amount, Report, Stack};
 
 pub(crate) const RELEASE: [&str; 3] = ["-O2", "-fno-optimize-sibling-calls", "-pthread"];
 pub(crate) const NOTHING: Amount = Amount { bytes: 0, blocks: 0 };

@@ -4,10 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::attach_paths::attach_paths;
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile_as, directory, run_tool, source};
-use crate::common::report::{Amount, Report, from_main};
+use memleak_test::attach_paths::attach_paths;
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile_as, directory, run_tool, source};
+use memleak_test::report::{Amount, Report, from_main};
 
 /// The header of USDT probes does not depend on the machine, but is where this machine's compiler finds it.
 const FLAGS: [&str; 4] = [

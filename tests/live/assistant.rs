@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, directory};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, directory};
 
 /// Directory where `tests/setup.sh` installs packages from PyPI.
 const PACKAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/python");

@@ -1,9 +1,9 @@
 //! Many blocks at once: all are counted, and all found again. `MEMLEAK_FULL_LOAD=1` makes it 20 million.
 
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, directory, load};
-use crate::common::recent::of_all_ages;
-use crate::common::report::Amount;
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, directory, load};
+use memleak_test::recent::of_all_ages;
+use memleak_test::report::Amount;
 use serde_json::Value;
 
 const BLOCK_BYTES: u64 = 24;

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::holders::{Held, LookedAt};
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, copy_program, directory, run_tool};
-use crate::common::report::Report;
+use memleak_test::holders::{Held, LookedAt};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, copy_program, directory, run_tool};
+use memleak_test::report::Report;
 
 /// Number of objects by class, spelled without blanks.
 type Classes = BTreeMap<String, u64>;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::common::machine::{Feature, lacks};
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, directory};
+use memleak_test::machine::{Feature, lacks};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, directory};
 
 const BLOCKS: usize = 30;
 /// Longer than the age below which blocks are young.

@@ -7,10 +7,10 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, directory};
-use crate::common::receiver::{Received, Receiver, answer};
-use crate::common::report::{Amount, Report};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, directory};
+use memleak_test::receiver::{Received, Receiver, answer};
+use memleak_test::report::{Amount, Report};
 
 /// Directory where `tests/setup.sh` installs packages from PyPI.
 const PACKAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/python");

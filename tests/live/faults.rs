@@ -4,10 +4,10 @@
 use std::fs;
 use std::process::Command;
 
-use crate::common::machine::{Feature, lacks};
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, directory, run_tool, source, stock};
-use crate::common::report::{Report, from_main};
+use memleak_test::machine::{Feature, lacks};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, directory, run_tool, source, stock};
+use memleak_test::report::{Report, from_main};
 
 const MIB: u64 = 1 << 20;
 

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::memleak::Memleak;
-use crate::common::program::{
+use crate::verdict::{Counts, FLAGS, verdict_of, verdict_on};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{
     LIBRARIES, PATIENCE, Program, compile, compile_as, directory, end_if_only_compiled, mimalloc,
     require_root, stock,
 };
-use crate::common::report::Report;
-use crate::verdict::{Counts, FLAGS, verdict_of, verdict_on};
+use memleak_test::report::Report;
 
 /// Libraries of allocators, by Debian's packages.
 fn allocators() -> [PathBuf; 3] {

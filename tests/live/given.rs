@@ -1,9 +1,9 @@
 //! Functions that the user describes (`--alloc`), whatever else they do.
 
 use crate::allocators::{NOTHING, RELEASE, Row, check_rows, is_function, trace};
-use crate::common::attach_paths::attach_paths;
-use crate::common::program::{compile, directory};
-use crate::common::report::{Amount, Stack};
+use memleak_test::attach_paths::attach_paths;
+use memleak_test::program::{compile, directory};
+use memleak_test::report::{Amount, Stack};
 
 /// Functions that the user describes are traced beside the known ones, and alone where only their object is
 /// looked at.

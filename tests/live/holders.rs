@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::common::holders::{Held, Holder};
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, compile_as, directory};
-use crate::common::report::{Report, Stack};
+use memleak_test::holders::{Held, Holder};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, compile_as, directory};
+use memleak_test::report::{Report, Stack};
 
 const SOURCE: &str = include_str!("../programs/verdicts/holders.cpp");
 

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::verdict::verdict_on;
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, directory};
 use leak_report::model::Hidden;
 use memleak::bpf::{Registers, Storage};
 use memleak::process::kept;
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, directory};
 
 /// Data of an epoll and the values of a timer and of a pending signal are found; a pipe is named if the
 /// process has both ends and it is not empty. Without an iterator, all pipes and signals are named.

@@ -2,11 +2,11 @@
 //! Others use the machine too: each claim is about stacks that pass a function of the kernel that only the
 //! program calls, and no other test runs meanwhile.
 
-use crate::common::exclusion::alone;
-use crate::common::machine::{Feature, lacks};
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, directory};
-use crate::common::report::{Amount, Report, Stack};
+use memleak_test::exclusion::alone;
+use memleak_test::machine::{Feature, lacks};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, directory};
+use memleak_test::report::{Amount, Report, Stack};
 
 /// Messages, what each takes (a header of 48 bytes and the text), record locks, and bytes of pages.
 const MESSAGES: u64 = 120;

@@ -5,11 +5,11 @@ use std::fs;
 use std::path::Path;
 use std::thread;
 
-use crate::common::attach_paths::attach_paths;
-use crate::common::memleak::Memleak;
-use crate::common::profiles;
-use crate::common::program::{Program, compile, directory};
-use crate::common::report::{Amount, Report, Stack};
+use memleak_test::attach_paths::attach_paths;
+use memleak_test::memleak::Memleak;
+use memleak_test::profiles;
+use memleak_test::program::{Program, compile, directory};
+use memleak_test::report::{Amount, Report, Stack};
 
 const RELEASE: [&str; 4] = [
     "-O2",

@@ -1,9 +1,6 @@
 //! Traces of real processes and of the kernel: amounts are exact, processes are told apart, modes and limits
 //! do what they promise, and neither memleak nor its target comes to harm.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod abuse;
 mod accounting;
 mod allocator_statistics;
@@ -53,5 +50,3 @@ mod triggers;
 mod unusual;
 mod verdict;
 mod view;
-
-const ROOT: common::program::Root = common::program::Root::Any;

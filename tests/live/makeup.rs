@@ -1,10 +1,10 @@
 //! Sizes of blocks, names of the threads that allocated them, and how long freed ones lived are what the
 //! program did.
 
-use crate::common::makeup::{Makeup, SizeClass, ThreadBlocks};
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, directory};
-use crate::common::report::{Amount, Report};
+use memleak_test::makeup::{Makeup, SizeClass, ThreadBlocks};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, directory};
+use memleak_test::report::{Amount, Report};
 
 /// Traces the program with `flags` from its first block to its last.
 fn traced(test: &str, flags: &[&str]) -> Report {

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::common::cgroup::{Cgroup, mounts};
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile_as, directory};
-use crate::common::report::Report;
+use memleak_test::cgroup::{Cgroup, mounts};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile_as, directory};
+use memleak_test::report::Report;
 
 const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
 

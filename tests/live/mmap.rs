@@ -6,16 +6,16 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::common::machine::{Feature, lacks};
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, directory};
-use crate::common::report::{Amount, Report, Stack};
 use clap::Parser;
 use leak_report::model::RegionCall;
 use memleak::cli::{Cli, Config};
 use memleak::process::maps::{MapsEntry, parse};
 use memleak::process::regions::{CallMoment, RegionEvent, Regions};
 use memleak::session::{Session, Signals, storages};
+use memleak_test::machine::{Feature, lacks};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, directory};
+use memleak_test::report::{Amount, Report, Stack};
 use nix::unistd::{SysconfVar, sysconf};
 
 const RELEASE: [&str; 4] = [
@@ -471,7 +471,7 @@ fn follow_random_calls(path: &Path, seed: u64, calls: u64, rounds: u64, windows:
 /// mapped since the attach is what the kernel says, to the page.
 #[test]
 fn random_calls_of_threads_equal_the_maps() {
-    crate::common::program::require_root();
+    memleak_test::program::require_root();
     let path = compile(&directory("mmap-random"), "mappings/random_mappings.c", &RELEASE);
     for seed in 1..=4 {
         follow_random_calls(&path, seed, 100, 100, "own");
@@ -482,7 +482,7 @@ fn random_calls_of_threads_equal_the_maps() {
 /// that the kernel shows.
 #[test]
 fn crossing_calls_equal_the_maps() {
-    crate::common::program::require_root();
+    memleak_test::program::require_root();
     let path = compile(
         &directory("mmap-crossing"),
         "mappings/random_mappings.c",

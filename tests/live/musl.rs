@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile_with, directory, end_if_only_compiled, require_root};
-use crate::common::report::Report;
 use crate::verdict::{verdict_of, verdict_on};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile_with, directory, end_if_only_compiled, require_root};
+use memleak_test::report::Report;
 
 /// Compiles the program with the shared C library, and with it linked in.
 fn programs(directory_name: &str) -> [PathBuf; 2] {

@@ -1,9 +1,9 @@
 //! Processes that share their memory, and are no threads of one another, are traced as one.
 
-use crate::common::attach_paths::attach_paths;
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, directory};
-use crate::common::report::{Amount, Report};
+use memleak_test::attach_paths::attach_paths;
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, directory};
+use memleak_test::report::{Amount, Report};
 
 fn amount(blocks: u64, size: u64) -> Amount {
     Amount {

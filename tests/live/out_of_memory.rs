@@ -7,11 +7,11 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::common::cgroup::{Cgroup, memory_controller};
-use crate::common::machine::{Feature, lacks};
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile_as, directory, end_if_only_compiled, require_root};
-use crate::common::report::Report;
+use memleak_test::cgroup::{Cgroup, memory_controller};
+use memleak_test::machine::{Feature, lacks};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile_as, directory, end_if_only_compiled, require_root};
+use memleak_test::report::Report;
 
 const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
 const MIB: u64 = 1 << 20;

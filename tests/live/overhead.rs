@@ -1,10 +1,10 @@
 //! The cost of tracing is as reported, and within its limit; what is recorded meanwhile is right.
 
-use crate::common::exclusion::alone;
-use crate::common::memleak::Memleak;
-use crate::common::overhead::{Governor, Overhead};
-use crate::common::program::{Program, compile, directory};
-use crate::common::report::Estimate;
+use memleak_test::exclusion::alone;
+use memleak_test::memleak::Memleak;
+use memleak_test::overhead::{Governor, Overhead};
+use memleak_test::program::{Program, compile, directory};
+use memleak_test::report::Estimate;
 
 const KINDS: [&str; 3] = ["allocate_small", "allocate_middle", "allocate_large"];
 

@@ -1,11 +1,11 @@
 //! Allocators that a program has itself: hidden ones, in whole or in part, and one whose functions restart.
 
 use crate::allocators::{start, trace};
-use crate::common::attach_paths::attach_paths;
-use crate::common::memleak::Memleak;
-use crate::common::program::{compile_as, directory};
-use crate::common::report::Amount;
 use crate::one_memory::by;
+use memleak_test::attach_paths::attach_paths;
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{compile_as, directory};
+use memleak_test::report::Amount;
 
 /// A hidden allocator that is whole is traced without a flag, by any linker, and whether its `free` is hidden
 /// or not.

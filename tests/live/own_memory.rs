@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::process::{Command, Stdio};
 
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, directory, end_if_only_compiled};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, directory, end_if_only_compiled};
 
 const MIB: u64 = 1 << 20;
 /// Limit of resident memory while a program of a few libraries is traced. Tests build with less optimisation,

@@ -5,11 +5,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::common::memleak::Memleak;
-use crate::common::profiles::{folded_total, pprof, pprof_totals};
-use crate::common::program::{Program, compile, directory};
-use crate::common::recent::Peak;
-use crate::common::report::{Amount, Report, Stack};
+use memleak_test::memleak::Memleak;
+use memleak_test::profiles::{folded_total, pprof, pprof_totals};
+use memleak_test::program::{Program, compile, directory};
+use memleak_test::recent::Peak;
+use memleak_test::report::{Amount, Report, Stack};
 
 const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
 const BASE: u64 = 16 << 16;

@@ -7,13 +7,13 @@ use std::process::Command;
 
 use memleak::bpf::nop10;
 
-use crate::common::attach_paths::attach_paths;
-use crate::common::memleak::Memleak;
-use crate::common::program::{
+use memleak_test::attach_paths::attach_paths;
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{
     LIBRARIES, Program, compile_as, directory, library, load, mimalloc, run_tool, source, stock,
 };
-use crate::common::report::{Amount, Report};
-use crate::common::started::Started;
+use memleak_test::report::{Amount, Report};
+use memleak_test::started::Started;
 
 const LARGE: u64 = 4 << 20;
 

@@ -6,8 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, directory, run_tool, stock};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, directory, run_tool, stock};
 
 /// A user without rights.
 const USER: &str = "65534";

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::attach_paths::attach_paths;
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, compile_as, copy_program, directory};
-use crate::common::report::{Amount, Report, Stack};
+use memleak_test::attach_paths::attach_paths;
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, compile_as, copy_program, directory};
+use memleak_test::report::{Amount, Report, Stack};
 
 const RELEASE: [&str; 4] = [
     "-O2",

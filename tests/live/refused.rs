@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 
-use crate::common::attach_paths::attach_paths;
-use crate::common::exclusion::alone;
-use crate::common::machine::{Feature, lacks};
-use crate::common::memleak::Memleak;
-use crate::common::program::{PATIENCE, Program, compile_as, directory, require_root, stock};
-use crate::common::report::Report;
-use crate::common::started::Started;
+use memleak_test::attach_paths::attach_paths;
+use memleak_test::exclusion::alone;
+use memleak_test::machine::{Feature, lacks};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{PATIENCE, Program, compile_as, directory, require_root, stock};
+use memleak_test::report::Report;
+use memleak_test::started::Started;
 
 /// Programs for allocations, by all ways.
 const ALLOCATIONS: &str = "allocation_session,allocation_entry,allocation_return";

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::common::program::{PATIENCE, Program, compile, directory};
 use memleak::bpf::{Registers, Storage, ThreadState};
+use memleak_test::program::{PATIENCE, Program, compile, directory};
 
 /// Value of a thread's first register; the others follow.
 const WAITING: u64 = 0x5a5a_0001_dead_bee1;
@@ -13,7 +13,7 @@ const SPINNING: u64 = 0x5a5a_0002_dead_bee1;
 /// Starts the program. Returns it and its threads by role: id, and place of the alternate stack.
 fn holding(test: &str) -> (Program, BTreeMap<String, (u32, u64)>) {
     let path = compile(&directory(test), "processes/holding.c", &["-O1", "-pthread"]);
-    crate::common::program::require_root();
+    memleak_test::program::require_root();
     let program = Program::start(&path, &[]);
     let threads = (0..3).map(|_| {
         let line = program.line();

@@ -1,8 +1,8 @@
 //! Resident memory: the parts that a report names are those of a program whose parts are known.
 
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, directory};
-use crate::common::report::Memory;
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, directory};
+use memleak_test::report::Memory;
 
 const MIB: u64 = 1 << 20;
 

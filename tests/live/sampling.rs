@@ -1,9 +1,9 @@
 //! Sampling and filters: estimates are as good as they say, a block's free takes away what it added, and a
 //! call that is not recorded leaves nothing behind.
 
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, directory};
-use crate::common::report::{Amount, Estimate, Report};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, directory};
+use memleak_test::report::{Amount, Estimate, Report};
 
 const RELEASE: [&str; 4] = [
     "-O2",

@@ -3,9 +3,9 @@
 
 use std::process::Command;
 
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, directory};
-use crate::common::report::{Amount, Report, Stack};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, directory};
+use memleak_test::report::{Amount, Report, Stack};
 
 /// Services that each have a cache that grows to its bound, data from their start, churn, and one leak of a
 /// few per cent of all that is outstanding, with the function that leaks.

@@ -2,7 +2,7 @@
 //! library's own headers and a stripped library.
 
 use crate::allocators::trace;
-use crate::common::program::{compile, directory};
+use memleak_test::program::{compile, directory};
 
 /// Inline functions of the C library's headers, and helpers without a name below a library's allocation
 /// function, are not responsible: their callers are.

@@ -10,12 +10,12 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::common::memleak::Memleak;
-use crate::common::profiles::{pprof_totals, pprof_totals_at};
-use crate::common::program::{Program, compile, copy_program, directory};
-use crate::common::receiver::{Receiver, answer};
-use crate::common::recent::of_all_ages;
-use crate::common::report::{Amount, Report};
+use memleak_test::memleak::Memleak;
+use memleak_test::profiles::{pprof_totals, pprof_totals_at};
+use memleak_test::program::{Program, compile, copy_program, directory};
+use memleak_test::receiver::{Receiver, answer};
+use memleak_test::recent::of_all_ages;
+use memleak_test::report::{Amount, Report};
 
 const NOTHING: Amount = Amount { bytes: 0, blocks: 0 };
 const MILLISECOND: u64 = 1_000_000;

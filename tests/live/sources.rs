@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::common::program::{compile_as, directory, require_root, source};
+use memleak_test::program::{compile_as, directory, require_root, source};
 
 const SOURCE: &str = "amounts/snapshots.c";
 

@@ -3,10 +3,10 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
-use crate::common::exclusion::alone;
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, directory};
-use crate::common::report::from_main;
+use memleak_test::exclusion::alone;
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, directory};
+use memleak_test::report::from_main;
 
 const RELEASE: [&str; 4] = [
     "-O2",

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::cgroup::{Cgroup, mounts};
-use crate::common::memleak::{Memleak, spawn};
-use crate::common::program::{
+use memleak_test::cgroup::{Cgroup, mounts};
+use memleak_test::memleak::{Memleak, spawn};
+use memleak_test::program::{
     PATIENCE, Program, compile_as, directory, require_root, run_tool, signal, stock,
 };
-use crate::common::report::Report;
+use memleak_test::report::Report;
 
 const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
 

@@ -9,9 +9,9 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use serde_json::Value;
 
-use crate::common::cgroup::memory_controller;
-use crate::common::program::{Program, compile_as, copy_program, directory, require_root};
-use crate::common::terminal::{Session, Terminal};
+use memleak_test::cgroup::memory_controller;
+use memleak_test::program::{Program, compile_as, copy_program, directory, require_root};
+use memleak_test::terminal::{Session, Terminal};
 
 const RELEASE: [&str; 2] = ["-O2", "-fno-omit-frame-pointer"];
 /// Bytes by which a steady program grows in a minute.
@@ -207,7 +207,7 @@ fn enter_traces_the_selected_process() {
         screen.starts_with(&format!("memleak  {} top-view", noise.pid())),
         "{screen}"
     );
-    crate::common::program::signal(terminal.pid(), "INT");
+    memleak_test::program::signal(terminal.pid(), "INT");
     let (status, screen) = terminal.wait();
     assert_eq!(status, Some(0), "{screen}");
     assert!(screen.contains("0 B in 0 blocks outstanding"), "{screen}");

@@ -3,10 +3,10 @@
 
 use std::process::{Command, Output};
 
-use crate::common::exclusion::alone;
-use crate::common::memleak::Memleak;
-use crate::common::program::{PATIENCE, Program, compile, directory, stock};
-use crate::common::started::Started;
+use memleak_test::exclusion::alone;
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{PATIENCE, Program, compile, directory, stock};
+use memleak_test::started::Started;
 
 /// Starts a program under valgrind that says when it is ready, and allocates for the first time after that by
 /// each function.

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::common::cgroup::{Cgroup, memory_controller};
-use crate::common::memleak::{Memleak, spawn};
-use crate::common::program::{
+use memleak_test::cgroup::{Cgroup, memory_controller};
+use memleak_test::memleak::{Memleak, spawn};
+use memleak_test::program::{
     Lines, Program, compile_as, directory, end_if_only_compiled, require_root, signal,
 };
-use crate::common::report::Report;
+use memleak_test::report::Report;
 
 const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
 const MIB: f64 = 1048576.0;

@@ -5,9 +5,9 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
-use crate::common::attach_paths::attach_paths;
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, copy_program, directory};
+use memleak_test::attach_paths::attach_paths;
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, copy_program, directory};
 
 const FLAGS: [&str; 1] = ["-O2"];
 const GIVEN: [&str; 2] = ["--alloc", "own_allocation:alloc(size=0,return=probe)"];

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::common::memleak::Memleak;
-use crate::common::program::{
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{
     LIBRARIES, Program, compile, compile_as, compile_with, directory, end_if_only_compiled, of_next_release,
     require_root, stock,
 };
-use crate::common::report::{Judgement, Report, Verdict};
+use memleak_test::report::{Judgement, Report, Verdict};
 
 pub(crate) const FLAGS: [&str; 6] = [
     "-std=c++17",

@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::common::program::{PATIENCE, Program, compile, directory, signal};
-use crate::common::report::Report;
-use crate::common::terminal::{Session, Terminal};
 use crate::holders;
 use clap::Parser;
 use memleak::cli::Cli;
 use memleak::cli::Config;
 use memleak::session::Signals;
 use memleak::sinks::live::{LiveView, Messages};
+use memleak_test::program::{PATIENCE, Program, compile, directory, signal};
+use memleak_test::report::Report;
+use memleak_test::terminal::{Session, Terminal};
 
 const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
 /// Text that is on no screen of a working view.

@@ -6,11 +6,11 @@ use std::process::Command;
 
 use unwind_tables::walk::{INNERMOST_FRAMES, MAX_DEPTH, MAX_FRAMES, OUTERMOST_FRAMES};
 
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, compile_as, directory};
-use crate::common::recent::LeftOut;
-use crate::common::report::{Amount, Stack};
-use crate::common::witness::{Accounts, Call, Calls, Place, READY_TO_DONE, Witness};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, compile_as, directory};
+use memleak_test::recent::LeftOut;
+use memleak_test::report::{Amount, Stack};
+use memleak_test::witness::{Accounts, Call, Calls, Place, READY_TO_DONE, Witness};
 
 /// Number of the witness's own frames, which are memleak's innermost.
 const OWN: usize = 1;

@@ -10,9 +10,9 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::common::exclusion::alone;
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, directory, free_port, load, run_tool, source, stock};
+use memleak_test::exclusion::alone;
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, directory, free_port, load, run_tool, source, stock};
 
 /// Factor of the full load.
 fn times() -> u64 {

@@ -6,8 +6,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::program::{Program, compile, directory, stock};
-use crate::common::witness::{READY_TO_DONE, Script, Witness};
+use memleak_test::program::{Program, compile, directory, stock};
+use memleak_test::witness::{READY_TO_DONE, Script, Witness};
 
 /// Runs `command` under the witness and memleak from its "ready" to its "done", as [`check_script`].
 #[track_caller]

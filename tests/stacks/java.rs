@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile_with, directory, run_tool, source, stock};
-use crate::common::report::{Frame, Report, Stack};
-use crate::common::started::Started;
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile_with, directory, run_tool, source, stock};
+use memleak_test::report::{Frame, Report, Stack};
+use memleak_test::started::Started;
 
 const PACKAGE: &str = "openjdk-17-jdk-headless";
 /// Number of places in `frames.c`.

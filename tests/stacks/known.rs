@@ -6,9 +6,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, compile_as, directory, directory_path, run_tool};
-use crate::common::report::{Report, Stack, from_main};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, compile_as, directory, directory_path, run_tool};
+use memleak_test::report::{Report, Stack, from_main};
 
 /// Compiler flags as distributions have them, without frame pointers. Recursion is not turned into loops.
 pub(crate) const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];

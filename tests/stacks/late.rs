@@ -1,11 +1,11 @@
 //! Libraries that are loaded while their program is traced: stacks through them are whole from the first one
 //! on, as user space finishes walks until the table is loaded.
 
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, directory};
-use crate::common::report::{Report, from_main};
-use crate::common::started::Started;
 use crate::known::{RELEASE, lazy_library};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, directory};
+use memleak_test::report::{Report, from_main};
+use memleak_test::started::Started;
 
 /// Stacks are complete, or say that the table was not there yet.
 #[test]

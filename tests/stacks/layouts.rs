@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, compile_as, directory, run_tool, source};
-use crate::common::report::{Report, Stack, from_main};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, compile_as, directory, run_tool, source};
+use memleak_test::report::{Report, Stack, from_main};
 
 const SOURCE: &str = "stacks/layout.c";
 /// Compiler flags as distributions have them, without frame pointers. Calls are not replaced by jumps.

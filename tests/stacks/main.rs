@@ -1,9 +1,6 @@
 //! Stacks of real processes, walked by the kernel, are true: stacks of known programs, those that a witness
 //! in the process finds, and those of programs as distributions build them.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod deep;
 mod fast_paths;
 mod ground_truth;
@@ -20,5 +17,3 @@ mod return_probes;
 mod runtimes;
 mod stock_programs;
 mod torture;
-
-const ROOT: common::program::Root = common::program::Root::Any;

@@ -5,9 +5,9 @@
 use std::path::{Path, PathBuf};
 
 use super::known::BELOW_THREAD;
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, compile_as, directory};
-use crate::common::report::{Report, Stack, from_main};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, compile_as, directory};
+use memleak_test::report::{Report, Stack, from_main};
 
 /// Compiler flags as distributions have them, without frame pointers.
 const RELEASE: [&str; 5] = [

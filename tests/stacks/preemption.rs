@@ -6,9 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, directory};
-use crate::common::report::Stack;
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, directory};
+use memleak_test::report::Stack;
 
 const THREADS: u64 = 64;
 const VARIANTS: u64 = 8;

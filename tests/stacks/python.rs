@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, directory, source, stock};
-use crate::common::python::PythonStacks;
-use crate::common::report::{Amount, Report, Stack};
-use crate::common::started::Started;
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, directory, source, stock};
+use memleak_test::python::PythonStacks;
+use memleak_test::report::{Amount, Report, Stack};
+use memleak_test::started::Started;
 
 /// Only blocks that the programs make on purpose are so large.
 const LARGE: [&str; 2] = ["--min-size", "300000"];

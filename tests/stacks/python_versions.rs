@@ -5,11 +5,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::program::{
+use crate::python::{check_chains, functions, trace_by, trace_program};
+use memleak_test::program::{
     LIBRARIES_OF_NEXT, NEXT_RELEASE, compile, compile_as, directory, of_next_release,
 };
-use crate::common::report::{Amount, Report};
-use crate::python::{check_chains, functions, trace_by, trace_program};
+use memleak_test::report::{Amount, Report};
 
 /// Makes a command for a program of that release, or one that needs its C library, with that release's Python
 /// modules.

@@ -1,6 +1,6 @@
 //! Real programs at real work, most from before their main to their exit, compared with an independent
-//! witness (see `common/witness.rs`): nearly every walk is complete, nearly every call is reported as by the
-//! witness, and no frame is invented.
+//! witness (see `memleak_test::witness`): nearly every walk is complete, nearly every call is reported as by
+//! the witness, and no frame is invented.
 //!
 //! The work is small, so that the tests are short; with `MEMLEAK_FULL_LOAD` set it is of realistic size.
 
@@ -11,10 +11,10 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::exclusion::alone;
-use crate::common::memleak::Memleak;
-use crate::common::program::{PATIENCE, compile, directory, free_port, load, run_tool, source, stock};
-use crate::common::witness::{Accounts, Call, READY_TO_DONE, Witness};
+use memleak_test::exclusion::alone;
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{PATIENCE, compile, directory, free_port, load, run_tool, source, stock};
+use memleak_test::witness::{Accounts, Call, READY_TO_DONE, Witness};
 
 /// Walks of which one may be incomplete.
 const INCOMPLETE_ONE_IN: u64 = 1000;

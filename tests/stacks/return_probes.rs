@@ -3,11 +3,11 @@
 
 use std::path::Path;
 
-use crate::common::machine::{Feature, lacks};
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, directory};
-use crate::common::report::Report;
-use crate::common::tracefs::ReturnProbe;
+use memleak_test::machine::{Feature, lacks};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, directory};
+use memleak_test::report::Report;
+use memleak_test::tracefs::ReturnProbe;
 
 const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
 /// Compiler flags that keep frame pointers, for walks by them.
@@ -28,7 +28,7 @@ fn trace(path: &Path, arguments: &[&str], flags: &[&str]) -> Report {
 type Shape = (String, Vec<(String, Option<u64>, String)>);
 
 fn shapes(report: &Report) -> Vec<Shape> {
-    let frame = |frame: &crate::common::report::Frame| {
+    let frame = |frame: &memleak_test::report::Frame| {
         let place = frame.module.as_ref().map(|_| frame.svma());
         (frame.name().to_owned(), place, frame.found_by.clone())
     };
@@ -129,7 +129,7 @@ fn beyond_the_limit() {
         let report = trace(&path, &["64"], &["--attach", attach]);
         assert_eq!(
             report.outstanding(),
-            crate::common::report::Amount::default(),
+            memleak_test::report::Amount::default(),
             "{report}"
         );
         assert_eq!((report.lost.blocks, report.lost.bytes), (1, 16), "{report}");

@@ -5,8 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::program::{compile, compile_as, directory, stock};
-use crate::common::witness::{Accounts, Shares, Witness};
+use memleak_test::program::{compile, compile_as, directory, stock};
+use memleak_test::witness::{Accounts, Shares, Witness};
 
 fn test_directory(test: &str) -> PathBuf {
     directory(&format!("runtimes-{test}"))

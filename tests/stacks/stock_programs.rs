@@ -4,9 +4,9 @@
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
 
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, free_port, stock};
-use crate::common::report::Report;
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, free_port, stock};
+use memleak_test::report::Report;
 
 /// Walks of which one may be incomplete.
 const ONE_IN: u64 = 100;

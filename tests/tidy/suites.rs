@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use memleak_test::program::{AS_ROOT, QUICK_SUITES};
+
 use super::{Source, assert_none, root, sources};
 
 /// Page of the suites, and the line below which [`table`] writes it.
@@ -13,9 +15,6 @@ const BEGIN: &str = "<!-- The rest is written by `MEMLEAK_TEST_UPDATE=1 cargo te
 
 /// Environment variable that makes the test write the page instead of comparing it.
 const UPDATE: &str = "MEMLEAK_TEST_UPDATE";
-
-/// Ending of names of tests that need root, in suites where not all do.
-const AS_ROOT: &str = "_as_root";
 
 /// Endings of programs, also of those that are not compiled.
 const PROGRAMS: [&str; 10] = ["c", "cpp", "go", "h", "js", "py", "rs", "s", "S", "sh"];
@@ -117,18 +116,18 @@ impl Module {
         words[..=end].join(" ")
     }
 
-    /// Programs that it names, and what it uses of `common`, and files without tests that are declared in it:
-    /// those of `tests/programs` and stock ones.
+    /// Programs that it names, and what it uses of `memleak_test`, and files without tests that are declared
+    /// in it: those of `tests/programs` and stock ones.
     fn programs(&self) -> BTreeSet<String> {
         let mut found = programs_in(&self.source.text);
-        let tools = sources("tests/common", &["rs"]);
+        let tools = sources("crates/test/src", &["rs"]);
         let is_used = |tool: &&Source| {
             let name = tool
                 .path
                 .file_stem()
                 .and_then(|name| name.to_str())
                 .expect("UTF-8");
-            self.source.text.contains(&format!("common::{name}::"))
+            self.source.text.contains(&format!("memleak_test::{name}::"))
         };
         found.extend(
             tools
@@ -199,26 +198,17 @@ fn programs_in(text: &str) -> BTreeSet<String> {
 }
 
 impl Suite {
-    /// Need of root by the suite's constant; the suite without one traces nothing.
-    fn root(&self) -> &str {
-        let constant = self
-            .main
-            .source
-            .text
-            .split("\nconst ROOT: ")
-            .nth(1)
-            .and_then(|rest| rest.split(';').next());
-        constant.map_or("None", |constant| {
-            constant.rsplit("::").next().expect("a variant")
-        })
+    /// True if any of its tests can need root, not only those that are named so.
+    fn needs_root(&self) -> bool {
+        !QUICK_SUITES.contains(&self.name.as_str())
     }
 
     fn describe(&self, page: &mut String) {
-        let root = match self.root() {
-            "Any" => "Needs root.",
-            "Named" => "Tests whose names end in `_as_root` need root.",
-            "None" => "Needs no root.",
-            other => panic!("{}: ROOT = {other}", self.main.source.display()),
+        let is_named = |module: &Module| module.named_root() != "no";
+        let root = match (self.needs_root(), self.main.all().into_iter().any(is_named)) {
+            (true, _) => "Needs root.",
+            (false, true) => "Tests whose names end in `_as_root` need root.",
+            (false, false) => "Needs no root.",
         };
         let name = &self.name;
         *page += &format!("\n## `{name}`\n\n{} {root}\n", self.main.claim());
@@ -227,10 +217,9 @@ impl Suite {
             if module.name.is_empty() && module.tests().is_empty() {
                 continue;
             }
-            let root = match self.root() {
-                "Any" => "yes",
-                "Named" => module.named_root(),
-                _ => "no",
+            let root = match self.needs_root() {
+                true => "yes",
+                false => module.named_root(),
             };
             let path = match module.name.as_str() {
                 "" => name,
@@ -348,7 +337,7 @@ fn every_program_has_a_user() {
     let endings = [&PROGRAMS[..], &["S"]].concat();
     let programs = sources("tests/programs", &endings);
     assert!(programs.len() > 60, "the search finds the programs");
-    let users: Vec<Source> = ["tests", "benches"]
+    let users: Vec<Source> = ["tests", "crates/test/src", "benches"]
         .iter()
         .flat_map(|top| sources(top, &endings))
         .collect();

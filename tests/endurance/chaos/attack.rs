@@ -12,8 +12,8 @@ use nix::unistd::Pid;
 
 use super::left_behind::{Object, changed_code, objects_of};
 use super::subject::Subject;
-use crate::common::program::{Lines, PATIENCE};
-use crate::common::random::Random;
+use memleak_test::program::{Lines, PATIENCE};
+use memleak_test::random::Random;
 
 /// Ways to attach and to walk.
 const FLAGS: &[&[&str]] = &[

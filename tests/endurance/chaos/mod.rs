@@ -18,10 +18,10 @@ use std::io::{Write, stderr};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::common::program::{PATIENCE, directory, require_root};
-use crate::common::random::Random;
 use attack::{Attack, Outcome, Phase};
 use left_behind::Object;
+use memleak_test::program::{PATIENCE, directory, require_root};
+use memleak_test::random::Random;
 use subject::{Run, Subject};
 
 /// Maximum of the random wait from the start of memleak until it is ended, on a machine however busy.

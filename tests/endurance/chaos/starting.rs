@@ -15,8 +15,8 @@ use nix::unistd::Pid;
 
 use super::left_behind::{children, orphans};
 use super::{rounds, seed, wait_until};
-use crate::common::program::{PATIENCE, compile_as, directory, require_root};
-use crate::common::random::Random;
+use memleak_test::program::{PATIENCE, compile_as, directory, require_root};
+use memleak_test::random::Random;
 
 /// Number of rounds of the program, after which it ends with the status [`DONE`].
 const PROGRAM_ROUNDS: &str = "20";

@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::left_behind::tree;
-use crate::common::program::{PATIENCE, compile_as, library, source, stock};
+use memleak_test::program::{PATIENCE, compile_as, library, source, stock};
 
 /// Exit status of programs that did all their rounds.
 const DONE: i32 = 42;

@@ -6,8 +6,8 @@ use leak_report::model::{LookedAt, Measured, Reached, Reason};
 use leak_report::render::Page;
 
 use super::{DESKTOP, check_quiet, contrasts, write};
-use crate::common::browser::Browser;
-use crate::common::program::directory;
+use memleak_test::browser::Browser;
+use memleak_test::program::directory;
 
 /// Roots are listed with the sites that they lead to, with names as plain text; a site's details show its
 /// holders and the classes of its blocks. Moments show why their reports were made.

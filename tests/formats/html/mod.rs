@@ -11,12 +11,12 @@ use std::process::Command;
 use std::thread::{self, sleep};
 use std::time::Duration;
 
-use crate::common::browser::{Browser, key};
-use crate::common::hand_made;
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, directory, source};
-use crate::common::report::Report;
 use leak_report::render::{Limits, Page, People, Screen};
+use memleak_test::browser::{Browser, key};
+use memleak_test::hand_made;
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, directory, source};
+use memleak_test::report::Report;
 use serde_json::Value;
 
 const DESKTOP: [u32; 2] = [1280, 800];

@@ -7,9 +7,9 @@ use serde_json::json;
 use unwind_tables::walk::{FoundBy, LeftOut};
 
 use super::{boxes, check_quiet, write};
-use crate::common::browser::Browser;
-use crate::common::hand_made;
-use crate::common::program::directory;
+use memleak_test::browser::Browser;
+use memleak_test::hand_made;
+use memleak_test::program::directory;
 
 /// Functions are shown by short names; the whole name appears under the pointer.
 pub(super) fn abbreviated_names(browser: &Browser) {

@@ -1,17 +1,12 @@
 //! The walk in the kernel, of each architecture, compiled for the host under sanitizers, against the
 //! reference walk.
 #![no_main]
-#![allow(dead_code, unreachable_pub, reason = "tests need more of it")]
-
-#[path = "../../common/any_walk.rs"]
-mod any_walk;
-#[path = "../../common/host.rs"]
-mod host;
 
 use std::cell::RefCell;
 use std::ffi::c_void;
 
-use host::{HostStack, HostTables, HostWalk, ReadMemory};
+use memleak_test::any_walk;
+use memleak_test::host::{HostStack, HostTables, HostWalk, ReadMemory};
 
 macro_rules! host_walks {
     ($($name:ident)*) => {

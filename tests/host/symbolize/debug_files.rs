@@ -4,7 +4,7 @@ use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 
 use super::*;
-use crate::common::machine::{Feature, lacks};
+use memleak_test::machine::{Feature, lacks};
 
 /// A stripped program's names come from the debug file with its build-id, under the root it belongs to, and a
 /// debug file with another build-id at that place is not used.

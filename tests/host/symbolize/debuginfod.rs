@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use memleak::symbolize::debuginfod::{Debuginfod, DebuginfodSettings, Patience};
 
 use super::*;
-use crate::common::machine::{Feature, lacks};
+use memleak_test::machine::{Feature, lacks};
 
 /// Delay of a server that does not answer in time, and a timeout that is never reached; nothing else here
 /// takes half as long.

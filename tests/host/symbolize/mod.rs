@@ -23,7 +23,7 @@ use memleak::symbolize::{CodeObject, Symbolizer};
 use object::{Object, ObjectSection};
 use unwind_tables::addr::Svma;
 
-use crate::common::program;
+use memleak_test::program;
 
 /// A file to symbolize, and the roots to look for its debug file in.
 struct Subject {

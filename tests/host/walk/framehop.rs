@@ -5,12 +5,12 @@
 use std::fs;
 use std::ops::Range;
 
-use crate::common::program::stock;
-use crate::common::recorded::{BUILDS, Published, Scene};
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module as Framehop, Unwinder};
 use memleak::allocator::calls;
 use memleak::process::MappedCode;
+use memleak_test::program::stock;
+use memleak_test::recorded::{BUILDS, Published, Scene};
 use object::{Object, ObjectSection};
 use unwind_tables::Architecture;
 use unwind_tables::addr::{Avma, Bias};

@@ -15,7 +15,7 @@ use unwind_tables::walk::{
 };
 
 use super::{CODE, STACK, check_both};
-use crate::common::host::Memory;
+use memleak_test::host::Memory;
 
 /// Native code with CFI, in which stacks have their end.
 const NATIVE: u64 = CODE + 0x180;

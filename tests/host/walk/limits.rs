@@ -18,8 +18,8 @@ use unwind_tables::walk::{
 };
 
 use super::{CODE, STACK, check};
-use crate::common::compile::host_walk;
-use crate::common::host::{HostWalk, Memory};
+use memleak_test::compile::host_walk;
+use memleak_test::host::{HostWalk, Memory};
 
 /// Numbers of frames of a recursion; the outermost frame is one more.
 const DEPTHS: [usize; 8] = [256, 510, 511, 599, 767, 4094, 4095, 4999];

@@ -3,8 +3,6 @@
 
 #![allow(unsafe_code, reason = "calls the C walk through a shared object")]
 
-#[path = "../../common/any_walk.rs"]
-mod any_walk;
 mod framehop;
 mod generated;
 mod limits;
@@ -13,10 +11,11 @@ mod recorded;
 
 use std::collections::HashSet;
 
-use crate::common::compile::{host_walk, plain_walk, run_sanitized};
-use crate::common::host::{self, HostWalk, Memory};
-use crate::common::random::Random;
-use crate::common::random_rules::random_rule;
+use memleak_test::any_walk;
+use memleak_test::compile::{host_walk, plain_walk, run_sanitized};
+use memleak_test::host::{HostWalk, Memory};
+use memleak_test::random::Random;
+use memleak_test::random_rules::random_rule;
 use unwind_tables::Architecture;
 use unwind_tables::addr::{Avma, Bias, Svma};
 use unwind_tables::build::SavesTable;

@@ -16,7 +16,7 @@ use unwind_tables::walk::{
 };
 
 use super::{CODE, STACK, check_both};
-use crate::common::host::Memory;
+use memleak_test::host::Memory;
 
 /// A function with CFI, which is the end of stacks, and an earlier function without CFI, with code with CFI
 /// between it and [`PIECE`].

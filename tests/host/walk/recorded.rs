@@ -3,9 +3,9 @@
 
 use std::process::Command;
 
-use crate::common::compile::host_walk;
-use crate::common::recorded::{BUILDS, Scene};
 use memleak::process::{MappedCode, Mappings, Modules};
+use memleak_test::compile::host_walk;
+use memleak_test::recorded::{BUILDS, Scene};
 use unwind_tables::Architecture;
 use unwind_tables::walk::{End, FoundBy, Stack, Tables, Unwind, walk};
 

@@ -8,8 +8,8 @@ use std::time::Instant;
 use serde_json::Value;
 
 use super::RELEASE;
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, directory, stock};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, directory, stock};
 
 const YEAR: f64 = 365.0 * 86_400.0;
 

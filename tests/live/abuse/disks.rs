@@ -4,9 +4,9 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use super::RELEASE;
-use crate::common::machine::{Feature, lacks};
-use crate::common::program::{Program, compile, directory, require_root};
-use crate::common::report::Report;
+use memleak_test::machine::{Feature, lacks};
+use memleak_test::program::{Program, compile, directory, require_root};
+use memleak_test::report::Report;
 
 const MEMLEAK: &str = env!("CARGO_BIN_EXE_memleak");
 

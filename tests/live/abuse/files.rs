@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::process::{Command, Output, Stdio};
 
 use super::{MIB, RELEASE, elf, finish_within};
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, directory};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, directory};
 
 /// Limit of memleak's memory, in bytes. Debug information of one object may take a gigabyte while its names
 /// are looked up, and each processor may have pages of files of 256 MiB mapped while tables are built.

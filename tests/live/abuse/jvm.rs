@@ -5,8 +5,8 @@ use std::process::Command;
 use std::time::Instant;
 
 use super::{MIB, RELEASE, finish_within};
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile_as, directory};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile_as, directory};
 
 /// Maximum seconds until doctor has reported on a process.
 const SECONDS: f64 = 20.0;

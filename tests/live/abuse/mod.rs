@@ -12,8 +12,8 @@ mod processes;
 mod readers;
 mod tables;
 
-use crate::common::memleak::Memleak;
-use crate::common::report::Report;
+use memleak_test::memleak::Memleak;
+use memleak_test::report::Report;
 
 const MIB: u64 = 1 << 20;
 

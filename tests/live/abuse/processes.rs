@@ -4,8 +4,8 @@
 use std::process::Command;
 
 use super::{MIB, RELEASE, finish_within};
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, compile_as, directory};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, compile_as, directory};
 
 /// A pid that is used again while memleak does not look is not taken for the traced process. None of its
 /// blocks is shown, and the trace ends, since its process has.

@@ -8,10 +8,10 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use super::{MIB, RELEASE, check_spent};
-use crate::common::memleak::tracing;
-use crate::common::program::{Lines, PATIENCE, Program, compile, directory, signal};
-use crate::common::report::Report;
-use crate::common::terminal::{Session, Terminal};
+use memleak_test::memleak::tracing;
+use memleak_test::program::{Lines, PATIENCE, Program, compile, directory, signal};
+use memleak_test::report::Report;
+use memleak_test::terminal::{Session, Terminal};
 
 /// Starts memleak with many reports, into a pipe that is not read.
 fn reporting(pid: u32) -> (Child, Lines) {

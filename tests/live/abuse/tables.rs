@@ -1,8 +1,8 @@
 //! Full tables: what does not fit is counted, and the rest is right.
 
 use super::{MIB, finish_within};
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, directory};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, directory};
 
 /// Maximum memory, in bytes, that a report keeps for one frame of one stack while it is made.
 const FRAME: u64 = 400;

@@ -10,9 +10,9 @@ use memleak::process::Target;
 use memleak::symbolize::PerfMap;
 
 use super::RELEASE;
-use crate::common::machine::{Feature, lacks};
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile, copy_program, directory, require_root, run_tool};
+use memleak_test::machine::{Feature, lacks};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile, copy_program, directory, require_root, run_tool};
 
 /// A user without any rights.
 const NOBODY: u32 = 65534;

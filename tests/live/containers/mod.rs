@@ -7,11 +7,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::machine::{Feature, lacks};
-use crate::common::memleak::{Memleak, child_of};
-use crate::common::program::{Program, compile, compile_as, directory, run_tool};
-use crate::common::report::{Report, from_main};
 use crate::verdict::verdict_on;
+use memleak_test::machine::{Feature, lacks};
+use memleak_test::memleak::{Memleak, child_of};
+use memleak_test::program::{Program, compile, compile_as, directory, run_tool};
+use memleak_test::report::{Report, from_main};
 
 const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
 

@@ -8,11 +8,11 @@ use std::fs;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use crate::common::attach_paths;
-use crate::common::exclusion::alone;
-use crate::common::machine::{Feature, lacks};
-use crate::common::memleak::Memleak;
-use crate::common::program::{
+use memleak_test::attach_paths;
+use memleak_test::exclusion::alone;
+use memleak_test::machine::{Feature, lacks};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{
     PATIENCE, Program, compile, compile_as, copy_program, directory, library, require_root, run_tool, source,
     stock,
 };

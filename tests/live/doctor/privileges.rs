@@ -9,11 +9,11 @@ use std::process::{Command, Output};
 use tempfile::TempDir;
 
 use super::{check_cannot_trace, doctor_by};
-use crate::common::attach_paths::attach_paths;
-use crate::common::machine::{Feature, lacks};
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, compile_as, copy_program, directory, require_root, run_tool};
-use crate::common::report::Report;
+use memleak_test::attach_paths::attach_paths;
+use memleak_test::machine::{Feature, lacks};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, compile_as, copy_program, directory, require_root, run_tool};
+use memleak_test::report::Report;
 
 /// The list that every message names.
 const GRANT: &str = "setcap cap_bpf,cap_perfmon,cap_sys_ptrace+ep";

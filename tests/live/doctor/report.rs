@@ -6,9 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use super::{doctor, end_of, findings, parse};
-use crate::common::attach_paths::attach_paths;
-use crate::common::machine::{Feature, lacks};
-use crate::common::program::{directory, require_root};
+use memleak_test::attach_paths::attach_paths;
+use memleak_test::machine::{Feature, lacks};
+use memleak_test::program::{directory, require_root};
 
 const BROKEN: &str = "--break-program";
 

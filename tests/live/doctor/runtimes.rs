@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::{examine, findings};
-use crate::common::program::{Program, directory, run_tool, source, stock};
+use memleak_test::program::{Program, directory, run_tool, source, stock};
 
 /// Starts a program that says "ready" and then waits; checks what is found about its runtime.
 #[track_caller]

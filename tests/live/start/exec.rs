@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::await_end;
-use crate::common::memleak::Memleak;
-use crate::common::program::{LIBRARIES, Program, compile, compile_as, directory, mimalloc, stock};
-use crate::common::report::{Amount, Report};
-use crate::common::started::Started;
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{LIBRARIES, Program, compile, compile_as, directory, mimalloc, stock};
+use memleak_test::report::{Amount, Report};
+use memleak_test::started::Started;
 
 /// Returns the setting of the environment that has a library loaded before others.
 fn preloaded((library, package): (&str, &str)) -> String {

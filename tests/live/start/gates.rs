@@ -5,9 +5,9 @@ use std::fs;
 use std::process::{Command, Output};
 
 use super::RELEASE;
-use crate::common::program::{compile, compile_as, directory, require_root};
-use crate::common::report::Report;
-use crate::common::started::Started;
+use memleak_test::program::{compile, compile_as, directory, require_root};
+use memleak_test::report::Report;
+use memleak_test::started::Started;
 
 /// Runs `memleak` with these arguments to the end of what it starts.
 #[track_caller]

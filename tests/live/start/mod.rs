@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::common::program::{PATIENCE, Program, compile, compile_as, copy_program, directory, signal};
-use crate::common::report::{Amount, Report};
-use crate::common::started::Started;
+use memleak_test::program::{PATIENCE, Program, compile, compile_as, copy_program, directory, signal};
+use memleak_test::report::{Amount, Report};
+use memleak_test::started::Started;
 
 const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
 

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::objects::{check_accounts, is_part, watch, watch_both};
-use crate::common::program::{compile, directory, run_tool, source};
-use crate::common::report::{Frame, Report, Stack};
-use crate::common::witness::Accounts;
+use memleak_test::program::{compile, directory, run_tool, source};
+use memleak_test::report::{Frame, Report, Stack};
+use memleak_test::witness::Accounts;
 
 const WITH_FRAME_POINTERS: [&str; 2] = ["-O2", "-fno-omit-frame-pointer"];
 const UNCERTAIN: &str = "fp_uncertain";

@@ -1,5 +1,5 @@
 //! Small programs, one for each thing that makes stacks hard to walk, have the stacks that an independent
-//! witness in the process finds (see `common/witness.rs`).
+//! witness in the process finds (see `memleak_test::witness`).
 //!
 //! Where libgcc's unwinder can walk to the end, memleak says exactly the same; where it cannot, the test
 //! states what memleak says instead, with its cause. Objects that were taken apart after linking have their
@@ -12,9 +12,9 @@ mod runtimes;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::common::program::{compile, compile_as, directory};
-use crate::common::report::{Report, Stack};
-use crate::common::witness::{Accounts, READY_TO_DONE, Witness};
+use memleak_test::program::{compile, compile_as, directory};
+use memleak_test::report::{Report, Stack};
+use memleak_test::witness::{Accounts, READY_TO_DONE, Witness};
 
 /// Compiler flags as distributions have them, without frame pointers.
 const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-pthread"];

@@ -1,5 +1,5 @@
 //! Programs that are linked or taken apart in unusual ways have the stacks that an independent witness finds
-//! (see `common/witness.rs`).
+//! (see `memleak_test::witness`).
 //!
 //! Sections that libgcc's unwinder needs and memleak does not are taken away from a copy of a program: then
 //! the witness in the whole program speaks for the copy, whose code is the same at the same addresses.
@@ -8,9 +8,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::program::{compile, compile_as, directory, run_tool};
-use crate::common::report::Report;
-use crate::common::witness::{Accounts, Call, READY_TO_DONE, Witness};
+use memleak_test::program::{compile, compile_as, directory, run_tool};
+use memleak_test::report::Report;
+use memleak_test::witness::{Accounts, Call, READY_TO_DONE, Witness};
 
 /// Compiler flags as distributions have them, without frame pointers.
 const RELEASE: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-pthread"];
@@ -202,7 +202,7 @@ fn check_musl(test: &str, source: &str, least_stacks: usize) {
     compile
         .arg("-o")
         .arg(&path)
-        .arg(crate::common::program::source(source))
+        .arg(memleak_test::program::source(source))
         .args(flags)
         .args(RELEASE)
         .args(["-static", "-Wl,--eh-frame-hdr"]);
@@ -238,7 +238,7 @@ fn watch_rust(test: &str, flags: &[&str]) -> Accounts {
         .args(["--edition=2021", "-Copt-level=2", "-o"])
         .arg(&path)
         .args(flags)
-        .arg(crate::common::program::source("torture/unwinding.rs"));
+        .arg(memleak_test::program::source("torture/unwinding.rs"));
     run_tool(&mut compile);
     watch(&directory, &path)
 }

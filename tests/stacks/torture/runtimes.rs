@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::memleak::Memleak;
-use crate::common::program::{Program, directory, directory_path, run_tool, source, stock};
-use crate::common::report::{Frame, Report, Stack};
+use memleak_test::memleak::Memleak;
+use memleak_test::program::{Program, directory, directory_path, run_tool, source, stock};
+use memleak_test::report::{Frame, Report, Stack};
 
 /// Traces a program from its "ready" to its "done".
 #[track_caller]

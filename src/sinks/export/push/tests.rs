@@ -1,10 +1,6 @@
 //! Servers that check the requests they receive, with Go's `pprof` for the profiles, and servers that
 //! misbehave.
 
-#[path = "../../../../tests/common/receiver.rs"]
-#[allow(dead_code, unreachable_pub, reason = "tests of other kinds use it too")]
-mod receiver;
-
 use leak_report::samples;
 use std::fs;
 use std::path::Path;
@@ -21,7 +17,7 @@ use super::sender::Lost;
 use super::*;
 use crate::sinks::export::SettingsError;
 use leak_report::model::{Amount, Estimate, InstanceEnd};
-use receiver::{Receiver, answer};
+use memleak_test::receiver::{Receiver, answer};
 
 const QUICK: Timing = Timing {
     request: Duration::from_secs(20),

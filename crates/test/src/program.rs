@@ -14,6 +14,13 @@ use std::time::{Duration, Instant};
 
 use super::exclusion::share_machine;
 
+/// memleak, as cargo builds it for integration tests.
+pub const PROGRAM: &str = env!("MEMLEAK_PROGRAM");
+/// Directory for what suites write.
+pub const FILES: &str = env!("MEMLEAK_TEST_FILES");
+/// The tree of memleak's sources.
+pub const TREE: &str = env!("MEMLEAK_TREE");
+
 /// Maximum time for one thing before the test fails; nothing takes a tenth of it on an idle machine.
 /// `MEMLEAK_TEST_PATIENCE` multiplies it, for a machine that has other work.
 pub static PATIENCE: LazyLock<Duration> = LazyLock::new(|| {
@@ -24,17 +31,9 @@ pub static PATIENCE: LazyLock<Duration> = LazyLock::new(|| {
             .expect("MEMLEAK_TEST_PATIENCE: a whole number")
 });
 
-/// The tests of a suite that need root. Each suite's `main.rs` has this as `ROOT`, to which its tests are
-/// held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Root {
-    /// Any test of the suite can need root.
-    Any,
-    /// Only tests whose name ends in [`AS_ROOT`] need root.
-    Named,
-    /// No test of the suite needs root.
-    None,
-}
+/// Suites that `make quick` runs: of their tests, only those whose name ends in [`AS_ROOT`] need root. Of the
+/// other suites, any test can need it.
+pub const QUICK_SUITES: [&str; 3] = ["cli", "host", "tidy"];
 
 /// Ending of names of tests that need root, in suites where not all do: `make quick` leaves these out.
 pub const AS_ROOT: &str = "_as_root";
@@ -45,14 +44,10 @@ pub fn require_root() {
     share_machine();
     let thread = thread::current();
     let test = thread.name().unwrap_or_default();
-    match crate::ROOT {
-        Root::Any => {}
-        Root::Named => assert!(
-            test.is_empty() || test.ends_with(AS_ROOT),
-            "`{test}` needs root: end its name in `{AS_ROOT}`, for `make quick`"
-        ),
-        Root::None => panic!("`{test}` needs root, and its suite has ROOT = Root::None"),
-    }
+    assert!(
+        test.is_empty() || test.ends_with(AS_ROOT) || !QUICK_SUITES.contains(&suite().as_str()),
+        "`{test}` needs root: end its name in `{AS_ROOT}`, for `make quick`"
+    );
     let status = std::fs::read_to_string("/proc/self/status").expect("/proc is mounted");
     let uid = status
         .lines()
@@ -116,11 +111,16 @@ pub fn mimalloc() -> (&'static str, &'static str) {
     installed.unwrap_or(versions[0])
 }
 
+/// The name of the suite that runs, which is that of its program without cargo's hash.
+fn suite() -> String {
+    let program = std::env::current_exe().expect("/proc is mounted");
+    let name = program.file_name().unwrap_or_default().to_string_lossy();
+    name.split('-').next().unwrap_or_default().to_owned()
+}
+
 /// The path of the directory of this name, which [`directory`] makes.
 pub fn directory_path(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR"))
-        .join(env!("CARGO_CRATE_NAME"))
-        .join(name)
+    Path::new(FILES).join(suite()).join(name)
 }
 
 /// An empty directory for one test. Compiled programs go there. Its name begins with the test's module; no
@@ -163,9 +163,7 @@ pub fn free_port() -> u16 {
 
 /// A file of `tests/programs`.
 pub fn source(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/programs")
-        .join(name)
+    Path::new(TREE).join("tests/programs").join(name)
 }
 
 /// Runs a build tool to its successful end.
@@ -182,7 +180,7 @@ pub fn run_tool(command: &mut Command) {
 #[track_caller]
 pub fn library(directory: &Path) -> PathBuf {
     let path = directory.join("libmemleak.so");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_memleak"));
+    let mut command = Command::new(PROGRAM);
     run_tool(command.args(["library", "--output"]).arg(&path));
     path
 }
@@ -260,7 +258,7 @@ impl Lines {
 }
 
 /// Where `tests/setup.sh` has put packages of Debian's next release, with the C library that they need.
-pub const NEXT_RELEASE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/interpreters/root/usr");
+pub const NEXT_RELEASE: &str = concat!(env!("MEMLEAK_TREE"), "/target/interpreters/root/usr");
 /// Directory of its libraries, below [`NEXT_RELEASE`].
 pub const LIBRARIES_OF_NEXT: &str = if cfg!(target_arch = "aarch64") {
     "lib/aarch64-linux-gnu"

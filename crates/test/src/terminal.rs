@@ -18,7 +18,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::pty::{grantpt, posix_openpt, ptsname_r, unlockpt};
 use nix::sys::termios::{FlowArg, LocalFlags, SpecialCharacterIndices, Termios, tcflow, tcgetattr};
 
-use super::program::{PATIENCE, require_root, run_tool};
+use super::program::{PATIENCE, PROGRAM, require_root, run_tool};
 
 /// A program on a terminal, most often `memleak`; killed when dropped.
 pub struct Terminal {
@@ -50,7 +50,7 @@ impl Terminal {
     /// Runs `memleak` on such a terminal with these variables in its environment.
     #[track_caller]
     pub fn start_in(session: Session, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
-        let memleak = Path::new(env!("CARGO_BIN_EXE_memleak"));
+        let memleak = Path::new(PROGRAM);
         Self::run(memleak, session, arguments, environment)
     }
 

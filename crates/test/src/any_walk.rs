@@ -1,7 +1,7 @@
 //! A walk that arbitrary bytes describe: architecture, tables, mappings, memory, registers. The C walk and
 //! the reference walker must agree on it.
 
-#[path = "../../src/fuzzing/choices.rs"]
+#[path = "../../../src/fuzzing/choices.rs"]
 mod choices;
 
 use choices::Choices;
@@ -302,19 +302,19 @@ fn instructions(pattern: &[u8]) -> Vec<u8> {
 }
 
 /// A checked walk, for statistics about the cases.
-pub(super) struct Walked {
+pub struct Walked {
     /// Architecture whose rules it followed.
-    pub(super) architecture: Architecture,
+    pub architecture: Architecture,
     /// Frames and end of the walk.
-    pub(super) stack: Stack,
+    pub stack: Stack,
     /// End of the walk with one of its reads failing; `None` if it reads nothing.
-    pub(super) faulted: Option<End>,
+    pub faulted: Option<End>,
 }
 
 /// Checks that both walks agree about the walk that these bytes make, and about the same walk with one of its
 /// reads failing. `None` if the bytes make no tables. `hosts` are of all architectures, in the order of their
 /// numbers.
-pub(super) fn check(hosts: &mut [HostWalk; 2], bytes: &[u8]) -> Option<Walked> {
+pub fn check(hosts: &mut [HostWalk; 2], bytes: &[u8]) -> Option<Walked> {
     let mut choices = Choices(bytes);
     let architecture = choices.of([Architecture::X86_64, Architecture::Aarch64]);
     let host = &mut hosts[architecture as usize];

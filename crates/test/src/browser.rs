@@ -12,7 +12,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
-use super::program::{Lines, directory, stock};
+use super::program::{FILES, Lines, directory, stock};
 
 /// Maximum time for one command.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -230,7 +230,7 @@ impl Browser {
     pub fn screenshot(&self, name: &str) -> PathBuf {
         let picture = self.request("GET", &format!("{}/screenshot", self.session), &Value::Null);
         let picture = BASE64_STANDARD.decode(picture.as_str().expect("text"));
-        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("screenshots");
+        let directory = Path::new(FILES).join("screenshots");
         fs::create_dir_all(&directory).expect("a directory");
         let path = directory.join(format!("{name}.png"));
         fs::write(&path, picture.expect("a picture")).expect("a file");

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 
-use memleak::process::{MappedCode, Mappings, ModuleId, Modules, Target};
+use memleak_process::{MappedCode, Mappings, ModuleId, Modules, Target};
 use unwind_tables::addr::Avma;
 use unwind_tables::mapping::{ADDRESS_BITS, Identity, Mapping, MappingKind};
 use unwind_tables::walk::{Registers, ReturnProbes, Tables, Unwind};
@@ -130,7 +130,7 @@ fn record_memory(pid: u32) -> Memory {
     let maps = std::fs::read(format!("/proc/{pid}/maps")).expect("its maps can be read");
     let source = File::open(format!("/proc/{pid}/mem")).expect("its memory can be read");
     let mut memory = Memory::default();
-    for entry in memleak::process::maps::parse(&maps).map(|entry| entry.expect("a well-formed line")) {
+    for entry in memleak_process::maps::parse(&maps).map(|entry| entry.expect("a well-formed line")) {
         let length = entry.range.end.offset_from(entry.range.start);
         let mut bytes = vec![0; usize::try_from(length).expect("it is mapped")];
         // Some mappings cannot be read; none that a stack needs.

@@ -2,7 +2,7 @@
 
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use super::program::{Lines, cpu_seconds, end_if_only_compiled, require_root, signal};
+use super::program::{Lines, PROGRAM, cpu_seconds, end_if_only_compiled, require_root, signal};
 use super::report::Report;
 
 /// A running `memleak`; killed when dropped.
@@ -43,7 +43,7 @@ impl Memleak {
     /// Attaches as [`Memleak::attach`] does, with reports as `interval` (and count) says.
     #[track_caller]
     pub fn attach_reporting(pid: u32, flags: &[&str], interval: &[&str]) -> Self {
-        Self::attach_reporting_by(Command::new(env!("CARGO_BIN_EXE_memleak")), pid, flags, interval)
+        Self::attach_reporting_by(Command::new(PROGRAM), pid, flags, interval)
     }
 
     /// Attaches in the pid and mount namespaces of process `host_pid`, where the process to trace is `pid`.
@@ -52,7 +52,7 @@ impl Memleak {
         let mut command = Command::new("nsenter");
         let host_pid = host_pid.to_string();
         command.args(["--target", &host_pid, "--pid", "--mount"]);
-        command.arg(env!("CARGO_BIN_EXE_memleak"));
+        command.arg(PROGRAM);
         let mut memleak = Self::attach_reporting_by(command, pid, flags, &[NO_INTERVAL]);
         memleak.is_parent = true;
         memleak
@@ -73,7 +73,7 @@ impl Memleak {
             .map(|capability| format!("-{capability}"))
             .collect();
         command.args(["--bounding-set", &dropped.join(",")]);
-        command.arg(env!("CARGO_BIN_EXE_memleak"));
+        command.arg(PROGRAM);
         Self::attach_reporting_by(command, pid, &[], &[NO_INTERVAL])
     }
 
@@ -87,14 +87,14 @@ impl Memleak {
     /// Traces the kernel's own allocations.
     #[track_caller]
     pub fn attach_to_kernel(flags: &[&str], interval: &str) -> Self {
-        let command = Command::new(env!("CARGO_BIN_EXE_memleak"));
+        let command = Command::new(PROGRAM);
         Self::start(command, flags, &[interval])
     }
 
     /// Attaches to the processes that `flags` select.
     #[track_caller]
     pub fn attach_selected(flags: &[&str]) -> Self {
-        Self::attach_selected_by(Command::new(env!("CARGO_BIN_EXE_memleak")), flags)
+        Self::attach_selected_by(Command::new(PROGRAM), flags)
     }
 
     /// Attaches as [`Memleak::attach_selected`] does, by a command that becomes memleak.
@@ -312,7 +312,7 @@ impl Memleak {
 #[track_caller]
 pub fn tracing(arguments: &[&str]) -> (Child, Lines) {
     require_root();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_memleak"))
+    let mut child = Command::new(PROGRAM)
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "loads shared objects")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
@@ -10,7 +10,7 @@ use libloading::{Library, Symbol};
 use unwind_tables::Architecture;
 
 use super::host::{HostWalk, Walk};
-use super::program::end_if_only_compiled;
+use super::program::{FILES, end_if_only_compiled};
 
 /// Environment variable that is set where a test runs with gcc's sanitizers loaded: C that it compiles is
 /// checked by them.
@@ -65,7 +65,7 @@ fn compile(source: &str, architecture: Architecture) -> PathBuf {
 
 /// Compiles `source` of `tests/host_bpf` to a shared object called `name`.
 pub fn compile_for_host(source: &str, name: &str, flags: &[&str]) -> PathBuf {
-    let object = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.so"));
+    let object = Path::new(FILES).join(format!("{name}.so"));
     let mut compiler = match std::env::var_os(SANITIZED) {
         None => Command::new("clang"),
         Some(_) => {

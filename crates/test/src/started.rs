@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-use super::program::{Lines, end_if_only_compiled, require_root};
+use super::program::{Lines, PROGRAM, end_if_only_compiled, require_root};
 use super::report::Report;
 
 /// A running `memleak` that has started a program; killed when dropped.
@@ -31,7 +31,7 @@ impl Started {
     /// Runs `memleak` with these arguments.
     #[track_caller]
     pub fn start(arguments: &[&str]) -> Self {
-        Self::spawn_with(&mut Command::new(env!("CARGO_BIN_EXE_memleak")), arguments)
+        Self::spawn_with(&mut Command::new(PROGRAM), arguments)
     }
 
     #[track_caller]
