@@ -94,11 +94,11 @@ pub struct Line<T: 'static> {
     pub text: &'static str,
 }
 
-const fn metric(name: &'static str, help: &'static str) -> Option<Metric> {
+pub(super) const fn metric(name: &'static str, help: &'static str) -> Option<Metric> {
     Some(Metric { name, help })
 }
 
-const fn line<T>(of: fn(&T) -> u64, noun: &'static str, text: &'static str) -> Option<Line<T>> {
+pub(super) const fn line<T>(of: fn(&T) -> u64, noun: &'static str, text: &'static str) -> Option<Line<T>> {
     Some(Line { of, noun, text })
 }
 

@@ -11,7 +11,7 @@ use super::modules::{end_lines, fp_lines};
 use super::words::{counted, percent, size};
 use super::{elsewhere, estimates, memory, missing, overhead, peak, recent, regions, suppressed, verdict};
 use crate::model::Report;
-use crate::model::leak::PythonStacks;
+use crate::model::leak::{PYTHON, WALKS};
 use crate::model::printable::Printable;
 use crate::model::{Amount, CALLS, Count, Events, InstanceEnd, LOSSES, Losses, OwnMemory};
 /// Maximum number of lines about processes.
@@ -197,26 +197,13 @@ fn render_stacks(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let share = percent(complete_walks, walks);
     let text = format!("{complete} of {total} complete ({share} of allocations)");
     line(out, "Stacks", text)?;
-    lines(out, "", finished_line(report).into_iter().collect())?;
+    lines(out, "", walk_lines(report))?;
     lines(out, "", incomplete_lines(report))
 }
 
-/// A line about walks that were finished in user space, or could not be.
-fn finished_line(report: &Report) -> Option<String> {
-    let (finished, not) = (
-        report.completeness.finished_walks,
-        report.completeness.unfinished_walks,
-    );
-    let without_room = match not {
-        0 => String::new(),
-        not => format!("; {not} more could not be finished, and end there"),
-    };
-    (finished > 0 || not > 0).then(|| {
-        format!(
-            "{} finished in user space, through code that had just been mapped{without_room}",
-            counted(finished, "walk")
-        )
-    })
+/// Counts of walks through code that had just been mapped, one line each.
+pub(super) fn walk_lines(report: &Report) -> Vec<String> {
+    count_lines(&WALKS, &report.completeness)
 }
 
 /// A line for each reason for which stacks are incomplete, followed by its remedy.
@@ -257,25 +244,10 @@ fn render_frames(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 
 /// A line about functions of Python in stacks; `None` if none was seen.
 pub(super) fn python_line(report: &Report) -> Option<String> {
-    let PythonStacks {
-        whole,
-        in_part,
-        not_placed,
-        not_read,
-    } = report.completeness.python;
-    let parts = [
-        (whole, "have all their frames"),
-        (
-            in_part,
-            "have only the innermost frames (too many, or native frames between them unknown)",
-        ),
-        (
-            not_placed,
-            "have none (stack and interpreter state disagree, as in a subinterpreter)",
-        ),
-        (not_read, "have none (interpreter not yet known, or no room)"),
-    ];
-    let shown = parts.into_iter().filter(|&(blocks, _)| blocks > 0);
+    let stacks = &report.completeness.python;
+    let parts = PYTHON.iter().filter_map(|count| count.line.as_ref());
+    let parts = parts.map(|line| ((line.of)(stacks), line.text));
+    let shown = parts.filter(|&(blocks, _)| blocks > 0);
     let shown: Vec<_> = shown.map(|(blocks, text)| format!("{blocks} {text}")).collect();
     let functions = counted(report.completeness.frames_by(FoundBy::Python), "function");
     let allocations = shown.join(", ");
@@ -284,13 +256,8 @@ pub(super) fn python_line(report: &Report) -> Option<String> {
 
 /// [`python_line`] if functions are missing in stacks.
 pub(super) fn python_gap_line(report: &Report) -> Option<String> {
-    let PythonStacks {
-        in_part,
-        not_placed,
-        not_read,
-        whole: _,
-    } = report.completeness.python;
-    python_line(report).filter(|_| in_part > 0 || not_placed > 0 || not_read > 0)
+    let stacks = &report.completeness.python;
+    python_line(report).filter(|_| stacks.whole < stacks.all())
 }
 
 fn render_own(report: &Report, out: &mut dyn Write) -> io::Result<()> {

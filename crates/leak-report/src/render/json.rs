@@ -40,10 +40,12 @@ use peak::PeakJson;
 
 use super::blocks::BlocksJson;
 use super::kernel::KernelJson;
-use crate::model::leak::{EndGroup, ModuleSteps, PythonStacks};
+use crate::model::leak::{Completeness, EndGroup, ModuleSteps, PYTHON, PythonStacks, WALKS};
 use crate::model::owner::{Owner, owner};
 use crate::model::printable::is_format;
-use crate::model::{CALLS, Events, FrameRef, LOSSES, Losses, ModuleId, ModuleRef, StackRef, StepStacks};
+use crate::model::{
+    CALLS, Count, Events, FrameRef, LOSSES, Losses, ModuleId, ModuleRef, StackRef, StepStacks,
+};
 use crate::model::{InlinedFrame, InstanceEnd, RegionKind, abbreviated};
 use crate::model::{Location, Report, TargetFacts};
 
@@ -118,7 +120,7 @@ struct ReportJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     max_stack_depth: Option<usize>,
     targets: Vec<TargetJson<'a>>,
-    events: EventsJson<'a>,
+    events: CountsJson<'a, Events>,
     /// Sum over all stacks, as is `allocated`.
     outstanding: AmountJson,
     allocated: AmountJson,
@@ -162,12 +164,13 @@ struct TargetJson<'a> {
     memory: Option<MemoryJson>,
 }
 
-/// Counts of calls, one field each.
-struct EventsJson<'a>(&'a Events);
+/// Counts of `T`, one field each.
+struct CountsJson<'a, T: 'static>(&'static [Count<T>], &'a T);
 
-impl Serialize for EventsJson<'_> {
+impl<T> Serialize for CountsJson<'_, T> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(CALLS.iter().map(|count| (count.field, (count.of)(self.0))))
+        let Self(counts, of) = *self;
+        serializer.collect_map(counts.iter().map(|count| (count.field, (count.of)(of))))
     }
 }
 
@@ -196,10 +199,10 @@ struct UnwindingJson<'a> {
     stacks: BTreeMap<&'static str, u64>,
     allocations: BTreeMap<&'static str, u64>,
     frames: FramesJson,
-    finished_in_user_space: u64,
-    not_finished: u64,
+    #[serde(flatten)]
+    walks: CountsJson<'a, Completeness>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    python: Option<PythonStacks>,
+    python: Option<CountsJson<'a, PythonStacks>>,
     ends: Vec<EndGroupJson<'a>>,
     modules: Vec<ModuleJson<'a>>,
 }
@@ -380,7 +383,7 @@ impl<'a> ReportJson<'a> {
                 .iter()
                 .map(|target| TargetJson::of(target, report))
                 .collect(),
-            events: EventsJson(events),
+            events: CountsJson(&CALLS, events),
             outstanding: AmountJson::total(report, |stack| stack.outstanding),
             allocated: AmountJson::total(report, |stack| stack.allocated),
             peak: report.peak.map(PeakJson::from),
@@ -399,9 +402,9 @@ impl<'a> ReportJson<'a> {
                     fp_uncertain: Some(completeness.frames_by(FoundBy::FpUncertain)),
                     python: Some(completeness.frames_by(FoundBy::Python)).filter(|&frames| frames > 0),
                 },
-                python: Some(completeness.python).filter(|python| python.all() > 0),
-                finished_in_user_space: completeness.finished_walks,
-                not_finished: completeness.unfinished_walks,
+                walks: CountsJson(&WALKS, completeness),
+                python: Some(CountsJson(&PYTHON, &completeness.python))
+                    .filter(|_| completeness.python.all() > 0),
                 ends: report
                     .ends
                     .iter()

@@ -10,6 +10,7 @@ use std::time::UNIX_EPOCH;
 use super::sites::{self, Amounts};
 use super::text::Page;
 use crate::sinks::export::push::Counts;
+use leak_report::model::leak::WALKS;
 use leak_report::model::{Amount, CALLS, Count, LOSSES, Losses, Sampling};
 use leak_report::model::{Report, TargetFacts};
 use leak_report::render::printable;
@@ -34,6 +35,7 @@ pub(super) fn of_report(report: &Report, sites: usize) -> String {
     counts(&mut page, &CALLS, &report.events);
     outstanding(&mut page, report, sites);
     losses(&mut page, &report.losses);
+    counts(&mut page, &WALKS, &report.completeness);
     stacks(&mut page, report);
     cost(&mut page, report);
     page.into_text()

@@ -153,6 +153,9 @@ memleak_lost_events_total 0
 # HELP memleak_lost_calls_total Calls missing from the call trace (-t).
 # TYPE memleak_lost_calls_total counter
 memleak_lost_calls_total 0
+# HELP memleak_unfinished_walks_total Walks that ended at code that had just been mapped, for want of room.
+# TYPE memleak_unfinished_walks_total counter
+memleak_unfinished_walks_total 0
 # HELP memleak_stacks Distinct stacks that allocated, by how their walk ended.
 # TYPE memleak_stacks gauge
 memleak_stacks{end="complete"} 2

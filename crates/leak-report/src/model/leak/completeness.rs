@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use unwind_tables::walk::{End, FoundBy};
 
 use super::{PythonStacks, Site};
+use crate::model::counts::{Count, line, metric};
 
 /// Sums of the ends of walks and of the methods by which frames were found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +28,33 @@ pub struct Completeness {
     #[serde(default)]
     pub python: PythonStacks,
 }
+
+/// Walks that met code whose table was not in the kernel yet.
+pub const WALKS: [Count<Completeness>; 2] = [
+    Count {
+        field: "finished_in_user_space",
+        of: |sums| sums.finished_walks,
+        metric: None,
+        line: line(
+            |sums| sums.finished_walks,
+            "walk",
+            "finished in user space, through code that had just been mapped",
+        ),
+    },
+    Count {
+        field: "not_finished",
+        of: |sums| sums.unfinished_walks,
+        metric: metric(
+            "memleak_unfinished_walks_total",
+            "Walks that ended at code that had just been mapped, for want of room.",
+        ),
+        line: line(
+            |sums| sums.unfinished_walks,
+            "walk",
+            "not finished: they end at code that had just been mapped",
+        ),
+    },
+];
 
 impl Completeness {
     /// Sums over `sites`.

@@ -29,12 +29,12 @@ use crate::model::{Amount, Estimate, LifeSpans, Location, Place, RegionKind, Sna
 
 pub use age::SiteProcesses;
 pub use by_module::{EndGroup, ModuleSteps};
-pub use completeness::Completeness;
+pub use completeness::{Completeness, WALKS};
 pub use depth::innermost;
 pub use growth::{Change, Growth, Recent};
 pub use order::Order;
 pub use provider::leave_out_providers;
-pub use python::{PythonChain, PythonFrame, PythonStacks, place_python_frames, python_code};
+pub use python::{PYTHON, PythonChain, PythonFrame, PythonStacks, place_python_frames, python_code};
 pub use suspicion::Suspicion;
 
 /// Frame of a site. `at.pc` is the raw return address in the epoch in which the site was last seen.

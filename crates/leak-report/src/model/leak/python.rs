@@ -21,6 +21,7 @@ use unwind_tables::addr::Avma;
 use unwind_tables::walk::{End, FoundBy, Frame};
 
 use super::SiteFrame;
+use crate::model::counts::{Count, line};
 use crate::model::{Snapshot, StackTotals};
 
 /// Python function that was running or calling.
@@ -66,6 +67,46 @@ pub struct PythonStacks {
     /// None: the interpreter was not known yet, or there was no room for the chain.
     pub not_read: u64,
 }
+
+/// Allocations of stacks with Python functions. They share one text line.
+pub const PYTHON: [Count<PythonStacks>; 4] = [
+    Count {
+        field: "whole",
+        of: |stacks| stacks.whole,
+        metric: None,
+        line: line(|stacks| stacks.whole, "allocation", "have all their frames"),
+    },
+    Count {
+        field: "in_part",
+        of: |stacks| stacks.in_part,
+        metric: None,
+        line: line(
+            |stacks| stacks.in_part,
+            "allocation",
+            "have only the innermost frames (too many, or native frames between them unknown)",
+        ),
+    },
+    Count {
+        field: "not_placed",
+        of: |stacks| stacks.not_placed,
+        metric: None,
+        line: line(
+            |stacks| stacks.not_placed,
+            "allocation",
+            "have none (stack and interpreter state disagree, as in a subinterpreter)",
+        ),
+    },
+    Count {
+        field: "not_read",
+        of: |stacks| stacks.not_read,
+        metric: None,
+        line: line(
+            |stacks| stacks.not_read,
+            "allocation",
+            "have none (interpreter not yet known, or no room)",
+        ),
+    },
+];
 
 impl PythonStacks {
     /// Sum of all.

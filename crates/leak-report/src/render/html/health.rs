@@ -8,7 +8,7 @@ use super::visible::visible;
 use crate::model::Report;
 use crate::model::leak::{EndGroup, ModuleSteps};
 use crate::model::{ModuleId, OwnMemory};
-use crate::render::health::{call_lines, lost_lines, python_line, unseen_lines};
+use crate::render::health::{call_lines, lost_lines, python_line, unseen_lines, walk_lines};
 use crate::render::{estimates, kernel, missing, occasion, overhead, regions, suppressed};
 
 /// Maximum number of rows of each table; there are rarely more than twenty.
@@ -41,6 +41,8 @@ pub(super) struct Health {
     ends: Vec<(usize, u64, u64)>,
     /// Number of frames by how they were found, over all walks.
     frames: FramesFound,
+    /// Walks through code that had just been mapped.
+    walks: Vec<String>,
     /// Text on functions of Python; empty if there are none.
     python: Vec<String>,
     /// Modules and causes where incomplete stacks ended, most allocations first.
@@ -140,6 +142,7 @@ impl Health {
                 fp_uncertain: by(FoundBy::FpUncertain),
                 kernel: by(FoundBy::Kernel),
             },
+            walks: shown(walk_lines(report)),
             python: shown(python_line(report).into_iter().collect()),
             places: report
                 .ends

@@ -15,6 +15,7 @@ class HealthView {
       this.#ends(),
       this.#places(),
       this.#frames(),
+      this.#lines("Walks", health.walks),
       this.#lines("Python", health.python),
       this.#modules(),
       this.#lines("Lost", lost, "What could not be recorded: shown + lost = tracked."),
