@@ -1,7 +1,7 @@
 # `make demo` shows what memleak does, `make test` runs everything, `make help` lists all there is. What is missing is
 # installed first.
 
-.PHONY: help demo build quick docs test test-fresh dist image build-arm64 dist-arm64 setup-build setup-test setup-dist setup-arm64 setup-kernels setup-fresh test-kernels newest-kernel fmt compile lint clippy features doc suites live rebuild bench-smoke demo-smoke bench verify-arm64 chaos soak deny fuzz
+.PHONY: help demo build quick docs test test-fresh dist image build-arm64 dist-arm64 setup-build setup-test setup-dist setup-arm64 setup-kernels setup-fresh test-kernels newest-kernel fmt compile lint clippy without-features features doc suites live rebuild bench-smoke demo-smoke bench verify-arm64 chaos soak deny fuzz
 .NOTPARALLEL:
 
 CARGO := cargo
@@ -109,17 +109,20 @@ verify-arm64: build
 fmt:
 	@$(STEP) fmt $(CARGO) fmt --all --check
 
-lint: clippy features doc
+lint: clippy without-features doc
 
 clippy:
 	@$(STEP) clippy $(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	@RUSTFLAGS='--cfg memleak_preload -C panic=abort' $(STEP) clippy $(CARGO) clippy -p memleak-alloc --lib --locked -- -D warnings
 
 # What can be left out of a build: without it, the rest has no warnings.
-FEATURES := net tui
-features:
-	@for features in '' $(FEATURES); do \
-		$(STEP) features $(CARGO) clippy --locked --no-default-features --features "$$features" -- -D warnings || exit; \
+without-features:
+	@$(STEP) without-features $(CARGO) clippy --locked --no-default-features -- -D warnings
+
+# Before a release: with one of them alone, too.
+features: without-features
+	@for feature in net tui; do \
+		$(STEP) features $(CARGO) clippy --locked --no-default-features --features $$feature -- -D warnings || exit; \
 	done
 
 doc:
