@@ -67,17 +67,21 @@ fn compile(source: &str, architecture: Architecture) -> PathBuf {
 pub fn compile_for_host(source: &str, name: &str, flags: &[&str]) -> PathBuf {
     let object = Path::new(FILES).join(format!("{name}.so"));
     let mut compiler = match std::env::var_os(SANITIZED) {
-        None => Command::new("clang"),
+        None => {
+            let mut clang = Command::new("clang");
+            clang.arg("-O2");
+            clang
+        }
         Some(_) => {
             let mut gcc = Command::new("gcc");
-            gcc.args(SANITIZERS).arg("-Wno-unknown-pragmas");
+            gcc.args(SANITIZERS).arg("-O1").arg("-Wno-unknown-pragmas");
             // The compiler itself is not to be checked.
             gcc.env_remove("LD_PRELOAD");
             gcc
         }
     };
     let status = compiler
-        .args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"])
+        .args(["-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"])
         .args(flags)
         .arg("-Ibpf")
         .arg(format!("tests/host_bpf/{source}"))

@@ -4,6 +4,7 @@
 #![allow(unsafe_code, reason = "calls the C walk through a shared object")]
 
 use std::ffi::c_void;
+use std::mem::offset_of;
 use std::sync::Mutex;
 
 use unwind_tables::addr::Avma;
@@ -109,6 +110,13 @@ pub struct HostTables {
     replaced_count: u32,
 }
 
+/// Pairs of addresses are in memory what `replaced` is, pairs of words: copies of thousands for each walk
+/// would take most of a test's time.
+const _: () = {
+    assert!(size_of::<(Avma, Avma)>() == 16);
+    assert!(offset_of!((Avma, Avma), 0) == 0 && offset_of!((Avma, Avma), 1) == 8);
+};
+
 /// `struct host_stack` of tests/host_bpf/host.h.
 #[repr(C)]
 pub struct HostStack {
@@ -190,9 +198,7 @@ impl HostWalk {
     }
 
     pub fn clear_cache(&mut self) {
-        // A new vector, zeroed by the allocator: filling one without optimisation would take most of a test's
-        // time.
-        self.cache = vec![0; CACHE_SLOTS];
+        self.cache.fill(0);
     }
 
     pub fn walk(&mut self, tables: Tables<'_>, start: Registers, memory: &Memory) -> Stack {
@@ -210,12 +216,7 @@ impl HostWalk {
             checks: [[0; 2]; 2],
         });
         let count = |length: usize| u32::try_from(length).expect("test tables are small");
-        let replaced: Vec<_> = tables
-            .return_probes
-            .replaced
-            .iter()
-            .map(|&(slot, address)| [slot.get(), address.get()])
-            .collect();
+        let replaced = tables.return_probes.replaced;
         let given = HostTables {
             words: words.as_ptr(),
             mappings: mappings.as_ptr(),
@@ -227,7 +228,7 @@ impl HostWalk {
             fast_paths: u32::from(self.fast_paths),
             stack_end: self.stack_end.get(),
             trampoline: tables.return_probes.trampoline.get(),
-            replaced: replaced.as_ptr(),
+            replaced: replaced.as_ptr().cast(),
             replaced_count: count(replaced.len()),
         };
         let base = Avma::new(start.general[usize::from(SP)]);
