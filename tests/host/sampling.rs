@@ -103,7 +103,7 @@ impl Host {
 unsafe extern "C" fn next_random(context: *mut c_void) -> u32 {
     // SAFETY: the context is the `Random` that `Host::sample` passes and keeps borrowed.
     let random = unsafe { &mut *context.cast::<Random>() };
-    u32::try_from(random.next() >> 32).expect("32 bits")
+    u32::try_from(random.word() >> 32).expect("32 bits")
 }
 
 #[allow(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
@@ -117,8 +117,8 @@ fn weights_are_inverse_probabilities() {
     let host = Host::build("weights");
     let mut random = Random::new(1);
     for _ in 0..200_000 {
-        let size = 1 + (random.next() >> (17 + random.below(47)));
-        let mean = 1 + (random.next() >> (24 + random.below(40)));
+        let size = 1 + (random.word() >> (17 + random.below(47)));
+        let mean = 1 + (random.word() >> (24 + random.below(40)));
         let expected = 1.0 / -(-real(size) / real(mean)).exp_m1();
         let weight = real(host.weight(size, mean)) / WEIGHT_UNIT;
         assert!(
@@ -135,7 +135,7 @@ fn weights_are_stored() {
     let host = Host::build("stored");
     let mut random = Random::new(2);
     for _ in 0..100_000 {
-        let weight = (1 << 16) + (random.next() >> (9 + random.below(47)));
+        let weight = (1 << 16) + (random.word() >> (9 + random.below(47)));
         let (stored, loaded) = host.stored(weight);
         let single = f64::from(f32::from_bits(stored)) * WEIGHT_UNIT;
         assert!(
@@ -158,7 +158,7 @@ fn weighted_bytes_are_rounded() {
     let host = Host::build("weighted");
     let mut random = Random::new(7);
     for _ in 0..100_000 {
-        let size = random.next() >> (24 + random.below(40));
+        let size = random.word() >> (24 + random.below(40));
         let weight = (1 << 16) + random.below(1 << 24);
         let bytes = real(host.of_two(b"host_weighted_bytes\0", size, weight));
         let exact = real(size) * real(weight) / WEIGHT_UNIT;

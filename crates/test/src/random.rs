@@ -8,8 +8,8 @@ impl Random {
         Self(seed)
     }
 
-    /// Draws any number.
-    pub fn next(&mut self) -> u64 {
+    /// Draws any 64 bits.
+    pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -18,7 +18,7 @@ impl Random {
     }
 
     pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
+        self.word() % bound
     }
 
     /// An index into `length` elements.
@@ -28,7 +28,7 @@ impl Random {
 
     /// Draws any byte.
     pub fn byte(&mut self) -> u8 {
-        self.next().to_le_bytes()[0]
+        self.word().to_le_bytes()[0]
     }
 
     /// A multiple of 8 from `8 * first` to `8 * last`.

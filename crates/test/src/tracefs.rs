@@ -60,6 +60,10 @@ impl Drop for ReturnProbe {
 }
 
 /// Mounts tracefs, unless it is available already.
+///
+/// # Errors
+///
+/// If it is not available then, with the reason.
 pub fn mount() -> Result<(), String> {
     let events = Path::new(TRACEFS).join("uprobe_events");
     if !events.exists() {
