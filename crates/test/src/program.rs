@@ -65,7 +65,7 @@ pub fn require_root() {
 /// panic tells tests that end there from those that fail.
 const COMPILE_ONLY: &str = "MEMLEAK_TEST_COMPILE_ONLY";
 
-/// Ends a test before its programs are run or traced, if tests only compile them ([`COMPILE_ONLY`]).
+/// Ends a test before its programs are run or traced, if `MEMLEAK_TEST_COMPILE_ONLY` says so.
 #[track_caller]
 pub fn end_if_only_compiled() {
     share_machine();
