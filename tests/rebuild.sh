@@ -28,7 +28,7 @@ none 'after files that no crate is made of were touched' "$@"
 
 # The build script tells cargo to run it again after a change of any file of the kernel side or of the
 # library, and of no others.
-last=$(find "${CARGO_TARGET_DIR:-target}" -path '*/build/memleak-*/output' -exec ls -t {} + | head -n 1)
+last=$(find "${CARGO_TARGET_DIR:-target}" -regex '.*/build/memleak-[0-9a-f]*/output' -exec ls -t {} + | head -n 1)
 said=$(grep '^cargo::rerun-if' "$last" | sort)
 expected='cargo::rerun-if-changed=bpf
 cargo::rerun-if-changed=crates/memleak-alloc/src
