@@ -7,15 +7,15 @@ use crate::model::{Elsewhere, Parts, Report, TargetFacts};
 /// Lines for all processes with such memory, which are named if there are several.
 pub(super) fn lines(report: &Report) -> Vec<String> {
     let is_one = report.targets.len() == 1;
+    let allocator = match report.grows_without_calls() {
+        true => grows_without_calls,
+        false => free,
+    };
     let of_target = |target: &TargetFacts| {
         let parts = target.memory.as_ref();
         let whose = match is_one {
             true => String::new(),
             false => format!(" of process {}", target.pid),
-        };
-        let allocator = match report.grows_without_calls() {
-            true => grows_without_calls,
-            false => free,
         };
         let lines = [
             parts.and_then(|parts| grows(parts, &whose)),
