@@ -48,28 +48,44 @@ const LENGTH_TYPES: [(&[u8], u32); 2] = [(b"uint32_t", 32), (b"size_t", 64)];
 /// pointer and the return address.
 const STUBS: [&[u8]; 2] = [b"UncommonTrapBlob", b"ExceptionBlob"];
 const STUB_FRAME_WORDS: u64 = 2;
-/// Fields that lead to the flags, the interpreter's code, the code heaps and the blocks in them: possible
-/// names of the type, and the name of the field.
-const FIELDS: [(&[&[u8]], &[u8]); 18] = [
-    (&FLAG_TYPES, b"flags"),
-    (&FLAG_TYPES, b"numFlags"),
-    (&FLAG_TYPES, b"_name"),
-    (&FLAG_TYPES, b"_addr"),
-    (&[b"AbstractInterpreter"], b"_code"),
-    (&[b"StubQueue"], b"_stub_buffer"),
-    (&[b"StubQueue"], b"_buffer_limit"),
-    (&[b"CodeCache"], b"_heaps"),
-    (&[b"CodeHeap"], b"_memory"),
-    (&[b"VirtualSpace"], b"_low_boundary"),
-    (&[b"VirtualSpace"], b"_high_boundary"),
-    (&[b"GrowableArray<int>"], b"_data"),
+/// A field to be found: possible names of its type, its name, and its place in [`Fields`].
+type Wanted = (
+    &'static [&'static [u8]],
+    &'static [u8],
+    fn(&mut Fields) -> &mut Option<Field>,
+);
+const FIELDS: [Wanted; 18] = [
+    (&FLAG_TYPES, b"flags", |fields| &mut fields.flags),
+    (&FLAG_TYPES, b"numFlags", |fields| &mut fields.flag_count),
+    (&FLAG_TYPES, b"_name", |fields| &mut fields.flag_name),
+    (&FLAG_TYPES, b"_addr", |fields| &mut fields.flag_value),
+    (&[b"AbstractInterpreter"], b"_code", |fields| {
+        &mut fields.interpreter
+    }),
+    (&[b"StubQueue"], b"_stub_buffer", |fields| &mut fields.buffer),
+    (&[b"StubQueue"], b"_buffer_limit", |fields| {
+        &mut fields.buffer_bytes
+    }),
+    (&[b"CodeCache"], b"_heaps", |fields| &mut fields.heaps),
+    (&[b"CodeHeap"], b"_memory", |fields| &mut fields.heap_memory),
+    (&[b"VirtualSpace"], b"_low_boundary", |fields| &mut fields.low),
+    (&[b"VirtualSpace"], b"_high_boundary", |fields| &mut fields.high),
+    (&[b"GrowableArray<int>"], b"_data", |fields| &mut fields.list_data),
     // Since JDK 16, and before.
-    (&[b"GrowableArrayBase", b"GenericGrowableArray"], b"_len"),
-    (&[b"CodeHeap"], b"_log2_segment_size"),
-    (&[b"HeapBlock::Header"], b"_length"),
-    (&[b"HeapBlock::Header"], b"_used"),
-    (&[b"CodeBlob"], b"_name"),
-    (&[b"CodeBlob"], b"_frame_size"),
+    (
+        &[b"GrowableArrayBase", b"GenericGrowableArray"],
+        b"_len",
+        |fields| &mut fields.list_length,
+    ),
+    (&[b"CodeHeap"], b"_log2_segment_size", |fields| {
+        &mut fields.log2_segment
+    }),
+    (&[b"HeapBlock::Header"], b"_length", |fields| {
+        &mut fields.block_length
+    }),
+    (&[b"HeapBlock::Header"], b"_used", |fields| &mut fields.block_used),
+    (&[b"CodeBlob"], b"_name", |fields| &mut fields.blob_name),
+    (&[b"CodeBlob"], b"_frame_size", |fields| &mut fields.blob_frame),
 ];
 
 /// Entry of `gHotSpotVMStructs`: names of type and field, the type's name, whether it is static, its offset,
@@ -128,8 +144,36 @@ struct Jvm<'a> {
     memory: &'a ProcessMemory,
 }
 
-/// The fields of [`FIELDS`], where the JVM has them.
-type Fields = [Option<Field>; FIELDS.len()];
+/// Fields that lead to the flags, the interpreter's code, the code heaps and the blocks in them, where the JVM
+/// has them.
+#[derive(Default)]
+struct Fields {
+    /// All flags, and how many they are.
+    flags: Option<Field>,
+    flag_count: Option<Field>,
+    flag_name: Option<Field>,
+    /// Address of a flag's value.
+    flag_value: Option<Field>,
+    /// Queue of the interpreter's code: its start, and its size in bytes.
+    interpreter: Option<Field>,
+    buffer: Option<Field>,
+    buffer_bytes: Option<Field>,
+    /// List of code heaps.
+    heaps: Option<Field>,
+    list_data: Option<Field>,
+    list_length: Option<Field>,
+    /// Memory of a heap, within the heap, and its bounds, within the memory.
+    heap_memory: Option<Field>,
+    low: Option<Field>,
+    high: Option<Field>,
+    /// Binary logarithm of the unit of block lengths.
+    log2_segment: Option<Field>,
+    block_length: Option<Field>,
+    block_used: Option<Field>,
+    /// Name of the code in a block, and the words of its frame.
+    blob_name: Option<Field>,
+    blob_frame: Option<Field>,
+}
 
 /// A heap of code.
 struct Heap {
@@ -171,8 +215,7 @@ impl Jvm<'_> {
     fn code(&self) -> Option<JvmCode> {
         let [variables, types] = self.tables()?;
         let fields = self.fields(variables)?;
-        let &[_, _, _, _, interpreter, ..] = &fields;
-        if self.word(interpreter?.address)? == 0 {
+        if self.word(fields.interpreter?.address)? == 0 {
             return None;
         }
         let Some(flag) = self.flag(types, &fields) else {
@@ -205,10 +248,10 @@ impl Jvm<'_> {
     /// Finds the interpreter, the heaps of compiled methods that have no other code, and the stubs; `None` if
     /// the interpreter is not found, or not there yet.
     fn known_code(&self, types: Avma, fields: &Fields) -> Option<Vec<KnownCode>> {
-        let &[_, _, _, _, code, buffer, bytes, ..] = fields;
-        let queue = Avma::new(self.word(code?.address)?);
-        let start = Avma::new(self.word(queue.wrapping_add(buffer?.offset))?);
-        let bytes = u64::from(self.half(queue.wrapping_add(bytes?.offset))?).min(MAX_INTERPRETER);
+        let queue = Avma::new(self.word(fields.interpreter?.address)?);
+        let start = Avma::new(self.word(queue.wrapping_add(fields.buffer?.offset))?);
+        let bytes = self.half(queue.wrapping_add(fields.buffer_bytes?.offset))?;
+        let bytes = u64::from(bytes).min(MAX_INTERPRETER);
         let interpreter = start..start.wrapping_add(bytes);
         let heaps = self.heaps(fields).unwrap_or_default();
         // The interpreter's heap has all code other than methods.
@@ -228,21 +271,20 @@ impl Jvm<'_> {
 
     /// Layout of the blocks in code heaps; `None` if it is not found.
     fn blocks(&self, types: Avma, fields: &Fields) -> Option<Blocks> {
-        let &[.., length, used, name, frame] = fields;
         let start = self.size_of(types, &[BLOCK_TYPE])?;
-        let length = length?;
+        let length = fields.block_length?;
         let length_type = LENGTH_TYPES
             .iter()
             .find(|(name, _)| self.is_named(length.type_name, name))?;
         let blocks = Blocks {
             length: length.offset,
             length_bits: length_type.1,
-            used: used?.offset,
-            name: start.checked_add(name?.offset)?,
-            frame: start.checked_add(frame?.offset)?,
+            used: fields.block_used?.offset,
+            name: start.checked_add(fields.blob_name?.offset)?,
+            frame: start.checked_add(fields.blob_frame?.offset)?,
         };
-        let fields = [blocks.length, blocks.used, blocks.name, blocks.frame];
-        fields
+        let offsets = [blocks.length, blocks.used, blocks.name, blocks.frame];
+        offsets
             .iter()
             .all(|&at| at <= MAX_BLOCK_START - 8)
             .then_some(blocks)
@@ -285,16 +327,21 @@ impl Jvm<'_> {
 
     /// Heaps of code.
     fn heaps(&self, fields: &Fields) -> Option<Vec<Heap>> {
-        let &[.., heaps, memory, low, high, data, length, segment, _, _, _, _] = fields;
-        let list = Avma::new(self.word(heaps?.address)?);
-        let length = u64::from(self.half(list.wrapping_add(length?.offset))?).min(MAX_HEAPS);
-        let first = Avma::new(self.word(list.wrapping_add(data?.offset))?);
-        let (memory, low, high) = (memory?.offset, low?.offset, high?.offset);
+        let list = Avma::new(self.word(fields.heaps?.address)?);
+        let length = self.half(list.wrapping_add(fields.list_length?.offset))?;
+        let length = u64::from(length).min(MAX_HEAPS);
+        let first = Avma::new(self.word(list.wrapping_add(fields.list_data?.offset))?);
+        let (memory, low, high) = (
+            fields.heap_memory?.offset,
+            fields.low?.offset,
+            fields.high?.offset,
+        );
         let heap = |number: u64| {
             let heap = Avma::new(self.word(first.wrapping_add(8 * number))?);
             let space = heap.wrapping_add(memory);
             let [low, high] = [low, high].map(|at| self.word(space.wrapping_add(at)).map(Avma::new));
-            let log2 = segment.and_then(|segment| self.half(heap.wrapping_add(segment.offset)));
+            let log2 = fields.log2_segment;
+            let log2 = log2.and_then(|field| self.half(heap.wrapping_add(field.offset)));
             Some(Heap {
                 range: low?..high?,
                 segment_bytes: log2.and_then(|log2| 1u64.checked_shl(log2)),
@@ -304,7 +351,7 @@ impl Jvm<'_> {
     }
 
     fn fields(&self, variables: Avma) -> Option<Fields> {
-        let mut fields = [None; FIELDS.len()];
+        let mut fields = Fields::default();
         self.each(variables, VARIABLE_BYTES, |entry| {
             let [
                 Some(kind),
@@ -316,9 +363,9 @@ impl Jvm<'_> {
             else {
                 return;
             };
-            for (field, (kinds, wanted)) in fields.iter_mut().zip(FIELDS) {
+            for (kinds, wanted, place) in FIELDS {
                 if self.is_named(name, wanted) && self.is_one_of(kind, kinds) {
-                    *field = Some(Field {
+                    *place(&mut fields) = Some(Field {
                         offset,
                         address: Avma::new(address),
                         type_name,
@@ -331,13 +378,12 @@ impl Jvm<'_> {
 
     /// The value of the flag; `None` if it is not found.
     fn flag(&self, types: Avma, fields: &Fields) -> Option<u8> {
-        let &[first, count, name, value, ..] = fields;
         let bytes = self
             .size_of(types, &FLAG_TYPES)
             .filter(|bytes| (16..=MAX_FLAG_BYTES).contains(bytes))?;
-        let (name_at, value_at) = (name?.offset, value?.offset);
-        let first = Avma::new(self.word(first?.address)?);
-        let count = self.word(count?.address)?.min(MAX_ENTRIES);
+        let (name_at, value_at) = (fields.flag_name?.offset, fields.flag_value?.offset);
+        let first = Avma::new(self.word(fields.flags?.address)?);
+        let count = self.word(fields.flag_count?.address)?.min(MAX_ENTRIES);
         let entries = self.read(first, count.checked_mul(bytes)?)?;
         let mut entries = entries.chunks_exact(usize::try_from(bytes).ok()?);
         let found =
