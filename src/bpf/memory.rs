@@ -13,10 +13,29 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use memmap2::{MmapOptions, MmapRaw};
 
-/// Types that are valid for any bytes and that may change under a shared reference.
+/// Types that are valid for any bytes and that may change under a shared reference: atomic integers, and
+/// structures of them.
 pub(super) trait Word {}
 impl Word for AtomicU32 {}
 impl Word for AtomicU64 {}
+
+/// Declares a structure of `bpf/` as one of atomic integers, with the same names at the same offsets.
+macro_rules! shared_record {
+    ($(#[$meta:meta])* $name:ident = $c:ty { $($field:ident: $kind:ty),+ $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Debug)]
+        #[repr(C)]
+        pub(super) struct $name {
+            $(pub(super) $field: $kind),+
+        }
+
+        impl $crate::bpf::memory::Word for $name {}
+
+        const _: () = assert!(size_of::<$name>() == size_of::<$c>() && align_of::<$name>() == align_of::<$c>());
+        $(const _: () = assert!(std::mem::offset_of!($name, $field) == std::mem::offset_of!($c, $field));)+
+    };
+}
+pub(super) use shared_record;
 
 /// Shared memory as a slice of atomic words.
 #[derive(Debug)]
@@ -34,6 +53,14 @@ impl SharedWords<AtomicU32> {
         // and its owner writes it only through exclusive access (`TableStore`), so that the words do not
         // change while they are borrowed.
         unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), words.len()) }
+    }
+}
+
+impl SharedWords<AtomicU64> {
+    /// Record `number` of an array of records of `words` words; empty if out of range.
+    pub(super) fn record(&self, words: usize, number: u32) -> &[AtomicU64] {
+        let mut records = self.words().chunks_exact(words);
+        records.nth(number as usize).unwrap_or_default()
     }
 }
 
@@ -57,9 +84,9 @@ impl<W: Word> SharedWords<W> {
 
     pub fn words(&self) -> &[W] {
         // SAFETY: the mapping is page-aligned, readable, writable, as long as `self`, and holds
-        // `len / size_of::<W>()` words; the kernel's memory cannot shrink while it is mapped. `W` is an
-        // atomic integer: any bytes are a valid value, and changes by the kernel's programs, which write
-        // words of the same size at the same alignment, are atomic. Bytes of a ring are written once, before
+        // `len / size_of::<W>()` words; the kernel's memory cannot shrink while it is mapped. `W` consists of
+        // atomic integers: any bytes are a valid value, and changes by the kernel's programs, which write
+        // integers of the same size at the same alignment, are atomic. Bytes of a ring are written once, before
         // the kernel publishes the position behind them.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast(), self.map.len() / size_of::<W>()) }
     }

@@ -6,19 +6,51 @@
 
 use leak_report::model::InstanceEnd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
-use super::memory::SharedWords;
+use super::memory::{SharedWords, shared_record};
 use super::skeleton::types::{
-    generation, instance, instance_end, instance_origin, limits, process, slot_state,
+    generation, instance, instance_end, instance_origin, limits, numbers, process, slot_state,
 };
 
-/// Words of one process record.
-pub(super) const PROCESS_WORDS: usize = size_of::<process>() / size_of::<u64>();
-/// Words of one instance record.
-const INSTANCE_WORDS: usize = size_of::<instance>() / size_of::<u64>();
+shared_record! {
+    /// Slot of a process.
+    ProcessRecord = process {
+        state: AtomicU64,
+        borrowed: AtomicU64,
+        epochs: [AtomicU32; 2],
+        lender: AtomicU32,
+        tgid: AtomicU32,
+        reload_requested: AtomicU64,
+        changes_announced: AtomicU64,
+        changes_published: AtomicU64,
+        changed_at: AtomicU64,
+    }
+}
+
+shared_record! {
+    InstanceRecord = instance {
+        tgid: AtomicU32,
+        slot: AtomicU32,
+        parent: AtomicU32,
+        parent_epoch: AtomicU32,
+        origin: AtomicU8,
+        end: AtomicU8,
+        by_other_thread: AtomicU8,
+        without_loader: AtomicU8,
+        unused: AtomicU32,
+        comm: [AtomicU8; 16],
+    }
+}
+
+shared_record! {
+    Numbers = numbers {
+        next_instance: AtomicU64,
+        members_changed: AtomicU64,
+    }
+}
 
 /// State word of a slot: instance in the upper half, generation or a `slot_state` in the lower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,32 +118,22 @@ pub struct Instance {
 
 /// Ends of instances, readable on any thread.
 #[derive(Clone, Debug)]
-pub(crate) struct Endings(Arc<SharedWords<AtomicU64>>);
+pub(crate) struct Endings(Arc<SharedWords<InstanceRecord>>);
 
 impl Endings {
     /// Returns whether instance `number` has ended.
     pub(crate) fn has_ended(&self, number: u32) -> bool {
-        let record = nth_record(&self.0, INSTANCE_WORDS, number);
-        record
-            .get(END_WORD)
-            .is_some_and(|word| end_byte(word.load(Ordering::SeqCst)) != 0)
+        let record = self.0.words().get(number as usize);
+        record.is_some_and(|record| record.end.load(Ordering::SeqCst) != 0)
     }
-}
-
-/// Word of an instance record that has its end.
-const END_WORD: usize = 2;
-
-/// Number of the end, 0 while the instance runs.
-fn end_byte(word: u64) -> u32 {
-    u32::from(word.to_le_bytes()[1])
 }
 
 /// All slots and instances, in memory shared with the kernel side.
 #[derive(Debug)]
 pub struct Processes {
-    pub(super) processes: SharedWords<AtomicU64>,
-    pub(super) instances: Arc<SharedWords<AtomicU64>>,
-    pub(super) numbers: SharedWords<AtomicU64>,
+    pub(super) processes: SharedWords<ProcessRecord>,
+    pub(super) instances: Arc<SharedWords<InstanceRecord>>,
+    pub(super) numbers: SharedWords<Numbers>,
     pub(super) owners: MapHandle,
     /// Number of slots, slot 0 included.
     pub(super) slot_count: u32,
@@ -120,8 +142,8 @@ pub struct Processes {
 impl Processes {
     /// Sets the first instance's number to 1.
     pub(super) fn reset(&self) {
-        if let Some(next) = self.numbers.words().first() {
-            next.store(1, Ordering::SeqCst);
+        if let Some(numbers) = self.numbers.words().first() {
+            numbers.next_instance.store(1, Ordering::SeqCst);
         }
     }
 
@@ -136,26 +158,22 @@ impl Processes {
         let (Some(slot), Some(number)) = (free, self.next_number()) else {
             return Ok(None);
         };
-        let [
-            _,
-            borrowed,
-            _,
-            lender_and_pid,
-            reload_requested,
-            announced,
-            published,
-            changed_at,
-        ] = self.process(slot)
-        else {
+        let (Some(process), Some(record)) = (self.process(slot), self.record(number)) else {
             return Ok(None);
         };
-        for word in [borrowed, reload_requested, announced, published, changed_at] {
+        for word in [
+            &process.borrowed,
+            &process.reload_requested,
+            &process.changes_announced,
+            &process.changes_published,
+            &process.changed_at,
+        ] {
             word.store(0, Ordering::SeqCst);
         }
-        lender_and_pid.store(u64::from(pid) << 32, Ordering::SeqCst);
-        if let [pid_and_slot, ..] = self.record(number) {
-            pid_and_slot.store(u64::from(slot) << 32 | u64::from(pid), Ordering::SeqCst);
-        }
+        process.lender.store(0, Ordering::SeqCst);
+        process.tgid.store(pid, Ordering::SeqCst);
+        record.slot.store(slot, Ordering::SeqCst);
+        record.tgid.store(pid, Ordering::SeqCst);
         self.exchange(slot, taken, SlotState::begun(number));
         let owner = u64::from(number) << 32 | u64::from(slot);
         self.owners
@@ -206,8 +224,9 @@ impl Processes {
         if state.instance() != instance.number || !self.exchange(instance.slot, state, SlotState::CLOSED) {
             return;
         }
-        if let [_, _, origin_and_end, ..] = self.record(instance.number) {
-            origin_and_end.fetch_or(u64::from(end.0) << 8, Ordering::SeqCst);
+        if let Some(record) = self.record(instance.number) {
+            let end = u8::try_from(end.0).unwrap_or_default();
+            record.end.store(end, Ordering::SeqCst);
         }
         // The kernel side may have deleted it in the meantime.
         _ = self.owners.delete(&instance.pid.to_ne_bytes());
@@ -220,8 +239,8 @@ impl Processes {
 
     /// Requests an event for the next change among the selected processes.
     pub fn await_members(&self) {
-        if let [_, changed, ..] = self.numbers.words() {
-            changed.store(0, Ordering::SeqCst);
+        if let Some(numbers) = self.numbers.words().first() {
+            numbers.members_changed.store(0, Ordering::SeqCst);
         }
     }
 
@@ -236,25 +255,22 @@ impl Processes {
     /// Frees closed slots whose lists no walk uses.
     pub fn free(&self, slots: &[u32]) {
         for &slot in slots {
-            if let [_, _, epochs, ..] = self.process(slot) {
-                epochs.store(0, Ordering::SeqCst);
+            let process = self.process(slot).into_iter();
+            for epoch in process.flat_map(|process| &process.epochs) {
+                epoch.store(0, Ordering::SeqCst);
             }
             self.exchange(slot, SlotState::CLOSED, SlotState::FREE);
         }
     }
 
     pub fn state(&self, slot: u32) -> SlotState {
-        let word = self.process(slot).first();
-        word.map_or(SlotState::FREE, |word| SlotState(word.load(Ordering::SeqCst)))
+        self.process(slot).map_or(SlotState::FREE, ProcessRecord::state)
     }
 
     /// Number of the next instance.
     pub fn next(&self) -> u32 {
-        let next = self
-            .numbers
-            .words()
-            .first()
-            .map_or(0, |next| next.load(Ordering::SeqCst));
+        let numbers = self.numbers.words().first();
+        let next = numbers.map_or(0, |numbers| numbers.next_instance.load(Ordering::SeqCst));
         u32::try_from(next)
             .unwrap_or(u32::MAX)
             .min(limits::MAX_INSTANCES.0)
@@ -262,29 +278,30 @@ impl Processes {
 
     /// Instance `number`; `None` before it has begun.
     pub fn instance(&self, number: u32) -> Option<Instance> {
-        let words: [u64; INSTANCE_WORDS] = self.load(number)?;
-        let halves =
-            |word: u64| [word & 0xffff_ffff, word >> 32].map(|half| u32::try_from(half).unwrap_or_default());
-        let ([pid, slot], [parent, parent_epoch]) = (halves(words[0]), halves(words[1]));
-        let [origin, _, by_other_thread, without_loader, ..] = words[2].to_le_bytes();
-        let [a, b] = [words[3], words[4]].map(u64::to_le_bytes);
-        (pid != 0).then(|| Instance {
+        let record = self.record(number)?;
+        // First, since it is written last: if it is set, so are the other fields.
+        let pid = record.tgid.load(Ordering::SeqCst);
+        if pid == 0 {
+            return None;
+        }
+        let parent = record.parent.load(Ordering::SeqCst);
+        let comm = record.comm.each_ref().map(|byte| byte.load(Ordering::SeqCst));
+        Some(Instance {
             number,
             pid,
-            slot,
+            slot: record.slot.load(Ordering::SeqCst),
             parent: (parent != 0).then_some(parent),
-            parent_epoch,
-            origin: origin_of(origin.into()),
-            by_other_thread: by_other_thread != 0,
-            without_loader: without_loader != 0,
-            comm: text(&[a, b].concat()),
+            parent_epoch: record.parent_epoch.load(Ordering::SeqCst),
+            origin: origin_of(record.origin.load(Ordering::SeqCst).into()),
+            by_other_thread: record.by_other_thread.load(Ordering::SeqCst) != 0,
+            without_loader: record.without_loader.load(Ordering::SeqCst) != 0,
+            comm: text(&comm),
         })
     }
 
     /// End of instance `number`; `None` while it runs.
     pub fn ended(&self, number: u32) -> Option<InstanceEnd> {
-        let words: [u64; INSTANCE_WORDS] = self.load(number)?;
-        let end = end_byte(words[END_WORD]);
+        let end = self.record(number)?.end.load(Ordering::SeqCst);
         [
             (instance_end::INSTANCE_EXITED, InstanceEnd::Exited),
             (instance_end::INSTANCE_EXECED, InstanceEnd::Execed),
@@ -292,47 +309,43 @@ impl Processes {
             (instance_end::INSTANCE_OUT_OF_MEMORY, InstanceEnd::OutOfMemory),
         ]
         .into_iter()
-        .find_map(|(known, meaning)| (known.0 == end).then_some(meaning))
-    }
-
-    fn load(&self, number: u32) -> Option<[u64; INSTANCE_WORDS]> {
-        let record: &[AtomicU64; INSTANCE_WORDS] = self.record(number).try_into().ok()?;
-        // The process id is loaded first, since it is written last: if it is set, so are the other words.
-        Some(record.each_ref().map(|word| word.load(Ordering::SeqCst)))
+        .find_map(|(known, meaning)| (known.0 == u32::from(end)).then_some(meaning))
     }
 
     fn next_number(&self) -> Option<u32> {
-        let number = self.numbers.words().first()?.fetch_add(1, Ordering::SeqCst);
+        let numbers = self.numbers.words().first()?;
+        let number = numbers.next_instance.fetch_add(1, Ordering::SeqCst);
         u32::try_from(number)
             .ok()
             .filter(|&number| number < limits::MAX_INSTANCES.0)
     }
 
     fn exchange(&self, slot: u32, from: SlotState, to: SlotState) -> bool {
-        let state = self.process(slot).first();
-        state.is_some_and(|state| {
-            state
-                .compare_exchange(from.0, to.0, Ordering::SeqCst, Ordering::SeqCst)
-                .is_ok()
-        })
+        let process = self.process(slot);
+        process.is_some_and(|process| process.exchange(from, to))
     }
 
-    fn process(&self, slot: u32) -> &[AtomicU64] {
-        nth_record(&self.processes, PROCESS_WORDS, slot)
+    fn process(&self, slot: u32) -> Option<&ProcessRecord> {
+        self.processes.words().get(slot as usize)
     }
 
-    fn record(&self, number: u32) -> &[AtomicU64] {
-        nth_record(&self.instances, INSTANCE_WORDS, number)
+    fn record(&self, number: u32) -> Option<&InstanceRecord> {
+        self.instances.words().get(number as usize)
     }
 }
 
-/// Record `number` of an array of records of `words` words; empty if out of range.
-pub(super) fn nth_record(array: &SharedWords<AtomicU64>, words: usize, number: u32) -> &[AtomicU64] {
-    array
-        .words()
-        .chunks_exact(words)
-        .nth(number as usize)
-        .unwrap_or_default()
+impl ProcessRecord {
+    pub(super) fn state(&self) -> SlotState {
+        SlotState(self.state.load(Ordering::SeqCst))
+    }
+
+    /// Changes the state if it is `from`; returns whether it was.
+    pub(super) fn exchange(&self, from: SlotState, to: SlotState) -> bool {
+        let exchanged = self
+            .state
+            .compare_exchange(from.0, to.0, Ordering::SeqCst, Ordering::SeqCst);
+        exchanged.is_ok()
+    }
 }
 
 fn origin_of(number: u32) -> Origin {

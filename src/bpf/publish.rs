@@ -4,7 +4,7 @@
 //! Each process has two lists and two rule caches. The inactive pair is rewritten and made active; after a
 //! grace period, no walk uses the pair that was active before.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
@@ -13,7 +13,7 @@ use unwind_tables::mapping::{Identity, Mapping, MappingKind};
 
 use super::clock::monotonic_microseconds;
 use super::memory::SharedWords;
-use super::processes::{PROCESS_WORDS, SlotState, nth_record};
+use super::processes::{ProcessRecord, SlotState};
 use super::sizes::Sizes;
 use super::skeleton::types;
 use super::skeleton::types::{cache_shape, generation as fixed, machine};
@@ -43,7 +43,7 @@ const NOTHING_KNOWN: Mapping = Mapping {
 pub struct Publisher {
     pub(super) mappings: SharedWords<AtomicU64>,
     pub(super) caches: SharedWords<AtomicU64>,
-    pub(super) processes: SharedWords<AtomicU64>,
+    pub(super) processes: SharedWords<ProcessRecord>,
     pub(super) grace: MapHandle,
     pub(super) sizes: Sizes,
 }
@@ -92,18 +92,12 @@ impl Publisher {
 
     /// State of `slot`, to be taken before the mappings of its process are read.
     pub fn begin_reading(&self, slot: u32) -> Reading {
-        match self.process(slot) {
-            // In this order: an instance that begins between the two loads has another state by the time of
-            // `publish`.
-            [state, _, _, _, _, announced, ..] => Reading {
-                state: SlotState(state.load(Ordering::SeqCst)),
-                changes: announced.load(Ordering::SeqCst),
-            },
-            _ => Reading {
-                state: SlotState(0),
-                changes: 0,
-            },
-        }
+        let process = self.process(slot);
+        // In this order: an instance that begins between the two loads has another state by the time of
+        // `publish`.
+        let state = process.map_or(SlotState(0), ProcessRecord::state);
+        let changes = process.map_or(0, |process| process.changes_announced.load(Ordering::SeqCst));
+        Reading { state, changes }
     }
 
     /// Makes `mappings`, in ascending order, the list of the instance that was in `slot` at `reading`.
@@ -120,43 +114,42 @@ impl Publisher {
         mappings: &[Mapping],
         epoch: u32,
     ) -> Result<Published, libbpf_rs::Error> {
-        let [state, _, epochs, _, reload_requested, _, published, changed_at] = self.process(slot) else {
+        let Some(process) = self.process(slot) else {
             return Err(libbpf_rs::Error::from_raw_os_error(libc::EINVAL));
         };
         let seen = reading.state;
-        if !seen.has_mappings() || state.load(Ordering::SeqCst) != seen.0 {
+        if !seen.has_mappings() || process.state() != seen {
             return Ok(Published::Superseded);
         }
         let generation = next_generation(seen.0);
         let active_list = usize::from(generation & 1 == 1);
         let list = 2 * slot as usize + active_list;
         let is_first = seen == SlotState::begun(seen.instance());
-        if is_first && epochs.load(Ordering::SeqCst) != 0 {
+        let has_epoch = |epoch: &AtomicU32| epoch.load(Ordering::SeqCst) != 0;
+        if is_first && process.epochs.iter().any(has_epoch) {
             // A process that shared the memory of the instance that was replaced may still walk with one of
             // its lists.
             self.await_walks()?;
         }
         // Repeats since a child can meanwhile have borrowed from another child.
-        let rewritten = |lender, list| lender == u64::from(slot) && list & 1 == generation & 1;
+        let rewritten = |lender, list| lender == slot && list & 1 == generation & 1;
         while self.take_back(rewritten) {
             self.await_walks()?;
         }
         let left_out = self.write_list(list, mappings);
         self.clear_cache(list);
-        write_epoch(epochs, active_list, epoch);
-        let next = seen.0 >> 32 << 32 | generation;
-        let exchanged = state.compare_exchange(seen.0, next, Ordering::SeqCst, Ordering::SeqCst);
-        if exchanged.is_err() {
+        process.epochs[active_list].store(epoch, Ordering::SeqCst);
+        if !process.exchange(seen, SlotState(seen.0 >> 32 << 32 | generation)) {
             return Ok(Published::Superseded);
         }
         // After the list is active: a walk that finds no change pending must find a list with all changes.
-        published.store(reading.changes, Ordering::SeqCst);
-        let changed_at = u32::try_from(changed_at.load(Ordering::SeqCst)).unwrap_or_default();
+        process.changes_published.store(reading.changes, Ordering::SeqCst);
+        let changed_at = u32::try_from(process.changed_at.load(Ordering::SeqCst)).unwrap_or_default();
         let since = monotonic_microseconds().wrapping_sub(changed_at);
         if !is_first {
             self.await_walks()?;
         }
-        reload_requested.fetch_and(JVM_BEGINS, Ordering::SeqCst);
+        process.reload_requested.fetch_and(JVM_BEGINS, Ordering::SeqCst);
         Ok(Published::Active {
             left_out,
             since_change: (changed_at > 0).then(|| Duration::from_micros(since.into())),
@@ -183,19 +176,21 @@ impl Publisher {
 
     fn answer(&self, slot: u32, answered: impl Fn(u64) -> u64) {
         let requested = u64::from(types::reload_request::RELOAD_REQUESTED.0);
-        if let [_, _, _, _, reload_requested, ..] = self.process(slot) {
+        if let Some(process) = self.process(slot) {
             let answered = |state| Some(answered(state & !requested));
-            _ = reload_requested.fetch_update(Ordering::SeqCst, Ordering::SeqCst, answered);
+            _ = process
+                .reload_requested
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, answered);
         }
     }
 
     /// Enables or disables deferral of walks that end in generated code: enabled while a JVM starts up, whose
     /// code will be known soon.
     pub fn expect_jvm(&self, slot: u32, begins: bool) {
-        if let [_, _, _, _, reload_requested, ..] = self.process(slot) {
+        if let Some(process) = self.process(slot) {
             match begins {
-                true => reload_requested.fetch_or(JVM_BEGINS, Ordering::SeqCst),
-                false => reload_requested.fetch_and(!JVM_BEGINS, Ordering::SeqCst),
+                true => process.reload_requested.fetch_or(JVM_BEGINS, Ordering::SeqCst),
+                false => process.reload_requested.fetch_and(!JVM_BEGINS, Ordering::SeqCst),
             };
         }
     }
@@ -203,23 +198,22 @@ impl Publisher {
     /// Records that the active list equals `reading`, whether or not it was published for it. Returns whether
     /// it is still current: no change has been announced since.
     pub fn confirm(&self, slot: u32, reading: Reading) -> bool {
-        let [state, _, _, _, _, announced, published, _] = self.process(slot) else {
+        let Some(process) = self.process(slot) else {
             return true;
         };
-        if SlotState(state.load(Ordering::SeqCst)).instance() != reading.instance() {
+        if process.state().instance() != reading.instance() {
             return true;
         }
-        published.store(reading.changes, Ordering::SeqCst);
-        announced.load(Ordering::SeqCst) == reading.changes
+        process.changes_published.store(reading.changes, Ordering::SeqCst);
+        process.changes_announced.load(Ordering::SeqCst) == reading.changes
     }
 
     /// Waits until no walk uses an inactive list, neither a replaced nor a borrowed one.
     pub(super) fn await_inactive_lists(&self) -> Result<(), libbpf_rs::Error> {
         // At least once, and until no list was borrowed in the meantime.
-        let is_inactive = |lender: u64, list| {
-            let slot = u32::try_from(lender).unwrap_or_default();
-            let state = self.process(slot).first();
-            state.is_none_or(|state| state.load(Ordering::SeqCst) != list)
+        let is_inactive = |lender, list| {
+            let lender = self.process(lender);
+            lender.is_none_or(|lender| lender.state() != SlotState(list))
         };
         loop {
             let any = self.take_back(is_inactive);
@@ -232,24 +226,21 @@ impl Publisher {
 
     /// Revokes borrowed lists for which `wanted` returns true, given the lender's slot and its state at the
     /// time. Returns whether there were any.
-    fn take_back(&self, wanted: impl Fn(u64, u64) -> bool) -> bool {
+    fn take_back(&self, wanted: impl Fn(u32, u64) -> bool) -> bool {
         let mut any = false;
-        for process in self.processes.words().chunks_exact(PROCESS_WORDS) {
-            let [_, borrowed, _, lender_and_pid, ..] = process else {
-                continue;
-            };
-            let lender = lender_and_pid.load(Ordering::SeqCst) & 0xffff_ffff;
-            let list = borrowed.load(Ordering::SeqCst);
+        for process in self.processes.words() {
+            let lender = process.lender.load(Ordering::SeqCst);
+            let list = process.borrowed.load(Ordering::SeqCst);
             if list != 0 && wanted(lender, list) {
-                borrowed.store(0, Ordering::SeqCst);
+                process.borrowed.store(0, Ordering::SeqCst);
                 any = true;
             }
         }
         any
     }
 
-    fn process(&self, slot: u32) -> &[AtomicU64] {
-        nth_record(&self.processes, PROCESS_WORDS, slot)
+    fn process(&self, slot: u32) -> Option<&ProcessRecord> {
+        self.processes.words().get(slot as usize)
     }
 
     fn write_list(&self, list: usize, mappings: &[Mapping]) -> usize {
@@ -295,17 +286,6 @@ impl Publisher {
         self.grace
             .update(&0_u32.to_ne_bytes(), &descriptor.to_ne_bytes(), MapFlags::ANY)
     }
-}
-
-/// Writes one of the two epochs in a word.
-fn write_epoch(epochs: &AtomicU64, list: usize, epoch: u32) {
-    let (kept, shift) = if list == 0 {
-        (0xffff_ffff << 32, 0)
-    } else {
-        (0xffff_ffff, 32)
-    };
-    let other = epochs.load(Ordering::SeqCst) & kept;
-    epochs.store(other | u64::from(epoch) << shift, Ordering::SeqCst);
 }
 
 /// Generation after that of `state`. Skips those with a fixed meaning, and always switches to the other list.

@@ -9,8 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use leak_report::model::leak::{PythonChain, PythonFrame};
 use unwind_tables::addr::Bias;
 
-use super::memory::SharedWords;
-use super::processes::nth_record;
+use super::memory::{SharedWords, shared_record};
 use super::skeleton::types::{
     python_chain, python_code, python_code_number, python_end, python_entry, python_frame_layout,
     python_instruction, python_layout, python_limits, python_lines_at, python_noted, python_usage,
@@ -212,6 +211,16 @@ pub struct RawPythonText {
     pub bytes: Vec<u8>,
 }
 
+shared_record! {
+    /// Numbers of records, frames and words of line tables in use.
+    Usage = python_usage {
+        codes: AtomicU64,
+        chains: AtomicU64,
+        frames: AtomicU64,
+        lines: AtomicU64,
+    }
+}
+
 /// The kernel side's arrays for Python.
 #[derive(Debug)]
 pub struct Pythons {
@@ -220,7 +229,7 @@ pub struct Pythons {
     pub(super) chains: SharedWords<AtomicU64>,
     pub(super) frames: SharedWords<AtomicU64>,
     pub(super) lines: SharedWords<AtomicU64>,
-    pub(super) usage: SharedWords<AtomicU64>,
+    pub(super) usage: SharedWords<Usage>,
     /// Chains that were read, by number: they do not change.
     pub(super) known: Mutex<HashMap<u32, Arc<PythonChain>>>,
 }
@@ -229,17 +238,16 @@ impl Pythons {
     /// Lets the kernel side use all records of code objects and chains but the first ones, since number 0
     /// stands for none.
     pub(super) fn reserve_none(&self) {
-        for offset in [offset_of!(python_usage, codes), offset_of!(python_usage, chains)] {
-            if let Some(used) = self.usage.words().get(offset / WORD) {
-                used.store(1, Ordering::SeqCst);
-            }
+        if let Some(used) = self.used() {
+            used.codes.store(1, Ordering::SeqCst);
+            used.chains.store(1, Ordering::SeqCst);
         }
     }
 
     /// Tells the kernel side where the interpreter of the instance in a slot keeps its frames. From now on,
     /// stacks have Python frames.
     pub fn publish(&self, slot: u32, instance: u32, layout: &PythonLayout) {
-        let [of_instance, rest @ ..] = nth_record(&self.layouts, LAYOUT_WORDS, slot) else {
+        let [of_instance, rest @ ..] = self.layouts.record(LAYOUT_WORDS, slot) else {
             return;
         };
         of_instance.store(0, Ordering::SeqCst);
@@ -251,7 +259,7 @@ impl Pythons {
 
     /// Instance of the layout in a slot; 0 if there is none.
     pub fn instance_in(&self, slot: u32) -> u32 {
-        let layout = nth_record(&self.layouts, LAYOUT_WORDS, slot).first();
+        let layout = self.layouts.record(LAYOUT_WORDS, slot).first();
         layout.map_or(0, |instance| {
             u32::try_from(instance.load(Ordering::SeqCst)).unwrap_or_default()
         })
@@ -263,29 +271,20 @@ impl Pythons {
         // Full once the longest chain may not fit. Behind its capacity, the array has room for one more
         // chain, since chains are written in one piece.
         let frames = room(&self.frames, 1).saturating_sub(2 * u64::from(python_limits::PYTHON_FRAMES.0));
-        let all = [
-            (
-                "functions",
-                offset_of!(python_usage, codes),
-                room(&self.codes, CODE_WORDS),
-            ),
-            (
-                "stacks",
-                offset_of!(python_usage, chains),
-                room(&self.chains, CHAIN_WORDS),
-            ),
-            ("stacks", offset_of!(python_usage, frames), frames),
+        let used = self.used()?;
+        let full = [
+            ("functions", &used.codes, room(&self.codes, CODE_WORDS)),
+            ("stacks", &used.chains, room(&self.chains, CHAIN_WORDS)),
+            ("stacks", &used.frames, frames),
         ];
-        let full = all
-            .into_iter()
-            .find(|&(_, offset, room)| self.used(offset) >= room);
+        let mut full = full.into_iter();
+        let full = full.find(|(_, used, room)| used.load(Ordering::Acquire) >= *room);
         full.map(|(name, ..)| name)
     }
 
-    /// Number of records or frames in use.
-    fn used(&self, offset: usize) -> u64 {
-        let word = self.usage.words().get(offset / WORD);
-        word.map_or(0, |word| word.load(Ordering::Acquire))
+    /// Numbers of records and frames in use.
+    fn used(&self) -> Option<&Usage> {
+        self.usage.words().first()
     }
 
     /// Chain by its number in a stack record; `None` if there is none.
@@ -300,10 +299,11 @@ impl Pythons {
     }
 
     fn read_chain(&self, number: u32) -> Option<PythonChain> {
-        if number == 0 || u64::from(number) >= self.used(offset_of!(python_usage, chains)) {
+        let used = self.used()?.chains.load(Ordering::Acquire);
+        if number == 0 || u64::from(number) >= used {
             return None;
         }
-        let chain = nth_record(&self.chains, CHAIN_WORDS, number).first()?;
+        let chain = self.chains.record(CHAIN_WORDS, number).first()?;
         let [a, b, c, d, count_low, count_high, end, _] = chain.load(Ordering::Acquire).to_le_bytes();
         let first = usize::try_from(u32::from_le_bytes([a, b, c, d])).ok()?;
         let count = usize::from(u16::from_le_bytes([count_low, count_high]));
@@ -322,7 +322,7 @@ impl Pythons {
         if number == python_code_number::PYTHON_UNKNOWN_CODE.0 {
             return None;
         }
-        let words = nth_record(&self.codes, CODE_WORDS, number);
+        let words = self.codes.record(CODE_WORDS, number);
         let bytes: Vec<u8> = words
             .iter()
             .flat_map(|word| word.load(Ordering::Acquire).to_le_bytes())
