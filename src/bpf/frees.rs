@@ -11,7 +11,7 @@ use unwind_tables::addr::Avma;
 
 use super::batch::{Batch, HashTable};
 use super::clock::monotonic_nanoseconds;
-use super::collect::{Counter, Counters};
+use super::collect::{Counters, counter};
 use super::fdinfo::recursion_misses;
 use super::load_error::LoadError;
 use super::memory::SharedWords;
@@ -121,7 +121,7 @@ impl FreeNotes {
     fn note_misses(&self) -> Result<(), libbpf_rs::Error> {
         let missed: u64 = self.programs.iter().map(recursion_misses).sum();
         let counters = Counters::read(&self.counters)?;
-        let missed = missed.saturating_sub(counters.get(Counter::NestedRegionCall));
+        let missed = missed.saturating_sub(counters.get(counter::COUNTER_NESTED_REGION_CALL));
         if self.missed.swap(missed, Ordering::SeqCst) != missed {
             self.begin_again();
         }

@@ -6,7 +6,7 @@ use libbpf_rs::skel::OpenSkel;
 use libbpf_rs::{Link, ProgramInput, ProgramMut};
 
 use super::call_hooks::{CallHooks, FUNCTION_PREFIX};
-use super::collect::{Counter, Counters};
+use super::collect::{Counters, counter};
 use super::fdinfo::recursion_misses;
 use super::kernel::Kernel;
 use super::load_error::LoadError;
@@ -98,7 +98,7 @@ impl<'obj> Kernel<'obj> {
         let programs = self.region_programs().into_iter();
         let first = programs.filter(|(_, is_second)| !is_second);
         let missed: u64 = first.map(|(program, _)| missed(program)).sum();
-        missed.saturating_sub(counters.get(Counter::NestedRegionCall))
+        missed.saturating_sub(counters.get(counter::COUNTER_NESTED_REGION_CALL))
     }
 
     /// Bytes in the queue of mapping calls that wait to be read, including those still being written.

@@ -15,7 +15,7 @@ use super::config::Counted;
 use super::probes::AllocatorProbes;
 use super::process::Process;
 use super::roster::Roster;
-use crate::bpf::collect::{Counter, Counters, EventQueue, RangeBytes, outstanding_in_ranges};
+use crate::bpf::collect::{Counters, EventQueue, RangeBytes, counter, outstanding_in_ranges};
 use crate::bpf::{FaultSettings, Kernel};
 use crate::process::Modules;
 use crate::process::maps::MapsEntry;
@@ -139,7 +139,8 @@ impl Instances<'_, '_> {
     /// Reads how many mapping calls were missed, and the counters.
     fn missed_calls(&self) -> anyhow::Result<(u64, Counters)> {
         let counters = Counters::read(&self.kernel.recorded.counters).context("cannot read counters")?;
-        let missed = counters.get(Counter::LostRegionEvent) + self.kernel.missed_region_calls(&counters);
+        let missed =
+            counters.get(counter::COUNTER_LOST_REGION_EVENT) + self.kernel.missed_region_calls(&counters);
         Ok((missed, counters))
     }
 }

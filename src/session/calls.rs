@@ -8,7 +8,7 @@ use anyhow::Context;
 
 use super::describe::{self, Caller};
 use super::{Session, Signals};
-use crate::bpf::collect::{CallEvent, CallQueue, Counter, Counters, Moment, stack_of};
+use crate::bpf::collect::{CallEvent, CallQueue, Counters, Moment, counter, stack_of};
 use crate::process::History;
 use leak_report::render::{Call, ReportSink};
 
@@ -115,7 +115,7 @@ impl CallTracer {
         }
         let counters = counters().context("cannot read the counters")?;
         self.next_check = Some(now + CHECK_INTERVAL);
-        if counters.get(Counter::LostCallEvent) > 0 {
+        if counters.get(counter::COUNTER_LOST_CALL_EVENT) > 0 {
             self.next_check = None;
             tracing::warn!(
                 "calls come faster than they can be written: some are left out; -z, -Z or -s select fewer"

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::counters::Counter;
+use super::counters::{self, counter};
 use super::totals::recorded_blocks;
 use crate::bpf::Recorded;
 use crate::bpf::types::{limits, stack_record};
@@ -33,8 +33,8 @@ impl Hits {
 /// Reads the probe hits since tracing began.
 pub(crate) fn hits(recorded: &Recorded) -> Result<Hits, libbpf_rs::Error> {
     Ok(Hits {
-        entries: Counter::ProbeHits.read(&recorded.counters)?,
-        rets: Counter::RetHits.read(&recorded.counters)?,
+        entries: counters::read(counter::COUNTER_PROBE_HITS, &recorded.counters)?,
+        rets: counters::read(counter::COUNTER_RET_HITS, &recorded.counters)?,
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::counters::{Counter, Counters};
+use super::counters::{Counters, counter};
 use super::snapshot::take_recorded;
 use crate::bpf::KernelTrace;
 use leak_report::model::{Snapshot, Source};
@@ -18,11 +18,13 @@ pub fn take_kernel(trace: &KernelTrace<'_>, elapsed: Duration) -> Result<Snapsho
     let counters = Counters::read(&trace.recorded.counters)?;
     let lost = left_out
         .allocations
-        .saturating_sub(counters.get(Counter::NestedAllocation));
+        .saturating_sub(counters.get(counter::COUNTER_NESTED_ALLOCATION));
     let mut snapshot = take_recorded(&trace.recorded, elapsed)?;
     snapshot.source = Source::Kernel;
     let losses = &mut snapshot.losses;
-    losses.frees = left_out.frees.saturating_sub(counters.get(Counter::NestedFree));
+    losses.frees = left_out
+        .frees
+        .saturating_sub(counters.get(counter::COUNTER_NESTED_FREE));
     losses.blocks = losses.blocks.saturating_add(lost);
     if lost > 0 {
         losses.causes.insert(NESTED.into(), lost);

@@ -22,7 +22,7 @@ mod walk_queue;
 
 pub use blocks::{Block, BlockTable, LiveBlocks, Moment};
 pub use call_events::{CallEvent, CallQueue};
-pub use counters::{Counter, Counters};
+pub use counters::{Counters, counter};
 pub(crate) use counts::{Hits, hits, recorded_by_function};
 pub use deferred::{DeferredWalk, StackCopy};
 pub use events::{Event, Events as EventQueue};

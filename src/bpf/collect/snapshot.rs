@@ -11,7 +11,7 @@ use std::time::Duration;
 use unwind_tables::addr::Avma;
 use unwind_tables::walk::{End, FoundBy, Frame, in_order};
 
-use super::counters::{Counter, Counters};
+use super::counters::{self, Counters, counter};
 use super::totals::{self, Totals, life_spans};
 use crate::bpf::types::{frame_layout, limits, stack_record};
 use crate::bpf::{FinishedStack, Kernel, KernelTrace, Recorded};
@@ -32,23 +32,22 @@ pub(super) fn take_recorded(recorded: &Recorded, elapsed: Duration) -> Result<Sn
     let stacks = read_stacks(recorded);
     // After the stacks: a walk is counted before its block is.
     let unfinished = recorded.finished().unfinished();
-    let unfinished_walks = Counter::LostDeferral
-        .read(&recorded.counters)?
-        .saturating_add(unfinished);
+    let lost = counters::read(counter::COUNTER_LOST_DEFERRAL, &recorded.counters)?;
+    let unfinished_walks = lost.saturating_add(unfinished);
     let losses = losses(&counters);
     let sum = |amount: fn(&StackTotals) -> u64| stacks.iter().map(amount).fold(0, u64::saturating_add);
     let events = Events {
         allocations: sum(|stack| stack.allocated.amount.blocks).saturating_add(losses.blocks),
         frees: sum(|stack| stack.freed.amount.blocks),
-        unknown_frees: counters.get(Counter::UnknownFree),
-        own_unknown_frees: counters.get(Counter::OwnUnknownFree),
-        failed: counters.get(Counter::Failed),
-        missed_frees: counters.get(Counter::MissedFree),
-        abandoned_calls: counters.get(Counter::AbandonedCall),
-        probe_hits: counters.get(Counter::ProbeHits),
+        unknown_frees: counters.get(counter::COUNTER_UNKNOWN_FREE),
+        own_unknown_frees: counters.get(counter::COUNTER_OWN_UNKNOWN_FREE),
+        failed: counters.get(counter::COUNTER_FAILED),
+        missed_frees: counters.get(counter::COUNTER_MISSED_FREE),
+        abandoned_calls: counters.get(counter::COUNTER_ABANDONED_CALL),
+        probe_hits: counters.get(counter::COUNTER_PROBE_HITS),
         filtered: Amount {
-            bytes: counters.get(Counter::FilteredBytes),
-            blocks: counters.get(Counter::Filtered),
+            bytes: counters.get(counter::COUNTER_FILTERED_BYTES),
+            blocks: counters.get(counter::COUNTER_FILTERED),
         },
     };
     Ok(Snapshot {
@@ -60,9 +59,9 @@ pub(super) fn take_recorded(recorded: &Recorded, elapsed: Duration) -> Result<Sn
         events,
         losses,
         walks: CheckedWalks {
-            checked: counters.get(Counter::CheckedWalk),
-            recalled: counters.get(Counter::RecalledWalk),
-            different: counters.get(Counter::DifferentWalk),
+            checked: counters.get(counter::COUNTER_CHECKED_WALK),
+            recalled: counters.get(counter::COUNTER_RECALLED_WALK),
+            different: counters.get(counter::COUNTER_DIFFERENT_WALK),
         },
         unfinished_walks,
         python: PythonStacks::default(),
@@ -70,35 +69,39 @@ pub(super) fn take_recorded(recorded: &Recorded, elapsed: Duration) -> Result<Sn
 }
 
 /// Causes of losses: name, counter of blocks, counter of bytes.
-const LOSS_CAUSES: [(&str, Counter, Counter); 5] = [
+const LOSS_CAUSES: [(&str, counter, counter); 5] = [
     (
         "thread_state",
-        Counter::LostThreadState,
-        Counter::LostThreadStateBytes,
+        counter::COUNTER_LOST_THREAD_STATE,
+        counter::COUNTER_LOST_THREAD_STATE_BYTES,
     ),
     (
         "block_table_full",
-        Counter::LostBlockTable,
-        Counter::LostBlockTableBytes,
+        counter::COUNTER_LOST_BLOCK_TABLE,
+        counter::COUNTER_LOST_BLOCK_TABLE_BYTES,
     ),
     (
         "return_probe_limit",
-        Counter::LostReturnProbe,
-        Counter::LostReturnProbeBytes,
+        counter::COUNTER_LOST_RETURN_PROBE,
+        counter::COUNTER_LOST_RETURN_PROBE_BYTES,
     ),
     (
         "result_fault",
-        Counter::LostResultFault,
-        Counter::LostResultFaultBytes,
+        counter::COUNTER_LOST_RESULT_FAULT,
+        counter::COUNTER_LOST_RESULT_FAULT_BYTES,
     ),
-    ("region_queue_full", Counter::LostRegion, Counter::LostRegionBytes),
+    (
+        "region_queue_full",
+        counter::COUNTER_LOST_REGION,
+        counter::COUNTER_LOST_REGION_BYTES,
+    ),
 ];
 
 pub(super) fn losses(counters: &Counters) -> Losses {
     let mut losses = Losses {
-        processes: counters.get(Counter::LostProcess),
-        events: counters.get(Counter::LostEvent),
-        calls: counters.get(Counter::LostCallEvent),
+        processes: counters.get(counter::COUNTER_LOST_PROCESS),
+        events: counters.get(counter::COUNTER_LOST_EVENT),
+        calls: counters.get(counter::COUNTER_LOST_CALL_EVENT),
         ..Losses::default()
     };
     for (name, blocks, bytes) in LOSS_CAUSES {

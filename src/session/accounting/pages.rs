@@ -12,7 +12,7 @@ use unwind_tables::addr::Avma;
 use super::{Accounting, Growth, Instances, Names, count_events};
 use crate::allocator::{Catalog, PAGE_FAULT};
 use crate::base::pages;
-use crate::bpf::collect::{Counter, MemoryEvent, RangeBytes, not_walked, record_of, stack_of};
+use crate::bpf::collect::{MemoryEvent, RangeBytes, counter, not_walked, record_of, stack_of};
 use crate::bpf::{FaultSettings, FaultWatch, Kernel, Origin, RegionWatch};
 use crate::process::memory::Tracks;
 use crate::process::touched::{
@@ -287,7 +287,7 @@ impl Accounting for PageAccounts {
             }
         }
         let (missed_calls, counters) = instances.missed_calls()?;
-        let missed_faults = counters.get(Counter::LostFaultEvent);
+        let missed_faults = counters.get(counter::COUNTER_LOST_FAULT_EVENT);
         if missed_faults > self.missed_faults {
             tracing::warn!(
                 "{missed_faults} page faults were missed, as they came too fast: their pages are counted as \
