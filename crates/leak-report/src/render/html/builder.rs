@@ -145,27 +145,26 @@ impl<'a> Builder<'a> {
         let end_address = end_at.map_or(0, |(address, _)| address);
         let is_cut = stack.end != End::Complete && end_address != 0;
         let rule = stack.suppressed_by.as_ref().map_or("", |by| by.rule.as_str());
-        let row = SiteRow(
-            i64::try_from(self.process(stack.instance)).unwrap_or(-1),
-            self.tables.text(dictionary.text(stack.allocator)),
-            stack.kind.map_or(-1, kind_number),
-            end_number(stack.end),
-            self.tables
+        let end_address = match is_cut {
+            true => format!("{end_address:x}"),
+            false => String::new(),
+        };
+        let row = SiteRow {
+            process: i64::try_from(self.process(stack.instance)).unwrap_or(-1),
+            allocator: self.tables.text(dictionary.text(stack.allocator)),
+            kind: stack.kind.map_or(-1, kind_number),
+            end: end_number(stack.end),
+            end_module: self
+                .tables
                 .module(end_at.and_then(|(_, place)| Some(place?.module))),
-            if is_cut {
-                format!("{end_address:x}")
-            } else {
-                String::new()
-            },
-            self.tables.stack(stack.path),
-            u32::from(site.is_suspect),
-            0,
-            site.lost.bytes,
-            site.lost.blocks,
-            self.tables.text(rule),
-            site.owner.frame,
-            site.owner.level,
-        );
+            end_address,
+            node: self.tables.stack(stack.path),
+            is_suspect: site.is_suspect,
+            merged: 0,
+            lost: [site.lost.bytes, site.lost.blocks],
+            rule: self.tables.text(rule),
+            owner: [site.owner.frame, site.owner.level],
+        };
         self.sites.insert(number, self.site_rows.len());
         self.site_rows.push(row);
     }
@@ -227,7 +226,13 @@ impl<'a> Builder<'a> {
             let retained = holders.retained.map(|retained| retained.bytes);
             for (chain, amount) in &holders.chains {
                 let chain = chain.iter().map(|title| visible(title)).collect();
-                rows.push(HolderRow(number, chain, amount.bytes, amount.blocks, retained));
+                rows.push(HolderRow {
+                    site: number,
+                    path: chain,
+                    bytes: amount.bytes,
+                    blocks: amount.blocks,
+                    retained,
+                });
             }
         }
         rows.sort_unstable();
@@ -327,11 +332,13 @@ impl<'a> Builder<'a> {
         [0, 1].map(|is_suspect| {
             let count = counts[is_suspect];
             (count > 0).then(|| {
-                let is_suspect = u32::from(is_suspect == 1);
-                let none = String::new();
-                self.site_rows.push(SiteRow(
-                    -1, 0, -1, 0, 0, none, 0, is_suspect, count, 0, 0, 0, 0, 0,
-                ));
+                self.site_rows.push(SiteRow {
+                    process: -1,
+                    kind: -1,
+                    is_suspect: is_suspect == 1,
+                    merged: count,
+                    ..SiteRow::default()
+                });
                 self.site_rows.len() - 1
             })
         })

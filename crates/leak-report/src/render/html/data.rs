@@ -1,7 +1,9 @@
 //! The page's data: the largest sites and their amounts at each moment, as tables that refer to one another
 //! by number. `page/model.js` reads them; the two change together.
 
-use serde::Serialize;
+use serde::ser::Error;
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value};
 use unwind_tables::walk::Unwind;
 
 use super::health::Health;
@@ -29,6 +31,7 @@ pub(super) struct Data {
     pub(super) exact: Vec<(u32, u32)>,
     /// Path, build-id. The first entry stands for no module.
     pub(super) modules: Vec<(u32, String)>,
+    #[serde(serialize_with = "as_table")]
     pub(super) frames: Vec<FrameRow>,
     /// Node of the caller, and in `node_frames` the frame, by node; the first node is above all roots.
     pub(super) callers: Vec<u32>,
@@ -36,6 +39,7 @@ pub(super) struct Data {
     pub(super) ends: Vec<EndRow>,
     pub(super) kinds: Vec<KindRow>,
     /// Largest first, followed by the sums of all others.
+    #[serde(serialize_with = "as_table")]
     pub(super) sites: Vec<SiteRow>,
     /// Site, then the number of frames before those that were left out, and the number of these. Sites with
     /// all their frames are omitted.
@@ -54,6 +58,7 @@ pub(super) struct Data {
     /// any are omitted.
     pub(super) held: Vec<(usize, Vec<String>)>,
     /// Chains that hold blocks of sites, as of the last report.
+    #[serde(serialize_with = "as_table")]
     pub(super) holders: Vec<HolderRow>,
     /// Source excerpts, if they are shown: file, line of the code, first line of the excerpt, whether the
     /// file is newer than the code, and the lines.
@@ -64,6 +69,23 @@ pub(super) struct Data {
     pub(super) verdict: Option<VerdictRow>,
     pub(super) snapshots: Vec<SnapshotRow>,
     pub(super) health: Option<Health>,
+}
+
+/// Writes rows as a table, which names their fields once: pages have thousands of them.
+fn as_table<T: Serialize, S: Serializer>(rows: &[T], serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(Default, Serialize)]
+    struct Table {
+        columns: Vec<String>,
+        rows: Vec<Vec<Value>>,
+    }
+    let mut table = Table::default();
+    for row in rows {
+        let row = serde_json::to_value(row).and_then(serde_json::from_value::<Map<_, _>>);
+        let (columns, values) = row.map_err(S::Error::custom)?.into_iter().unzip();
+        table.columns = columns;
+        table.rows.push(values);
+    }
+    table.serialize(serializer)
 }
 
 /// Subject and settings of the trace.
@@ -122,19 +144,20 @@ pub(super) struct Process {
     pub(super) ended: Option<&'static str>,
 }
 
-/// Module, address (SVMA, or AVMA without a module), how it was found, function, offset in it, file, line,
-/// and the functions inlined there, innermost first: function, file, line.
 #[derive(Serialize)]
-pub(super) struct FrameRow(
-    pub(super) u32,
-    pub(super) String,
-    pub(super) u32,
-    pub(super) u32,
-    pub(super) Option<u64>,
-    pub(super) u32,
-    pub(super) u32,
-    pub(super) Vec<[u32; 3]>,
-);
+pub(super) struct FrameRow {
+    pub(super) module: u32,
+    /// SVMA, or AVMA without a module; hexadecimal.
+    pub(super) address: String,
+    pub(super) found_by: u32,
+    pub(super) function: u32,
+    /// Offset in the function.
+    pub(super) offset: Option<u64>,
+    pub(super) file: u32,
+    pub(super) line: u32,
+    /// Functions inlined there, innermost first: function, file, line.
+    pub(super) inlined: Vec<[u32; 3]>,
+}
 
 #[derive(Serialize)]
 pub(super) struct EndRow {
@@ -149,40 +172,45 @@ pub(super) struct KindRow {
     pub(super) meaning: &'static str,
 }
 
-/// A site, or several merged: process (-1 if merged), allocator function, purpose of the mappings (or -1),
-/// how the walk ended, in which module and at what address; the innermost frame's node, whether it can be a
-/// leak, the number of sites merged (0 for a single site), lost bytes and blocks, the rule that suppresses
-/// it, and the responsible function: the number of its frame from the innermost on, and its level there: 0
-/// for the frame's own function, 1 for the innermost inlined one, and so on.
-#[derive(Serialize)]
-pub(super) struct SiteRow(
-    pub(super) i64,
-    pub(super) u32,
-    pub(super) i64,
-    pub(super) usize,
-    pub(super) u32,
-    pub(super) String,
-    pub(super) u32,
-    pub(super) u32,
-    pub(super) u64,
-    pub(super) u64,
-    pub(super) u64,
-    pub(super) u32,
-    pub(super) usize,
-    pub(super) usize,
-);
+/// A site, or several merged.
+#[derive(Default, Serialize)]
+pub(super) struct SiteRow {
+    /// -1 if several are merged.
+    pub(super) process: i64,
+    pub(super) allocator: u32,
+    /// Purpose of the mappings; -1 if it is not of mappings.
+    pub(super) kind: i64,
+    /// How the walk ended, in which module and at what address.
+    pub(super) end: usize,
+    pub(super) end_module: u32,
+    pub(super) end_address: String,
+    /// Node of the innermost frame.
+    pub(super) node: u32,
+    /// True if it can be a leak.
+    pub(super) is_suspect: bool,
+    /// Number of sites merged; 0 for a single site.
+    pub(super) merged: u64,
+    /// Lost bytes and blocks.
+    pub(super) lost: [u64; 2],
+    /// Rule that suppresses it.
+    pub(super) rule: u32,
+    /// Responsible function: number of its frame from the innermost on, and its level there, 0 for the
+    /// frame's own function, 1 for the innermost inlined one, and so on.
+    pub(super) owner: [usize; 2],
+}
 
-/// A chain: the site of the blocks that it holds, the root and the titles of the sites in between, bytes and
-/// blocks that it holds, and a lower bound of the bytes that would be lost with all blocks of the site; null
-/// if that is unknown.
+/// A chain of sites that holds blocks.
 #[derive(Serialize, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct HolderRow(
-    pub(super) usize,
-    pub(super) Vec<String>,
-    pub(super) u64,
-    pub(super) u64,
-    pub(super) Option<u64>,
-);
+pub(super) struct HolderRow {
+    /// Site of the blocks that it holds.
+    pub(super) site: usize,
+    /// Titles of the root and of the sites in between.
+    pub(super) path: Vec<String>,
+    pub(super) bytes: u64,
+    pub(super) blocks: u64,
+    /// Lower bound of the bytes that would be lost with all blocks of the site; null if unknown.
+    pub(super) retained: Option<u64>,
+}
 
 /// Peak of a report.
 #[derive(Clone, Debug, Serialize)]

@@ -125,16 +125,16 @@ impl<'a> Tables<'a> {
             Some(mark) => Cow::Owned(format!("{name}{mark}")),
             None => name,
         });
-        let row = FrameRow(
+        let row = FrameRow {
             module,
-            format!("{address:x}"),
-            frame.found_by as u32,
-            self.function(name.as_deref()),
-            frame.symbol().and_then(|symbol| symbol.offset),
-            self.text_if(frame.file()),
-            frame.line().unwrap_or(0),
+            address: format!("{address:x}"),
+            found_by: frame.found_by as u32,
+            function: self.function(name.as_deref()),
+            offset: frame.symbol().and_then(|symbol| symbol.offset),
+            file: self.text_if(frame.file()),
+            line: frame.line().unwrap_or(0),
             inlined,
-        );
+        };
         let next = number(self.frames.len());
         self.frames.push(row);
         self.frame_numbers.insert(frame.id(), next);

@@ -33,8 +33,20 @@ fn data_text(page: &str) -> &str {
     after.split_once("</script>").unwrap().0
 }
 
+/// The data of a page; rows of its tables with their names.
 fn data_of(page: &Page) -> Value {
-    serde_json::from_str(data_text(&written(page))).unwrap()
+    let mut data: Value = serde_json::from_str(data_text(&written(page))).unwrap();
+    for table in ["frames", "sites", "holders"] {
+        let columns = data[table]["columns"].as_array().unwrap();
+        let rows = data[table]["rows"].as_array().unwrap();
+        let named = |row: &Value| -> Value {
+            let values = row.as_array().unwrap().iter().cloned();
+            let names = columns.iter().map(|name| name.as_str().unwrap().to_owned());
+            names.zip(values).collect()
+        };
+        data[table] = rows.iter().map(named).collect();
+    }
+    data
 }
 
 /// Columns of each site at each moment, as `model.js` computes them: bytes and blocks outstanding, allocated
@@ -140,14 +152,14 @@ fn largest_sites_are_kept_and_others_merged() {
         let sites = data["sites"].as_array().unwrap();
         let (last, kept) = sites.split_last().unwrap();
         assert_eq!(kept.len(), limit);
-        assert!(kept.iter().all(|site| site[8] == 0));
-        assert_eq!(last[8], 3000 - kept.len());
+        assert!(kept.iter().all(|site| site["merged"] == 0));
+        assert_eq!(last["merged"], 3000 - kept.len());
         let outstanding: Vec<u64> = replayed(&data)[1].iter().map(|site| site[0]).collect();
         let (others, outstanding) = outstanding.split_last().unwrap();
         assert!(outstanding.is_sorted_by(|a, b| a >= b) && *others > 0);
         for site in kept {
             let mut depth = 0;
-            let mut node = site[6].as_u64().unwrap();
+            let mut node = site["node"].as_u64().unwrap();
             while node != 0 {
                 depth += 1;
                 node = data["callers"][usize::try_from(node).unwrap()].as_u64().unwrap();
@@ -169,7 +181,7 @@ fn page_without_sites_has_sums() {
     check_sums(&data);
     assert_eq!(data["sites"].as_array().unwrap().len(), 1);
     // Two of its three stacks are one site, as they are the same code.
-    assert_eq!(data["sites"][0][8], 2);
+    assert_eq!(data["sites"][0]["merged"], 2);
 }
 
 /// A name of megabytes is cut, and does not push others out.
@@ -316,12 +328,14 @@ fn non_suspects_are_flagged() {
     page.add(&mapped);
     let suspects = |data: &Value| -> Vec<(Value, Value)> {
         let sites = data["sites"].as_array().unwrap().iter();
-        sites.map(|site| (site[2].clone(), site[7].clone())).collect()
+        sites
+            .map(|site| (site["kind"].clone(), site["is_suspect"].clone()))
+            .collect()
     };
-    let pair = |kind: i64, is_suspect: u64| (kind.into(), is_suspect.into());
+    let pair = |kind: i64, is_suspect: bool| (kind.into(), is_suspect.into());
     assert_eq!(
         suspects(&data_of(&page)),
-        [pair(0, 1), pair(1, 1), pair(2, 0), pair(3, 0)]
+        [pair(0, true), pair(1, true), pair(2, false), pair(3, false)]
     );
     let mut page = Page::new(Limits {
         sites: 0,
@@ -329,7 +343,7 @@ fn non_suspects_are_flagged() {
     });
     page.add(&mapped);
     let data = data_of(&page);
-    assert_eq!(suspects(&data), [pair(-1, 0), pair(-1, 1)]);
+    assert_eq!(suspects(&data), [pair(-1, false), pair(-1, true)]);
     check_sums(&data);
 }
 
@@ -347,8 +361,11 @@ fn suppressed_sites_are_flagged() {
     check_sums(&data);
     let sites = data["sites"].as_array().unwrap().iter();
     let sites = sites.map(|site| {
-        let rule = usize::try_from(site[11].as_u64().unwrap()).unwrap();
-        (site[7] == 1, data["strings"][rule].as_str().unwrap())
+        let rule = usize::try_from(site["rule"].as_u64().unwrap()).unwrap();
+        (
+            site["is_suspect"] == true,
+            data["strings"][rule].as_str().unwrap(),
+        )
     });
     let expected = [(false, "leak:<Namespace>\\u{1b}"), (true, ""), (true, "")];
     assert_eq!(sites.collect::<Vec<_>>(), expected);
@@ -413,7 +430,13 @@ fn holders_are_of_the_last_report() {
     page.add(&crate::samples::held());
     let data = data_of(&page);
     let chains = data["holders"].as_array().unwrap();
-    let first = serde_json::json!([0, ["cache()::entries (leaker.cpp:7)"], 40, 1, 200]);
+    let first = serde_json::json!({
+        "site": 0,
+        "path": ["cache()::entries (leaker.cpp:7)"],
+        "bytes": 40,
+        "blocks": 1,
+        "retained": 200,
+    });
     assert!(chains.len() == 3 && chains.contains(&first), "{chains:?}");
     let lines = data["held"][0][1].as_array().unwrap();
     assert!(
@@ -540,11 +563,11 @@ fn sites_name_their_responsible_function() {
         .as_array()
         .unwrap()
         .iter()
-        .map(|site| (site[12].clone(), site[13].clone()))
+        .map(|site| site["owner"].clone())
         .collect();
     assert_eq!(
         owners,
-        [(1, 0), (1, 2), (0, 0), (0, 0)].map(|(frame, level)| (frame.into(), level.into()))
+        [[1, 0], [1, 2], [0, 0], [0, 0]].map(|owner| serde_json::json!(owner))
     );
 }
 
@@ -562,14 +585,14 @@ fn functions_of_python_have_no_module() {
         .unwrap();
     let frames = data["frames"].as_array().unwrap().iter();
     let found: Vec<_> = frames
-        .filter(|frame| frame[2] == FoundBy::Python as u32)
+        .filter(|frame| frame["found_by"] == FoundBy::Python as u32)
         .map(|frame| {
             (
-                frame[0] == python,
-                frame[1].clone(),
-                text(&frame[3]),
-                text(&frame[5]),
-                frame[6].clone(),
+                frame["module"] == python,
+                frame["address"].clone(),
+                text(&frame["function"]),
+                text(&frame["file"]),
+                frame["line"].clone(),
             )
         })
         .collect();

@@ -7,7 +7,7 @@ class HoldersView {
   }
 
   get hasAny() {
-    return this.trace.data.holders.length > 0;
+    return this.trace.holders.length > 0;
   }
 
   draw() {
@@ -22,7 +22,7 @@ class HoldersView {
   /** Roots, each with what it holds itself and through sites, by title. */
   #tree() {
     const top = { bytes: 0, blocks: 0, below: new Map(), ends: [] };
-    for (const [site, path, bytes, blocks, retained] of this.trace.data.holders) {
+    for (const { site, path, bytes, blocks, retained } of this.trace.holders) {
       let node = top;
       for (const title of path) {
         if (!node.below.has(title)) node.below.set(title, { title, bytes: 0, blocks: 0, below: new Map(), ends: [] });

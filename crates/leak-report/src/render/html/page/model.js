@@ -17,6 +17,11 @@ const FOUND_BY = ["probe", "cfi", "fp", "kernel", "fp_generated", "python", "fp_
 /** Replays of moments that are kept. */
 const MAX_REPLAYED = 6;
 
+/** The rows of a table, with their fields by name. */
+function rowsOf({ columns, rows }) {
+  return rows.map((row) => Object.fromEntries(columns.map((column, at) => [column, row[at]])));
+}
+
 class Trace {
   constructor(data) {
     this.data = data;
@@ -29,7 +34,7 @@ class Trace {
       name: path === 0 ? "" : basename(data.strings[path]),
       buildId,
     }));
-    this.sites = data.sites.map((row, index) => this.#site(row, index));
+    this.sites = rowsOf(data.sites).map((row, index) => this.#site(row, index));
     // Moment 0 is the attach: nothing was known then.
     const all = new Array(EXACT_COLUMNS).fill(0);
     const attach = { time: "", read_at_ms: 0, elapsed_ns: 0, marked: false, all, rows: [], memory: [] };
@@ -47,6 +52,8 @@ class Trace {
     this.peaks = new Map(data.peaks);
     /** By site: lines about who holds its blocks, and their classes, in the last report. */
     this.held = new Map(data.held);
+    /** Chains that hold blocks of sites, in the last report. */
+    this.holders = rowsOf(data.holders);
     /** Lines of source around places, by file and line. */
     this.sources = new Map(
       data.sources.map(([file, line, first, isNewer, lines]) => [`${file}:${line}`, { line, first, isNewer, lines }]),
@@ -65,22 +72,21 @@ class Trace {
   }
 
   #site(row, index) {
-    const [process, allocator, kind, end, endModule, endAddress, node, isSuspect, merged, ...rest] = row;
-    const [lostBytes, lostBlocks, rule, ownerFrame, ownerLevel] = rest;
+    const { strings, kinds } = this.data;
     return {
       index,
-      process,
-      allocator: this.data.strings[allocator],
-      kind: kind < 0 ? null : this.data.kinds[kind],
-      end,
-      endModule,
-      endAddress,
-      node,
-      isSuspect: isSuspect === 1,
-      merged,
-      lost: { bytes: lostBytes, blocks: lostBlocks },
-      suppressedBy: this.data.strings[rule],
-      owner: { frame: ownerFrame, level: ownerLevel },
+      process: row.process,
+      allocator: strings[row.allocator],
+      kind: row.kind < 0 ? null : kinds[row.kind],
+      end: row.end,
+      endModule: row.end_module,
+      endAddress: row.end_address,
+      node: row.node,
+      isSuspect: row.is_suspect,
+      merged: row.merged,
+      lost: { bytes: row.lost[0], blocks: row.lost[1] },
+      suppressedBy: strings[row.rule],
+      owner: { frame: row.owner[0], level: row.owner[1] },
     };
   }
 
@@ -97,8 +103,9 @@ class Trace {
     }
     this.boxes = [];
     this.boxNumbers = new Map();
-    this.frames = this.data.frames.map(([module, address, foundBy, symbol, offset, file, line, inlined]) => {
-      const name = strings[symbol];
+    this.frames = rowsOf(this.data.frames).map((row) => {
+      const { module, address, found_by: foundBy, offset, file, line, inlined } = row;
+      const name = strings[row.function];
       const levels = [{ box: this.#function(name, module, false), file: strings[file], line }];
       for (const [function_, inlinedFile, inlinedLine] of [...inlined].reverse()) {
         levels.push({
