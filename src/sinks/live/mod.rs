@@ -141,7 +141,7 @@ fn summary(sample: &Sample) -> String {
             site.name
         )
     });
-    let lost = match &sample.lost {
+    let lost = match &sample.health.lost {
         Some(lost) => format!("lost: {lost}"),
         None => "nothing lost".to_owned(),
     };
@@ -149,6 +149,6 @@ fn summary(sample: &Sample) -> String {
         "{:.1} s: {} outstanding{largest}; {}, {lost}",
         sample.elapsed.as_secs_f64(),
         text::amount(sample.live),
-        sample.completeness,
+        sample.health.completeness,
     )
 }

@@ -164,6 +164,35 @@ impl Ranked {
     }
 }
 
+/// What a report says of the trace itself, in words.
+#[derive(Clone, Debug)]
+pub(super) struct Health {
+    pub(super) overhead: Option<String>,
+    pub(super) lost: Option<String>,
+    /// Verdict on all blocks, with errors of an earlier one.
+    pub(super) verdict: Option<String>,
+    pub(super) has_false_verdict: bool,
+    pub(super) completeness: String,
+    pub(super) is_complete: bool,
+    pub(super) sampling: Option<String>,
+}
+
+impl Health {
+    fn of(report: &Report) -> Self {
+        let (completeness, is_complete) = completeness(report);
+        let judgement = report.judgement.as_ref();
+        Self {
+            overhead: overhead(report),
+            lost: losses(&report.losses),
+            verdict: report.verdict().map(|verdict| in_words(&verdict, report)),
+            has_false_verdict: judgement.is_some_and(|judgement| judgement.freed_later.blocks > 0),
+            completeness,
+            is_complete,
+            sampling: sampling(report.sampling),
+        }
+    }
+}
+
 /// Part of a report that is shown.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
@@ -192,15 +221,7 @@ pub(super) struct Sample {
     pub(super) live: Amount,
     /// Highest total since the attach, if it notably exceeds the outstanding amount of running programs.
     pub(super) peak: Option<Amount>,
-    /// Overhead in words.
-    pub(super) overhead: Option<String>,
-    pub(super) lost: Option<String>,
-    /// Verdict on all blocks in words, with errors of an earlier one.
-    pub(super) verdict: Option<String>,
-    pub(super) has_false_verdict: bool,
-    pub(super) completeness: String,
-    pub(super) is_complete: bool,
-    pub(super) sampling: Option<String>,
+    pub(super) health: Health,
     pub(super) sites: Vec<Site>,
     /// Number of sites with something outstanding, kept or not.
     pub(super) outstanding_sites: u64,
@@ -222,7 +243,6 @@ impl Sample {
         let outstanding_sites = suspects.iter().filter(|stack| stack.shown().blocks > 0);
         let stacks = StepStacks::of(report);
         let compared = &report.compared;
-        let (completeness, is_complete) = completeness(report);
         Self {
             dictionary: Arc::clone(&report.dictionary),
             elapsed: report.elapsed,
@@ -239,16 +259,7 @@ impl Sample {
             frees: report.events.frees.saturating_add(report.events.unknown_frees),
             live: suspects.iter().map(|stack| stack.outstanding.amount).sum(),
             peak: telling_peak(report).map(|peak| peak.total),
-            overhead: overhead(report),
-            lost: losses(&report.losses),
-            verdict: report.verdict().map(|verdict| in_words(&verdict, report)),
-            has_false_verdict: report
-                .judgement
-                .as_ref()
-                .is_some_and(|judgement| judgement.freed_later.blocks > 0),
-            completeness,
-            is_complete,
-            sampling: sampling(report.sampling),
+            health: Health::of(report),
             sites: sites.map(|(&stack, _)| site(stack, report, &stacks)).collect(),
             outstanding_sites: outstanding_sites.count() as u64,
             unlisted: (suspects.len() - kept.len()) as u64,

@@ -210,7 +210,7 @@ fn losses_are_shown_with_causes() {
             losses,
             ..report(Vec::new())
         };
-        Sample::of(&report).lost
+        Sample::of(&report).health.lost
     };
     assert_eq!(lost(Losses::default()), None);
     let full = Losses {

@@ -76,17 +76,18 @@ fn draw_rates(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     };
     let sample = &shown.sample;
     let mut parts = Vec::new();
-    if sample.lost.is_some() {
+    if sample.health.lost.is_some() {
         parts.push(Span::styled("LOST", theme.bad()));
     }
     // Calls that were not recorded are not counted: the rates are estimates from the recorded ones.
-    let about = if sample.sampling.is_some() { "~" } else { "" };
+    let about = if sample.health.sampling.is_some() { "~" } else { "" };
     parts.push(Span::raw(format!("alloc {about}{}/s", rate(shown.allocations))));
     parts.push(Span::raw(format!("free {about}{}/s", rate(shown.frees))));
     let live = format!("live {}", amount(sample.live));
     parts.push(Span::styled(live, Theme::strong()));
     parts.extend(
         sample
+            .health
             .overhead
             .as_ref()
             .map(|overhead| Span::raw(format!("overhead {overhead}"))),
@@ -166,29 +167,30 @@ fn draw_health(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
         return;
     };
     let mut parts = Vec::new();
-    parts.push(match &sample.lost {
+    parts.push(match &sample.health.lost {
         Some(lost) => Span::styled(format!("lost: {lost}"), theme.bad()),
-        None if sample.verdict.is_some() => Span::styled("all recorded", theme.good()),
+        None if sample.health.verdict.is_some() => Span::styled("all recorded", theme.good()),
         None => Span::styled("nothing lost", theme.good()),
     });
-    let style = if sample.has_false_verdict {
+    let style = if sample.health.has_false_verdict {
         theme.bad()
     } else {
         Theme::strong()
     };
     parts.extend(
         sample
+            .health
             .verdict
             .as_deref()
             .map(|verdict| Span::styled(format!("verdict: {verdict}"), style)),
     );
-    let style = if sample.is_complete {
+    let style = if sample.health.is_complete {
         theme.good()
     } else {
         theme.doubtful()
     };
-    parts.push(Span::styled(sample.completeness.as_str(), style));
-    let sampling = sample.sampling.as_deref();
+    parts.push(Span::styled(sample.health.completeness.as_str(), style));
+    let sampling = sample.health.sampling.as_deref();
     parts.extend(sampling.map(|sampling| Span::styled(sampling, theme.doubtful())));
     draw_line(frame, area, separated(parts));
 }

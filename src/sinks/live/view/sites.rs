@@ -119,7 +119,7 @@ fn columns(available: u16, order: Order, sample: &Sample) -> Vec<Column> {
         (_, Order::Allocated) => vec![Column::Allocated, Column::Growth],
         (_, Order::Blocks) => vec![Column::Blocks, Column::Growth],
     };
-    if sample.verdict.is_some() {
+    if sample.health.verdict.is_some() {
         // On a narrow terminal it takes the place of the trend.
         columns.retain(|column| available >= WIDE || !matches!(column, Column::Trend(_)));
         columns.insert(usize::from(columns.contains(&Column::Suspicion)), Column::Lost);
