@@ -31,66 +31,62 @@ struct Facts {
     write: fn(&Report, &mut dyn Write) -> io::Result<()>,
 }
 
+/// A format without any of the abilities.
+const PLAIN: Facts = Facts {
+    format: Format::Text,
+    name: "",
+    endings: &[],
+    span: Span::EachReport,
+    is_binary: false,
+    is_for_people: false,
+    has_quantity: false,
+    listed_blocks: None,
+    dialect: None,
+    write: people::render,
+};
+
 const FORMATS: &[Facts] = &[
     Facts {
         format: Format::Text,
         name: "text",
         endings: &[".txt"],
-        span: Span::EachReport,
-        is_binary: false,
         is_for_people: true,
-        has_quantity: false,
         listed_blocks: Some(10),
-        dialect: None,
         write: people::render,
+        ..PLAIN
     },
     Facts {
         format: Format::Json,
         name: "json",
         endings: &[".json", ".jsonl"],
-        span: Span::EachReport,
-        is_binary: false,
-        is_for_people: false,
-        has_quantity: false,
         listed_blocks: Some(1000),
-        dialect: None,
         write: json::render,
+        ..PLAIN
     },
     Facts {
         format: Format::Summary,
         name: "summary",
-        endings: &[],
-        span: Span::EachReport,
-        is_binary: false,
         is_for_people: true,
-        has_quantity: false,
-        listed_blocks: None,
-        dialect: None,
         write: summary::render,
+        ..PLAIN
     },
     Facts {
         format: Format::Folded,
         name: "folded",
         endings: &[".folded"],
         span: Span::LastReport,
-        is_binary: false,
-        is_for_people: false,
         has_quantity: true,
-        listed_blocks: None,
-        dialect: None,
         write: flame::render_folded,
+        ..PLAIN
     },
     Facts {
         format: Format::Svg,
         name: "svg",
         endings: &[".svg"],
         span: Span::LastReport,
-        is_binary: false,
-        is_for_people: false,
         has_quantity: true,
-        listed_blocks: None,
-        dialect: None,
         write: flame::render_svg,
+        ..PLAIN
     },
     Facts {
         format: Format::Pprof,
@@ -98,35 +94,25 @@ const FORMATS: &[Facts] = &[
         endings: &[".pb.gz", ".pprof"],
         span: Span::LastReport,
         is_binary: true,
-        is_for_people: false,
-        has_quantity: false,
-        listed_blocks: None,
-        dialect: None,
         write: pprof::render,
+        ..PLAIN
     },
     Facts {
         format: Format::Speedscope,
         name: "speedscope",
         endings: &[".speedscope.json"],
         span: Span::LastReport,
-        is_binary: false,
-        is_for_people: false,
         has_quantity: true,
-        listed_blocks: None,
-        dialect: None,
         write: speedscope::render,
+        ..PLAIN
     },
     Facts {
         format: Format::Gperftools,
         name: "gperftools",
         endings: &[".heap"],
         span: Span::LastReport,
-        is_binary: false,
-        is_for_people: false,
-        has_quantity: false,
-        listed_blocks: None,
-        dialect: None,
         write: gperftools::render,
+        ..PLAIN
     },
     Facts {
         format: Format::Heaptrack,
@@ -134,48 +120,34 @@ const FORMATS: &[Facts] = &[
         endings: &[".heaptrack.gz"],
         span: Span::LastReport,
         is_binary: true,
-        is_for_people: false,
-        has_quantity: false,
-        listed_blocks: None,
-        dialect: None,
         write: heaptrack::render,
+        ..PLAIN
     },
     Facts {
         format: Format::Bcc,
         name: "bcc",
-        endings: &[],
-        span: Span::EachReport,
-        is_binary: false,
-        is_for_people: false,
-        has_quantity: false,
         // The original tools list all blocks, and readers of their formats expect them.
         listed_blocks: Some(usize::MAX),
         dialect: Some(&bcc::DIALECT),
         write: bcc::render,
+        ..PLAIN
     },
     Facts {
         format: Format::Libbpf,
         name: "libbpf",
-        endings: &[],
-        span: Span::EachReport,
-        is_binary: false,
-        is_for_people: false,
-        has_quantity: false,
         listed_blocks: Some(usize::MAX),
         dialect: Some(&libbpf::DIALECT),
         write: libbpf::render,
+        ..PLAIN
     },
     Facts {
         format: Format::Html,
         name: "html",
         endings: &[".html", ".htm"],
         span: Span::AllReports,
-        is_binary: false,
-        is_for_people: false,
         has_quantity: true,
-        listed_blocks: None,
-        dialect: None,
         write: html::render,
+        ..PLAIN
     },
 ];
 
