@@ -47,9 +47,9 @@ def parse_truth(text):
 class Verdicts:
     """A tool's verdicts on each kind: numbers of blocks, by verdict."""
 
-    def __init__(self, kinds):
+    def __init__(self, kinds, blocks=None):
         self.kinds = kinds
-        self.blocks = {}
+        self.blocks = blocks or {}
 
     def add(self, functions, word, blocks):
         kind = next((name for name in functions if name in self.kinds), OTHERS)
@@ -111,12 +111,19 @@ def memleak_program():
 
 
 def memleak(program, directory, blocks):
-    """Returns memleak's verdicts while the program waits; `None` for a memleak that has no --verdict."""
+    """Returns memleak's verdicts; `None` for a memleak that has no --verdict. Kinds that make others unknown are judged
+    in a process of their own, which has all of the others, too."""
     tool = memleak_program()
     if tool is None or "--verdict" not in subprocess.run([tool, "--help"], capture_output=True, text=True).stdout:
         return None
+    verdicts, every = (judge(tool, [program, "attached", *words, blocks], directory) for words in (["shown"], []))
+    return Verdicts(every.kinds, every.blocks | verdicts.blocks)
+
+
+def judge(tool, command, directory):
+    """Returns a memleak's verdicts on a program while it waits."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    target = subprocess.Popen([program, "attached", blocks], **pipes)
+    target = subprocess.Popen(command, **pipes)
     messages = directory / "messages"
     arguments = ["-p", str(target.pid), "--verdict", "--format", "json", "--color", "never"]
     try:
