@@ -9,11 +9,13 @@
 //! ones (`trend`) is bounded. The model alone determines what is on the screen; `view` draws it, and only
 //! `terminal` deals with a terminal. Nothing else prints to it while the view is open (`messages`).
 
+mod keys;
 mod layout;
 mod messages;
 mod model;
 mod paint;
 mod sample;
+mod shell;
 mod stack;
 mod terminal;
 #[cfg(test)]
@@ -28,18 +30,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::session::Signals;
 use crate::session::TraceConfig;
 use crate::sinks::output::Output;
+pub(crate) use keys::{Action, Key, Move};
 pub(crate) use layout::MIN as MIN_SIZE;
 use leak_report::model::Report;
 use leak_report::model::leak;
 use leak_report::render::{ReportSink, counted, short_size};
-pub(crate) use messages::Message;
 pub use messages::Messages;
 use model::Model;
-pub(crate) use model::{Action, Key, Move, Overlay};
-pub(crate) use paint::{
-    Theme, draw_help, draw_line, draw_messages, draw_too_small, first_shown, right_aligned, separated, shown,
-};
+pub(crate) use paint::{Theme, draw_line, draw_too_small, first_shown, right_aligned, separated, shown};
 use sample::{Order, Sample};
+#[cfg(test)]
+pub(crate) use shell::Overlay;
+pub(crate) use shell::{Pressed, Shell};
 pub use terminal::TerminalError;
 pub(crate) use terminal::{Content, Screen, is_usable};
 pub(crate) use text::{clock, fit, printable, width};

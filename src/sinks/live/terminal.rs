@@ -27,9 +27,10 @@ use ratatui::layout::{Rect, Size};
 use ratatui::{Frame, Terminal};
 use thiserror::Error;
 
-use super::messages::{Message, Messages};
-use super::model::{Action, Key, Move};
+use super::keys::{Action, Key, Move};
+use super::messages::Messages;
 use super::paint::Theme;
+use super::shell::Shell;
 use crate::base::characters::{in_a_column, is_ascii_wanted};
 use crate::base::parallel::lock;
 use crate::session::Signals;
@@ -65,12 +66,15 @@ pub enum TerminalError {
 
 /// Content of a screen, which keys act on. Its methods never wait.
 pub(crate) trait Content: Send + 'static {
-    /// Number that changes with every visible change.
-    fn version(&self) -> u64;
-    /// Sets the kept messages, newest last.
-    fn set_messages(&mut self, messages: Vec<Message>);
+    fn shell(&self) -> &Shell;
+    fn shell_mut(&mut self) -> &mut Shell;
+    /// Adapts to the size of the terminal, which may have changed.
+    fn resized(&mut self) {}
     /// Sets the size of the terminal.
-    fn resize(&mut self, area: Rect);
+    fn resize(&mut self, area: Rect) {
+        self.shell_mut().resize(area);
+        self.resized();
+    }
     /// Handles a key.
     fn press(&mut self, key: Key) -> Option<Action>;
     /// Draws everything.
@@ -298,10 +302,10 @@ impl<C: Content> Shared<C> {
         let mut content = lock(&self.content);
         if count != *messages {
             *messages = count;
-            content.set_messages(self.messages.kept());
+            content.shell_mut().set_messages(self.messages.kept());
         }
         content.resize(Rect::new(0, 0, size.width, size.height));
-        content.version()
+        content.shell().version()
     }
 
     fn draw(&self, terminal: &mut Terminal<CrosstermBackend<Stdout>>) -> io::Result<()> {

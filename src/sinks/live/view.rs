@@ -10,10 +10,11 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Span;
 
 use super::layout::{Focus, Panes};
-use super::model::{HELP, Model, Overlay, ShownReport};
+use super::model::{Model, ShownReport};
 use super::paint::{self, Theme, draw_line, draw_too_small, separated};
 use super::sample::Site;
 use super::stack::{Kind, StackText};
+use super::terminal::Content;
 use super::text::{amount, clock, fit, skip, width};
 use leak_report::render::{rate, short_size};
 
@@ -33,13 +34,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, theme: Theme) {
     draw_health(frame, panes.health, model, theme);
     draw_message(frame, panes.message, model, theme);
     draw_keys(frame, panes.keys, model);
-    match model.overlay() {
-        Overlay::None => {}
-        Overlay::Help => paint::draw_help(frame, area, &HELP, model.overlay_scrolled(), theme),
-        Overlay::Messages => {
-            paint::draw_messages(frame, area, model.messages(), model.overlay_scrolled(), theme);
-        }
-    }
+    model.shell().draw_overlay(frame, theme);
 }
 
 /// Draws the subject of the trace, its duration, and any unusual state of the view.
@@ -207,7 +202,7 @@ fn draw_message(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) 
         let text = format!("{reason}: this is the last report. q leaves.");
         return draw_line(frame, area, [Span::styled(text, theme.doubtful())]);
     }
-    let Some(message) = model.messages().last() else {
+    let Some(message) = model.shell().messages().last() else {
         return;
     };
     let style = if message.is_warning {
@@ -219,18 +214,9 @@ fn draw_message(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) 
 }
 
 fn draw_keys(frame: &mut Frame<'_>, area: Rect, model: &Model) {
-    if model.is_filtering() {
-        let filter = super::text::printable(model.filter());
-        // Shows the end of the filter, where it is being typed.
-        let room = usize::from(area.width).saturating_sub(2);
-        let filter = skip(&filter, width(&filter).saturating_sub(room));
-        let hint = Span::styled("  Enter keeps it, Esc ends it", Theme::quiet());
-        let cursor = Span::styled(" ", Theme::selected());
-        return draw_line(frame, area, [Span::raw("/"), Span::raw(filter), cursor, hint]);
-    }
     let keys = match model.focus() {
         Focus::Sites => KEYS,
         Focus::Stack => STACK_KEYS,
     };
-    draw_line(frame, area, [Span::styled(keys, Theme::quiet())]);
+    model.shell().draw_keys(frame, area, keys);
 }

@@ -5,12 +5,12 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Span;
 
-use super::model::{HELP, Model, Order};
+use super::model::{Model, Order};
 use crate::commands::top::table::{Row, Table, Trend};
 use crate::commands::top::text::since;
 use crate::sinks::live::{
-    MIN_SIZE, Overlay, Theme, clock, draw_help, draw_line, draw_messages, draw_too_small, drawn, first_shown,
-    fit, printable, right_aligned, separated, shown, width,
+    Content, MIN_SIZE, Theme, clock, draw_line, draw_too_small, drawn, first_shown, fit, printable,
+    right_aligned, separated, shown, width,
 };
 use leak_report::render::{counted, short_size};
 
@@ -166,12 +166,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, theme: Theme) {
         draw_detail(frame, panes.detail, model, table, theme);
     }
     draw_message(frame, panes.message, model, theme);
-    draw_keys(frame, panes.keys, model);
-    match model.overlay() {
-        Overlay::None => {}
-        Overlay::Help => draw_help(frame, area, &HELP, model.overlay_scrolled(), theme),
-        Overlay::Messages => draw_messages(frame, area, model.messages(), model.overlay_scrolled(), theme),
-    }
+    model.shell().draw_keys(frame, panes.keys, KEYS);
+    model.shell().draw_overlay(frame, theme);
 }
 
 fn draw_subject(frame: &mut Frame<'_>, area: Rect, model: &Model, table: &Table, theme: Theme) {
@@ -218,7 +214,7 @@ fn draw_rows(frame: &mut Frame<'_>, panes: &Panes, model: &Model, table: &Table,
         };
         headings.extend([Span::styled(heading, style), Span::raw(" ")]);
     }
-    let filter = match model.filter() {
+    let filter = match model.shell().filter() {
         "" => String::new(),
         filter => format!(" with `{}`", printable(filter)),
     };
@@ -226,7 +222,7 @@ fn draw_rows(frame: &mut Frame<'_>, panes: &Panes, model: &Model, table: &Table,
     draw_line(frame, panes.columns, headings);
     let rows = model.rows();
     if rows.is_empty() {
-        let text = match model.filter() {
+        let text = match model.shell().filter() {
             "" => "No process matches.".to_owned(),
             filter => format!("No process has `{}` in its pid, user or name.", printable(filter)),
         };
@@ -292,7 +288,7 @@ fn draw_detail(frame: &mut Frame<'_>, area: Rect, model: &Model, table: &Table, 
 
 fn draw_message(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     let notes = model.table().map(Table::notes).unwrap_or_default();
-    let last = model.messages().last();
+    let last = model.shell().messages().last();
     let (text, style) = match (model.said(), notes.first(), last) {
         (Some(said), ..) => (printable(said), theme.doubtful()),
         (None, Some(note), _) => (note.clone(), theme.doubtful()),
@@ -302,16 +298,6 @@ fn draw_message(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) 
     draw_line(frame, area, [Span::styled(text, style)]);
 }
 
-fn draw_keys(frame: &mut Frame<'_>, area: Rect, model: &Model) {
-    if model.is_filtering() {
-        let hint = Span::styled("  Enter keeps it, Esc ends it", Theme::quiet());
-        let cursor = Span::styled(" ", Theme::selected());
-        let filter = Span::raw(printable(model.filter()));
-        return draw_line(frame, area, [Span::raw("/"), filter, cursor, hint]);
-    }
-    draw_line(frame, area, [Span::styled(KEYS, Theme::quiet())]);
-}
-
 #[cfg(test)]
 mod tests {
     use ratatui::Terminal;
@@ -319,7 +305,6 @@ mod tests {
 
     use super::*;
     use crate::commands::top::table::tests::row;
-    use crate::sinks::live::Content;
 
     fn screen(model: &mut Model, width: u16, height: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a test terminal");
@@ -342,7 +327,7 @@ mod tests {
             ..Table::default()
         };
         table.rows[0].comm = "\u{1b}[2J\u{202e}leak".to_owned();
-        let mut model = Model::default();
+        let mut model = Model::new();
         assert!(screen(&mut model, 80, 24).concat().contains("q quit"));
         model.take(table);
         for height in 1..60 {

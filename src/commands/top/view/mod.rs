@@ -27,7 +27,7 @@ pub(super) fn run(
         stop: Arc::clone(stop),
         ..Signals::default()
     };
-    let mut screen = Screen::open(Model::default(), &signals, Arc::default(), messages.clone())?;
+    let mut screen = Screen::open(Model::new(), &signals, Arc::default(), messages.clone())?;
     let mut sampled = Instant::now();
     let mut outcome = Outcome::Done;
     while !stop.load(Ordering::Relaxed) {

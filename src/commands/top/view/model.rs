@@ -1,17 +1,13 @@
 //! State of the view and the effect of keys on it. No terminal, no clock.
 
 use ratatui::Frame;
-use ratatui::layout::Rect;
 
 use super::draw;
 use crate::commands::top::table::{Row, Table};
-use crate::sinks::live::{Action, Content, Key, Message, Move, Overlay, Theme};
-
-/// Lines that a page scrolls in help and messages.
-const LINES: usize = 10;
+use crate::sinks::live::{Action, Content, Key, Move, Pressed, Shell, Theme};
 
 /// Keys and their effects, for people.
-pub(super) const HELP: [(&str, &str); 10] = [
+const HELP: [(&str, &str); 10] = [
     ("q  Esc  Ctrl-C", "quit; Esc first closes what is open"),
     ("Enter", "trace the selected process: as memleak live -p PID"),
     ("↑ ↓  j k", "select a process"),
@@ -47,24 +43,15 @@ pub(super) struct Chosen {
 }
 
 /// State of the view.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Model {
-    /// Incremented with every change that can be seen.
-    version: u64,
-    area: Rect,
+    shell: Shell,
     now: Option<Table>,
     /// Shown instead of `now` while paused.
     paused: Option<Table>,
-    messages: Vec<Message>,
     /// Text that is shown in place of the last message, until a key is pressed.
     said: Option<String>,
     order: Order,
-    filter: String,
-    /// True while the filter is being typed.
-    is_filtering: bool,
-    overlay: Overlay,
-    /// Lines of help, or messages, that are scrolled out of sight.
-    overlay_scrolled: usize,
     /// Indices in the table of the rows shown, in order.
     listed: Vec<usize>,
     /// Process that the user moved to, by pid and start time; without one, the first is selected.
@@ -75,13 +62,27 @@ pub(super) struct Model {
 }
 
 impl Model {
+    pub(super) fn new() -> Self {
+        Self {
+            shell: Shell::new(&HELP),
+            now: None,
+            paused: None,
+            said: None,
+            order: Order::default(),
+            listed: Vec::new(),
+            selected: None,
+            row: 0,
+            chosen: None,
+        }
+    }
+
     /// Shows another table.
     pub(super) fn take(&mut self, table: Table) {
         self.now = Some(table);
         if self.paused.is_none() {
             self.list();
         }
-        self.version += 1;
+        self.shell.changed();
     }
 
     /// Takes the process that Enter was pressed on.
@@ -92,13 +93,13 @@ impl Model {
     /// Shows a text until a key is pressed.
     pub(super) fn say(&mut self, text: String) {
         self.said = Some(text);
-        self.version += 1;
+        self.shell.changed();
     }
 
     /// Lists the rows anew, and finds the selected one among them.
     fn list(&mut self) {
         let rows = self.table().map_or(&[][..], |table| &table.rows);
-        let filter = self.filter.to_lowercase();
+        let filter = self.shell.filter().to_lowercase();
         let has_text = |row: &Row| {
             let texts = [
                 row.pid.to_string(),
@@ -128,12 +129,8 @@ impl Model {
 
     fn press_normally(&mut self, key: Key) -> Option<Action> {
         match key {
-            Key::Escape if self.filter.is_empty() => return Some(Action::Quit),
-            Key::Escape => {
-                self.filter.clear();
-                self.list();
-            }
-            Key::Character('q') => return Some(Action::Quit),
+            Key::Escape if !self.shell.clear_filter() => return Some(Action::Quit),
+            Key::Escape => self.list(),
             Key::Enter => {
                 let chosen = self.selected_row().map(|row| Chosen {
                     pid: row.pid,
@@ -143,8 +140,6 @@ impl Model {
                 self.chosen = chosen;
             }
             Key::Move(movement) => self.apply_move(movement),
-            Key::Character('j') => self.apply_move(Move::Down),
-            Key::Character('k') => self.apply_move(Move::Up),
             Key::Character(character) => self.press_letter(character),
             Key::Left | Key::Right | Key::Backspace | Key::Clear | Key::Interrupt | Key::Redraw => {}
         }
@@ -167,82 +162,39 @@ impl Model {
                     Some(_) => None,
                 };
             }
-            '/' => self.is_filtering = true,
-            'l' => self.overlay = Overlay::Messages,
-            '?' | 'h' => self.overlay = Overlay::Help,
             _ => return,
         }
         self.list();
     }
 
-    fn press_filtering(&mut self, key: Key) {
-        if let Key::Move(movement) = key {
-            return self.apply_move(movement);
-        }
-        self.is_filtering = key.edit(&mut self.filter);
-        self.list();
-    }
-
-    /// Scrolls the overlay; any other key closes it.
-    fn press_over_overlay(&mut self, key: Key) {
-        let (movement, lines) = match (key, self.overlay) {
-            // The newest message is the last one and shown first: up goes back in time.
-            (Key::Move(movement), Overlay::Messages) => (movement.back(), self.messages.len()),
-            (Key::Move(movement), Overlay::Help | Overlay::None) => (movement, HELP.len()),
-            (
-                Key::Character(_)
-                | Key::Left
-                | Key::Right
-                | Key::Enter
-                | Key::Escape
-                | Key::Backspace
-                | Key::Clear
-                | Key::Interrupt
-                | Key::Redraw,
-                _,
-            ) => {
-                (self.overlay, self.overlay_scrolled) = (Overlay::None, 0);
-                return;
-            }
-        };
-        let to = movement.from(self.overlay_scrolled, LINES);
-        self.overlay_scrolled = to.min(lines.saturating_sub(1));
-    }
-
     fn apply_move(&mut self, movement: Move) {
-        let page = usize::from(draw::rows_at(self.area)).saturating_sub(1).max(1);
+        let page = usize::from(draw::rows_at(self.shell.area()))
+            .saturating_sub(1)
+            .max(1);
         self.select(movement.from(self.row, page));
     }
 }
 
 impl Content for Model {
-    fn version(&self) -> u64 {
-        self.version
+    fn shell(&self) -> &Shell {
+        &self.shell
     }
 
-    fn set_messages(&mut self, messages: Vec<Message>) {
-        self.messages = messages;
-        self.version += 1;
-    }
-
-    fn resize(&mut self, area: Rect) {
-        if self.area != area {
-            self.area = area;
-            self.version += 1;
-        }
+    fn shell_mut(&mut self) -> &mut Shell {
+        &mut self.shell
     }
 
     fn press(&mut self, key: Key) -> Option<Action> {
-        self.version += 1;
         self.said = None;
-        match (key, self.overlay, self.is_filtering) {
-            (Key::Interrupt, ..) => return Some(Action::Quit),
-            (Key::Redraw, ..) => return Some(Action::Redraw),
-            (_, Overlay::Help | Overlay::Messages, _) => self.press_over_overlay(key),
-            (_, Overlay::None, true) => self.press_filtering(key),
-            (_, Overlay::None, false) => return self.press_normally(key),
+        match self.shell.press(key) {
+            Pressed::Done => None,
+            Pressed::Filtered => {
+                self.list();
+                None
+            }
+            Pressed::Action(action) => Some(action),
+            Pressed::Key(key) => self.press_normally(key),
         }
-        None
     }
 
     fn draw(&self, frame: &mut Frame<'_>, theme: Theme) {
@@ -276,10 +228,6 @@ impl Model {
         self.paused.is_some()
     }
 
-    pub(super) fn messages(&self) -> &[Message] {
-        &self.messages
-    }
-
     pub(super) fn said(&self) -> Option<&str> {
         self.said.as_deref()
     }
@@ -287,28 +235,15 @@ impl Model {
     pub(super) fn order(&self) -> Order {
         self.order
     }
-
-    pub(super) fn filter(&self) -> &str {
-        &self.filter
-    }
-
-    pub(super) fn is_filtering(&self) -> bool {
-        self.is_filtering
-    }
-
-    pub(super) fn overlay(&self) -> Overlay {
-        self.overlay
-    }
-
-    pub(super) fn overlay_scrolled(&self) -> usize {
-        self.overlay_scrolled
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use ratatui::layout::Rect;
+
     use super::*;
     use crate::commands::top::table::tests::row;
+    use crate::sinks::live::Overlay;
 
     fn press(model: &mut Model, keys: &str) -> Option<Action> {
         let keys = keys.chars().map(|key| match key {
@@ -322,7 +257,7 @@ mod tests {
     }
 
     fn model() -> Model {
-        let mut model = Model::default();
+        let mut model = Model::new();
         model.resize(Rect::new(0, 0, 80, 24));
         model.take(Table {
             rows: vec![row(7, 10, 5.0, 6.0), row(8, 90, -1.0, 1.0), row(9, 50, -1.0, 1.0)],
@@ -392,10 +327,14 @@ mod tests {
         assert_eq!(pids(&model), [7, 8, 9]);
         press(&mut model, "p");
         assert_eq!(pids(&model), [0_u32; 0]);
+        // All of the help fits, unless the terminal is small.
         press(&mut model, "?↓");
-        assert_eq!((model.overlay(), model.overlay_scrolled()), (Overlay::Help, 1));
+        assert_eq!(model.shell.overlay(), (Overlay::Help, 0));
+        model.resize(Rect::new(0, 0, 80, 10));
+        press(&mut model, "↓");
+        assert_eq!(model.shell.overlay(), (Overlay::Help, 1));
         press(&mut model, "q");
-        assert_eq!((model.overlay(), model.overlay_scrolled()), (Overlay::None, 0));
+        assert_eq!(model.shell.overlay(), (Overlay::None, 0));
         model.say("no".to_owned());
         assert_eq!(model.said(), Some("no"));
         assert_eq!(press(&mut model, "\u{1b}"), Some(Action::Quit));

@@ -2,18 +2,18 @@
 
 use ratatui::layout::Rect;
 
-use super::{Action, Key, Model, Move, Overlay};
+use super::Model;
+use crate::sinks::live::keys::{Action, Key, Move};
 use crate::sinks::live::layout::{Focus, Panes};
 use crate::sinks::live::sample::Order;
+use crate::sinks::live::shell::Pressed;
 use leak_report::model::Unit;
 
 /// Columns that the stack scrolls at once.
 const COLUMNS: usize = 8;
-/// Lines that a page scrolls in help and messages.
-const LINES: usize = 10;
 
 /// Keys and their effects, for people.
-pub(in crate::sinks::live) const HELP: [(&str, &str); 19] = [
+pub(super) const HELP: [(&str, &str); 19] = [
     ("q  Esc  Ctrl-C", "quit; Esc first closes what is open"),
     ("↑ ↓  j k", "select a site, or scroll the stack"),
     (
@@ -41,18 +41,14 @@ pub(in crate::sinks::live) const HELP: [(&str, &str); 19] = [
 impl Model {
     /// Handles a key.
     pub(super) fn act(&mut self, key: Key) -> Option<Action> {
-        let action = match (key, self.overlay, self.is_filtering) {
-            (Key::Interrupt, ..) => Some(Action::Quit),
-            (Key::Redraw, ..) => Some(Action::Redraw),
-            (_, Overlay::None, true) => {
-                self.press_filtering(key);
+        let action = match self.shell.press(key) {
+            Pressed::Done => None,
+            Pressed::Filtered => {
+                self.list();
                 None
             }
-            (_, Overlay::None, false) => self.press_normally(key),
-            (_, Overlay::Help | Overlay::Messages, _) => {
-                self.press_over_overlay(key);
-                None
-            }
+            Pressed::Action(action) => Some(action),
+            Pressed::Key(key) => self.press_normally(key),
         };
         self.changed();
         action
@@ -67,11 +63,8 @@ impl Model {
                     Focus::Stack => Focus::Sites,
                 };
             }
-            Key::Character('q') => return Some(Action::Quit),
             Key::Character('m') => return Some(Action::Mark),
             Key::Character('v') => return Some(Action::Verdict),
-            Key::Character('j') => self.apply_move(Move::Down),
-            Key::Character('k') => self.apply_move(Move::Up),
             Key::Character(character) => self.press_letter(character),
             Key::Left => self.scrolled.1 = self.scrolled.1.saturating_sub(COLUMNS),
             Key::Right => self.scrolled.1 += COLUMNS,
@@ -103,9 +96,6 @@ impl Model {
                 };
                 self.list();
             }
-            '/' => self.is_filtering = true,
-            'l' => self.overlay = Overlay::Messages,
-            '?' | 'h' => self.overlay = Overlay::Help,
             _ => {}
         }
     }
@@ -121,46 +111,16 @@ impl Model {
             self.focus = Focus::Sites;
             return None;
         }
-        if self.filter.is_empty() {
+        if !self.shell.clear_filter() {
             return Some(Action::Quit);
         }
-        self.filter.clear();
         self.list();
         None
     }
 
-    fn press_filtering(&mut self, key: Key) {
-        if let Key::Move(movement) = key {
-            return self.apply_move(movement);
-        }
-        self.is_filtering = key.edit(&mut self.filter);
-        self.list();
-    }
-
-    /// Scrolls the overlay; any other key closes it.
-    fn press_over_overlay(&mut self, key: Key) {
-        let movement = match key {
-            Key::Move(movement) => Some(movement),
-            Key::Character('j') => Some(Move::Down),
-            Key::Character('k') => Some(Move::Up),
-            Key::Character(_) | Key::Left | Key::Right | Key::Enter | Key::Escape => None,
-            Key::Backspace | Key::Clear | Key::Interrupt | Key::Redraw => None,
-        };
-        let Some(movement) = movement else {
-            (self.overlay_scrolled, self.overlay) = (0, Overlay::None);
-            return;
-        };
-        let movement = match self.overlay {
-            // The newest message is the last one and shown first: up goes back in time.
-            Overlay::Messages => movement.back(),
-            Overlay::None | Overlay::Help => movement,
-        };
-        self.overlay_scrolled = movement.from(self.overlay_scrolled, LINES);
-    }
-
     /// Moves in the pane that has the focus.
     fn apply_move(&mut self, movement: Move) {
-        let panes = Panes::of(self.area, self.focus).unwrap_or_default();
+        let panes = Panes::of(self.shell.area(), self.focus).unwrap_or_default();
         let page = |pane: Rect| usize::from(pane.height).saturating_sub(1).max(1);
         match self.focus {
             Focus::Sites => self.select(movement.from(self.row, page(panes.sites))),

@@ -14,7 +14,7 @@ impl Model {
             return self.changed();
         };
         let (order, unit) = (self.order(), self.unit());
-        let wanted = self.filter.to_lowercase();
+        let wanted = self.shell.filter().to_lowercase();
         let mut listed: Vec<_> = (0..sample.sites.len())
             .filter(|&at| is_listed(&sample.sites[at], order) && matches(&sample.sites[at], sample, &wanted))
             .collect();

@@ -1,7 +1,11 @@
 //! Effects of keys and reports on the model.
 
+use ratatui::layout::Rect;
+
 use super::*;
+use crate::sinks::live::keys::Move;
 use crate::sinks::live::messages::Message;
+use crate::sinks::live::shell::Overlay;
 use crate::sinks::live::tests::{outstanding_site, report, sample, target};
 use leak_report::model::TimeOfDay;
 use leak_report::samples;
@@ -135,12 +139,12 @@ fn filter() {
     ]));
     press(&mut model, "/CACHE");
     assert_eq!(names(&model), ["Cache::insert", "cache_fill"]);
-    assert!(model.is_filtering());
+    assert!(model.shell.is_filtering());
     // Letters are typed, but movement works.
     press(&mut model, ">");
     assert_eq!(selected(&model), "cache_fill");
     press(&mut model, "~");
-    assert!(!model.is_filtering());
+    assert!(!model.shell.is_filtering());
     assert_eq!(model.left_out().filtered, 1);
     press(&mut model, "/^^^^^main.cpp~");
     assert_eq!(names(&model).len(), 3);
@@ -158,12 +162,12 @@ fn filter() {
         assert_eq!(names(&model).len(), count, "{wanted}");
     }
     assert_eq!(press(&mut model, "!"), []);
-    assert_eq!((model.filter(), names(&model).len()), ("", 3));
+    assert_eq!((model.shell.filter(), names(&model).len()), ("", 3));
     press(&mut model, "/");
     press(&mut model, &"x".repeat(1000));
-    assert_eq!(model.filter().len(), 100);
+    assert_eq!(model.shell.filter().len(), 100);
     press(&mut model, "!");
-    assert!(!model.is_filtering() && model.filter().is_empty());
+    assert!(!model.shell.is_filtering() && model.shell.filter().is_empty());
 }
 
 /// Escape closes one thing at a time and leaves when nothing is open; Control-C leaves from anywhere.
@@ -171,7 +175,7 @@ fn filter() {
 fn ways_out() {
     let mut model = model(four());
     assert_eq!(press(&mut model, "/large~~?!!"), []);
-    assert_eq!((model.focus(), model.filter()), (Focus::Sites, "large"));
+    assert_eq!((model.focus(), model.shell.filter()), (Focus::Sites, "large"));
     assert_eq!(press(&mut model, "!!"), [Action::Quit]);
     assert_eq!(press(&mut model, "q"), [Action::Quit]);
     for before in ["", "?", "l", "/", "~"] {
@@ -183,7 +187,7 @@ fn ways_out() {
     assert_eq!(press(&mut model, "mv"), [Action::Mark, Action::Verdict]);
     // The key that closes the help does nothing else.
     assert_eq!(press(&mut model, "?q"), []);
-    assert_eq!(model.overlay(), Overlay::None);
+    assert_eq!(model.shell.overlay().0, Overlay::None);
 }
 
 /// While paused, nothing that is shown changes; afterwards nothing is missing.
@@ -292,21 +296,21 @@ fn ended_processes_come_last() {
 #[test]
 fn versions() {
     let mut model = model(four());
-    let before = model.version();
+    let before = model.shell.version();
     model.resize(Rect::new(0, 0, 80, 24));
-    assert_eq!(model.version(), before);
+    assert_eq!(model.shell.version(), before);
     press(&mut model, "p");
-    let paused = model.version();
+    let paused = model.shell.version();
     model.take(four());
-    assert_eq!(model.version(), paused, "nothing of it is shown");
-    model.set_messages(vec![Message {
+    assert_eq!(model.shell.version(), paused, "nothing of it is shown");
+    model.shell.set_messages(vec![Message {
         is_warning: true,
         text: "memleak: warning: x".to_owned(),
     }]);
-    assert!(model.version() > paused);
-    let version = model.version();
+    assert!(model.shell.version() > paused);
+    let version = model.shell.version();
     model.end();
-    assert!(model.version() > version);
+    assert!(model.shell.version() > version);
 }
 
 /// Messages scroll from the newest back, and help from its start, as far as they do not fit.
@@ -314,28 +318,21 @@ fn versions() {
 fn overlays() {
     let mut model = model(four());
     press(&mut model, "?>>");
-    assert_eq!(
-        (model.overlay(), model.overlay_scrolled()),
-        (Overlay::Help, 0),
-        "all of it fits"
-    );
+    assert_eq!(model.shell.overlay(), (Overlay::Help, 0), "all of it fits");
     model.resize(Rect::new(0, 0, 40, 10));
     press(&mut model, ">>");
-    assert_eq!(model.overlay_scrolled(), 2);
+    assert_eq!(model.shell.overlay().1, 2);
     model.press(Key::Move(Move::Last));
-    assert_eq!(model.overlay_scrolled(), HELP.len() - 8);
+    assert_eq!(model.shell.overlay().1, HELP.len() - 8);
     press(&mut model, "!");
-    assert_eq!((model.overlay(), model.overlay_scrolled()), (Overlay::None, 0));
+    assert_eq!(model.shell.overlay(), (Overlay::None, 0));
     let message = |number: u32| Message {
         is_warning: false,
         text: number.to_string(),
     };
-    model.set_messages((0..30).map(message).collect());
+    model.shell.set_messages((0..30).map(message).collect());
     press(&mut model, "l<<");
-    assert_eq!(
-        (model.overlay(), model.overlay_scrolled()),
-        (Overlay::Messages, 2)
-    );
+    assert_eq!(model.shell.overlay(), (Overlay::Messages, 2));
     for (movement, expected) in [
         (Move::PageUp, 12),
         (Move::Down, 11),
@@ -344,8 +341,8 @@ fn overlays() {
         (Move::Last, 0),
     ] {
         model.press(Key::Move(movement));
-        assert_eq!(model.overlay_scrolled(), expected, "{movement:?}");
+        assert_eq!(model.shell.overlay().1, expected, "{movement:?}");
     }
     press(&mut model, "!");
-    assert_eq!(model.overlay(), Overlay::None);
+    assert_eq!(model.shell.overlay().0, Overlay::None);
 }

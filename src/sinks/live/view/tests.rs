@@ -6,11 +6,10 @@ use ratatui::buffer::Buffer;
 use unwind_tables::walk::{End, FoundBy, LeftOut};
 
 use super::*;
+use crate::sinks::live::keys::Key;
 use crate::sinks::live::layout::MIN;
 use crate::sinks::live::messages::Message;
-use crate::sinks::live::model::Key;
 use crate::sinks::live::sample::{Order, Sample};
-use crate::sinks::live::terminal::Content;
 use crate::sinks::live::tests::{outstanding_site, report, target};
 use leak_report::model::{Amount, Judgement, Sampling, Verdict};
 use leak_report::model::{Report, TimeOfDay};
@@ -69,7 +68,7 @@ fn model() -> Model {
     for scale in 1..=6 {
         model.take(Sample::of(&leaking(scale)));
     }
-    model.set_messages(vec![Message {
+    model.shell_mut().set_messages(vec![Message {
         is_warning: false,
         text: "memleak: tracing process 4242: 12 probes".to_owned(),
     }]);

@@ -1,0 +1,198 @@
+//! State that all views on the terminal share, and the keys that change it: windows over the panes, messages,
+//! the filter.
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::text::Span;
+
+use super::keys::{Action, Key, Move};
+use super::messages::Message;
+use super::paint::{Theme, draw_help, draw_line, draw_messages};
+use super::text::{printable, skip, width};
+
+/// Lines that a page scrolls in help and messages.
+const LINES: usize = 10;
+
+/// Window over the panes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Overlay {
+    #[default]
+    None,
+    Help,
+    Messages,
+}
+
+/// Effect of a key that was pressed.
+pub(crate) enum Pressed {
+    /// None but on the shell.
+    Done,
+    /// The filter has changed.
+    Filtered,
+    Action(Action),
+    /// The view decides.
+    Key(Key),
+}
+
+/// State that all views share.
+#[derive(Debug, Default)]
+pub(crate) struct Shell {
+    /// Keys and their effects, for people.
+    help: &'static [(&'static str, &'static str)],
+    /// Incremented with every change that can be seen.
+    version: u64,
+    area: Rect,
+    messages: Vec<Message>,
+    filter: String,
+    /// True while the filter is being typed.
+    is_filtering: bool,
+    overlay: Overlay,
+    /// Lines of help, or messages, that are scrolled out of sight.
+    scrolled: usize,
+}
+
+impl Shell {
+    pub(crate) fn new(help: &'static [(&'static str, &'static str)]) -> Self {
+        Self {
+            help,
+            ..Self::default()
+        }
+    }
+
+    /// Notes a change that can be seen.
+    pub(crate) fn changed(&mut self) {
+        self.version += 1;
+        let lines = match self.overlay {
+            Overlay::None => 0,
+            // The frame takes two lines.
+            Overlay::Help => {
+                let room = usize::from(self.area.height.saturating_sub(2));
+                self.help.len().saturating_sub(room)
+            }
+            Overlay::Messages => self.messages.len().saturating_sub(1),
+        };
+        self.scrolled = self.scrolled.min(lines);
+    }
+
+    pub(crate) fn set_messages(&mut self, messages: Vec<Message>) {
+        self.messages = messages;
+        self.changed();
+    }
+
+    pub(crate) fn resize(&mut self, area: Rect) {
+        if self.area != area {
+            self.area = area;
+            self.changed();
+        }
+    }
+
+    /// Handles a key, if it is not the view's.
+    pub(crate) fn press(&mut self, key: Key) -> Pressed {
+        let pressed = match (key, self.overlay, self.is_filtering) {
+            (Key::Interrupt, ..) => Pressed::Action(Action::Quit),
+            (Key::Redraw, ..) => Pressed::Action(Action::Redraw),
+            (_, Overlay::Help | Overlay::Messages, _) => {
+                self.press_over_overlay(key);
+                Pressed::Done
+            }
+            (Key::Move(_), Overlay::None, _) => Pressed::Key(key),
+            (_, Overlay::None, true) => {
+                self.is_filtering = key.edit(&mut self.filter);
+                Pressed::Filtered
+            }
+            (_, Overlay::None, false) => self.press_normally(key),
+        };
+        self.changed();
+        pressed
+    }
+
+    fn press_normally(&mut self, key: Key) -> Pressed {
+        match key {
+            Key::Character('q') => return Pressed::Action(Action::Quit),
+            Key::Character('j') => return Pressed::Key(Key::Move(Move::Down)),
+            Key::Character('k') => return Pressed::Key(Key::Move(Move::Up)),
+            Key::Character('/') => self.is_filtering = true,
+            Key::Character('l') => self.overlay = Overlay::Messages,
+            Key::Character('?' | 'h') => self.overlay = Overlay::Help,
+            _ => return Pressed::Key(key),
+        }
+        Pressed::Done
+    }
+
+    /// Scrolls the overlay; any other key closes it.
+    fn press_over_overlay(&mut self, key: Key) {
+        let movement = match key {
+            Key::Move(movement) => movement,
+            Key::Character('j') => Move::Down,
+            Key::Character('k') => Move::Up,
+            _ => {
+                (self.scrolled, self.overlay) = (0, Overlay::None);
+                return;
+            }
+        };
+        let movement = match self.overlay {
+            // The newest message is the last one and shown first: up goes back in time.
+            Overlay::Messages => movement.back(),
+            Overlay::None | Overlay::Help => movement,
+        };
+        self.scrolled = movement.from(self.scrolled, LINES);
+    }
+
+    /// Clears the filter; returns whether there was one.
+    pub(crate) fn clear_filter(&mut self) -> bool {
+        let was_set = !self.filter.is_empty();
+        self.filter.clear();
+        was_set
+    }
+
+    /// Draws the window over the panes, if one is open.
+    pub(crate) fn draw_overlay(&self, frame: &mut Frame<'_>, theme: Theme) {
+        let area = frame.area();
+        match self.overlay {
+            Overlay::None => {}
+            Overlay::Help => draw_help(frame, area, self.help, self.scrolled, theme),
+            Overlay::Messages => draw_messages(frame, area, &self.messages, self.scrolled, theme),
+        }
+    }
+
+    /// Draws the filter while it is being typed, else `keys`.
+    pub(crate) fn draw_keys(&self, frame: &mut Frame<'_>, area: Rect, keys: &str) {
+        if !self.is_filtering {
+            return draw_line(frame, area, [Span::styled(keys, Theme::quiet())]);
+        }
+        let filter = printable(&self.filter);
+        // Shows the end of the filter, where it is being typed.
+        let room = usize::from(area.width).saturating_sub(2);
+        let filter = skip(&filter, width(&filter).saturating_sub(room));
+        let hint = Span::styled("  Enter keeps it, Esc ends it", Theme::quiet());
+        let cursor = Span::styled(" ", Theme::selected());
+        draw_line(frame, area, [Span::raw("/"), Span::raw(filter), cursor, hint]);
+    }
+
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
+    pub(crate) fn area(&self) -> Rect {
+        self.area
+    }
+
+    pub(crate) fn messages(&self) -> &[Message] {
+        &self.messages
+    }
+
+    pub(crate) fn filter(&self) -> &str {
+        &self.filter
+    }
+}
+
+#[cfg(test)]
+impl Shell {
+    pub(crate) fn is_filtering(&self) -> bool {
+        self.is_filtering
+    }
+
+    /// The window that is open, and how many of its lines are scrolled out of sight.
+    pub(crate) fn overlay(&self) -> (Overlay, usize) {
+        (self.overlay, self.scrolled)
+    }
+}
