@@ -55,6 +55,8 @@ const volatile u64 page_seed = 0;
 const volatile bool follow_members = false;
 /* Process slots in use, slot 0 included. */
 const volatile u32 slot_count = 1;
+/* Number of stand-ins (bpf/calls/deferral.h). */
+const volatile u32 stand_in_count = 0;
 /* Mask of words of the table store. */
 const volatile u32 table_mask = 63;
 /* Binary logarithm of the number of entries of one mapping list. */

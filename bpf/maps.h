@@ -179,8 +179,8 @@ struct {
 	__uint(max_entries, 1);
 } sent_stacks SEC(".maps");
 
-/* Unused stand-ins: indexes of totals beyond those of stored stacks. Taken by probes; given back by user space.
- * Size: a constant of user space. */
+/* Stand-ins to be used again: indexes of totals beyond those of stored stacks. Taken by probes; given back by user
+ * space. Size: stand_in_count. */
 struct {
 	__uint(type, BPF_MAP_TYPE_QUEUE);
 	__uint(value_size, sizeof(u32));

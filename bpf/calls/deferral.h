@@ -306,6 +306,20 @@ __noinline bool send_with_stack(u32 key)
 	return is_sent;
 }
 
+/* Takes a stand-in: one that was given back, else one that was never used. Returns false if there is none. */
+static __always_inline bool take_stand_in(u32 *stand_in)
+{
+	u64 unused;
+
+	if (!bpf_map_pop_elem(&stand_ins, stand_in))
+		return true;
+	if (usage.stand_ins >= stand_in_count)
+		return false;
+	unused = __sync_fetch_and_add(&usage.stand_ins, 1);
+	*stand_in = stack_capacity + unused;
+	return unused < stand_in_count;
+}
+
 /*
  * Sends the walk that scratch `key` has just done to user space, if that may finish it. Returns the index of the
  * stand-in, or NO_STACK. Not static: verified once, by itself.
@@ -325,7 +339,7 @@ __noinline u32 defer_walk(u32 key)
 			count(COUNTER_LOST_DEFERRAL);
 		return NO_STACK;
 	}
-	if (bpf_map_pop_elem(&stand_ins, &stand_in)) {
+	if (!take_stand_in(&stand_in)) {
 		count(COUNTER_LOST_DEFERRAL);
 		return NO_STACK;
 	}

@@ -32,10 +32,14 @@ SEC(".bss.distance") struct distance distance;
 /* Frames of all stacks. Written by probes; read by user space in place. Size: 64 frames per stack. */
 SEC(".bss.frames") u64 frames[1];
 
-/* Numbers of stack records and frames reserved; can exceed the capacities. Written by probes; read by user space. */
+/*
+ * Numbers of stack records and frames reserved, and of stand-ins taken for the first time (bpf/calls/deferral.h); can
+ * exceed the capacities. Written by probes; read by user space.
+ */
 SEC(".bss.usage") struct usage {
 	u64 stacks;
 	u64 frames;
+	u64 stand_ins;
 } usage;
 
 /* Stack id to index in `stacks`. Written and read by probes. Size: as `stacks`. */

@@ -134,7 +134,9 @@ impl<'obj> Kernel<'obj> {
         let events = MapHandle::try_from(&maps.events)?;
         let deferred_walks = MapHandle::try_from(&maps.deferred_walks)?;
         let sent_stacks = maps.sent_stacks.max_entries() as usize;
-        let stand_ins = StandIns::new(MapHandle::try_from(&maps.stand_ins)?, &publisher.sizes)?;
+        let stand_ins = StandIns {
+            unused: MapHandle::try_from(&maps.stand_ins)?,
+        };
         let probed = map_words(&maps.bss_probed)?;
         let usdt_sites = map_words(&maps.bss_usdt)?;
         let tables = TableStore::new(map_words(&maps.bss_tables)?);

@@ -210,6 +210,7 @@ fn set_knobs(object: &mut OpenMemleakSkel<'_>, settings: &Settings, sizes: &Size
         knobs.sampling = types::sampling::SAMPLE_PROVIDER.0;
     }
     knobs.slot_count = sizes.slots;
+    knobs.stand_in_count = sizes.stand_ins;
     knobs.table_mask = sizes.table_words - 1;
     knobs.mapping_bits = sizes.mappings.trailing_zeros();
     knobs.mapping_mask = sizes.lists * sizes.mappings - 1;
