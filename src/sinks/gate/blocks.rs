@@ -3,12 +3,12 @@
 
 use super::condition::{Condition, Measure};
 use super::facts::VerdictFacts;
-use super::verdict::{self, Finding, Value, of_blocks, of_bytes};
+use super::outcome::{self, Finding, Value, of_blocks, of_bytes};
 use super::{decided, log_finding};
 use leak_report::model::{Amount, Estimate, FATES, Judgement, Verdict};
 
 /// A sum of a verdict that a condition limits.
-struct Held {
+struct Limited {
     amount: Amount,
     value: fn(&Estimate) -> Value,
     /// Words that follow the amount.
@@ -16,16 +16,16 @@ struct Held {
 }
 
 /// The sum that `measure` names; `None` if only a trace has this measure.
-fn held(measure: Measure, verdict: &Verdict) -> Option<Held> {
+fn limited(measure: Measure, verdict: &Verdict) -> Option<Limited> {
     let all = || FATES.iter().map(|fate| (fate.of)(verdict)).sum();
-    let held = |amount, value, words| Some(Held { amount, value, words });
+    let limited = |amount, value, words| Some(Limited { amount, value, words });
     match measure {
-        Measure::Outstanding => held(all(), of_bytes, ""),
-        Measure::Blocks => held(all(), of_blocks, ""),
-        Measure::DefinitelyLost => held(verdict.definitely_lost, of_bytes, " definitely lost"),
-        Measure::DefinitelyLostBlocks => held(verdict.definitely_lost, of_blocks, " definitely lost"),
-        Measure::IndirectlyLost => held(verdict.indirectly_lost, of_bytes, " indirectly lost"),
-        Measure::IndirectlyLostBlocks => held(verdict.indirectly_lost, of_blocks, " indirectly lost"),
+        Measure::Outstanding => limited(all(), of_bytes, ""),
+        Measure::Blocks => limited(all(), of_blocks, ""),
+        Measure::DefinitelyLost => limited(verdict.definitely_lost, of_bytes, " definitely lost"),
+        Measure::DefinitelyLostBlocks => limited(verdict.definitely_lost, of_blocks, " definitely lost"),
+        Measure::IndirectlyLost => limited(verdict.indirectly_lost, of_bytes, " indirectly lost"),
+        Measure::IndirectlyLostBlocks => limited(verdict.indirectly_lost, of_blocks, " indirectly lost"),
         Measure::Growth
         | Measure::SiteOutstanding
         | Measure::SiteBlocks
@@ -42,22 +42,22 @@ fn held(measure: Measure, verdict: &Verdict) -> Option<Held> {
 impl Measure {
     /// Returns true if a condition on it can be decided without a trace.
     pub fn is_of_blocks(self) -> bool {
-        held(self, &Verdict::default()).is_some()
+        limited(self, &Verdict::default()).is_some()
     }
 }
 
 /// Checks a verdict against conditions and logs the findings. Returns the exit status, or `None` if no
 /// condition was exceeded or inconclusive. Skips conditions that only a trace can decide.
 pub fn check_blocks(conditions: &[Condition], verdict: &Verdict, facts: &Judgement) -> Option<u8> {
-    let doubts = verdict::verdict_doubts(&VerdictFacts::judged(facts));
+    let doubts = outcome::verdict_doubts(&VerdictFacts::judged(facts));
     let findings = conditions.iter().filter_map(|condition| {
-        let Held { amount, value, words } = held(condition.measure(), verdict)?;
+        let Limited { amount, value, words } = limited(condition.measure(), verdict)?;
         let exact = Estimate::from(amount);
-        let by_value = verdict::verdict(condition, &[value(&exact)]);
+        let by_value = outcome::outcome_of(condition, &[value(&exact)]);
         Some(Finding {
             condition: condition.clone(),
-            verdict: verdict::doubted(by_value, condition, &doubts),
-            found: format!("{}{words}", verdict::in_blocks(&exact)),
+            outcome: outcome::doubted(by_value, condition, &doubts),
+            found: format!("{}{words}", outcome::in_blocks(&exact)),
             is_untried: false,
             culprits: Vec::new(),
         })

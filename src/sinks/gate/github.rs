@@ -3,7 +3,7 @@
 //! A command is a line on stdout or stderr of a step. (Workflow commands for GitHub Actions, "Setting an
 //! error message"; the first ten errors of each step are shown.)
 
-use super::verdict::{Culprit, Finding, Verdict};
+use super::outcome::{Culprit, Finding, Outcome};
 
 /// Maximum number of annotations of one kind that are shown for a step.
 const MAX: usize = 10;
@@ -18,12 +18,12 @@ pub(super) fn lines(findings: &[Finding]) -> Vec<String> {
 fn of_finding(finding: &Finding) -> Vec<String> {
     let Finding { condition, found, .. } = finding;
     let title = format!("memleak: {condition}");
-    let reason = match &finding.verdict {
-        Verdict::Passed => return Vec::new(),
-        Verdict::Inconclusive(reason) => {
+    let reason = match &finding.outcome {
+        Outcome::Passed => return Vec::new(),
+        Outcome::Inconclusive(reason) => {
             return vec![command(None, &title, &format!("inconclusive: {reason}"))];
         }
-        Verdict::Exceeded => format!("{condition} is exceeded: {found}"),
+        Outcome::Exceeded => format!("{condition} is exceeded: {found}"),
     };
     let located: Vec<_> = finding
         .culprits
@@ -82,10 +82,10 @@ mod tests {
         }
     }
 
-    fn finding(verdict: Verdict, culprits: Vec<Culprit>) -> Finding {
+    fn finding(outcome: Outcome, culprits: Vec<Culprit>) -> Finding {
         Finding {
             condition: parse("lost>0.1%").expect("a condition"),
-            verdict,
+            outcome,
             found: "50%".to_owned(),
             is_untried: false,
             culprits,
@@ -97,16 +97,16 @@ mod tests {
     #[test]
     fn annotations() {
         let findings = [
-            finding(Verdict::Passed, vec![culprit("a", Some("a.c"))]),
+            finding(Outcome::Passed, vec![culprit("a", Some("a.c"))]),
             finding(
-                Verdict::Exceeded,
+                Outcome::Exceeded,
                 vec![culprit("f(int, char)", Some("a,b:c.c")), culprit("g", None)],
             ),
             finding(
-                Verdict::Exceeded,
+                Outcome::Exceeded,
                 vec![culprit("f", None), culprit("g\r\n::error::h", None)],
             ),
-            finding(Verdict::Inconclusive("100% lost".to_owned()), Vec::new()),
+            finding(Outcome::Inconclusive("100% lost".to_owned()), Vec::new()),
         ];
         let expected = [
             "::error file=a%2Cb%3Ac.c,line=7,title=memleak%3A lost>0.1%25::480 B in 12 blocks: f(int, char)%0A\
@@ -121,7 +121,7 @@ mod tests {
     /// At most ten annotations are written, as no more are shown.
     #[test]
     fn at_most_ten_annotations() {
-        let many = vec![finding(Verdict::Exceeded, Vec::new()); 12];
+        let many = vec![finding(Outcome::Exceeded, Vec::new()); 12];
         assert_eq!(lines(&many).len(), MAX);
     }
 }

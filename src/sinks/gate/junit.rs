@@ -10,7 +10,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use quick_xml::Writer;
 use quick_xml::events::{BytesDecl, BytesText, Event};
 
-use super::verdict::{Culprit, Finding, Verdict};
+use super::outcome::{Culprit, Finding, Outcome};
 
 /// Name of the suite and class name of its test cases.
 const SUITE: &str = "memleak";
@@ -37,8 +37,8 @@ impl Run {
 
 /// Writes the document.
 pub(super) fn write(findings: &[Finding], run: &Run, out: &mut dyn Write) -> io::Result<()> {
-    let is_failure = |finding: &&Finding| finding.verdict == Verdict::Exceeded;
-    let is_error = |finding: &&Finding| matches!(finding.verdict, Verdict::Inconclusive(_));
+    let is_failure = |finding: &&Finding| finding.outcome == Outcome::Exceeded;
+    let is_error = |finding: &&Finding| matches!(finding.outcome, Outcome::Inconclusive(_));
     let numbers = [
         ("tests", findings.len().to_string()),
         ("failures", findings.iter().filter(is_failure).count().to_string()),
@@ -75,10 +75,10 @@ fn write_case(finding: &Finding, run: &Run, writer: &mut Writer<&mut dyn Write>)
         .with_attribute(("classname", SUITE))
         .with_attribute(("name", sound(&name).as_str()))
         .with_attribute(("time", time.as_str()));
-    let (element, kind, message) = match &finding.verdict {
-        Verdict::Passed => return case.write_empty().map(drop),
-        Verdict::Exceeded => ("failure", "exceeded", finding.found.clone()),
-        Verdict::Inconclusive(reason) => ("error", "unreliable", format!("inconclusive: {reason}")),
+    let (element, kind, message) = match &finding.outcome {
+        Outcome::Passed => return case.write_empty().map(drop),
+        Outcome::Exceeded => ("failure", "exceeded", finding.found.clone()),
+        Outcome::Inconclusive(reason) => ("error", "unreliable", format!("inconclusive: {reason}")),
     };
     let sites: String = finding.culprits.iter().map(line_of).collect();
     case.write_inner_content(|writer| {
@@ -128,10 +128,10 @@ mod tests {
     use super::super::workspace::Source;
     use super::*;
 
-    fn finding(condition: &str, verdict: Verdict) -> Finding {
+    fn finding(condition: &str, outcome: Outcome) -> Finding {
         Finding {
             condition: parse(condition).expect("a condition"),
-            verdict,
+            outcome,
             found: "480 B in 12 blocks".to_owned(),
             is_untried: false,
             culprits: vec![Culprit {
@@ -149,9 +149,9 @@ mod tests {
     #[test]
     fn suite() {
         let findings = [
-            finding("blocks>100", Verdict::Passed),
-            finding("outstanding>0", Verdict::Exceeded),
-            finding("growth>1/s", Verdict::Inconclusive("2 reports < 3".to_owned())),
+            finding("blocks>100", Outcome::Passed),
+            finding("outstanding>0", Outcome::Exceeded),
+            finding("growth>1/s", Outcome::Inconclusive("2 reports < 3".to_owned())),
         ];
         let ended = UNIX_EPOCH + Duration::from_secs(1_795_336_607);
         let run = Run::new(ended, Duration::from_millis(1500));

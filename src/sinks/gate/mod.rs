@@ -12,6 +12,7 @@ mod facts;
 mod github;
 mod input;
 mod junit;
+mod outcome;
 mod pattern;
 mod proposals;
 mod settings;
@@ -20,7 +21,6 @@ mod suppressions;
 #[cfg(test)]
 mod tests;
 mod trend;
-mod verdict;
 mod words;
 mod workspace;
 
@@ -38,12 +38,12 @@ use leak_report::model::site_name::{SiteName, SiteNames};
 use leak_report::model::{Amount, Sampling};
 use leak_report::model::{Report, Suppression};
 use leak_report::render::{counted, printable, size};
+use outcome::{Evidence, Finding, Outcome};
 use proposals::Proposal;
 pub use settings::{Annotations, MaxLost, Settings, SettingsError};
 use site::Site;
 use suppressions::Suppressions;
 use trend::Trend;
-use verdict::{Evidence, Finding, Verdict};
 use workspace::Workspace;
 
 /// Parses the text of a suppression file; for fuzzers.
@@ -323,16 +323,16 @@ fn named(Suppression { rule, place }: &Suppression) -> String {
 /// Logs one line for a finding, and one for each of its sites unless the condition passed.
 fn log_finding(finding: &Finding) {
     let Finding { condition, found, .. } = finding;
-    match &finding.verdict {
-        Verdict::Passed if finding.is_untried => tracing::warn!("{condition}: not exceeded: {found}"),
-        Verdict::Passed => tracing::info!("{condition}: not exceeded: {found}"),
-        Verdict::Exceeded => tracing::error!("{condition}: exceeded: {found}"),
-        Verdict::Inconclusive(reason) if found.is_empty() => {
+    match &finding.outcome {
+        Outcome::Passed if finding.is_untried => tracing::warn!("{condition}: not exceeded: {found}"),
+        Outcome::Passed => tracing::info!("{condition}: not exceeded: {found}"),
+        Outcome::Exceeded => tracing::error!("{condition}: exceeded: {found}"),
+        Outcome::Inconclusive(reason) if found.is_empty() => {
             tracing::error!("{condition}: inconclusive: {reason}")
         }
-        Verdict::Inconclusive(reason) => tracing::error!("{condition}: inconclusive: {found}, but {reason}"),
+        Outcome::Inconclusive(reason) => tracing::error!("{condition}: inconclusive: {found}, but {reason}"),
     }
-    if finding.verdict == Verdict::Passed {
+    if finding.outcome == Outcome::Passed {
         return;
     }
     for culprit in &finding.culprits {
@@ -355,10 +355,10 @@ fn log_written(path: &Path, count: usize, noun: &str, is_estimated: bool) {
 
 /// The exit status for the findings; exceeded takes precedence over inconclusive.
 fn decided(findings: &[Finding]) -> Option<u8> {
-    let any = |is_such: fn(&Verdict) -> bool| findings.iter().any(|finding| is_such(&finding.verdict));
-    if any(|verdict| *verdict == Verdict::Exceeded) {
+    let any = |is_such: fn(&Outcome) -> bool| findings.iter().any(|finding| is_such(&finding.outcome));
+    if any(|outcome| *outcome == Outcome::Exceeded) {
         Some(EXCEEDED)
-    } else if any(|verdict| matches!(verdict, Verdict::Inconclusive(_))) {
+    } else if any(|outcome| matches!(outcome, Outcome::Inconclusive(_))) {
         Some(UNRELIABLE)
     } else {
         None

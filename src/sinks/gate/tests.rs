@@ -31,10 +31,10 @@ fn findings(settings: &Settings, reports: Vec<Report>) -> (String, Vec<Finding>)
     }
     let last = gate.last.take();
     let findings = last.map_or_else(Vec::new, |last| gate.findings(&last.facts));
-    let sign = |finding: &Finding| match finding.verdict {
-        Verdict::Passed => '.',
-        Verdict::Exceeded => '!',
-        Verdict::Inconclusive(_) => '?',
+    let sign = |finding: &Finding| match finding.outcome {
+        Outcome::Passed => '.',
+        Outcome::Exceeded => '!',
+        Outcome::Inconclusive(_) => '?',
     };
     (findings.iter().map(sign).collect(), findings)
 }
@@ -164,7 +164,7 @@ fn conditions_without_a_verdict() {
         "outstanding>0",
     ];
     let findings = check(&conditions, report(vec![stack(&["f"], 100, 1)]), "???!");
-    let Verdict::Inconclusive(reason) = &findings[0].verdict else {
+    let Outcome::Inconclusive(reason) = &findings[0].outcome else {
         panic!("{findings:?}");
     };
     assert!(
@@ -202,7 +202,7 @@ fn doubtful_verdicts() {
     let mut false_verdict = judged();
     judgement(&mut false_verdict).freed_later = one;
     let findings = check(&conditions, false_verdict, "??!");
-    let Verdict::Inconclusive(reason) = &findings[0].verdict else {
+    let Outcome::Inconclusive(reason) = &findings[0].outcome else {
         panic!("{findings:?}");
     };
     assert_eq!(
@@ -275,8 +275,8 @@ fn nothing_seen() {
     let mut nothing = report(Vec::new());
     nothing.events.allocations = 0;
     let findings = check(&["outstanding>0", "lost>0%", "incomplete>0%"], nothing, "???");
-    let reason = Verdict::Inconclusive("no allocation was seen, so nothing can be decided".to_owned());
-    assert_eq!(findings[0].verdict, reason);
+    let reason = Outcome::Inconclusive("no allocation was seen, so nothing can be decided".to_owned());
+    assert_eq!(findings[0].outcome, reason);
     assert_eq!(findings_of_no_report(), None);
 }
 
@@ -359,7 +359,7 @@ fn growth() {
     };
     let (signs, found) = findings(&settings, (1..=2).map(growing).collect());
     assert_eq!(signs, "????", "{found:#?}");
-    let Verdict::Inconclusive(reason) = &found[0].verdict else {
+    let Outcome::Inconclusive(reason) = &found[0].outcome else {
         panic!("{found:#?}")
     };
     assert!(

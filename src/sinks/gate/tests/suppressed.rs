@@ -135,7 +135,7 @@ fn suppressions_take_effect() {
     ];
     let checked = gate.check(&Arc::new(report(stacks)));
     let last = gate.last.as_ref().expect("a report");
-    assert_eq!(gate.findings(&last.facts)[0].verdict, Verdict::Passed);
+    assert_eq!(gate.findings(&last.facts)[0].outcome, Outcome::Passed);
     let [(by, sum)] = &last.suppressed[..] else {
         panic!("one rule")
     };

@@ -17,7 +17,7 @@ const ERRORS: f64 = 2.0;
 
 /// Result of a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Outcome {
     /// The limit is not exceeded.
     Passed,
     Exceeded,
@@ -29,7 +29,7 @@ pub(super) enum Verdict {
 #[derive(Clone, Debug)]
 pub(super) struct Finding {
     pub(super) condition: Condition,
-    pub(super) verdict: Verdict,
+    pub(super) outcome: Outcome,
     /// The measured value in words; empty if it could not be measured.
     pub(super) found: String,
     /// True if the condition passed only because the trace was too short to exceed it.
@@ -65,22 +65,22 @@ pub(super) type Value = (f64, f64);
 
 /// Amount of each site that a condition limits.
 #[derive(Clone, Copy)]
-struct Held {
+struct Limited {
     of: fn(&SiteFacts) -> Estimate,
     /// Words that follow the amount.
     words: &'static str,
 }
 
 /// Outstanding memory beyond the baseline.
-const OUTSTANDING: Held = Held {
+const OUTSTANDING: Limited = Limited {
     of: |site| site.amount,
     words: "",
 };
-const DEFINITELY_LOST: Held = Held {
+const DEFINITELY_LOST: Limited = Limited {
     of: |site| site.lost[0],
     words: " definitely lost",
 };
-const INDIRECTLY_LOST: Held = Held {
+const INDIRECTLY_LOST: Limited = Limited {
     of: |site| site.lost[1],
     words: " indirectly lost",
 };
@@ -127,16 +127,16 @@ impl Evidence<'_> {
     }
 
     fn decide_one(&self, condition: &Condition, doubts: &[Doubt]) -> Finding {
-        let (verdict, measured) = match self.measure(condition) {
-            Err(reason) => (Verdict::Inconclusive(reason), Measured::default()),
+        let (outcome, measured) = match self.measure(condition) {
+            Err(reason) => (Outcome::Inconclusive(reason), Measured::default()),
             Ok(measured) => (
-                doubted(verdict(condition, &measured.values), condition, doubts),
+                doubted(outcome_of(condition, &measured.values), condition, doubts),
                 measured,
             ),
         };
         Finding {
             condition: condition.clone(),
-            verdict,
+            outcome,
             found: measured.words,
             is_untried: measured.is_untried,
             culprits: measured.culprits,
@@ -169,7 +169,7 @@ impl Evidence<'_> {
     }
 
     /// Measures the amount of all sites.
-    fn in_all(&self, held: Held, value: fn(&Estimate) -> Value) -> Measured {
+    fn in_all(&self, held: Limited, value: fn(&Estimate) -> Value) -> Measured {
         let beyond = self.beyond(held, value);
         let all: Estimate = beyond.iter().map(|site| (held.of)(site)).sum();
         let sites = render::counted(beyond.len() as u64, "site");
@@ -187,7 +187,7 @@ impl Evidence<'_> {
     }
 
     /// Measures the amount of each site.
-    fn at_one_site(&self, held: Held, condition: &Condition, value: fn(&Estimate) -> Value) -> Measured {
+    fn at_one_site(&self, held: Limited, condition: &Condition, value: fn(&Estimate) -> Value) -> Measured {
         let beyond = self.beyond(held, value);
         let largest = beyond.first().map(|site| (held.of)(site)).unwrap_or_default();
         let sites = render::counted(beyond.len() as u64, "site");
@@ -206,7 +206,7 @@ impl Evidence<'_> {
     }
 
     /// Sites with a value above 0, largest first.
-    fn beyond(&self, held: Held, value: fn(&Estimate) -> Value) -> Vec<&SiteFacts> {
+    fn beyond(&self, held: Limited, value: fn(&Estimate) -> Value) -> Vec<&SiteFacts> {
         let value = |site: &SiteFacts| value(&(held.of)(site)).0;
         let sites = self.facts.sites.iter();
         let mut beyond: Vec<_> = sites.filter(|site| value(site) > 0.0).collect();
@@ -214,7 +214,7 @@ impl Evidence<'_> {
         beyond
     }
 
-    fn culprits<'s>(&self, held: Held, sites: impl Iterator<Item = &'s SiteFacts>) -> Vec<Culprit> {
+    fn culprits<'s>(&self, held: Limited, sites: impl Iterator<Item = &'s SiteFacts>) -> Vec<Culprit> {
         let culprit = |site: &SiteFacts| Culprit {
             amount: format!("{}{}", in_blocks(&(held.of)(site)), held.words),
             site: described(self.names, &site.key, self.facts.style),
@@ -224,7 +224,7 @@ impl Evidence<'_> {
     }
 
     /// A baseline accepts only outstanding memory: memory that it accepted may be lost now.
-    fn baseline_words(&self, held: Held) -> &'static str {
+    fn baseline_words(&self, held: Limited) -> &'static str {
         match self.has_baseline && held.words.is_empty() {
             true => " beyond the baseline",
             false => "",
@@ -426,43 +426,43 @@ pub(super) fn verdict_doubts(facts: &VerdictFacts) -> Vec<Doubt> {
 }
 
 /// Decides by the values and their margins.
-pub(super) fn verdict(condition: &Condition, values: &[Value]) -> Verdict {
+pub(super) fn outcome_of(condition: &Condition, values: &[Value]) -> Outcome {
     let exceeds = |offset: f64| {
         let mut values = values.iter();
         values.any(|(value, error)| condition.is_exceeded_by(value + offset * error))
     };
     if exceeds(-1.0) {
-        Verdict::Exceeded
+        Outcome::Exceeded
     } else if exceeds(1.0) {
-        Verdict::Inconclusive(
+        Outcome::Inconclusive(
             "the limit is within two standard errors of the estimate: record more allocations (a smaller --sample-bytes \
              or -s, or neither)"
                 .to_owned(),
         )
     } else {
-        Verdict::Passed
+        Outcome::Passed
     }
 }
 
-/// Makes a verdict inconclusive if a doubt could change it.
-pub(super) fn doubted(verdict: Verdict, condition: &Condition, doubts: &[Doubt]) -> Verdict {
+/// Makes an outcome inconclusive if a doubt could change it.
+pub(super) fn doubted(outcome: Outcome, condition: &Condition, doubts: &[Doubt]) -> Outcome {
     let measure = condition.measure();
     // Shares are relative to what was seen, and allocations do not depend on frees.
     let is_share = matches!(measure, Measure::Lost | Measure::Incomplete);
     let is_outstanding = !is_share && !matches!(measure, Measure::Allocated | Measure::Allocations);
     // Missed allocations can only hide an excess, and missed frees can only cause one, so each can change one
     // verdict.
-    let applies = |doubt: &&Doubt| match (doubt.about, &verdict) {
-        (DoubtKind::Everything, Verdict::Passed) => true,
-        (DoubtKind::TooLittle, Verdict::Passed) => !is_share,
-        (DoubtKind::TooMuch, Verdict::Exceeded) => is_outstanding,
-        (DoubtKind::Lost, Verdict::Passed | Verdict::Exceeded)
-        | (DoubtKind::LostTooLittle, Verdict::Passed) => measure.is_of_verdict(),
+    let applies = |doubt: &&Doubt| match (doubt.about, &outcome) {
+        (DoubtKind::Everything, Outcome::Passed) => true,
+        (DoubtKind::TooLittle, Outcome::Passed) => !is_share,
+        (DoubtKind::TooMuch, Outcome::Exceeded) => is_outstanding,
+        (DoubtKind::Lost, Outcome::Passed | Outcome::Exceeded)
+        | (DoubtKind::LostTooLittle, Outcome::Passed) => measure.is_of_verdict(),
         _ => false,
     };
     match doubts.iter().find(applies) {
-        Some(doubt) => Verdict::Inconclusive(doubt.reason.clone()),
-        None => verdict,
+        Some(doubt) => Outcome::Inconclusive(doubt.reason.clone()),
+        None => outcome,
     }
 }
 
