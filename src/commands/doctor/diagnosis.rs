@@ -14,7 +14,7 @@ pub struct Diagnosis {
 
 /// Summary of all findings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct Summary {
     /// The worst level of any finding.
     pub level: Level,
     /// Summary in one line.
@@ -28,7 +28,7 @@ impl Diagnosis {
         self.system.iter().cloned().chain(process)
     }
 
-    pub fn verdict(&self) -> Verdict {
+    pub fn summary(&self) -> Summary {
         let level = self
             .findings()
             .map(|finding| finding.level)
@@ -61,6 +61,6 @@ impl Diagnosis {
                 None => "processes can be traced here; -p PID examines one of them".to_owned(),
             },
         };
-        Verdict { level, text }
+        Summary { level, text }
     }
 }

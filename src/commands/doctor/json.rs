@@ -16,7 +16,7 @@ use leak_report::render::write_json;
 const SCHEMA_VERSION: u32 = 1;
 
 pub(super) fn render(diagnosis: &Diagnosis, out: &mut dyn Write) -> io::Result<()> {
-    let verdict = diagnosis.verdict();
+    let verdict = diagnosis.summary();
     let json = DiagnosisJson {
         schema_version: SCHEMA_VERSION,
         memleak: env!("CARGO_PKG_VERSION"),

@@ -20,7 +20,7 @@ use std::io::Write;
 use super::{Format, targets};
 use crate::process::select::Selectors;
 use crate::sinks::output::{self, Look};
-pub use diagnosis::{Diagnosis, Verdict};
+pub use diagnosis::{Diagnosis, Summary};
 pub use finding::{Finding, Level};
 pub use modules::{ModuleFinding, TableFinding};
 pub use process::ProcessFindings;
@@ -55,7 +55,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<bool> {
             process: None,
         };
         report::write(&diagnosis, &options.broken, destination, out)?;
-        return Ok(diagnosis.verdict().level < Level::Fatal);
+        return Ok(diagnosis.summary().level < Level::Fatal);
     }
     let mut process = pid.map(process::examine);
     if let Some(process) = process.as_mut().filter(|_| options.measure) {
@@ -69,5 +69,5 @@ pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<bool> {
         Format::Json => json::render(&diagnosis, out)?,
     }
     out.flush()?;
-    Ok(diagnosis.verdict().level < Level::Fatal)
+    Ok(diagnosis.summary().level < Level::Fatal)
 }

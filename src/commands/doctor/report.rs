@@ -82,7 +82,7 @@ pub(super) fn write(
                 "wrote {name}: attach it to an issue; it contains no names of your hosts, users, processes \
                  or files"
             )?;
-            Ok(writeln!(out, "Verdict: {}", diagnosis.verdict().text)?)
+            Ok(writeln!(out, "Verdict: {}", diagnosis.summary().text)?)
         }
     }
 }

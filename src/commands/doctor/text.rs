@@ -20,7 +20,7 @@ pub(super) fn render(diagnosis: &Diagnosis, out: &mut dyn Write) -> io::Result<(
             line(&finding, out)?;
         }
     }
-    writeln!(out, "Verdict: {}", diagnosis.verdict().text)
+    writeln!(out, "Verdict: {}", diagnosis.summary().text)
 }
 
 pub(super) fn line(finding: &Finding, out: &mut dyn Write) -> io::Result<()> {
