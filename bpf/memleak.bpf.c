@@ -220,7 +220,7 @@ int exit_hook(struct pt_regs *ctx)
 {
 	use_thread_stack(ctx);
 	if (is_started() && !bpf_send_signal(SIGNAL_STOP))
-		send_event(EVENT_HELD, 0, 0);
+		send_event(EVENT_ENDING, 0, 0);
 	return 0;
 }
 

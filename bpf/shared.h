@@ -534,7 +534,7 @@ enum event_kind {
 	/* A walk needs the saves of the object at an address, which are not loaded. */
 	EVENT_SAVES_WANTED = 3,
 	/* The program that memleak has started is stopped where it is about to end. */
-	EVENT_HELD = 4,
+	EVENT_ENDING = 4,
 	/* A process may belong to the selected ones now, or no longer. */
 	EVENT_MEMBERS = 5,
 	/* A process was started that shares the memory of an instance; `address` is its process id. */

@@ -318,7 +318,7 @@ impl Live<'_> {
                     self.awaited.add(instance, pid);
                     continue;
                 }
-                Event::Held => {
+                Event::Ending => {
                     self.stops.note_end();
                     continue;
                 }
@@ -368,7 +368,7 @@ impl Live<'_> {
         if self.stops.any() {
             self.kernel.exec_stops.end();
             let events = self.events.wait(Duration::ZERO).context("cannot read events")?;
-            if events.contains(&Event::Held) {
+            if events.contains(&Event::Ending) {
                 self.stops.note_end();
             }
             let is_stopped = events.iter().any(|event| matches!(event, Event::Stopped { .. }));

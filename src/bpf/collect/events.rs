@@ -36,7 +36,7 @@ pub enum Event {
     /// A process was started that shares the memory of an instance.
     Shared { instance: u32, pid: u32 },
     /// The program that memleak has started is stopped before it ends.
-    Held,
+    Ending,
     /// The program that memleak has started is stopped after an exec, until probes are attached.
     Stopped { instance: u32 },
     /// A process may belong to the selected ones now, or no longer.
@@ -58,7 +58,7 @@ impl Event {
             event_kind::EVENT_UNKNOWN_MAPPING => Self::UnknownMapping { instance, address },
             event_kind::EVENT_MAPPINGS_CHANGED => Self::MappingsChanged { instance },
             event_kind::EVENT_SAVES_WANTED => Self::SavesWanted { instance, address },
-            event_kind::EVENT_HELD => Self::Held,
+            event_kind::EVENT_ENDING => Self::Ending,
             event_kind::EVENT_STOPPED => Self::Stopped { instance },
             event_kind::EVENT_SHARED => Self::Shared {
                 instance,
