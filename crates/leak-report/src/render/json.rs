@@ -92,6 +92,10 @@ struct Visible;
 
 impl Formatter for Visible {
     fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
+        // Nearly all names.
+        if fragment.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
+            return writer.write_all(fragment.as_bytes());
+        }
         let mut rest = fragment;
         let hidden = |character: char| character.is_control() || is_format(character);
         while let Some((at, character)) = rest.char_indices().find(|&(_, character)| hidden(character)) {
