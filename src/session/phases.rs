@@ -1,4 +1,4 @@
-//! Durations of the steps of an attach, and the CPU time of all threads in each.
+//! Durations of the steps of an attach, or of a report, and the CPU time of all threads in each.
 
 use std::fmt;
 use std::time::{Duration, Instant};

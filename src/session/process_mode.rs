@@ -18,6 +18,7 @@ use super::live::Live;
 use super::membership::Membership;
 use super::overhead::Meter;
 use super::peak::PeakWatch;
+use super::phases::Phases;
 use super::prepared::prepare;
 use super::python_names::PythonNames;
 use super::reports::{Traced, make_reports};
@@ -278,14 +279,21 @@ impl<'obj> Session<'obj> {
         signals: &Signals,
         last: Option<Patience>,
     ) -> anyhow::Result<Report> {
+        let mut phases = Phases::begin();
         let quiet = self.quiet(view, last.is_some(), signals)?;
+        phases.end("settle");
         let reading = self.read(quiet, signals)?;
+        phases.end("read");
         if last.is_some() {
             self.live.detach();
             self.live.let_go()?;
+            phases.end("detach");
         }
         self.symbolizer.begin(last.unwrap_or(Patience::None));
-        Ok(self.describe(reading, top))
+        let report = self.describe(reading, top);
+        phases.end("name");
+        tracing::debug!("report made in steps: {phases}");
+        Ok(report)
     }
 }
 
