@@ -32,6 +32,9 @@ use crate::process::{CodeMapping, History, MappedCode, Mappings, Target};
 use crate::symbolize::Symbolizer;
 use leak_report::render::counted;
 
+/// Maximum time without a message while many processes are attached to.
+const SILENCE: Duration = Duration::from_secs(5);
+
 /// Parts of a trace that were asked for.
 pub(super) struct Asked {
     pub(super) follows_children: bool,
@@ -229,7 +232,13 @@ impl<'obj> Live<'obj> {
                 .with_context(|| format!("cannot trace process {pid}"))?;
         }
         self.phases.end("publish mappings");
-        for number in self.roster.numbers().collect::<Vec<_>>() {
+        let numbers: Vec<_> = self.roster.numbers().collect();
+        let mut told = Instant::now();
+        for (attached, &number) in numbers.iter().enumerate() {
+            if told.elapsed() >= SILENCE {
+                tracing::info!("attached to {attached} of {} processes", numbers.len());
+                told = Instant::now();
+            }
             self.find_sharers(number);
             self.attach_new(number).with_context(|| {
                 let pid = self.roster.get(number).map_or(0, |process| process.facts.pid);
@@ -240,7 +249,6 @@ impl<'obj> Live<'obj> {
         if self.roster.is_empty() {
             bail!("all processes that were found have exited");
         }
-        let numbers: Vec<_> = self.roster.numbers().collect();
         self.note_memory(&numbers);
         self.read_not_announced();
         self.account(|accounting, instances| accounting.start(instances))?;
