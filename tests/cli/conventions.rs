@@ -285,7 +285,10 @@ fn quiet_and_verbose_as_root() {
         !quiet.contains("tracing ") && default.contains("tracing "),
         "{quiet}\n{default}"
     );
-    for steps in ["attached in steps: read mappings ", "report made in steps: settle "] {
+    for steps in [
+        "attached in steps: read mappings ",
+        "report made in steps: settle ",
+    ] {
         assert!(!default.contains(steps) && verbose.contains(steps), "{verbose}");
     }
     assert!(quiet.lines().all(|line| line.contains("warning: ")), "{quiet}");
