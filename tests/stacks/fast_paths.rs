@@ -9,7 +9,6 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use memleak_test::exclusion::alone;
 use memleak_test::memleak::Memleak;
 use memleak_test::program::{Program, compile, directory, free_port, load, run_tool, source, stock};
 
@@ -132,8 +131,6 @@ fn redis() {
 /// while it runs and could be unloaded again.
 #[test]
 fn python() {
-    // Naming tens of thousands of stacks takes a minute of a CPU, and is waited for.
-    let _alone = alone();
     let script = "
 import io, sys, unittest
 print('ready', flush=True)
@@ -163,8 +160,6 @@ sys.stdin.readline()
 /// clang, a hundred megabytes of code, from its start on.
 #[test]
 fn clang() {
-    // Naming tens of thousands of stacks takes a minute of a CPU, and is waited for.
-    let _alone = alone();
     let compiler = stock("/usr/bin/clang++", "clang");
     // Each run has its own stacks, all of which are named in the end.
     let times = times().min(4);
