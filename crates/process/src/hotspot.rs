@@ -144,8 +144,8 @@ struct Jvm<'a> {
     memory: &'a ProcessMemory,
 }
 
-/// Fields that lead to the flags, the interpreter's code, the code heaps and the blocks in them, where the JVM
-/// has them.
+/// Fields that lead to the flags, the interpreter's code, the code heaps and the blocks in them, where the
+/// JVM has them.
 #[derive(Default)]
 struct Fields {
     /// All flags, and how many they are.
