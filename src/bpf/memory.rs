@@ -86,8 +86,8 @@ impl<W: Word> SharedWords<W> {
         // SAFETY: the mapping is page-aligned, readable, writable, as long as `self`, and holds
         // `len / size_of::<W>()` words; the kernel's memory cannot shrink while it is mapped. `W` consists of
         // atomic integers: any bytes are a valid value, and changes by the kernel's programs, which write
-        // integers of the same size at the same alignment, are atomic. Bytes of a ring are written once, before
-        // the kernel publishes the position behind them.
+        // integers of the same size at the same alignment, are atomic. Bytes of a ring are written once,
+        // before the kernel publishes the position behind them.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast(), self.map.len() / size_of::<W>()) }
     }
 }
