@@ -35,6 +35,18 @@ pub(crate) enum Key {
 const LONGEST_FILTER: usize = 100;
 
 impl Key {
+    /// Movement that it asks for where no text is typed.
+    pub(crate) fn movement(self) -> Option<Move> {
+        if let Self::Move(movement) = self {
+            return Some(movement);
+        }
+        let letters = [('j', Move::Down), ('k', Move::Up)];
+        let pressed = letters
+            .into_iter()
+            .find(|&(letter, _)| self == Self::Character(letter));
+        pressed.map(|(_, movement)| movement)
+    }
+
     /// Edits the text of a filter. Returns whether it is still edited.
     pub(crate) fn edit(self, filter: &mut String) -> bool {
         match self {

@@ -164,7 +164,7 @@ impl Ranked {
     }
 }
 
-/// What a report says of the trace itself, in words.
+/// A report's words on the trace itself.
 #[derive(Clone, Debug)]
 pub(super) struct Health {
     pub(super) overhead: Option<String>,

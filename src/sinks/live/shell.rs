@@ -5,7 +5,7 @@ use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::Span;
 
-use super::keys::{Action, Key, Move};
+use super::keys::{Action, Key};
 use super::messages::Message;
 use super::paint::{Theme, draw_help, draw_line, draw_messages};
 use super::text::{printable, skip, width};
@@ -106,33 +106,29 @@ impl Shell {
     }
 
     fn press_normally(&mut self, key: Key) -> Pressed {
-        match key {
-            Key::Character('q') => return Pressed::Action(Action::Quit),
-            Key::Character('j') => return Pressed::Key(Key::Move(Move::Down)),
-            Key::Character('k') => return Pressed::Key(Key::Move(Move::Up)),
-            Key::Character('/') => self.is_filtering = true,
-            Key::Character('l') => self.overlay = Overlay::Messages,
-            Key::Character('?' | 'h') => self.overlay = Overlay::Help,
-            _ => return Pressed::Key(key),
+        let Key::Character(character) = key else {
+            return Pressed::Key(key);
+        };
+        match character {
+            'q' => return Pressed::Action(Action::Quit),
+            '/' => self.is_filtering = true,
+            'l' => self.overlay = Overlay::Messages,
+            '?' | 'h' => self.overlay = Overlay::Help,
+            _ => return Pressed::Key(key.movement().map_or(key, Key::Move)),
         }
         Pressed::Done
     }
 
     /// Scrolls the overlay; any other key closes it.
     fn press_over_overlay(&mut self, key: Key) {
-        let movement = match key {
-            Key::Move(movement) => movement,
-            Key::Character('j') => Move::Down,
-            Key::Character('k') => Move::Up,
-            _ => {
-                (self.scrolled, self.overlay) = (0, Overlay::None);
-                return;
-            }
+        let Some(pressed) = key.movement() else {
+            (self.scrolled, self.overlay) = (0, Overlay::None);
+            return;
         };
         let movement = match self.overlay {
             // The newest message is the last one and shown first: up goes back in time.
-            Overlay::Messages => movement.back(),
-            Overlay::None | Overlay::Help => movement,
+            Overlay::Messages => pressed.back(),
+            Overlay::None | Overlay::Help => pressed,
         };
         self.scrolled = movement.from(self.scrolled, LINES);
     }
