@@ -78,11 +78,14 @@ impl Shell {
         self.changed();
     }
 
-    pub(crate) fn resize(&mut self, area: Rect) {
-        if self.area != area {
+    /// Sets the size of the terminal; returns whether it was another.
+    pub(crate) fn resize(&mut self, area: Rect) -> bool {
+        let is_other = self.area != area;
+        if is_other {
             self.area = area;
             self.changed();
         }
+        is_other
     }
 
     /// Handles a key, if it is not the view's.

@@ -68,12 +68,13 @@ pub enum TerminalError {
 pub(crate) trait Content: Send + 'static {
     fn shell(&self) -> &Shell;
     fn shell_mut(&mut self) -> &mut Shell;
-    /// Adapts to the size of the terminal, which may have changed.
+    /// Adapts to another size of the terminal.
     fn resized(&mut self) {}
     /// Sets the size of the terminal.
     fn resize(&mut self, area: Rect) {
-        self.shell_mut().resize(area);
-        self.resized();
+        if self.shell_mut().resize(area) {
+            self.resized();
+        }
     }
     /// Handles a key.
     fn press(&mut self, key: Key) -> Option<Action>;
