@@ -4,6 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use crate::program::FILES;
+
 #[track_caller]
 fn output(command: &mut Command, package: &str) -> String {
     let output = command
@@ -14,16 +16,22 @@ fn output(command: &mut Command, package: &str) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// Runs Go's `pprof` on a file with these arguments, and returns its output.
-#[track_caller]
-pub fn pprof(file: &Path, arguments: &str) -> String {
+/// Go's `pprof`, which keeps settings and what it has fetched in `home`. From Go 1.25 on, it is compiled when
+/// it is first used.
+pub fn pprof_command(home: &Path) -> Command {
     let mut command = Command::new("go");
     command
         .args(["tool", "pprof"])
-        .args(arguments.split_whitespace())
-        .arg(file);
-    // pprof keeps settings in HOME, and what it has fetched.
-    command.env("HOME", file.parent().expect("a directory"));
+        .env("HOME", home)
+        .env("GOCACHE", Path::new(FILES).join("go-cache"));
+    command
+}
+
+/// Runs Go's `pprof` on a file with these arguments, and returns its output.
+#[track_caller]
+pub fn pprof(file: &Path, arguments: &str) -> String {
+    let mut command = pprof_command(file.parent().expect("a directory"));
+    command.args(arguments.split_whitespace()).arg(file);
     output(&mut command, "golang-go")
 }
 
@@ -36,10 +44,8 @@ pub fn pprof_totals(file: &Path) -> Vec<u64> {
 /// The sums of all samples' values of a profile that `pprof` fetches; what it keeps goes into `directory`.
 #[track_caller]
 pub fn pprof_totals_at(url: &str, directory: &Path) -> Vec<u64> {
-    let mut command = Command::new("go");
-    command
-        .args(["tool", "pprof", "-raw", url])
-        .env("HOME", directory);
+    let mut command = pprof_command(directory);
+    command.args(["-raw", url]);
     totals_of(&output(&mut command, "golang-go"))
 }
 

@@ -3,6 +3,7 @@
 mod monitoring;
 
 use leak_report::samples;
+use memleak_test::profiles::pprof_command;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
@@ -344,9 +345,8 @@ fn requests() {
 /// Output of Go's `pprof` about a profile that it fetches itself, and its messages.
 fn fetched(url: &str) -> (String, String) {
     let directory = tempfile::tempdir().unwrap();
-    let output = Command::new("go")
-        .args(["tool", "pprof", "-raw", url])
-        .env("HOME", directory.path())
+    let output = pprof_command(directory.path())
+        .args(["-raw", url])
         .env("TZ", "UTC")
         .output()
         .expect("apt-get install golang-go");

@@ -17,6 +17,7 @@ use super::sender::Lost;
 use super::*;
 use crate::sinks::export::SettingsError;
 use leak_report::model::{Amount, Estimate, InstanceEnd};
+use memleak_test::profiles::pprof_command;
 use memleak_test::receiver::{Receiver, answer};
 
 const QUICK: Timing = Timing {
@@ -62,10 +63,9 @@ fn all_raw(profile: &[u8]) -> String {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("profile.pb.gz");
     fs::write(&path, profile).unwrap();
-    let output = Command::new("go")
-        .args(["tool", "pprof", "-symbolize=none", "-raw"])
+    let output = pprof_command(directory.path())
+        .args(["-symbolize=none", "-raw"])
         .arg(&path)
-        .env("HOME", directory.path())
         .env("TZ", "UTC")
         .output()
         .expect("apt-get install golang-go");

@@ -287,12 +287,16 @@ fn pprof_reads_it() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("leaks.pb.gz");
     std::fs::write(&path, file(&full())).unwrap();
+    // From Go 1.25 on, pprof is compiled when it is first used: once for all tests.
+    let program = std::env::current_exe().unwrap();
+    let cache = program.ancestors().nth(3).unwrap().join("tmp/go-cache");
     let pprof = |arguments: &[&str]| {
         let output = Command::new("go")
             .args(["tool", "pprof", "-symbolize=none"])
             .args(arguments)
             .arg(&path)
             .env("HOME", directory.path())
+            .env("GOCACHE", &cache)
             .output()
             .expect("apt-get install golang-go");
         assert!(
