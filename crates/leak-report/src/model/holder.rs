@@ -2,14 +2,13 @@
 //!
 //! `T` is a text, or its id in a [`Dictionary`](super::Dictionary).
 
-use std::collections::HashMap;
 use std::ops::Add;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::dictionary::Import;
-use super::{Amount, PathId, Report, Stack, StackRef, TextId, TextKind};
+use super::{Amount, PathId, TextId, TextKind};
 
 /// Kind of place where a chain of pointers begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -263,32 +262,5 @@ impl Step {
             path: self.path.map(|path| import.path(path)),
             ..self
         }
-    }
-}
-
-/// Stacks of a report, by the allocator and path that identify them in steps.
-#[derive(Debug)]
-pub struct StepStacks<'a> {
-    report: &'a Report,
-    stacks: HashMap<(TextId, Option<PathId>), &'a Stack>,
-}
-
-impl<'a> StepStacks<'a> {
-    /// Indexes the stacks of `report`; if none has holders, the index is empty.
-    pub fn of(report: &'a Report) -> Self {
-        let held = report.stacks.iter().any(|stack| stack.held.is_some());
-        let stacks = report.stacks.iter().filter(|_| held);
-        Self {
-            report,
-            stacks: stacks
-                .map(|stack| ((stack.allocator, stack.path), stack))
-                .collect(),
-        }
-    }
-
-    /// The stack of a step; `None` if the report does not have it.
-    pub fn get(&self, step: &Step) -> Option<StackRef<'a>> {
-        let stack = self.stacks.get(&(step.allocator, step.path))?;
-        Some(self.report.stack(stack))
     }
 }

@@ -9,11 +9,13 @@ pub mod dictionary;
 mod excerpt;
 mod holder;
 mod instance;
+mod judged;
 mod kernel;
 mod lack;
 pub mod leak;
 mod location;
 mod makeup;
+mod measured;
 mod memory;
 mod missing;
 mod names;
@@ -28,6 +30,7 @@ mod report;
 mod sampling;
 pub mod site_name;
 mod snapshot;
+mod step_stacks;
 mod symbol;
 mod verdict;
 mod vitals;
@@ -44,7 +47,7 @@ pub use dictionary::{
     Dictionary, Frame, FrameId, FrameRef, ModuleId, ModuleRef, NamesId, Path, PathId, Text, TextId, TextKind,
 };
 pub use excerpt::{Excerpt, Excerpts, SourcePlace};
-pub use holder::{Class, Held, Holder, LookedAt, Root, RootKind, Step, StepStacks, ThreadName};
+pub use holder::{Class, Held, Holder, LookedAt, Root, RootKind, Step, ThreadName};
 pub use instance::InstanceEnd;
 pub use kernel::{KernelFacts, KindTotals};
 pub use lack::{MemoryLack, ReachedLimit};
@@ -67,6 +70,7 @@ pub use report::{
 };
 pub use sampling::{Sampling, Source};
 pub use snapshot::{CheckedWalks, Snapshot, StackTotals};
+pub use step_stacks::StepStacks;
 pub use symbol::{Gap, InlinedFrame, MAX_FOLDED, Symbol, Symbolized};
 pub use verdict::{FATES, Fate, Hidden, Inside, Judgement, Unheld, Unjudged, Verdict};
 pub use vitals::{OwnMemory, Vitals};

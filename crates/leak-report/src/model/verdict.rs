@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Amount, Estimate, Report, Stack};
+use super::Amount;
 
 /// Outstanding blocks of a stack, in memcheck's categories. The four add up to what is outstanding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,31 +95,6 @@ impl Add for Verdict {
 impl Sum for Verdict {
     fn sum<I: Iterator<Item = Self>>(verdicts: I) -> Self {
         verdicts.fold(Self::default(), Add::add)
-    }
-}
-
-impl Stack {
-    /// Verdict on the outstanding blocks; all zero if none was asked for.
-    pub fn judged(&self) -> Verdict {
-        self.verdict.unwrap_or_default()
-    }
-
-    /// Amount that is definitely lost, with its share of the variance of what is outstanding.
-    pub fn definitely_lost(&self) -> Estimate {
-        self.outstanding.part(self.judged().definitely_lost)
-    }
-
-    /// Amount that is indirectly lost, with its share of the variance of what is outstanding.
-    pub fn indirectly_lost(&self) -> Estimate {
-        self.outstanding.part(self.judged().indirectly_lost)
-    }
-}
-
-impl Report {
-    /// Sum of the verdicts on the suspects, as shown to people; `None` if none was asked for.
-    pub fn verdict(&self) -> Option<Verdict> {
-        self.judgement.as_ref()?;
-        Some(self.suspects().map(|stack| stack.judged()).sum())
     }
 }
 

@@ -15,6 +15,7 @@ mod overhead;
 mod peak;
 mod reason;
 mod recent;
+mod short;
 mod verdict;
 
 use std::borrow::Cow;
@@ -46,7 +47,7 @@ use crate::model::printable::is_format;
 use crate::model::{
     CALLS, Count, Events, FrameRef, LOSSES, Losses, ModuleId, ModuleRef, StackRef, StepStacks,
 };
-use crate::model::{InlinedFrame, InstanceEnd, RegionKind, abbreviated};
+use crate::model::{InlinedFrame, InstanceEnd, RegionKind};
 use crate::model::{Location, Report, TargetFacts};
 
 use reason::ReasonJson;
@@ -555,7 +556,7 @@ impl<'a> From<FrameRef<'a>> for FrameJson<'a> {
             address: own_address(at),
             found_by: frame.found_by.name(),
             symbol: frame.function(),
-            symbol_short: frame.function().and_then(short),
+            symbol_short: frame.function().and_then(short::short),
             folded_with: frame.folded().collect(),
             offset: symbol.and_then(|symbol| symbol.offset),
             file: frame.file(),
@@ -570,18 +571,10 @@ impl<'a> From<InlinedFrame<&'a str>> for InlinedJson<'a> {
         let InlinedFrame { symbol, file, line } = inlined;
         Self {
             symbol,
-            symbol_short: symbol.and_then(short),
+            symbol_short: symbol.and_then(short::short),
             file,
             line,
         }
-    }
-}
-
-/// The abbreviated name; `None` if it is the same.
-fn short(name: &str) -> Option<String> {
-    match abbreviated(name) {
-        Cow::Borrowed(_) => None,
-        Cow::Owned(short) => Some(short),
     }
 }
 

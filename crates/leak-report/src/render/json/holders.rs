@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::amount::AmountJson;
-use super::short;
+use super::short::short;
 use crate::model::owner::owner;
 use crate::model::{Held, Holder, LookedAt, Report, Root, Step, StepStacks, TextId};
 

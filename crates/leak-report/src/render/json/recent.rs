@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::AmountJson;
-use super::amount::ErrorJson;
+use super::amount::{AmountJson, ErrorJson};
 use crate::model::leak::{Change, Suspicion};
 use crate::model::{Ages, Amount, Sampling, StandardError};
 use crate::model::{Report, StackRecent};
