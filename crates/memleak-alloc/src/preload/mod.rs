@@ -11,6 +11,7 @@
 
 #![allow(unsafe_code, reason = "the C library's allocation functions")]
 
+mod abort;
 mod elf;
 mod entries;
 mod jemalloc;
@@ -30,19 +31,5 @@ extern "C" fn initialize() {
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    abort()
-}
-
-/// Ends the process by SIGILL, in cases that cannot happen. A message is not possible here.
-fn abort() -> ! {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: ends here.
-    unsafe {
-        core::arch::asm!("ud2", options(noreturn))
-    };
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: ends here.
-    unsafe {
-        core::arch::asm!("udf #0", options(noreturn))
-    };
+    abort::abort()
 }

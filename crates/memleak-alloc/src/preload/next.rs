@@ -11,8 +11,9 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
+use super::abort::abort;
 use super::elf::{self, Name};
-use super::{abort, jemalloc, thread};
+use super::{jemalloc, thread};
 use crate::sampler;
 
 /// Place of a function of type `F`.

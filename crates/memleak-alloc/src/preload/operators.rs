@@ -8,9 +8,10 @@
 use core::arch::naked_asm;
 use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering::Relaxed};
 
+use super::abort::abort;
 use super::elf::{self, Name};
 use super::entries::allocated;
-use super::{abort, next};
+use super::next;
 use crate::contract::SEMAPHORES;
 use crate::sampler;
 
