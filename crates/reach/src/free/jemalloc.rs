@@ -32,8 +32,6 @@ use crate::heap::Heap;
 use crate::ranges::common;
 use memleak_process::maps::MapsEntry;
 
-const PAGE: u64 = 4096;
-
 /// Listed blocks that need not be where an extent has them, besides one in 16: blocks come and go while the
 /// process runs.
 const ODD_BLOCKS: u64 = 16;

@@ -12,8 +12,8 @@ use std::ops::Range;
 use unwind_tables::addr::Avma;
 
 use super::extents::Extents;
-use super::records::range;
-use super::{PAGE, base, records};
+use super::records::{PAGE, range};
+use super::{base, records};
 use crate::Memory;
 
 /// Words of a thread's own data that are read: more than there are.

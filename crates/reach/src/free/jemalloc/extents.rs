@@ -11,8 +11,9 @@ use unwind_tables::addr::Avma;
 
 use super::super::End;
 use super::caches::Cached;
+use super::records::PAGE;
 use super::tree::{Element, Tree};
-use super::{PAGE, base, classes, records};
+use super::{base, classes, records};
 use crate::Memory;
 
 /// Words of a record, and index of the first word with bits of regions.

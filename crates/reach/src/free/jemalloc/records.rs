@@ -6,6 +6,8 @@ use unwind_tables::addr::Avma;
 
 use crate::Memory;
 
+pub(super) const PAGE: u64 = 4096;
+
 /// Calls `see` with the words of the record at each of `places`, which ascend and are at least the length of
 /// a record apart. Leaves out records in memory that was never touched.
 pub(super) fn visit<const N: usize>(

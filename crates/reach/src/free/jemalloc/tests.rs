@@ -5,8 +5,9 @@ use std::ops::Range;
 use proptest::prelude::*;
 use unwind_tables::addr::Avma;
 
+use super::records::PAGE;
 use super::tree::Form;
-use super::{PAGE, classes, find, in_use};
+use super::{classes, find, in_use};
 use crate::Memory;
 use crate::free::tests::{heap, ranges};
 use crate::free::{Allocator, End, Unused};

@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::base;
-use super::records::range;
-use super::{PAGE, extents};
+use super::extents;
+use super::records::{PAGE, range};
 use crate::Memory;
 use memleak_process::maps::{MapsEntry, MapsName};
 
