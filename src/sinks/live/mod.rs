@@ -9,6 +9,7 @@
 //! ones (`trend`) is bounded. The model alone determines what is on the screen; `view` draws it, and only
 //! `terminal` deals with a terminal. Nothing else prints to it while the view is open (`messages`).
 
+mod content;
 mod keys;
 mod layout;
 mod messages;

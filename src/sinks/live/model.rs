@@ -5,17 +5,11 @@ mod sites;
 #[cfg(test)]
 mod tests;
 
-use ratatui::Frame;
-
-use super::keys::{Action, Key};
 use super::layout::{Focus, Panes};
-use super::paint::Theme;
 use super::sample::{Order, Sample, Site};
 use super::shell::Shell;
 use super::stack::StackText;
-use super::terminal::Content;
 use super::trend::Trends;
-use super::view;
 use keys::HELP;
 use leak_report::model::{SiteKey, Unit};
 
@@ -33,7 +27,7 @@ pub(super) struct ShownReport {
 /// State of the view.
 #[derive(Debug)]
 pub(super) struct Model {
-    shell: Shell,
+    pub(super) shell: Shell,
     now: Option<ShownReport>,
     /// Shown instead of `now` while paused.
     paused: Option<ShownReport>,
@@ -113,7 +107,7 @@ impl Model {
     }
 
     /// Limits scrolling of the stack to its last line.
-    fn limit_scrolling(&mut self) {
+    pub(super) fn limit_scrolling(&mut self) {
         let heights = Panes::of(self.shell.area(), self.focus).map(|panes| panes.stack.height);
         let height = usize::from(heights.unwrap_or_default());
         let text = self.selected().map(|site| StackText::of(site, self.sample()));
@@ -124,28 +118,6 @@ impl Model {
             down.min(lines.saturating_sub(height)),
             right.min(columns.saturating_sub(width)),
         );
-    }
-}
-
-impl Content for Model {
-    fn shell(&self) -> &Shell {
-        &self.shell
-    }
-
-    fn shell_mut(&mut self) -> &mut Shell {
-        &mut self.shell
-    }
-
-    fn resized(&mut self) {
-        self.limit_scrolling();
-    }
-
-    fn press(&mut self, key: Key) -> Option<Action> {
-        self.act(key)
-    }
-
-    fn draw(&self, frame: &mut Frame<'_>, theme: Theme) {
-        view::draw(frame, self, theme);
     }
 }
 

@@ -14,7 +14,6 @@ use super::model::{Model, ShownReport};
 use super::paint::{self, Theme, draw_line, draw_too_small, separated};
 use super::sample::Site;
 use super::stack::{Kind, StackText};
-use super::terminal::Content;
 use super::text::{amount, clock, fit, skip, width};
 use leak_report::render::{rate, short_size};
 
@@ -34,7 +33,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, theme: Theme) {
     draw_health(frame, panes.health, model, theme);
     draw_message(frame, panes.message, model, theme);
     draw_keys(frame, panes.keys, model);
-    model.shell().draw_overlay(frame, theme);
+    model.shell.draw_overlay(frame, theme);
 }
 
 /// Draws the subject of the trace, its duration, and any unusual state of the view.
@@ -202,7 +201,7 @@ fn draw_message(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) 
         let text = format!("{reason}: this is the last report. q leaves.");
         return draw_line(frame, area, [Span::styled(text, theme.doubtful())]);
     }
-    let Some(message) = model.shell().messages().last() else {
+    let Some(message) = model.shell.messages().last() else {
         return;
     };
     let style = if message.is_warning {
@@ -218,5 +217,5 @@ fn draw_keys(frame: &mut Frame<'_>, area: Rect, model: &Model) {
         Focus::Sites => KEYS,
         Focus::Stack => STACK_KEYS,
     };
-    model.shell().draw_keys(frame, area, keys);
+    model.shell.draw_keys(frame, area, keys);
 }

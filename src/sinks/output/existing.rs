@@ -18,7 +18,7 @@ use nix::sys::stat::Mode;
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 use nix::unistd::geteuid;
 
-use super::OutputError;
+use super::error::OutputError;
 use crate::process::launch;
 
 /// Maximum number of links followed, as in the kernel.

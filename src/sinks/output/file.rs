@@ -11,7 +11,7 @@ use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::unistd::{Gid, Uid, fchown, linkat};
 use tempfile::{Builder, NamedTempFile};
 
-use super::OutputError;
+use super::error::{OutputError, remedy};
 use super::existing::ExistingFile;
 use crate::process::launch;
 
@@ -165,20 +165,6 @@ pub(super) fn explained(place: &str, error: io::Error) -> io::Error {
     }
     let text = format!("cannot write {place}: {error}{}", remedy(&error));
     io::Error::new(error.kind(), text)
-}
-
-/// Remedy for a write error, to be appended to it.
-pub(crate) fn remedy(error: &io::Error) -> &'static str {
-    let is_full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded].contains(&error.kind());
-    if is_full {
-        ": free some space there, or choose another file"
-    } else if error.kind() == io::ErrorKind::NotFound {
-        ": create its directory, or choose another file"
-    } else if error.kind() == io::ErrorKind::FileTooLarge {
-        ": raise the limit on file sizes (ulimit -f), or choose another file"
-    } else {
-        ""
-    }
 }
 
 impl Write for File {

@@ -4,6 +4,7 @@
 //! files: a file is replaced only on request, and a document that is written at the end has its name only
 //! once it is complete.
 
+mod error;
 mod existing;
 mod file;
 mod reader;
@@ -14,12 +15,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anstream::{AutoStream, ColorChoice};
-use thiserror::Error;
 
 use crate::base::characters::{Ascii, is_ascii_wanted};
 use crate::symbolize::sources::Sources;
 
-pub(crate) use file::{File, remedy};
+pub use error::OutputError;
+pub(crate) use error::remedy;
+pub(crate) use file::File;
 use leak_report::model::Report;
 use leak_report::render::paint::Painted;
 use leak_report::render::{self, Call, Format, Page, People, ReportSink, Screen, Span, Stage, StderrLine};
@@ -38,29 +40,6 @@ pub struct Destination {
     pub most_stacks: Option<usize>,
     /// True if formats for people show lines of source.
     pub source_lines: bool,
-}
-
-/// Reasons why output cannot be written to its destination.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum OutputError {
-    #[error("`{}` already exists: use -f to overwrite it, or another name", .0.display())]
-    Exists(PathBuf),
-    #[error(
-        "refusing to write `{}`: owned by user {owner}, who could read it, or redirect it; remove it, or use another name", .path.display()
-    )]
-    Stranger {
-        path: PathBuf,
-        /// Owner of the file, or of the link at its name.
-        owner: u32,
-    },
-    #[error("cannot write `{}`: {error}{}", .path.display(), remedy(error))]
-    File { path: PathBuf, error: io::Error },
-    /// Binary formats would garble a terminal.
-    #[error("refusing to write {} to a terminal: use --output FILE, or redirect standard output", .0.name())]
-    Terminal(Format),
-    #[error("standard output is closed, so the output would be lost: redirect it, for example with > FILE")]
-    Closed,
 }
 
 /// Document that gets its name only once it is complete.

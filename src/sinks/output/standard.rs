@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nix::errno::Errno;
 use nix::sys::stat::fstat;
 
-use super::OutputError;
+use super::error::OutputError;
 
 static IS_CLOSED: AtomicBool = AtomicBool::new(false);
 

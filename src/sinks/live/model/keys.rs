@@ -40,7 +40,7 @@ pub(super) const HELP: [(&str, &str); 19] = [
 
 impl Model {
     /// Handles a key.
-    pub(super) fn act(&mut self, key: Key) -> Option<Action> {
+    pub(in crate::sinks::live) fn act(&mut self, key: Key) -> Option<Action> {
         let action = match self.shell.press(key) {
             Pressed::Done => None,
             Pressed::Filtered => {

@@ -3,9 +3,10 @@
 use ratatui::layout::Rect;
 
 use super::*;
-use crate::sinks::live::keys::Move;
+use crate::sinks::live::keys::{Action, Key, Move};
 use crate::sinks::live::messages::Message;
 use crate::sinks::live::shell::Overlay;
+use crate::sinks::live::terminal::Content;
 use crate::sinks::live::tests::{outstanding_site, report, sample, target};
 use leak_report::model::TimeOfDay;
 use leak_report::samples;

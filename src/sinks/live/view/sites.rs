@@ -9,7 +9,6 @@ use crate::sinks::live::layout::Panes;
 use crate::sinks::live::model::{Model, ShownReport};
 use crate::sinks::live::paint::{Theme, draw_line, first_shown, right_aligned};
 use crate::sinks::live::sample::{Order, Sample, Site};
-use crate::sinks::live::terminal::Content;
 use crate::sinks::live::text::{block_rate, printable, short_count};
 use leak_report::model::Unit;
 use leak_report::render::{growth_rate, short_size};
@@ -141,7 +140,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, panes: &Panes, model: &Model, theme: T
     draw_line(frame, panes.columns, headings(model, shown, &columns, theme));
     let sites = model.sites();
     if sites.is_empty() {
-        let text = match model.shell().filter() {
+        let text = match model.shell.filter() {
             "" => "Nothing is outstanding.".to_owned(),
             filter => format!("No site has `{}` in its stack.", printable(filter)),
         };
@@ -184,7 +183,7 @@ fn headings(model: &Model, shown: &ShownReport, columns: &[Column], theme: Theme
 /// Numbers of sites that are not in the table, in words.
 fn left_out(model: &Model) -> String {
     let left_out = model.left_out();
-    let filter = match model.shell().filter() {
+    let filter = match model.shell.filter() {
         "" => String::new(),
         filter => format!(" with `{}`, {} without", printable(filter), left_out.filtered),
     };

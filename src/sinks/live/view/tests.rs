@@ -10,6 +10,7 @@ use crate::sinks::live::keys::Key;
 use crate::sinks::live::layout::MIN;
 use crate::sinks::live::messages::Message;
 use crate::sinks::live::sample::{Order, Sample};
+use crate::sinks::live::terminal::Content;
 use crate::sinks::live::tests::{outstanding_site, report, target};
 use leak_report::model::{Amount, Judgement, Sampling, Verdict};
 use leak_report::model::{Report, TimeOfDay};

@@ -1,0 +1,32 @@
+//! The model on the terminal: keys change it, and the view draws it.
+
+use ratatui::Frame;
+
+use super::keys::{Action, Key};
+use super::model::Model;
+use super::paint::Theme;
+use super::shell::Shell;
+use super::terminal::Content;
+use super::view;
+
+impl Content for Model {
+    fn shell(&self) -> &Shell {
+        &self.shell
+    }
+
+    fn shell_mut(&mut self) -> &mut Shell {
+        &mut self.shell
+    }
+
+    fn resized(&mut self) {
+        self.limit_scrolling();
+    }
+
+    fn press(&mut self, key: Key) -> Option<Action> {
+        self.act(key)
+    }
+
+    fn draw(&self, frame: &mut Frame<'_>, theme: Theme) {
+        view::draw(frame, self, theme);
+    }
+}
