@@ -12,7 +12,15 @@ use syn::{Attribute, ItemFn, ItemImpl, ItemMod, ItemUse, Meta, UseTree, Visibili
 use super::{assert_none, crates, sources};
 
 /// Maximum number of files of a circle.
-const MAX_FILES: usize = 6;
+const MAX_FILES: usize = 3;
+
+/// Larger circles: the first file of each, by its name, and the number of its files, which may shrink:
+/// tables, walks and architectures of `unwind-tables`, which are what they are together.
+const LARGER: [(&str, usize); 3] = [
+    ("unwind-tables/src/architecture.rs", 5),
+    ("unwind-tables/src/build.rs", 6),
+    ("unwind-tables/src/walk.rs", 4),
+];
 
 /// Names of modules from the root of the crate to a file.
 type Module = Vec<String>;
@@ -245,10 +253,11 @@ fn circles(imports: &BTreeMap<Module, BTreeSet<Module>>) -> Vec<BTreeSet<Module>
     all.into_iter().collect()
 }
 
-/// No circle has more than [`MAX_FILES`] files.
+/// No circle has more than [`MAX_FILES`] files, but for those of [`LARGER`].
 #[test]
 fn circles_are_small() {
     let mut offences = Vec::new();
+    let mut larger = BTreeMap::new();
     for directory in crates() {
         let sources = sources(&directory, &["rs"]);
         let below = |path| Path::strip_prefix(path, &directory).expect("below it");
@@ -267,10 +276,14 @@ fn circles_are_small() {
             .filter(|circle| circle.len() > MAX_FILES)
         {
             let members: Vec<_> = circle.iter().map(|module| names[module].as_str()).collect();
-            offences.push(format!("{}: {}", members.len(), members.join(" ")));
+            match LARGER.iter().find(|(first, _)| members.first() == Some(first)) {
+                Some(&(first, _)) => _ = larger.insert(first, members.len()),
+                None => offences.push(format!("{}: {}", members.len(), members.join(" "))),
+            }
         }
     }
-    assert_none(&offences, "circles of more than 6 files");
+    assert_none(&offences, "circles of more than 3 files");
+    assert_eq!(larger, BTreeMap::from(LARGER), "write down which are left");
 }
 
 /// Names that are handed on count for the file that defines them, paths in expressions count as imports do,

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::report::Amount;
+use super::amount::Amount;
 
 #[derive(Debug, Deserialize)]
 pub struct Held {

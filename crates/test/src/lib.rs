@@ -2,6 +2,7 @@
 //! reports as their readers read them, a witness of stacks, a browser, a terminal.
 #![allow(missing_docs, reason = "a test's own words say what it does")]
 
+pub mod amount;
 pub mod any_walk;
 pub mod attach_paths;
 pub mod browser;

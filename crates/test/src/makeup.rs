@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::report::Amount;
+use super::amount::Amount;
 
 /// Facts about the blocks of a stack.
 #[derive(Clone, Debug, Deserialize)]

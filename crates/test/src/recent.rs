@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::report::Amount;
+use super::amount::Amount;
 
 /// Ages and changes of a report.
 #[derive(Debug, Deserialize)]

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+pub use super::amount::Amount;
+
 #[derive(Debug, Deserialize)]
 pub struct Report {
     pub schema_version: u32,
@@ -265,21 +267,6 @@ pub struct Stack {
 #[derive(Debug, Deserialize)]
 pub struct Responsible {
     pub symbol: String,
-}
-
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
-pub struct Amount {
-    pub bytes: u64,
-    pub blocks: u64,
-}
-
-impl std::iter::Sum for Amount {
-    fn sum<I: Iterator<Item = Self>>(amounts: I) -> Self {
-        amounts.fold(Self::default(), |sum, amount| Self {
-            bytes: sum.bytes + amount.bytes,
-            blocks: sum.blocks + amount.blocks,
-        })
-    }
 }
 
 #[derive(Debug, Deserialize)]

@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
 
+use super::amount::Amount;
 use super::memleak::Memleak;
 use super::program::{Program, compile_as, run_tool, source};
-use super::report::{Amount, Frame, Report, Stack};
+use super::report::{Frame, Report, Stack};
 
 /// The library's file name.
 const LIBRARY: &str = "libground_truth.so";
