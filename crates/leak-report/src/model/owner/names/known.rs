@@ -37,6 +37,16 @@ pub(super) const FUNCTIONS: &[Known] = &[
         ],
     ),
     known(
+        "libffi, by which scripts call C: src/x86/ffi64.c, src/aarch64/ffi.c; CPython: Modules/_ctypes/callproc.c, _ctypes.c",
+        &[
+            "ffi_call",
+            "ffi_call_int",
+            "_call_function_pointer",
+            "_ctypes_callproc",
+            "PyCFuncPtr_call",
+        ],
+    ),
+    known(
         "Ruby: gc.c, gc/default/default.c",
         &[
             "rb_newobj",

@@ -226,6 +226,7 @@ fn known_allocators() {
             "PyDataMem_NEW_ZEROED",
             "PyArray_NewFromDescr_int.constprop.0",
             "_PyObject_GC_NewVar",
+            "ffi_call",
             "rb_wb_protected_newobj_of",
             "newobj_slowpath_wb_protected",
             "luaM_saferealloc_",
