@@ -18,12 +18,16 @@ impl Content for Model {
         &mut self.shell
     }
 
-    fn resized(&mut self) {
-        self.limit_scrolling();
+    fn press_normally(&mut self, key: Key) -> Option<Action> {
+        self.act(key)
     }
 
-    fn press(&mut self, key: Key) -> Option<Action> {
-        self.act(key)
+    fn filtered(&mut self) {
+        self.list();
+    }
+
+    fn settle(&mut self) {
+        self.limit_scrolling();
     }
 
     fn draw(&self, frame: &mut Frame<'_>, theme: Theme) {

@@ -42,7 +42,7 @@ pub(crate) use paint::{Theme, draw_line, draw_too_small, first_shown, right_alig
 use sample::{Order, Sample};
 #[cfg(test)]
 pub(crate) use shell::Overlay;
-pub(crate) use shell::{Pressed, Shell};
+pub(crate) use shell::Shell;
 pub use terminal::TerminalError;
 pub(crate) use terminal::{Content, Screen, is_usable};
 pub(crate) use text::{clock, fit, printable, width};

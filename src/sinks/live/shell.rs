@@ -23,7 +23,7 @@ pub(crate) enum Overlay {
 }
 
 /// Effect of a key that was pressed.
-pub(crate) enum Pressed {
+pub(super) enum Pressed {
     /// None but on the shell.
     Done,
     /// The filter has changed.
@@ -42,6 +42,8 @@ pub(crate) struct Shell {
     version: u64,
     area: Rect,
     messages: Vec<Message>,
+    /// Text that is shown in place of the last message, until a key is pressed.
+    said: Option<String>,
     filter: String,
     /// True while the filter is being typed.
     is_filtering: bool,
@@ -78,6 +80,12 @@ impl Shell {
         self.changed();
     }
 
+    /// Shows a text until a key is pressed.
+    pub(crate) fn say(&mut self, text: String) {
+        self.said = Some(text);
+        self.changed();
+    }
+
     /// Sets the size of the terminal; returns whether it was another.
     pub(crate) fn resize(&mut self, area: Rect) -> bool {
         let is_other = self.area != area;
@@ -89,7 +97,8 @@ impl Shell {
     }
 
     /// Handles a key, if it is not the view's.
-    pub(crate) fn press(&mut self, key: Key) -> Pressed {
+    pub(super) fn press(&mut self, key: Key) -> Pressed {
+        self.said = None;
         let pressed = match (key, self.overlay, self.is_filtering) {
             (Key::Interrupt, ..) => Pressed::Action(Action::Quit),
             (Key::Redraw, ..) => Pressed::Action(Action::Redraw),
@@ -177,6 +186,10 @@ impl Shell {
 
     pub(crate) fn messages(&self) -> &[Message] {
         &self.messages
+    }
+
+    pub(crate) fn said(&self) -> Option<&str> {
+        self.said.as_deref()
     }
 
     pub(crate) fn filter(&self) -> &str {

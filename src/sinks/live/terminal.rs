@@ -30,7 +30,7 @@ use thiserror::Error;
 use super::keys::{Action, Key, Move};
 use super::messages::Messages;
 use super::paint::Theme;
-use super::shell::Shell;
+use super::shell::{Pressed, Shell};
 use crate::base::characters::{in_a_column, is_ascii_wanted};
 use crate::base::parallel::lock;
 use crate::session::Signals;
@@ -68,16 +68,32 @@ pub enum TerminalError {
 pub(crate) trait Content: Send + 'static {
     fn shell(&self) -> &Shell;
     fn shell_mut(&mut self) -> &mut Shell;
-    /// Adapts to another size of the terminal.
-    fn resized(&mut self) {}
+    /// Handles a key that the shell leaves to the view.
+    fn press_normally(&mut self, key: Key) -> Option<Action>;
+    /// Shows what another filter leaves.
+    fn filtered(&mut self);
+    /// Adapts to a key that was pressed, or to another size of the terminal.
+    fn settle(&mut self) {}
     /// Sets the size of the terminal.
     fn resize(&mut self, area: Rect) {
         if self.shell_mut().resize(area) {
-            self.resized();
+            self.settle();
         }
     }
     /// Handles a key.
-    fn press(&mut self, key: Key) -> Option<Action>;
+    fn press(&mut self, key: Key) -> Option<Action> {
+        let action = match self.shell_mut().press(key) {
+            Pressed::Done => None,
+            Pressed::Filtered => {
+                self.filtered();
+                None
+            }
+            Pressed::Action(action) => Some(action),
+            Pressed::Key(key) => self.press_normally(key),
+        };
+        self.settle();
+        action
+    }
     /// Draws everything.
     fn draw(&self, frame: &mut Frame<'_>, theme: Theme);
 }

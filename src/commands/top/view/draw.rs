@@ -289,7 +289,7 @@ fn draw_detail(frame: &mut Frame<'_>, area: Rect, model: &Model, table: &Table, 
 fn draw_message(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     let notes = model.table().map(Table::notes).unwrap_or_default();
     let last = model.shell().messages().last();
-    let (text, style) = match (model.said(), notes.first(), last) {
+    let (text, style) = match (model.shell().said(), notes.first(), last) {
         (Some(said), ..) => (printable(said), theme.doubtful()),
         (None, Some(note), _) => (note.clone(), theme.doubtful()),
         (None, None, Some(message)) => (shown(message), Theme::quiet()),

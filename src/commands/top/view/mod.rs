@@ -13,7 +13,7 @@ use super::sampler::Sampler;
 use crate::bpf::preflight;
 use crate::process::select::Found;
 use crate::session::Signals;
-use crate::sinks::live::{Messages, Screen};
+use crate::sinks::live::{Content, Messages, Screen};
 use model::{Chosen, Model};
 
 /// Shows the table until the user leaves or chooses a process that can be traced.
@@ -63,7 +63,7 @@ fn check(chosen: Chosen, screen: &Screen<Model>) -> Option<Found> {
         }),
         Err(error) => {
             let text = format!("process {} cannot be traced: {error}", chosen.pid);
-            screen.update(|model| model.say(text));
+            screen.update(|model| model.shell_mut().say(text));
             None
         }
     }

@@ -4,7 +4,7 @@ use ratatui::Frame;
 
 use super::draw;
 use crate::commands::top::table::{Row, Table};
-use crate::sinks::live::{Action, Content, Key, Move, Pressed, Shell, Theme};
+use crate::sinks::live::{Action, Content, Key, Move, Shell, Theme};
 
 /// Keys and their effects, for people.
 const HELP: [(&str, &str); 10] = [
@@ -49,8 +49,6 @@ pub(super) struct Model {
     now: Option<Table>,
     /// Shown instead of `now` while paused.
     paused: Option<Table>,
-    /// Text that is shown in place of the last message, until a key is pressed.
-    said: Option<String>,
     order: Order,
     /// Indices in the table of the rows shown, in order.
     listed: Vec<usize>,
@@ -67,7 +65,6 @@ impl Model {
             shell: Shell::new(&HELP),
             now: None,
             paused: None,
-            said: None,
             order: Order::default(),
             listed: Vec::new(),
             selected: None,
@@ -88,12 +85,6 @@ impl Model {
     /// Takes the process that Enter was pressed on.
     pub(super) fn take_chosen(&mut self) -> Option<Chosen> {
         self.chosen.take()
-    }
-
-    /// Shows a text until a key is pressed.
-    pub(super) fn say(&mut self, text: String) {
-        self.said = Some(text);
-        self.shell.changed();
     }
 
     /// Lists the rows anew, and finds the selected one among them.
@@ -125,25 +116,6 @@ impl Model {
     fn select(&mut self, at: usize) {
         self.row = at.min(self.listed.len().saturating_sub(1));
         self.selected = self.selected_row().map(|row| (row.pid, row.start_time));
-    }
-
-    fn press_normally(&mut self, key: Key) -> Option<Action> {
-        match key {
-            Key::Escape if !self.shell.clear_filter() => return Some(Action::Quit),
-            Key::Escape => self.list(),
-            Key::Enter => {
-                let chosen = self.selected_row().map(|row| Chosen {
-                    pid: row.pid,
-                    start_time: row.start_time,
-                    comm: row.comm.clone(),
-                });
-                self.chosen = chosen;
-            }
-            Key::Move(movement) => self.apply_move(movement),
-            Key::Character(character) => self.press_letter(character),
-            Key::Left | Key::Right | Key::Backspace | Key::Clear | Key::Interrupt | Key::Redraw => {}
-        }
-        None
     }
 
     fn press_letter(&mut self, character: char) {
@@ -184,17 +156,26 @@ impl Content for Model {
         &mut self.shell
     }
 
-    fn press(&mut self, key: Key) -> Option<Action> {
-        self.said = None;
-        match self.shell.press(key) {
-            Pressed::Done => None,
-            Pressed::Filtered => {
-                self.list();
-                None
+    fn press_normally(&mut self, key: Key) -> Option<Action> {
+        match key {
+            Key::Escape if !self.shell.clear_filter() => return Some(Action::Quit),
+            Key::Escape => self.list(),
+            Key::Enter => {
+                let chosen = self.selected_row().map(|row| Chosen {
+                    pid: row.pid,
+                    start_time: row.start_time,
+                    comm: row.comm.clone(),
+                });
+                self.chosen = chosen;
             }
-            Pressed::Action(action) => Some(action),
-            Pressed::Key(key) => self.press_normally(key),
+            Key::Move(movement) => self.apply_move(movement),
+            Key::Character(character) => self.press_letter(character),
+            Key::Left | Key::Right | Key::Backspace | Key::Clear | Key::Interrupt | Key::Redraw => {}
         }
+        None
+    }
+    fn filtered(&mut self) {
+        self.list();
     }
 
     fn draw(&self, frame: &mut Frame<'_>, theme: Theme) {
@@ -226,10 +207,6 @@ impl Model {
 
     pub(super) fn is_paused(&self) -> bool {
         self.paused.is_some()
-    }
-
-    pub(super) fn said(&self) -> Option<&str> {
-        self.said.as_deref()
     }
 
     pub(super) fn order(&self) -> Order {
@@ -335,10 +312,10 @@ mod tests {
         assert_eq!(model.shell.overlay(), (Overlay::Help, 1));
         press(&mut model, "q");
         assert_eq!(model.shell.overlay(), (Overlay::None, 0));
-        model.say("no".to_owned());
-        assert_eq!(model.said(), Some("no"));
+        model.shell.say("no".to_owned());
+        assert_eq!(model.shell.said(), Some("no"));
         assert_eq!(press(&mut model, "\u{1b}"), Some(Action::Quit));
-        assert_eq!(model.said(), None);
+        assert_eq!(model.shell.said(), None);
         assert_eq!(model.press(Key::Interrupt), Some(Action::Quit));
     }
 }

@@ -6,7 +6,6 @@ use super::Model;
 use crate::sinks::live::keys::{Action, Key, Move};
 use crate::sinks::live::layout::{Focus, Panes};
 use crate::sinks::live::sample::Order;
-use crate::sinks::live::shell::Pressed;
 use leak_report::model::Unit;
 
 /// Columns that the stack scrolls at once.
@@ -39,22 +38,8 @@ pub(super) const HELP: [(&str, &str); 19] = [
 ];
 
 impl Model {
-    /// Handles a key.
+    /// Handles a key that is not one of all views.
     pub(in crate::sinks::live) fn act(&mut self, key: Key) -> Option<Action> {
-        let action = match self.shell.press(key) {
-            Pressed::Done => None,
-            Pressed::Filtered => {
-                self.list();
-                None
-            }
-            Pressed::Action(action) => Some(action),
-            Pressed::Key(key) => self.press_normally(key),
-        };
-        self.changed();
-        action
-    }
-
-    fn press_normally(&mut self, key: Key) -> Option<Action> {
         match key {
             Key::Escape => return self.step_back(),
             Key::Enter => {

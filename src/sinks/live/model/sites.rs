@@ -9,7 +9,7 @@ use leak_report::model::{FrameRef, ModuleRef};
 impl Model {
     /// Lists the sites again. The selected site stays selected; if it is gone, the one in its row is
     /// selected.
-    pub(super) fn list(&mut self) {
+    pub(in crate::sinks::live) fn list(&mut self) {
         let Some(sample) = self.sample() else {
             return self.changed();
         };
