@@ -61,9 +61,10 @@ pub fn require_root() {
     );
 }
 
-/// Environment variable that `tests/fresh.sh` sets to have tests only compile their programs. Its name in the
-/// panic tells tests that end there from those that fail.
+/// Environment variable that `tests/fresh.sh` sets to have tests only compile their programs.
 const COMPILE_ONLY: &str = "MEMLEAK_TEST_COMPILE_ONLY";
+/// Start of the message of tests that end there, which tells them from those that fail.
+pub const ONLY_COMPILED: &str = "compiled, and nothing is run";
 
 /// Ends a test before its programs are run or traced, if `MEMLEAK_TEST_COMPILE_ONLY` says so.
 #[track_caller]
@@ -71,7 +72,7 @@ pub fn end_if_only_compiled() {
     share_machine();
     assert!(
         std::env::var_os(COMPILE_ONLY).is_none(),
-        "compiled, and nothing is run with {COMPILE_ONLY}"
+        "{ONLY_COMPILED} with {COMPILE_ONLY}"
     );
 }
 
