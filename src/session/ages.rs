@@ -1,6 +1,6 @@
 //! Reads blocks while the processes are followed.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,8 @@ use super::verdict::Judging;
 use super::{Session, Signals};
 use crate::bpf::collect::{Block, BlockTable, Judged, ListRequest, LiveBlocks, Moment};
 
-/// Time to wait for the block table before the processes are followed again.
-const PAUSE: Duration = Duration::from_millis(2);
-/// Time to follow the processes between two waits.
-const FOLLOW_TIME: Duration = Duration::from_millis(10);
+/// Longest time for which events are awaited before it is seen whether the blocks are read.
+const LONGEST_WAIT: Duration = Duration::from_millis(10);
 
 impl Session<'_> {
     /// Reads the blocks of a moment by age; `None` if the view has no age limit.
@@ -52,7 +50,7 @@ impl Session<'_> {
         Ok((Some(blocks.context("cannot read the block table")?), judging))
     }
 
-    /// Runs `work` in another thread, and follows the processes meanwhile: reading millions of blocks takes
+    /// Runs `work` in another thread, and reacts to events meanwhile: reading millions of blocks takes
     /// seconds, and events in that time, such as the load of a library, must be handled at once.
     pub(super) fn meanwhile<T: Send + 'static>(
         &mut self,
@@ -61,27 +59,19 @@ impl Session<'_> {
     ) -> anyhow::Result<T> {
         let (sender, receiver) = channel();
         thread::spawn(move || sender.send(work()));
-        self.live.is_being_read = true;
-        let result = self.follow_until_done(signals, &receiver);
-        self.live.is_being_read = false;
-        result
-    }
-
-    fn follow_until_done<T>(&mut self, signals: &Signals, receiver: &Receiver<T>) -> anyhow::Result<T> {
-        let mut ended = false;
+        let mut wait = Some(LONGEST_WAIT);
         loop {
-            let waited = match ended {
-                true => receiver.recv().map_err(RecvTimeoutError::from),
-                false => receiver.recv_timeout(PAUSE),
+            let received = match wait {
+                Some(_) => receiver.try_recv(),
+                None => receiver.recv().map_err(TryRecvError::from),
             };
-            match waited {
-                Ok(result) => return Ok(result),
-                Err(RecvTimeoutError::Timeout) => {
-                    ended = self.follow(Instant::now() + FOLLOW_TIME, signals)?
+            match (received, wait) {
+                (Ok(result), _) => return Ok(result),
+                (Err(TryRecvError::Empty), Some(longest)) => {
+                    let next = self.react(longest.min(LONGEST_WAIT), signals)?;
+                    wait = next.continue_value();
                 }
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(anyhow!("the blocks were not read to their end"));
-                }
+                (Err(_), _) => return Err(anyhow!("the blocks were not read to their end")),
             }
         }
     }

@@ -41,16 +41,7 @@ impl Live<'_> {
     /// Finishes received walks for some milliseconds. If there are more, returns the time until the next
     /// call: reloads of mappings that are due come first, since they keep walks from being sent.
     pub(super) fn finish_some_walks(&mut self) -> anyhow::Result<Option<Duration>> {
-        let now = Instant::now();
-        self.finish_walks(Some(now + AT_ONCE))?;
-        if self
-            .over_time
-            .give_back_not_before
-            .is_none_or(|not_before| not_before <= now)
-        {
-            self.give_back_stand_ins()?;
-            self.over_time.give_back_not_before = Some(now + PAUSE);
-        }
+        self.finish_walks(Some(Instant::now() + AT_ONCE))?;
         Ok((!self.over_time.waiting.is_empty()).then_some(Duration::ZERO))
     }
 
@@ -258,10 +249,21 @@ impl Live<'_> {
             .provide_saves(module, more, &self.roster, &mut self.kernel)
     }
 
-    /// Gives back stand-ins whose blocks were freed or forgotten. Does nothing while blocks are read, or if
-    /// stand-ins may be referred to later: by traced calls, mappings or pages.
+    /// Calls [`Live::give_back_stand_ins`], unless the pause since the last call is not over.
+    pub(super) fn give_back_when_due(&mut self) -> anyhow::Result<()> {
+        let now = Instant::now();
+        let not_before = self.over_time.give_back_not_before;
+        if not_before.is_none_or(|not_before| not_before <= now) {
+            self.give_back_stand_ins()?;
+            self.over_time.give_back_not_before = Some(now + PAUSE);
+        }
+        Ok(())
+    }
+
+    /// Gives back stand-ins whose blocks were freed or forgotten. Not to be called while blocks are read. Does
+    /// nothing if stand-ins may be referred to later: by traced calls, mappings or pages.
     pub(super) fn give_back_stand_ins(&self) -> anyhow::Result<()> {
-        if self.is_being_read || !self.accounting.probes_allocators() || self.asked.traces_calls {
+        if !self.accounting.probes_allocators() || self.asked.traces_calls {
             return Ok(());
         }
         let is_forgotten = |instance| self.lifecycle.forgotten.contains(&instance);

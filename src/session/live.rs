@@ -66,8 +66,6 @@ pub(super) struct Live<'obj> {
     pub(super) walks: WalkQueue,
     pub(super) over_time: CodeOverTime,
     pub(super) python: PythonTracing,
-    /// True while another thread reads single blocks.
-    pub(super) is_being_read: bool,
     /// Parts that the trace goes without.
     pub(super) missing: Vec<Missing>,
     pub(super) lifecycle: super::lifecycle::Lifecycle,
@@ -204,7 +202,6 @@ impl<'obj> Live<'obj> {
             over_time: CodeOverTime::start(),
             python: python.reading(way.python && !tolerance.lacks(TracePart::Python)),
             missing: Vec::new(),
-            is_being_read: false,
             lifecycle: super::lifecycle::Lifecycle::new(config.targets.ignores_translators),
             awaited: Awaited::default(),
             missed_beginnings: 0,

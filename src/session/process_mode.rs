@@ -4,7 +4,7 @@
 //! else is taken down. Parsing, formatting and map access are elsewhere.
 
 use std::collections::HashMap;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -168,34 +168,16 @@ impl<'obj> Session<'obj> {
         signals: &Signals,
         on_tick: &mut dyn FnMut(&Self) -> anyhow::Result<()>,
     ) -> anyhow::Result<bool> {
-        let mut next_reload: Option<Duration> = None;
+        let mut wait = TICK;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let live = &mut self.live;
-            let events = live
-                .events
-                .wait(left.min(TICK).min(next_reload.unwrap_or(TICK)))
-                .context("cannot read events")?;
-            if signals.wants_end() {
-                return Ok(true);
+            match self.react(left.min(wait), signals)? {
+                ControlFlow::Break(()) => return Ok(true),
+                ControlFlow::Continue(next) => wait = next,
             }
-            live.observe()?;
-            live.react(&events)?;
-            live.follow_sharers()?;
-            live.follow_accounts()?;
-            if let Some(meter) = &self.meter {
-                meter.apply_decision(live);
-            }
-            if let Some(membership) = &mut self.membership {
-                membership.follow(live, &events)?;
-            }
-            if !live.roster.is_any_running() || live.stops.is_at_end() {
-                return Ok(true);
-            }
-            next_reload = live.reload_due()?;
-            next_reload = live.finish_some_walks()?.or(next_reload);
-            // Takes a while, so it comes after the work that a new program waits for.
-            live.forget_when_due()?;
+            // These take a while, so they come after the work that a new program waits for.
+            self.live.give_back_when_due()?;
+            self.live.forget_when_due()?;
             if signals.take_mark() {
                 self.since.mark(&self.snapshot()?);
             }
@@ -204,6 +186,37 @@ impl<'obj> Session<'obj> {
                 return Ok(false);
             }
         }
+    }
+
+    /// Waits for events at most this long, and does what they and due work ask for, but removes nothing that
+    /// a report may read. Returns how long to wait at most for the next ones, or that the trace ends: all
+    /// processes have ended, or the end was requested.
+    pub(super) fn react(
+        &mut self,
+        wait: Duration,
+        signals: &Signals,
+    ) -> anyhow::Result<ControlFlow<(), Duration>> {
+        let live = &mut self.live;
+        let events = live.events.wait(wait).context("cannot read events")?;
+        if signals.wants_end() {
+            return Ok(ControlFlow::Break(()));
+        }
+        live.observe()?;
+        live.react(&events)?;
+        live.follow_sharers()?;
+        live.follow_accounts()?;
+        if let Some(meter) = &self.meter {
+            meter.apply_decision(live);
+        }
+        if let Some(membership) = &mut self.membership {
+            membership.follow(live, &events)?;
+        }
+        if !live.roster.is_any_running() || live.stops.is_at_end() {
+            return Ok(ControlFlow::Break(()));
+        }
+        let next_reload = live.reload_due()?;
+        let next = live.finish_some_walks()?.or(next_reload);
+        Ok(ControlFlow::Continue(next.map_or(TICK, |next| next.min(TICK))))
     }
 
     /// Announces the end of the program that was started, if it has ended. Returns its exit status as shells
