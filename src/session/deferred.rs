@@ -260,8 +260,8 @@ impl Live<'_> {
         Ok(())
     }
 
-    /// Gives back stand-ins whose blocks were freed or forgotten. Not to be called while blocks are read. Does
-    /// nothing if stand-ins may be referred to later: by traced calls, mappings or pages.
+    /// Gives back stand-ins whose blocks were freed or forgotten; not to be called while blocks are read.
+    /// Does nothing if stand-ins may be referred to later: by traced calls, mappings or pages.
     pub(super) fn give_back_stand_ins(&self) -> anyhow::Result<()> {
         if !self.accounting.probes_allocators() || self.asked.traces_calls {
             return Ok(());
