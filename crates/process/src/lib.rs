@@ -14,6 +14,7 @@
 )]
 
 pub mod caller;
+pub mod census;
 mod confirm;
 pub mod dynamic;
 pub mod environment;

@@ -15,6 +15,42 @@ pub struct Resident {
     pub grows_down: bool,
     /// Set for address space without reserved memory (`MAP_NORESERVE`), as glibc's arenas are.
     pub not_reserved: bool,
+    /// Set if the mapping was made for a stack (`MAP_STACK`; since Linux 6.7, which keeps huge pages away
+    /// from stacks), or if the program asked for no huge pages in it.
+    pub never_huge: bool,
+    pub pages: Pages,
+}
+
+/// Bytes of a mapping by the kinds of its pages. All but `swapped` and `hugetlb` are parts of the resident
+/// bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pages {
+    /// Proportional share: each page divided by the number of its mappings, of all processes.
+    pub proportional: u64,
+    /// Pages that no file has: `RssAnon` of a process's status.
+    pub anonymous: u64,
+    /// Written to and, if they are of a file, not yet written back.
+    pub dirty: u64,
+    pub swapped: u64,
+    /// In transparent huge pages, of anonymous memory.
+    pub huge: u64,
+    /// In pages of hugetlbfs, which the kernel does not count as resident.
+    pub hugetlb: u64,
+}
+
+impl Pages {
+    /// Field that a line counts into.
+    fn field(&mut self, name: &[u8]) -> Option<&mut u64> {
+        match name {
+            b"Pss" => Some(&mut self.proportional),
+            b"Anonymous" => Some(&mut self.anonymous),
+            b"Shared_Dirty" | b"Private_Dirty" => Some(&mut self.dirty),
+            b"Swap" => Some(&mut self.swapped),
+            b"AnonHugePages" => Some(&mut self.huge),
+            b"Shared_Hugetlb" | b"Private_Hugetlb" => Some(&mut self.hugetlb),
+            _ => None,
+        }
+    }
 }
 
 /// Parses the text. Lines that cannot be parsed are left out.
@@ -22,7 +58,11 @@ pub struct Resident {
 /// Format: `proc_pid_smaps(5)`; sizes are in units of 1024 bytes.
 pub fn parse(text: &[u8]) -> Vec<Resident> {
     let mut mappings: Vec<Resident> = Vec::new();
-    for line in text.split(|&byte| byte == b'\n') {
+    let mut rest = text;
+    while !rest.is_empty() {
+        let end = memchr::memchr(b'\n', rest).unwrap_or(rest.len());
+        let line = rest.get(..end).unwrap_or_default();
+        rest = rest.get(end + 1..).unwrap_or_default();
         if let Some(last) = mappings.last_mut()
             && read_field(line, last)
         {
@@ -35,6 +75,8 @@ pub fn parse(text: &[u8]) -> Vec<Resident> {
                 shared: false,
                 grows_down: false,
                 not_reserved: false,
+                never_huge: false,
+                pages: Pages::default(),
             });
         }
     }
@@ -43,37 +85,45 @@ pub fn parse(text: &[u8]) -> Vec<Resident> {
 
 /// Returns whether the line is a field of a mapping, used here or not.
 fn read_field(line: &[u8], mapping: &mut Resident) -> bool {
-    let Ok(text) = std::str::from_utf8(line) else {
-        return false;
-    };
-    let Some((name, value)) = text.split_once(':').filter(|(name, _)| is_name(name)) else {
+    let Some((name, value)) = split(line) else {
         return false;
     };
     match name {
-        "Rss" => {
-            let kilobytes = value.trim().strip_suffix("kB").map(str::trim);
-            let kilobytes: Option<u64> = kilobytes.and_then(|number| number.parse().ok());
-            mapping.bytes = kilobytes.unwrap_or(0).saturating_mul(1024);
-        }
-        "VmFlags" => {
-            let has = |flag| value.split_ascii_whitespace().any(|other| other == flag);
+        b"Rss" => mapping.bytes = bytes(value),
+        b"VmFlags" => {
+            let has = |flag: &str| {
+                value
+                    .split(u8::is_ascii_whitespace)
+                    .any(|other| other == flag.as_bytes())
+            };
             mapping.shared = has("sh");
             mapping.grows_down = has("gd");
             mapping.not_reserved = has("nr");
+            mapping.never_huge = has("nh");
         }
-        _ => {}
+        name => {
+            if let Some(field) = mapping.pages.field(name) {
+                *field = field.saturating_add(bytes(value));
+            }
+        }
     }
     true
 }
 
-/// True for names of fields. The first line of a mapping starts with an address, which has a dash before any
+/// Parses a size with its unit; 0 if it has another form.
+fn bytes(value: &[u8]) -> u64 {
+    let kilobytes = value.trim_ascii().strip_suffix(b"kB").map(<[u8]>::trim_ascii);
+    let kilobytes = kilobytes.and_then(|number| std::str::from_utf8(number).ok()?.parse::<u64>().ok());
+    kilobytes.unwrap_or(0).saturating_mul(1024)
+}
+
+/// Name and value of a field. The first line of a mapping starts with an address, which has a dash before any
 /// colon.
-fn is_name(text: &str) -> bool {
-    text.starts_with(|first: char| first.is_ascii_uppercase())
-        && text
-            .chars()
-            .all(|next| next.is_ascii_alphanumeric() || next == '_')
-        || text == "THPeligible"
+fn split(line: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (name, value) = line.split_at_checked(memchr::memchr(b':', line)?)?;
+    let is_letter = |next: &u8| next.is_ascii_alphanumeric() || *next == b'_';
+    let is_name = name.first().is_some_and(u8::is_ascii_uppercase) && name.iter().all(is_letter);
+    is_name.then(|| (name, value.get(1..).unwrap_or_default()))
 }
 
 #[cfg(test)]
@@ -123,6 +173,44 @@ VmFlags: rd wr mr mw me gd ac
                 (12, false, true, false)
             ]
         );
+    }
+
+    /// Kinds of pages are read, and two lines of one kind are added.
+    #[test]
+    fn kinds_of_pages() {
+        let text = "\
+1000-2000 rw-p 00000000 00:00 0
+Rss: 100 kB
+Pss: 50 kB
+Pss_Dirty: 7 kB
+Shared_Dirty: 3 kB
+Private_Dirty: 4 kB
+Anonymous: 90 kB
+AnonHugePages: 20 kB
+Shared_Hugetlb: 1 kB
+Private_Hugetlb: 2 kB
+Swap: 8 kB
+SwapPss: 9 kB
+VmFlags: rd wr nh
+3000-4000 rw-p 00000000 00:00 0
+Swap: 18446744073709551615 kB
+Anonymous: -1 kB
+";
+        let all = parse(text.as_bytes());
+        let expected = Pages {
+            proportional: 50 << 10,
+            anonymous: 90 << 10,
+            dirty: 7 << 10,
+            swapped: 8 << 10,
+            huge: 20 << 10,
+            hugetlb: 3 << 10,
+        };
+        assert_eq!((all[0].pages, all[0].never_huge), (expected, true));
+        let hostile = Pages {
+            swapped: u64::MAX,
+            ..Pages::default()
+        };
+        assert_eq!((all[1].pages, all[1].never_huge), (hostile, false));
     }
 
     /// The mappings of the running kernel's smaps add up to its own total.

@@ -38,6 +38,17 @@ pub struct MemoryUsage {
     pub bytes: u64,
 }
 
+/// A cgroup that counts the memory of its processes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CountingCgroup {
+    /// Path as `/proc/PID/cgroup` names it.
+    pub(crate) path: String,
+    /// Directory with its files.
+    pub(crate) directory: PathBuf,
+    /// True for version 2.
+    pub(crate) is_unified: bool,
+}
+
 /// A mounted hierarchy with the memory controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hierarchy {
@@ -126,12 +137,12 @@ impl Hierarchy {
     }
 }
 
-pub(super) fn number(directory: &Path, name: &str) -> Option<u64> {
+pub(crate) fn number(directory: &Path, name: &str) -> Option<u64> {
     read(&directory.join(name))?.trim().parse().ok()
 }
 
 /// Reads a small file; `None` if it is not there.
-pub(super) fn read(path: &Path) -> Option<String> {
+pub(crate) fn read(path: &Path) -> Option<String> {
     let mut text = String::new();
     let file = File::open(path).ok()?;
     file.take(MAX_BYTES).read_to_string(&mut text).ok()?;
@@ -179,6 +190,22 @@ impl MemoryLimits {
     pub fn usage_of(&self, pid: u32) -> Option<MemoryUsage> {
         let text = read(Path::new(&format!("/proc/{pid}/cgroup")))?;
         self.usage_of_cgroups(&Cgroups::parse(text.as_bytes()))
+    }
+
+    /// A process's innermost cgroup that counts memory; `None` if no cgroup does.
+    pub(crate) fn counting(&self, pid: u32) -> Option<CountingCgroup> {
+        let text = read(Path::new(&format!("/proc/{pid}/cgroup")))?;
+        let cgroups = Cgroups::parse(text.as_bytes());
+        self.hierarchies.iter().find_map(|hierarchy| {
+            let path = cgroups.of_memory(hierarchy.is_unified)?;
+            let mut up = hierarchy.upwards(path).into_iter();
+            let (path, directory) = up.find(|(_, directory)| hierarchy.usage(directory).is_some())?;
+            Some(CountingCgroup {
+                path,
+                directory,
+                is_unified: hierarchy.is_unified,
+            })
+        })
     }
 
     fn usage_of_cgroups(&self, cgroups: &Cgroups) -> Option<MemoryUsage> {

@@ -7,7 +7,7 @@
 pub(super) mod candidate;
 mod cgroup;
 mod container;
-mod limit;
+pub(crate) mod limit;
 mod name;
 mod nothing;
 mod reached;
