@@ -138,7 +138,7 @@ TESTS := RUST_TEST_THREADS=$(TEST_THREADS) \
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER='$(CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER) $(CURDIR)/tests/slowest.sh' $(STEP)
 
 # All but tests/live, of every crate.
-SUITES := $(filter-out live,$(notdir $(patsubst %/main.rs,%,$(wildcard tests/*/main.rs */tests/*/main.rs)) \
+SUITES := $(filter-out live,$(notdir $(patsubst %/main.rs,%,$(wildcard tests/*/main.rs */tests/*/main.rs crates/*/tests/*/main.rs)) \
 	$(basename $(wildcard */tests/*.rs))))
 suites:
 	@$(TESTS) suites $(CARGO) test --workspace --locked --no-fail-fast --lib $(SUITES:%=--test %) $(GIVE_BACK)

@@ -240,7 +240,7 @@ fn check_in_use(memory: &Target, told: &Told, freed: &[Range<u64>], allocator: A
     let missing: Vec<_> = missing.filter(|range| !told.taken.contains(range)).collect();
     let may_be = |range: &&Range<u64>| match allocator {
         Allocator::Glibc => is_behind_taken(range) || is_aligned_mapping(range),
-        Allocator::Jemalloc | Allocator::Musl => false,
+        Allocator::Jemalloc | Allocator::Mimalloc | Allocator::Musl | Allocator::Tcmalloc => false,
     };
     let known = missing.iter().filter(|range| may_be(range)).count();
     assert!(

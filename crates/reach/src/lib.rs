@@ -9,6 +9,9 @@
 //! reachable blocks: [`chains`] that begin in [`places`]. [`inside`] classifies interior pointers, and
 //! [`dominators`] computes what would be lost with a block. All of these are pure; [`reader`], [`pages`] and
 //! [`copy`] read a process. [`judge`] puts the steps in order.
+//!
+//! Memory that a process holds need not be in blocks: [`layout`] says what an allocator's memory is used for,
+//! [`fragmentation`] how much of it is free, and which blocks keep it.
 
 #![allow(
     missing_docs,
@@ -26,11 +29,13 @@ pub mod copy;
 pub mod dominators;
 pub mod elsewhere;
 pub mod ended;
+pub mod fragmentation;
 pub mod free;
 pub mod heap;
 pub mod holders;
 pub mod inside;
 pub mod judge;
+pub mod layout;
 pub mod lost;
 pub mod marking;
 pub mod pages;

@@ -5,6 +5,7 @@ mod amount;
 mod blocks;
 mod calls;
 mod counts;
+pub mod diagnosis;
 pub mod dictionary;
 mod excerpt;
 mod holder;

@@ -56,6 +56,14 @@ pub struct Owner<'a> {
 }
 
 impl Owner<'_> {
+    /// Source file and line at which the function allocates, or calls what does.
+    pub fn source(&self) -> (Option<&str>, Option<u32>) {
+        match self.frame.inlined().nth(self.at.1) {
+            Some(inlined) => (inlined.file, inlined.line),
+            None => (self.frame.file(), self.frame.line()),
+        }
+    }
+
     /// Name of the function for places that do not show its file beside it.
     pub fn alone(&self) -> Cow<'_, str> {
         match self.frame.is_python() {

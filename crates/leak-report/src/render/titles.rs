@@ -30,9 +30,14 @@ pub fn short_title(stack: StackRef<'_>, report: &Report) -> String {
     let Some(owner) = owner(stack) else {
         return format!("{}{process}", title(stack, report.names));
     };
-    let name = report.names.show(&owner.function);
-    let name = shortened(without_parameters(&name), MAX_TITLE);
+    let name = function_title(&owner, report.names);
     format!("{}{process}{}", Printable(&name), Source(&owner))
+}
+
+/// The responsible function without its parameters; not escaped for printing.
+pub fn function_title(owner: &Owner<'_>, names: NameStyle) -> String {
+    let name = names.show(&owner.function);
+    shortened(without_parameters(&name), MAX_TITLE).into_owned()
 }
 
 /// Maximum number of characters of a title: names of template instances have no bound.
@@ -43,12 +48,7 @@ struct Source<'a>(&'a Owner<'a>);
 
 impl fmt::Display for Source<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let frame = self.0.frame;
-        let (file, line) = match frame.inlined().nth(self.0.at.1) {
-            Some(inlined) => (inlined.file, inlined.line),
-            None => (frame.file(), frame.line()),
-        };
-        let (Some(file), Some(line)) = (file, line) else {
+        let (Some(file), Some(line)) = self.0.source() else {
             return Ok(());
         };
         let base = file.rsplit('/').next().unwrap_or(file);

@@ -8,6 +8,7 @@
 mod arenas;
 mod collector;
 mod in_use;
+mod layout;
 mod lists;
 mod mapped;
 mod walk;
@@ -20,12 +21,15 @@ use unwind_tables::addr::Avma;
 use self::arenas::{Arena, word};
 use self::collector::Collector;
 pub(super) use self::in_use::in_use;
+pub(super) use self::layout::layout;
 use self::lists::{CACHE_SIZES, Lists};
 use self::mapped::Mapped;
 use self::walk::{HEADER, PAGE, PREV_INUSE, is_header};
+use super::granules::Granules;
 use super::{Allocator, End, Unused};
 use crate::Memory;
 use crate::heap::{Block, Heap};
+use crate::ranges::{joined, without};
 use memleak_process::maps::{MapsEntry, MapsName};
 
 /// Maximum number of walks in one mapping or heap, and of those among them that end early.
@@ -43,7 +47,7 @@ const MAX_MAPPED: usize = 1 << 16;
 
 /// Finds the unused memory.
 pub(super) fn find(memory: &dyn Memory, maps: &[MapsEntry], heap: &Heap) -> Unused {
-    let (arenas, mut finder) = search(memory, maps, heap);
+    let (arenas, mut finder) = search(memory, maps, Collector::new(heap, &CACHE_SIZES));
     finder.add_mapped();
     let Collector {
         ranges,
@@ -61,18 +65,27 @@ pub(super) fn find(memory: &dyn Memory, maps: &[MapsEntry], heap: &Heap) -> Unus
 }
 
 /// Goes through the memory of all arenas.
-fn search<'a>(memory: &'a dyn Memory, maps: &[MapsEntry], heap: &'a Heap) -> (Vec<Arena>, Finder<'a>) {
+fn search<'a>(
+    memory: &'a dyn Memory,
+    maps: &[MapsEntry],
+    collector: Collector<'a>,
+) -> (Vec<Arena>, Finder<'a>) {
     let arenas = arenas::find(memory, maps);
     let mut finder = Finder {
         memory,
-        heap,
-        collector: Collector::new(heap, &CACHE_SIZES),
+        heap: collector.heap(),
+        collector,
+        listed: Listed::default(),
     };
     let areas = areas(maps);
-    for arena in &arenas {
+    for (arena, index) in arenas.iter().zip(0..) {
+        finder.collector.arena = index;
         if arena.is_main {
             let is_first = Some(arena) == arenas.first();
             finder.walk_main(arena, &areas, is_first);
+            if is_first {
+                finder.walk_unlinked(arena, &areas);
+            }
         } else {
             finder.walk_other(arena);
         }
@@ -115,6 +128,16 @@ struct Finder<'a> {
     memory: &'a dyn Memory,
     heap: &'a Heap,
     collector: Collector<'a>,
+    listed: Listed,
+}
+
+/// Chunks that look used and are free or the allocator's own.
+#[derive(Default)]
+struct Listed {
+    cached: Granules,
+    unjoined: Granules,
+    /// Threads' caches, ascending.
+    caches: Vec<u64>,
 }
 
 /// Memory of an arena.
@@ -142,10 +165,47 @@ impl Finder<'_> {
                 // Not for memory that the arena took by `mmap`: another mapping can be adjacent to that.
                 if *is_brk {
                     let begin = begins.first().map_or(range.start, |begin| *begin);
-                    let memory = Avma::new(begin)..Avma::new(range.end);
+                    let memory = self.collector.of_arena(begin..range.end);
                     self.collector.memories.push(memory);
                 }
                 self.walk_from_each(&memories, &begins);
+            }
+        }
+    }
+
+    /// Walks through parts of mappings that no bin leads to, if all chunks are wanted and the main arena has
+    /// more memory than was found: from their starts, or behind the blocks with their own mappings there.
+    fn walk_unlinked(&mut self, arena: &Arena, areas: &[Area]) {
+        let Some(all) = &self.collector.all else {
+            return;
+        };
+        let found = all.walked.iter().map(|walked| &walked.chunks.range);
+        let found: u64 = found.map(|range| range.end - range.start).sum();
+        if arena
+            .system_memory(self.memory)
+            .is_none_or(|bytes| bytes <= found)
+        {
+            return;
+        }
+        let avmas = |start: u64, end: u64| Avma::new(start)..Avma::new(end);
+        let walked = all.walked.iter();
+        let walked = walked.map(|walked| avmas(walked.chunks.range.start, walked.marks_end));
+        let areas = areas.iter().filter(|area| !area.is_brk);
+        let areas = areas.map(|area| avmas(area.range.start, area.range.end));
+        let new: Vec<_> = without(areas, joined(walked.collect())).collect();
+        for range in new.into_iter().take(MAX_WALKS) {
+            let range = range.start.get()..range.end.get();
+            let begin = in_use::mapped(self.memory, &range)
+                .last()
+                .map_or(range.start, |last| last.end);
+            let header = word(self.memory, begin.saturating_add(8));
+            if header.is_some_and(|word| is_header(word, true) && word & PREV_INUSE != 0) {
+                let memories = Memories {
+                    arena,
+                    range,
+                    known: &BTreeSet::new(),
+                };
+                self.walk_from_each(&memories, &[begin]);
             }
         }
     }
@@ -161,8 +221,10 @@ impl Finder<'_> {
                 range: heap.first_chunk..end,
                 known: &known,
             };
-            let memory = Avma::new(heap.first_chunk)..Avma::new(end);
+            let memory = self.collector.of_arena(heap.first_chunk..end);
             self.collector.memories.push(memory);
+            let head = self.collector.of_arena(start..heap.first_chunk);
+            self.collector.heads.push(head);
             self.walk_from_each(&memories, &[heap.first_chunk]);
             self.collector.ranges.push(start..heap.first_chunk);
             self.collector.ranges.push(end..heap.touched);
@@ -264,11 +326,14 @@ impl Finder<'_> {
         let collector = &mut self.collector;
         let mut lists = Lists::new(self.memory, &mut collector.unlisted);
         lists.goes_on = self.heap.blocks().is_empty();
-        let caches = collector
-            .caches
-            .iter()
-            .filter_map(|cache| lists.add_cache(*cache));
-        collector.ranges.extend(caches);
+        lists.has_starts = collector.all.is_some();
+        for cache in &collector.caches {
+            if let Some(range) = lists.add_cache(*cache) {
+                collector.ranges.push(range);
+                self.listed.caches.push(cache.at);
+            }
+        }
+        self.listed.caches.sort_unstable();
         for arena in arenas {
             lists.add_arena(arena);
         }
@@ -278,6 +343,8 @@ impl Finder<'_> {
         lists
             .cached
             .runs(&mut |run| ranges.push(run.start + 8..run.end.saturating_add(8)));
+        self.listed.cached = std::mem::take(&mut lists.starts);
+        self.listed.unjoined = std::mem::take(&mut lists.unjoined);
     }
 
     /// Adds the usable memory of blocks that have their own mapping.

@@ -13,7 +13,7 @@ mod caches;
 mod classes;
 mod extents;
 mod in_use;
-mod records;
+mod layout;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -26,6 +26,7 @@ use unwind_tables::addr::Avma;
 use self::caches::Round;
 use self::extents::{Extents, Kind, Region};
 pub(super) use self::in_use::in_use;
+pub(super) use self::layout::layout;
 use super::{Allocator, End, Facts, Unused};
 use crate::Memory;
 use crate::heap::Heap;

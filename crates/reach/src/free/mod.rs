@@ -3,21 +3,26 @@
 //!
 //! Only memory that the allocator's own structures prove to be unused counts as such. The structures are read
 //! as untrusted input: in doubt, memory stays a root. Blocks that are in use and not listed, as they are
-//! older than the trace, stay roots, too. The structures of glibc's malloc, of musl's and of jemalloc are
-//! known; for other allocators, no structures and no allocator are found. Memory that was freed during the
-//! trace is known for every allocator ([`seen`]).
+//! older than the trace, stay roots, too. The structures of glibc's malloc, of musl's, of jemalloc, of
+//! gperftools' tcmalloc and of mimalloc are known; for other allocators, no structures and no allocator are
+//! found. Memory that was freed during the trace is known for every allocator ([`seen`]).
 
 mod glibc;
 mod granules;
+mod heads;
 mod jemalloc;
+mod mimalloc;
 mod musl;
+mod records;
 pub mod seen;
+mod tcmalloc;
 #[cfg(test)]
 mod tests;
 mod unused;
 
 use super::Memory;
 use super::heap::Heap;
+use super::layout::Layout;
 use memleak_process::maps::MapsEntry;
 pub use unused::{Allocator, End, Facts, Listing, Unused};
 
@@ -32,6 +37,8 @@ pub fn find(memory: &dyn Memory, maps: &[MapsEntry], heap: &Heap) -> Unused {
         unused = musl::find(memory, maps, heap);
     }
     unused.join(jemalloc::find(memory, maps, heap));
+    unused.join(tcmalloc::find(memory, maps, heap));
+    unused.join(mimalloc::find(memory, maps, heap));
     unused
 }
 
@@ -47,7 +54,10 @@ pub fn blocks_in_use(memory: &dyn Memory, maps: &[MapsEntry]) -> Option<Listing>
     let of_glibc = of_glibc.map(|blocks| (Allocator::Glibc, blocks));
     let of_libc = of_glibc.or_else(|| Some((Allocator::Musl, musl::in_use(memory, maps)?)));
     let of_jemalloc = jemalloc::in_use(memory, maps).map(|blocks| (Allocator::Jemalloc, blocks));
-    let found = [of_libc, of_jemalloc].into_iter().flatten();
+    let of_tcmalloc = tcmalloc::in_use(memory, maps).map(|blocks| (Allocator::Tcmalloc, blocks));
+    let of_mimalloc = mimalloc::in_use(memory, maps).map(|blocks| (Allocator::Mimalloc, blocks));
+    let found = [of_libc, of_jemalloc, of_tcmalloc, of_mimalloc];
+    let found = found.into_iter().flatten();
     let (allocators, blocks): (Vec<_>, Vec<_>) = found.unzip();
     let mut blocks = blocks.concat();
     blocks.sort_unstable_by_key(|block| block.address);
@@ -56,4 +66,18 @@ pub fn blocks_in_use(memory: &dyn Memory, maps: &[MapsEntry]) -> Option<Listing>
         blocks,
         left: left.unwrap_or(0),
     })
+}
+
+/// Reads the uses of all memory of the process's allocators; of none whose structures are not known.
+///
+/// The process may be running: what changes while it is read counts as unknown, or as it was a moment before.
+pub fn layouts(memory: &dyn Memory, maps: &[MapsEntry]) -> Vec<Layout> {
+    // A process has one C library.
+    let of_libc = glibc::layout(memory, maps).or_else(|| musl::layout(memory, maps));
+    of_libc
+        .into_iter()
+        .chain(jemalloc::layout(memory, maps))
+        .chain(tcmalloc::layouts(memory, maps))
+        .chain(mimalloc::layout(memory, maps))
+        .collect()
 }

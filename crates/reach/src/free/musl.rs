@@ -10,6 +10,7 @@
 
 mod contexts;
 mod groups;
+mod layout;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ use std::ops::Range;
 
 use self::contexts::Context;
 use self::groups::Group;
+pub(super) use self::layout::layout;
 use self::slots::Slot;
 use super::unused::{Allocator, End, Facts, Unused, listed};
 use crate::Memory;

@@ -4,9 +4,10 @@ use proptest::prelude::*;
 use unwind_tables::addr::Avma;
 
 use super::granules::Granules;
-use super::{Allocator, End, Listing, Unused, blocks_in_use, find};
+use super::{Allocator, End, Listing, Unused, blocks_in_use, find, layouts};
 use crate::Memory;
 use crate::heap::{Block, Heap};
+use crate::layout::{Piece, Usage};
 use memleak_process::maps::{self, MapsEntry};
 
 const MAPS: &[u8] = b"\
@@ -51,8 +52,8 @@ impl Made {
 impl Memory for Made {
     fn visit(&self, ranges: &[Range<Avma>], see: &mut dyn FnMut(Avma, &[u64])) {
         for range in ranges {
-            let mut words = [0; 3];
-            assert_eq!(range.end.offset_from(range.start), 24, "only heads are asked for");
+            let bytes = range.end.offset_from(range.start);
+            let mut words = vec![0; usize::try_from(bytes / 8).unwrap()];
             if self.read(range.start, &mut words) {
                 see(range.start, &words);
             }
@@ -71,6 +72,32 @@ pub(super) fn read(mappings: &[(u64, Vec<u64>)], at: Avma, words: &mut [u64]) ->
         all.get(first..first.checked_add(words.len())?)
     });
     found.inspect(|found| words.copy_from_slice(found)).is_some()
+}
+
+/// All pieces of all layouts, which must be as they are promised.
+pub(super) fn pieces(memory: &dyn Memory, maps: &[MapsEntry]) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    for layout in layouts(memory, maps) {
+        let mut last: Option<Piece> = None;
+        layout.pieces.visit(&mut |piece| {
+            let arena = |piece: &Piece| piece.arena.unwrap_or(usize::MAX);
+            assert!(piece.range.start < piece.range.end, "{piece:x?}");
+            assert!(
+                piece.arena.is_none_or(|arena| arena < layout.arenas.len()),
+                "{piece:x?}"
+            );
+            if let Some(last) = last.replace(piece.clone()) {
+                let is_next = arena(&last) < arena(piece)
+                    || arena(&last) == arena(piece) && last.range.end <= piece.range.start;
+                assert!(is_next, "{last:x?} {piece:x?}");
+            }
+            if let Usage::Block { address } = piece.usage {
+                assert!(piece.range.contains(&address), "{piece:x?}");
+            }
+            pieces.push(piece.clone());
+        });
+    }
+    pieces
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -341,6 +368,32 @@ proptest! {
             let block = block.range().start.get()..block.range().end.get();
             prop_assert!(ranges.iter().all(|range| range.end <= block.start || block.end <= range.start));
         }
+        pieces(&sample.memory, &Made::entries());
+    }
+
+    /// Each chunk is one piece, by its usage, and nothing is between them.
+    #[test]
+    fn any_layout(chunks in chunks(), is_mangled in any::<bool>()) {
+        let sample = sample(&chunks, is_mangled);
+        let has_cached = chunks.iter().any(|(_, kind)| *kind == Use::Cached);
+        let block = |at: u64| Usage::Block { address: at + 16 };
+        let mut at = BRK.start + CACHE_SIZE;
+        let cache = if has_cached { Usage::Own } else { block(BRK.start) };
+        let mut expected = vec![(BRK.start..at, cache)];
+        for (units, kind) in chunks {
+            let usage = match kind {
+                Use::Free => Usage::Free,
+                Use::Cached => Usage::Cached,
+                Use::Fast if units < 12 => Usage::Unjoined,
+                Use::Listed | Use::Unlisted | Use::Fast => block(at),
+            };
+            expected.push((at..at + units * 16, usage));
+            at += units * 16;
+        }
+        expected.push((at..BRK.end, Usage::Top));
+        let found = pieces(&sample.memory, &Made::entries());
+        let found: Vec<_> = found.into_iter().map(|piece| (piece.range, piece.usage)).collect();
+        prop_assert_eq!(found, expected);
     }
 
     /// Runs are those of a plain set.

@@ -28,7 +28,7 @@ pub struct Facts {
     pub allocator: Option<Allocator>,
     pub arenas: usize,
     /// Chunks, used and free, whose headers agree with their neighbours'; for jemalloc, regions and large
-    /// extents; for musl, slots.
+    /// extents; for tcmalloc, blocks and free spans; for mimalloc, blocks; for musl, slots.
     pub chunks: u64,
     /// Chunks that look used and are in a thread's cache or another list of free ones.
     pub cached: u64,
@@ -39,7 +39,7 @@ pub struct Facts {
     /// Caches with unknown contents, which stay roots.
     pub unknown_caches: u64,
     /// Walks from chunk to chunk, by the reason why they ended. For musl, groups of slots that stay roots, by
-    /// reason; for jemalloc, records that are not trusted.
+    /// reason; for jemalloc, tcmalloc and mimalloc, records that are not trusted.
     pub ends: BTreeMap<End, u64>,
 }
 
@@ -48,8 +48,11 @@ pub struct Facts {
 pub enum Allocator {
     Glibc,
     Jemalloc,
+    Mimalloc,
     /// mallocng, musl's allocator since 1.2.1.
     Musl,
+    /// gperftools' tcmalloc.
+    Tcmalloc,
 }
 
 impl Allocator {
@@ -58,7 +61,9 @@ impl Allocator {
         match self {
             Self::Glibc => "glibc",
             Self::Jemalloc => "jemalloc",
+            Self::Mimalloc => "mimalloc",
             Self::Musl => "musl",
+            Self::Tcmalloc => "tcmalloc",
         }
     }
 }

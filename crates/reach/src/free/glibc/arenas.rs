@@ -17,6 +17,8 @@ use memleak_process::maps::{MapsEntry, MapsName};
 const BINS: usize = 127;
 /// Bytes from the first bin to the link of the ring: the bins and their bitmap.
 const BINS_TO_NEXT: u64 = 16 * BINS as u64 + 16;
+/// Bytes from that link to the bytes that the arena has from the kernel (`system_mem`).
+const NEXT_TO_MEMORY: u64 = 3 * 8;
 /// Bytes from the first bin to the end of the state.
 const BINS_TO_END: u64 = BINS_TO_NEXT + 5 * 8;
 
@@ -84,6 +86,12 @@ impl Arena {
 
     pub(super) fn top(&self, memory: &dyn Memory) -> Option<u64> {
         word(memory, self.top_at())
+    }
+
+    /// Bytes that the arena has from the kernel, also those that the program took by `sbrk` meanwhile.
+    pub(super) fn system_memory(&self, memory: &dyn Memory) -> Option<u64> {
+        let at = self.bins().checked_add(BINS_TO_NEXT + NEXT_TO_MEMORY)?;
+        word(memory, at).filter(|bytes| *bytes < 1 << 57)
     }
 
     /// Free chunks at the ends of the bins' lists. They lead back to their bins, so they are known to be

@@ -28,10 +28,40 @@ pub(super) struct Collector<'a> {
     pub keys: BTreeSet<u64>,
     /// Memory of the arenas, ascending within each arena. `walked` has the parts of it that trusted walks
     /// went through.
-    pub memories: Vec<Range<Avma>>,
+    pub memories: Vec<OfArena>,
     pub walked: Vec<Range<Avma>>,
+    /// Memory before the first chunk of a heap: its header, and the state of the arena.
+    pub heads: Vec<OfArena>,
+    /// Index of the arena whose memory is walked through.
+    pub arena: usize,
+    /// All chunks, if they are wanted, instead of `ranges`. There are no listed blocks then.
+    pub all: Option<AllChunks>,
     pub facts: Facts,
     cache_sizes: &'a [u64],
+}
+
+/// Memory of an arena, which is given by its index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct OfArena {
+    pub arena: usize,
+    pub range: Range<u64>,
+}
+
+/// Free chunks, and the walks that have met these and the unlisted ones.
+#[derive(Debug, Default)]
+pub(super) struct AllChunks {
+    pub free: Granules,
+    pub walked: Vec<Walked>,
+}
+
+/// Consecutive chunks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Walked {
+    pub chunks: OfArena,
+    /// The last chunk, if it is the top.
+    pub top: Option<u64>,
+    /// End of the marks behind the last chunk.
+    pub marks_end: u64,
 }
 
 /// Lengths and facts from before a walk.
@@ -51,6 +81,17 @@ pub(super) struct Stretch<'c, 'a> {
     /// True if there is known to be a chunk at `first`.
     is_certain: bool,
     before: Mark,
+    /// Chunks that were noted as some of all.
+    noted: Noted,
+}
+
+/// Consecutive chunks from the first one of a walk on.
+#[derive(Debug)]
+struct Noted {
+    end: u64,
+    top: Option<u64>,
+    /// True if there was no room for further ones.
+    is_cut: bool,
 }
 
 /// Maximum number of threads' caches. Further ones are ignored.
@@ -68,8 +109,31 @@ impl<'a> Collector<'a> {
             keys: BTreeSet::new(),
             memories: Vec::new(),
             walked: Vec::new(),
+            heads: Vec::new(),
+            arena: 0,
+            all: None,
             facts: Facts::default(),
             cache_sizes,
+        }
+    }
+
+    /// Starts without chunks and without listed blocks, to note all chunks.
+    pub(super) fn of_all(nothing: &'a Heap, cache_sizes: &'a [u64]) -> Self {
+        Self {
+            all: Some(AllChunks::default()),
+            ..Self::new(nothing, cache_sizes)
+        }
+    }
+
+    pub(super) fn heap(&self) -> &'a Heap {
+        self.heap
+    }
+
+    /// Memory of the current arena.
+    pub(super) fn of_arena(&self, range: Range<u64>) -> OfArena {
+        OfArena {
+            arena: self.arena,
+            range,
         }
     }
 
@@ -87,6 +151,11 @@ impl<'a> Collector<'a> {
             first,
             is_certain,
             before,
+            noted: Noted {
+                end: first,
+                top: None,
+                is_cut: false,
+            },
             collector: self,
         }
     }
@@ -94,6 +163,10 @@ impl<'a> Collector<'a> {
 
 impl Stretch<'_, '_> {
     pub(super) fn see(&mut self, chunk: Chunk) {
+        if self.collector.all.is_some() {
+            self.note(chunk);
+            return;
+        }
         let contents = chunk.at.saturating_add(HEADER);
         // The first word of the next chunk's header belongs to this chunk.
         let end = chunk.at.saturating_add(chunk.size).saturating_add(8);
@@ -103,7 +176,7 @@ impl Stretch<'_, '_> {
         let blocks = blocks.get(..count).unwrap_or_default();
         self.collector.facts.chunks += 1;
         match (chunk.kind, blocks) {
-            (Kind::Used, []) => self.unlisted(chunk),
+            (Kind::Used, []) => _ = self.unlisted(chunk),
             (Kind::Free, []) => self.collector.ranges.push(chunk.at + 8..end),
             (Kind::Top, []) => self.collector.ranges.push(chunk.at + 8..end - 8),
             (Kind::Used, blocks) => self.used(contents, end, blocks),
@@ -124,11 +197,33 @@ impl Stretch<'_, '_> {
         self.next += count;
     }
 
-    fn unlisted(&mut self, chunk: Chunk) {
-        self.collector.unlisted.insert(chunk.at);
+    /// Notes a chunk by its usage, as long as there is room.
+    fn note(&mut self, chunk: Chunk) {
+        self.collector.facts.chunks += 1;
+        if self.noted.is_cut {
+            return;
+        }
+        let has_room = match (chunk.kind, &mut self.collector.all) {
+            (Kind::Used, _) => self.unlisted(chunk),
+            (Kind::Free, all) => all.as_mut().is_some_and(|all| all.free.insert(chunk.at)),
+            (Kind::Top, _) => {
+                self.noted.top = Some(chunk.at);
+                true
+            }
+        };
+        match has_room {
+            true => self.noted.end = chunk.at.saturating_add(chunk.size),
+            false => self.noted.is_cut = true,
+        }
+    }
+
+    /// Adds a chunk of no listed block. Returns false if there is no room.
+    fn unlisted(&mut self, chunk: Chunk) -> bool {
+        let has_room = self.collector.unlisted.insert(chunk.at);
         if self.collector.cache_sizes.contains(&chunk.size) && self.collector.caches.len() < MAX_CACHES {
             self.collector.caches.push(chunk);
         }
+        has_room
     }
 
     /// Compares a used chunk with the blocks in it: one for all of it, or parts of it, if the program divides
@@ -168,10 +263,23 @@ impl Stretch<'_, '_> {
             collector.usable.truncate(self.before.usable);
             collector.caches.truncate(self.before.caches);
             collector.unlisted.take_all(self.first..at);
+            if let Some(all) = &mut collector.all {
+                all.free.take_all(self.first..at);
+            }
             collector.facts = self.before.facts;
             collector.facts.disagreeing += disagreeing;
         } else {
             collector.walked.push(Avma::new(self.first)..Avma::new(at));
+            let has_marks = end == End::Fence && !self.noted.is_cut;
+            let walked = Walked {
+                chunks: collector.of_arena(self.first..self.noted.end),
+                top: self.noted.top,
+                marks_end: if has_marks { at } else { self.noted.end },
+            };
+            collector
+                .all
+                .iter_mut()
+                .for_each(|all| all.walked.push(walked.clone()));
         }
         *collector.facts.ends.entry(end).or_default() += 1;
         end

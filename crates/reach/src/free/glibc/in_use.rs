@@ -5,9 +5,10 @@ use std::ops::Range;
 use unwind_tables::addr::Avma;
 
 use super::super::unused::listed;
+use super::lists::CACHE_SIZES;
 use super::mapped::Mapped;
 use super::walk::{HEADER, is_header, size};
-use super::{Area, Collector, areas, search};
+use super::{Collector, areas, search};
 use crate::Memory;
 use crate::heap::{Block, Heap};
 use crate::ranges::{joined, without};
@@ -20,7 +21,7 @@ const HEAD: usize = 3;
 /// arena.
 pub(in super::super) fn in_use(memory: &dyn Memory, maps: &[MapsEntry]) -> Option<(Vec<Block>, u64)> {
     let nothing = Heap::default();
-    let (arenas, finder) = search(memory, maps, &nothing);
+    let (arenas, finder) = search(memory, maps, Collector::new(&nothing, &CACHE_SIZES));
     if arenas.is_empty() {
         return None;
     }
@@ -54,17 +55,26 @@ pub(in super::super) fn in_use(memory: &dyn Memory, maps: &[MapsEntry]) -> Optio
     }
     let areas = areas(maps);
     let others = areas.iter().filter(|area| !area.is_brk);
-    blocks.extend(others.flat_map(|area| mapped(memory, area)));
+    let mapped = others.flat_map(|area| mapped(memory, &area.range));
+    blocks.extend(mapped.map(|mapped| {
+        let address = mapped.start + HEADER;
+        listed(address, mapped.usable_end - address)
+    }));
     blocks.sort_unstable_by_key(|block| block.address);
     let Collector { memories, walked, .. } = finder.collector;
+    let memories = memories.into_iter().map(|of| range(&of.range)).collect();
     let left = without(joined(memories), joined(walked));
     let left = left.map(|range| range.end.offset_from(range.start)).sum();
     Some((blocks, left))
 }
 
-/// Lists the consecutive blocks at the start of an area that have their own mappings.
-fn mapped<'a>(memory: &'a dyn Memory, area: &Area) -> impl Iterator<Item = Block> + 'a {
-    let Range { start, end } = area.range;
+fn range(range: &Range<u64>) -> Range<Avma> {
+    Avma::new(range.start)..Avma::new(range.end)
+}
+
+/// Lists the consecutive chunks with their own mappings at the start of an area.
+pub(super) fn mapped<'a>(memory: &'a dyn Memory, area: &Range<u64>) -> impl Iterator<Item = Mapped> + 'a {
+    let Range { start, end } = *area;
     let mut next = start;
     std::iter::from_fn(move || {
         let mut header = [0; 2];
@@ -72,8 +82,7 @@ fn mapped<'a>(memory: &'a dyn Memory, area: &Area) -> impl Iterator<Item = Block
             return None;
         }
         let mapped = Mapped::read(next, header).filter(|mapped| mapped.start == next && mapped.end <= end)?;
-        let address = next + HEADER;
         next = mapped.end;
-        Some(listed(address, mapped.usable_end - address))
+        Some(mapped)
     })
 }

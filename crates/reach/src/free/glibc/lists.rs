@@ -15,10 +15,15 @@ use crate::Memory;
 
 use super::super::granules::Granules;
 
-/// Words of a line, and number of lines in the cache. Neighbours in a list are often neighbours in memory.
-const LINE_WORDS: usize = 64;
-const LINES: usize = 1 << 13;
+/// Words of a line, a page, and number of lines in the cache. Neighbours in a list are often neighbours in
+/// memory, and to read a page takes little longer than to read a word.
+const LINE_WORDS: usize = 512;
+const LINES: usize = 1 << 11;
 const LINE: u64 = LINE_WORDS as u64 * 8;
+/// Number of lines that are read together if one of them is at most so many lines from the last one that was
+/// missing: then a list goes through memory in order.
+const GROUP: usize = 16;
+const NEAR: u64 = 16;
 /// Maximum number of chunks in all lists together.
 const MAX_CHUNKS: u64 = 1 << 25;
 /// Number of attempts to read a cache, which its thread may be changing.
@@ -83,14 +88,28 @@ pub(super) struct Lists<'a> {
     lines: Lines<'a>,
     /// Chunks that look used. Those in lists are removed.
     unlisted: &'a mut Granules,
+    /// True if the chunks themselves are wanted, not their memory.
+    pub has_starts: bool,
     /// All memory of the chunks.
     pub cached: Granules,
+    /// The chunks themselves, and those of them that are in the arenas' lists.
+    pub starts: Granules,
+    pub unjoined: Granules,
     pub count: u64,
     /// Second words of the chunks in caches, by which glibc recognizes them.
     pub keys: BTreeSet<u64>,
     /// True if lists are followed through chunks that no walk has met, too: chunks behind these are free all
     /// the same. Only for uses where a chunk that is wrongly taken for free does no harm.
     pub goes_on: bool,
+}
+
+/// A list of small chunks of one size, from the next chunk on.
+struct List {
+    chunk: u64,
+    size: u64,
+    links: Option<Links>,
+    /// Maximum number of further chunks.
+    left: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +123,10 @@ impl<'a> Lists<'a> {
         Self {
             lines: Lines::new(memory),
             unlisted,
+            has_starts: false,
             cached: Granules::default(),
+            starts: Granules::default(),
+            unjoined: Granules::default(),
             count: 0,
             keys: BTreeSet::new(),
             goes_on: false,
@@ -150,26 +172,51 @@ impl<'a> Lists<'a> {
         let Some(first) = arena.fast_bins_at() else {
             return;
         };
-        for index in 0..FAST_BINS {
-            let Some(head) = word(self.lines.memory, first + 8 * index) else {
-                continue;
+        let heads = (0..FAST_BINS).filter_map(|index| {
+            Some(List {
+                chunk: word(self.lines.memory, first + 8 * index)?,
+                size: MIN_SIZE + 16 * index,
+                links: None,
+                left: MAX_CHUNKS.saturating_sub(self.count),
+            })
+        });
+        let mut lists: Vec<List> = heads.collect();
+        // A program frees chunks of all sizes at a time, so that they are neighbours: the list that goes on
+        // in memory that was just read comes first.
+        loop {
+            let last = self.lines.last;
+            let distance = |list: &List| (list.chunk / LINE).abs_diff(last);
+            let Some(next) = (0..lists.len()).min_by_key(|&index| distance(&lists[index])) else {
+                return;
             };
-            let wanted = MIN_SIZE + 16 * index;
-            let sizes = wanted..wanted + 1;
-            let mut chunk = head;
-            let mut links = None;
-            for _ in self.count..MAX_CHUNKS {
-                if self.take(chunk, &sizes).is_some() {
-                    self.keep(&[(chunk, wanted)]);
-                } else if !self.goes_on || !self.is_chunk(chunk, &sizes) {
-                    break;
-                }
-                let Some(next) = self.next(chunk + HEADER, 0, &mut links) else {
-                    break;
-                };
-                chunk = next;
+            if !self.follow(&mut lists[next]) {
+                lists.swap_remove(next);
             }
         }
+    }
+
+    /// Adds the next chunks of a list, as far as memory has been read. Returns false at its end.
+    fn follow(&mut self, list: &mut List) -> bool {
+        let sizes = list.size..list.size + 1;
+        while list.left > 0 {
+            list.left -= 1;
+            if self.take(list.chunk, &sizes).is_some() {
+                self.keep(&[(list.chunk, list.size)]);
+                if self.has_starts {
+                    self.unjoined.insert(list.chunk);
+                }
+            } else if !self.goes_on || !self.is_chunk(list.chunk, &sizes) {
+                return false;
+            }
+            let Some(next) = self.next(list.chunk.wrapping_add(HEADER), 0, &mut list.links) else {
+                return false;
+            };
+            list.chunk = next;
+            if !self.lines.has(next) {
+                return true;
+            }
+        }
+        false
     }
 
     /// Takes the chunks in a cache's bin, if there are as many as the cache says.
@@ -225,7 +272,10 @@ impl<'a> Lists<'a> {
     fn keep(&mut self, chunks: &[(u64, u64)]) {
         self.count += chunks.len() as u64;
         for &(chunk, size) in chunks {
-            self.cached.insert_all(chunk, size);
+            match self.has_starts {
+                true => _ = self.starts.insert(chunk),
+                false => _ = self.cached.insert_all(chunk, size),
+            }
         }
     }
 
@@ -289,6 +339,8 @@ struct Lines<'a> {
     /// Number of each line. `words` has their contents.
     numbers: Vec<u64>,
     words: Vec<u64>,
+    /// The line that was missing last.
+    last: u64,
 }
 
 impl<'a> Lines<'a> {
@@ -297,6 +349,7 @@ impl<'a> Lines<'a> {
             memory,
             numbers: vec![u64::MAX; LINES],
             words: vec![0; LINES * LINE_WORDS],
+            last: u64::MAX,
         }
     }
 
@@ -307,15 +360,44 @@ impl<'a> Lines<'a> {
     fn word(&mut self, at: u64) -> Option<u64> {
         let number = at / LINE;
         let slot = usize::try_from(number).ok()? % LINES;
-        let words = self.words.get_mut(slot * LINE_WORDS..(slot + 1) * LINE_WORDS)?;
-        if self.numbers[slot] != number {
-            self.numbers[slot] = u64::MAX;
-            if !self.memory.read(Avma::new(number * LINE), words) {
-                return None;
-            }
-            self.numbers[slot] = number;
+        if self.numbers.get(slot) != Some(&number) && !self.load(number) {
+            return None;
         }
-        let index = usize::try_from(at % LINE / 8).ok()?;
-        words.get(index).copied()
+        let index = slot * LINE_WORDS + usize::try_from(at % LINE / 8).ok()?;
+        self.words.get(index).copied()
+    }
+
+    fn has(&self, at: u64) -> bool {
+        let number = at / LINE;
+        let slot = usize::try_from(number).map(|number| number % LINES);
+        slot.is_ok_and(|slot| self.numbers.get(slot) == Some(&number))
+    }
+
+    /// Reads a line, with the lines around it if the last one was near.
+    fn load(&mut self, number: u64) -> bool {
+        let is_near = number.abs_diff(self.last) <= NEAR;
+        self.last = number;
+        let group = number - number % GROUP as u64;
+        is_near && self.load_all(group, GROUP) || self.load_all(number, 1)
+    }
+
+    /// Reads consecutive lines, whose slots are consecutive, too.
+    fn load_all(&mut self, first: u64, count: usize) -> bool {
+        let Ok(slot) = usize::try_from(first).map(|first| first % LINES) else {
+            return false;
+        };
+        let numbers = self.numbers.get_mut(slot..slot + count);
+        let words = self.words.get_mut(slot * LINE_WORDS..(slot + count) * LINE_WORDS);
+        let (Some(numbers), Some(words)) = (numbers, words) else {
+            return false;
+        };
+        numbers.fill(u64::MAX);
+        let is_read = self.memory.read(Avma::new(first * LINE), words);
+        if is_read {
+            for (number, line) in numbers.iter_mut().zip(first..) {
+                *number = line;
+            }
+        }
+        is_read
     }
 }

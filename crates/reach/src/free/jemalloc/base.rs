@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::records;
+use super::super::records;
 use crate::Memory;
 use memleak_process::maps::{MapsEntry, MapsName};
 

@@ -11,9 +11,10 @@ use std::ops::Range;
 
 use unwind_tables::addr::Avma;
 
+use super::super::records;
+use super::super::records::{PAGE, range};
+use super::base;
 use super::extents::Extents;
-use super::records::{PAGE, range};
-use super::{base, records};
 use crate::Memory;
 
 /// Words of a thread's own data that are read: more than there are.

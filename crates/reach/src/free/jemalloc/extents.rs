@@ -10,10 +10,11 @@ use std::ops::Range;
 use unwind_tables::addr::Avma;
 
 use super::super::End;
+use super::super::records;
+use super::super::records::PAGE;
 use super::caches::Cached;
-use super::records::PAGE;
 use super::tree::{Element, Tree};
-use super::{base, classes, records};
+use super::{base, classes};
 use crate::Memory;
 
 /// Words of a record, and index of the first word with bits of regions.
@@ -154,6 +155,11 @@ impl Extent {
         self.bits & ARENA
     }
 
+    /// Size of a block.
+    pub(super) fn block_size(&self) -> u64 {
+        self.block
+    }
+
     pub(super) fn class(&self) -> u64 {
         self.bits >> CLASS_SHIFT & 0xff
     }
@@ -271,6 +277,17 @@ impl Extents {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Extent> {
         self.all.iter()
+    }
+
+    /// Number of records that contradict themselves, or others, or that change.
+    pub(super) fn malformed(&self) -> u64 {
+        self.malformed
+    }
+
+    /// Sorts all extents by their arenas, and by address within each. They are not found by address then.
+    pub(super) fn sort_by_arena(&mut self) {
+        self.all
+            .sort_unstable_by_key(|extent| (extent.arena(), extent.first));
     }
 
     pub(super) fn add_ends(&self, ends: &mut BTreeMap<End, u64>) {

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
+use super::super::records::range;
 use super::super::unused::listed;
-use super::records::range;
 use super::{Found, search};
 use crate::Memory;
 use crate::heap::Block;

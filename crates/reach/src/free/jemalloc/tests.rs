@@ -5,13 +5,14 @@ use std::ops::Range;
 use proptest::prelude::*;
 use unwind_tables::addr::Avma;
 
-use super::records::PAGE;
+use super::super::records::PAGE;
 use super::tree::Form;
 use super::{classes, find, in_use};
 use crate::Memory;
-use crate::free::tests::{heap, ranges};
+use crate::free::tests::{heap, pieces, ranges};
 use crate::free::{Allocator, End, Unused};
 use crate::heap::{Block, Heap};
+use crate::layout::Usage;
 use memleak_process::maps::{self, MapsEntry};
 
 const MAPS: &[u8] = b"\
@@ -471,5 +472,21 @@ proptest! {
         }
         let blocks = blocks(&sample);
         prop_assert!(blocks.is_sorted_by(|last, next| last.end <= next.start));
+        pieces(&sample.memory, &Made::entries());
+    }
+
+    /// The pieces of an allocator's memory are all of it; those that are blocks are the blocks in use, and as
+    /// many are cached as are in caches.
+    #[test]
+    fn any_layout(form in form(), extents in extents()) {
+        let sample = sample(form, &extents);
+        let pieces = pieces(&sample.memory, &Made::entries());
+        let all: u64 = pieces.iter().map(|piece| piece.range.end - piece.range.start).sum();
+        prop_assert_eq!(all, sample.end - HEAP + (BASE.end - BASE.start));
+        let blocks = pieces.iter().filter_map(|piece| piece.usage.address());
+        let used: Vec<u64> = sample.used.iter().map(|used| used.start).collect();
+        prop_assert_eq!(blocks.collect::<Vec<_>>(), used);
+        let cached = pieces.iter().filter(|piece| piece.usage == Usage::Cached);
+        prop_assert_eq!(cached.count() as u64, sample.cached);
     }
 }

@@ -8,19 +8,17 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use super::super::records::{PAGE, data, range};
 use super::base;
 use super::extents;
-use super::records::{PAGE, range};
 use crate::Memory;
-use memleak_process::maps::{MapsEntry, MapsName};
+use memleak_process::maps::MapsEntry;
 
 /// Maximum number of elements that are kept: one for each page of a heap of 64 GiB.
 const MAX_ELEMENTS: usize = 1 << 24;
 const MAX_TREES: usize = 16;
 /// Maximum number of words of one object's data that are tried, as they lead into jemalloc's own memory.
 const MAX_WORDS: usize = 1 << 14;
-/// Maximum number of bytes of one object's data that are searched.
-const MAX_DATA: u64 = 64 << 20;
 /// Bytes before and behind a root that count as its object's data, too. Other memory can follow the data.
 const AROUND: u64 = 4 << 20;
 /// Number of elements of a node that are tried as the first of an extent.
@@ -150,29 +148,6 @@ pub(super) fn find(memory: &dyn Memory, maps: &[MapsEntry], base: &[Range<u64>])
         }
     }
     found
-}
-
-/// Data of objects: mappings of files, and the memory that follows them.
-fn data(maps: &[MapsEntry]) -> Vec<Range<u64>> {
-    let mut data: Vec<Range<u64>> = Vec::new();
-    for entry in maps
-        .iter()
-        .filter(|entry| entry.readable && entry.writable && !entry.shared)
-    {
-        let (start, end) = (entry.range.start.get(), entry.range.end.get());
-        let before = data.last_mut().filter(|before| before.end == start);
-        match (&entry.name, before) {
-            (MapsName::File { .. } | MapsName::Anonymous | MapsName::Special(_), Some(before)) => {
-                before.end = end
-            }
-            (MapsName::File { .. }, None) => data.push(start..end),
-            (MapsName::Anonymous | MapsName::Special(_), None) => {}
-        }
-    }
-    for data in &mut data {
-        data.end = data.end.min(data.start.saturating_add(MAX_DATA));
-    }
-    data
 }
 
 /// Finds the tree whose root has the word `child` at `at`.

@@ -62,6 +62,11 @@ impl Group {
         })
     }
 
+    /// Bytes from slot to slot.
+    pub(super) fn stride(&self) -> u64 {
+        self.stride
+    }
+
     /// Index of the slot that contains an address, and the slot.
     pub(super) fn slot_at(&self, address: u64) -> Option<(usize, Range<u64>)> {
         let index = address.checked_sub(self.at + UNIT)? / self.stride;

@@ -3,11 +3,12 @@ use std::ops::Range;
 use proptest::prelude::*;
 use unwind_tables::addr::Avma;
 
-use super::super::tests::{heap, read};
+use super::super::tests::{heap, pieces, read};
 use super::super::{Allocator, End, Listing, Unused, blocks_in_use, find};
 use super::groups::{AREA, UNIT};
 use crate::Memory;
 use crate::heap::{Block, Heap};
+use crate::layout::Usage;
 use memleak_process::maps::{self, MapsEntry};
 
 const MAPS: &[u8] = b"\
@@ -510,5 +511,22 @@ proptest! {
         if let Some(Listing { blocks, .. }) = blocks_in_use(&sample.memory, &Made::entries()) {
             prop_assert!(blocks.is_sorted_by_key(|block| block.address));
         }
+        pieces(&sample.memory, &Made::entries());
+    }
+
+    /// The pieces fill all groups; those that are blocks are the blocks in use.
+    #[test]
+    fn any_layout(groups in groups()) {
+        let mut sample = sample(&groups);
+        let pieces = pieces(&sample.memory, &Made::entries());
+        let all: u64 = pieces.iter().map(|piece| piece.range.end - piece.range.start).sum();
+        let whole: u64 = sample.whole.iter().map(|whole| whole.end - whole.start).sum();
+        prop_assert_eq!(all, whole + 2 * AREA);
+        let blocks = pieces.iter().filter_map(|piece| piece.usage.address());
+        sample.blocks.sort_by_key(|block| block.start);
+        let used: Vec<u64> = sample.blocks.iter().map(|used| used.start).collect();
+        prop_assert_eq!(blocks.collect::<Vec<_>>(), used);
+        let unclear = pieces.iter().filter(|piece| piece.usage == Usage::Unknown);
+        prop_assert_eq!(unclear.count(), sample.unclear.len());
     }
 }

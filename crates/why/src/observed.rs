@@ -1,0 +1,95 @@
+//! Facts that a diagnosis is made of.
+
+use std::time::Duration;
+
+use leak_report::model::Amount;
+use leak_report::model::diagnosis::Place;
+
+use crate::region::Amounts;
+
+/// Facts about one process.
+#[derive(Clone, Debug, Default)]
+pub struct Observed {
+    /// Memory by region, oldest first.
+    pub readings: Vec<Reading>,
+    /// Uses of the allocator's memory at the first moment and at the last, if its structures are known.
+    pub heap: Option<[HeapUse; 2]>,
+    /// Places that took memory, by each trace.
+    pub traces: Vec<Trace>,
+}
+
+/// Memory at a moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// Time since the first reading.
+    pub at: Duration,
+    pub bytes: Amounts,
+}
+
+/// Uses of an allocator's memory, in bytes that are resident or swapped out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeapUse {
+    /// Time since the first reading.
+    pub at: Duration,
+    /// Blocks in use, with their headers, and the allocator's own records.
+    pub in_blocks: u64,
+    /// Free memory that blocks keep from being given back.
+    pub pinned: u64,
+    /// Free memory that nothing keeps, in caches of threads, too.
+    pub free: u64,
+    /// Part of `free` and `pinned` that the allocator gives back if it is told to.
+    pub trimmable: u64,
+    /// Arenas with free memory.
+    pub arenas: u64,
+}
+
+/// Kind of memory that a place took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Took {
+    Block,
+    Mapping,
+    ThreadStack,
+    Shared,
+    File,
+    Page,
+    Descriptor,
+}
+
+/// A place in the program that took memory during a trace.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Site {
+    pub place: Place,
+    pub took: Took,
+    /// Outstanding at the end of the trace, of what was taken since its begin.
+    pub outstanding: Amount,
+    /// Outstanding in the middle of the trace.
+    pub before: Amount,
+    /// Part of `outstanding` that is lost.
+    pub lost: Amount,
+    /// Holder of most of the rest.
+    pub holder: Option<String>,
+}
+
+/// A trace, and its places.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Trace {
+    pub time: Duration,
+    /// Time from the middle, at which [`Site::before`] was read, to the end.
+    pub second_half: Duration,
+    pub sites: Vec<Site>,
+    /// True if verdicts were made.
+    pub is_judged: bool,
+}
+
+impl Site {
+    /// Growth in bytes per second, by the second half of the trace: what settles soon does not grow there.
+    pub fn rate(&self, trace: &Trace) -> f64 {
+        let grown = self.outstanding.bytes.saturating_sub(self.before.bytes);
+        grown as f64 / trace.second_half.as_secs_f64().max(1e-3)
+    }
+
+    /// Part of the outstanding bytes that is lost, from 0 to 1.
+    pub fn lost_share(&self) -> f64 {
+        self.lost.bytes as f64 / self.outstanding.bytes.max(1) as f64
+    }
+}

@@ -1,0 +1,215 @@
+//! Diagnoses of made-up processes.
+
+use std::time::Duration;
+
+use leak_report::model::Amount;
+use leak_report::model::diagnosis::{CauseKind, Certainty, Growth, Place};
+
+use super::*;
+
+const KB: u64 = 1000;
+const MB: u64 = 1000 * KB;
+
+/// Readings of a minute, one each two seconds, of regions that begin with an amount and grow by a rate.
+fn readings(regions: &[(Region, u64, u64)]) -> Vec<Reading> {
+    let reading = |second: u64| {
+        let mut bytes = Amounts::default();
+        for &(region, begun, rate) in regions {
+            bytes.add(region, begun + rate * second);
+        }
+        let at = Duration::from_secs(second);
+        Reading { at, bytes }
+    };
+    (0..60).step_by(2).map(reading).collect()
+}
+
+fn amount(bytes: u64) -> Amount {
+    Amount {
+        bytes,
+        blocks: bytes / 100,
+    }
+}
+
+/// A site that takes `rate` bytes per second, of which a share in percent is lost.
+fn site(function: &str, took: Took, rate: u64, lost: u64) -> Site {
+    Site {
+        place: Place {
+            function: function.into(),
+            ..Place::default()
+        },
+        took,
+        outstanding: amount(40 * rate),
+        before: amount(20 * rate),
+        lost: amount(40 * rate * lost / 100),
+        holder: (lost < 50).then(|| format!("{function}s")),
+    }
+}
+
+fn trace(sites: Vec<Site>) -> Trace {
+    Trace {
+        time: Duration::from_secs(40),
+        second_half: Duration::from_secs(20),
+        sites,
+        is_judged: true,
+    }
+}
+
+fn heap(in_blocks: u64, pinned: u64, free: u64) -> HeapUse {
+    HeapUse {
+        in_blocks,
+        pinned,
+        free,
+        trimmable: free,
+        ..HeapUse::default()
+    }
+}
+
+/// Kind, function and share in percent of each cause.
+fn found(observed: &Observed) -> (Option<bool>, Vec<(CauseKind, String, u64)>) {
+    let answer = diagnose(observed);
+    let causes = answer.causes.iter().map(|cause| {
+        let site = cause.site.as_ref();
+        let function = site.map_or(String::new(), |site| site.function.to_string());
+        (cause.kind, function, (100.0 * cause.share).round() as u64)
+    });
+    (answer.growth.grows(), causes.collect())
+}
+
+/// A heap that leaks and a cache without bound, beside a cache that is only renewed, which takes no part.
+#[test]
+fn lost_and_kept() {
+    let observed = Observed {
+        readings: readings(&[(Region::Heap, 50 * MB, 1300 * KB), (Region::Files, 9 * MB, 0)]),
+        heap: Some([heap(50 * MB, 0, 0), heap(50 * MB + 59 * 1300 * KB, 0, 0)]),
+        traces: vec![trace(vec![
+            site("lose", Took::Block, 1000 * KB, 100),
+            site("session", Took::Block, 300 * KB, 0),
+        ])],
+    };
+    let expected = vec![
+        (CauseKind::Lost, "lose".to_owned(), 77),
+        (CauseKind::Kept, "session".to_owned(), 23),
+    ];
+    assert_eq!(found(&observed), (Some(true), expected));
+    let answer = diagnose(&observed);
+    let [lost, kept] = &answer.causes[..] else {
+        panic!("{answer:?}");
+    };
+    assert_eq!(
+        (lost.certainty, kept.certainty),
+        (Certainty::Certain, Certainty::Likely)
+    );
+    assert_eq!((&lost.holder, kept.holder.as_deref()), (&None, Some("sessions")));
+    assert!((answer.bytes_per_second - 1.3e6).abs() < 1.0, "{answer:?}");
+}
+
+/// A cache that is renewed seems to grow as long as its old entries are not gone: what blocks take by the
+/// allocator's own structures is the bound of all of them, and none is sure.
+#[test]
+fn renewed_caches() {
+    let mut observed = Observed {
+        readings: readings(&[(Region::Heap, 50 * MB, 100 * KB)]),
+        heap: None,
+        traces: vec![trace(vec![
+            site("renewed", Took::Block, 900 * KB, 0),
+            site("grows", Took::Block, 100 * KB, 0),
+        ])],
+    };
+    let answer = diagnose(&observed);
+    assert!(
+        answer
+            .causes
+            .iter()
+            .all(|cause| cause.certainty == Certainty::Possible)
+    );
+    let sum: f64 = answer.causes.iter().map(|cause| cause.bytes_per_second).sum();
+    assert!(sum <= 100.1e3, "{answer:?}");
+    // What is lost explains it already.
+    observed.traces[0].sites[1] = site("lose", Took::Block, 100 * KB, 100);
+    assert_eq!(found(&observed).1, [(CauseKind::Lost, "lose".to_owned(), 100)]);
+}
+
+/// Growth of the heap by memory that no block is in.
+#[test]
+fn free_and_pinned() {
+    let observed = Observed {
+        readings: readings(&[(Region::Heap, 10 * MB, 500 * KB)]),
+        heap: Some([heap(10 * MB, 0, 0), heap(10 * MB, 24 * MB, 6 * MB)]),
+        traces: vec![trace(vec![site("few", Took::Block, 10 * KB, 0)])],
+    };
+    let expected = vec![
+        (CauseKind::Pinned, String::new(), 80),
+        (CauseKind::FreeInAllocator, String::new(), 20),
+    ];
+    assert_eq!(found(&observed), (Some(true), expected));
+}
+
+/// Every region has a cause of its own kind, with a site where one is known.
+#[test]
+fn regions() {
+    for (region, took, kind) in [
+        (Region::EndedStacks, Took::ThreadStack, CauseKind::ThreadStacks),
+        (Region::LiveStacks, Took::ThreadStack, CauseKind::ThreadStacks),
+        (Region::Mappings, Took::Mapping, CauseKind::Mappings),
+        (Region::Shared, Took::Shared, CauseKind::SharedMemory),
+        (Region::Files, Took::File, CauseKind::Files),
+        (Region::Kernel, Took::Descriptor, CauseKind::Kernel),
+        (Region::HugePages, Took::Page, CauseKind::HugePages),
+        (Region::MainStack, Took::Page, CauseKind::Stack),
+        (Region::Managed, Took::Page, CauseKind::ManagedHeap),
+    ] {
+        let mut observed = Observed {
+            readings: readings(&[(Region::Heap, 50 * MB, 0), (region, 0, 500 * KB)]),
+            ..Observed::default()
+        };
+        assert_eq!(found(&observed), (Some(true), vec![(kind, String::new(), 100)]));
+        observed
+            .traces
+            .push(trace(vec![site("taker", took, 900 * KB, 0)]));
+        assert_eq!(
+            found(&observed),
+            (Some(true), vec![(kind, "taker".to_owned(), 100)])
+        );
+    }
+}
+
+/// Memory that does not grow has no cause, unless much of it is held without use.
+#[test]
+fn steady() {
+    let steady = readings(&[(Region::Heap, 50 * MB, 0), (Region::Files, 9 * MB, 0)]);
+    let mut observed = Observed {
+        readings: steady,
+        ..Observed::default()
+    };
+    assert_eq!(found(&observed), (Some(false), vec![]));
+    observed.heap = Some([heap(9 * MB, 0, 41 * MB); 2]);
+    let expected = vec![(CauseKind::FreeInAllocator, String::new(), 0)];
+    assert_eq!(found(&observed), (Some(false), expected));
+    observed.heap = Some([heap(48 * MB, 0, 2 * MB); 2]);
+    assert_eq!(found(&observed), (Some(false), vec![]));
+}
+
+/// Memory that goes up and down is not called growing, nor is it before there are enough readings.
+#[test]
+fn not_sure() {
+    let mut observed = Observed {
+        readings: readings(&[(Region::Heap, 50 * MB, 500 * KB)]),
+        ..Observed::default()
+    };
+    observed.readings.truncate(MIN_READINGS - 1);
+    let answer = diagnose(&observed);
+    assert_eq!(
+        answer.growth,
+        Growth::NotSure {
+            more: Duration::from_secs(2)
+        }
+    );
+    for (index, reading) in observed.readings.iter_mut().enumerate() {
+        reading.bytes = Amounts::default();
+        reading
+            .bytes
+            .add(Region::Heap, 50 * MB + (index as u64 * 7919) % 5 * MB);
+    }
+    assert_ne!(diagnose(&observed).growth.grows(), Some(true));
+    assert_eq!(diagnose(&Observed::default()).growth.grows(), None);
+}
