@@ -21,7 +21,7 @@ use memleak::cli::{self, Cli, Command, Config, McpSource, MessageArgs, TraceArgs
 use memleak::commands::mcp::Kept;
 use memleak::commands::replay::ReportOptions;
 use memleak::commands::top::Outcome;
-use memleak::commands::{doctor, inspect, mcp, replay, targets, top, verdict};
+use memleak::commands::{doctor, inspect, mcp, replay, targets, top, verdict, why};
 use memleak::process::launch::{LaunchError, PASSED_ON, Relay, Relayed, Sender};
 use memleak::session::Signals;
 use memleak::session::TraceConfig;
@@ -111,6 +111,7 @@ fn run(cli: Cli, diagnostics: &Diagnostics) -> anyhow::Result<ExitCode> {
         Some(Command::Verdict(args)) => {
             return verdict::run(&args.try_into()?, &mut standard::output()?).map(ExitCode::from);
         }
+        Some(Command::Why(args)) => return why_it_grows(&args.try_into()?).map(ExitCode::from),
         Some(Command::Mcp(args)) => return answer_questions(args.try_into()?).map(ExitCode::from),
         Some(Command::Library(args)) => session::write_library(&args.output)?,
         Some(Command::Completions(args)) => cli::completions(&args, &mut standard::output()?)?,
@@ -120,6 +121,12 @@ fn run(cli: Cli, diagnostics: &Diagnostics) -> anyhow::Result<ExitCode> {
         None => return trace_by(cli.trace, is_verbose, has_line, diagnostics),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Diagnoses a process until the end is requested by a signal.
+fn why_it_grows(options: &why::Options) -> anyhow::Result<u8> {
+    let signals = listen_to_signals(&TraceConfig::of_process(0), None)?;
+    why::run(options, &signals, &mut standard::output()?)
 }
 
 /// Watches all processes. If the user chooses one, traces it as `memleak live -p PID` does.

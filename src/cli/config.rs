@@ -363,7 +363,7 @@ fn parse_size(flag: &'static str, text: &str, example: &'static str) -> Result<u
 }
 
 /// Parses a duration; a number without a unit is in `bare`.
-fn parse_time(flag: &'static str, text: &str, bare: TimeUnit) -> Result<Duration, ConfigError> {
+pub(super) fn parse_time(flag: &'static str, text: &str, bare: TimeUnit) -> Result<Duration, ConfigError> {
     units::parse_duration(text, bare).map_err(|error| ConfigError::Unit {
         flag,
         text: text.to_owned(),

@@ -173,6 +173,19 @@ const OF_COMMANDS: &[(&str, &[Example])] = &[
         ],
     ),
     (
+        "why",
+        &[
+            (
+                "memleak why -p 4711",
+                "one screen: the causes in order, and what to do",
+            ),
+            (
+                "memleak why -p nginx 3m --format json",
+                "for scripts, over three minutes",
+            ),
+        ],
+    ),
+    (
         "verdict",
         &[
             ("memleak verdict -p 4711", "which of all its blocks are lost"),

@@ -35,6 +35,7 @@ mod trace;
 mod triggers;
 mod verdict;
 mod view;
+mod why;
 
 use std::path::{Path, PathBuf};
 
@@ -67,6 +68,7 @@ pub use top::TopArgs;
 pub use triggers::TriggerArgs;
 pub use verdict::VerdictArgs;
 pub use view::ViewArgs;
+pub use why::WhyArgs;
 
 /// Find memory leaks in a running process, or in the kernel: shows the call stacks whose allocations were
 /// never freed.
@@ -95,12 +97,13 @@ pub struct Cli {
 
 /// Usage lines: the forms of the command line.
 fn usage() -> String {
-    const FORMS: [&str; 10] = [
+    const FORMS: [&str; 11] = [
         "memleak [OPTIONS] -p PID [INTERVAL] [COUNT]",
         "memleak [OPTIONS] -c COMMAND [INTERVAL] [COUNT]",
         "memleak [OPTIONS] [INTERVAL] [COUNT] -- PROGRAM [ARGUMENT…]",
         "memleak [OPTIONS] [INTERVAL] [COUNT]",
         "memleak live [OPTIONS] …",
+        "memleak why -p PID [TIME]",
         "memleak top [OPTIONS] [INTERVAL] [COUNT]",
         "memleak report|diff|trend FILE…",
         "memleak table ELF…",
@@ -144,11 +147,16 @@ pub enum Command {
     /// all samples (Theil–Sen). It is shown only if it is certain to 99 % in spite of noise, single steps and
     /// random drift.
     Top(Box<TopArgs>),
+    /// Tell whether the memory of a process grows, and why: leaks, caches, fragmentation, threads, mappings.
+    ///
+    /// Begins with what costs the process nothing, and traces only what the answer needs, within
+    /// --max-overhead. The answer names causes in order, places in the program, and what to do next.
+    Why(WhyArgs),
     /// Find the lost blocks of a process, traced or not: those that it can no longer reach.
     ///
-    /// Judges all blocks in the data structures of glibc's malloc, musl's or jemalloc, but does not know
-    /// their stacks. The process's memory is only read. `memleak --verdict` judges the blocks that a trace
-    /// has seen, of any allocator, and shows who allocated them.
+    /// Judges all blocks in the data structures of glibc's malloc, musl's, jemalloc, tcmalloc or mimalloc,
+    /// but does not know their stacks. The process's memory is only read. `memleak --verdict` judges the
+    /// blocks that a trace has seen, of any allocator, and shows who allocated them.
     Verdict(VerdictArgs),
     /// Answer questions about reports, for assistants and scripts, as a Model Context Protocol server.
     ///

@@ -8,6 +8,7 @@ pub mod replay;
 pub mod targets;
 pub mod top;
 pub mod verdict;
+pub mod why;
 
 /// Output format of commands that make no reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

@@ -21,7 +21,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    pub(super) fn wants_end(&self) -> bool {
+    pub(crate) fn wants_end(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 

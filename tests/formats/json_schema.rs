@@ -205,6 +205,8 @@ fn verdicts() {
     let pid = program.pid().to_string();
     let found = memleak(&["verdict", "-a", "-p", &pid, "--format", "json"]);
     check("verdict.schema.json", &found);
+    let diagnosis = memleak(&["why", "-p", &pid, "7s", "--format", "json"]);
+    check("why.schema.json", &diagnosis);
     assert!(
         parsed(&found)["lost"]
             .as_array()

@@ -50,3 +50,4 @@ mod triggers;
 mod unusual;
 mod verdict;
 mod view;
+mod why;

@@ -15,7 +15,9 @@ pub(super) fn render(found: &InUse, groups: &[Group], list: bool, out: &mut dyn 
     let allocators = found.allocators.iter().map(|allocator| match allocator {
         Allocator::Glibc => "glibc's malloc",
         Allocator::Jemalloc => "jemalloc",
+        Allocator::Mimalloc => "mimalloc",
         Allocator::Musl => "musl's malloc",
+        Allocator::Tcmalloc => "gperftools' tcmalloc",
     });
     let allocators = allocators.collect::<Vec<_>>().join(" and ");
     writeln!(out, "Blocks of {allocators} in process {pid} ({name})")?;

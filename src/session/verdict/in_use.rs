@@ -53,8 +53,8 @@ pub enum InUseError {
     #[error(transparent)]
     Target(#[from] TargetError),
     #[error(
-        "cannot list the blocks of process {0}: it uses neither glibc's malloc nor musl's nor jemalloc; \
-         `memleak --verdict -p {0}` traces any allocator"
+        "cannot list the blocks of process {0}: it uses no known version of glibc's malloc, musl's, \
+         jemalloc, tcmalloc or mimalloc; `memleak --verdict -p {0}` traces any allocator"
     )]
     NotListed(u32),
     #[error("cannot read the memory of process {pid}: {error}; CAP_SYS_PTRACE is needed; try sudo")]
