@@ -7,8 +7,9 @@ use crate::observed::Observed;
 use crate::region::Region;
 use crate::words;
 
-/// Minimum share of all memory, and minimum bytes, that are worth a line.
-const MIN_SHARE: f64 = 0.1;
+/// Memory that is worth a line is at least a tenth of all.
+const LEAST_PART: u64 = 10;
+/// Minimum bytes that are worth a line.
 const MIN_BYTES: u64 = 4 << 20;
 
 /// Memory without use of kinds that are not among the `causes` already, largest first.
@@ -24,7 +25,7 @@ pub(crate) fn of(observed: &Observed, causes: &[Cause]) -> Vec<Cause> {
         (CauseKind::Stack, last.bytes.get(Region::MainStack)),
         (CauseKind::HugePages, last.bytes.get(Region::HugePages)),
     ];
-    let least = MIN_BYTES.max((MIN_SHARE * last.bytes.all() as f64) as u64);
+    let least = MIN_BYTES.max(last.bytes.all() / LEAST_PART);
     let mut idle: Vec<_> = found
         .into_iter()
         .filter(|(kind, bytes)| *bytes >= least && causes.iter().all(|cause| cause.kind != *kind))

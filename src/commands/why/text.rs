@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use super::diagnosis::Diagnosis;
 use leak_report::model::diagnosis::{Cause, Growth};
-use leak_report::render::{printable, share, short_size};
+use leak_report::render::{printable, share, short_size, signed};
 
 /// Maximum number of causes that are shown.
 const MOST: usize = 5;
@@ -73,5 +73,5 @@ fn cause(number: usize, cause: &Cause, out: &mut dyn Write) -> io::Result<()> {
 }
 
 fn per_second(rate: f64) -> String {
-    format!("{}/s", short_size(rate.max(0.0) as u64))
+    format!("{}/s", signed(rate).trim_start_matches('+'))
 }
