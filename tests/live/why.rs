@@ -38,7 +38,7 @@ fn first_causes() {
     );
     let check = |&(cause, kind, function, rate): &(&str, &str, &str, Option<f64>)| {
         let program = Program::start(&path, &["120", cause]);
-        let found = diagnosis(program.pid(), "20s");
+        let found = diagnosis(program.pid(), "40s");
         let first = &found["causes"][0];
         let site = first["site"]["function"].as_str().unwrap_or_default();
         assert_eq!(

@@ -1,9 +1,9 @@
 //! Why the memory of a process grows: observations in, causes in order out. Pure: no clock, no process.
 //!
-//! [`observed`] has what is known of the process: memory by [`region`] over time, the uses of the allocator's
-//! memory at the first and at the last moment, and the places that took memory in between. [`course`] tells
-//! which regions grow, [`heap`] divides the growth of the heap into lost, kept, pinned and free memory,
-//! [`causes`] names the causes of all regions, and [`words`] says what each means and what to do.
+//! `observed` has what is known of the process: memory by `region` over time, the uses of the allocator's
+//! memory at the first and at the last moment, and the places that took memory in between. `course` tells
+//! which regions grow, `heap` divides the growth of the heap into lost, kept, pinned and free memory,
+//! `causes` names the causes of all regions, and `words` says what each means and what to do.
 //! [`diagnose`] puts them in order.
 
 #![allow(

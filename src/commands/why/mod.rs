@@ -49,7 +49,12 @@ pub fn run(options: &Options, signals: &Signals, out: &mut dyn Write) -> anyhow:
     let mut readings = Readings::begin(&target);
     let heap = readings.heap()?;
     let mut observed = Observed::default();
-    while observed.readings.len() < MIN_READINGS + 2 && Instant::now() < end && !signals.wants_end() {
+    // Until there is something to trace, or nothing to find.
+    let decided = |observed: &Observed| match traced::wanted(observed).is_empty() {
+        true => Instant::now() >= began + options.time / 2,
+        false => observed.readings.len() >= MIN_READINGS + 2,
+    };
+    while !decided(&observed) && Instant::now() < end && !signals.wants_end() {
         observed.readings.push(readings.read()?);
         std::thread::sleep(readings.pause());
     }

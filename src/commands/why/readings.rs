@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use nix::time::{ClockId, clock_gettime};
 
 use crate::process::census::kind::Kind;
 use crate::process::census::{Census, Known};
@@ -23,7 +24,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(5);
 pub(super) struct Readings {
     pid: u32,
     began: Instant,
-    /// Time that the last full reading took.
+    /// CPU time that the last full reading took.
     took: Duration,
 }
 
@@ -50,9 +51,10 @@ impl Readings {
     /// Reads the memory by now.
     pub(super) fn read(&mut self) -> anyhow::Result<Reading> {
         let at = self.began.elapsed();
+        let before = cpu_time();
         let census = Census::take(self.pid, &Known::default());
         let census = census.with_context(|| format!("cannot read the memory of process {}", self.pid))?;
-        self.took = self.began.elapsed() - at;
+        self.took = cpu_time().saturating_sub(before);
         Ok(Reading {
             at,
             bytes: amounts(&census),
@@ -70,6 +72,11 @@ impl Readings {
         let uses = layouts.iter().map(|layout| heap_use(layout, reader.pages()));
         Ok(uses.reduce(joined).map(|heap| HeapUse { at, ..heap }))
     }
+}
+
+/// CPU time of this thread so far.
+fn cpu_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 fn heap_use(layout: &Layout, pages: &Pages) -> HeapUse {

@@ -21,7 +21,7 @@ pub trait Contents {
     /// Fills `bytes` from `address` on; false if a page of them is not resident, or cannot be read.
     fn read(&self, address: u64, bytes: &mut [u8]) -> bool;
 
-    /// Number of resident pages among `count` pages from `address` on, at most [`MOST_PAGES`].
+    /// Number of resident pages among `count` pages from `address` on, at most `MOST_PAGES`.
     fn resident(&self, address: u64, count: usize) -> usize;
 }
 
