@@ -21,21 +21,15 @@ mod tree;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use unwind_tables::addr::Avma;
-
 use self::caches::Round;
 use self::extents::{Extents, Kind, Region};
 pub(super) use self::in_use::in_use;
 pub(super) use self::layout::layout;
-use super::{Allocator, End, Facts, Unused};
+use super::{Allocator, Facts, Unused, agreement};
 use crate::Memory;
 use crate::heap::Heap;
 use crate::ranges::common;
 use memleak_process::maps::MapsEntry;
-
-/// Listed blocks that need not be where an extent has them, besides one in 16: blocks come and go while the
-/// process runs.
-const ODD_BLOCKS: u64 = 16;
 
 /// Structures of all jemallocs of a process.
 struct Found {
@@ -84,14 +78,12 @@ pub(super) fn find(memory: &dyn Memory, maps: &[MapsEntry], heap: &Heap) -> Unus
         ..Facts::default()
     };
     found.extents.add_ends(&mut facts.ends);
-    let usable = found.hold_against(heap, &mut facts);
-    if facts.disagreeing > ODD_BLOCKS + facts.agreeing / 16 {
-        *facts.ends.entry(End::Distrusted).or_default() += 1;
+    let Some(usable) = agreement::usable(heap, &mut facts, |at| found.block_from(at)) else {
         return Unused {
             facts,
             ..Unused::default()
         };
-    }
+    };
     let ranges = found.unused(&mut facts);
     let mut unused = Unused::new(ranges, usable, facts);
     unused.ranges = common(&unused.ranges, &super::seen::anonymous(maps));
@@ -100,28 +92,15 @@ pub(super) fn find(memory: &dyn Memory, maps: &[MapsEntry], heap: &Heap) -> Unus
 }
 
 impl Found {
-    /// Compares the listed blocks with the extents. Returns the ends of those that have usable words beyond
-    /// the requested size.
-    fn hold_against(&self, heap: &Heap, facts: &mut Facts) -> Vec<(u32, Avma)> {
-        let mut usable = Vec::new();
-        for (block, number) in heap.blocks().iter().zip(0..) {
-            let range = block.range();
-            let (start, end) = (range.start.get(), range.end.get());
-            let Some(extent) = self.extents.of(start) else {
-                continue;
-            };
-            match extent.region_at(start) {
-                Some(region) if region.start == start && end <= region.end => {
-                    facts.agreeing += 1;
-                    if region.end - end >= 8 {
-                        usable.push((number, Avma::new(region.end)));
-                    }
-                }
-                // Freed since it was listed, and the memory belongs to another extent now.
-                Some(_) | None => facts.disagreeing += 1,
-            }
+    /// Memory of the block that begins at an address.
+    fn block_from(&self, address: u64) -> agreement::Found {
+        match self.extents.of(address) {
+            Some(extent) => extent
+                .region_at(address)
+                .filter(|region| region.start == address)
+                .into(),
+            None => agreement::Found::Elsewhere,
         }
-        usable
     }
 
     /// Memory that holds no block.

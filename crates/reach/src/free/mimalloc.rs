@@ -19,20 +19,14 @@ mod segments;
 
 use std::ops::Range;
 
-use unwind_tables::addr::Avma;
-
 pub(super) use self::in_use::in_use;
 use self::lists::Free;
 pub(super) use self::pieces::layout;
 use self::segments::{Page, Segment};
-use super::{Allocator, End, Facts, Unused};
+use super::{Allocator, End, Facts, Unused, agreement};
 use crate::Memory;
 use crate::heap::Heap;
 use memleak_process::maps::MapsEntry;
-
-/// Listed blocks that need not be where a page has them, besides one in 16: blocks come and go while the
-/// process runs.
-const ODD_BLOCKS: u64 = 16;
 
 /// Structures of one mimalloc.
 struct Found {
@@ -74,14 +68,12 @@ pub(super) fn find(memory: &dyn Memory, maps: &[MapsEntry], heap: &Heap) -> Unus
     if malformed > 0 {
         facts.ends.insert(End::Malformed, malformed as u64);
     }
-    let usable = found.hold_against(heap, &mut facts);
-    if facts.disagreeing > ODD_BLOCKS + facts.agreeing / 16 {
-        *facts.ends.entry(End::Distrusted).or_default() += 1;
+    let Some(usable) = agreement::usable(heap, &mut facts, |at| found.block_from(at)) else {
         return Unused {
             facts,
             ..Unused::default()
         };
-    }
+    };
     let ranges = found.unused(&mut facts);
     let mut unused = Unused::new(ranges, usable, facts);
     unused.cut_out(heap);
@@ -99,28 +91,13 @@ impl Found {
         self.free.malformed.contains(&page.at) || self.free.unknown_heaps.contains(&page.heap)
     }
 
-    /// Compares the listed blocks with the pages. Returns the ends of those that have usable words beyond the
-    /// requested size. An aligned block can begin inside of what its page has as a block.
-    fn hold_against(&self, heap: &Heap, facts: &mut Facts) -> Vec<(u32, Avma)> {
-        let mut usable = Vec::new();
-        for (block, number) in heap.blocks().iter().zip(0..) {
-            let range = block.range();
-            let (start, end) = (range.start.get(), range.end.get());
-            let Some(page) = self.page_of(start) else {
-                continue;
-            };
-            match page.row.block_at(start) {
-                Some(found) if end <= found.end => {
-                    facts.agreeing += 1;
-                    if found.end - end >= 8 {
-                        usable.push((number, Avma::new(found.end)));
-                    }
-                }
-                // Freed since it was listed, and the memory belongs to another page now.
-                Some(_) | None => facts.disagreeing += 1,
-            }
+    /// Memory of the block that contains an address: an aligned block can begin inside of what its page has
+    /// as a block.
+    fn block_from(&self, address: u64) -> agreement::Found {
+        match self.page_of(address) {
+            Some(page) => page.row.block_at(address).into(),
+            None => agreement::Found::Elsewhere,
         }
-        usable
     }
 
     /// Memory that holds no block. Segments without pages may be in other use by now.

@@ -7,6 +7,7 @@
 //! gperftools' tcmalloc and of mimalloc are known; for other allocators, no structures and no allocator are
 //! found. Memory that was freed during the trace is known for every allocator ([`seen`]).
 
+mod agreement;
 mod glibc;
 mod granules;
 mod heads;

@@ -45,6 +45,16 @@ pub(super) fn range(range: &Range<u64>) -> Range<Avma> {
     Avma::new(range.start)..Avma::new(range.end)
 }
 
+/// Returns true for memory that an allocator can have taken from the kernel.
+pub(super) fn is_of_allocators(entry: &MapsEntry) -> bool {
+    let is_anonymous = match &entry.name {
+        MapsName::Anonymous => true,
+        MapsName::Special(name) => name.starts_with("[anon:"),
+        MapsName::File { .. } => false,
+    };
+    is_anonymous && entry.readable && entry.writable && !entry.shared
+}
+
 /// Data of objects: mappings of files, and the memory that follows them.
 pub(super) fn data(maps: &[MapsEntry]) -> Vec<Range<u64>> {
     let mut data: Vec<Range<u64>> = Vec::new();

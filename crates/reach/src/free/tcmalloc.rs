@@ -30,15 +30,11 @@ pub(super) use self::pieces::layouts;
 use self::spans::{Kind, Span, Spans};
 use self::statics::Statics;
 use super::records::{self, data};
-use super::{Allocator, End, Facts, Unused};
+use super::{Allocator, Facts, Unused, agreement};
 use crate::Memory;
 use crate::heap::Heap;
 use crate::ranges::{common, has, joined};
 use memleak_process::maps::MapsEntry;
-
-/// Listed blocks that need not be where a span has them, besides one in 16: blocks come and go while the
-/// process runs.
-const ODD_BLOCKS: u64 = 16;
 
 /// Bytes of the header of the debug variant's blocks, the index of a word in it that is the same in all, and
 /// that word (`MallocBlock`, `src/debugallocation.cc`).
@@ -136,14 +132,12 @@ impl Found {
             ..Facts::default()
         };
         self.spans.add_ends(&mut facts.ends);
-        let usable = self.hold_against(heap, &mut facts);
-        if facts.disagreeing > ODD_BLOCKS + facts.agreeing / 16 {
-            *facts.ends.entry(End::Distrusted).or_default() += 1;
+        let Some(usable) = agreement::usable(heap, &mut facts, |at| self.block_from(at)) else {
             return Unused {
                 facts,
                 ..Unused::default()
             };
-        }
+        };
         let ranges = self.unused(&mut facts);
         let mut unused = Unused::new(ranges, usable, facts);
         unused.ranges = common(&unused.ranges, &super::seen::anonymous(maps));
@@ -160,28 +154,15 @@ impl Found {
         statics.into_iter().chain(self.threads.memory()).chain(records)
     }
 
-    /// Compares the listed blocks with the spans. Returns the ends of those that have usable words beyond the
-    /// requested size.
-    fn hold_against(&self, heap: &Heap, facts: &mut Facts) -> Vec<(u32, Avma)> {
-        let mut usable = Vec::new();
-        for (block, number) in heap.blocks().iter().zip(0..) {
-            let range = block.range();
-            let (start, end) = (range.start.get(), range.end.get());
-            let Some(span) = self.spans.of(start) else {
-                continue;
-            };
-            match span.block_at(start) {
-                Some(found) if found.start == start && end <= found.end => {
-                    facts.agreeing += 1;
-                    if found.end - end >= 8 {
-                        usable.push((number, Avma::new(found.end)));
-                    }
-                }
-                // Freed since it was listed, and the memory belongs to another span now.
-                Some(_) | None => facts.disagreeing += 1,
-            }
+    /// Memory of the block that begins at an address.
+    fn block_from(&self, address: u64) -> agreement::Found {
+        match self.spans.of(address) {
+            Some(span) => span
+                .block_at(address)
+                .filter(|block| block.start == address)
+                .into(),
+            None => agreement::Found::Elsewhere,
         }
-        usable
     }
 
     /// Memory that holds no block.

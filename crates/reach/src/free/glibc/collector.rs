@@ -6,13 +6,9 @@ use std::ops::Range;
 use unwind_tables::addr::Avma;
 
 use super::super::granules::Granules;
-use super::super::{End, Facts};
+use super::super::{End, Facts, agreement};
 use super::walk::{Chunk, HEADER, Kind};
 use crate::heap::{Block, Heap};
-
-/// Listed blocks that need not be where a walk has chunks, besides one in 16: blocks come and go while the
-/// process runs.
-const ODD_BLOCKS: u64 = 16;
 
 #[derive(Debug)]
 pub(super) struct Collector<'a> {
@@ -254,7 +250,7 @@ impl Stretch<'_, '_> {
         // running program has changed memory.
         let is_certain = self.is_certain && collector.heap.blocks().is_empty();
         let is_confirmed = agreeing > 0 || is_certain || matches!(end, End::Top | End::Fence);
-        let end = match is_confirmed && disagreeing <= ODD_BLOCKS + agreeing / 16 {
+        let end = match is_confirmed && agreement::is_enough(agreeing, disagreeing) {
             true => end,
             false => End::Distrusted,
         };

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::super::records;
 use crate::Memory;
-use memleak_process::maps::{MapsEntry, MapsName};
+use memleak_process::maps::MapsEntry;
 
 /// Alignment and granularity of sizes.
 const HUGE_PAGE: u64 = 2 << 20;
@@ -25,7 +25,7 @@ const NO_CLASS: Range<u64> = 200..256;
 /// Finds all such memory, ascending, apart from each other.
 pub(super) fn find(memory: &dyn Memory, maps: &[MapsEntry]) -> Vec<Range<u64>> {
     let mut places: Vec<u64> = Vec::new();
-    for entry in maps.iter().filter(|entry| can_be(entry)) {
+    for entry in maps.iter().filter(|entry| records::is_of_allocators(entry)) {
         let (start, end) = (entry.range.start.get(), entry.range.end.get());
         let first = start.checked_next_multiple_of(HUGE_PAGE).unwrap_or(end);
         let step = usize::try_from(HUGE_PAGE).unwrap_or(usize::MAX);
@@ -37,15 +37,6 @@ pub(super) fn find(memory: &dyn Memory, maps: &[MapsEntry]) -> Vec<Range<u64>> {
     // A block inside another one is only contents of that.
     found.dedup_by(|next, last| next.start < last.end);
     found
-}
-
-fn can_be(entry: &MapsEntry) -> bool {
-    let is_anonymous = match &entry.name {
-        MapsName::Anonymous => true,
-        MapsName::Special(name) => name.starts_with("[anon:"),
-        MapsName::File { .. } => false,
-    };
-    is_anonymous && entry.readable && entry.writable && !entry.shared
 }
 
 /// Returns the memory of a header, whose words are its size, the next one, and a record of the rest.

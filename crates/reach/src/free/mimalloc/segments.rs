@@ -12,11 +12,12 @@ use std::ops::Range;
 use unwind_tables::addr::Avma;
 
 use super::super::heads::Row;
+use super::super::records;
 use super::forms::{FORMS, Form, PAGE_WORDS, PageForm, SizeForm};
 use super::map;
 use crate::Memory;
 use crate::ranges::joined;
-use memleak_process::maps::{MapsEntry, MapsName};
+use memleak_process::maps::MapsEntry;
 
 /// Alignment and size of segments; one with a huge page is longer.
 pub(super) const SEGMENT: u64 = 32 << 20;
@@ -83,7 +84,7 @@ pub(super) struct Segment {
 
 /// Finds the segments of a process, ascending, apart from each other.
 pub(super) fn find(memory: &dyn Memory, maps: &[MapsEntry]) -> Vec<Segment> {
-    let ranges = maps.iter().filter(|entry| can_be(entry));
+    let ranges = maps.iter().filter(|entry| records::is_of_allocators(entry));
     let ranges = joined(ranges.map(|entry| entry.range.clone()).collect());
     let mut places = Vec::new();
     for range in &ranges {
@@ -145,15 +146,6 @@ fn of_one_process(mut found: Vec<Segment>) -> Vec<Segment> {
         }
     }
     found
-}
-
-fn can_be(entry: &MapsEntry) -> bool {
-    let is_anonymous = match &entry.name {
-        MapsName::Anonymous => true,
-        MapsName::Special(name) => name.starts_with("[anon:"),
-        MapsName::File { .. } => false,
-    };
-    is_anonymous && entry.readable && entry.writable && !entry.shared
 }
 
 /// Fields of a segment's record.
