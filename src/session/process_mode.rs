@@ -162,7 +162,7 @@ impl<'obj> Session<'obj> {
     }
 
     /// Like [`Session::follow`], but calls `on_tick` several times a second.
-    pub(super) fn follow_with(
+    pub(crate) fn follow_with(
         &mut self,
         deadline: Instant,
         signals: &Signals,

@@ -29,8 +29,6 @@ pub struct Reading {
 /// Uses of an allocator's memory, in bytes that are resident or swapped out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeapUse {
-    /// Time since the first reading.
-    pub at: Duration,
     /// Blocks in use, with their headers, and the allocator's own records.
     pub in_blocks: u64,
     /// Free memory that blocks keep from being given back.
@@ -41,6 +39,21 @@ pub struct HeapUse {
     pub trimmable: u64,
     /// Arenas with free memory.
     pub arenas: u64,
+}
+
+impl std::ops::Add for HeapUse {
+    type Output = Self;
+
+    /// Adds the uses of another allocator of the process; saturates.
+    fn add(self, other: Self) -> Self {
+        Self {
+            in_blocks: self.in_blocks.saturating_add(other.in_blocks),
+            pinned: self.pinned.saturating_add(other.pinned),
+            free: self.free.saturating_add(other.free),
+            trimmable: self.trimmable.saturating_add(other.trimmable),
+            arenas: self.arenas.saturating_add(other.arenas),
+        }
+    }
 }
 
 /// Kind of memory that a place took.
@@ -73,8 +86,7 @@ pub struct Site {
 /// A trace, and its places.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trace {
-    pub time: Duration,
-    /// Time from the middle, at which [`Site::before`] was read, to the end.
+    /// Time from the middle of the trace, at which [`Site::before`] was read, to the end.
     pub second_half: Duration,
     pub sites: Vec<Site>,
     /// True if verdicts were made.

@@ -47,7 +47,6 @@ fn site(function: &str, took: Took, rate: u64, lost: u64) -> Site {
 
 fn trace(sites: Vec<Site>) -> Trace {
     Trace {
-        time: Duration::from_secs(40),
         second_half: Duration::from_secs(20),
         sites,
         is_judged: true,

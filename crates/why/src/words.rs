@@ -62,12 +62,9 @@ pub(crate) fn idle(kind: CauseKind) -> String {
 }
 
 fn at(place: &Place) -> String {
-    match (&place.file, place.line) {
-        (Some(file), Some(line)) => {
-            let name = file.rsplit('/').next().unwrap_or(file);
-            format!("`{}` {name}:{line}", place.function)
-        }
-        _ => format!("`{}`", place.function),
+    match place.source() {
+        Some((file, line)) => format!("`{}` {file}:{line}", place.function),
+        None => format!("`{}`", place.function),
     }
 }
 

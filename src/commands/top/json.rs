@@ -1,11 +1,12 @@
 //! The table as one JSON object on one line, schema version 1. Fields are only ever added.
 
 use std::io::{self, Write};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use serde::Serialize;
 
 use super::table::{Row, Table, Trend};
+use crate::commands::nanoseconds;
 use leak_report::render::write_json;
 
 const SCHEMA_VERSION: u32 = 1;
@@ -47,10 +48,6 @@ pub(super) fn render(table: &Table, rows: usize, out: &mut dyn Write) -> io::Res
     };
     write_json(&json, out)?;
     writeln!(out)
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[derive(Serialize)]

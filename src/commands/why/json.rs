@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::diagnosis::Diagnosis;
+use crate::commands::nanoseconds;
 use leak_report::model::diagnosis::{Cause, Growth};
 use leak_report::render::write_json;
 
@@ -17,7 +18,7 @@ pub(super) fn render(diagnosis: &Diagnosis<'_>, out: &mut dyn Write) -> io::Resu
         memleak: env!("CARGO_PKG_VERSION"),
         pid: diagnosis.target.pid(),
         comm: diagnosis.target.comm(),
-        took_ns: u64::try_from(diagnosis.took.as_nanos()).unwrap_or(u64::MAX),
+        took_ns: nanoseconds(diagnosis.took),
         bytes: diagnosis
             .observed
             .readings
@@ -26,7 +27,7 @@ pub(super) fn render(diagnosis: &Diagnosis<'_>, out: &mut dyn Write) -> io::Resu
         grows: answer.growth.grows(),
         bytes_per_second: answer.bytes_per_second,
         more_ns: match answer.growth {
-            Growth::NotSure { more } => Some(u64::try_from(more.as_nanos()).unwrap_or(u64::MAX)),
+            Growth::NotSure { more } => Some(nanoseconds(more)),
             Growth::Grows | Growth::Steady { .. } => None,
         },
         causes: answer.causes.iter().map(CauseJson::new).collect(),

@@ -1,5 +1,6 @@
 //! Readings of a process's memory by region, and of the uses of its heap.
 
+use std::ops::Add;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -9,7 +10,7 @@ use crate::process::census::kind::Kind;
 use crate::process::census::{Census, Known};
 use crate::process::touched::ResidentPages;
 use crate::process::{Target, maps_of};
-use crate::reach::fragmentation::{Sums, measure};
+use crate::reach::fragmentation::measure;
 use crate::reach::free;
 use crate::reach::layout::Layout;
 use crate::reach::pages::Pages;
@@ -63,14 +64,13 @@ impl Readings {
 
     /// Reads the uses of the heap by now; `None` if the structures of no allocator are known.
     pub(super) fn heap(&self) -> anyhow::Result<Option<HeapUse>> {
-        let at = self.began.elapsed();
         let resident = ResidentPages::open(self.pid)?;
         let maps = maps_of(self.pid)?;
         let reader = Reader::new(self.pid, Pages::read(&resident, &maps)?);
         let layouts = free::layouts(&reader, &maps);
         resident.check()?;
         let uses = layouts.iter().map(|layout| heap_use(layout, reader.pages()));
-        Ok(uses.reduce(joined).map(|heap| HeapUse { at, ..heap }))
+        Ok(uses.reduce(HeapUse::add))
     }
 }
 
@@ -81,25 +81,13 @@ fn cpu_time() -> Duration {
 
 fn heap_use(layout: &Layout, pages: &Pages) -> HeapUse {
     let found = measure(layout, pages.runs(), &mut |_| {});
-    let all: Sums = found.total();
+    let all = found.total();
     HeapUse {
-        at: Duration::ZERO,
         in_blocks: all.blocks.saturating_add(all.own).saturating_add(all.unknown),
         pinned: all.pinned,
         free: all.cached.saturating_add(all.free()).saturating_sub(all.pinned),
         trimmable: all.trimmable,
         arenas: found.arenas_with_free().count() as u64,
-    }
-}
-
-fn joined(one: HeapUse, other: HeapUse) -> HeapUse {
-    HeapUse {
-        at: one.at,
-        in_blocks: one.in_blocks + other.in_blocks,
-        pinned: one.pinned + other.pinned,
-        free: one.free + other.free,
-        trimmable: one.trimmable + other.trimmable,
-        arenas: one.arenas + other.arenas,
     }
 }
 

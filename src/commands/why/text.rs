@@ -57,12 +57,9 @@ fn cause(number: usize, cause: &Cause, out: &mut dyn Write) -> io::Result<()> {
     }
     if let Some(site) = &cause.site {
         let function = printable(&site.function);
-        match (&site.file, site.line) {
-            (Some(file), Some(line)) => {
-                let name = file.rsplit('/').next().unwrap_or(file);
-                writeln!(out, "   by    {function} {}:{line}", printable(name))?;
-            }
-            _ => writeln!(out, "   by    {function}")?,
+        match site.source() {
+            Some((file, line)) => writeln!(out, "   by    {function} {}:{line}", printable(file))?,
+            None => writeln!(out, "   by    {function}")?,
         }
     }
     if let Some(holder) = &cause.holder {

@@ -50,14 +50,18 @@ impl Wanted {
     }
 }
 
-/// Traces that are needed by now, each once.
+/// Traces that are needed by now, each once, the one about the fastest growth first.
 pub(super) fn wanted(observed: &Observed) -> Vec<Wanted> {
-    let mut wanted: Vec<_> = growing(observed).into_iter().filter_map(Wanted::of).collect();
-    wanted.dedup();
-    wanted
+    let mut all = Vec::new();
+    for wanted in growing(observed).into_iter().filter_map(Wanted::of) {
+        if !all.contains(&wanted) {
+            all.push(wanted);
+        }
+    }
+    all
 }
 
-/// Traces a kind of memory for some time; calls `on_tick` between.
+/// Traces a kind of memory for some time; calls `on_tick` several times a second.
 pub(super) fn trace(
     (pid, wanted): (u32, Wanted),
     time: Duration,
@@ -73,22 +77,12 @@ pub(super) fn trace(
     let began = Instant::now();
     let end = began + time.saturating_sub(RESERVE).max(time / 2);
     let middle = began + (end - began) / 2;
-    let mut follow = |session: &mut Session<'_>, until: Instant| -> anyhow::Result<bool> {
-        loop {
-            let next = (Instant::now() + INTERVAL).min(until);
-            let ended = session.follow(next, signals)?;
-            on_tick()?;
-            if ended || next == until {
-                return Ok(ended);
-            }
-        }
-    };
     let plain = View::default();
-    let ended = follow(&mut session, middle)?;
+    let ended = session.follow_with(middle, signals, &mut |_| on_tick())?;
     let before = session.report(&plain, 0, signals)?;
     let read = Instant::now();
     if !ended {
-        follow(&mut session, end)?;
+        session.follow_with(end, signals, &mut |_| on_tick())?;
     }
     let judged = View {
         verdict: (wanted == Wanted::Blocks).then(VerdictSettings::default),
@@ -97,15 +91,12 @@ pub(super) fn trace(
     let second_half = read.elapsed();
     let report = session.last_report(&judged, 0, signals)?;
     Ok(Trace {
-        time: end - began,
         second_half,
         sites: sites(&before, &report, wanted),
         is_judged: wanted == Wanted::Blocks,
     })
 }
 
-/// Time between two looks at what a trace has to do.
-const INTERVAL: Duration = Duration::from_millis(500);
 /// Time that is kept for the verdict and the report.
 const RESERVE: Duration = Duration::from_secs(3);
 

@@ -123,6 +123,14 @@ pub struct Place {
     pub module: Option<Arc<str>>,
 }
 
+impl Place {
+    /// Source file without its directory, and line; `None` if it is not known.
+    pub fn source(&self) -> Option<(&str, u32)> {
+        let file = self.file.as_deref()?;
+        Some((file.rsplit('/').next().unwrap_or(file), self.line?))
+    }
+}
+
 /// A reason why memory grows, or is held without use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cause {
