@@ -11,6 +11,7 @@
 #include "process/started.h"
 #include "process/translated.h"
 #include "process/regions.h"
+#include "process/takes.h"
 #include "running.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -56,6 +57,8 @@ struct compared {
 	enum region_call region_call;
 	struct region_event region_event;
 	struct fault_event fault_event;
+	enum take_kind take_kind;
+	struct take_event take_event;
 	enum call_trace call_trace;
 	enum call_event_kind call_event_kind;
 	struct call_event call_event;
@@ -329,6 +332,38 @@ SEC("perf_event")
 int page_fault(struct perf_event_context *ctx)
 {
 	page_faults(ctx);
+	return 0;
+}
+
+/*
+ * Attached to the ends of system calls by their tracepoints: those that give a process a descriptor, or two, and those
+ * that write to a file. User space has the lists of calls.
+ */
+SEC("tracepoint")
+int descriptor_call(void *ctx)
+{
+	descriptor_call_ends(result(user_registers()));
+	return 0;
+}
+
+SEC("tracepoint")
+int socket_pair_call(void *ctx)
+{
+	pair_call_ends(3, result(user_registers()));
+	return 0;
+}
+
+SEC("tracepoint")
+int pipe_call(void *ctx)
+{
+	pair_call_ends(0, result(user_registers()));
+	return 0;
+}
+
+SEC("tracepoint")
+int write_call(void *ctx)
+{
+	write_call_ends(result(user_registers()));
 	return 0;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Types of the queue of mapping calls and page faults (process/regions.h, process/faults.h), shared by both sides like
- * those of shared.h.
+ * Types of the queue of mapping calls and page faults (process/regions.h, process/faults.h, process/takes.h), shared by
+ * both sides like those of shared.h.
  */
 #ifndef MEMORY_EVENTS_H
 #define MEMORY_EVENTS_H
@@ -48,7 +48,28 @@ struct fault_event {
 	u32 stack;
 };
 
+/* Way in which a process takes memory that neither its mapping calls nor its page faults show. */
+enum take_kind {
+	/* It gets a file descriptor. */
+	TAKE_DESCRIPTOR = 0,
+	/* It writes to a file in memory. */
+	TAKE_WRITE = 1,
+};
+
+/* Such memory, in the same queue. */
+struct take_event {
+	/* The descriptor, or the bytes written. */
+	u64 amount;
+	u32 instance;
+	/* Index of the stack record. */
+	u32 stack;
+	/* enum take_kind. */
+	u32 kind;
+	u32 unused;
+};
+
 _Static_assert(sizeof(struct region_event) == 72, "user space reads it as nine words");
 _Static_assert(sizeof(struct fault_event) == 16, "user space tells it from a mapping call by its size");
+_Static_assert(sizeof(struct take_event) == 24, "user space tells it from both by its size");
 
 #endif

@@ -16,7 +16,7 @@ use super::exceptions::Exceptions;
 use super::stack_depth::{self, MAX};
 use super::{
     AttachPath, CallHooks, Capacity, FastPaths, FaultSettings, Kernel, KernelEvents, KernelSettings,
-    KernelTrace, Registers, Settings, Storage, Walk, fdinfo,
+    KernelTrace, Registers, Settings, Storage, Takes, Walk, fdinfo,
 };
 use leak_report::model::{CallTrace, Sampling};
 
@@ -153,7 +153,14 @@ impl Load {
             started: Some(1),
             holds_end: true,
             // Mapping calls are sent differently with faults and without.
-            faults: self.faults.then_some(FaultSettings { function: 0, seed: 0 }),
+            faults: self.faults.then_some(FaultSettings {
+                function: 0,
+                seed: 0,
+                takes: Takes {
+                    descriptors: true,
+                    writes: true,
+                },
+            }),
             sizes: None,
             sampling: self.sampling,
             announced: self.sampling == PROVIDED,

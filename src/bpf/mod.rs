@@ -114,7 +114,7 @@ pub use python::{PythonLayout, Pythons, RawPythonCode, RawPythonText};
 pub use refused::{RefusedProgram, listen, release};
 pub use regions::RegionWatch;
 pub use registers::{Registers, RegistersError, ThreadState};
-pub use settings::{AttachPath, Capacity, FastPaths, FaultSettings, Settings, SizeFilter, Walk};
+pub use settings::{AttachPath, Capacity, FastPaths, FaultSettings, Settings, SizeFilter, Takes, Walk};
 pub(crate) use skeleton::types;
 pub use source::write_source;
 pub use stand_ins::StandIns;

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 
 use libbpf_rs::skel::OpenSkel;
-use libbpf_rs::{Link, ProgramInput, ProgramMut};
+use libbpf_rs::{ErrorKind, Link, ProgramInput, ProgramMut, TracepointCategory};
 
 use super::call_hooks::{CallHooks, FUNCTION_PREFIX};
 use super::collect::{Counters, counter};
@@ -13,7 +13,7 @@ use super::load_error::LoadError;
 use super::settings::Settings;
 use super::skeleton::OpenMemleakSkel;
 
-/// Links of the programs for mapping calls; dropping it detaches them.
+/// Links of the programs for mapping calls, or for descriptors and writes; dropping it detaches them.
 pub struct RegionWatch(#[allow(dead_code, reason = "held for its drop")] Vec<Link>);
 
 /// Chooses the programs to load: those for mapping calls, by their sections, and the one for page faults. A
@@ -25,6 +25,15 @@ pub(super) fn choose_region_programs(
     let hooks = settings.regions.or(settings.frees);
     let (notes_frees, faults) = (settings.frees.is_some(), settings.faults.is_some());
     object.progs.page_fault.set_autoload(faults);
+    let takes = settings.faults.map(|faults| faults.takes).unwrap_or_default();
+    for program in [
+        &mut object.progs.descriptor_call,
+        &mut object.progs.socket_pair_call,
+        &mut object.progs.pipe_call,
+    ] {
+        program.set_autoload(takes.descriptors);
+    }
+    object.progs.write_call.set_autoload(takes.writes);
     object
         .progs
         .waiting_regions
@@ -81,6 +90,31 @@ fn attach_point(section: &str) -> Option<(CallHooks, Moment, &str)> {
     .find_map(|(prefix, hooks, moment)| Some((hooks, moment, section.strip_prefix(prefix)?)))
 }
 
+/// System calls whose result is a new descriptor, which a kernel or a machine may lack.
+const DESCRIPTOR_CALLS: [&str; 17] = [
+    "open",
+    "openat",
+    "openat2",
+    "creat",
+    "socket",
+    "accept",
+    "accept4",
+    "dup",
+    "dup2",
+    "dup3",
+    "eventfd2",
+    "epoll_create1",
+    "timerfd_create",
+    "signalfd4",
+    "inotify_init1",
+    "memfd_create",
+    "pidfd_open",
+];
+/// System calls that make two descriptors, at the address that is the first argument.
+const PIPE_CALLS: [&str; 2] = ["pipe", "pipe2"];
+/// System calls that write to a file; the result are the bytes.
+const WRITE_CALLS: [&str; 4] = ["write", "pwrite64", "writev", "pwritev"];
+
 impl<'obj> Kernel<'obj> {
     /// Starts to trace the mapping calls of traced processes. Requires [`super::Settings::regions`] or
     /// [`super::Settings::frees`]. With [`super::Settings::faults`], also calls that discard pages.
@@ -88,6 +122,26 @@ impl<'obj> Kernel<'obj> {
         let programs = self.region_programs();
         let links = programs.into_iter().map(|(program, _)| program.attach());
         links.collect::<Result<_, _>>().map(RegionWatch)
+    }
+
+    /// Starts to follow descriptors and writes, as far as [`super::FaultSettings::takes`] has them. While they
+    /// are followed, every system call of every process is a little slower.
+    pub fn watch_takes(&self) -> Result<RegionWatch, libbpf_rs::Error> {
+        let programs = &self.skeleton.progs;
+        let calls = [
+            (&programs.descriptor_call, &DESCRIPTOR_CALLS[..]),
+            (&programs.socket_pair_call, &["socketpair"]),
+            (&programs.pipe_call, &PIPE_CALLS),
+            (&programs.write_call, &WRITE_CALLS),
+        ];
+        let loaded = calls.into_iter().filter(|(program, _)| program.autoload());
+        let each = loaded.flat_map(|(program, calls)| calls.iter().map(move |call| (program, call)));
+        let links = each.map(|(program, call)| {
+            let name = format!("sys_exit_{call}");
+            program.attach_tracepoint(TracepointCategory::Syscalls, &name)
+        });
+        let attached = links.filter(|link| !matches!(link, Err(error) if is_missing(error)));
+        attached.collect::<Result<_, _>>().map(RegionWatch)
     }
 
     /// Number of calls, also of other processes, that were missed because a program was preempted, or
@@ -149,4 +203,9 @@ impl<'obj> Kernel<'obj> {
             .filter(|(program, _)| program.autoload())
             .collect()
     }
+}
+
+/// Returns whether the kernel has no such tracepoint.
+fn is_missing(error: &libbpf_rs::Error) -> bool {
+    error.kind() == ErrorKind::NotFound
 }

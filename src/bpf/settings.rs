@@ -100,6 +100,16 @@ pub struct FaultSettings {
     pub function: u8,
     /// Random number that the choice of pages depends on.
     pub seed: u64,
+    pub takes: Takes,
+}
+
+/// Ways of taking memory that neither mapping calls nor page faults show, to be followed beside them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Takes {
+    /// Descriptors that a process gets.
+    pub descriptors: bool,
+    /// Data written to files in memory.
+    pub writes: bool,
 }
 
 /// Everything that is fixed when the object is loaded.

@@ -103,6 +103,9 @@ pub(super) fn events(bytes: &[u8]) {
         Some(MemoryEvent::Fault(fault)) => {
             assert_eq!([Some(fault.instance), Some(fault.stack)], [8, 12].map(half));
         }
+        Some(MemoryEvent::Take(take)) => {
+            assert_eq!([Some(take.instance), Some(take.stack)], [8, 12].map(half));
+        }
         None => {}
     }
 }

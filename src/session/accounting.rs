@@ -3,6 +3,7 @@
 
 mod mappings;
 mod pages;
+mod takes;
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -25,6 +26,7 @@ use leak_report::model::{Amount, Snapshot, StackTotals, Vitals};
 use mappings::MappingAccounts;
 use pages::PageAccounts;
 pub(super) use pages::fault_settings;
+use takes::TakeAccounts;
 
 /// Maximum time to wait for events that are being written.
 const MAX_WRITING: Duration = Duration::from_millis(100);
@@ -89,9 +91,12 @@ pub(super) fn accounts(
     children: bool,
 ) -> Box<dyn Accounting> {
     match (faults, config.count.counted) {
+        (Some(_), Counted::Takes(_)) => Box::new(TakeAccounts::new(children)),
         (Some(faults), _) => Box::new(PageAccounts::new(config, faults, children)),
         (None, Counted::Mappings) => Box::new(MappingAccounts::new(config)),
-        (None, Counted::Blocks | Counted::Pages | Counted::Kernel(_)) => Box::new(BlockAccounts),
+        (None, Counted::Blocks | Counted::Pages | Counted::Takes(_) | Counted::Kernel(_)) => {
+            Box::new(BlockAccounts)
+        }
     }
 }
 

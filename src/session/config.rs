@@ -11,7 +11,7 @@ use leak_report::render::{CallFormat, Reports};
 
 use super::triggers::{ReportCondition, StartCondition};
 use crate::allocator::Selection;
-use crate::bpf::{AttachPath, Capacity, FastPaths, SizeFilter, Walk};
+use crate::bpf::{AttachPath, Capacity, FastPaths, SizeFilter, Takes, Walk};
 use crate::process::launch::Streams;
 use crate::process::select::{Found, Selectors};
 use crate::reach::tags::Tags;
@@ -148,6 +148,8 @@ pub enum Counted {
     Mappings,
     /// Pages, by page faults (`--faults`).
     Pages,
+    /// Whatever a process takes from the kernel, without what it gives back (`memleak why`).
+    Takes(Takes),
     /// The kernel's own allocations, instead of those of processes.
     Kernel(KernelConfig),
 }
@@ -164,7 +166,7 @@ impl Counted {
         match self {
             Self::Mappings => Some("--mmap"),
             Self::Pages => Some("--faults"),
-            Self::Blocks | Self::Kernel(_) => None,
+            Self::Blocks | Self::Takes(_) | Self::Kernel(_) => None,
         }
     }
 }

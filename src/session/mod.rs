@@ -86,7 +86,9 @@ pub use verdict::{InUse, InUseError, LostBlock, judge_in_use};
 pub fn run(config: &TraceConfig, signals: &Signals, reports: &mut dyn ReportSink) -> anyhow::Result<u8> {
     match config.count.counted {
         Counted::Kernel(kernel) => kernel_mode::run(config, kernel, signals, reports).map(|()| 0),
-        Counted::Blocks | Counted::Mappings | Counted::Pages => process_mode::run(config, signals, reports),
+        Counted::Blocks | Counted::Mappings | Counted::Pages | Counted::Takes(_) => {
+            process_mode::run(config, signals, reports)
+        }
     }
 }
 

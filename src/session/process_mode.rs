@@ -251,6 +251,12 @@ impl<'obj> Session<'obj> {
         }
     }
 
+    /// Cost of the traps alone as a share of one CPU, if that exceeds the limit on the cost.
+    pub fn cost_above_limit(&self) -> Option<f64> {
+        let overhead = self.meter.as_ref()?.overhead(self.live.attach.probes());
+        overhead.governed?.floor
+    }
+
     /// Reads everything recorded so far.
     pub fn snapshot(&self) -> anyhow::Result<Snapshot> {
         collect::take(&self.live.kernel, self.live.started.elapsed()).context("cannot read what was recorded")

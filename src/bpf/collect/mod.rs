@@ -34,7 +34,7 @@ pub(crate) use peak::{Look, PeakFinder};
 pub use ranges::{RangeBytes, outstanding_in_ranges};
 #[cfg(any(test, fuzzing))]
 pub(crate) use regions::parse as parse_memory_event;
-pub use regions::{MemoryEvent, region_call_of_function};
+pub use regions::{MemoryEvent, Taken, region_call_of_function};
 pub use snapshot::{not_walked, record_of, stack_of, stack_of_kernel_mode, take};
 pub(crate) use vitals::vitals;
 pub use walk_queue::WalkQueue;

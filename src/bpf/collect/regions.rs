@@ -1,12 +1,12 @@
-//! Parses mapping calls and page faults from the kernel side. `crate::process::regions` and
-//! `crate::process::touched` apply them.
+//! Parses mapping calls, page faults and takes from the kernel side. `crate::process::regions` and
+//! `crate::process::touched` apply the former.
 
 use std::mem::offset_of;
 
 use unwind_tables::addr::Avma;
 
 use super::fields::{half, whole};
-use crate::bpf::types::{self, fault_event, limits, region_event};
+use crate::bpf::types::{self, fault_event, limits, region_event, take_event, take_kind};
 use crate::process::regions::{CallMoment, REGION_ARGUMENTS, RegionEvent};
 use crate::process::touched::Fault;
 use leak_report::model::RegionCall;
@@ -39,6 +39,25 @@ pub fn region_call_of_function(function: u8) -> Option<RegionCall> {
 pub enum MemoryEvent {
     Call(RegionEvent),
     Fault(Fault),
+    Take(Take),
+}
+
+/// Memory taken by neither a mapping call nor a page fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Take {
+    pub instance: u32,
+    /// Index of its stack record.
+    pub stack: u32,
+    pub taken: Taken,
+}
+
+/// Subject of a [`Take`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// A file descriptor.
+    Descriptor(u32),
+    /// Bytes written to a file in memory.
+    Written(u64),
 }
 
 impl MemoryEvent {
@@ -49,6 +68,7 @@ impl MemoryEvent {
         let bytes = match self {
             Self::Call(_) => size_of::<region_event>(),
             Self::Fault(_) => size_of::<fault_event>(),
+            Self::Take(_) => size_of::<take_event>(),
         };
         HEADER_BYTES + bytes
     }
@@ -58,8 +78,24 @@ impl MemoryEvent {
 pub(crate) fn parse(record: &[u8]) -> Option<MemoryEvent> {
     match record.first_chunk::<EVENT_BYTES>() {
         Some(call) => parse_call(call).map(MemoryEvent::Call),
+        None if record.len() >= size_of::<take_event>() => parse_take(record).map(MemoryEvent::Take),
         None => parse_fault(record).map(MemoryEvent::Fault),
     }
+}
+
+fn parse_take(record: &[u8]) -> Option<Take> {
+    let record = record.first_chunk::<{ size_of::<take_event>() }>()?;
+    let amount = whole(record, offset_of!(take_event, amount));
+    let taken = match take_kind(half(record, offset_of!(take_event, kind))) {
+        take_kind::TAKE_DESCRIPTOR => Taken::Descriptor(u32::try_from(amount).ok()?),
+        take_kind::TAKE_WRITE => Taken::Written(amount),
+        _ => return None,
+    };
+    Some(Take {
+        instance: half(record, offset_of!(take_event, instance)),
+        stack: half(record, offset_of!(take_event, stack)),
+        taken,
+    })
 }
 
 fn parse_fault(record: &[u8]) -> Option<Fault> {

@@ -15,7 +15,7 @@ use super::text;
 use crate::base::pages;
 use crate::bpf::{
     self, AttachPath, CallHooks, FaultSettings, KernelEvents, KernelSettings, RefusedProgram, Settings,
-    Trial, Trials,
+    Takes, Trial, Trials,
 };
 use crate::sinks::output::Document;
 use leak_report::model::{CallTrace, Sampling};
@@ -237,7 +237,11 @@ fn sections(broken: &[String]) -> Vec<Section> {
 
 fn of_processes() -> Vec<(String, Settings)> {
     let of_calls = |hooks| Settings {
-        faults: Some(FaultSettings { function: 0, seed: 0 }),
+        faults: Some(FaultSettings {
+            function: 0,
+            seed: 0,
+            takes: Takes::default(),
+        }),
         ..settings(AttachPath::Perf, Some(hooks))
     };
     let by_path =

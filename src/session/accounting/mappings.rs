@@ -100,8 +100,8 @@ impl MappingAccounts {
         let calls = || {
             events.iter().filter_map(|event| match event {
                 MemoryEvent::Call(call) => Some(call),
-                // Faults are not traced.
-                MemoryEvent::Fault(_) => None,
+                // Neither is traced.
+                MemoryEvent::Fault(_) | MemoryEvent::Take(_) => None,
             })
         };
         let called: BTreeSet<_> = calls().map(|call| call.instance).collect();

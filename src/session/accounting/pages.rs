@@ -13,7 +13,7 @@ use super::{Accounting, Growth, Instances, Names, count_events};
 use crate::allocator::{Catalog, PAGE_FAULT};
 use crate::base::pages;
 use crate::bpf::collect::{MemoryEvent, RangeBytes, counter, not_walked, record_of, stack_of};
-use crate::bpf::{FaultSettings, FaultWatch, Kernel, Origin, RegionWatch};
+use crate::bpf::{FaultSettings, FaultWatch, Kernel, Origin, RegionWatch, Takes};
 use crate::process::memory::Tracks;
 use crate::process::touched::{
     Choice, HugePages, PageTotals, Pages, ResidentPages, Scan, ToRead, Unexplained,
@@ -141,6 +141,7 @@ impl PageAccounts {
             let instance = match &event {
                 MemoryEvent::Call(call) => call.instance,
                 MemoryEvent::Fault(fault) => fault.instance,
+                MemoryEvent::Take(take) => take.instance,
             };
             if !self.instances.contains_key(&instance)
                 && let Some(process) = instances.roster.get(instance)
@@ -150,6 +151,8 @@ impl PageAccounts {
             match (self.instances.get_mut(&instance), &event) {
                 (Some(Traced { pages, .. }), MemoryEvent::Call(call)) => pages.apply(call),
                 (Some(Traced { pages, .. }), MemoryEvent::Fault(fault)) => pages.touch(fault),
+                // Not followed here.
+                (_, MemoryEvent::Take(_)) => {}
                 // It has just begun, and is observed soon.
                 (None, _) if self.early.len() < MAX_EARLY => self.early.push(event),
                 (None, _) => {}
@@ -397,12 +400,16 @@ fn estimate(pages: u64, squares: u128, interval: u64) -> Estimate {
 
 /// How page faults are traced, if they are.
 pub(in crate::session) fn fault_settings(config: &TraceConfig, catalog: &Catalog) -> Option<FaultSettings> {
+    let takes = match config.count.counted {
+        Counted::Pages => Takes::default(),
+        Counted::Takes(takes) => takes,
+        Counted::Blocks | Counted::Mappings | Counted::Kernel(_) => return None,
+    };
     let function = catalog.number(PAGE_FAULT.as_bytes());
     let function = function.and_then(|number| u8::try_from(number).ok());
-    function
-        .filter(|_| config.count.counted == Counted::Pages)
-        .map(|function| FaultSettings {
-            function,
-            seed: RandomState::new().hash_one(function),
-        })
+    function.map(|function| FaultSettings {
+        function,
+        seed: RandomState::new().hash_one(function),
+        takes,
+    })
 }

@@ -1,7 +1,7 @@
 //! Kinds of mappings.
 
 use serde::{Deserialize, Serialize};
-/// Use of a mapping.
+/// Use of a mapping, or of other memory that a process takes from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RegionKind {
@@ -17,17 +17,32 @@ pub enum RegionKind {
     ThreadStack,
     /// Memory that an allocator takes from the kernel for its blocks, which are accounted without `--mmap`.
     Allocator,
+    /// Stack of the first thread.
+    MainStack,
+    /// Heap of a runtime: Java, Go, V8, Python.
+    ManagedHeap,
+    /// Huge pages.
+    HugePages,
+    /// File in memory without a name, which lasts while it is open or mapped.
+    MemoryFile,
+    /// Open file, with what the kernel keeps for it: the queues of a socket, for example.
+    Descriptor,
 }
 
 impl RegionKind {
     /// Every kind.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 11] = [
         Self::Anonymous,
         Self::File,
         Self::Shared,
         Self::Reservation,
         Self::ThreadStack,
         Self::Allocator,
+        Self::MainStack,
+        Self::ManagedHeap,
+        Self::HugePages,
+        Self::MemoryFile,
+        Self::Descriptor,
     ];
 
     /// Name in reports.
@@ -39,11 +54,19 @@ impl RegionKind {
             Self::Reservation => "reservation",
             Self::ThreadStack => "thread_stack",
             Self::Allocator => "allocator",
+            Self::MainStack => "main_stack",
+            Self::ManagedHeap => "managed_heap",
+            Self::HugePages => "huge_pages",
+            Self::MemoryFile => "memory_file",
+            Self::Descriptor => "descriptor",
         }
     }
 
-    /// Returns whether a mapping of this kind that is never unmapped is presumably a leak.
+    /// Returns whether memory of this kind that is never given back is presumably a leak.
     pub const fn is_suspect(self) -> bool {
-        matches!(self, Self::Anonymous | Self::File)
+        matches!(
+            self,
+            Self::Anonymous | Self::File | Self::HugePages | Self::MemoryFile | Self::Descriptor
+        )
     }
 }

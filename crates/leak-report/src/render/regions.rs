@@ -37,5 +37,10 @@ pub(super) const fn meaning(kind: RegionKind) -> &'static str {
         RegionKind::Reservation => "address space that cannot be accessed",
         RegionKind::ThreadStack => "thread stacks",
         RegionKind::Allocator => "memory of an allocator for its blocks (trace these without --mmap)",
+        RegionKind::MainStack => "the first thread's stack",
+        RegionKind::ManagedHeap => "a runtime's heap",
+        RegionKind::HugePages => "huge pages",
+        RegionKind::MemoryFile => "files in memory without a name",
+        RegionKind::Descriptor => "open files, with what the kernel keeps for them",
     }
 }

@@ -22,6 +22,7 @@ pub mod mounts;
 mod netlink;
 pub mod pieces;
 mod proc_files;
+pub mod purpose;
 pub mod quick;
 mod runtimes;
 pub mod sockets;

@@ -31,6 +31,8 @@ pub struct SocketSum {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sockets {
     pub by_protocol: BTreeMap<Protocol, SocketSum>,
+    /// Memory of each by its inode, as far as it has some; queues where the memory is not known.
+    pub by_inode: BTreeMap<u64, u64>,
     /// Sockets of other protocols, and those that could not be asked about.
     pub others: u64,
     /// True if [`SocketSum::memory`] is known: the process is in memleak's network namespace.
@@ -49,6 +51,13 @@ impl Sockets {
     }
 
     fn note(&mut self, protocol: Protocol, socket: &Socket) {
+        let bytes = match self.has_memory {
+            true => socket.memory,
+            false => socket.to_read.saturating_add(socket.unsent),
+        };
+        if bytes > 0 {
+            self.by_inode.insert(socket.inode, bytes);
+        }
         let sum = self.by_protocol.entry(protocol).or_default();
         for (field, more) in [
             (&mut sum.count, 1),
