@@ -5,55 +5,91 @@ use leak_report::model::diagnosis::{Cause, CauseKind, Certainty};
 
 use crate::course::Course;
 use crate::heap;
-use crate::observed::{Observed, Site, Took, Trace};
+use crate::observed::{Observed, Site, Took};
 use crate::region::Region;
 use crate::words;
 
 /// Sites that explain less than this share of a region's growth are not named.
 const MIN_SHARE: f64 = 0.1;
+/// Part of a region's growth that sites must explain to be preferred to other ways of explaining it.
+const HALF: f64 = 0.5;
 
 /// Causes of the growth of a region, without their shares of all growth.
 pub(crate) fn of_region(region: Region, course: &Course, observed: &Observed) -> Vec<Cause> {
+    let page = Took::Page(region);
+    let of = |kind, took: &[Took]| of_sites((region, kind), took, course, observed);
     match region {
         Region::Heap => heap::causes(course, observed),
-        Region::LiveStacks | Region::EndedStacks => {
-            of_sites(CauseKind::ThreadStacks, Took::ThreadStack, course, observed)
-        }
-        Region::Mappings => of_sites(CauseKind::Mappings, Took::Mapping, course, observed),
-        Region::Shared => of_sites(CauseKind::SharedMemory, Took::Shared, course, observed),
-        Region::Files => of_sites(CauseKind::Files, Took::File, course, observed),
-        Region::HugePages => of_sites(CauseKind::HugePages, Took::Page, course, observed),
-        Region::MainStack => of_sites(CauseKind::Stack, Took::Page, course, observed),
-        Region::Managed => of_sites(CauseKind::ManagedHeap, Took::Page, course, observed),
-        Region::Kernel => of_sites(CauseKind::Kernel, Took::Descriptor, course, observed),
+        Region::LiveStacks | Region::EndedStacks => of(CauseKind::ThreadStacks, &[Took::ThreadStack]),
+        Region::Mappings => of(CauseKind::Mappings, &[Took::Mapping, page]),
+        // Who makes ever more files is responsible rather than who fills them.
+        Region::Shared => of(CauseKind::SharedMemory, &[Took::MemoryFile, page]),
+        Region::Files => of(CauseKind::Files, &[page]),
+        Region::HugePages => of(CauseKind::HugePages, &[page]),
+        Region::MainStack => of(CauseKind::Stack, &[page]),
+        Region::Managed => of(CauseKind::ManagedHeap, &[page]),
+        Region::Kernel => of(CauseKind::Kernel, &[Took::Descriptor]),
+        Region::PageTables => vec![page_tables(course)],
     }
 }
 
-/// A cause for each site that took much of what the region has grown by; one without a site if there is none.
-fn of_sites(kind: CauseKind, took: Took, course: &Course, observed: &Observed) -> Vec<Cause> {
+/// A cause for each site that took much of what the region has grown by: by the first way of `took` that
+/// explains at least half of it, else by the last way that has any. One without a site if there is none.
+fn of_sites(
+    (region, kind): (Region, CauseKind),
+    took: &[Took],
+    course: &Course,
+    observed: &Observed,
+) -> Vec<Cause> {
     let rate = course.rate.slope;
-    let traces = observed.traces.iter();
-    let of_kind = |trace: &&Trace| trace.sites.iter().any(|site| site.took == took);
-    let Some(trace) = traces.into_iter().find(of_kind) else {
-        return vec![cause(kind, None, rate, course)];
+    let rates = |took: Took| -> Vec<(&Site, f64)> {
+        let sites = observed.traces.iter().flat_map(|trace| {
+            let of_kind = trace.sites.iter().filter(move |site| site.took == took);
+            of_kind.map(move |site| (site, site.rate(trace)))
+        });
+        sites.filter(|(_, rate)| *rate > 0.0).collect()
     };
-    let sites = || trace.sites.iter().filter(|site| site.took == took);
-    let sum: f64 = sites().map(|site| site.rate(trace)).sum();
-    // Of mappings, only touched pages count: the region's growth is divided in proportion.
-    let scale = rate / sum.max(1.0);
-    let named = sites()
-        .map(|site| (site, site.rate(trace) * scale))
+    let sum = |sites: &[(&Site, f64)]| -> f64 { sites.iter().map(|(_, rate)| rate).sum() };
+    let all: Vec<_> = took.iter().map(|&took| rates(took)).collect();
+    let explaining = all.iter().find(|sites| sum(sites) >= HALF * rate);
+    let chosen = explaining.or_else(|| all.iter().rfind(|sites| !sites.is_empty()));
+    let name = observed.names.get(&region).map(String::as_str);
+    let Some(sites) = chosen else {
+        return vec![cause((kind, name), None, rate, course)];
+    };
+    // Of mappings, only touched pages count, and what was given back is not followed everywhere: the region's
+    // growth is divided in proportion.
+    let scale = rate / sum(sites).max(1.0);
+    let named = sites
+        .iter()
+        .map(|&(site, grown)| (site, grown * scale))
         .filter(|(_, grown)| *grown >= MIN_SHARE * rate)
-        .map(|(site, grown)| cause(kind, Some(site), grown, course));
+        .map(|(site, grown)| cause((kind, name), Some(site), grown, course));
     let named: Vec<_> = named.collect();
     match named.is_empty() {
-        true => vec![cause(kind, None, rate, course)],
+        true => vec![cause((kind, name), None, rate, course)],
         false => named,
     }
 }
 
-fn cause(kind: CauseKind, site: Option<&Site>, bytes_per_second: f64, course: &Course) -> Cause {
+fn page_tables(course: &Course) -> Cause {
+    let rate = course.rate.slope;
+    Cause {
+        meaning: words::PAGE_TABLES.to_owned(),
+        next: words::AFTER_PAGE_TABLES.to_owned(),
+        ..cause((CauseKind::Kernel, Some("page tables")), None, rate, course)
+    }
+}
+
+/// A cause of growth. `name`: that of the memory, if it has one.
+fn cause(
+    (kind, name): (CauseKind, Option<&str>),
+    site: Option<&Site>,
+    bytes_per_second: f64,
+    course: &Course,
+) -> Cause {
     let holder = site.and_then(|site| site.holder.clone());
+    let holder = holder.or_else(|| name.map(str::to_owned));
     Cause {
         kind,
         share: 0.0,

@@ -5,6 +5,7 @@ use leak_report::model::diagnosis::{Cause, CauseKind, Certainty};
 
 use crate::course::Course;
 use crate::observed::{HeapUse, Observed, Site, Took, Trace};
+use crate::region::Region;
 use crate::words;
 
 /// Sites whose share of the growth is below this are not named each.
@@ -56,7 +57,10 @@ pub(crate) fn causes(course: &Course, observed: &Observed) -> Vec<Cause> {
         .traces
         .iter()
         .find(|trace| trace.sites.iter().any(|site| site.took == Took::Block));
-    let mut causes = of_blocks(parts.blocks, rate, trace);
+    let mut causes = match trace {
+        Some(trace) => of_blocks(parts.blocks, rate, trace),
+        None => of_pages(parts.blocks, rate, observed),
+    };
     if let Some([_, last]) = &observed.heap {
         let held = |kind, bytes_per_second, bytes| Cause {
             kind,
@@ -80,13 +84,10 @@ pub(crate) fn causes(course: &Course, observed: &Observed) -> Vec<Cause> {
 }
 
 /// Causes of the blocks' growth, `rate` bytes per second of the heap's `all`.
-fn of_blocks(rate: f64, all: f64, trace: Option<&Trace>) -> Vec<Cause> {
+fn of_blocks(rate: f64, all: f64, trace: &Trace) -> Vec<Cause> {
     if rate < MIN_SHARE * all {
         return Vec::new();
     }
-    let Some(trace) = trace else {
-        return vec![unknown(rate)];
-    };
     let lost = |site: &&Site| trace.is_judged && site.lost_share() >= MOSTLY;
     let sites = || trace.sites.iter().filter(|site| site.took == Took::Block);
     let lost_rate: f64 = sites().filter(lost).map(|site| site.rate(trace)).sum();
@@ -136,6 +137,40 @@ fn of_site(site: &Site, is_lost: bool, bytes_per_second: f64, certainty: Certain
         holder: site.holder.clone().filter(|_| !is_lost),
         meaning: words::meaning(kind, site.holder.as_deref().filter(|_| !is_lost)),
         next: words::of_site(kind, site),
+    }
+}
+
+/// Causes of the blocks' growth, where blocks are not traced: by the places that touch the heap's new pages.
+fn of_pages(rate: f64, all: f64, observed: &Observed) -> Vec<Cause> {
+    if rate < MIN_SHARE * all {
+        return Vec::new();
+    }
+    let traces = observed.traces.iter();
+    let sites = traces.flat_map(|trace| {
+        let of_heap = trace
+            .sites
+            .iter()
+            .filter(|site| site.took == Took::Page(Region::Heap));
+        of_heap.map(move |site| (site, site.rate(trace)))
+    });
+    let sites: Vec<_> = sites.collect();
+    let sum: f64 = sites.iter().map(|(_, rate)| rate).sum();
+    let in_blocks = observed.heap.map_or(0, |[_, last]| last.in_blocks);
+    let is_lost = observed
+        .lost
+        .is_some_and(|lost| in_blocks > 0 && lost as f64 >= MOSTLY * in_blocks as f64);
+    let named = sites.into_iter().filter_map(|(site, grown)| {
+        let grown = grown * rate / sum.max(1.0);
+        let mut cause = of_site(site, is_lost, grown, Certainty::Possible);
+        if let (true, Some(bytes)) = (is_lost, observed.lost) {
+            cause.amount = Amount { bytes, blocks: 0 };
+        }
+        (grown >= MIN_SHARE * all).then_some(cause)
+    });
+    let named: Vec<_> = named.collect();
+    match named.is_empty() {
+        true => vec![unknown(rate)],
+        false => named,
     }
 }
 

@@ -29,6 +29,9 @@ use std::time::Duration;
 
 use leak_report::model::diagnosis::{Cause, Growth};
 
+/// Causes with less than this part of the largest one's share are not named, and not looked for.
+const MIN_SHARE: f64 = 0.03;
+
 /// An answer: whether memory grows, how fast, and why.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
@@ -52,6 +55,8 @@ pub fn diagnose(observed: &Observed) -> Answer {
         cause.share = cause.bytes_per_second / bytes_per_second;
     }
     causes.sort_by(|one, other| other.bytes_per_second.total_cmp(&one.bytes_per_second));
+    let largest = causes.first().map_or(0.0, |cause| cause.share);
+    causes.retain(|cause| cause.share >= MIN_SHARE * largest);
     causes.extend(idle::of(observed, &causes));
     Answer {
         growth: growth(observed, growing.is_empty()),
@@ -60,12 +65,16 @@ pub fn diagnose(observed: &Observed) -> Answer {
     }
 }
 
-/// Regions that grow by now, the fastest first.
+/// Regions that grow by now and matter, the fastest first.
 pub fn growing(observed: &Observed) -> Vec<Region> {
     let courses = course::of(&observed.readings);
     let mut growing: Vec<_> = courses.iter().filter(|(_, course)| course.grows()).collect();
     growing.sort_by(|(_, one), (_, other)| other.rate.slope.total_cmp(&one.rate.slope));
-    growing.into_iter().map(|(region, _)| *region).collect()
+    let fastest = growing.first().map_or(0.0, |(_, course)| course.rate.slope);
+    let matter = growing
+        .into_iter()
+        .filter(|(_, course)| course.rate.slope >= MIN_SHARE * fastest);
+    matter.map(|(region, _)| *region).collect()
 }
 
 /// Tells whether anything grows, if that is known by now.

@@ -1,11 +1,12 @@
 //! Facts that a diagnosis is made of.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use leak_report::model::Amount;
 use leak_report::model::diagnosis::Place;
 
-use crate::region::Amounts;
+use crate::region::{Amounts, Region};
 
 /// Facts about one process.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +17,11 @@ pub struct Observed {
     pub heap: Option<[HeapUse; 2]>,
     /// Places that took memory, by each trace.
     pub traces: Vec<Trace>,
+    /// Names of what grew most in a region, where its memory has names: files, protocols of sockets.
+    pub names: BTreeMap<Region, String>,
+    /// Lost bytes among all blocks of the process, by the allocator's structures, if no trace can tell which
+    /// are lost.
+    pub lost: Option<u64>,
 }
 
 /// Memory at a moment.
@@ -59,12 +65,17 @@ impl std::ops::Add for HeapUse {
 /// Kind of memory that a place took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Took {
+    /// A block of an allocator.
     Block,
+    /// A mapping, by a call.
     Mapping,
+    /// The mapping of a thread's stack.
     ThreadStack,
-    Shared,
-    File,
-    Page,
+    /// Pages of a region, by touching them, or by writing to a file in memory.
+    Page(Region),
+    /// A file in memory, by opening it.
+    MemoryFile,
+    /// A descriptor, with what the kernel keeps for it.
     Descriptor,
 }
 

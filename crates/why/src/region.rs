@@ -23,13 +23,15 @@ pub enum Region {
     HugePages,
     /// Heaps of runtimes that manage memory by themselves.
     Managed,
-    /// Memory of the kernel for the process.
+    /// Memory of the kernel for open files of the process: queues of sockets, for example.
     Kernel,
+    /// Page tables, which grow with what is mapped and touched.
+    PageTables,
 }
 
 impl Region {
     /// Every region.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Heap,
         Self::LiveStacks,
         Self::EndedStacks,
@@ -40,6 +42,7 @@ impl Region {
         Self::HugePages,
         Self::Managed,
         Self::Kernel,
+        Self::PageTables,
     ];
 }
 

@@ -84,6 +84,7 @@ fn lost_and_kept() {
             site("lose", Took::Block, 1000 * KB, 100),
             site("session", Took::Block, 300 * KB, 0),
         ])],
+        ..Observed::default()
     };
     let expected = vec![
         (CauseKind::Lost, "lose".to_owned(), "77".to_owned()),
@@ -108,11 +109,11 @@ fn lost_and_kept() {
 fn renewed_caches() {
     let mut observed = Observed {
         readings: readings(&[(Region::Heap, 50 * MB, 100 * KB)]),
-        heap: None,
         traces: vec![trace(vec![
             site("renewed", Took::Block, 900 * KB, 0),
             site("grows", Took::Block, 100 * KB, 0),
         ])],
+        ..Observed::default()
     };
     let answer = diagnose(&observed);
     assert!(
@@ -138,6 +139,7 @@ fn free_and_pinned() {
         readings: readings(&[(Region::Heap, 10 * MB, 500 * KB)]),
         heap: Some([heap(10 * MB, 0, 0), heap(10 * MB, 24 * MB, 6 * MB)]),
         traces: vec![trace(vec![site("few", Took::Block, 10 * KB, 0)])],
+        ..Observed::default()
     };
     let expected = vec![
         (CauseKind::Pinned, String::new(), "80".to_owned()),
@@ -153,12 +155,25 @@ fn regions() {
         (Region::EndedStacks, Took::ThreadStack, CauseKind::ThreadStacks),
         (Region::LiveStacks, Took::ThreadStack, CauseKind::ThreadStacks),
         (Region::Mappings, Took::Mapping, CauseKind::Mappings),
-        (Region::Shared, Took::Shared, CauseKind::SharedMemory),
-        (Region::Files, Took::File, CauseKind::Files),
+        (Region::Shared, Took::MemoryFile, CauseKind::SharedMemory),
+        (
+            Region::Shared,
+            Took::Page(Region::Shared),
+            CauseKind::SharedMemory,
+        ),
+        (Region::Files, Took::Page(Region::Files), CauseKind::Files),
         (Region::Kernel, Took::Descriptor, CauseKind::Kernel),
-        (Region::HugePages, Took::Page, CauseKind::HugePages),
-        (Region::MainStack, Took::Page, CauseKind::Stack),
-        (Region::Managed, Took::Page, CauseKind::ManagedHeap),
+        (
+            Region::HugePages,
+            Took::Page(Region::HugePages),
+            CauseKind::HugePages,
+        ),
+        (Region::MainStack, Took::Page(Region::MainStack), CauseKind::Stack),
+        (
+            Region::Managed,
+            Took::Page(Region::Managed),
+            CauseKind::ManagedHeap,
+        ),
     ] {
         let mut observed = Observed {
             readings: readings(&[(Region::Heap, 50 * MB, 0), (region, 0, 500 * KB)]),
@@ -217,4 +232,50 @@ fn not_sure() {
     }
     assert_ne!(diagnose(&observed).growth.grows(), Some(true));
     assert_eq!(diagnose(&Observed::default()).growth.grows(), None);
+}
+
+/// Where blocks cannot be traced, the places that touch new pages of the heap are named, and the blocks count
+/// as lost if most of the heap's are.
+#[test]
+fn untraced_blocks() {
+    let mut observed = Observed {
+        readings: readings(&[(Region::Heap, 50 * MB, 500 * KB)]),
+        heap: Some([heap(50 * MB, 0, 0), heap(80 * MB, 0, 0)]),
+        traces: vec![trace(vec![
+            site("taker", Took::Page(Region::Heap), 900 * KB, 0),
+            site("other", Took::Page(Region::Files), 900 * KB, 0),
+        ])],
+        ..Observed::default()
+    };
+    let one = |kind| (Some(true), vec![(kind, "taker".to_owned(), "100".to_owned())]);
+    assert_eq!(found(&observed), one(CauseKind::Kept));
+    observed.lost = Some(60 * MB);
+    assert_eq!(found(&observed), one(CauseKind::Lost));
+    let answer = diagnose(&observed);
+    assert_eq!(answer.causes[0].certainty, Certainty::Possible);
+    assert_eq!(answer.causes[0].amount.bytes, 60 * MB);
+}
+
+/// Memory with a name is said to be held by it, and who makes files is named before who fills them.
+#[test]
+fn named_memory() {
+    let mut observed = Observed {
+        readings: readings(&[(Region::Shared, 0, 500 * KB)]),
+        traces: vec![trace(vec![
+            site("fill", Took::Page(Region::Shared), 900 * KB, 100),
+            site("make", Took::MemoryFile, 100 * KB, 100),
+        ])],
+        names: [(Region::Shared, "memfd:frames".to_owned())].into(),
+        ..Observed::default()
+    };
+    let first = |observed: &Observed| {
+        let answer = diagnose(observed);
+        let first = answer.causes.first().expect("a cause");
+        let site = first.site.as_ref().expect("a site");
+        (site.function.to_string(), first.holder.clone())
+    };
+    let holder = Some("memfd:frames".to_owned());
+    assert_eq!(first(&observed), ("fill".to_owned(), holder.clone()));
+    observed.traces[0].sites[1] = site("make", Took::MemoryFile, 400 * KB, 100);
+    assert_eq!(first(&observed), ("make".to_owned(), holder));
 }

@@ -5,6 +5,12 @@ use leak_report::render::short_size;
 
 use crate::observed::{HeapUse, Site};
 
+/// Meaning of page tables that grow.
+pub(crate) const PAGE_TABLES: &str =
+    "the kernel needs a page of tables for each 2 MiB that are touched somewhere";
+/// Advice about page tables.
+pub(crate) const AFTER_PAGE_TABLES: &str = "mend the other causes; or map and touch memory more densely";
+
 /// Meaning of memory of a kind that grows; `holder` holds its blocks.
 pub(crate) fn meaning(kind: CauseKind, holder: Option<&str>) -> String {
     match (kind, holder) {

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::diagnosis::Diagnosis;
+use super::diagnosis::{Diagnosis, Step};
 use crate::commands::nanoseconds;
 use leak_report::model::diagnosis::{Cause, Growth};
 use leak_report::render::write_json;
@@ -31,6 +31,7 @@ pub(super) fn render(diagnosis: &Diagnosis<'_>, out: &mut dyn Write) -> io::Resu
             Growth::Grows | Growth::Steady { .. } => None,
         },
         causes: answer.causes.iter().map(CauseJson::new).collect(),
+        steps: diagnosis.steps.iter().map(StepJson::new).collect(),
     };
     write_json(&json, out)?;
     writeln!(out)
@@ -53,6 +54,29 @@ struct DiagnosisJson<'a> {
     more_ns: Option<u64>,
     /// The largest growth first, then memory that is held without use.
     causes: Vec<CauseJson<'a>>,
+    steps: Vec<StepJson>,
+}
+
+/// Part of the work.
+#[derive(Serialize)]
+struct StepJson {
+    what: &'static str,
+    took_ns: u64,
+    /// Share of one CPU that it took from the process; null if it took none.
+    cost: Option<f64>,
+    /// True if it was given up because of its cost.
+    given_up: bool,
+}
+
+impl StepJson {
+    fn new(step: &Step) -> Self {
+        Self {
+            what: step.what,
+            took_ns: nanoseconds(step.took),
+            cost: step.cost,
+            given_up: step.is_given_up,
+        }
+    }
 }
 
 #[derive(Serialize)]

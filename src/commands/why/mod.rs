@@ -17,12 +17,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-use self::diagnosis::Diagnosis;
+use self::diagnosis::{Diagnosis, Step};
 use self::readings::Readings;
+use self::traced::{Subject, Traced, Traces};
 use super::{Format, targets};
 use crate::process::Target;
 use crate::process::select::Selectors;
-use crate::session::{MaxOverhead, Signals};
+use crate::session::{MaxOverhead, Signals, VerdictSettings, judge_in_use};
 use memleak_why::{MIN_READINGS, Observed, diagnose};
 
 /// Options of `memleak why`.
@@ -37,6 +38,9 @@ pub struct Options {
     pub format: Format,
 }
 
+/// Minimum time for a trace.
+const LEAST_TRACE: Duration = Duration::from_secs(4);
+
 /// Diagnoses a process, and prints the answer. Returns the exit status.
 ///
 /// # Errors
@@ -46,38 +50,60 @@ pub fn run(options: &Options, signals: &Signals, out: &mut dyn Write) -> anyhow:
     let target = Target::open(targets::find_one(&options.process)?)?;
     let began = Instant::now();
     let end = began + options.time;
-    let mut readings = Readings::begin(&target);
+    let mut readings = Readings::begin(&target, options.time);
     let heap = readings.heap()?;
     let mut observed = Observed::default();
     // Until there is something to trace, or nothing to find.
-    let decided = |observed: &Observed| match traced::wanted(observed).is_empty() {
-        true => Instant::now() >= began + options.time / 2,
+    let mut traces = Traces::default();
+    let decided = |observed: &Observed| match Traces::default().wanted(observed).is_empty() {
+        true => Instant::now() >= began + options.time / 2 && diagnose(observed).growth.grows().is_some(),
         false => observed.readings.len() >= MIN_READINGS + 2,
     };
     while !decided(&observed) && Instant::now() < end && !signals.wants_end() {
         observed.readings.push(readings.read()?);
         std::thread::sleep(readings.pause());
     }
-    let all = traced::wanted(&observed);
-    for (left, wanted) in (1..=all.len()).rev().zip(all) {
-        let time = end.saturating_duration_since(Instant::now()) / u32::try_from(left).unwrap_or(1);
-        let trace = traced::trace(
-            (target.pid(), wanted),
-            time,
-            options.max_overhead,
-            signals,
-            &mut || {
-                let reading = readings.read_when_due(observed.readings.last())?;
-                observed.readings.extend(reading);
-                Ok(())
-            },
-        );
+    let mut steps = vec![Step::of("readings", began.elapsed())];
+    let subject = Subject {
+        target: &target,
+        limit: options.max_overhead,
+        signals,
+    };
+    loop {
+        let wanted = traces.wanted(&observed);
+        let (from, shares) = (Instant::now(), u32::try_from(wanted.len()).unwrap_or(u32::MAX));
+        let time = end.saturating_duration_since(from) / shares.max(1);
+        let Some(wanted) = wanted.first().copied().filter(|_| time >= LEAST_TRACE) else {
+            break;
+        };
+        let trace = traced::trace(subject, wanted, time, &mut || {
+            let reading = readings.read_when_due(observed.readings.last())?;
+            observed.readings.extend(reading);
+            Ok(())
+        });
         let trace = trace.with_context(|| format!("cannot trace {}", wanted.what()))?;
-        observed.traces.push(trace);
+        let (cost, is_given_up) = match trace {
+            Traced::Whole(trace, cost) => {
+                observed.traces.push(trace);
+                (cost, false)
+            }
+            Traced::TooCostly(cost) => (Some(cost), true),
+        };
+        traces.note(wanted, is_given_up);
+        steps.push(Step {
+            cost,
+            is_given_up,
+            ..Step::of(wanted.what(), from.elapsed())
+        });
+        if is_given_up {
+            observed.lost = lost_by_structures(target.pid(), &mut steps);
+        }
     }
     observed.readings.push(readings.read()?);
     observed.heap = heap.zip(readings.heap()?).map(|(first, last)| [first, last]);
+    observed.names = readings.names();
     let diagnosis = Diagnosis {
+        steps,
         target: &target,
         observed: &observed,
         answer: diagnose(&observed),
@@ -89,4 +115,16 @@ pub fn run(options: &Options, signals: &Signals, out: &mut dyn Write) -> anyhow:
     }
     out.flush()?;
     Ok(0)
+}
+
+/// Lost bytes among all blocks of a process, by the allocator's structures; `None` if these are not known.
+fn lost_by_structures(pid: u32, steps: &mut Vec<Step>) -> Option<u64> {
+    let from = Instant::now();
+    let judged = judge_in_use(pid, VerdictSettings::default());
+    let judged = judged
+        .inspect_err(|error| tracing::debug!("no verdict: {error}"))
+        .ok()?;
+    steps.push(Step::of("verdict on all blocks", from.elapsed()));
+    let lost = judged.verdict.definitely_lost + judged.verdict.indirectly_lost;
+    Some(lost.bytes)
 }

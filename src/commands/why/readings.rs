@@ -1,12 +1,16 @@
 //! Readings of a process's memory by region, and of the uses of its heap.
 
+use std::collections::BTreeMap;
 use std::ops::Add;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use nix::time::{ClockId, clock_gettime};
 
+use crate::process::census::descriptors::{DESCRIPTOR_BYTES, Descriptors};
 use crate::process::census::kind::Kind;
+use crate::process::census::purpose::Purpose;
+use crate::process::census::sockets::Protocol;
 use crate::process::census::{Census, Known};
 use crate::process::touched::ResidentPages;
 use crate::process::{Target, maps_of};
@@ -20,27 +24,48 @@ use memleak_why::{Amounts, HeapUse, Reading, Region};
 /// Minimum and maximum time between two readings.
 const MIN_PAUSE: Duration = Duration::from_millis(500);
 const MAX_PAUSE: Duration = Duration::from_secs(5);
+/// Minimum number of readings in all the time that a diagnosis may take.
+const LEAST_READINGS: u32 = 24;
+/// Maximum number of files of a kind whose growth is known by name.
+const MOST_FILES: usize = 64;
 
 /// A process whose memory is read again and again.
 pub(super) struct Readings {
     pid: u32,
     began: Instant,
+    /// Longest pause between two readings.
+    longest: Duration,
     /// CPU time that the last full reading took.
     took: Duration,
+    /// Memory with a name at the first reading and at the last.
+    named: Option<[Named; 2]>,
 }
 
 impl Readings {
-    pub(super) fn begin(target: &Target) -> Self {
+    /// Begins to read a process's memory, for `time` at most.
+    pub(super) fn begin(target: &Target, time: Duration) -> Self {
         Self {
             pid: target.pid(),
             began: Instant::now(),
+            longest: (time / LEAST_READINGS).clamp(MIN_PAUSE, MAX_PAUSE),
             took: Duration::ZERO,
+            named: None,
         }
     }
 
-    /// Time from one reading to the next, so that all of them take a hundredth of a CPU.
+    /// Names of what has grown most so far.
+    pub(super) fn names(&self) -> BTreeMap<Region, String> {
+        let names = self
+            .named
+            .as_ref()
+            .map(|[first, last]| growing_names(first, last));
+        names.unwrap_or_default()
+    }
+
+    /// Time from one reading to the next, so that all of them take a hundredth of a CPU, or a little more where
+    /// there would be too few.
     pub(super) fn pause(&self) -> Duration {
-        (100 * self.took).clamp(MIN_PAUSE, MAX_PAUSE)
+        (100 * self.took).clamp(MIN_PAUSE, self.longest)
     }
 
     /// Reads the memory by now, if the pause since the last reading is over.
@@ -55,6 +80,9 @@ impl Readings {
         let before = cpu_time();
         let census = Census::take(self.pid, &Known::default());
         let census = census.with_context(|| format!("cannot read the memory of process {}", self.pid))?;
+        let last = named(&census);
+        let first = self.named.take().map_or_else(|| last.clone(), |[first, _]| first);
+        self.named = Some([first, last]);
         self.took = cpu_time().saturating_sub(before);
         Ok(Reading {
             at,
@@ -110,43 +138,79 @@ fn amounts(census: &Census) -> Amounts {
         Region::Shared,
         descriptors.map_or(0, |open| open.held_beyond_resident()),
     );
-    bytes.add(Region::Kernel, census.quick.page_tables);
+    bytes.add(Region::PageTables, census.quick.page_tables);
     bytes.add(Region::Kernel, census.sockets.bytes());
+    let open = descriptors.map_or(0, Descriptors::count);
+    bytes.add(Region::Kernel, open.saturating_mul(DESCRIPTOR_BYTES));
     bytes
 }
 
 fn region(kind: Kind) -> Region {
-    match kind {
-        Kind::BrkHeap
-        | Kind::GlibcArena
-        | Kind::GlibcBlocks
-        | Kind::MuslGroups
-        | Kind::NamedHeap
-        | Kind::KnownHeap
-        | Kind::LibraryHeap => Region::Heap,
-        Kind::MainStack => Region::MainStack,
-        Kind::RunningStack => Region::LiveStacks,
-        Kind::UnjoinedStack | Kind::CachedStack | Kind::EndedStack => Region::EndedStacks,
-        Kind::LoaderData
-        | Kind::ProgramData
-        | Kind::ProgramCode
-        | Kind::MappedFile
-        | Kind::Device
-        | Kind::KernelPages => Region::Files,
-        Kind::JvmHeap
-        | Kind::JvmOther
-        | Kind::PythonArenas
-        | Kind::GoHeap
-        | Kind::GoRuntime
-        | Kind::V8Heap
-        | Kind::BrowserHeaps
-        | Kind::DotNet => Region::Managed,
-        Kind::SharedAnonymous | Kind::MemoryFile | Kind::SystemV | Kind::SharedFile => Region::Shared,
-        Kind::GeneratedCode
-        | Kind::DatabaseBuffers
-        | Kind::Hugetlb
-        | Kind::Named
-        | Kind::Reserved
-        | Kind::Unexplained => Region::Mappings,
+    match kind.purpose() {
+        Purpose::Heap => Region::Heap,
+        Purpose::MainStack => Region::MainStack,
+        Purpose::LiveStacks => Region::LiveStacks,
+        Purpose::EndedStacks => Region::EndedStacks,
+        Purpose::Mappings => Region::Mappings,
+        Purpose::Shared => Region::Shared,
+        Purpose::Files => Region::Files,
+        Purpose::Managed => Region::Managed,
     }
+}
+
+/// Bytes of memory that has a name, by region and name.
+type Named = BTreeMap<(Region, String), u64>;
+
+/// Memory with a name: files, and sockets by protocol.
+fn named(census: &Census) -> Named {
+    let mut named = Named::new();
+    let mut add = |region: Region, name: String, bytes: u64| {
+        *named.entry((region, name)).or_default() += bytes;
+    };
+    for file in census.largest_files(MOST_FILES) {
+        let region = region(file.kind);
+        add(
+            region,
+            file.path.display().to_string(),
+            file.amounts.resident.saturating_add(file.amounts.swapped),
+        );
+    }
+    let held = census.descriptors.iter().flat_map(|open| &open.held);
+    for file in held.take(MOST_FILES) {
+        add(
+            Region::Shared,
+            file.name.display().to_string(),
+            file.beyond_resident(),
+        );
+    }
+    for (protocol, sum) in &census.sockets.by_protocol {
+        let name = match protocol {
+            Protocol::Tcp => "TCP sockets",
+            Protocol::Udp => "UDP sockets",
+            Protocol::Unix => "Unix sockets",
+        };
+        add(Region::Kernel, name.to_owned(), sum.memory);
+    }
+    let open = census.descriptors.as_ref().map_or(0, Descriptors::count);
+    add(
+        Region::Kernel,
+        "open files".to_owned(),
+        open.saturating_mul(DESCRIPTOR_BYTES),
+    );
+    named
+}
+
+/// The name in each region whose memory has grown most from `first` to `last`.
+fn growing_names(first: &Named, last: &Named) -> BTreeMap<Region, String> {
+    let mut most: BTreeMap<Region, (u64, &String)> = BTreeMap::new();
+    for ((region, name), bytes) in last {
+        let before = first.get(&(*region, name.clone())).copied().unwrap_or(0);
+        let grown = bytes.saturating_sub(before);
+        let best = most.entry(*region).or_insert((0, name));
+        if grown > best.0 {
+            *best = (grown, name);
+        }
+    }
+    let grown = most.into_iter().filter(|(_, (grown, _))| *grown > 0);
+    grown.map(|(region, (_, name))| (region, name.clone())).collect()
 }

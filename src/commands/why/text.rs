@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::diagnosis::Diagnosis;
+use super::diagnosis::{Diagnosis, Step};
 use leak_report::model::diagnosis::{Cause, Growth};
 use leak_report::render::{printable, share, short_size, signed};
 
@@ -38,7 +38,19 @@ pub(super) fn render(diagnosis: &Diagnosis<'_>, out: &mut dyn Write) -> io::Resu
         writeln!(out)?;
         self::cause(number, cause, out)?;
     }
-    Ok(())
+    let steps: Vec<_> = diagnosis.steps.iter().map(step).collect();
+    writeln!(out, "\nlooked at: {}", steps.join(", "))
+}
+
+/// A step in words: its time, and its cost for the process.
+fn step(step: &Step) -> String {
+    let seconds = step.took.as_secs_f64();
+    let cost = match (step.cost, step.is_given_up) {
+        (Some(cost), true) => format!(" (given up: {} of a CPU)", share(cost)),
+        (Some(cost), false) => format!(" ({} of a CPU)", share(cost)),
+        (None, _) => String::new(),
+    };
+    format!("{} {seconds:.0} s{cost}", step.what)
 }
 
 fn cause(number: usize, cause: &Cause, out: &mut dyn Write) -> io::Result<()> {
