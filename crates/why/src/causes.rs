@@ -65,11 +65,12 @@ fn of_sites(
         .map(|&(site, grown)| (site, grown * scale))
         .filter(|(_, grown)| *grown >= MIN_SHARE * rate)
         .map(|(site, grown)| cause((kind, name), Some(site), grown, course));
-    let named: Vec<_> = named.collect();
-    match named.is_empty() {
-        true => vec![cause((kind, name), None, rate, course)],
-        false => named,
+    let mut named: Vec<_> = named.collect();
+    let rest = rate - named.iter().map(|cause| cause.bytes_per_second).sum::<f64>();
+    if rest >= MIN_SHARE * rate {
+        named.push(cause((kind, name), None, rest, course));
     }
+    named
 }
 
 fn page_tables(course: &Course) -> Cause {

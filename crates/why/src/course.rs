@@ -36,8 +36,10 @@ impl Course {
             .map(|reading| (reading.at.as_secs_f64(), bytes(reading) as f64))
             .collect();
         let last = readings.last();
+        let rate = Interval::of(&points);
+        let steps = steps(&points).filter(|_| rate.low <= 0.0);
         Self {
-            rate: Interval::of(&points),
+            rate: steps.unwrap_or(rate),
             span: last.map_or(Duration::ZERO, |last| last.at),
             bytes: last.map_or(0, &bytes),
             all: last.map_or(0, |last| last.bytes.all()),
@@ -56,6 +58,34 @@ impl Course {
         self.rate.slope > MIN_RATE && self.rate.high > most
     }
 }
+
+/// Rise of a series by steps, as heaps of runtimes rise that grow at collections only: its values are like
+/// their neighbours, which [`Interval`] takes for chance. It rises if it never falls, and rises in each third
+/// of the time. A random walk does not do that.
+fn steps(points: &[(f64, f64)]) -> Option<Interval> {
+    let (first, last) = (points.first()?, points.last()?);
+    let (span, rise) = (last.0 - first.0, last.1 - first.1);
+    let pairs = || points.windows(2).map(|pair| (pair[1].0, pair[1].1 - pair[0].1));
+    let falls: f64 = pairs().map(|(_, change)| (-change).max(0.0)).sum();
+    let in_third = |third: u32| {
+        let from = first.0 + span * f64::from(third) / 3.0;
+        let within = pairs().filter(|(at, _)| *at > from && *at <= from + span / 3.0);
+        within.map(|(_, change)| change).sum::<f64>()
+    };
+    let rises = (0..3).all(|third| in_third(third) >= LEAST_STEP * rise);
+    let is_sure = points.len() >= MIN_READINGS && rise > 0.0 && falls <= MOST_FALLS * rise && rises;
+    let slope = rise / span.max(1e-3);
+    is_sure.then_some(Interval {
+        slope,
+        low: LEAST_STEP * slope,
+        high: slope / LEAST_STEP,
+    })
+}
+
+/// Part of the whole rise that a series must rise by in each third of the time to rise by steps.
+const LEAST_STEP: f64 = 0.1;
+/// Part of the whole rise that falls may have.
+const MOST_FALLS: f64 = 0.01;
 
 /// Courses of all regions.
 pub(crate) fn of(readings: &[Reading]) -> Vec<(Region, Course)> {

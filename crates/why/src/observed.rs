@@ -63,7 +63,7 @@ impl std::ops::Add for HeapUse {
 }
 
 /// Kind of memory that a place took.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Took {
     /// A block of an allocator.
     Block,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 /// Purpose of memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Region {
     /// Memory of the process's allocators.
     Heap,

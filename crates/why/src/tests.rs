@@ -279,3 +279,30 @@ fn named_memory() {
     observed.traces[0].sites[1] = site("make", Took::MemoryFile, 400 * KB, 100);
     assert_eq!(first(&observed), ("make".to_owned(), holder));
 }
+
+/// A heap that grows at collections only grows; one that has settled does not.
+#[test]
+fn steps() {
+    let heap = |bytes: fn(u64) -> u64| {
+        let reading = |second: u64| {
+            let mut amounts = Amounts::default();
+            amounts.add(Region::Managed, bytes(second) * MB);
+            let at = Duration::from_secs(second);
+            Reading { at, bytes: amounts }
+        };
+        diagnose(&Observed {
+            readings: (0..60).step_by(2).map(reading).collect(),
+            ..Observed::default()
+        })
+    };
+    let rising = heap(|second| 40 + second / 15 * 16);
+    assert_eq!(rising.growth, Growth::Grows);
+    assert!(
+        (rising.bytes_per_second / 48e6 * 58.0 - 1.0).abs() < 0.01,
+        "{rising:?}"
+    );
+    let settled = heap(|second| 40 + (second / 15).min(1) * 16);
+    assert_ne!(settled.growth, Growth::Grows);
+    let breathing = heap(|second| 40 + second / 15 * 16 - second / 25 * 4);
+    assert_ne!(breathing.growth, Growth::Grows);
+}

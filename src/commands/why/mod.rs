@@ -57,7 +57,7 @@ pub fn run(options: &Options, signals: &Signals, out: &mut dyn Write) -> anyhow:
     let mut traces = Traces::default();
     let decided = |observed: &Observed| match Traces::default().wanted(observed).is_empty() {
         true => Instant::now() >= began + options.time / 2 && diagnose(observed).growth.grows().is_some(),
-        false => observed.readings.len() >= MIN_READINGS + 2,
+        false => observed.readings.len() > MIN_READINGS,
     };
     while !decided(&observed) && Instant::now() < end && !signals.wants_end() {
         observed.readings.push(readings.read()?);

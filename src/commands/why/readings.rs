@@ -25,7 +25,7 @@ use memleak_why::{Amounts, HeapUse, Reading, Region};
 const MIN_PAUSE: Duration = Duration::from_millis(500);
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 /// Minimum number of readings in all the time that a diagnosis may take.
-const LEAST_READINGS: u32 = 24;
+const LEAST_READINGS: u32 = 36;
 /// Maximum number of files of a kind whose growth is known by name.
 const MOST_FILES: usize = 64;
 

@@ -125,7 +125,6 @@ pub(super) fn trace(
         }
     }
     let before = session.report(&plain, 0, signals)?;
-    let read = Instant::now();
     if !ended {
         session.follow_with(end, signals, &mut |_| on_tick())?;
     }
@@ -133,7 +132,6 @@ pub(super) fn trace(
         verdict: (wanted == Wanted::Blocks).then(VerdictSettings::default),
         ..plain
     };
-    let second_half = read.elapsed();
     let report = session.last_report(&judged, 0, signals)?;
     let by_hits = |report: &Report| {
         let hits = report.events.probe_hits as f64;
@@ -142,7 +140,7 @@ pub(super) fn trace(
     let cost = report.overhead.as_ref().map(|overhead| overhead.spent.share());
     let cost = cost.unwrap_or_else(|| by_hits(&report));
     let trace = Trace {
-        second_half,
+        second_half: report.elapsed.saturating_sub(before.elapsed),
         sites: sites(&before, &report, wanted),
         is_judged: wanted == Wanted::Blocks,
     };
@@ -192,27 +190,42 @@ fn takes_per_second(target: &Target) -> anyhow::Result<f64> {
     Ok(number()?.saturating_sub(before) as f64 / began.elapsed().as_secs_f64())
 }
 
-/// Sites of a report, with what they had before.
+/// Places of a report, with what they had before. A place can have several stacks.
 fn sites(before: &Report, report: &Report, wanted: Wanted) -> Vec<Site> {
     let known: HashMap<SiteKey, Amount> = before
         .stacks()
         .map(|stack| (stack.key(), stack.outstanding.amount))
         .collect();
-    let site = |stack: StackRef<'_>| {
+    let mut sites: Vec<Site> = Vec::new();
+    let mut at: HashMap<(Place, Took), usize> = HashMap::new();
+    for stack in report.stacks() {
+        let (place, took) = (place(stack, report), took(stack.kind, wanted));
+        let number = *at.entry((place.clone(), took)).or_insert_with(|| {
+            sites.push(Site {
+                place,
+                took,
+                outstanding: Amount::default(),
+                before: Amount::default(),
+                lost: Amount::default(),
+                holder: None,
+            });
+            sites.len() - 1
+        });
+        let Some(site) = sites.get_mut(number) else {
+            continue;
+        };
         let verdict = stack.verdict.unwrap_or_default();
-        let held = stack.held.as_deref();
-        Site {
-            place: place(stack, report),
-            took: took(stack.kind, wanted),
-            outstanding: stack.outstanding.amount,
-            before: known.get(&stack.key()).copied().unwrap_or_default(),
-            lost: verdict.definitely_lost + verdict.indirectly_lost,
-            holder: held
-                .and_then(|held| held.by.first())
-                .map(|holder| root_in_words(&holder.root, report)),
+        let held = stack.held.as_deref().and_then(|held| held.by.first());
+        // The holder of the largest stack's.
+        if site.holder.is_none() || stack.outstanding.amount.bytes > site.outstanding.bytes {
+            let holder = held.map(|holder| root_in_words(&holder.root, report));
+            site.holder = holder.or(site.holder.take());
         }
-    };
-    report.stacks().map(site).collect()
+        site.outstanding = site.outstanding + stack.outstanding.amount;
+        site.before = site.before + known.get(&stack.key()).copied().unwrap_or_default();
+        site.lost = site.lost + verdict.definitely_lost + verdict.indirectly_lost;
+    }
+    sites
 }
 
 fn took(kind: Option<RegionKind>, wanted: Wanted) -> Took {

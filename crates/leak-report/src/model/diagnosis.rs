@@ -111,7 +111,7 @@ impl Certainty {
 }
 
 /// Place in the program that is responsible for a cause.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Place {
     /// Function, or an address in a module where no name is known.
     pub function: Arc<str>,
