@@ -35,9 +35,9 @@ CAUSES = {
     "files": ("files", "read_file", True),
     "stack": ("stack", "", False),
     "list": ("managed_heap", "remember", True),
-    "heap": ("managed_heap", "remember", True),
+    "heap": ("managed_heap", "", True),
 }
-PAIRS = ["lost+kept", "kept+pinned", "threads+lost", "mappings+memfd", "sockets+kept"]
+PAIRS = ["lost+kept", "threads+pinned", "threads+lost", "mappings+memfd", "sockets+kept"]
 # Programs that are asked about at the same time.
 AT_ONCE = 3
 MOST_ERROR = 0.1
@@ -131,9 +131,10 @@ def row(name, program, found, window):
         functions = [(cause["site"] or {}).get("function", "") for cause in same]
         if function and not any(function in found for found in functions):
             problems.append(f"{kind}: place {functions}")
-    costs = [f"{step['cost']:.2%}" for step in found["steps"] if step["cost"] is not None]
+    # Of one CPU, over the whole time.
+    cost = sum((step["cost"] or 0) * step["took_ns"] for step in found["steps"]) / found["took_ns"]
     took = found["took_ns"] / 1e9
-    cells = [name, "; ".join(shown), ", ".join(errors), f"{took:.0f} s", ", ".join(costs), "; ".join(problems) or "right"]
+    cells = [name, "; ".join(shown), ", ".join(errors), f"{took:.0f} s", f"{cost:.2%}", "; ".join(problems) or "right"]
     return cells, not problems
 
 

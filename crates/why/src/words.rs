@@ -112,7 +112,9 @@ pub(crate) fn of_region(kind: CauseKind) -> String {
         CauseKind::HugePages => "madvise(MADV_NOHUGEPAGE), or touch what is mapped more densely",
         CauseKind::Files => "nothing, unless the machine lacks memory",
         CauseKind::Stack => "nothing, if that was once; otherwise bound the recursion",
-        CauseKind::ManagedHeap => "look at a heap dump of the runtime",
+        CauseKind::ManagedHeap => {
+            "look at a heap dump of the runtime; for Java, `jcmd PID GC.class_histogram`"
+        }
     };
     text.to_owned()
 }

@@ -161,7 +161,7 @@ fn region(kind: Kind) -> Region {
 /// Bytes of memory that has a name, by region and name.
 type Named = BTreeMap<(Region, String), u64>;
 
-/// Memory with a name: files, and sockets by protocol.
+/// Memory with a name: files, sockets by protocol, and heaps of runtimes.
 fn named(census: &Census) -> Named {
     let mut named = Named::new();
     let mut add = |region: Region, name: String, bytes: u64| {
@@ -190,6 +190,12 @@ fn named(census: &Census) -> Named {
             Protocol::Unix => "Unix sockets",
         };
         add(Region::Kernel, name.to_owned(), sum.memory);
+    }
+    for piece in &census.pieces {
+        let bytes = piece.amounts.resident.saturating_add(piece.amounts.swapped);
+        if piece.kind.purpose() == Purpose::Managed {
+            add(Region::Managed, piece.kind.label().to_owned(), bytes);
+        }
     }
     let open = census.descriptors.as_ref().map_or(0, Descriptors::count);
     add(

@@ -144,6 +144,14 @@ pub(super) fn trace(
         sites: sites(&before, &report, wanted),
         is_judged: wanted == Wanted::Blocks,
     };
+    for site in &trace.sites {
+        tracing::debug!(
+            "{:?} by {}: {:.0} B/s",
+            site.took,
+            site.place.function,
+            site.rate(&trace)
+        );
+    }
     Ok(Traced::Whole(trace, Some(cost)))
 }
 
@@ -200,6 +208,9 @@ fn sites(before: &Report, report: &Report, wanted: Wanted) -> Vec<Site> {
     let mut at: HashMap<(Place, Took), usize> = HashMap::new();
     for stack in report.stacks() {
         let (place, took) = (place(stack, report), took(stack.kind, wanted));
+        if took == Took::Page(Region::Managed) && is_of_runtime(&place) {
+            continue;
+        }
         let number = *at.entry((place.clone(), took)).or_insert_with(|| {
             sites.push(Site {
                 place,
@@ -226,6 +237,17 @@ fn sites(before: &Report, report: &Report, wanted: Wanted) -> Vec<Site> {
         site.lost = site.lost + verdict.definitely_lost + verdict.indirectly_lost;
     }
     sites
+}
+
+/// Returns whether a place is in a runtime's own code: its collector touches most of its heap's pages.
+fn is_of_runtime(place: &Place) -> bool {
+    /// Starts of the names of runtimes' files.
+    const RUNTIMES: [&str; 3] = ["libjvm", "libcoreclr", "libclrgc"];
+    let file = place
+        .module
+        .as_deref()
+        .and_then(|module| module.rsplit('/').next());
+    file.is_some_and(|file| RUNTIMES.iter().any(|start| file.starts_with(start)))
 }
 
 fn took(kind: Option<RegionKind>, wanted: Wanted) -> Took {

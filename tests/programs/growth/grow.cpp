@@ -10,6 +10,7 @@
 #include <ctime>
 #include <deque>
 #include <functional>
+#include <malloc.h>
 #include <map>
 #include <pthread.h>
 #include <string>
@@ -73,10 +74,15 @@ __attribute__((noinline)) void refresh() {
 }
 
 std::vector<void *> pins;
-uint64_t pinned_bytes;
+
+/// Free memory below the heap's end, by malloc's own account.
+uint64_t pinned_bytes() {
+    struct mallinfo2 info = mallinfo2();
+    return info.fordblks - info.keepcost;
+}
 
 /// Ten times a second allocates 16 buffers of 30 KB, and shrinks them to 64 bytes each, so that they pin what is behind
-/// them: 4.8 MB a second. The next buffers are larger, and do not fit in there.
+/// them: some 4 MB a second. The next buffers are larger, and do not fit in there.
 __attribute__((noinline)) void pin_some() {
     static int steps;
     static size_t size = 30000;
@@ -87,10 +93,8 @@ __attribute__((noinline)) void pin_some() {
         buffers.push_back(malloc(size));
         memset(buffers.back(), 1, size);
     }
-    for (void *buffer : buffers) {
+    for (void *buffer : buffers)
         pins.push_back(realloc(buffer, 64));
-        pinned_bytes += size - 64;
-    }
     size += 16;
 }
 
@@ -257,7 +261,7 @@ const std::map<std::string, Cause> CAUSES = {
     {"lost", {lose, [] { return lost_bytes; }}},
     {"kept", {remember, [] { return sessions.size() * 1000; }}},
     {"settled", {refresh, [] { return recent.size() * 1000; }}},
-    {"pinned", {pin_some, [] { return pinned_bytes; }}},
+    {"pinned", {pin_some, pinned_bytes}},
     {"arenas", {employ, [] { return worker_count * 3999ull * 1008; }}},
     {"peak", {peak_once, [] { return peaks; }}},
     {"threads", {unjoined, [] { return ended_threads * LEFT; }}},
