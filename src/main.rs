@@ -111,7 +111,12 @@ fn run(cli: Cli, diagnostics: &Diagnostics) -> anyhow::Result<ExitCode> {
         Some(Command::Verdict(args)) => {
             return verdict::run(&args.try_into()?, &mut standard::output()?).map(ExitCode::from);
         }
-        Some(Command::Why(args)) => return why_it_grows(&args.try_into()?).map(ExitCode::from),
+        Some(Command::Why(args)) => {
+            if let Some(note) = args.check_stray_pid()? {
+                tracing::info!("{note}");
+            }
+            return why_it_grows(&(*args).try_into()?).map(ExitCode::from);
+        }
         Some(Command::Mcp(args)) => return answer_questions(args.try_into()?).map(ExitCode::from),
         Some(Command::Library(args)) => session::write_library(&args.output)?,
         Some(Command::Completions(args)) => cli::completions(&args, &mut standard::output()?)?,

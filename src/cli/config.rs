@@ -166,6 +166,13 @@ pub enum ConfigError {
          outstanding, blocks, definitely_lost and indirectly_lost"
     )]
     OnlyOfTraces(String),
+    #[error(
+        "--fail-on '{0}' is about why memory grows: use it with `memleak why`, or with `memleak report` on a file that `memleak why \
+         --record` has written"
+    )]
+    OnlyOfDiagnoses(String),
+    #[error("--fail-on '{0}' needs a trace: leave it out; `memleak why` knows only cause=KIND and grows")]
+    NotOfDiagnoses(String),
     #[error("--measure definitely-lost needs a verdict: add --verdict")]
     NotJudged,
     #[error(
@@ -288,6 +295,8 @@ impl ConfigError {
                 | Self::NoClasses(_)
                 | Self::NoVerdict(_)
                 | Self::OnlyOfTraces(_)
+                | Self::OnlyOfDiagnoses(_)
+                | Self::NotOfDiagnoses(_)
                 | Self::NotJudged
                 | Self::NoPeak
                 | Self::LastAndEach

@@ -183,6 +183,11 @@ const OF_COMMANDS: &[(&str, &[Example])] = &[
                 "memleak why -p nginx 3m --format json",
                 "for scripts, over three minutes",
             ),
+            ("memleak why 2m", "of all processes, the one that grows fastest"),
+            (
+                "memleak why -p nginx --fail-on cause=lost --record why.memleak",
+                "status 1 if it leaks; `memleak report why.memleak` shows the stacks",
+            ),
         ],
     ),
     (

@@ -14,7 +14,8 @@ pub struct GateArgs {
     /// Can be repeated. Measures: outstanding, blocks (not freed), growth (per s, min, h or d);
     /// site.outstanding, site.blocks, site.growth (of any one site); allocated, allocations (freed or not);
     /// lost, incomplete (in %); by a verdict, definitely_lost, site.definitely_lost, indirectly_lost (in
-    /// bytes; with .blocks behind them, in blocks). The exit status is 3 if the result is inconclusive.
+    /// bytes; with .blocks behind them, in blocks); of a recorded diagnosis, cause=KIND and grows (as for
+    /// `memleak why`). The exit status is 3 if the result is inconclusive.
     #[arg(long, value_name = "CONDITION")]
     pub fail_on: Vec<String>,
     /// Maximum share of lost allocations, in percent.
@@ -131,6 +132,10 @@ mod tests {
     fn invalid_command_lines_are_refused() {
         for (arguments, part) in [
             ("--fail-on leaks>1", "`leaks>1`, character 1"),
+            (
+                "--fail-on cause=lost",
+                "'cause=lost' is about why memory grows: use it with `memleak why`",
+            ),
             ("--max-lost some --fail-on blocks>1", "`some` for --max-lost"),
             ("--junit a", "--junit needs a condition"),
         ] {

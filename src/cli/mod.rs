@@ -62,8 +62,8 @@ pub use quantity::{DirectionArgs, QuantityArgs};
 pub use record::RecordArgs;
 pub use replay::{DiffArgs, DifferenceArg, ReportArgs, TrendArg, TrendArgs};
 pub use selection::SelectionArgs;
-pub use stray_pid::StrayPid;
-pub use targets::{OneTargetArgs, TargetArgs};
+pub use stray_pid::{StrayPid, StrayTime};
+pub use targets::{AnyTargetArgs, OneTargetArgs, TargetArgs};
 pub use top::TopArgs;
 pub use triggers::TriggerArgs;
 pub use verdict::VerdictArgs;
@@ -103,7 +103,7 @@ fn usage() -> String {
         "memleak [OPTIONS] [INTERVAL] [COUNT] -- PROGRAM [ARGUMENT…]",
         "memleak [OPTIONS] [INTERVAL] [COUNT]",
         "memleak live [OPTIONS] …",
-        "memleak why -p PID [TIME]",
+        "memleak why [-p PID] [TIME]",
         "memleak top [OPTIONS] [INTERVAL] [COUNT]",
         "memleak report|diff|trend FILE…",
         "memleak table ELF…",
@@ -150,8 +150,10 @@ pub enum Command {
     /// Tell whether the memory of a process grows, and why: leaks, caches, fragmentation, threads, mappings.
     ///
     /// Begins with what costs the process nothing, and traces only what the answer needs, within
-    /// --max-overhead. The answer names causes in order, places in the program, and what to do next.
-    Why(WhyArgs),
+    /// --max-overhead. The answer names causes in order, places in the program, and what to do next. If
+    /// several processes match, or none is named, they are compared for a quarter of the time as `memleak
+    /// top` does, and the answer is about the one that grows fastest.
+    Why(Box<WhyArgs>),
     /// Find the lost blocks of a process, traced or not: those that it can no longer reach.
     ///
     /// Judges all blocks in the data structures of glibc's malloc, musl's, jemalloc, tcmalloc or mimalloc,

@@ -46,6 +46,38 @@ impl StrayPid {
     }
 }
 
+/// A number in the place of TIME of `memleak why`, without any -p, that is more likely a process id.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error(
+    "TIME `{number}` is the pid of a process ({comm}): to diagnose it, use -p {number}; for a time of that many seconds, write \
+     {number}s"
+)]
+pub struct StrayTime {
+    number: u32,
+    comm: String,
+}
+
+impl StrayTime {
+    /// Checks a time, with processes from `name_of`. Returns a note about a number that is taken for a time
+    /// although it may be a process id.
+    pub(super) fn check(
+        time: &str,
+        name_of: &dyn Fn(u32) -> Option<ProcessName>,
+    ) -> Result<Option<String>, Self> {
+        let number = time.parse().ok().filter(|&number| number != FIRST_PROCESS);
+        let Some((number, process)) = number.and_then(|number| Some((number, name_of(number)?))) else {
+            return Ok(None);
+        };
+        let comm = process.comm;
+        if number > LONG && number % 60 != 0 {
+            return Err(Self { number, comm });
+        }
+        Ok(Some(format!(
+            "taking {number} as TIME in seconds, not as process {number} ({comm}): to diagnose that process, use -p {number}"
+        )))
+    }
+}
+
 fn interval(name: &str, number: u32) -> String {
     match name {
         "INTERVAL" => format!("; for an interval of that many seconds, write {number}s"),
@@ -187,6 +219,25 @@ mod tests {
             for part in parts {
                 assert!(error.contains(part), "no {part:?} in {error}");
             }
+        }
+    }
+
+    /// A number that is a process id is refused in the place of TIME, unless it is a likely time.
+    #[test]
+    fn times() {
+        let name_of = |pid| name_of(pid, false);
+        let error = StrayTime::check("4711", &name_of)
+            .expect_err("a process")
+            .to_string();
+        assert!(
+            error.contains("use -p 4711; for a time of that many seconds, write 4711s"),
+            "{error}"
+        );
+        let note = StrayTime::check("300", &name_of).expect("a time");
+        assert!(note.is_some_and(|note| note.contains("not as process 300")));
+        for time in ["1", "60s", "4713", "10"] {
+            let note = StrayTime::check(time, &name_of).expect(time);
+            assert_eq!(note.is_some(), time == "10", "{time}");
         }
     }
 }

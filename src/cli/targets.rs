@@ -66,6 +66,17 @@ pub struct OneTargetArgs {
     pub selectors: SelectorArgs,
 }
 
+/// Flags that select the processes that a command looks at; all of them if none is given.
+#[derive(Debug, Args)]
+pub struct AnyTargetArgs {
+    /// Processes to look at, by id or name; default: all, unless another flag selects some.
+    #[arg(short = 'p', long = "pid", value_name = "PID|NAME", value_delimiter = ',')]
+    pub pid: Vec<String>,
+    /// Other properties by which they are selected.
+    #[command(flatten)]
+    pub selectors: SelectorArgs,
+}
+
 /// Targets of a trace: process ids, and selectors of processes that are to be found.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Targets {
@@ -106,6 +117,16 @@ impl OneTargetArgs {
         let selectors = self.selectors.check(&self.pid)?;
         let is_given = selectors.has_others() || !selectors.wanted.is_empty();
         Ok(is_given.then_some(selectors))
+    }
+}
+
+impl AnyTargetArgs {
+    /// Checks the flags.
+    pub(super) fn check(&self) -> Result<Selectors, ConfigError> {
+        let selectors = self.selectors.check(&self.pid)?;
+        let pids: Vec<_> = selectors.pids().collect();
+        check_pids(&pids, u32::MAX)?;
+        Ok(selectors)
     }
 }
 

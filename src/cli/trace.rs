@@ -136,6 +136,9 @@ impl TraceArgs {
         if let Some(condition) = gate.about_verdict().filter(|_| !has_verdict) {
             return Err(ConfigError::NoVerdict(condition.to_string()));
         }
+        if let Some(condition) = gate.about_diagnosis() {
+            return Err(ConfigError::OnlyOfDiagnoses(condition.to_string()));
+        }
         if quantity.measure == Measure::DefinitelyLost && !has_verdict {
             return Err(ConfigError::NotJudged);
         }

@@ -60,7 +60,10 @@ impl TryFrom<VerdictArgs> for Options {
             .iter()
             .find(|condition| !condition.measure().is_of_blocks())
         {
-            return Err(ConfigError::OnlyOfTraces(condition.to_string()));
+            return Err(match condition.measure().is_of_diagnosis() {
+                true => ConfigError::OnlyOfDiagnoses(condition.to_string()),
+                false => ConfigError::OnlyOfTraces(condition.to_string()),
+            });
         }
         Ok(Self {
             process: args.target.check()?.ok_or(ConfigError::NoProcess("verdict"))?,
@@ -113,6 +116,10 @@ mod tests {
                 "'growth>1/s' needs a trace: leave it out, or use `memleak --verdict",
             ),
             ("site.definitely_lost>1", "needs a trace"),
+            (
+                "cause=lost",
+                "'cause=lost' is about why memory grows: use it with `memleak why`",
+            ),
             ("leaks>1", "`leaks>1`, character 1"),
         ] {
             let refused = options(condition).expect_err(condition).to_string();

@@ -227,6 +227,7 @@ fn heading(snapshot: &Snapshot, recently: &RecentFacts<'_>, shown: Shown<'_>) ->
         steps: Vec::new(),
         overhead: None,
         judgement: None,
+        diagnosis: None,
         kernel: None,
         own: own_memory(),
     }

@@ -115,7 +115,7 @@ fn keys_of_the_live_view() {
     end: complete
     nothing lost all # stacks complete
     # allocations/s: about #% of one CPU
-    q quit ? help ↑↓ site Enter stack s order / filter m mark v verdict
+    q quit ? help ↑↓ site Tab stack s order / filter m mark v verdict w why
     ");
     keys_of_the_table(&mut terminal);
     keys_of_other_panes(&mut terminal);
@@ -222,12 +222,45 @@ fn keys_of_other_panes(terminal: &mut Terminal) {
     terminal.await_screen("later reports", |screen| {
         !screen.contains("PAUSED") && screen != paused
     });
+    diagnosis(terminal);
     terminal.press("\t");
-    terminal.await_text("Enter sites");
+    terminal.await_text("Tab sites");
     terminal.press("\u{1b}[6~\t");
-    let screen = terminal.await_text("Enter stack");
+    let screen = terminal.await_text("Tab stack");
     for garbage in GARBAGE {
         assert!(!screen.contains(garbage), "{screen}");
+    }
+}
+
+/// A key looks into why memory grows, by a child that ends with the window.
+fn diagnosis(terminal: &mut Terminal) {
+    let diagnoses = |pid: u32| {
+        let parent = format!("\nPPid:\t{pid}\n");
+        let processes = fs::read_dir("/proc").expect("it is mounted").flatten();
+        let mut processes = processes.map(|process| process.path());
+        processes.any(|process| {
+            let [words, status] =
+                ["cmdline", "status"].map(|file| fs::read(process.join(file)).unwrap_or_default());
+            words.starts_with(b"memleak\0why\0") && String::from_utf8_lossy(&status).contains(&parent)
+        })
+    };
+    terminal.press("w");
+    let screen = terminal.await_text("looking at process");
+    assert!(
+        screen.contains(" s left") && screen.contains("Esc closes this"),
+        "{screen}"
+    );
+    let began = Instant::now();
+    while !diagnoses(terminal.pid()) {
+        assert!(began.elapsed() < *PATIENCE, "no child");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    terminal.press("\u{1b}");
+    terminal.await_text("TREND");
+    let began = Instant::now();
+    while diagnoses(terminal.pid()) {
+        assert!(began.elapsed() < *PATIENCE, "the child is left");
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

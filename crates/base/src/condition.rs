@@ -3,6 +3,8 @@
 //!
 //! ```text
 //! condition = measure (">" | ">=") number [unit] ["/" time]
+//!           | measure "=" name
+//!           | measure
 //! measure   = one of those that the flag has
 //! unit      = a unit of memory, as everywhere (`units`) | "%"
 //! time      = "s" | "min" | "h" | "d"
@@ -32,17 +34,23 @@ pub enum Unit {
     Percent,
     /// Percent if the limit is given with `%`, bytes otherwise.
     BytesOrPercent,
+    /// One of these names, which the value is the number of.
+    Name(&'static [&'static str]),
+    /// None: the measure is a condition by itself, which is true if the value is above 0.
+    Truth,
 }
 
 impl Unit {
     /// Example of operator, limit and unit, for messages.
-    const fn example(self) -> &'static str {
+    fn example(self) -> String {
         match self {
-            Self::Bytes => ">1MiB",
-            Self::Count => ">100",
-            Self::BytesPerTime => ">64KiB/min",
-            Self::Percent => ">0.1%",
-            Self::BytesOrPercent => ">80%",
+            Self::Bytes => ">1MiB".to_owned(),
+            Self::Count => ">100".to_owned(),
+            Self::BytesPerTime => ">64KiB/min".to_owned(),
+            Self::Percent => ">0.1%".to_owned(),
+            Self::BytesOrPercent => ">80%".to_owned(),
+            Self::Name(names) => format!("={}", names.first().unwrap_or(&"")),
+            Self::Truth => String::new(),
         }
     }
 }
@@ -74,15 +82,25 @@ impl Per {
     }
 }
 
+/// Relation between a value and the limit that it exceeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Relation {
+    /// `>`
+    Above,
+    /// `>=`
+    AtLeast,
+    /// `=`
+    Equal,
+}
+
 /// A valid condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition<M> {
     /// Text as given, trimmed.
     text: String,
     measure: M,
-    /// True for `>=`: a value equal to the limit exceeds it.
-    inclusive: bool,
-    /// Limit in bytes, blocks, or thousandths of a percent.
+    relation: Relation,
+    /// Limit in bytes, blocks, or thousandths of a percent; or the number of a name.
     limit: u64,
     /// True if the limit is a percentage.
     is_share: bool,
@@ -105,6 +123,12 @@ impl<M: Measure> Condition<M> {
         self.per
     }
 
+    /// Number of the name that the value must have, for measures with names only.
+    pub fn name(&self) -> Option<usize> {
+        let is_name = self.relation == Relation::Equal;
+        is_name.then(|| usize::try_from(self.limit).unwrap_or(usize::MAX))
+    }
+
     /// Returns whether `value` exceeds the limit; in bytes, blocks, bytes per second, or percent.
     #[allow(
         clippy::cast_precision_loss,
@@ -117,10 +141,10 @@ impl<M: Measure> Condition<M> {
             Some(per) => limit / f64::from(per.seconds),
             None => limit,
         };
-        if self.inclusive {
-            value >= limit
-        } else {
-            value > limit
+        match self.relation {
+            Relation::Above => value > limit,
+            Relation::AtLeast => value >= limit,
+            Relation::Equal => (value - limit).abs() < 0.5,
         }
     }
 }
@@ -151,6 +175,12 @@ enum Problem {
     Measure { word: String, names: String },
     #[error("expected > or >=, as in {0}")]
     Operator(String),
+    #[error("expected =, as in {0}")]
+    Equals(String),
+    #[error("expected a name after =, one of {0}")]
+    NoName(String),
+    #[error("unknown name `{word}`: use one of {names}")]
+    Name { word: String, names: String },
     #[error("expected a number, as in {0}")]
     Number(String),
     #[error(transparent)]
@@ -191,7 +221,7 @@ pub fn parse<M: Measure>(flag: &'static str, text: &str) -> Result<Condition<M>,
 type Wrong = (usize, Problem);
 
 fn read<M: Measure>(flag: &'static str, reader: &mut Reader<'_>) -> Result<Condition<M>, Wrong> {
-    let (at, word) = reader.take(|character| character.is_alphanumeric() || ".-_".contains(character));
+    let (at, word) = reader.take(is_of_name);
     let found = M::ALL.iter().find(|(name, ..)| *name == word);
     let &(name, measure, unit) = found.ok_or_else(|| match word {
         "" => (at, Problem::NoMeasure(names::<M>())),
@@ -201,17 +231,83 @@ fn read<M: Measure>(flag: &'static str, reader: &mut Reader<'_>) -> Result<Condi
         }
     })?;
     let example = || format!("{name}{}", unit.example());
+    let Limit {
+        relation,
+        limit,
+        is_share,
+        per,
+    } = match unit {
+        Unit::Truth => Limit::of(Relation::Above, 0),
+        Unit::Name(names) => Limit::of(Relation::Equal, read_name(reader, names, &example)?),
+        Unit::Bytes | Unit::Count | Unit::BytesPerTime | Unit::Percent | Unit::BytesOrPercent => {
+            read_limit(reader, unit, &example)?
+        }
+    };
+    let (at, rest) = reader.take(|_| true);
+    if !rest.is_empty() {
+        let word = printable(rest.trim_end());
+        return Err((at, Problem::Rest { word, flag }));
+    }
+    Ok(Condition {
+        text: reader.text.trim().to_owned(),
+        measure,
+        relation,
+        limit,
+        is_share,
+        per,
+    })
+}
+
+/// Relation and limit, which follow the measure.
+struct Limit {
+    relation: Relation,
+    limit: u64,
+    is_share: bool,
+    per: Option<Per>,
+}
+
+impl Limit {
+    fn of(relation: Relation, limit: u64) -> Self {
+        Self {
+            relation,
+            limit,
+            is_share: false,
+            per: None,
+        }
+    }
+}
+
+/// Reads `=` and one of the names, which it returns the number of.
+fn read_name(reader: &mut Reader<'_>, names: &[&str], example: &dyn Fn() -> String) -> Result<u64, Wrong> {
     let (at, operator) = reader.take(|character| "<>=!".contains(character));
-    let inclusive = match operator {
-        ">" => false,
-        ">=" => true,
+    if operator != "=" {
+        return Err((at, Problem::Equals(example())));
+    }
+    let (at, word) = reader.take(is_of_name);
+    let number = (0..).zip(names).find(|(_, name)| **name == word);
+    let all = || names.join(", ");
+    number.map(|(number, _)| number).ok_or_else(|| match word {
+        "" => (at, Problem::NoName(all())),
+        word => {
+            let (word, names) = (word.to_owned(), all());
+            (at, Problem::Name { word, names })
+        }
+    })
+}
+
+/// Reads an operator, and a number with its unit.
+fn read_limit(reader: &mut Reader<'_>, unit: Unit, example: &dyn Fn() -> String) -> Result<Limit, Wrong> {
+    let (at, operator) = reader.take(|character| "<>=!".contains(character));
+    let relation = match operator {
+        ">" => Relation::Above,
+        ">=" => Relation::AtLeast,
         _ => return Err((at, Problem::Operator(example()))),
     };
     let number = read_number(reader, example)?;
     let is_share = match unit {
         Unit::Percent => true,
         Unit::BytesOrPercent => reader.is_next('%'),
-        Unit::Bytes | Unit::Count | Unit::BytesPerTime => false,
+        Unit::Bytes | Unit::Count | Unit::BytesPerTime | Unit::Name(_) | Unit::Truth => false,
     };
     let (limit, per) = match unit {
         Unit::BytesOrPercent if !is_share => (number.times(read_size(reader)?)?, None),
@@ -220,7 +316,7 @@ fn read<M: Measure>(flag: &'static str, reader: &mut Reader<'_>) -> Result<Condi
             let bytes = number.times(read_size(reader)?)?;
             (bytes, Some(read_time(reader)?))
         }
-        Unit::Count => {
+        Unit::Count | Unit::Name(_) | Unit::Truth => {
             let (at, word) = reader.take(is_of_unit);
             if !word.is_empty() {
                 return Err((at, Problem::Counted(word.to_owned())));
@@ -235,19 +331,16 @@ fn read<M: Measure>(flag: &'static str, reader: &mut Reader<'_>) -> Result<Condi
             (number.times(PARTS)?, None)
         }
     };
-    let (at, rest) = reader.take(|_| true);
-    if !rest.is_empty() {
-        let word = printable(rest.trim_end());
-        return Err((at, Problem::Rest { word, flag }));
-    }
-    Ok(Condition {
-        text: reader.text.trim().to_owned(),
-        measure,
-        inclusive,
+    Ok(Limit {
+        relation,
         limit,
         is_share,
         per,
     })
+}
+
+fn is_of_name(character: char) -> bool {
+    character.is_alphanumeric() || ".-_".contains(character)
 }
 
 fn is_of_unit(character: char) -> bool {

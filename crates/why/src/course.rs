@@ -11,11 +11,11 @@ use crate::region::Region;
 pub const MIN_READINGS: usize = Interval::MIN_POINTS;
 /// Growth below this share of all memory per minute does not count, and neither does growth below
 /// [`MIN_RATE`]: programs breathe.
-const MIN_SHARE: f64 = 0.001;
+pub const MIN_SHARE: f64 = 0.001;
 /// Minimum growth that counts, in bytes per second: two pages a minute.
-const MIN_RATE: f64 = 8192.0 / 60.0;
+pub const MIN_RATE: f64 = 8192.0 / 60.0;
 /// Share of all memory per minute that must be excluded before memory is called steady.
-const OPEN_SHARE: f64 = 0.02;
+pub const OPEN_SHARE: f64 = 0.02;
 
 /// Memory of a region over time.
 #[derive(Clone, Copy, Debug, PartialEq)]

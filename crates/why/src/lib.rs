@@ -21,7 +21,7 @@ mod region;
 mod tests;
 mod words;
 
-pub use course::{Course, MIN_READINGS};
+pub use course::{Course, MIN_RATE, MIN_READINGS, MIN_SHARE, OPEN_SHARE};
 pub use observed::{HeapUse, Observed, Reading, Site, Took, Trace};
 pub use region::{Amounts, Region};
 
@@ -30,7 +30,7 @@ use std::time::Duration;
 use leak_report::model::diagnosis::{Cause, Growth};
 
 /// Causes with less than this part of the largest one's share are not named, and not looked for.
-const MIN_SHARE: f64 = 0.03;
+const LEAST_CAUSE: f64 = 0.03;
 
 /// An answer: whether memory grows, how fast, and why.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,7 +56,7 @@ pub fn diagnose(observed: &Observed) -> Answer {
     }
     causes.sort_by(|one, other| other.bytes_per_second.total_cmp(&one.bytes_per_second));
     let largest = causes.first().map_or(0.0, |cause| cause.share);
-    causes.retain(|cause| cause.share >= MIN_SHARE * largest);
+    causes.retain(|cause| cause.share >= LEAST_CAUSE * largest);
     causes.extend(idle::of(observed, &causes));
     Answer {
         growth: growth(observed, growing.is_empty()),
@@ -73,7 +73,7 @@ pub fn growing(observed: &Observed) -> Vec<Region> {
     let fastest = growing.first().map_or(0.0, |(_, course)| course.rate.slope);
     let matter = growing
         .into_iter()
-        .filter(|(_, course)| course.rate.slope >= MIN_SHARE * fastest);
+        .filter(|(_, course)| course.rate.slope >= LEAST_CAUSE * fastest);
     matter.map(|(region, _)| *region).collect()
 }
 

@@ -466,7 +466,7 @@ fn config_error(cli: Cli) -> Option<ConfigError> {
         Some(Command::Doctor(args)) => doctor::Options::try_from(args).err(),
         Some(Command::Top(args)) => top::Options::try_from(*args).err(),
         Some(Command::Verdict(args)) => verdict::Options::try_from(args).err(),
-        Some(Command::Why(args)) => why::Options::try_from(args).err(),
+        Some(Command::Why(args)) => why::Options::try_from(*args).err(),
         Some(Command::Mcp(args)) => McpSource::try_from(args).err(),
         Some(Command::Table { .. } | Command::Library(_) | Command::Completions(_) | Command::Man(_)) => None,
     }

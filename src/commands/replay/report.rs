@@ -410,4 +410,26 @@ mod tests {
             assert_eq!(status("incomplete>100%", which), expected, "{which:?}");
         }
     }
+
+    /// Conditions on causes are decided by the diagnosis of the report; without one they are inconclusive.
+    #[test]
+    fn statuses_of_causes() {
+        let (_directory, options) = recorded();
+        let status = |condition: &str| {
+            let options = ReportOptions {
+                gate: gate::Settings {
+                    conditions: vec![gate::parse(condition).expect("a condition")],
+                    ..gate::Settings::default()
+                },
+                ..options.clone()
+            };
+            report(&options).expect("shown")
+        };
+        assert_eq!((status("cause=kept"), status("grows")), (3, 3));
+        let mut recorder = Recorder::create(&settings(&options.file)).expect("made");
+        recorder.record(1, &samples::diagnosed()).expect("recorded");
+        recorder.finish().expect("ended");
+        let found = ["cause=kept", "cause=lost", "cause=free_in_allocator", "grows"].map(status);
+        assert_eq!(found, [1, 0, 0, 1]);
+    }
 }

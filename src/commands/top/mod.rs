@@ -12,6 +12,7 @@ mod options;
 mod pace;
 mod read;
 mod sampler;
+mod survey;
 mod table;
 mod text;
 #[cfg(feature = "tui")]
@@ -35,6 +36,7 @@ use options::{MIN_INTERVAL, VIEW};
 pub use options::{Options, Outcome};
 use pace::{next_sample, pause_until};
 use sampler::Sampler;
+pub(super) use survey::survey;
 
 /// Default number of rows of a table in text.
 const ROWS: usize = 10;

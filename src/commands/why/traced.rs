@@ -88,10 +88,18 @@ pub(super) struct Subject<'a> {
     pub(super) signals: &'a Signals,
 }
 
+/// A trace that was made.
+pub(super) struct Whole {
+    pub(super) trace: Trace,
+    /// Its last report.
+    pub(super) report: Report,
+    /// Share of one CPU that it took from the process.
+    pub(super) cost: f64,
+}
+
 /// Result of a trace.
 pub(super) enum Traced {
-    /// A trace, with the share of one CPU that it took from the process.
-    Whole(Trace, Option<f64>),
+    Whole(Box<Whole>),
     /// It would have cost more than the limit: this share of one CPU.
     TooCostly(f64),
 }
@@ -152,7 +160,7 @@ pub(super) fn trace(
             site.rate(&trace)
         );
     }
-    Ok(Traced::Whole(trace, Some(cost)))
+    Ok(Traced::Whole(Box::new(Whole { trace, report, cost })))
 }
 
 /// Time that is kept for the verdict and the report.

@@ -35,7 +35,9 @@ fn limited(measure: Measure, verdict: &Verdict) -> Option<Limited> {
         | Measure::Lost
         | Measure::Incomplete
         | Measure::SiteDefinitelyLost
-        | Measure::SiteDefinitelyLostBlocks => None,
+        | Measure::SiteDefinitelyLostBlocks
+        | Measure::Cause
+        | Measure::Grows => None,
     }
 }
 

@@ -1,5 +1,7 @@
 //! Measures of the conditions of `--fail-on`.
 
+use leak_report::model::diagnosis::CauseKind;
+
 use crate::base::condition::{self, ConditionError, Unit};
 
 /// A valid condition.
@@ -49,9 +51,18 @@ pub enum Measure {
     IndirectlyLost,
     /// Blocks that only lost blocks lead to.
     IndirectlyLostBlocks,
+    /// Growth of memory for one cause, by a diagnosis.
+    Cause,
+    /// Growth of memory for any cause, by a diagnosis.
+    Grows,
 }
 
 impl Measure {
+    /// Returns true if only a diagnosis (`memleak why`) provides this measure.
+    pub fn is_of_diagnosis(self) -> bool {
+        matches!(self, Self::Cause | Self::Grows)
+    }
+
     /// Returns true if only a verdict on the outstanding blocks provides this measure.
     pub fn is_of_verdict(self) -> bool {
         match self {
@@ -70,7 +81,9 @@ impl Measure {
             | Self::Allocated
             | Self::Allocations
             | Self::Lost
-            | Self::Incomplete => false,
+            | Self::Incomplete
+            | Self::Cause
+            | Self::Grows => false,
         }
     }
 }
@@ -109,6 +122,8 @@ const MEASURES: &[(&str, Measure, Unit)] = &[
         Measure::IndirectlyLostBlocks,
         Unit::Count,
     ),
+    ("cause", Measure::Cause, Unit::Name(&CauseKind::NAMES)),
+    ("grows", Measure::Grows, Unit::Truth),
 ];
 
 #[cfg(test)]
@@ -168,6 +183,9 @@ mod tests {
                 Measure::IndirectlyLostBlocks,
                 [0.0, 1.0],
             ),
+            ("cause=lost", Measure::Cause, [1.0, 0.0]),
+            (" cause = managed_heap", Measure::Cause, [10.0, 11.0]),
+            ("grows", Measure::Grows, [0.0, 1.0]),
         ] {
             let condition = parse(text).expect(text);
             assert_eq!(condition.measure(), measure, "{text}");
@@ -224,6 +242,21 @@ mod tests {
             ("growth>1%/min", 9, "unknown unit of memory `%`"),
             ("lost>1", 7, "a percentage, as in lost>0.1%"),
             ("lost>1MiB", 7, "a percentage"),
+            ("cause", 6, "expected =, as in cause=lost"),
+            ("cause>1", 6, "expected =, as in cause=lost"),
+            ("cause==lost", 6, "expected ="),
+            ("cause=", 7, "expected a name after =, one of lost, kept, pinned"),
+            (
+                "cause=leak",
+                7,
+                "unknown name `leak`: use one of lost, kept, pinned, free_in_allocator, thread_stacks",
+            ),
+            (
+                "cause=lost,kept",
+                11,
+                "unexpected `,kept`: give each condition with its own --fail-on",
+            ),
+            ("grows>1", 6, "unexpected `>1`"),
             ("größer>1", 1, "unknown measure `größer`"),
             ("blocks>1 ü", 10, "leave out `ü`"),
         ] {
@@ -238,7 +271,7 @@ mod tests {
     proptest! {
         /// Any text is parsed or refused, at a character of it or at its end.
         #[test]
-        fn nothing_panics(text in "\\PC*|[a-z.]{0,12} ?[<>=]{0,2} ?[0-9.]{0,25}[KMGTiB%/a-zµ]{0,6}") {
+        fn nothing_panics(text in "\\PC*|[a-z.]{0,12} ?[<>=]{0,2} ?[0-9a-z_.]{0,25}[KMGTiB%/a-zµ]{0,6}") {
             if let Err(error) = parse(&text) {
                 prop_assert!(error.column <= text.chars().count() + 1);
             }

@@ -9,6 +9,7 @@ use super::baseline::Baseline;
 use super::site::{Site, counted};
 use super::workspace::{Source, Workspace};
 use leak_report::model::Report;
+use leak_report::model::diagnosis::Diagnosis;
 use leak_report::model::site_name::{SiteName, SiteNamer, SiteNames};
 use leak_report::model::{Amount, Estimate, Events, Judgement, Losses, NameStyle, Unjudged};
 
@@ -39,6 +40,8 @@ pub(super) struct Facts {
     pub(super) walks: [u64; 2],
     /// Facts about the verdict; `None` if none was made.
     pub(super) verdict: Option<VerdictFacts>,
+    /// Answer to why memory grows; `None` if the report has none.
+    pub(super) diagnosis: Option<Box<Diagnosis>>,
 }
 
 /// Evidence of errors and gaps in a verdict.
@@ -123,6 +126,7 @@ impl Facts {
             recorded_bytes: recorded.bytes,
             walks: report.completeness.complete_allocations(),
             verdict: VerdictFacts::of(report),
+            diagnosis: report.diagnosis.clone(),
         }
     }
 

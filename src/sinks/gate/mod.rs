@@ -8,6 +8,7 @@
 mod baseline;
 mod blocks;
 mod condition;
+mod diagnosed;
 mod facts;
 mod github;
 mod input;
@@ -34,6 +35,7 @@ pub use blocks::check_blocks;
 pub use condition::{Condition, Measure, parse};
 use facts::{Facts, above_baseline};
 pub use input::InputError;
+use leak_report::model::diagnosis::Diagnosis;
 use leak_report::model::site_name::{SiteName, SiteNames};
 use leak_report::model::{Amount, Sampling};
 use leak_report::model::{Report, Suppression};
@@ -281,6 +283,19 @@ impl<'a> Gate<'a> {
         let variance: f64 = sites.iter().map(|site| site.running.spread.bytes as f64).sum();
         self.trend.note(seconds, running, variance);
     }
+}
+
+/// Checks a diagnosis against conditions and logs the findings. Returns the exit status, or `None` if no
+/// condition was exceeded or inconclusive. Skips conditions on other measures.
+pub fn check_diagnosis(conditions: &[Condition], diagnosis: &Diagnosis) -> Option<u8> {
+    let conditions = conditions
+        .iter()
+        .filter(|condition| condition.measure().is_of_diagnosis());
+    let findings: Vec<_> = conditions
+        .map(|condition| diagnosed::finding(condition, diagnosis, None))
+        .collect();
+    findings.iter().for_each(log_finding);
+    decided(&findings)
 }
 
 /// Sums the suppressed amounts by rule.

@@ -2,6 +2,7 @@
 
 use super::MaxLost;
 use super::condition::{Condition, Measure};
+use super::diagnosed;
 use super::facts::{Facts, MAX_CULPRITS, SiteFacts, VerdictFacts};
 use super::trend::{MIN, Trend};
 use super::words::{described, rate, share};
@@ -127,6 +128,9 @@ impl Evidence<'_> {
     }
 
     fn decide_one(&self, condition: &Condition, doubts: &[Doubt]) -> Finding {
+        if let (true, Some(diagnosis)) = (condition.measure().is_of_diagnosis(), &self.facts.diagnosis) {
+            return diagnosed::finding(condition, diagnosis, self.doubt);
+        }
         let (outcome, measured) = match self.measure(condition) {
             Err(reason) => (Outcome::Inconclusive(reason), Measured::default()),
             Ok(measured) => (
@@ -165,6 +169,7 @@ impl Evidence<'_> {
             Measure::Allocations => Ok(self.allocated(&facts.most_allocated[1], of_blocks)),
             Measure::Lost => Ok(self.lost()),
             Measure::Incomplete => Ok(self.incomplete()),
+            Measure::Cause | Measure::Grows => Err(diagnosed::NONE.to_owned()),
         }
     }
 

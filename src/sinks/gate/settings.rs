@@ -91,6 +91,12 @@ impl Settings {
         conditions.find(|condition| condition.measure().is_of_verdict())
     }
 
+    /// The first condition that only a diagnosis can decide.
+    pub fn about_diagnosis(&self) -> Option<&Condition> {
+        let mut conditions = self.conditions.iter();
+        conditions.find(|condition| condition.measure().is_of_diagnosis())
+    }
+
     /// Refuses options about conditions if there are no conditions.
     pub fn check(self) -> Result<Self, SettingsError> {
         let about_conditions = [

@@ -27,7 +27,12 @@ impl Content for Model {
     }
 
     fn settle(&mut self) {
+        self.close_diagnosis();
         self.limit_scrolling();
+    }
+
+    fn tick(&mut self) {
+        self.show_diagnosis();
     }
 
     fn draw(&self, frame: &mut Frame<'_>, theme: Theme) {

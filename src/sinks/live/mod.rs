@@ -10,6 +10,7 @@
 //! `terminal` deals with a terminal. Nothing else prints to it while the view is open (`messages`).
 
 mod content;
+mod diagnosing;
 mod keys;
 mod layout;
 mod messages;
@@ -108,6 +109,7 @@ impl LiveView {
             self.screen.update(Model::end);
             self.screen.wait();
         }
+        self.screen.update(Model::end_diagnosis);
         let closed = self.screen.close();
         // Writes the file first: logging may have to wait for a terminal that accepts no output.
         if let (Some(mut output), Some(report)) = (self.output.take(), self.last.take()) {

@@ -1,10 +1,14 @@
-//! State of the view and the effect of keys on it. No terminal, no clock.
+//! State of the view and the effect of keys on it. No terminal, no clock but that of a diagnosis.
 
+mod diagnosis;
 mod keys;
 mod sites;
 #[cfg(test)]
 mod tests;
 
+use std::process::Command;
+
+use super::diagnosing::{self, Diagnosing};
 use super::layout::{Focus, Panes};
 use super::sample::{Order, Sample, Site};
 use super::shell::Shell;
@@ -43,6 +47,10 @@ pub(super) struct Model {
     row: usize,
     /// Lines and columns of the stack that are scrolled out of sight.
     scrolled: (usize, usize),
+    /// Diagnosis in the window over the panes.
+    diagnosis: Option<Diagnosing>,
+    /// Command that diagnoses a process.
+    diagnose: fn(u32) -> Command,
 }
 
 /// Order and unit of the list of sites.
@@ -68,6 +76,8 @@ impl Model {
             selected: None,
             row: 0,
             scrolled: (0, 0),
+            diagnosis: None,
+            diagnose: diagnosing::command,
         }
     }
 

@@ -172,6 +172,35 @@ pub(crate) fn draw_messages(
     );
 }
 
+/// Lines of a text in a window over the whole screen, wrapped with a hanging indent.
+pub(super) fn text_in(area: Rect, text: &[String]) -> Vec<String> {
+    const DEEPER: usize = 2;
+    let columns = usize::from(area.width.saturating_sub(2));
+    let lines = text.iter().flat_map(|line| {
+        let words = line.trim_start();
+        let indent = (line.len() - words.len()).min(columns / 2);
+        let room = columns.saturating_sub(indent + DEEPER).max(1);
+        let wrapped = wrap(words, room).into_iter().enumerate();
+        wrapped.map(move |(at, line)| {
+            let hang = if at == 0 { indent } else { indent + DEEPER };
+            format!("{}{}", " ".repeat(hang), line.trim_end())
+        })
+    });
+    lines.collect()
+}
+
+/// Draws the window of a text, of which `scrolled` lines are out of sight.
+pub(super) fn draw_text(frame: &mut Frame<'_>, area: Rect, text: &[String], scrolled: usize) {
+    let lines = text_in(area, text).into_iter().skip(scrolled);
+    let lines = lines.map(|line| vec![Span::raw(line)]).collect();
+    draw_window(
+        frame,
+        area,
+        " Why memory grows (↑ ↓ scroll, Esc closes this) ",
+        lines,
+    );
+}
+
 /// Text of a message without the program's name.
 pub(crate) fn shown(message: &Message) -> String {
     let text = message.text.strip_prefix("memleak: ");

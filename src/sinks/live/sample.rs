@@ -207,6 +207,8 @@ pub(super) struct Sample {
     pub(super) subject: String,
     /// True if several processes are traced: sites then show theirs.
     pub(super) is_of_several: bool,
+    /// First process that has not ended.
+    pub(super) process: Option<u32>,
     /// True if processes were traced, and all have ended.
     pub(super) has_ended: bool,
     pub(super) unwind: Unwind,
@@ -250,6 +252,11 @@ impl Sample {
             marked: compared.marked.map(|time| (time, compared.since_baseline)),
             subject: subject(report),
             is_of_several: report.targets.len() > 1,
+            process: report
+                .targets
+                .iter()
+                .find(|target| target.ended.is_none())
+                .map(|target| target.pid),
             has_ended: !report.targets.is_empty()
                 && report.targets.iter().all(|target| target.ended.is_some()),
             unwind: report.unwind,

@@ -7,7 +7,7 @@ use ratatui::text::Span;
 
 use super::keys::{Action, Key};
 use super::messages::Message;
-use super::paint::{Theme, draw_help, draw_line, draw_messages};
+use super::paint::{Theme, draw_help, draw_line, draw_messages, draw_text, text_in};
 use super::text::{printable, skip, width};
 
 /// Lines that a page scrolls in help and messages.
@@ -20,6 +20,8 @@ pub(crate) enum Overlay {
     None,
     Help,
     Messages,
+    /// Text of the view's own.
+    Text,
 }
 
 /// Effect of a key that was pressed.
@@ -48,7 +50,9 @@ pub(crate) struct Shell {
     /// True while the filter is being typed.
     is_filtering: bool,
     overlay: Overlay,
-    /// Lines of help, or messages, that are scrolled out of sight.
+    /// Lines of [`Overlay::Text`], printable.
+    text: Vec<String>,
+    /// Lines of help or text, or messages, that are scrolled out of sight.
     scrolled: usize,
 }
 
@@ -71,6 +75,10 @@ impl Shell {
                 self.help.len().saturating_sub(room)
             }
             Overlay::Messages => self.messages.len().saturating_sub(1),
+            Overlay::Text => {
+                let room = usize::from(self.area.height.saturating_sub(2));
+                text_in(self.area, &self.text).len().saturating_sub(room)
+            }
         };
         self.scrolled = self.scrolled.min(lines);
     }
@@ -84,6 +92,19 @@ impl Shell {
     pub(crate) fn say(&mut self, text: String) {
         self.said = Some(text);
         self.changed();
+    }
+
+    /// Opens the window of text, or shows other lines in it.
+    pub(crate) fn show_text(&mut self, lines: Vec<String>) {
+        if self.overlay != Overlay::Text || self.text != lines {
+            (self.overlay, self.text) = (Overlay::Text, lines);
+            self.changed();
+        }
+    }
+
+    /// Returns whether the window of text is open.
+    pub(crate) fn shows_text(&self) -> bool {
+        self.overlay == Overlay::Text
     }
 
     /// Sets the size of the terminal; returns whether it was another.
@@ -102,7 +123,7 @@ impl Shell {
         let pressed = match (key, self.overlay, self.is_filtering) {
             (Key::Interrupt, ..) => Pressed::Action(Action::Quit),
             (Key::Redraw, ..) => Pressed::Action(Action::Redraw),
-            (_, Overlay::Help | Overlay::Messages, _) => {
+            (_, Overlay::Help | Overlay::Messages | Overlay::Text, _) => {
                 self.press_over_overlay(key);
                 Pressed::Done
             }
@@ -131,16 +152,18 @@ impl Shell {
         Pressed::Done
     }
 
-    /// Scrolls the overlay; any other key closes it.
+    /// Scrolls the overlay; any other key closes it, but only Escape closes text, which may have taken long.
     fn press_over_overlay(&mut self, key: Key) {
         let Some(pressed) = key.movement() else {
-            (self.scrolled, self.overlay) = (0, Overlay::None);
+            if self.overlay != Overlay::Text || key == Key::Escape {
+                (self.scrolled, self.overlay) = (0, Overlay::None);
+            }
             return;
         };
         let movement = match self.overlay {
             // The newest message is the last one and shown first: up goes back in time.
             Overlay::Messages => pressed.back(),
-            Overlay::None | Overlay::Help => pressed,
+            Overlay::None | Overlay::Help | Overlay::Text => pressed,
         };
         self.scrolled = movement.from(self.scrolled, LINES);
     }
@@ -159,6 +182,7 @@ impl Shell {
             Overlay::None => {}
             Overlay::Help => draw_help(frame, area, self.help, self.scrolled, theme),
             Overlay::Messages => draw_messages(frame, area, &self.messages, self.scrolled, theme),
+            Overlay::Text => draw_text(frame, area, &self.text, self.scrolled),
         }
     }
 
@@ -201,6 +225,11 @@ impl Shell {
 impl Shell {
     pub(crate) fn is_filtering(&self) -> bool {
         self.is_filtering
+    }
+
+    /// Lines in the window of text.
+    pub(crate) fn text(&self) -> &[String] {
+        &self.text
     }
 
     /// The window that is open, and how many of its lines are scrolled out of sight.

@@ -74,6 +74,8 @@ pub(crate) trait Content: Send + 'static {
     fn filtered(&mut self);
     /// Adapts to a key that was pressed, or to another size of the terminal.
     fn settle(&mut self) {}
+    /// Shows what has changed with time; called several times a second.
+    fn tick(&mut self) {}
     /// Sets the size of the terminal.
     fn resize(&mut self, area: Rect) {
         if self.shell_mut().resize(area) {
@@ -322,6 +324,7 @@ impl<C: Content> Shared<C> {
             content.shell_mut().set_messages(self.messages.kept());
         }
         content.resize(Rect::new(0, 0, size.width, size.height));
+        content.tick();
         content.shell().version()
     }
 

@@ -17,8 +17,8 @@ use super::stack::{Kind, StackText};
 use super::text::{amount, clock, fit, skip, width};
 use leak_report::render::{rate, short_size};
 
-const KEYS: &str = "q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  v verdict";
-const STACK_KEYS: &str = "q quit  ? help  ↑↓←→ scroll  Enter sites  s order  / filter  m mark  v verdict";
+const KEYS: &str = "q quit  ? help  ↑↓ site  Tab stack  s order  / filter  m mark  v verdict  w why";
+const STACK_KEYS: &str = "q quit  ? help  ↑↓←→ scroll  Tab sites  / filter  m mark  v verdict  w why";
 
 /// Draws the whole screen.
 pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, theme: Theme) {

@@ -15,6 +15,7 @@ use siphasher::sip::SipHasher24;
 
 use crate::allocator::FUNCTIONS;
 use leak_report::model::RegionCall;
+use leak_report::model::diagnosis::Diagnosis;
 use leak_report::model::dictionary::{Import, Renumbering};
 use leak_report::model::leak::kernel_frames::Kind;
 use leak_report::model::{Dictionary, MemoryLack, Report, Stack, Text, TextKind};
@@ -99,6 +100,9 @@ impl Anonymizer {
                 *exe = replaced;
             }
         }
+        if let Some(diagnosis) = &mut report.diagnosis {
+            self.replace_names_of(diagnosis);
+        }
         if let Some(kernel) = &mut report.kernel {
             kernel.release = self.name("kernel", &kernel.release);
             for kind in &mut kernel.kinds {
@@ -106,6 +110,33 @@ impl Anonymizer {
                     kind.allocator = replaced.into();
                 }
             }
+        }
+    }
+
+    /// Replaces the names of a diagnosis. Its sentences can contain any of them, so they are left out.
+    fn replace_names_of(&self, diagnosis: &mut Diagnosis) {
+        let compared = diagnosis.among.iter_mut().flat_map(|among| &mut among.largest);
+        for holding in diagnosis.process.iter_mut().chain(compared) {
+            holding.comm = self.name("process", &holding.comm);
+        }
+        for cause in &mut diagnosis.causes {
+            if let Some(site) = &mut cause.site {
+                let path = |path: &mut Arc<str>| {
+                    if let Some(replaced) = self.path(path) {
+                        *path = replaced.into();
+                    }
+                };
+                site.module.iter_mut().for_each(path);
+                site.function = self.name("function", &site.function).into();
+                if let Some(file) = &mut site.file {
+                    *file = self.name("source", file).into();
+                }
+            }
+            if let Some(holder) = &mut cause.holder {
+                *holder = self.name("variable", holder);
+            }
+            cause.meaning.clear();
+            cause.next.clear();
         }
     }
 

@@ -8,10 +8,12 @@ use leak_report::samples;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tempfile::TempDir;
 
 use super::*;
+use leak_report::model::diagnosis::Among;
 use leak_report::model::{Dictionary, ModuleId, Report, Stack, StackRef, StepStacks, TextKind};
 use leak_report::render::{Format, render};
 use sample::{grown, rich};
@@ -450,6 +452,36 @@ fn holders() {
         assert!(!said.contains(name), "{name}: {said}");
     }
     assert!(said.contains(".bss of ") && said.contains(" → "), "{said}");
+}
+
+/// Diagnoses are recorded as they are; anonymized ones contain none of the names.
+#[test]
+fn diagnoses() {
+    let mut place = Place::new();
+    let mut original = samples::diagnosed();
+    let diagnosis = original.diagnosis.as_mut().unwrap();
+    let named = diagnosis.process.clone().unwrap();
+    diagnosis.among = Some(Among {
+        processes: 2,
+        took: Duration::from_secs(15),
+        largest: vec![named],
+    });
+    place.record(std::slice::from_ref(&original));
+    let found = place.open().report(0).unwrap().report;
+    assert_eq!(found.diagnosis, original.diagnosis);
+    fs::remove_file(place.file()).unwrap();
+    place.settings.anonymize = true;
+    place.record(&[original]);
+    let anonymous = place.open().report(0).unwrap().report.diagnosis.unwrap();
+    let said = format!("{anonymous:?}");
+    for name in ["server", "remember", "app.cpp", "sessions", "bin", "src/"] {
+        assert!(!said.contains(name), "{name}: {said}");
+    }
+    let site = anonymous.causes[0].site.as_ref().unwrap();
+    assert_eq!(
+        (site.line, anonymous.causes[0].amount.blocks),
+        (Some(54), 262_144)
+    );
 }
 
 /// A recording whose holders refer to undefined entries is refused.

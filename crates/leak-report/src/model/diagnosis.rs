@@ -3,10 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::amount::Amount;
 
 /// Kind of a cause, which decides the name in JSON and how it is found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum CauseKind {
     /// Blocks that the process can no longer reach.
     Lost,
@@ -51,7 +54,18 @@ impl CauseKind {
         Self::ManagedHeap,
     ];
 
-    /// Name in JSON, and in conditions.
+    /// Names of all, in the same order.
+    pub const NAMES: [&'static str; Self::ALL.len()] = {
+        let mut names = [""; Self::ALL.len()];
+        let mut at = 0;
+        while at < names.len() {
+            names[at] = Self::ALL[at].name();
+            at += 1;
+        }
+        names
+    };
+
+    /// Name in JSON, in recordings, and in conditions.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Lost => "lost",
@@ -89,7 +103,8 @@ impl CauseKind {
 }
 
 /// How sure a cause is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Certainty {
     /// Something else can explain what was seen.
     Possible,
@@ -111,7 +126,7 @@ impl Certainty {
 }
 
 /// Place in the program that is responsible for a cause.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Place {
     /// Function, or an address in a module where no name is known.
     pub function: Arc<str>,
@@ -132,7 +147,7 @@ impl Place {
 }
 
 /// A reason why memory grows, or is held without use.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cause {
     /// Kind of the memory.
     pub kind: CauseKind,
@@ -148,14 +163,22 @@ pub struct Cause {
     pub site: Option<Place>,
     /// Holder of the blocks.
     pub holder: Option<String>,
-    /// One sentence: what it means.
+    /// One sentence: what it means; empty in an anonymized report.
     pub meaning: String,
-    /// One sentence: what to do next.
+    /// One sentence: what to do next; empty in an anonymized report.
     pub next: String,
 }
 
+impl Cause {
+    /// True if its memory grows; false if it is only held without use.
+    pub fn grows(&self) -> bool {
+        self.bytes_per_second > 0.0
+    }
+}
+
 /// Answer to whether memory grows.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Growth {
     /// It grows.
     Grows,
@@ -178,6 +201,75 @@ impl Growth {
             Self::Grows => Some(true),
             Self::Steady { .. } => Some(false),
             Self::NotSure { .. } => None,
+        }
+    }
+}
+
+/// A process, and memory that it holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holding {
+    /// Process id.
+    pub pid: u32,
+    /// Command name of the process (`comm`).
+    pub comm: String,
+    /// Bytes, resident and swapped out.
+    pub bytes: u64,
+}
+
+/// Processes that one was chosen from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Among {
+    /// Number of processes.
+    pub processes: u64,
+    /// Time for which they were compared.
+    pub took: Duration,
+    /// If none grows: those that hold most anonymous memory, largest first.
+    pub largest: Vec<Holding>,
+}
+
+/// Answer to whether the memory of a process grows, and why.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Diagnosis {
+    /// Process that it is about, with all its memory and what the kernel holds for it; `None` if none of
+    /// several grows.
+    pub process: Option<Holding>,
+    /// Processes that this one was chosen from; `None` if it was the only one.
+    #[serde(default)]
+    pub among: Option<Among>,
+    /// Time that it took.
+    pub took: Duration,
+    /// Answer to whether the memory grows.
+    pub growth: Growth,
+    /// Growth of all memory that certainly grows, in bytes per second.
+    pub bytes_per_second: f64,
+    /// Causes of the growth, the largest first, then memory that is held without use.
+    pub causes: Vec<Cause>,
+    /// Parts of the work, in order.
+    #[serde(default)]
+    pub steps: Vec<Step>,
+}
+
+/// Part of the work for a diagnosis.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// Subject that was looked at: `readings`, `blocks`, for example.
+    pub what: String,
+    /// Time that it took.
+    pub took: Duration,
+    /// CPU time that it took from the process, as a share of one CPU; `None` if it took none.
+    pub cost: Option<f64>,
+    /// True if it was given up because of its cost.
+    pub is_given_up: bool,
+}
+
+impl Step {
+    /// A step that cost the process nothing.
+    pub fn of(what: &str, took: Duration) -> Self {
+        Self {
+            what: what.to_owned(),
+            took,
+            cost: None,
+            is_given_up: false,
         }
     }
 }

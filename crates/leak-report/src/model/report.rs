@@ -11,6 +11,7 @@ use siphasher::sip::SipHasher24;
 use unwind_tables::walk::{End, LeftOut, Unwind};
 
 use super::amount::is_default;
+use super::diagnosis::Diagnosis;
 use super::dictionary::{Frames, Import};
 use super::{
     Ages, Amount, BlockList, Change, Completeness, Dictionary, Direction, EndGroup, Estimate, Events,
@@ -87,6 +88,9 @@ pub struct Report {
     /// Facts about the verdict; `None` if none was asked for.
     #[serde(default)]
     pub judgement: Option<Judgement>,
+    /// Answer to why memory grows; `None` if that was not asked for.
+    #[serde(default)]
+    pub diagnosis: Option<Box<Diagnosis>>,
     /// Facts about the kernel, if its own allocations were traced.
     pub kernel: Option<KernelFacts>,
     /// Memory of memleak itself.
@@ -94,6 +98,42 @@ pub struct Report {
 }
 
 impl Report {
+    /// A report of processes that were not traced, at a local time and the same moment.
+    pub fn without_trace(time: TimeOfDay, read_at: SystemTime, targets: Vec<TargetFacts>) -> Self {
+        Self {
+            time,
+            read_at,
+            elapsed: Duration::ZERO,
+            reason: None,
+            unwind: Unwind::Dwarf,
+            top: 0,
+            names: NameStyle::default(),
+            quantity: Quantity::default(),
+            direction: Direction::default(),
+            excerpts: None,
+            depth: None,
+            targets,
+            compared: Compared::default(),
+            order: None,
+            dictionary: Arc::default(),
+            stacks: Vec::new(),
+            source: Source::default(),
+            sampling: Sampling::All,
+            peak: None,
+            events: Events::default(),
+            losses: Losses::default(),
+            missing: Vec::new(),
+            completeness: Completeness::default(),
+            ends: Vec::new(),
+            steps: Vec::new(),
+            overhead: None,
+            judgement: None,
+            diagnosis: None,
+            kernel: None,
+            own: OwnMemory::default(),
+        }
+    }
+
     /// Stacks in the report's order.
     pub fn stacks(&self) -> impl ExactSizeIterator<Item = StackRef<'_>> + Clone {
         self.stacks.iter().map(|stack| self.stack(stack))
@@ -177,6 +217,7 @@ impl Report {
             events: self.events,
             overhead: self.overhead,
             judgement: self.judgement.clone(),
+            diagnosis: self.diagnosis.clone(),
             own: self.own,
         }
     }

@@ -5,6 +5,7 @@
 
 mod amount;
 mod bounded;
+mod diagnosis;
 mod frames;
 mod holders;
 mod lack;
@@ -50,6 +51,7 @@ use crate::model::{
 use crate::model::{InlinedFrame, InstanceEnd, RegionKind};
 use crate::model::{Location, Report, TargetFacts};
 
+pub use diagnosis::DiagnosisJson;
 use reason::ReasonJson;
 use recent::{RecentJson, StackRecentJson};
 pub use verdict::JudgementJson;
@@ -143,6 +145,9 @@ struct ReportJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     verdict: Option<JudgementJson>,
     overhead: Option<OverheadJson>,
+    /// Only of `memleak why`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    diagnosis: Option<DiagnosisJson<'a>>,
     /// Only if the kernel's own allocations were traced.
     #[serde(skip_serializing_if = "Option::is_none")]
     kernel: Option<KernelJson>,
@@ -424,6 +429,7 @@ impl<'a> ReportJson<'a> {
             recent: report.into(),
             verdict: JudgementJson::of(report),
             overhead: report.overhead.as_ref().map(OverheadJson::from),
+            diagnosis: report.diagnosis.as_deref().map(DiagnosisJson::from),
             kernel: report.kernel.as_ref().map(KernelJson::from),
             own: report.own.into(),
             stacks: stacks

@@ -7,6 +7,7 @@ mod bcc;
 mod blocks;
 mod calls;
 pub mod cells;
+mod diagnosis;
 mod dialect;
 mod elsewhere;
 pub mod ends;
@@ -54,6 +55,9 @@ use std::sync::Arc;
 pub use crate::model::printable::printable;
 use crate::model::{FrameRef, Report, Vitals};
 pub use calls::{Call, CallFormat, Reports};
+pub use diagnosis::{
+    CauseText, DiagnosisText, growth_in_words as diagnosis_in_words, title as cause_in_words,
+};
 pub use dialect::{Stage, StderrLine};
 pub use ends::explain;
 pub use estimates::{error, whole};
@@ -63,7 +67,7 @@ pub use health::{line, losses_in_short};
 pub use holders::{chain_in_words, holder_lines, root_in_words};
 pub use html::{Limits, Page};
 pub use json::{
-    FrameJson, JudgementJson, LeftOutJson, LostJson, SCHEMA_VERSION, frames as frames_json,
+    DiagnosisJson, FrameJson, JudgementJson, LeftOutJson, LostJson, SCHEMA_VERSION, frames as frames_json,
     render_top as render_top_json, write as write_json,
 };
 pub use otlp::Request;

@@ -12,6 +12,7 @@ mod table;
 use std::collections::HashSet;
 use std::io::{self, Write};
 
+use super::diagnosis::DiagnosisText;
 use super::health;
 use super::holders::holder_lines;
 use super::paths::Paths;
@@ -58,6 +59,7 @@ impl People {
             self.line(&line, "  ", out)?;
         }
         let shown = ranked.get(..report.top).unwrap_or(&ranked);
+        self.diagnosis(report, out)?;
         table::write(shown, report, self.screen, out)?;
         if let Some(left_out) = ranked.get(shown.len()..).filter(|rest| !rest.is_empty()) {
             self.line(&left_out_line(left_out, ranked.len()), "", out)?;
@@ -79,6 +81,19 @@ impl People {
             true => health::render(report, page.style.paths.line(), out),
             false => self.close(closing::lines(report, page.style.paths.line()), is_last, out),
         }
+    }
+
+    /// Writes why the memory grows, if the report says so.
+    fn diagnosis(&self, report: &Report, out: &mut dyn Write) -> io::Result<()> {
+        let Some(diagnosis) = &report.diagnosis else {
+            return Ok(());
+        };
+        writeln!(out)?;
+        for line in DiagnosisText::from(&**diagnosis).lines() {
+            let text = line.trim_start();
+            self.line(text, &line[..line.len() - text.len()], out)?;
+        }
+        writeln!(out)
     }
 
     /// Writes the closing block without the lines that the last report ended with, except in the last report.

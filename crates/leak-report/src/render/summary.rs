@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use super::diagnosis::DiagnosisText;
 use super::people::subject;
 use super::titles::{process_mark, title};
 use super::verdict;
@@ -31,6 +32,13 @@ pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     )?;
     for line in occasion::lines(report) {
         writeln!(out, "  {line}")?;
+    }
+    if let Some(diagnosis) = &report.diagnosis {
+        let DiagnosisText { headline, causes, .. } = DiagnosisText::from(&**diagnosis);
+        writeln!(out, "  {:<15} {headline}", "Diagnosis:")?;
+        for cause in causes {
+            writeln!(out, "  {:<15} {}", "Cause:", cause.title)?;
+        }
     }
     let Amount { bytes, blocks } = all.amount;
     for (label, value) in [

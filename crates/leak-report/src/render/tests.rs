@@ -1,6 +1,7 @@
 //! Golden outputs of hand-made reports, in each format.
 
 mod bounded;
+mod diagnosis;
 mod dialects;
 mod flame;
 mod gperftools;

@@ -3,6 +3,7 @@
 //! Each thread has one dictionary, and each report gets a copy of its state at that time: after changing the
 //! frames of a report's stacks, renew its copy ([`renew`]).
 
+mod diagnosis;
 pub mod full;
 pub mod python;
 
@@ -20,6 +21,7 @@ use crate::model::{
     Symbolized, TargetFacts, TextId, TextKind, TimeOfDay,
 };
 
+pub use diagnosis::{diagnosed, diagnosis};
 pub use full::{full, held, judged, peaked};
 
 thread_local! {
@@ -200,6 +202,7 @@ pub fn report(stacks: Vec<Stack>) -> Report {
         steps: Vec::new(),
         overhead: None,
         judgement: None,
+        diagnosis: None,
         peak: None,
         kernel: None,
         own: OwnMemory {

@@ -12,7 +12,7 @@ use leak_report::model::Unit;
 const COLUMNS: usize = 8;
 
 /// Keys and their effects, for people.
-pub(super) const HELP: [(&str, &str); 19] = [
+pub(super) const HELP: [(&str, &str); 20] = [
     ("q  Esc  Ctrl-C", "quit; Esc first closes what is open"),
     ("↑ ↓  j k", "select a site, or scroll the stack"),
     (
@@ -31,6 +31,7 @@ pub(super) const HELP: [(&str, &str); 19] = [
     ("/", "only sites with this text in a frame; Esc ends it"),
     ("m", "mark: count growth from now on"),
     ("v", "verdict on lost blocks in each report; again: off"),
+    ("w", "why the memory grows of the process that is shown"),
     ("p  Space", "pause the display; the trace goes on"),
     ("l", "messages"),
     ("Ctrl-L", "redraw the screen"),
@@ -74,6 +75,7 @@ impl Model {
                 };
                 self.list();
             }
+            'w' => self.start_diagnosis(),
             'p' | ' ' => {
                 self.paused = match self.paused {
                     None => self.now.clone(),

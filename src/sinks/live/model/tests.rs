@@ -1,5 +1,8 @@
 //! Effects of keys and reports on the model.
 
+use std::thread;
+use std::time::{Duration, Instant};
+
 use ratatui::layout::Rect;
 
 use super::*;
@@ -346,4 +349,60 @@ fn overlays() {
     }
     press(&mut model, "!");
     assert_eq!(model.shell.overlay().0, Overlay::None);
+}
+
+/// The diagnosis of the selected site's process is in a window that only Escape closes, and that ends it.
+#[test]
+fn diagnoses() {
+    let mut model = model(four());
+    model.diagnose = |pid| {
+        let mut command = Command::new("/bin/sh");
+        command.args([
+            "-c",
+            &format!("seq -f 'process {pid} grows %g' 40; exec sleep 60"),
+        ]);
+        command
+    };
+    press(&mut model, "w");
+    let looking = model.shell.text()[0].clone();
+    assert!(looking.starts_with("looking at process 4242 … "), "{looking}");
+    // Neither the view's keys nor those that close other windows act.
+    assert_eq!(press(&mut model, "mq~w?"), []);
+    assert_eq!(model.shell.overlay(), (Overlay::Text, 0));
+    press(&mut model, "!");
+    assert_eq!(model.shell.overlay(), (Overlay::None, 0));
+    assert!(model.diagnosis.is_none());
+    model.diagnose = |pid| {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", &format!("seq -f 'process {pid} grows %g' 40")]);
+        command
+    };
+    press(&mut model, "w");
+    let began = Instant::now();
+    while model.shell.text()[0] != "process 4242 grows 1" {
+        assert!(
+            began.elapsed() < Duration::from_secs(20),
+            "{:?}",
+            model.shell.text()
+        );
+        thread::sleep(Duration::from_millis(5));
+        model.tick();
+    }
+    // 22 lines fit into the window.
+    press(&mut model, &">".repeat(30));
+    assert_eq!(model.shell.overlay(), (Overlay::Text, 18));
+    press(&mut model, "!");
+    assert_eq!(press(&mut model, "m"), [Action::Mark]);
+}
+
+/// Without a process there is nothing to diagnose.
+#[test]
+fn nothing_to_diagnose() {
+    let mut model = Model::new(Order::Outstanding);
+    model.resize(Rect::new(0, 0, 80, 24));
+    press(&mut model, "w");
+    assert_eq!(model.shell.text(), ["There is no process to look at."]);
+    model.tick();
+    press(&mut model, "!");
+    assert_eq!(model.shell.overlay(), (Overlay::None, 0));
 }

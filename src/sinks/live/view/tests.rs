@@ -103,7 +103,7 @@ end: complete
 
 nothing lost  2 of 3 stacks complete (98.1% of allocations)
 tracing process 4242: 12 probes
-q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  v verdict
+q quit  ? help  ↑↓ site  Tab stack  s order  / filter  m mark  v verdict  w why
 ");
 }
 
@@ -269,7 +269,7 @@ end: no_cfi at app+0xe1ab15b9 (code without CFI, frame pointer not plausible)
 
 lost: 12 blocks, 3.3 KiB (block_table_full 12)  2 of 3 stacks complete (98.4% of allocations)  estimates: 1 of 100
 tracing process 4242: 12 probes
-q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  v verdict
+q quit  ? help  ↑↓ site  Tab stack  s order  / filter  m mark  v verdict  w why
 ");
 }
 
@@ -287,7 +287,7 @@ fn small() {
 
 
     nothing lost  2 of 3 stacks complete (9…
-    q quit  ? help  ↑↓ site  Enter stack  s…
+    q quit  ? help  ↑↓ site  Tab stack  s o…
     ");
     model.press(Key::Enter);
     insta::assert_snapshot!(screen(&mut model, 40, 10), @r"
@@ -300,7 +300,7 @@ fn small() {
     caller(int) [leaker] /src/main.cpp:42
     main [leaker] /src/main.cpp:42
     nothing lost  2 of 3 stacks complete (9…
-    q quit  ? help  ↑↓←→ scroll  Enter site…
+    q quit  ? help  ↑↓←→ scroll  Tab sites …
     ");
 }
 
@@ -344,13 +344,13 @@ Le│u                   growth and trend in blocks, or in bytes               �
 ca│/                   only sites with this text in a frame; Esc ends it     │
 ma│m                   mark: count growth from now on                        │
 __│v                   verdict on lost blocks in each report; again: off     │
-_s│p  Space            pause the display; the trace goes on                  │
-en│l                   messages                                              │
+_s│w                   why the memory grows of the process that is shown     │
+en│p  Space            pause the display; the trace goes on                  │
+  │l                   messages                                              │
   │Ctrl-L              redraw the screen                                     │
-  │?  h                this                                                  │
-no└──────────────────────────────────────────────────────────────────────────┘
-tracing process 4242: 12 probes
-q quit  ? help  ↑↓ site  Enter stack  s order  / filter  m mark  v verdict
+no│?  h                this                                                  │
+tr└──────────────────────────────────────────────────────────────────────────┘
+q quit  ? help  ↑↓ site  Tab stack  s order  / filter  m mark  v verdict  w why
 ");
     model.press(Key::Escape);
     press(&mut model, "l");
@@ -444,4 +444,27 @@ fn no_colours() {
         assert!(buffer[(0, 1)].modifier.contains(style));
     }
     assert_eq!(coloured[(0, 1)].fg, Color::Red);
+}
+
+/// The window of a diagnosis can be drawn at any size, with lines wrapped.
+#[test]
+fn diagnosis_at_all_sizes() {
+    let mut model = model();
+    let text = [
+        "grows by 1.0 MiB/s",
+        "",
+        "1. lost blocks",
+        "   by    remember app.cpp:54",
+        "   next  free what `remember` app.cpp:54 allocates, or keep a pointer to it",
+    ];
+    model.shell.show_text(text.map(str::to_owned).into());
+    for (width, height) in [(1, 1), (2, 2), (3, 40), (MIN.0, MIN.1), (200, 3)] {
+        screen(&mut model, width, height);
+    }
+    let shown = screen(&mut model, 48, 16);
+    assert!(
+        shown.starts_with("┌ Why memory grows (↑ ↓ scroll, Esc closes this┐\n│grows by 1.0 MiB/s"),
+        "{shown}"
+    );
+    assert!(shown.contains("│   next  free what `remember` app.cpp:54      │\n│     allocates, or keep a pointer to it       │"), "{shown}");
 }

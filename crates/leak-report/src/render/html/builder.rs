@@ -315,6 +315,7 @@ impl<'a> Builder<'a> {
             holders,
             peak: model.peak.clone(),
             verdict: model.verdict.clone(),
+            diagnosis: model.diagnosis.clone(),
             snapshots,
             health: model.health.clone(),
         }

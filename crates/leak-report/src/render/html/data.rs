@@ -10,6 +10,7 @@ use super::health::Health;
 use super::model::AGES;
 use super::visible::visible;
 use crate::model::{Direction, FATES, Measure, Report, Verdict};
+use crate::render::DiagnosisText;
 
 /// The whole input of the page's scripts.
 #[derive(Serialize)]
@@ -67,6 +68,8 @@ pub(super) struct Data {
     pub(super) peak: Option<PeakRow>,
     /// Verdict of the last report; null if none was asked for.
     pub(super) verdict: Option<VerdictRow>,
+    /// Diagnosis of the last report; null if none was asked for.
+    pub(super) diagnosis: Option<DiagnosisText>,
     pub(super) snapshots: Vec<SnapshotRow>,
     pub(super) health: Option<Health>,
 }

@@ -18,7 +18,7 @@ const MARKUP: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
 
 /// The scripts in the order of their dependencies.
-const SCRIPTS: [&str; 15] = [
+const SCRIPTS: [&str; 16] = [
     include_str!("page/format.js"),
     include_str!("page/model.js"),
     include_str!("page/tree.js"),
@@ -32,6 +32,7 @@ const SCRIPTS: [&str; 15] = [
     include_str!("page/health.js"),
     include_str!("page/holders.js"),
     include_str!("page/about.js"),
+    include_str!("page/diagnosis.js"),
     include_str!("page/totals.js"),
     include_str!("page/main.js"),
 ];

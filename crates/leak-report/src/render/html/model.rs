@@ -22,7 +22,7 @@ use crate::model::{
 };
 use crate::render::estimates::whole;
 use crate::render::holders::{chain, holder_lines};
-use crate::render::{makeup, peak, verdict};
+use crate::render::{DiagnosisText, makeup, peak, verdict};
 
 /// Number of age classes.
 pub(super) const AGES: usize = AGE_BOUNDS.len() + 1;
@@ -156,6 +156,8 @@ pub(super) struct Model {
     /// Peak and verdict of the last report.
     pub(super) peak: Option<PeakRow>,
     pub(super) verdict: Option<VerdictRow>,
+    /// Diagnosis of the last report.
+    pub(super) diagnosis: Option<DiagnosisText>,
 }
 
 impl Model {
@@ -211,6 +213,10 @@ impl Model {
             all: verdict_numbers(&of_all),
             lines: verdict::lines(report),
         });
+        self.diagnosis = report
+            .diagnosis
+            .as_deref()
+            .map(|diagnosis| DiagnosisText::from(diagnosis).map(visible));
     }
 
     /// Time of day and time since the attach of a baseline that is new in this report and has no snapshot

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use unwind_tables::walk::LeftOut;
 
 use super::*;
+use crate::model::diagnosis::{Among, Growth};
 use crate::model::{
     Amount, InstanceEnd, LookedAt, Measured, MemoryLack, Missing, Reached, ReachedLimit, Reason, TracePart,
     Unheld, Unjudged,
@@ -92,6 +93,20 @@ fn made_reports_match_the_schema() {
     let mut input = python.stdin.take().unwrap();
     let mut peaked = crate::samples::peaked();
     peaked.losses.causes.clear();
+    let mut diagnosed = crate::samples::diagnosed();
+    diagnosed.losses.causes.clear();
+    let mut none_grows = diagnosed.clone();
+    if let Some(diagnosis) = &mut none_grows.diagnosis {
+        let largest = diagnosis.process.take().into_iter().collect();
+        let more = std::time::Duration::from_secs(30);
+        diagnosis.growth = Growth::NotSure { more };
+        diagnosis.causes.clear();
+        diagnosis.among = Some(Among {
+            processes: 2,
+            took: diagnosis.took,
+            largest,
+        });
+    }
     for report in [
         everything,
         sampled,
@@ -101,6 +116,8 @@ fn made_reports_match_the_schema() {
         classes,
         peaked,
         python_program,
+        diagnosed,
+        none_grows,
     ] {
         render(&report, Format::Json, &mut input).unwrap();
         render_top_json(&report, 1, &mut input).unwrap();
@@ -109,7 +126,7 @@ fn made_reports_match_the_schema() {
     let output = python.wait_with_output().unwrap();
     let output_text = String::from_utf8_lossy(&output.stdout);
     assert!(
-        output.status.success() && output_text.contains("16 checked, 0 violations"),
+        output.status.success() && output_text.contains("20 checked, 0 violations"),
         "{output_text}"
     );
 }

@@ -7,6 +7,7 @@ class Page {
     this.state = this.#firstChoice();
     const { trace } = this;
     this.about = new About(trace);
+    drawDiagnosis(byId("diagnosis"), data.diagnosis);
     this.totals = new Totals(byId("totals"), trace, { view: (view) => this.change({ view }) });
     this.timeline = new Timeline(byId("timeline"), trace, { change: (change) => this.change(change) });
     this.colours = new Colours(byId("legend"), trace, { module: (module) => this.change({ module }) });
