@@ -54,11 +54,14 @@ impl Live<'_> {
 
     /// Returns what grows in a process without a call of a probed function, by the last breakdown.
     pub(super) fn growth_without_calls(&self) -> Option<Growth> {
-        let growth = |parts: Parts| match parts.grows_without_calls() {
+        let growth = |parts: &Parts| match parts.grows_without_calls() {
             Some(_) => Some(Growth::Allocator),
             None => parts.grows_elsewhere().map(|_| Growth::Elsewhere),
         };
-        let parts = self.roster.all().filter_map(|process| process.facts.memory);
+        let parts = self
+            .roster
+            .all()
+            .filter_map(|process| process.facts.memory.as_ref());
         parts.filter_map(growth).next()
     }
 

@@ -126,6 +126,7 @@ impl Sums {
             growth_elsewhere: at_attach
                 .filter(|_| tracks == Tracks::Blocks)
                 .map(|sums| self.growth_elsewhere(sums)),
+            ..Parts::default()
         }
     }
 
@@ -261,6 +262,7 @@ VmFlags: rd ex mr mw me
                 shared: 4 * KB,
                 unexplained: 516 * KB,
             }),
+            ..Parts::default()
         };
         assert_eq!(parts, expected);
     }

@@ -55,7 +55,7 @@ pub use lack::{MemoryLack, ReachedLimit};
 pub use leak::{Change, Completeness, EndGroup, ModuleSteps, Order, Suspicion};
 pub use location::{CodeSegment, Location, Module, Place, TableFacts};
 pub use makeup::{LifeSpans, Makeup, SizeClass, ThreadBlocks};
-pub use memory::{Elsewhere, Parts};
+pub use memory::{Beside, CgroupRest, Elsewhere, KindBytes, MemoryGroup, MemoryKind, NamedBytes, Parts};
 pub use missing::{Missing, TracePart};
 pub use names::{NameStyle, abbreviated};
 pub use overhead::ratio;

@@ -110,10 +110,10 @@ mod tests {
         };
         let expected = "memory outside allocations has grown by 20.0 MiB: 20.0 MiB of shared memory (--mmap \
                         shows who maps it)";
-        assert_eq!(lines_of(parts), [expected]);
+        assert_eq!(lines_of(parts.clone()), [expected]);
         let allocates = Parts {
             tracked: 30 * MIB,
-            ..parts
+            ..parts.clone()
         };
         assert_eq!(lines_of(allocates), [""; 0]);
         let traces_all = Parts {

@@ -67,7 +67,7 @@ fn write(report: &Report, max: u64, out: &mut dyn Write) -> io::Result<()> {
     let milliseconds = u64::try_from(report.elapsed.as_millis()).unwrap_or(u64::MAX);
     writeln!(out, "c 0\nc {milliseconds:x}")?;
     write_events(&all, out)?;
-    let resident = report.targets.iter().filter_map(|target| target.memory);
+    let resident = report.targets.iter().filter_map(|target| target.memory.as_ref());
     let resident = resident.map(|memory| memory.rss).fold(0, u64::saturating_add);
     writeln!(out, "R {:x}\nc {milliseconds:x}", resident / PAGE)
 }

@@ -171,7 +171,7 @@ struct TargetJson<'a> {
     /// Only if it was killed for lack of memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     lack: Option<LackJson<'a>>,
-    memory: Option<MemoryJson>,
+    memory: Option<MemoryJson<'a>>,
 }
 
 /// Counts of `T`, one field each.
@@ -500,6 +500,7 @@ impl<'a> TargetJson<'a> {
             lack: target.lack.as_ref().map(LackJson::from),
             memory: target
                 .memory
+                .as_ref()
                 .map(|parts| MemoryJson::of(parts, report.tracked_error(target.instance))),
         }
     }

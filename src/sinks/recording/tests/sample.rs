@@ -8,11 +8,12 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use leak_report::model::leak::{Change, Order, Suspicion};
 use leak_report::model::{
-    AGE_BOUNDS, Ages, Amount, BlockList, Compared, Elsewhere, Estimate, Frame, FrameId, Gap, Governed,
-    Hidden, InlinedFrame, Inside, InstanceEnd, Judgement, KernelFacts, KindTotals, ListedBlock, Location,
-    Losses, Measure, Measured, MemoryLack, ModuleId, Overhead, Parts, Place, ProbeProgram, ProgramTime,
-    Quantity, Reached, ReachedLimit, Reason, RegionKind, Report, Sampling, Spent, Spread, StackRecent,
-    Symbol, Symbolized, TargetFacts, TextKind, TimeOfDay, Traps, Unheld, Unit, Unjudged, Weight,
+    AGE_BOUNDS, Ages, Amount, Beside, BlockList, CgroupRest, Compared, Elsewhere, Estimate, Frame, FrameId,
+    Gap, Governed, Hidden, InlinedFrame, Inside, InstanceEnd, Judgement, KernelFacts, KindBytes, KindTotals,
+    ListedBlock, Location, Losses, Measure, Measured, MemoryKind, MemoryLack, ModuleId, NamedBytes, Overhead,
+    Parts, Place, ProbeProgram, ProgramTime, Quantity, Reached, ReachedLimit, Reason, RegionKind, Report,
+    Sampling, Spent, Spread, StackRecent, Symbol, Symbolized, TargetFacts, TextKind, TimeOfDay, Traps,
+    Unheld, Unit, Unjudged, Weight,
 };
 use leak_report::samples;
 
@@ -137,6 +138,24 @@ fn targets(report: &mut Report) {
             shared: 11,
             unexplained: 12,
         }),
+        kinds: MemoryKind::ALL.map(|kind| KindBytes { kind, bytes: 13 }).to_vec(),
+        named_shared: vec![NamedBytes {
+            name: "/memfd:frames".into(),
+            bytes: 14,
+        }],
+        beside: Beside {
+            swapped: 15,
+            page_tables: 16,
+            hugetlb: 17,
+            sockets: 18,
+            held_files: 19,
+            allocator_zeros: 20,
+            cgroup: Some(CgroupRest {
+                page_cache: 21,
+                slab: 22,
+                sockets: 23,
+            }),
+        },
     };
     report.targets[0].memory = Some(memory);
     report.targets.push(TargetFacts {

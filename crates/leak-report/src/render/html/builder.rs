@@ -8,13 +8,14 @@ use unwind_tables::walk::{End, LeftOut};
 
 use super::data::{Data, EndRow, HolderRow, KindRow, Process, SiteRow, SnapshotRow, verdict_numbers};
 use super::health::end_number;
+use super::memory;
 use super::model::{AGES, Model, Site};
 use super::peaks;
 use super::rows::Row;
-use super::snapshot::{Resident, Snapshot};
+use super::snapshot::Snapshot;
 use super::tables::{Tables, number};
 use super::visible::visible;
-use crate::model::{Excerpt, InstanceEnd, Parts, RegionKind};
+use crate::model::{Excerpt, InstanceEnd, MemoryKind, RegionKind};
 use crate::render::ends::{advice, explain};
 use crate::render::estimates::whole as rounded;
 use crate::render::regions::meaning;
@@ -305,6 +306,7 @@ impl<'a> Builder<'a> {
             node_frames,
             ends: End::ALL.into_iter().map(|end| end_row(end, model)).collect(),
             kinds: RegionKind::ALL.into_iter().map(kind_row).collect(),
+            memory_kinds: MemoryKind::ALL.into_iter().map(memory::kind_row).collect(),
             sites: self.site_rows,
             left_out,
             ages,
@@ -385,37 +387,12 @@ impl<'a> Builder<'a> {
             memory: snapshot
                 .memory
                 .iter()
-                .filter_map(|resident| self.memory_row(resident))
+                .filter_map(|resident| {
+                    let process = *self.processes.get(&resident.instance)?;
+                    Some(memory::row(process, resident))
+                })
                 .collect(),
         }
-    }
-
-    fn memory_row(&self, resident: &Resident) -> Option<(usize, [u64; 9], u64)> {
-        let process = *self.processes.get(&resident.instance)?;
-        let Parts {
-            rss,
-            tracked,
-            before_attach_at_most,
-            slack_at_least,
-            thread_stacks,
-            files,
-            shared,
-            unexplained,
-            not_resident,
-            growth_elsewhere: _,
-        } = resident.parts;
-        let parts = [
-            rss,
-            tracked,
-            before_attach_at_most,
-            slack_at_least,
-            thread_stacks,
-            files,
-            shared,
-            unexplained,
-            not_resident,
-        ];
-        Some((process, parts, resident.error))
     }
 }
 

@@ -39,6 +39,7 @@ pub(super) struct Data {
     pub(super) node_frames: Vec<u32>,
     pub(super) ends: Vec<EndRow>,
     pub(super) kinds: Vec<KindRow>,
+    pub(super) memory_kinds: Vec<MemoryKindRow>,
     /// Largest first, followed by the sums of all others.
     #[serde(serialize_with = "as_table")]
     pub(super) sites: Vec<SiteRow>,
@@ -257,7 +258,29 @@ pub(super) struct SnapshotRow {
     pub(super) all: Vec<u64>,
     /// Rows that have changed: difference to the site number of the previous changed row, then the columns.
     pub(super) rows: Vec<u64>,
-    /// Process, the parts of its resident memory in the order of `memory.js`, and the standard error of the
-    /// tracked part.
-    pub(super) memory: Vec<(usize, [u64; 9], u64)>,
+    pub(super) memory: Vec<MemoryRow>,
+}
+
+/// Memory of a process.
+#[derive(Serialize)]
+pub(super) struct MemoryRow {
+    pub(super) process: usize,
+    /// Parts of its resident memory in the order of `memory.js`.
+    pub(super) parts: [u64; 9],
+    /// Standard error of the tracked part.
+    pub(super) error: u64,
+    /// Number of a kind, and its bytes; empty if they are not known.
+    pub(super) kinds: Vec<(usize, u64)>,
+    /// Names of shared memory, and their bytes.
+    pub(super) names: Vec<(String, u64)>,
+    /// Memory that is not resident in the order of `memory.js`.
+    pub(super) beside: [u64; 9],
+}
+
+/// A kind of memory.
+#[derive(Serialize)]
+pub(super) struct MemoryKindRow {
+    /// Part that it belongs to, by its name in `memory.js`.
+    pub(super) part: &'static str,
+    pub(super) name: &'static str,
 }

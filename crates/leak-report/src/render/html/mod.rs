@@ -12,6 +12,7 @@ mod builder;
 mod data;
 mod document;
 mod health;
+mod memory;
 mod model;
 mod peaks;
 mod rows;

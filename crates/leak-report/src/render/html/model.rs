@@ -301,7 +301,7 @@ fn residents(report: &Report) -> Vec<Resident> {
         let error = report.tracked_error(target.instance);
         Some(Resident {
             instance: target.instance,
-            parts: target.memory?,
+            parts: target.memory.clone()?,
             error: error.map_or(0, whole),
         })
     });

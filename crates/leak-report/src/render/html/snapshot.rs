@@ -26,7 +26,7 @@ pub(super) struct Snapshot {
 }
 
 /// Resident memory of an instance.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Resident {
     pub(super) instance: u32,
     pub(super) parts: Parts,

@@ -1,13 +1,13 @@
-//! A process's resident memory by part, and memleak's own memory, in JSON. The parts except `not_resident`
-//! add up to `rss`.
+//! A process's resident memory by part, and memleak's own memory, in JSON. `tracked` to `unexplained` add up
+//! to `rss`.
 
 use serde::Serialize;
 
-use crate::model::{Elsewhere, OwnMemory, Parts};
+use crate::model::{Beside, Elsewhere, KindBytes, NamedBytes, OwnMemory, Parts};
 
 /// Resident memory of a process, in bytes.
 #[derive(Serialize)]
-pub(super) struct MemoryJson {
+pub(super) struct MemoryJson<'a> {
     rss: u64,
     tracked: u64,
     /// Only if `tracked` is an estimate.
@@ -22,12 +22,19 @@ pub(super) struct MemoryJson {
     not_resident: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     growth_elsewhere: Option<Elsewhere>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    kinds: &'a [KindBytes],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    named_shared: &'a [NamedBytes],
+    /// Absent if nothing of it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    beside: Option<Beside>,
 }
 
-impl MemoryJson {
+impl<'a> MemoryJson<'a> {
     /// `tracked_error` is the standard error of `tracked` if that is an estimate.
-    pub(super) fn of(parts: Parts, tracked_error: Option<f64>) -> Self {
-        let Parts {
+    pub(super) fn of(parts: &'a Parts, tracked_error: Option<f64>) -> Self {
+        let &Parts {
             rss,
             tracked,
             before_attach_at_most,
@@ -38,6 +45,9 @@ impl MemoryJson {
             unexplained,
             not_resident,
             growth_elsewhere,
+            ref kinds,
+            ref named_shared,
+            beside,
         } = parts;
         Self {
             rss,
@@ -51,6 +61,9 @@ impl MemoryJson {
             unexplained,
             not_resident,
             growth_elsewhere,
+            kinds,
+            named_shared,
+            beside: Some(beside).filter(|beside| *beside != Beside::default()),
         }
     }
 }
