@@ -9,6 +9,7 @@ use unwind_tables::addr::Avma;
 use super::accounting::Growth;
 use super::live::Live;
 use crate::bpf::collect::RangeBytes;
+use crate::process::census::Divided;
 use crate::process::memory::{Live as LiveBytes, Sums, Tracks};
 use crate::process::smaps::Resident;
 use leak_report::model::{Parts, Snapshot};
@@ -16,16 +17,16 @@ use leak_report::model::{Parts, Snapshot};
 /// Resident memory of a process at a moment.
 struct Reading {
     number: u32,
-    mappings: Vec<Resident>,
-    pointers: Vec<Avma>,
-    /// Ranges of mappings, with and without resident pages, that can hold something outstanding.
+    divided: Divided,
+    /// Ranges of memory, with and without resident pages, that can hold something outstanding.
     ranges: Vec<Range<Avma>>,
 }
 
 impl Live<'_> {
     /// Records the resident memory of instances whose trace begins.
     pub(super) fn note_memory(&mut self, numbers: &[u32]) {
-        for (number, sums, _) in self.read_resident(numbers) {
+        let readings = self.read_divided(numbers);
+        for (number, sums, _) in self.sum_up(&readings) {
             if let Some(process) = self.roster.get_mut(number) {
                 process.memory.at_attach = Some(sums);
             }
@@ -40,14 +41,24 @@ impl Live<'_> {
         let numbers = self.roster.running_that(|_, _| true);
         let totals = self.live_bytes(snapshot);
         let tracks = self.accounting.tracks();
-        for (number, sums, is_complete) in self.read_resident(&numbers) {
+        let readings = self.read_divided(&numbers);
+        for reading in &readings {
+            if let Some(process) = self.roster.get_mut(reading.number)
+                && let Some(target) = &process.target
+            {
+                process.memory.look_beside(target, &reading.divided);
+            }
+        }
+        for (number, sums, is_complete) in self.sum_up(&readings) {
             if let Some(process) = self.roster.get_mut(number) {
                 let live = match is_complete {
-                    true => LiveBytes::ByMapping,
+                    true => LiveBytes::ByPortion,
                     false => LiveBytes::Total(totals.get(&number).copied().unwrap_or(0)),
                 };
                 let at_attach = process.memory.at_attach.as_ref();
-                process.facts.memory = Some(sums.parts(tracks, live, at_attach));
+                let mut parts = sums.parts(tracks, live, at_attach);
+                process.memory.add_beside(&mut parts.beside);
+                process.facts.memory = Some(parts);
             }
         }
     }
@@ -76,13 +87,14 @@ impl Live<'_> {
         totals
     }
 
-    /// Reads the resident memory of instances, except those that have ended: sums, and true if the addresses
-    /// of all outstanding amounts are known.
-    fn read_resident(&mut self, numbers: &[u32]) -> Vec<(u32, Sums, bool)> {
-        let readings: Vec<_> = numbers
-            .iter()
-            .filter_map(|&number| self.read_mapped(number))
-            .collect();
+    /// Reads the memory of instances, except those that have ended.
+    fn read_divided(&mut self, numbers: &[u32]) -> Vec<Reading> {
+        let numbers = numbers.iter();
+        numbers.filter_map(|&number| self.read(number)).collect()
+    }
+
+    /// Sums up the memory of instances; true if the addresses of all outstanding amounts are known.
+    fn sum_up(&self, readings: &[Reading]) -> Vec<(u32, Sums, bool)> {
         let wanted: Vec<_> = readings
             .iter()
             .map(|reading| (reading.number, reading.ranges.clone()))
@@ -96,29 +108,31 @@ impl Live<'_> {
                 let at = ranges.binary_search_by_key(&range.start, |candidate| candidate.start);
                 at.ok().and_then(|at| bytes.get(at).copied()).unwrap_or(0)
             };
-            let sums = Sums::of(&reading.mappings, &reading.pointers, tracks, live_in);
+            let process = self.roster.get(reading.number);
+            let sampled = process.map_or_else(Default::default, |process| process.memory.sampled());
+            let sums = Sums::of(&reading.divided, sampled, tracks, live_in);
             (reading.number, sums, is_complete)
         })
         .collect()
     }
 
-    /// Reads the mappings of a process, with their resident memory; `None` if it has ended.
-    fn read_mapped(&mut self, number: u32) -> Option<Reading> {
+    /// Reads the memory of a process; `None` if it has ended.
+    fn read(&mut self, number: u32) -> Option<Reading> {
         let process = self.roster.get_mut(number)?;
         let target = process.target.as_ref()?;
-        let mappings = target.read_smaps().ok()?;
         process.memory.update(target.stack_pointers());
-        let pointers = process.memory.stack_pointers.values().copied().collect();
+        let mut pointers: Vec<_> = process.memory.stack_pointers.values().copied().collect();
+        pointers.sort_unstable();
+        let divided = target.read_divided(&pointers).ok()?;
         // Pages can be in all mappings.
         let is_of_pages = self.accounting.tracks() == Tracks::Pages;
-        let anonymous = mappings
-            .iter()
-            .filter(|mapping| mapping.entry.inode == 0 || is_of_pages);
-        let ranges = anonymous.map(|mapping| mapping.entry.range.clone()).collect();
+        let is_anonymous = |mapping: &Resident| mapping.entry.inode == 0 || is_of_pages;
+        let portions = divided.portions.iter();
+        let anonymous = portions.filter(|portion| divided.mapping(portion).is_some_and(is_anonymous));
+        let ranges = anonymous.map(|portion| portion.range.clone()).collect();
         Some(Reading {
             number,
-            mappings,
-            pointers,
+            divided,
             ranges,
         })
     }

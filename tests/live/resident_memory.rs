@@ -21,6 +21,7 @@ fn trace(test: &str, flags: &[&str]) -> Memory {
     let target = report.targets.first().expect("a target");
     let memory = target.memory.expect("it runs");
     assert_eq!(memory.sum(), memory.rss, "{memory:?}");
+    assert_eq!(memory.sum_of_kinds(), memory.rss, "{memory:?}");
     assert!(program.end().success());
     memory
 }
@@ -58,7 +59,7 @@ fn memory_parts_equal_the_programs() {
     check("stacks", memory.thread_stacks, 8 * MIB, MIB / 2, &memory);
     // Includes the program and its libraries.
     check("files", memory.files, 16 * MIB, 3 * MIB, &memory);
-    let grown = memory.growth_elsewhere.expect("what is not allocated");
+    let grown = memory.growth_elsewhere.clone().expect("what is not allocated");
     check(
         "growth of own mappings",
         grown.unexplained,
@@ -69,6 +70,29 @@ fn memory_parts_equal_the_programs() {
     check("growth of shared memory", grown.shared, 8 * MIB, 0, &memory);
     check("growth of stacks", grown.thread_stacks, 8 * MIB, MIB / 2, &memory);
     check("growth of files", grown.files, 16 * MIB, 3 * MIB, &memory);
+    check(
+        "own mappings",
+        memory.of_kind("mappings"),
+        32 * MIB,
+        MIB / 2,
+        &memory,
+    );
+    check(
+        "running stacks",
+        memory.of_kind("running_stacks"),
+        memory.thread_stacks,
+        0,
+        &memory,
+    );
+    let unexplained = memory.of_kind("unexplained");
+    assert!(unexplained <= memory.rss / 50, "{memory:?}");
+    assert!(
+        memory
+            .beside
+            .as_ref()
+            .is_some_and(|beside| beside.page_tables > 0),
+        "{memory:?}"
+    );
 }
 
 /// Traced mappings explain what blocks leave unexplained.

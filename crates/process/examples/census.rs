@@ -71,12 +71,12 @@ fn show(pid: u32) -> io::Result<()> {
         println!("  held {:?}", files.held);
     }
     let unexplained = census.unexplained();
-    for piece in unexplained
+    for portion in unexplained
         .iter()
         .take(12)
-        .filter(|piece| piece.amounts.resident > 0)
+        .filter(|portion| portion.amounts.resident > 0)
     {
-        let (range, resident) = (&piece.range, piece.amounts.resident >> 10);
+        let (range, resident) = (&portion.range, portion.amounts.resident >> 10);
         println!("  unexplained {:x}-{:x}: {resident} KiB", range.start, range.end);
     }
     Ok(())

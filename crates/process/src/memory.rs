@@ -1,36 +1,62 @@
 //! Divides a process's resident memory into parts that add up to the whole: traced memory, the rest of the
-//! allocator's, and everything else. Pure: mappings and numbers in, parts out.
+//! allocator's, and everything else by kind. Pure: the census's portions and numbers in, parts out.
 //!
-//! The allocator's mappings minus the outstanding blocks are either blocks from before the attach, or free
+//! The allocator's memory minus the outstanding blocks is either blocks from before the attach, or free
 //! memory and the allocator's own data. Only the allocator could distinguish the two: the resident size at
 //! the attach is the maximum for the former.
 
+mod beside;
+mod place;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
+use std::path::Path;
 
-use unwind_tables::addr::{Avma, contains};
+use unwind_tables::addr::Avma;
 
+use self::place::{Place, place};
+use crate::census::Divided;
+use crate::census::huge::Sampled;
+use crate::census::portions::Portion;
 use crate::maps::MapsName;
-use crate::smaps::Resident;
-use leak_report::model::{Elsewhere, Parts};
+use crate::smaps::{Resident, share};
+use leak_report::model::{Beside, Elsewhere, KindBytes, MemoryGroup, MemoryKind, NamedBytes, Parts};
 
-/// Size and alignment of glibc's arenas other than the first.
-const ARENA_BYTES: u64 = 64 << 20;
+pub use beside::of as beside;
 
-/// Resident bytes by the purpose of the mappings; without tracked pages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Maximum number of names of shared memory that are told apart.
+const MAX_NAMES: usize = 1 << 12;
+
+/// Resident bytes by the purpose of the memory; without tracked pages.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
-    pub allocator: u64,
-    thread_stacks: u64,
-    files: u64,
-    shared: u64,
-    other: u64,
-    /// Outstanding bytes in the mappings of each tracked kind, at most the resident bytes of each mapping.
+    /// Memory of the allocator.
+    allocator: Sum,
+    /// All other memory.
+    kinds: BTreeMap<MemoryKind, Sum>,
+    /// Shared memory by name.
+    names: HashMap<String, u64>,
+    swapped: u64,
+    hugetlb: u64,
+    /// Outstanding bytes in the memory of each tracked kind, at most the resident bytes of each portion.
     covered: u64,
-    /// All outstanding bytes in them.
+    /// All outstanding bytes in it.
     live: u64,
 }
 
-/// Kind of memory that the trace accounts for. It decides which mappings have outstanding bytes.
+/// Memory of one kind, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sum {
+    resident: u64,
+    /// Of these, those that are tracked.
+    covered: u64,
+    /// Pages of zeros in huge pages, estimated.
+    zeros: u64,
+}
+
+/// Kind of memory that the trace accounts for. It decides which portions have outstanding bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tracks {
     /// Blocks of an allocator.
@@ -44,56 +70,113 @@ pub enum Tracks {
 /// Outstanding bytes as accounted by the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Live {
-    /// Per mapping, as given to [`Sums::of`].
-    ByMapping,
-    /// Bytes in total; their distribution over the mappings is not known.
+    /// Per portion, as given to [`Sums::of`].
+    ByPortion,
+    /// Bytes in total; their distribution is not known.
     Total(u64),
 }
 
 impl Sums {
-    /// Sums up `mappings`. `stack_pointers` are the threads'; `live_in` returns the outstanding bytes in a
-    /// range.
+    /// Sums up the memory of a process. `live_in` returns the outstanding bytes in the range of a portion;
+    /// `sampled` is what is known of zeros in huge pages.
     pub fn of(
-        mappings: &[Resident],
-        stack_pointers: &[Avma],
+        divided: &Divided,
+        sampled: &[Sampled],
         tracks: Tracks,
         live_in: impl Fn(&Range<Avma>) -> u64,
     ) -> Self {
         let mut sums = Self::default();
-        for mapping in mappings {
-            let live = live_in(&mapping.entry.range);
-            let kind = kind(mapping, stack_pointers, tracks == Tracks::Blocks && live > 0);
-            let (sum, is_tracked) = match kind {
-                Kind::Allocator => (&mut sums.allocator, tracks == Tracks::Blocks),
-                Kind::ThreadStack => (&mut sums.thread_stacks, false),
-                Kind::File => (&mut sums.files, false),
-                Kind::Shared => (&mut sums.shared, false),
-                Kind::Other => (&mut sums.other, tracks == Tracks::Mappings),
-            };
-            if tracks == Tracks::Pages {
-                let covered = live.min(mapping.bytes);
-                *sum = sum.saturating_add(mapping.bytes - covered);
-                sums.live = sums.live.saturating_add(live);
-                sums.covered = sums.covered.saturating_add(covered);
-                continue;
-            }
-            *sum = sum.saturating_add(mapping.bytes);
-            // Reserved address space (no access) is not expected to be resident.
-            if is_tracked && (mapping.entry.readable || mapping.entry.writable) {
-                sums.live = sums.live.saturating_add(live);
-                sums.covered = sums.covered.saturating_add(live.min(mapping.bytes));
+        for portion in &divided.portions {
+            if let Some(mapping) = divided.mapping(portion) {
+                sums.add((portion, mapping), sampled, tracks, live_in(&portion.range));
             }
         }
         sums
     }
 
+    fn add(
+        &mut self,
+        (portion, mapping): (&Portion, &Resident),
+        sampled: &[Sampled],
+        tracks: Tracks,
+        live: u64,
+    ) {
+        let amounts = &portion.amounts;
+        let place = place(portion, mapping, tracks, live > 0);
+        let covered = live.min(amounts.resident);
+        let sum = match place {
+            Place::Allocator => &mut self.allocator,
+            Place::Kind(kind) => self.kinds.entry(kind).or_default(),
+        };
+        self.swapped = self.swapped.saturating_add(amounts.swapped);
+        self.hugetlb = self.hugetlb.saturating_add(amounts.hugetlb);
+        let is_tracked = match (tracks, place) {
+            (Tracks::Pages, Place::Allocator | Place::Kind(_)) => true,
+            // Reserved address space (no access) is not expected to be resident.
+            (Tracks::Blocks, Place::Allocator) => is_accessible(mapping),
+            (Tracks::Mappings, Place::Kind(kind)) => may_be_traced(kind) && is_accessible(mapping),
+            (Tracks::Blocks, Place::Kind(_)) | (Tracks::Mappings, Place::Allocator) => false,
+        };
+        let untracked = match tracks {
+            Tracks::Pages => amounts.resident - covered,
+            Tracks::Blocks | Tracks::Mappings => amounts.resident,
+        };
+        sum.resident = sum.resident.saturating_add(untracked);
+        let zeros = zeros(portion, mapping, sampled);
+        sum.zeros = sum.zeros.saturating_add(match (place, is_tracked) {
+            // What is tracked is told as that.
+            (Place::Kind(_), true) => zeros.min(amounts.resident - covered),
+            (Place::Kind(_), false) | (Place::Allocator, true | false) => zeros,
+        });
+        if is_tracked {
+            if tracks != Tracks::Pages {
+                sum.covered = sum.covered.saturating_add(covered);
+            }
+            self.live = self.live.saturating_add(live);
+            self.covered = self.covered.saturating_add(covered);
+        }
+        if place == Place::Kind(MemoryKind::Shared) {
+            self.note_name(mapping, untracked);
+        }
+    }
+
+    fn note_name(&mut self, mapping: &Resident, bytes: u64) {
+        let name = match &mapping.entry.name {
+            MapsName::File { path, .. } if path.as_path() != Path::new("/dev/zero") => path.to_string_lossy(),
+            MapsName::Special(name) => name.into(),
+            MapsName::File { .. } | MapsName::Anonymous => return,
+        };
+        let mut end = name.len().min(Parts::MAX_NAME);
+        while !name.is_char_boundary(end) {
+            end -= 1;
+        }
+        let name = name.get(..end).unwrap_or_default();
+        if self.names.len() < MAX_NAMES || self.names.contains_key(name) {
+            let sum = self.names.entry(name.to_owned()).or_default();
+            *sum = sum.saturating_add(bytes);
+        }
+    }
+
+    /// Resident bytes of all kinds in a group.
+    fn group(&self, group: MemoryGroup) -> u64 {
+        let kinds = self.kinds.iter().filter(|(kind, _)| kind.group() == group);
+        kinds.fold(0, |bytes, (_, sum)| bytes.saturating_add(sum.resident))
+    }
+
     /// Computes the parts, given those at the attach; `None` if all memory in the allocator's mappings may be
     /// from before it.
-    pub fn parts(self, tracks: Tracks, live: Live, at_attach: Option<&Self>) -> Parts {
+    pub fn parts(&self, tracks: Tracks, live: Live, at_attach: Option<&Self>) -> Parts {
+        let groups = [
+            MemoryGroup::ThreadStacks,
+            MemoryGroup::Files,
+            MemoryGroup::Shared,
+            MemoryGroup::Unexplained,
+        ];
+        let [thread_stacks, files, shared, other] = groups.map(|group| self.group(group));
         let (live, resident) = match (live, tracks) {
-            (Live::ByMapping, _) => (self.live, self.covered),
-            (Live::Total(live), Tracks::Blocks) => (live, live.min(self.allocator)),
-            (Live::Total(live), Tracks::Mappings) => (live, live.min(self.other)),
+            (Live::ByPortion, _) => (self.live, self.covered),
+            (Live::Total(live), Tracks::Blocks) => (live, live.min(self.allocator.resident)),
+            (Live::Total(live), Tracks::Mappings) => (live, live.min(other)),
             (Live::Total(live), Tracks::Pages) => (live, self.covered),
         };
         let (in_allocator, in_other) = match tracks {
@@ -103,14 +186,14 @@ impl Sums {
             Tracks::Pages => (0, 0),
         };
         let pages = if tracks == Tracks::Pages { resident } else { 0 };
-        let rest = self.allocator - in_allocator;
-        let before = at_attach.map_or(rest, |sums| sums.allocator.min(rest));
+        let rest = self.allocator.resident - in_allocator;
+        let before = at_attach.map_or(rest, |sums| sums.allocator.resident.min(rest));
         let all = [
-            self.allocator,
-            self.thread_stacks,
-            self.files,
-            self.shared,
-            self.other,
+            self.allocator.resident,
+            thread_stacks,
+            files,
+            shared,
+            other,
             pages,
         ];
         Parts {
@@ -118,194 +201,99 @@ impl Sums {
             tracked: resident,
             before_attach_at_most: before,
             slack_at_least: rest - before,
-            thread_stacks: self.thread_stacks,
-            files: self.files,
-            shared: self.shared,
-            unexplained: self.other - in_other,
+            thread_stacks,
+            files,
+            shared,
+            unexplained: other - in_other,
             not_resident: live - resident,
             growth_elsewhere: at_attach
                 .filter(|_| tracks == Tracks::Blocks)
                 .map(|sums| self.growth_elsewhere(sums)),
-            ..Parts::default()
+            kinds: self.by_kind(in_other),
+            named_shared: self.named(),
+            beside: Beside {
+                swapped: self.swapped,
+                hugetlb: self.hugetlb,
+                allocator_zeros: self.allocator.zeros.min(self.allocator.resident),
+                ..Beside::default()
+            },
         }
     }
 
     fn growth_elsewhere(&self, at_attach: &Self) -> Elsewhere {
+        let grown = |group| self.group(group).saturating_sub(at_attach.group(group));
         Elsewhere {
-            thread_stacks: self.thread_stacks.saturating_sub(at_attach.thread_stacks),
-            files: self.files.saturating_sub(at_attach.files),
-            shared: self.shared.saturating_sub(at_attach.shared),
-            unexplained: self.other.saturating_sub(at_attach.other),
+            thread_stacks: grown(MemoryGroup::ThreadStacks),
+            files: grown(MemoryGroup::Files),
+            shared: grown(MemoryGroup::Shared),
+            unexplained: grown(MemoryGroup::Unexplained),
         }
     }
-}
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Allocator,
-    ThreadStack,
-    File,
-    Shared,
-    Other,
-}
-
-fn kind(mapping: &Resident, stack_pointers: &[Avma], has_blocks: bool) -> Kind {
-    let range = &mapping.entry.range;
-    let is_stack = || stack_pointers.iter().any(|&pointer| contains(range, pointer));
-    match &mapping.entry.name {
-        MapsName::File { path, .. } if mapping.shared && path.to_str().is_some_and(is_memory) => Kind::Shared,
-        MapsName::File { .. } => Kind::File,
-        MapsName::Special(name) if name == "[heap]" => Kind::Allocator,
-        _ if mapping.grows_down => Kind::ThreadStack,
-        MapsName::Special(name) if !name.starts_with("[anon") => Kind::Other,
-        _ if mapping.shared => Kind::Shared,
-        MapsName::Special(name) if name.contains("malloc") => Kind::Allocator,
-        _ if has_blocks || is_arena(mapping) => Kind::Allocator,
-        _ if is_stack() => Kind::ThreadStack,
-        MapsName::Anonymous | MapsName::Special(_) => Kind::Other,
-    }
-}
-
-/// True for paths that the kernel gives to shared memory that is not on a disk.
-fn is_memory(path: &str) -> bool {
-    path == "/dev/zero"
-        || ["/dev/shm/", "/memfd:", "/SYSV"]
+    /// Memory by kind, without `tracked` bytes in kinds that the trace follows. These are taken from where
+    /// they are known to be, and as far as that is not known, from mappings of the program first.
+    fn by_kind(&self, tracked: u64) -> Vec<KindBytes> {
+        let mut kinds: BTreeMap<_, _> = self
+            .kinds
             .iter()
-            .any(|start| path.starts_with(start))
-}
-
-/// True if the mapping looks like one from glibc's `new_heap`. The used part of an arena comes first.
-fn is_arena(mapping: &Resident) -> bool {
-    let range = &mapping.entry.range;
-    let is_plain = mapping.entry.readable && mapping.entry.writable;
-    let fits = range.end.offset_from(range.start) <= ARENA_BYTES;
-    is_plain && mapping.not_reserved && fits && range.start.get().is_multiple_of(ARENA_BYTES)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::smaps;
-
-    /// Recorded from a small program with two threads, and shortened.
-    const TEXT: &str = "\
-55d0c0900000-55d0c0901000 r-xp 00000000 fe:00 7   /bin/program
-Rss: 4 kB
-VmFlags: rd ex mr mw me
-55d0c0a00000-55d0c0a21000 rw-p 00000000 00:00 0   [heap]
-Rss: 100 kB
-VmFlags: rd wr mr mw me ac
-7f0000000000-7f0000021000 rw-p 00000000 00:00 0
-Rss: 40 kB
-VmFlags: rd wr mr mw me nr
-7f0000021000-7f0004000000 ---p 00000000 00:00 0
-Rss: 0 kB
-VmFlags: mr mw me nr
-7f0010000000-7f0010100000 rw-p 00000000 00:00 0
-Rss: 1000 kB
-VmFlags: rd wr mr mw me
-7f0020000000-7f0020800000 rw-p 00000000 00:00 0
-Rss: 24 kB
-VmFlags: rd wr mr mw me
-7f0030000000-7f0030001000 rw-s 00000000 00:01 9   /dev/zero (deleted)
-Rss: 4 kB
-VmFlags: rd wr sh mr mw me
-7f0040000000-7f0040100000 rw-p 00000000 00:00 0
-Rss: 512 kB
-VmFlags: rd wr mr mw me
-7ffd00000000-7ffd00021000 rw-p 00000000 00:00 0   [stack]
-Rss: 12 kB
-VmFlags: rd wr mr mw me gd ac
-7ffd00100000-7ffd00101000 r-xp 00000000 00:00 0   [vdso]
-Rss: 4 kB
-VmFlags: rd ex mr mw me
-";
-
-    const KB: u64 = 1024;
-
-    fn sums(tracks: Tracks, live: u64) -> Sums {
-        let stack = Avma::new(0x7f00_207f_f000);
-        let inside = Avma::new(match tracks {
-            Tracks::Blocks => 0x7f00_1000_0010,
-            Tracks::Mappings | Tracks::Pages => 0x7f00_4000_0000,
-        });
-        let live_in = |range: &Range<Avma>| if contains(range, inside) { live } else { 0 };
-        Sums::of(&smaps::parse(TEXT.as_bytes()), &[stack], tracks, live_in)
-    }
-
-    /// Sums at the attach: these bytes in the allocator's mappings, and nothing else.
-    fn before(allocator: u64) -> Sums {
-        Sums {
-            allocator,
-            ..Sums::default()
-        }
-    }
-
-    /// Each mapping is in exactly one part, and the parts add up.
-    #[test]
-    fn parts_add_up() {
-        let parts =
-            sums(Tracks::Blocks, 900 * KB).parts(Tracks::Blocks, Live::ByMapping, Some(&before(150 * KB)));
-        let expected = Parts {
-            rss: 1700 * KB,
-            tracked: 900 * KB,
-            before_attach_at_most: 150 * KB,
-            slack_at_least: 90 * KB,
-            thread_stacks: 36 * KB,
-            files: 4 * KB,
-            shared: 4 * KB,
-            unexplained: 516 * KB,
-            not_resident: 0,
-            growth_elsewhere: Some(Elsewhere {
-                thread_stacks: 36 * KB,
-                files: 4 * KB,
-                shared: 4 * KB,
-                unexplained: 516 * KB,
-            }),
-            ..Parts::default()
+            .map(|(kind, sum)| (*kind, sum.resident))
+            .collect();
+        let mut left = tracked;
+        let mut take = |kinds: &mut BTreeMap<_, u64>, kind: MemoryKind, most: u64| {
+            if let Some(bytes) = kinds.get_mut(&kind) {
+                let taken = most.min(*bytes).min(left);
+                *bytes -= taken;
+                left -= taken;
+            }
         };
-        assert_eq!(parts, expected);
+        for (kind, sum) in &self.kinds {
+            take(&mut kinds, *kind, sum.covered);
+        }
+        let likely = [MemoryKind::Mappings, MemoryKind::AllocatorMappings];
+        let others = MemoryKind::ALL.into_iter().filter(|kind| may_be_traced(*kind));
+        for kind in likely.into_iter().chain(others) {
+            take(&mut kinds, kind, u64::MAX);
+        }
+        let mut zeros = 0_u64;
+        for (kind, sum) in self.kinds.iter().filter(|(kind, _)| may_be_traced(**kind)) {
+            if let Some(bytes) = kinds.get_mut(kind) {
+                let taken = sum.zeros.min(*bytes);
+                *bytes -= taken;
+                zeros = zeros.saturating_add(taken);
+            }
+        }
+        kinds.insert(MemoryKind::HugeZeros, zeros);
+        let some = kinds.into_iter().filter(|&(_, bytes)| bytes > 0);
+        some.map(|(kind, bytes)| KindBytes { kind, bytes }).collect()
     }
 
-    /// Outstanding memory that was never touched is in no sum, and no part becomes negative.
-    #[test]
-    fn untouched_outstanding_memory_is_in_no_sum() {
-        let sums = sums(Tracks::Blocks, u64::MAX);
-        let parts = sums.parts(Tracks::Blocks, Live::ByMapping, None);
-        // The mapping that contains it counts for no more than its resident bytes.
-        assert_eq!(
-            (parts.tracked, parts.before_attach_at_most),
-            (1000 * KB, 140 * KB)
-        );
-        assert_eq!(parts.not_resident, u64::MAX - 1000 * KB);
-        let parts = sums.parts(Tracks::Blocks, Live::Total(u64::MAX), None);
-        assert_eq!((parts.tracked, parts.before_attach_at_most), (1140 * KB, 0));
-        let parts = sums.parts(Tracks::Blocks, Live::Total(0), None);
-        assert_eq!(parts.before_attach_at_most, 1140 * KB);
+    /// The largest shared memory with a name.
+    fn named(&self) -> Vec<NamedBytes> {
+        let some = self.names.iter().filter(|&(_, &bytes)| bytes > 0);
+        let mut named: Vec<_> = some
+            .map(|(name, &bytes)| NamedBytes {
+                name: name.clone(),
+                bytes,
+            })
+            .collect();
+        named.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+        named.truncate(Parts::MAX_NAMED);
+        named
     }
+}
 
-    /// With `--mmap`, traced mappings explain the memory that blocks do not.
-    #[test]
-    fn traced_mappings() {
-        let parts =
-            sums(Tracks::Mappings, 500 * KB).parts(Tracks::Mappings, Live::ByMapping, Some(&before(0)));
-        assert_eq!((parts.tracked, parts.unexplained), (500 * KB, 1016 * KB));
-        assert_eq!(parts.slack_at_least, 140 * KB);
-    }
+/// Pages of zeros in the huge pages of a portion, by those of its mapping that were read; 0 if none were.
+fn zeros(portion: &Portion, mapping: &Resident, sampled: &[Sampled]) -> u64 {
+    let at = sampled.binary_search_by_key(&mapping.entry.range.start, |sampled| sampled.start);
+    let seen = at.ok().and_then(|at| sampled.get(at));
+    seen.map_or(0, |seen| share(portion.amounts.huge, (seen.zero, seen.read)))
+}
 
-    /// With `--faults`, pages are taken out of whatever mappings they are in.
-    #[test]
-    fn traced_pages() {
-        let parts =
-            sums(Tracks::Pages, 500 * KB).parts(Tracks::Pages, Live::ByMapping, Some(&before(50 * KB)));
-        assert_eq!(parts.rss, 1700 * KB);
-        assert_eq!((parts.tracked, parts.unexplained), (500 * KB, 1016 * KB));
-        assert_eq!(
-            (parts.before_attach_at_most, parts.slack_at_least),
-            (50 * KB, 90 * KB)
-        );
-        // Some are swapped.
-        let parts = sums(Tracks::Pages, 600 * KB).parts(Tracks::Pages, Live::ByMapping, Some(&before(0)));
-        assert_eq!((parts.tracked, parts.not_resident), (512 * KB, 88 * KB));
-    }
+/// Returns whether memory of this kind can be made by calls that `--mmap` traces, and can have huge pages.
+fn may_be_traced(kind: MemoryKind) -> bool {
+    kind.group() == MemoryGroup::Unexplained
+}
+
+fn is_accessible(mapping: &Resident) -> bool {
+    mapping.entry.readable || mapping.entry.writable
 }

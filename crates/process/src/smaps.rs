@@ -1,47 +1,83 @@
-//! Parser of `/proc/PID/smaps`: the resident memory of each mapping. Pure; a mapping's first line is parsed
+//! Parser of `/proc/PID/smaps`: the memory of each mapping. Pure; a mapping's first line is parsed
 //! by [`maps`].
 
 use super::maps::{self, MapsEntry};
 
-/// Resident memory of one mapping.
+/// Memory of one mapping.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resident {
     pub entry: MapsEntry,
-    /// Resident bytes.
-    pub bytes: u64,
-    /// Set if other processes can map the same memory and see writes to it.
-    pub shared: bool,
+    pub amounts: Amounts,
     /// Set if the mapping grows down by itself: the stack of the first thread.
     pub grows_down: bool,
-    /// Set for address space without reserved memory (`MAP_NORESERVE`), as glibc's arenas are.
-    pub not_reserved: bool,
-    /// Set if the mapping was made for a stack (`MAP_STACK`; since Linux 6.7, which keeps huge pages away
-    /// from stacks), or if the program asked for no huge pages in it.
-    pub never_huge: bool,
-    pub pages: Pages,
 }
 
-/// Bytes of a mapping by the kinds of its pages. All but `swapped` and `hugetlb` are parts of the resident
-/// bytes.
+/// Memory of mappings, in bytes. Sums saturate: sizes are the traced process's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pages {
-    /// Proportional share: each page divided by the number of its mappings, of all processes.
+pub struct Amounts {
+    /// Number of mappings.
+    pub mappings: u64,
+    /// Address space.
+    pub reserved: u64,
+    pub resident: u64,
+    /// Resident, each page divided by the number of its mappings in all processes.
     pub proportional: u64,
-    /// Pages that no file has: `RssAnon` of a process's status.
+    /// Resident and of no file: `RssAnon` of a process's status.
     pub anonymous: u64,
-    /// Written to and, if they are of a file, not yet written back.
+    /// Resident and written to; of files: not yet written back.
     pub dirty: u64,
     pub swapped: u64,
-    /// In transparent huge pages, of anonymous memory.
+    /// Resident in transparent huge pages, of anonymous memory.
     pub huge: u64,
     /// In pages of hugetlbfs, which the kernel does not count as resident.
     pub hugetlb: u64,
 }
 
-impl Pages {
-    /// Field that a line counts into.
+impl Amounts {
+    /// Takes the part of `all` that belongs to `count` of `sum` resident pages, `reserved` bytes of address
+    /// space, and the mapping itself, if it is still there.
+    pub(crate) fn take(&mut self, all: &Self, part: (u64, u64), reserved: u64) -> Self {
+        let mut taken = Self {
+            mappings: std::mem::take(&mut self.mappings),
+            reserved,
+            ..Self::default()
+        };
+        self.reserved = self.reserved.saturating_sub(reserved);
+        for (to, from, bytes) in [
+            (&mut taken.resident, &mut self.resident, all.resident),
+            (&mut taken.proportional, &mut self.proportional, all.proportional),
+            (&mut taken.anonymous, &mut self.anonymous, all.anonymous),
+            (&mut taken.dirty, &mut self.dirty, all.dirty),
+            (&mut taken.swapped, &mut self.swapped, all.swapped),
+            (&mut taken.huge, &mut self.huge, all.huge),
+            (&mut taken.hugetlb, &mut self.hugetlb, all.hugetlb),
+        ] {
+            *to = share(bytes, part).min(*from);
+            *from -= *to;
+        }
+        taken
+    }
+
+    pub fn add(&mut self, other: &Self) {
+        for (sum, more) in [
+            (&mut self.mappings, other.mappings),
+            (&mut self.reserved, other.reserved),
+            (&mut self.resident, other.resident),
+            (&mut self.proportional, other.proportional),
+            (&mut self.anonymous, other.anonymous),
+            (&mut self.dirty, other.dirty),
+            (&mut self.swapped, other.swapped),
+            (&mut self.huge, other.huge),
+            (&mut self.hugetlb, other.hugetlb),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
+    }
+
+    /// Amount that a line counts into.
     fn field(&mut self, name: &[u8]) -> Option<&mut u64> {
         match name {
+            b"Rss" => Some(&mut self.resident),
             b"Pss" => Some(&mut self.proportional),
             b"Anonymous" => Some(&mut self.anonymous),
             b"Shared_Dirty" | b"Private_Dirty" => Some(&mut self.dirty),
@@ -51,6 +87,12 @@ impl Pages {
             _ => None,
         }
     }
+}
+
+/// The part of `bytes` that `count` is of `sum`.
+pub(crate) fn share(bytes: u64, (count, sum): (u64, u64)) -> u64 {
+    let part = u128::from(bytes) * u128::from(count.min(sum)) / u128::from(sum.max(1));
+    u64::try_from(part).unwrap_or(bytes)
 }
 
 /// Parses the text. Lines that cannot be parsed are left out.
@@ -69,14 +111,15 @@ pub fn parse(text: &[u8]) -> Vec<Resident> {
             continue;
         }
         if let Some(Ok(entry)) = maps::parse(line).next() {
+            let amounts = Amounts {
+                mappings: 1,
+                reserved: entry.range.end.offset_from(entry.range.start),
+                ..Amounts::default()
+            };
             mappings.push(Resident {
                 entry,
-                bytes: 0,
-                shared: false,
+                amounts,
                 grows_down: false,
-                not_reserved: false,
-                never_huge: false,
-                pages: Pages::default(),
             });
         }
     }
@@ -89,20 +132,12 @@ fn read_field(line: &[u8], mapping: &mut Resident) -> bool {
         return false;
     };
     match name {
-        b"Rss" => mapping.bytes = bytes(value),
         b"VmFlags" => {
-            let has = |flag: &str| {
-                value
-                    .split(u8::is_ascii_whitespace)
-                    .any(|other| other == flag.as_bytes())
-            };
-            mapping.shared = has("sh");
-            mapping.grows_down = has("gd");
-            mapping.not_reserved = has("nr");
-            mapping.never_huge = has("nh");
+            let mut flags = value.split(u8::is_ascii_whitespace);
+            mapping.grows_down = flags.any(|flag| flag == b"gd");
         }
         name => {
-            if let Some(field) = mapping.pages.field(name) {
+            if let Some(field) = mapping.amounts.field(name) {
                 *field = field.saturating_add(bytes(value));
             }
         }
@@ -155,24 +190,9 @@ VmFlags: rd wr mr mw me gd ac
         let all = parse(TEXT.as_bytes());
         let read: Vec<_> = all
             .iter()
-            .map(|mapping| {
-                (
-                    mapping.bytes / 1024,
-                    mapping.shared,
-                    mapping.grows_down,
-                    mapping.not_reserved,
-                )
-            })
+            .map(|mapping| (mapping.amounts.resident / 1024, mapping.grows_down))
             .collect();
-        assert_eq!(
-            read,
-            [
-                (16, false, false, false),
-                (8, false, false, true),
-                (4, true, false, false),
-                (12, false, true, false)
-            ]
-        );
+        assert_eq!(read, [(16, false), (8, false), (4, false), (12, true)]);
     }
 
     /// Kinds of pages are read, and two lines of one kind are added.
@@ -191,13 +211,16 @@ Shared_Hugetlb: 1 kB
 Private_Hugetlb: 2 kB
 Swap: 8 kB
 SwapPss: 9 kB
-VmFlags: rd wr nh
+VmFlags: rd wr
 3000-4000 rw-p 00000000 00:00 0
 Swap: 18446744073709551615 kB
 Anonymous: -1 kB
 ";
         let all = parse(text.as_bytes());
-        let expected = Pages {
+        let expected = Amounts {
+            mappings: 1,
+            reserved: 4096,
+            resident: 100 << 10,
             proportional: 50 << 10,
             anonymous: 90 << 10,
             dirty: 7 << 10,
@@ -205,12 +228,14 @@ Anonymous: -1 kB
             huge: 20 << 10,
             hugetlb: 3 << 10,
         };
-        assert_eq!((all[0].pages, all[0].never_huge), (expected, true));
-        let hostile = Pages {
+        assert_eq!(all[0].amounts, expected);
+        let hostile = Amounts {
+            mappings: 1,
+            reserved: 4096,
             swapped: u64::MAX,
-            ..Pages::default()
+            ..Amounts::default()
         };
-        assert_eq!((all[1].pages, all[1].never_huge), (hostile, false));
+        assert_eq!(all[1].amounts, hostile);
     }
 
     /// The mappings of the running kernel's smaps add up to its own total.
@@ -220,6 +245,6 @@ Anonymous: -1 kB
         let maps = std::fs::read("/proc/self/maps").expect("own maps");
         let all = parse(&text);
         assert!(all.len().abs_diff(maps::parse(&maps).count()) < 8);
-        assert!(all.iter().map(|mapping| mapping.bytes).sum::<u64>() > 1 << 20);
+        assert!(all.iter().map(|mapping| mapping.amounts.resident).sum::<u64>() > 1 << 20);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 use unwind_tables::addr::Avma;
 
+use super::census::{Beside, Divided, Known};
 use super::files::{MAX_THREADS, maps_of, read_maps, read_stat};
 use super::hotspot;
 use super::jvm_watch::JvmWatch;
@@ -17,7 +18,7 @@ use super::mappings::Mappings;
 use super::modules::{ModuleId, Modules};
 use super::process_memory::ProcessMemory;
 use super::settled::{self, Settled};
-use super::{confirm, foreign, maps, smaps, translator};
+use super::{confirm, foreign, maps, translator};
 use memleak_base::pages;
 use memleak_base::proc_fields::ProcFields;
 
@@ -85,8 +86,6 @@ pub enum TargetError {
     },
 }
 
-/// Maximum size of an smaps file in bytes. It has some 700 per mapping.
-const MAX_SMAPS_BYTES: u64 = 128 << 20;
 impl Target {
     /// Reads 64 bits of its memory.
     pub fn read_word(&self, address: Avma) -> io::Result<u64> {
@@ -211,15 +210,23 @@ impl Target {
         Ok(maps)
     }
 
-    /// Reads the resident bytes of each mapping, ascending. Slow for processes of many gigabytes: the kernel
-    /// visits every page. Errors as for [`Target::read_mappings`].
-    pub fn read_smaps(&self) -> io::Result<Vec<smaps::Resident>> {
-        let mut text = Vec::new();
-        File::open(format!("/proc/{}/smaps", self.pid))?
-            .take(MAX_SMAPS_BYTES)
-            .read_to_end(&mut text)?;
+    /// Reads the mappings by kind. `pointers` are stack pointers of its threads, ascending. Slow for processes
+    /// of many gigabytes: the kernel visits every page. Errors as for [`Target::read_mappings`].
+    pub fn read_divided(&self, pointers: &[Avma]) -> io::Result<Divided> {
+        let known = Known {
+            heaps: &[],
+            stack_pointers: pointers,
+        };
+        let divided = Divided::read(self.pid, &known)?;
         self.check_runs()?;
-        Ok(smaps::parse(&text))
+        Ok(divided)
+    }
+
+    /// Reads memory that mappings do not show. Errors as for [`Target::read_mappings`].
+    pub fn read_beside(&self, divided: &Divided) -> io::Result<Beside> {
+        let beside = Beside::read(self.pid, divided);
+        self.check_runs()?;
+        Ok(beside)
     }
 
     /// IDs of its threads, with the stack pointers of those that wait in the kernel.

@@ -122,9 +122,9 @@ fn heap_use(layout: &Layout, pages: &Pages) -> HeapUse {
 /// Bytes by region.
 fn amounts(census: &Census) -> Amounts {
     let mut bytes = Amounts::default();
-    for piece in &census.pieces {
-        let held = piece.amounts.resident.saturating_add(piece.amounts.swapped);
-        bytes.add(region(piece.kind), held);
+    for portion in &census.portions {
+        let held = portion.amounts.resident.saturating_add(piece.amounts.swapped);
+        bytes.add(region(portion.kind), held);
     }
     // Huge pages are in mappings of the program mostly, and in heaps.
     let mut zero = census.huge.zero;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::holding::{self, Holding, Looked};
 use crate::bpf::collect::Moment;
 use crate::bpf::{Registers, ThreadState, monotonic_nanoseconds};
+use crate::process::census::usual_stack;
 use crate::process::maps::MapsEntry;
 use crate::process::touched::ResidentPages;
 use crate::process::{kept, maps_of};
@@ -211,7 +212,7 @@ impl Subject {
         heap.extend(&unused.usable, self.known.uses_slack);
         let threads: Vec<_> = outside.states.iter().map(thread).collect();
         let stacks = pages.with_guards(mappings);
-        let ended = ended::stacks(memory, &stacks, &threads);
+        let ended = ended::stacks(memory, &stacks, &threads, usual_stack(self.pid));
         unused.add(
             ended.into_iter().chain(freed.unused.iter().cloned()).collect(),
             &heap,

@@ -1,6 +1,7 @@
 //! Memory that a process's control group is charged for, as the kernel counts it: more than what is resident
 //! in its processes. Of the innermost group that counts memory, with all groups below it.
 
+use std::fs;
 use std::path::Path;
 
 use crate::select::limit::{CountingCgroup, MemoryLimits, number, read};
@@ -15,6 +16,8 @@ pub struct CgroupMemory {
     /// Its own limit; there can be a smaller one of a group that it is in.
     pub limit: Option<u64>,
     pub swapped: Option<u64>,
+    /// True if the process is the only one in it, and no groups are below it.
+    pub is_own: bool,
     pub parts: CgroupParts,
     pub events: CgroupEvents,
 }
@@ -80,10 +83,10 @@ impl CgroupParts {
 impl CgroupMemory {
     /// Reads the memory of process `pid`'s group; `None` if none counts it.
     pub fn read(pid: u32) -> Option<Self> {
-        Self::of(MemoryLimits::new().counting(pid)?)
+        Self::of(pid, MemoryLimits::new().counting(pid)?)
     }
 
-    fn of(cgroup: CountingCgroup) -> Option<Self> {
+    fn of(pid: u32, cgroup: CountingCgroup) -> Option<Self> {
         let (directory, is_unified) = (cgroup.directory.as_path(), cgroup.is_unified);
         let text = |name: &str| read(&directory.join(name)).unwrap_or_default();
         let mut parts = CgroupParts::of(&text("memory.stat"), is_unified);
@@ -99,6 +102,7 @@ impl CgroupMemory {
             current: number(directory, current)?,
             limit: number(directory, limit).filter(|&limit| limit < UNLIMITED),
             swapped: number(directory, swapped),
+            is_own: is_own(pid, directory),
             parts,
             events: events(directory, is_unified),
             path: cgroup.path,
@@ -108,6 +112,14 @@ impl CgroupMemory {
 
 /// Limits from this value on mean none (`select::limit`).
 const UNLIMITED: u64 = 1 << 62;
+
+/// Returns whether a process is the only one in a group, and no groups are below it.
+fn is_own(pid: u32, directory: &Path) -> bool {
+    let processes = read(&directory.join("cgroup.procs")).unwrap_or_default();
+    let is_alone = processes.lines().map(str::parse).eq([Ok(pid)]);
+    let mut entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    is_alone && !entries.any(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+}
 
 fn events(directory: &Path, is_unified: bool) -> CgroupEvents {
     let text = |name: &str| read(&directory.join(name)).unwrap_or_default();
@@ -144,11 +156,14 @@ mod tests {
         for (name, text) in files {
             std::fs::write(directory.path().join(name), text).unwrap();
         }
-        CgroupMemory::of(CountingCgroup {
-            path: "/a".into(),
-            directory: directory.path().into(),
-            is_unified,
-        })
+        CgroupMemory::of(
+            7,
+            CountingCgroup {
+                path: "/a".into(),
+                directory: directory.path().into(),
+                is_unified,
+            },
+        )
     }
 
     /// Both versions are read by their own names.
@@ -201,5 +216,24 @@ mod tests {
         assert_eq!((one.parts.kernel, one.parts.slab), (Some(60), None));
         assert_eq!((one.events.at_limit, one.events.killed), (Some(4), Some(9)));
         assert_eq!(made(&[("memory.current", "x\n")], true), None);
+    }
+    /// A group is a process's own if nothing else is in it.
+    #[test]
+    fn own_group() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("cgroup.procs");
+        for (processes, is_its_own) in [
+            ("7\n", true),
+            ("7\n8\n", false),
+            ("8\n", false),
+            ("", false),
+            ("x\n", false),
+        ] {
+            std::fs::write(&file, processes).unwrap();
+            assert_eq!(is_own(7, directory.path()), is_its_own, "{processes:?}");
+        }
+        std::fs::write(&file, "7\n").unwrap();
+        std::fs::create_dir(directory.path().join("below")).unwrap();
+        assert!(!is_own(7, directory.path()));
     }
 }

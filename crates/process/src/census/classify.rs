@@ -11,7 +11,7 @@ use super::heaps::{self, Found, Wanted};
 use super::images;
 use super::kind::Kind;
 use super::mounts::Mounts;
-use super::pieces::{Piece, divide};
+use super::portions::{Portion, divide};
 use super::runtimes::{Runtimes, is_of_go};
 use super::stacks::{ThreadStack, ThreadState, has_pointer};
 use crate::maps::{MapsEntry, MapsName};
@@ -42,8 +42,8 @@ pub struct Facts<'a> {
     pub mounts: &'a Mounts,
 }
 
-/// Divides all mappings of a process, which ascend, into pieces of one kind.
-pub fn pieces(mappings: &[Resident], facts: &Facts<'_>) -> Vec<Piece> {
+/// Divides all mappings of a process, which ascend, into portions of one kind.
+pub fn portions(mappings: &[Resident], facts: &Facts<'_>) -> Vec<Portion> {
     let code = mappings.iter().map(|mapping| &mapping.entry);
     let code = code.filter(|entry| entry.executable && entry.inode != 0);
     let stacks = facts.stacks.iter().map(|stack| (stack.mapping, stack));
@@ -56,7 +56,7 @@ pub fn pieces(mappings: &[Resident], facts: &Facts<'_>) -> Vec<Piece> {
         reserving: reserving(mappings),
     };
     let mut probes = MOST_PROBES;
-    let mut pieces = Vec::with_capacity(mappings.len());
+    let mut portions = Vec::with_capacity(mappings.len());
     let mut at = 0;
     while let Some(rest) = mappings.get(at..).filter(|rest| !rest.is_empty()) {
         let touch = |(pair, next): &(&[Resident], usize)| match pair {
@@ -71,11 +71,11 @@ pub fn pieces(mappings: &[Resident], facts: &Facts<'_>) -> Vec<Piece> {
         let length = 1 + rest.windows(2).zip(at + 1..).take_while(touch).count();
         let found = classifier.structures(at..at + length, &mut probes);
         for index in at..at + length {
-            pieces.extend(classifier.divide(index, &found));
+            portions.extend(classifier.divide(index, &found));
         }
         at += length;
     }
-    pieces
+    portions
 }
 
 /// Returns whether a mapping can have structures of an allocator in it.
@@ -103,7 +103,7 @@ impl Classifier<'_> {
         let (Some(first), Some(last)) = (mappings.first(), mappings.last()) else {
             return Vec::new();
         };
-        let has_pages = mappings.iter().any(|mapping| mapping.bytes > 0);
+        let has_pages = mappings.iter().any(|mapping| mapping.amounts.resident > 0);
         if !is_plain(first) || !has_pages || self.heaps_in(&first.entry.range).next().is_some() {
             return Vec::new();
         }
@@ -125,7 +125,7 @@ impl Classifier<'_> {
     }
 
     /// Divides a mapping into what was found in it, a stack, and the rest.
-    fn divide(&self, index: usize, found: &[Found]) -> Vec<Piece> {
+    fn divide(&self, index: usize, found: &[Found]) -> Vec<Portion> {
         let Some(mapping) = self.mappings.get(index) else {
             return Vec::new();
         };
@@ -149,7 +149,7 @@ impl Classifier<'_> {
     fn kind(&self, index: usize, mapping: &Resident) -> Kind {
         let entry = &mapping.entry;
         match &entry.name {
-            _ if mapping.pages.hugetlb > 0 => Kind::Hugetlb,
+            _ if mapping.amounts.hugetlb > 0 => Kind::Hugetlb,
             MapsName::File { path, .. } => self.of_file(mapping, path.to_str().unwrap_or_default()),
             MapsName::Special(name) => of_name(mapping, name),
             MapsName::Anonymous if mapping.grows_down => Kind::MainStack,
@@ -187,14 +187,14 @@ impl Classifier<'_> {
             _ if mapping.entry.shared && is_in_memory() => Kind::SharedFile,
             _ if entry.executable => Kind::ProgramCode,
             _ if !self.with_code.contains(&(entry.device, entry.inode)) => Kind::MappedFile,
-            _ if entry.writable || mapping.pages.anonymous > 0 => Kind::ProgramData,
+            _ if entry.writable || mapping.amounts.anonymous > 0 => Kind::ProgramData,
             _ => Kind::ProgramCode,
         }
     }
 
     fn of_anonymous(&self, index: usize, mapping: &Resident) -> Kind {
         let entry = &mapping.entry;
-        let is_empty = mapping.bytes == 0 && mapping.pages.swapped == 0;
+        let is_empty = mapping.amounts.resident == 0 && mapping.amounts.swapped == 0;
         match mapping.entry.shared {
             true => Kind::SharedAnonymous,
             false if entry.executable => Kind::GeneratedCode,
@@ -213,7 +213,7 @@ impl Classifier<'_> {
     fn is_data(&self, mapping: &Resident) -> bool {
         let entry = &mapping.entry;
         let has_code = self.with_code.contains(&(entry.device, entry.inode));
-        has_code && !mapping.entry.shared && (entry.writable || mapping.pages.anonymous > 0)
+        has_code && !mapping.entry.shared && (entry.writable || mapping.amounts.anonymous > 0)
     }
 
     /// Address behind the variables that go on from a file into mapping `index`, if the mapping before it has

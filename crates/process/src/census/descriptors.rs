@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::stat::{major, minor};
 
 use super::mounts::Mounts;
-use super::pieces::Piece;
+use super::portions::Portion;
 use super::proc_files::{MAX_BYTES, read};
 use super::quick::soft_limit;
 use crate::smaps::Resident;
@@ -277,19 +277,19 @@ fn inode(link: &[u8]) -> Option<u64> {
 pub(super) struct Mapped(HashMap<((u32, u32), u64), u64>);
 
 impl Mapped {
-    pub(super) fn of(mappings: &[Resident], pieces: &[Piece]) -> Self {
+    pub(super) fn of(mappings: &[Resident], portions: &[Portion]) -> Self {
         let mut mapped = HashMap::new();
-        for piece in pieces {
-            let Some(Resident { entry, .. }) = mappings.get(piece.mapping) else {
+        for portion in portions {
+            let Some(Resident { entry, .. }) = mappings.get(portion.mapping) else {
                 continue;
             };
             if entry.inode != 0 {
                 let bytes: &mut u64 = mapped.entry((entry.device, entry.inode)).or_default();
                 // A private mapping's own pages are no part of the file.
-                let of_file = piece.amounts.resident.saturating_sub(piece.amounts.anonymous);
+                let of_file = portion.amounts.resident.saturating_sub(portion.amounts.anonymous);
                 *bytes = bytes
                     .saturating_add(of_file)
-                    .saturating_add(piece.amounts.hugetlb);
+                    .saturating_add(portion.amounts.hugetlb);
             }
         }
         Self(mapped)

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use super::kind::{Amounts, Kind};
-use super::pieces::Piece;
+use super::kind::Kind;
+use super::portions::Portion;
 use crate::maps::MapsName;
-use crate::smaps::Resident;
+use crate::smaps::{Amounts, Resident};
 
 /// Memory of a file that is mapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,10 +19,10 @@ pub struct FileMemory {
 }
 
 /// Returns the files with the most resident memory, descending, at most `count`.
-pub(super) fn largest(mappings: &[Resident], pieces: &[Piece], count: usize) -> Vec<FileMemory> {
+pub(super) fn largest(mappings: &[Resident], portions: &[Portion], count: usize) -> Vec<FileMemory> {
     let mut files: HashMap<((u32, u32), u64), FileMemory> = HashMap::new();
-    for piece in pieces {
-        let Some(Resident { entry, .. }) = mappings.get(piece.mapping) else {
+    for portion in portions {
+        let Some(Resident { entry, .. }) = mappings.get(portion.mapping) else {
             continue;
         };
         let MapsName::File { path, .. } = &entry.name else {
@@ -32,10 +32,10 @@ pub(super) fn largest(mappings: &[Resident], pieces: &[Piece], count: usize) -> 
             .entry((entry.device, entry.inode))
             .or_insert_with(|| FileMemory {
                 path: path.clone(),
-                kind: piece.kind,
+                kind: portion.kind,
                 amounts: Amounts::default(),
             });
-        file.amounts.add(&piece.amounts);
+        file.amounts.add(&portion.amounts);
     }
     let mut files: Vec<_> = files.into_values().collect();
     files.sort_by(|a, b| {

@@ -12,10 +12,10 @@
 use std::ops::Range;
 
 use memleak_base::pages;
+use unwind_tables::addr::Avma;
 
 use super::contents::{Contents, MOST_PAGES};
-use super::kind::share;
-use crate::smaps::Resident;
+use crate::smaps::{Resident, share};
 
 /// Maximum number of pages that are read: 16 MiB, some 5 ms.
 const MOST_READ: u64 = 4096;
@@ -23,7 +23,7 @@ const MOST_READ: u64 = 4096;
 const MOST_RANGES: usize = 1 << 14;
 
 /// Huge pages of a process, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HugeSurplus {
     /// Anonymous memory in huge pages, by the kernel.
     pub huge: u64,
@@ -34,11 +34,23 @@ pub struct HugeSurplus {
     pub error: u64,
     /// Pages that were read.
     pub pages_read: u64,
+    /// Pages that were read in each mapping, ascending.
+    pub sampled: Vec<Sampled>,
+}
+
+/// Pages of a mapping that were read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sampled {
+    /// Start of the mapping.
+    pub start: Avma,
+    pub read: u64,
+    /// Of these, pages of zeros.
+    pub zero: u64,
 }
 
 /// Estimates the pages of zeros in the huge pages of all mappings. `seed` decides which pages are read.
 pub fn surplus(contents: &dyn Contents, mappings: &[Resident], seed: u64) -> HugeSurplus {
-    let huge = mappings.iter().map(|mapping| mapping.pages.huge);
+    let huge = mappings.iter().map(|mapping| mapping.amounts.huge);
     let huge = huge.fold(0, u64::saturating_add);
     let ranges = ranges(contents, mappings);
     let in_one = pages::huge_bytes() / pages::bytes();
@@ -57,15 +69,16 @@ pub fn surplus(contents: &dyn Contents, mappings: &[Resident], seed: u64) -> Hug
         // One page of each of equal parts.
         let part = number * all / wanted..(number + 1) * all / wanted;
         let page = part.start + random.next() % (part.end - part.start).max(1);
-        let start = usize::try_from(page / in_one)
+        let range = usize::try_from(page / in_one)
             .ok()
             .and_then(|range| ranges.get(range));
-        let Some(address) = start.map(|start| start + page % in_one * pages::bytes()) else {
+        let Some(&HugeRange { start, mapping }) = range else {
             continue;
         };
-        if let Some(is_zero) = is_zero(contents, address) {
+        if let Some(is_zero) = is_zero(contents, start + page % in_one * pages::bytes()) {
             read += 1;
             zero += u64::from(is_zero);
+            sample.note(mapping, is_zero);
         }
     }
     sample.pages_read = read;
@@ -74,20 +87,47 @@ pub fn surplus(contents: &dyn Contents, mappings: &[Resident], seed: u64) -> Hug
     sample
 }
 
-/// Starts of aligned ranges of the size of a huge page, all of whose pages are resident, in mappings with
-/// huge pages.
-fn ranges(contents: &dyn Contents, mappings: &[Resident]) -> Vec<u64> {
+impl HugeSurplus {
+    /// Notes a page of the mapping that begins at `start`. Mappings ascend.
+    fn note(&mut self, start: Avma, is_zero: bool) {
+        match self.sampled.last_mut().filter(|last| last.start == start) {
+            Some(last) => {
+                last.read += 1;
+                last.zero += u64::from(is_zero);
+            }
+            None => self.sampled.push(Sampled {
+                start,
+                read: 1,
+                zero: u64::from(is_zero),
+            }),
+        }
+    }
+}
+
+/// Aligned range of the size of a huge page.
+struct HugeRange {
+    start: u64,
+    /// Start of the mapping that it is in.
+    mapping: Avma,
+}
+
+/// Aligned ranges of the size of a huge page, all of whose pages are resident, in mappings with huge pages,
+/// ascending.
+fn ranges(contents: &dyn Contents, mappings: &[Resident]) -> Vec<HugeRange> {
     let size = pages::huge_bytes();
     let count = usize::try_from(size / pages::bytes()).unwrap_or(MOST_PAGES);
-    let with_huge = mappings.iter().filter(|mapping| mapping.pages.huge > 0);
+    let with_huge = mappings.iter().filter(|mapping| mapping.amounts.huge > 0);
     let aligned = with_huge.flat_map(|mapping| {
         let range: Range<u64> = mapping.entry.range.start.get()..mapping.entry.range.end.get();
         let first = range.start.next_multiple_of(size);
         let whole = range.end.saturating_sub(first) / size;
-        (0..whole).map(move |number| first + number * size)
+        (0..whole).map(move |number| HugeRange {
+            start: first + number * size,
+            mapping: mapping.entry.range.start,
+        })
     });
     let seen = aligned.take(MOST_RANGES);
-    seen.filter(|&start| contents.resident(start, count) == count.min(MOST_PAGES))
+    seen.filter(|range| contents.resident(range.start, count) == count.min(MOST_PAGES))
         .collect()
 }
 
@@ -157,6 +197,11 @@ mod tests {
             zero: 6 << 20,
             error: 0,
             pages_read: 2048,
+            sampled: vec![Sampled {
+                start: Avma::new(0x7f00_0000_0000),
+                read: 2048,
+                zero: 1536,
+            }],
         };
         assert_eq!(few, expected);
         for seed in 0..20 {

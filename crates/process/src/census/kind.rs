@@ -2,13 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::smaps::Resident;
-
-/// The part of `bytes` that `count` is of `sum`.
-pub(super) fn share(bytes: u64, (count, sum): (u64, u64)) -> u64 {
-    let part = u128::from(bytes) * u128::from(count.min(sum)) / u128::from(sum.max(1));
-    u64::try_from(part).unwrap_or(bytes)
-}
+use crate::smaps::Amounts;
 
 /// Purpose of a mapping. Each mapping has exactly one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -179,84 +173,6 @@ impl Kind {
             Self::Named => "named by the program",
             Self::Reserved => "reserved address space",
             Self::Unexplained => "unexplained",
-        }
-    }
-}
-
-/// Memory of mappings, in bytes. Sums saturate: sizes are the traced process's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Amounts {
-    /// Number of mappings.
-    pub mappings: u64,
-    /// Address space.
-    pub reserved: u64,
-    pub resident: u64,
-    /// Resident, each page divided by the number of its mappings in all processes.
-    pub proportional: u64,
-    /// Resident and of no file.
-    pub anonymous: u64,
-    /// Resident and written to; of files: not yet written back.
-    pub dirty: u64,
-    pub swapped: u64,
-    /// Resident in transparent huge pages.
-    pub huge: u64,
-    /// In pages of hugetlbfs, which are not counted as resident.
-    pub hugetlb: u64,
-}
-
-impl Amounts {
-    pub fn of(mapping: &Resident) -> Self {
-        let (range, pages) = (&mapping.entry.range, &mapping.pages);
-        Self {
-            mappings: 1,
-            reserved: range.end.offset_from(range.start),
-            resident: mapping.bytes,
-            proportional: pages.proportional,
-            anonymous: pages.anonymous,
-            dirty: pages.dirty,
-            swapped: pages.swapped,
-            huge: pages.huge,
-            hugetlb: pages.hugetlb,
-        }
-    }
-
-    /// Takes the part of `all` that belongs to `count` of `sum` resident pages, `reserved` bytes of address
-    /// space, and the mapping itself, if it is still there.
-    pub(super) fn take(&mut self, all: &Self, part: (u64, u64), reserved: u64) -> Self {
-        let mut taken = Self {
-            mappings: std::mem::take(&mut self.mappings),
-            reserved,
-            ..Self::default()
-        };
-        self.reserved = self.reserved.saturating_sub(reserved);
-        for (to, from, bytes) in [
-            (&mut taken.resident, &mut self.resident, all.resident),
-            (&mut taken.proportional, &mut self.proportional, all.proportional),
-            (&mut taken.anonymous, &mut self.anonymous, all.anonymous),
-            (&mut taken.dirty, &mut self.dirty, all.dirty),
-            (&mut taken.swapped, &mut self.swapped, all.swapped),
-            (&mut taken.huge, &mut self.huge, all.huge),
-            (&mut taken.hugetlb, &mut self.hugetlb, all.hugetlb),
-        ] {
-            *to = share(bytes, part).min(*from);
-            *from -= *to;
-        }
-        taken
-    }
-
-    pub fn add(&mut self, other: &Self) {
-        for (sum, more) in [
-            (&mut self.mappings, other.mappings),
-            (&mut self.reserved, other.reserved),
-            (&mut self.resident, other.resident),
-            (&mut self.proportional, other.proportional),
-            (&mut self.anonymous, other.anonymous),
-            (&mut self.dirty, other.dirty),
-            (&mut self.swapped, other.swapped),
-            (&mut self.huge, other.huge),
-            (&mut self.hugetlb, other.hugetlb),
-        ] {
-            *sum = sum.saturating_add(more);
         }
     }
 }

@@ -23,8 +23,7 @@ use std::ops::Range;
 
 use unwind_tables::addr::Avma;
 
-use super::contents::{Contents, fill};
-use crate::maps::MapsName;
+use crate::maps::{MapsEntry, MapsName};
 use crate::smaps::Resident;
 
 /// Bytes at the end of a stack that are searched for its record. The record has 2304 to 2496 bytes in glibc,
@@ -57,28 +56,53 @@ pub struct ThreadStack {
     pub range: Range<Avma>,
     /// Bytes without access below it.
     pub guard: u64,
+    /// Address of its thread's record, which another thread can still read after the end of this one.
+    pub record: Avma,
 }
 
-/// Finds the stacks that the C library describes. `usual` is the size of stacks if nothing else is said: the
-/// soft limit of the process.
-pub(super) fn find(contents: &dyn Contents, mappings: &[Resident], usual: u64) -> Vec<ThreadStack> {
+impl ThreadStack {
+    /// Part of the stack that nothing uses any longer; `None` while its thread runs.
+    pub fn dead(&self) -> Option<Range<Avma>> {
+        match self.state {
+            ThreadState::Running => None,
+            ThreadState::Unjoined | ThreadState::Cached | ThreadState::Ended => {
+                Some(self.range.start..self.record)
+            }
+        }
+    }
+}
+
+/// Fills aligned words from an address on; false if not all of them can be read.
+pub type ReadWords<'a> = &'a dyn Fn(u64, &mut [u64]) -> bool;
+
+/// Finds the stacks that the C library describes in `mappings`, which ascend. `usual` is the size of stacks
+/// if nothing else is said: the soft limit of the process.
+pub fn find<'a>(
+    read: ReadWords<'_>,
+    mappings: impl Iterator<Item = &'a MapsEntry>,
+    usual: u64,
+) -> Vec<ThreadStack> {
     let mut stacks = Vec::new();
     // Another mapping can have become one with a stack that is below it: then the stack ends where stacks of
     // this process do.
     let mut sizes = vec![usual];
     sizes.extend(OF_MUSL);
-    for (index, mapping) in mappings.iter().enumerate().filter(|(_, mapping)| may_be(mapping)) {
-        let before = index.checked_sub(1).and_then(|before| mappings.get(before));
-        let range = &mapping.entry.range;
-        let guard = before.filter(|before| is_guard(before) && before.entry.range.end == range.start);
-        let outer = guard.map_or(range.start, |guard| guard.entry.range.start);
+    let mut last: Option<&MapsEntry> = None;
+    for (index, mapping) in mappings.enumerate() {
+        let before = last.replace(mapping);
+        if !may_be(mapping) {
+            continue;
+        }
+        let range = &mapping.range;
+        let guard = before.filter(|before| is_guard(before) && before.range.end == range.start);
+        let outer = guard.map_or(range.start, |guard| guard.range.start);
         let length = range.end.offset_from(range.start);
         let within = sizes.iter().filter(|&&size| size < length);
-        let ends = within.map(|&size| range.start.get() + size);
+        let ends = within.map(|&size| (range.start.get() + size) & !7);
         let ends: Vec<u64> = [range.end.get()].into_iter().chain(ends).collect();
         let place = Place { range, outer };
-        let found = ends.into_iter().find_map(|end| place.record(contents, end));
-        let Some((state, stack)) = found else {
+        let found = ends.into_iter().find_map(|end| place.record(read, end));
+        let Some(Described { state, stack, record }) = found else {
             continue;
         };
         let size = stack.end.offset_from(stack.start);
@@ -90,6 +114,7 @@ pub(super) fn find(contents: &dyn Contents, mappings: &[Resident], usual: u64) -
             state,
             guard: range.start.offset_from(outer),
             range: stack,
+            record,
         });
     }
     stacks
@@ -100,15 +125,21 @@ const OF_MUSL: [u64; 3] = [132 << 10, 136 << 10, 140 << 10];
 /// Maximum number of sizes of stacks that are tried.
 const MOST_SIZES: usize = 8;
 
-fn may_be(mapping: &Resident) -> bool {
-    let entry = &mapping.entry;
-    let is_plain = entry.readable && entry.writable && !mapping.entry.shared && !mapping.grows_down;
-    let is_large = entry.range.end.offset_from(entry.range.start) >= SMALLEST;
-    is_plain && is_large && entry.name == MapsName::Anonymous && mapping.bytes > 0
+fn may_be(mapping: &MapsEntry) -> bool {
+    let is_plain = mapping.readable && mapping.writable && !mapping.shared;
+    let is_large = mapping.range.end.offset_from(mapping.range.start) >= SMALLEST;
+    is_plain && is_large && mapping.name == MapsName::Anonymous
 }
 
-fn is_guard(mapping: &Resident) -> bool {
-    !mapping.entry.readable && !mapping.entry.writable && mapping.entry.name == MapsName::Anonymous
+fn is_guard(mapping: &MapsEntry) -> bool {
+    !mapping.readable && !mapping.writable && mapping.name == MapsName::Anonymous
+}
+
+/// Stack that a record describes.
+struct Described {
+    state: ThreadState,
+    stack: Range<Avma>,
+    record: Avma,
 }
 
 /// A mapping that may begin with a stack.
@@ -120,14 +151,14 @@ struct Place<'a> {
 
 impl Place<'_> {
     /// Finds the record of a stack that ends at `end`.
-    fn record(&self, contents: &dyn Contents, end: u64) -> Option<(ThreadState, Range<Avma>)> {
+    fn record(&self, read: ReadWords<'_>, end: u64) -> Option<Described> {
         let mut words = [0; WORDS];
         let start = end.saturating_sub(SEARCHED).max(self.range.start.get());
         // The last page alone may be resident.
         let tries = [start, end.saturating_sub(SEARCHED / 2).max(start)];
         let (first, count) = tries.into_iter().find_map(|start| {
             let count = usize::try_from((end - start) / 8).ok()?;
-            fill(contents, start, words.get_mut(..count)?).then_some((start, count))
+            read(start, words.get_mut(..count)?).then_some((start, count))
         })?;
         let words = words.get(..count)?;
         let own = |&at: &usize| words.get(at) == Some(&(first + 8 * at as u64));
@@ -137,7 +168,12 @@ impl Place<'_> {
                 at,
                 address: first + 8 * at as u64,
             };
-            record.of_glibc(self).or_else(|| record.of_musl(self))
+            let (state, stack) = record.of_glibc(self).or_else(|| record.of_musl(self))?;
+            Some(Described {
+                state,
+                stack,
+                record: Avma::new(record.address),
+            })
         })
     }
 
@@ -229,10 +265,13 @@ impl StackSum {
             for (field, bytes) in [
                 (&mut sum.reserved, stack.range.end.offset_from(stack.range.start)),
                 (&mut sum.guards, stack.guard),
-                (&mut sum.resident, mapping.map_or(0, |mapping| mapping.bytes)),
+                (
+                    &mut sum.resident,
+                    mapping.map_or(0, |mapping| mapping.amounts.resident),
+                ),
                 (
                     &mut sum.swapped,
-                    mapping.map_or(0, |mapping| mapping.pages.swapped),
+                    mapping.map_or(0, |mapping| mapping.amounts.swapped),
                 ),
             ] {
                 *field = field.saturating_add(bytes);

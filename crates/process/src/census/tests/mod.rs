@@ -10,19 +10,20 @@ use proptest::sample::select;
 use unwind_tables::addr::Avma;
 
 use super::classify::{self, Facts};
-use super::contents::Contents;
+use super::contents::{Contents, fill};
 use super::huge;
-use super::kind::{Amounts, Kind};
+use super::kind::Kind;
 use super::mounts::Mounts;
-use super::stacks::{self, ThreadState};
-use crate::smaps;
+use super::stacks::{self, ThreadStack, ThreadState};
+use super::{Divided, Known};
+use crate::smaps::{self, Amounts, Resident};
 
 /// Memory with some words in it.
 #[derive(Default)]
-pub(super) struct Words(BTreeMap<u64, u64>);
+pub(crate) struct Words(BTreeMap<u64, u64>);
 
 impl Words {
-    pub(super) fn put(&mut self, address: u64, words: &[u64]) {
+    pub(crate) fn put(&mut self, address: u64, words: &[u64]) {
         let addresses = (address..).step_by(8);
         self.0.extend(addresses.zip(words.iter().copied()));
     }
@@ -47,21 +48,20 @@ impl Contents for Words {
     }
 }
 
+/// Finds the stacks in the memory of a recorded process.
+fn stacks_in(contents: &dyn Contents, mappings: &[Resident], usual: u64) -> Vec<ThreadStack> {
+    let read = |address: u64, words: &mut [u64]| fill(contents, address, words);
+    stacks::find(&read, mappings.iter().map(|mapping| &mapping.entry), usual)
+}
+
 /// Divides the memory of a recorded process.
 fn divided(smaps: &str, contents: &dyn Contents) -> Vec<(Kind, u64)> {
     let mappings = smaps::parse(smaps.as_bytes());
-    let stacks = stacks::find(contents, &mappings, 8 << 20);
-    let facts = Facts {
-        contents,
-        heaps: &[],
-        stack_pointers: &[],
-        stacks: &stacks,
-        mounts: &Mounts::parse(b"30 1 0:42 / /run rw - tmpfs tmpfs rw\n"),
-    };
-    let pieces = classify::pieces(&mappings, &facts);
-    pieces
-        .iter()
-        .map(|piece| (piece.kind, piece.amounts.resident >> 10))
+    let mounts = Mounts::parse(b"30 1 0:42 / /run rw - tmpfs tmpfs rw\n");
+    let divided = Divided::of(mappings, &Known::default(), contents, (mounts, 8 << 20));
+    let portions = divided.portions.iter();
+    portions
+        .map(|portion| (portion.kind, portion.amounts.resident >> 10))
         .collect()
 }
 
@@ -124,7 +124,7 @@ fn stack_pointers() {
             stacks: &[],
             mounts: &Mounts::default(),
         };
-        classify::pieces(&mappings, &facts)[0].kind
+        classify::portions(&mappings, &facts)[0].kind
     };
     assert_eq!(kind(0x7f00_0000_fff8), Kind::RunningStack);
     assert_eq!(kind(0x7f00_0001_0000), Kind::Unexplained);
@@ -148,7 +148,7 @@ fn a_mapping_of_two_kinds() {
     words.put(end, &[0, 4 * 4096 + 2]);
     let mappings = smaps::parse(text.as_bytes());
     // Stacks of this size are usual.
-    let stacks = stacks::find(&words, &mappings, 16 * 4096);
+    let stacks = stacks_in(&words, &mappings, 16 * 4096);
     assert_eq!(stacks.len(), 1);
     let facts = Facts {
         contents: &words,
@@ -157,10 +157,16 @@ fn a_mapping_of_two_kinds() {
         stacks: &stacks,
         mounts: &Mounts::default(),
     };
-    let pieces = classify::pieces(&mappings, &facts);
-    let found: Vec<_> = pieces
+    let portions = classify::portions(&mappings, &facts);
+    let found: Vec<_> = portions
         .iter()
-        .map(|piece| (piece.kind, piece.amounts.resident >> 10, piece.amounts.mappings))
+        .map(|portion| {
+            (
+                portion.kind,
+                portion.amounts.resident >> 10,
+                portion.amounts.mappings,
+            )
+        })
         .collect();
     let expected = [
         (Kind::Reserved, 0, 1),
@@ -204,12 +210,12 @@ fn states_of_threads() {
             joiner => words.put(own + 1568, &[joiner]),
         }
         words.put(own + 1680, &[start - 4096, 17 * 4096, 4096]);
-        let found = stacks::find(&words, &smaps::parse(text.as_bytes()), 8 << 20);
+        let found = stacks_in(&words, &smaps::parse(text.as_bytes()), 8 << 20);
         assert_eq!(found.first().map(|stack| stack.state), state, "{id} {joiner:x}");
         // A size that does not agree with the mapping, or would overflow.
         for size in [18 * 4096, 4096, u64::MAX] {
             words.put(own + 1688, &[size]);
-            assert_eq!(stacks::find(&words, &smaps::parse(text.as_bytes()), 8 << 20), []);
+            assert_eq!(stacks_in(&words, &smaps::parse(text.as_bytes()), 8 << 20), []);
         }
     }
 }
@@ -229,7 +235,7 @@ proptest! {
         let text: String = lines.iter().zip(&sizes).map(line).collect();
         let mappings = smaps::parse(text.as_bytes());
         let contents = Pattern(pattern);
-        let stacks = stacks::find(&contents, &mappings, pattern);
+        let stacks = stacks_in(&contents, &mappings, pattern);
         let facts = Facts {
             contents: &contents,
             heaps: &[],
@@ -237,13 +243,13 @@ proptest! {
             stacks: &stacks,
             mounts: &Mounts::default(),
         };
-        let pieces = classify::pieces(&mappings, &facts);
+        let portions = classify::portions(&mappings, &facts);
         huge::surplus(&contents, &mappings, pattern);
         for (index, mapping) in mappings.iter().enumerate() {
-            let own = pieces.iter().filter(|piece| piece.mapping == index);
+            let own = portions.iter().filter(|portion| portion.mapping == index);
             let mut sum = Amounts::default();
-            own.for_each(|piece| sum.add(&piece.amounts));
-            prop_assert_eq!(sum, Amounts::of(mapping));
+            own.for_each(|portion| sum.add(&portion.amounts));
+            prop_assert_eq!(sum, mapping.amounts);
         }
     }
 }

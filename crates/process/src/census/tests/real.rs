@@ -8,10 +8,11 @@ use std::sync::OnceLock;
 use tempfile::TempDir;
 
 use crate::census::descriptors::{FileKind, HeldFile};
-use crate::census::kind::{Amounts, Kind};
+use crate::census::kind::Kind;
 use crate::census::sockets::Protocol;
 use crate::census::stacks::ThreadState;
 use crate::census::{Census, Known};
+use crate::smaps::Amounts;
 use crate::stat::Stat;
 
 const KIB: u64 = 1 << 10;
@@ -50,7 +51,7 @@ impl Running {
     fn census(&self) -> Census {
         let census = Census::take(self.child.id(), &Known::default()).unwrap();
         let total = census.by_kind().total();
-        let listed = census.mappings.iter().map(Amounts::of);
+        let listed = census.mappings.iter().map(|mapping| mapping.amounts);
         let sum = listed.fold(Amounts::default(), |mut sum, amounts| {
             sum.add(&amounts);
             sum

@@ -1,4 +1,4 @@
-//! Pieces of mappings, each of one kind. Most mappings are one piece. The kernel makes one mapping of two
+//! Portions of mappings, each of one kind. Most mappings are one portion. The kernel makes one mapping of two
 //! that touch and have the same rights, whatever they are for: such a mapping has several.
 
 use std::ops::Range;
@@ -7,15 +7,15 @@ use memleak_base::pages;
 use unwind_tables::addr::Avma;
 
 use super::contents::{Contents, MOST_PAGES};
-use super::kind::{Amounts, Kind};
-use crate::smaps::Resident;
+use super::kind::Kind;
+use crate::smaps::{Amounts, Resident};
 
-/// Maximum number of pages of one piece whose states are read: those of 4 GiB.
+/// Maximum number of pages of one portion whose states are read: those of 4 GiB.
 const MOST_COUNTED: u64 = 1 << 20;
 
 /// Part of a mapping, or all of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct Portion {
     /// Index of the mapping.
     pub mapping: usize,
     pub range: Range<Avma>,
@@ -30,7 +30,7 @@ pub(super) fn divide(
     (index, mapping): (usize, &Resident),
     parts: &[(Range<u64>, Kind)],
     rest: Kind,
-) -> Vec<Piece> {
+) -> Vec<Portion> {
     let whole = mapping.entry.range.start.get()..mapping.entry.range.end.get();
     let mut divided: Vec<(Range<u64>, Kind)> = Vec::new();
     let mut at = whole.start;
@@ -56,23 +56,23 @@ pub(super) fn divide(
             .collect(),
     };
     let sum: u64 = counts.iter().sum();
-    let mut left = Amounts::of(mapping);
+    let mut left = mapping.amounts;
     let all = left;
     let last = divided.len().saturating_sub(1);
-    let pieces = divided.into_iter().zip(counts).enumerate();
-    let pieces = pieces.map(|(number, ((range, kind), count))| {
+    let portions = divided.into_iter().zip(counts).enumerate();
+    let portions = portions.map(|(number, ((range, kind), count))| {
         let amounts = match number == last {
             true => left,
             false => left.take(&all, (count, sum), range.end - range.start),
         };
-        Piece {
+        Portion {
             mapping: index,
             range: Avma::new(range.start)..Avma::new(range.end),
             kind,
             amounts,
         }
     });
-    pieces.collect()
+    portions.collect()
 }
 
 /// Number of resident pages of a range; of a huge one, an estimate by its beginning.
