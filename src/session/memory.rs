@@ -65,7 +65,7 @@ impl Memory {
 
     /// Reads memory that mappings do not show: what is cheap each time, the rest if it is due.
     pub(super) fn look_beside(&mut self, target: &Target, divided: &Divided) {
-        self.page_tables = Quick::read(target.pid()).map_or(0, |quick| quick.page_tables);
+        self.page_tables = Quick::without_files(target.pid()).map_or(0, |quick| quick.page_tables);
         let at = Instant::now();
         let is_due = |last: &Looked| at.duration_since(last.at) >= PAUSE * last.took;
         if !self.beside.as_ref().is_none_or(is_due) {

@@ -19,7 +19,7 @@ fn trace(test: &str, flags: &[&str]) -> Memory {
     program.step("done");
     let report = memleak.finish();
     let target = report.targets.first().expect("a target");
-    let memory = target.memory.expect("it runs");
+    let memory = target.memory.clone().expect("it runs");
     assert_eq!(memory.sum(), memory.rss, "{memory:?}");
     assert_eq!(memory.sum_of_kinds(), memory.rss, "{memory:?}");
     assert!(program.end().success());

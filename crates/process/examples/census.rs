@@ -5,7 +5,8 @@ use std::io;
 use std::time::Duration;
 
 use memleak_process::census::quick::{Quick, Rollup};
-use memleak_process::census::{Census, Known};
+use memleak_process::census::{Census, Divided, Known};
+use memleak_process::smaps;
 use nix::time::{ClockId, clock_gettime};
 
 fn main() -> io::Result<()> {
@@ -29,11 +30,19 @@ fn used() -> io::Result<Duration> {
 /// Prints the mean CPU time of each reading.
 fn cost(pid: u32) -> io::Result<()> {
     type Reading = (&'static str, u32, fn(u32) -> io::Result<()>);
-    let readings: [Reading; 3] = [
+    let readings: [Reading; 5] = [
         ("sums (status, number of open files)", 200, |pid| {
             Quick::read(pid).map(|_| ())
         }),
         ("smaps_rollup", 20, |pid| Rollup::read(pid).map(|_| ())),
+        ("smaps alone", 10, |pid| {
+            let text = std::fs::read(format!("/proc/{pid}/smaps"))?;
+            smaps::parse(&text);
+            Ok(())
+        }),
+        ("mappings by kind", 10, |pid| {
+            Divided::read(pid, &Known::default()).map(|_| ())
+        }),
         ("census", 10, |pid| {
             Census::take(pid, &Known::default()).map(|_| ())
         }),

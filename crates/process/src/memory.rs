@@ -50,7 +50,7 @@ pub struct Sums {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sum {
     resident: u64,
-    /// Of these, those that are tracked.
+    /// Resident bytes that are tracked.
     covered: u64,
     /// Pages of zeros in huge pages, estimated.
     zeros: u64,

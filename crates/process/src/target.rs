@@ -210,8 +210,8 @@ impl Target {
         Ok(maps)
     }
 
-    /// Reads the mappings by kind. `pointers` are stack pointers of its threads, ascending. Slow for processes
-    /// of many gigabytes: the kernel visits every page. Errors as for [`Target::read_mappings`].
+    /// Reads the mappings by kind. `pointers` are stack pointers of its threads, ascending. Slow for
+    /// processes of many gigabytes: the kernel visits every page. Errors as for [`Target::read_mappings`].
     pub fn read_divided(&self, pointers: &[Avma]) -> io::Result<Divided> {
         let known = Known {
             heaps: &[],

@@ -1,9 +1,12 @@
 //! JSON reports as their readers see them: schema version 1, every field that is promised.
 
+mod memory;
+
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+pub use self::memory::{Beside, Elsewhere, KindBytes, Memory};
 pub use super::amount::Amount;
 
 #[derive(Debug, Deserialize)]
@@ -105,79 +108,6 @@ pub struct Target {
     pub parent: Option<u32>,
     pub ended: Option<String>,
     pub memory: Option<Memory>,
-}
-
-/// Parts of the resident memory of a process, in bytes.
-#[derive(Clone, Debug, Deserialize)]
-pub struct Memory {
-    pub rss: u64,
-    pub tracked: u64,
-    pub before_attach_at_most: u64,
-    pub slack_at_least: u64,
-    pub thread_stacks: u64,
-    pub files: u64,
-    pub shared: u64,
-    pub unexplained: u64,
-    pub not_resident: u64,
-    pub growth_elsewhere: Option<Elsewhere>,
-    pub kinds: Vec<KindBytes>,
-    #[serde(default)]
-    pub named_shared: Vec<NamedBytes>,
-    pub beside: Option<Beside>,
-}
-
-/// Resident memory of one kind.
-#[derive(Clone, Debug, Deserialize)]
-pub struct KindBytes {
-    pub kind: String,
-    pub bytes: u64,
-}
-
-/// Resident shared memory with a name.
-#[derive(Clone, Debug, Deserialize)]
-pub struct NamedBytes {
-    pub name: String,
-    pub bytes: u64,
-}
-
-/// Memory that is not resident.
-#[derive(Clone, Debug, Deserialize)]
-pub struct Beside {
-    pub swapped: u64,
-    pub page_tables: u64,
-    pub held_files: u64,
-    pub sockets: u64,
-}
-
-/// Growth since the attach of parts without allocations.
-#[derive(Clone, Copy, Debug, Deserialize)]
-pub struct Elsewhere {
-    pub thread_stacks: u64,
-    pub files: u64,
-    pub shared: u64,
-    pub unexplained: u64,
-}
-
-impl Memory {
-    /// Sum of all parts of the resident memory.
-    pub fn sum(&self) -> u64 {
-        self.of_allocator() + self.thread_stacks + self.files + self.shared + self.unexplained
-    }
-
-    /// The same by kind.
-    pub fn sum_of_kinds(&self) -> u64 {
-        self.of_allocator() + self.kinds.iter().map(|kind| kind.bytes).sum::<u64>()
-    }
-
-    fn of_allocator(&self) -> u64 {
-        self.tracked + self.before_attach_at_most + self.slack_at_least
-    }
-
-    /// Resident memory of one kind.
-    pub fn of_kind(&self, wanted: &str) -> u64 {
-        let kind = self.kinds.iter().find(|kind| kind.kind == wanted);
-        kind.map_or(0, |kind| kind.bytes)
-    }
 }
 
 #[derive(Debug, Deserialize)]

@@ -123,7 +123,7 @@ fn heap_use(layout: &Layout, pages: &Pages) -> HeapUse {
 fn amounts(census: &Census) -> Amounts {
     let mut bytes = Amounts::default();
     for portion in &census.portions {
-        let held = portion.amounts.resident.saturating_add(piece.amounts.swapped);
+        let held = portion.amounts.resident.saturating_add(portion.amounts.swapped);
         bytes.add(region(portion.kind), held);
     }
     // Huge pages are in mappings of the program mostly, and in heaps.

@@ -48,42 +48,82 @@ pub(super) fn fill(contents: &dyn Contents, address: u64, words: &mut [u64]) -> 
 pub(super) struct ProcessContents {
     memory: ProcessMemory,
     pagemap: File,
-    /// The page that was read last: structures are looked for at several places of one page.
-    last: RefCell<Option<Page>>,
+    /// Pages that were read last: structures are looked for at several places of one, and then on the next.
+    last: RefCell<Window>,
 }
 
-/// A page that was read.
-#[derive(Debug)]
-struct Page {
-    address: u64,
-    /// Its bytes; `None` if it is not resident, or cannot be read.
-    bytes: Option<Vec<u8>>,
+/// Pages that follow each other and were read together.
+#[derive(Debug, Default)]
+struct Window {
+    start: u64,
+    /// Its bytes; none if its first page is not resident, or cannot be read.
+    bytes: Vec<u8>,
 }
+
+impl Window {
+    fn has(&self, page: u64) -> bool {
+        (self.start..self.end()).contains(&page)
+    }
+
+    /// Address behind it; that of a page which cannot be read counts as well.
+    fn end(&self) -> u64 {
+        self.start
+            .saturating_add((self.bytes.len() as u64).max(pages::bytes()))
+    }
+}
+
+/// Pages that are read together if each page is looked at after the one before it.
+const AHEAD: usize = 16;
 
 impl ProcessContents {
     pub(super) fn open(pid: u32) -> io::Result<Self> {
         Ok(Self {
             memory: ProcessMemory::open(pid)?,
             pagemap: File::open(format!("/proc/{pid}/pagemap"))?,
-            last: RefCell::new(None),
+            last: RefCell::new(Window::default()),
         })
     }
 
     /// Fills `bytes` from a place within a page on.
     fn read_within(&self, page: u64, at: usize, bytes: &mut [u8]) -> bool {
         let mut last = self.last.borrow_mut();
-        if last.as_ref().is_none_or(|last| last.address != page) {
-            let mut whole = vec![0; usize::try_from(pages::bytes()).unwrap_or(0)];
-            let is_read =
-                self.resident(page, 1) == 1 && self.memory.read_exact_at(&mut whole, Avma::new(page)).is_ok();
-            *last = Some(Page {
-                address: page,
-                bytes: is_read.then_some(whole),
-            });
+        if !last.has(page) {
+            let count = if last.end() == page { AHEAD } else { 1 };
+            *last = Window {
+                start: page,
+                bytes: self
+                    .pages(page, count)
+                    .or_else(|| self.pages(page, 1))
+                    .unwrap_or_default(),
+            };
         }
-        let whole = last.as_ref().and_then(|last| last.bytes.as_deref());
-        let wanted = whole.and_then(|whole| whole.get(at..at.checked_add(bytes.len())?));
+        let at = usize::try_from(page - last.start).map_or(usize::MAX, |before| before.saturating_add(at));
+        let wanted = at
+            .checked_add(bytes.len())
+            .and_then(|end| last.bytes.get(at..end));
         wanted.map(|wanted| bytes.copy_from_slice(wanted)).is_some()
+    }
+
+    /// Reads those of `count` pages that are resident up to the first that is not; `None` if none is, or if
+    /// they cannot be read.
+    fn pages(&self, page: u64, count: usize) -> Option<Vec<u8>> {
+        let mut entries = [0; AHEAD * 8];
+        let is_present = self.present(page, entries.get_mut(..count * 8)?);
+        let first = is_present.take_while(|is_present| *is_present).count();
+        let length = usize::try_from(pages::bytes()).ok()?.checked_mul(first)?;
+        let mut bytes = vec![0; length];
+        let is_read = first > 0 && self.memory.read_exact_at(&mut bytes, Avma::new(page)).is_ok();
+        is_read.then_some(bytes)
+    }
+
+    /// Reads the entries of pages from `address` on; returns for each whether it is resident.
+    fn present<'a>(&self, address: u64, entries: &'a mut [u8]) -> impl Iterator<Item = bool> + use<'a> {
+        let at = address / pages::bytes() * 8;
+        let read = self.pagemap.read_at(entries, at).unwrap_or(0);
+        let (entries, _) = entries.get(..read).unwrap_or_default().as_chunks();
+        entries
+            .iter()
+            .map(|entry| u64::from_ne_bytes(*entry) & PRESENT != 0)
     }
 }
 
@@ -112,11 +152,9 @@ impl Contents for ProcessContents {
         let Some(wanted) = entries.get_mut(..count.min(MOST_PAGES) * 8) else {
             return 0;
         };
-        let at = address / pages::bytes() * 8;
-        let read = self.pagemap.read_at(wanted, at).unwrap_or(0);
-        let entries = wanted.get(..read).unwrap_or_default().chunks_exact(8);
-        let is_present = |entry: &&[u8]| (**entry).try_into().map_or(0, u64::from_ne_bytes) & PRESENT != 0;
-        entries.filter(is_present).count()
+        self.present(address, wanted)
+            .filter(|is_present| *is_present)
+            .count()
     }
 }
 
@@ -141,5 +179,25 @@ mod tests {
         assert!(!contents.read(second, &mut []));
         assert_eq!(contents.resident(start, 4), 1);
         assert_eq!(contents.resident(u64::MAX - 7, 4), 0);
+    }
+    /// Pages that are looked at one after the other have what they have one by one; absent ones stay absent.
+    #[test]
+    fn pages_in_order() {
+        let page = usize::try_from(pages::bytes()).unwrap();
+        let contents = ProcessContents::open(std::process::id()).unwrap();
+        let mut map = memmap2::MmapMut::map_anon(100 * page).unwrap();
+        let is_touched = |number: usize| number % 37 != 5;
+        for number in (0..100).filter(|&number| is_touched(number)) {
+            map[number * page] = u8::try_from(number).unwrap();
+        }
+        let start = map.as_ptr().addr() as u64;
+        for number in 0..100 {
+            let mut read = [0];
+            let address = start + number as u64 * pages::bytes();
+            assert_eq!(contents.read(address, &mut read), is_touched(number), "{number}");
+            assert!(!is_touched(number) || usize::from(read[0]) == number, "{number}");
+        }
+        let touched = (0..100).filter(|&number| is_touched(number)).count();
+        assert_eq!(contents.resident(start, 100), touched);
     }
 }

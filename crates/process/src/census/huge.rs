@@ -44,7 +44,7 @@ pub struct Sampled {
     /// Start of the mapping.
     pub start: Avma,
     pub read: u64,
-    /// Of these, pages of zeros.
+    /// Pages of zeros among them.
     pub zero: u64,
 }
 

@@ -45,12 +45,24 @@ impl Quick {
     ///
     /// `NotFound` if the process has ended; else the system's error.
     pub fn read(pid: u32) -> io::Result<Self> {
-        let mut quick = Self::of(&ProcFields::status(pid)?);
-        if quick.resident == 0 && quick.reserved == 0 {
-            return Err(io::ErrorKind::NotFound.into());
+        Ok(Self {
+            open_files: open_files(pid),
+            ..Self::without_files(pid)?
+        })
+    }
+
+    /// Reads the sums of process `pid` without the number of its open files, which some kernels count one by
+    /// one.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::read`].
+    pub fn without_files(pid: u32) -> io::Result<Self> {
+        let quick = Self::of(&ProcFields::status(pid)?);
+        match quick.resident == 0 && quick.reserved == 0 {
+            true => Err(io::ErrorKind::NotFound.into()),
+            false => Ok(quick),
         }
-        quick.open_files = open_files(pid);
-        Ok(quick)
     }
 
     /// Sums that a status has.

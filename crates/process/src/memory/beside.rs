@@ -18,8 +18,7 @@ pub fn of(found: &census::Beside) -> Beside {
     }
 }
 
-/// Memory of a process's own group without what is told of the process: its files in memory are part of the
-/// page cache.
+/// Memory of a process's own group without the process's: its files in memory are part of the page cache.
 fn rest(cgroup: &CgroupMemory, held_files: u64, sockets: u64) -> CgroupRest {
     let parts = &cgroup.parts;
     CgroupRest {
@@ -62,7 +61,7 @@ mod tests {
         }
     }
 
-    /// What is told of the process is not told again of its group, and a group that has others is left out.
+    /// Memory of a process does not count again in its group; a group with other processes is left out.
     #[test]
     fn nothing_twice() {
         let expected = CgroupRest {

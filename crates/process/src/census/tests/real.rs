@@ -11,9 +11,11 @@ use crate::census::descriptors::{FileKind, HeldFile};
 use crate::census::kind::Kind;
 use crate::census::sockets::Protocol;
 use crate::census::stacks::ThreadState;
-use crate::census::{Census, Known};
+use crate::census::{Census, Divided, Known};
+use crate::memory::{Live, Sums, Tracks};
 use crate::smaps::Amounts;
 use crate::stat::Stat;
+use leak_report::model::{MemoryKind, Parts};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -283,6 +285,57 @@ fn processes_that_end() {
     }
 }
 
+/// Parts of a process's memory in reports, without a trace.
+fn parts(pid: u32) -> Parts {
+    let divided = Divided::read(pid, &Known::default()).unwrap();
+    let parts = Sums::of(&divided, &[], Tracks::Blocks, |_| 0).parts(Tracks::Blocks, Live::ByPortion, None);
+    let kinds: u64 = parts.kinds.iter().map(|kind| kind.bytes).sum();
+    let elsewhere = parts.thread_stacks + parts.files + parts.shared + parts.unexplained;
+    assert_eq!(kinds, elsewhere, "{parts:?}");
+    assert_eq!(parts.before_attach_at_most + elsewhere, parts.rss, "{parts:?}");
+    parts
+}
+
+/// Bytes of mappings of which no more is known than who can use them.
+fn bytes_of_no_purpose(parts: &Parts) -> u64 {
+    let kinds = parts.kinds.iter();
+    kinds
+        .filter(|kind| matches!(kind.kind, MemoryKind::Mappings | MemoryKind::Unexplained))
+        .map(|kind| kind.bytes)
+        .sum()
+}
+
+/// Reports name the same amounts as the census: stacks by what became of their threads, and what the program
+/// has mapped.
+#[test]
+fn parts_of_reports() {
+    let running = Running::start(&compiled("gcc"), &["threads"]);
+    let kinds = running.census().by_kind();
+    let parts_of_threads = parts(running.child.id());
+    for (kind, in_report) in [
+        (Kind::UnjoinedStack, MemoryKind::UnjoinedStacks),
+        (Kind::CachedStack, MemoryKind::CachedStacks),
+    ] {
+        let found = parts_of_threads.kinds.iter().find(|each| each.kind == in_report);
+        assert_eq!(found.map(|each| each.bytes), Some(kinds.get(kind).resident));
+    }
+    let running = Running::start(&compiled("gcc"), &["kinds"]);
+    let parts = parts(running.child.id());
+    assert_near(bytes_of_no_purpose(&parts), 5 * MIB);
+    assert_near(parts.shared, 12 * MIB);
+    let names: Vec<_> = parts
+        .named_shared
+        .iter()
+        .map(|named| named.name.as_str())
+        .collect();
+    assert!(names.contains(&"/memfd:mapped"), "{names:?}");
+    let malloc = (22 * MIB) + 2048 * 1008 + 3072 * 1008;
+    assert!(
+        parts.before_attach_at_most.abs_diff(malloc) <= malloc / 25,
+        "{parts:?}"
+    );
+}
+
 /// At most 2 % of the memory of interpreters is unexplained, and their heaps are known.
 #[test]
 fn interpreters() {
@@ -301,6 +354,11 @@ fn interpreters() {
         assert!(
             unexplained <= total / 50,
             "{program}: {unexplained} of {total}: {kinds:?}"
+        );
+        let parts = parts(running.child.id());
+        assert!(
+            bytes_of_no_purpose(&parts) <= parts.rss / 50,
+            "{program}: {parts:?}"
         );
         assert!(kinds.get(heap).resident > 20 * MIB, "{program}: {kinds:?}");
         assert!(
