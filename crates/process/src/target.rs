@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 use unwind_tables::addr::Avma;
 
+use super::census::huge::Effort;
 use super::census::{Beside, Divided, Known};
 use super::files::{MAX_THREADS, maps_of, read_maps, read_stat};
 use super::hotspot;
@@ -224,7 +225,7 @@ impl Target {
 
     /// Reads memory that mappings do not show. Errors as for [`Target::read_mappings`].
     pub fn read_beside(&self, divided: &Divided) -> io::Result<Beside> {
-        let beside = Beside::read(self.pid, divided);
+        let beside = Beside::read(self.pid, divided, Effort::Report);
         self.check_runs()?;
         Ok(beside)
     }

@@ -17,8 +17,24 @@ use unwind_tables::addr::Avma;
 use super::contents::{Contents, MOST_PAGES};
 use crate::smaps::{Resident, share};
 
-/// Maximum number of pages that are read: 16 MiB, some 5 ms.
-const MOST_READ: u64 = 4096;
+/// Effort for an estimate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// A quarter of the time, and twice the error.
+    Report,
+    Full,
+}
+
+impl Effort {
+    /// Maximum number of pages that are read; one takes 7 µs.
+    fn most_read(self) -> u64 {
+        match self {
+            Self::Report => 1024,
+            Self::Full => 4096,
+        }
+    }
+}
+
 /// Maximum number of ranges whose pages are asked for: those of 32 GiB.
 const MOST_RANGES: usize = 1 << 14;
 
@@ -49,7 +65,7 @@ pub struct Sampled {
 }
 
 /// Estimates the pages of zeros in the huge pages of all mappings. `seed` decides which pages are read.
-pub fn surplus(contents: &dyn Contents, mappings: &[Resident], seed: u64) -> HugeSurplus {
+pub fn surplus(contents: &dyn Contents, mappings: &[Resident], (effort, seed): (Effort, u64)) -> HugeSurplus {
     let huge = mappings.iter().map(|mapping| mapping.amounts.huge);
     let huge = huge.fold(0, u64::saturating_add);
     let ranges = ranges(contents, mappings);
@@ -64,7 +80,7 @@ pub fn surplus(contents: &dyn Contents, mappings: &[Resident], seed: u64) -> Hug
     }
     let (mut read, mut zero) = (0, 0);
     let mut random = Random(seed);
-    let wanted = all.min(MOST_READ);
+    let wanted = all.min(effort.most_read());
     for number in 0..wanted {
         // One page of each of equal parts.
         let part = number * all / wanted..(number + 1) * all / wanted;
@@ -191,7 +207,7 @@ mod tests {
     /// A few huge pages are read whole; of many, a sample has the stated error.
     #[test]
     fn estimates() {
-        let few = surplus(&Every(4), &mappings(8 << 10), 1);
+        let few = surplus(&Every(4), &mappings(8 << 10), (Effort::Full, 1));
         let expected = HugeSurplus {
             huge: 8 << 20,
             zero: 6 << 20,
@@ -205,7 +221,7 @@ mod tests {
         };
         assert_eq!(few, expected);
         for seed in 0..20 {
-            let many = surplus(&Every(3), &mappings(1 << 20), seed);
+            let many = surplus(&Every(3), &mappings(1 << 20), (Effort::Full, seed));
             let truth = (1 << 30) / 3 * 2;
             assert!(many.zero.abs_diff(truth) <= 2 * many.error, "{many:?}");
             assert!(many.error < (1 << 30) / 50, "{many:?}");
@@ -215,9 +231,9 @@ mod tests {
     /// Without huge pages nothing is read, and hostile sizes take no time.
     #[test]
     fn without() {
-        assert_eq!(surplus(&Every(1), &[], 1), HugeSurplus::default());
+        assert_eq!(surplus(&Every(1), &[], (Effort::Full, 1)), HugeSurplus::default());
         let text = "1000-ffffffffffff0000 rw-p 00000000 00:00 0\nAnonHugePages: 18446744073709551615 kB\n";
-        let hostile = surplus(&Every(1), &smaps::parse(text.as_bytes()), 1);
-        assert_eq!((hostile.huge, hostile.pages_read), (u64::MAX, MOST_READ));
+        let hostile = surplus(&Every(1), &smaps::parse(text.as_bytes()), (Effort::Report, 1));
+        assert_eq!((hostile.huge, hostile.pages_read), (u64::MAX, 1024));
     }
 }

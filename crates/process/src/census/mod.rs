@@ -40,7 +40,7 @@ use self::classify::Facts;
 use self::contents::{Contents, ProcessContents, fill};
 use self::descriptors::{Descriptors, Mapped};
 use self::files::FileMemory;
-use self::huge::HugeSurplus;
+use self::huge::{Effort, HugeSurplus};
 use self::kind::{Kind, Kinds};
 use self::mounts::Mounts;
 use self::portions::Portion;
@@ -142,14 +142,14 @@ pub struct Beside {
 }
 
 impl Beside {
-    /// Reads it. Takes some 5 ms for huge pages, 5 µs for each open file, and time for each socket of the
+    /// Reads it. Takes up to 30 ms for huge pages, 5 µs for each open file, and time for each socket of the
     /// whole network namespace.
-    pub fn read(pid: u32, divided: &Divided) -> Self {
+    pub fn read(pid: u32, divided: &Divided, effort: Effort) -> Self {
         let mapped = Mapped::of(&divided.mappings, &divided.portions);
         let descriptors = Descriptors::read(pid, &mapped, &divided.mounts).ok();
         let inodes = descriptors.as_ref().map(|found| &found.sockets);
         Self {
-            huge: huge::surplus(contents_of(pid).as_ref(), &divided.mappings, SEED),
+            huge: huge::surplus(contents_of(pid).as_ref(), &divided.mappings, (effort, SEED)),
             sockets: inodes.map_or_else(Sockets::default, |inodes| netlink::sockets(pid, inodes)),
             cgroup: CgroupMemory::read(pid),
             descriptors,
@@ -208,7 +208,7 @@ impl Census {
             descriptors,
             sockets,
             cgroup,
-        } = Beside::read(pid, &divided);
+        } = Beside::read(pid, &divided, Effort::Full);
         let Divided {
             mappings,
             portions,

@@ -11,7 +11,7 @@ use unwind_tables::addr::Avma;
 
 use super::classify::{self, Facts};
 use super::contents::{Contents, fill};
-use super::huge;
+use super::huge::{self, Effort};
 use super::kind::Kind;
 use super::mounts::Mounts;
 use super::stacks::{self, ThreadStack, ThreadState};
@@ -244,7 +244,7 @@ proptest! {
             mounts: &Mounts::default(),
         };
         let portions = classify::portions(&mappings, &facts);
-        huge::surplus(&contents, &mappings, pattern);
+        huge::surplus(&contents, &mappings, (Effort::Full, pattern));
         for (index, mapping) in mappings.iter().enumerate() {
             let own = portions.iter().filter(|portion| portion.mapping == index);
             let mut sum = Amounts::default();
