@@ -20,6 +20,7 @@ mod slabs;
 mod sums;
 #[cfg(test)]
 mod tests;
+mod within;
 
 use std::ops::Range;
 
@@ -31,6 +32,7 @@ use self::held::{Held, pages_within};
 pub use self::pinning::Pinning;
 use self::slabs::Slabs;
 pub use self::sums::{Class, Fragmentation, Sums};
+pub use self::within::{Within, shares};
 use crate::layout::{Division, Layout, Piece, Usage};
 
 /// Sums up a layout's pieces, of which the process holds `pages`, ascending runs. Calls `see` with each

@@ -139,6 +139,7 @@ impl Chunks {
             }
             Usage::Block { address } => Neighbour::Block(Pinning {
                 address,
+                end: piece.range.end,
                 bytes: piece.range.end - piece.range.start,
                 pinned: 0,
             }),

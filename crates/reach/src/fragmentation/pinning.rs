@@ -7,6 +7,8 @@ use std::ops::AddAssign;
 pub struct Pinning {
     /// Address that the program has.
     pub address: u64,
+    /// End of its memory.
+    pub end: u64,
     /// Bytes of the block with its header and what was rounded up, held or not.
     pub bytes: u64,
     /// Bytes of free held memory that stay because of it.

@@ -56,6 +56,7 @@ impl Slabs {
         match piece.usage {
             Usage::Block { address } => open.used.push(Pinning {
                 address,
+                end: piece.range.end,
                 bytes: piece.range.end - piece.range.start,
                 pinned: 0,
             }),
@@ -110,6 +111,7 @@ pub(super) fn see_outside(piece: &Piece, see: &mut dyn FnMut(&Pinning)) {
     if let Some(address) = piece.usage.address() {
         see(&Pinning {
             address,
+            end: piece.range.end,
             bytes: piece.range.end - piece.range.start,
             pinned: 0,
         });
