@@ -428,6 +428,7 @@ impl<O: Origin> Describer<O> {
             blocks: blocks.map(|list| still_known(list, processes, site.outstanding().amount)),
             recent: recent(&site, processes, view, &recently.changes),
             verdict: self.verdict(&site, processes, recently),
+            pinned: None,
             held: None,
             pid,
             instance,

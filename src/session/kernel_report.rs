@@ -84,6 +84,7 @@ fn kernel_as_target() -> TargetFacts {
         exe: None,
         ended: None,
         lack: None,
+        fragmentation: None,
         memory: None,
     }
 }

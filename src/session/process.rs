@@ -122,6 +122,7 @@ fn facts(instance: &Instance, target: Option<&Target>) -> TargetFacts {
         exe: exe.map(|target| target.exe().to_string_lossy().into_owned()),
         ended: None,
         lack: None,
+        fragmentation: None,
         memory: None,
     }
 }

@@ -49,6 +49,7 @@ pub fn target(pid: u32, comm: &str) -> TargetFacts {
         exe: Some(format!("/opt/{comm}")),
         ended: None,
         lack: None,
+        fragmentation: None,
         memory: None,
     }
 }

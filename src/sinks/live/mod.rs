@@ -81,7 +81,7 @@ impl LiveView {
     ) -> Result<Self, TerminalError> {
         let order = match config.shown.view.sort {
             None | Some(leak::Order::Suspicion) => Order::Suspicion,
-            Some(leak::Order::Size | leak::Order::Peak) => Order::Outstanding,
+            Some(leak::Order::Size | leak::Order::Peak | leak::Order::Pinned) => Order::Outstanding,
             Some(leak::Order::Count) => Order::Blocks,
             Some(leak::Order::Growth) => Order::Growth,
         };

@@ -79,6 +79,7 @@ pub(super) fn target(pid: u32, comm: &str) -> TargetFacts {
         exe: None,
         ended: None,
         lack: None,
+        fragmentation: None,
         memory: None,
     }
 }

@@ -20,6 +20,8 @@ pub struct SiteAmounts {
     pub allocated: Estimate,
     /// Definitely lost by the report's verdict; `None` if it has none.
     pub definitely_lost: Option<Amount>,
+    /// Free memory that its blocks pin; `None` if the report does not say.
+    pub pinned: Option<Amount>,
 }
 
 impl SiteAmounts {
@@ -29,6 +31,7 @@ impl SiteAmounts {
             outstanding: stack.outstanding,
             allocated: stack.allocated,
             definitely_lost: stack.verdict.map(|verdict| verdict.definitely_lost),
+            pinned: stack.pinned.map(|pinned| pinned.amount),
         }
     }
 
@@ -38,20 +41,24 @@ impl SiteAmounts {
             outstanding,
             allocated,
             definitely_lost,
+            pinned,
         } = other;
         self.shown = self.shown + shown;
         self.outstanding = self.outstanding + outstanding;
         self.allocated = self.allocated + allocated;
-        self.definitely_lost = match (self.definitely_lost, definitely_lost) {
+        let sum = |one: Option<Amount>, other: Option<Amount>| match (one, other) {
             (Some(one), Some(other)) => Some(one + other),
             (one, other) => one.or(other),
         };
+        self.definitely_lost = sum(self.definitely_lost, definitely_lost);
+        self.pinned = sum(self.pinned, pinned);
     }
 
     /// Amounts of a site in a report that does not have it.
     pub(super) fn none_in(report: &Report) -> Self {
         Self {
             definitely_lost: report.judgement.as_ref().map(|_| Amount::default()),
+            pinned: report.pinned().map(|_| Amount::default()),
             ..Self::default()
         }
     }
@@ -120,11 +127,25 @@ impl Difference<'_> {
         ])
     }
 
+    /// Net growth of the free bytes that its blocks pin; 0 unless both reports say what these are.
+    fn pinned(&self) -> i128 {
+        match (self.before.pinned, self.after.pinned) {
+            (Some(before), Some(after)) => i128::from(after.bytes) - i128::from(before.bytes),
+            (None, _) | (_, None) => 0,
+        }
+    }
+
     /// Net growth that sites are ranked by: definitely lost bytes and blocks, then outstanding bytes and
-    /// blocks.
-    pub(super) fn rank(&self) -> [i128; 4] {
+    /// blocks, then pinned bytes.
+    pub(super) fn rank(&self) -> [i128; 5] {
         let [lost_bytes, lost_blocks] = self.lost().unwrap_or_default();
-        [lost_bytes, lost_blocks, self.bytes(), self.blocks()]
+        [
+            lost_bytes,
+            lost_blocks,
+            self.bytes(),
+            self.blocks(),
+            self.pinned(),
+        ]
     }
 
     /// Upper bound of the standard error of the net growth, if amounts are estimates. The true error is lower

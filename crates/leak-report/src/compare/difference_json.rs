@@ -118,6 +118,9 @@ pub(super) struct SiteAmountsJson {
     /// Present only if the report has a verdict.
     #[serde(skip_serializing_if = "Option::is_none")]
     definitely_lost: Option<AmountJson>,
+    /// Present only if the report says what blocks pin.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pinned: Option<AmountJson>,
 }
 
 #[derive(Serialize)]
@@ -139,6 +142,7 @@ impl From<SiteAmounts> for SiteAmountsJson {
             outstanding,
             allocated,
             definitely_lost,
+            pinned,
         } = amounts;
         let [shown, outstanding, allocated] =
             [shown, outstanding, allocated].map(|Estimate { amount, .. }| amount.into());
@@ -147,6 +151,7 @@ impl From<SiteAmounts> for SiteAmountsJson {
             outstanding,
             allocated,
             definitely_lost: definitely_lost.map(AmountJson::from),
+            pinned: pinned.map(AmountJson::from),
         }
     }
 }
@@ -190,8 +195,8 @@ fn first<'a>(
 ) -> (Vec<&'a Difference<'a>>, Vec<&'a Difference<'a>>) {
     let sites: Vec<_> = comparison.sites.iter().collect();
     let count = sites.len();
-    let grown = sites.iter().filter(|site| site.rank() > [0; 4]).count().min(top);
-    let shrunk = sites.iter().filter(|site| site.rank() < [0; 4]).count().min(top);
+    let grown = sites.iter().filter(|site| site.rank() > [0; 5]).count().min(top);
+    let shrunk = sites.iter().filter(|site| site.rank() < [0; 5]).count().min(top);
     let is_first = |number: usize| number < grown || number >= count - shrunk;
     let (mut first, mut others) = (Vec::new(), Vec::new());
     for (number, site) in sites.into_iter().enumerate() {

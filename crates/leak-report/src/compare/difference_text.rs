@@ -19,8 +19,8 @@ pub fn render(comparison: &Comparison<'_>, top: usize, out: &mut dyn Write) -> i
     writeln!(out, "Difference from {} to {}:", side(before), side(after))?;
     // Sites are ranked by growth: the one that shrank most is last.
     let (ranked, reversed) = (comparison.sites.iter(), comparison.sites.iter().rev());
-    let grown = ranked.filter(|site| site.rank() > [0; 4]);
-    let shrunk = reversed.filter(|site| site.rank() < [0; 4]);
+    let grown = ranked.filter(|site| site.rank() > [0; 5]);
+    let shrunk = reversed.filter(|site| site.rank() < [0; 5]);
     for site in grown.take(top).chain(shrunk.take(top)) {
         render_site(site, comparison, out)?;
     }
@@ -57,6 +57,9 @@ fn render_site(site: &Difference<'_>, comparison: &Comparison<'_>, out: &mut dyn
     if let Some(lost) = lost_line(&site.before, &site.after) {
         writeln!(out, "   definitely lost: {lost}")?;
     }
+    if let Some(pinned) = pinned_line(&site.before, &site.after) {
+        writeln!(out, "   pinned: {pinned}")?;
+    }
     if comparison.is_estimate() {
         writeln!(
             out,
@@ -86,6 +89,9 @@ fn render_closing(comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Resul
     if let Some(lost) = lost_line(&before, &after) {
         line(out, "Verdict", format!("definitely lost: {lost}"))?;
     }
+    if let Some(pinned) = pinned_line(&before, &after) {
+        line(out, "Pinned", pinned)?;
+    }
     let young = |amounts: &SiteAmounts| amounts.outstanding.less(amounts.shown).amount;
     if [&before, &after]
         .into_iter()
@@ -113,12 +119,23 @@ fn render_closing(comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Resul
 /// Formats the definitely lost amounts before and after, with "not judged" for a report without a verdict.
 /// `None` if neither report has any.
 fn lost_line(before: &SiteAmounts, after: &SiteAmounts) -> Option<String> {
-    let (was, is) = (before.definitely_lost, after.definitely_lost);
-    let is_something = |lost: &Option<Amount>| lost.is_some_and(|lost| lost.blocks > 0);
+    change_line([before.definitely_lost, after.definitely_lost], "not judged")
+}
+
+/// Formats what blocks pin before and after, with "not known" for a report that does not say. `None` if
+/// neither report has any.
+fn pinned_line(before: &SiteAmounts, after: &SiteAmounts) -> Option<String> {
+    change_line([before.pinned, after.pinned], "not known")
+}
+
+/// Formats an amount before and after, and its change; `missing` stands for one that a report does not have.
+/// `None` if neither report has any.
+fn change_line([was, is]: [Option<Amount>; 2], missing: &str) -> Option<String> {
+    let is_something = |amount: &Option<Amount>| amount.is_some_and(|amount| amount.blocks > 0);
     if ![was, is].iter().any(is_something) {
         return None;
     }
-    let named = |lost: Option<Amount>| lost.map_or_else(|| "not judged".to_owned(), amount);
+    let named = |given: Option<Amount>| given.map_or_else(|| missing.to_owned(), amount);
     let change = match (was, is) {
         (Some(was), Some(is)) => {
             let net = |is: u64, was: u64| i128::from(is) - i128::from(was);

@@ -1,5 +1,7 @@
 //! Comparisons of hand-made reports.
 
+mod pinned;
+
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};

@@ -13,6 +13,7 @@ impl Quantity {
             (Measure::Growth, Unit::Blocks) => positive(stack.growth().net_blocks()),
             (Measure::Peak, _) => unit.of(stack.peak),
             (Measure::DefinitelyLost, _) => unit.of(stack.judged().definitely_lost),
+            (Measure::Pinned, _) => unit.of(stack.pins().amount),
         }
     }
 
@@ -25,6 +26,7 @@ impl Quantity {
             // Not stored: it would double the memory that each stack's peak takes.
             Measure::Peak => Spread::default(),
             Measure::DefinitelyLost => stack.definitely_lost().spread,
+            Measure::Pinned => stack.pins().spread,
         }
     }
 }

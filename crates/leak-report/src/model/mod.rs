@@ -8,6 +8,7 @@ mod counts;
 pub mod diagnosis;
 pub mod dictionary;
 mod excerpt;
+mod fragmentation;
 mod holder;
 mod instance;
 mod judged;
@@ -23,6 +24,7 @@ mod names;
 mod overhead;
 pub mod owner;
 mod peak;
+mod pinned;
 pub mod printable;
 mod quantity;
 mod reason;
@@ -48,6 +50,7 @@ pub use dictionary::{
     Dictionary, Frame, FrameId, FrameRef, ModuleId, ModuleRef, NamesId, Path, PathId, Text, TextId, TextKind,
 };
 pub use excerpt::{Excerpt, Excerpts, SourcePlace};
+pub use fragmentation::{AllocatorMemory, AllocatorName, Fragmentation, HeldBytes, NotMeasured};
 pub use holder::{Class, Held, Holder, LookedAt, Root, RootKind, Step, ThreadName};
 pub use instance::InstanceEnd;
 pub use kernel::{KernelFacts, KindTotals};

@@ -19,6 +19,8 @@ pub enum Measure {
     Peak,
     /// Definitely lost by the verdict on outstanding blocks; nothing in a report without one.
     DefinitelyLost,
+    /// Free memory that outstanding blocks pin; a trace then has --pinned.
+    Pinned,
 }
 
 /// Unit of a measure.

@@ -15,9 +15,9 @@ use super::diagnosis::Diagnosis;
 use super::dictionary::{Frames, Import};
 use super::{
     Ages, Amount, BlockList, Change, Completeness, Dictionary, Direction, EndGroup, Estimate, Events,
-    Excerpts, FrameRef, Held, InstanceEnd, Judgement, KernelFacts, Location, Losses, Makeup, MemoryLack,
-    Missing, ModuleId, ModuleRef, ModuleSteps, NameStyle, Order, Overhead, OwnMemory, Parts, PathId, Peak,
-    Quantity, Reason, RegionKind, Sampling, Source, Suspicion, TextId, Verdict,
+    Excerpts, Fragmentation, FrameRef, Held, InstanceEnd, Judgement, KernelFacts, Location, Losses, Makeup,
+    MemoryLack, Missing, ModuleId, ModuleRef, ModuleSteps, NameStyle, Order, Overhead, OwnMemory, Parts,
+    PathId, Peak, Quantity, Reason, RegionKind, Sampling, Source, Suspicion, TextId, Verdict,
 };
 
 /// Contents of one report.
@@ -276,6 +276,9 @@ pub struct TargetFacts {
     pub lack: Option<MemoryLack>,
     /// Breakdown of its resident memory; `None` if it has ended or the memory could not be read.
     pub memory: Option<Parts>,
+    /// Uses of its allocators' memory; `None` if they were not asked for.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub fragmentation: Option<Fragmentation>,
 }
 
 /// Periods and thresholds of a report's ages and changes.
@@ -341,6 +344,10 @@ pub struct Stack {
     /// Verdict on the outstanding blocks; `None` if that was not asked for.
     #[serde(default, skip_serializing_if = "is_default")]
     pub verdict: Option<Verdict>,
+    /// Free memory of the allocator that the outstanding blocks pin, and the number of blocks that pin any;
+    /// `None` if that was not asked for, or is not known.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub pinned: Option<Estimate>,
     /// Holders and classes of the outstanding blocks; `None` without a verdict, or if they were not looked
     /// for.
     #[serde(default, skip_serializing_if = "is_default")]

@@ -122,6 +122,7 @@ mod tests {
             exe: exe.map(Into::into),
             ended: None,
             lack: None,
+            fragmentation: None,
             memory: None,
         }
     }

@@ -9,7 +9,9 @@ use super::ends::{advice, explain};
 use super::kernel::kind_lines;
 use super::modules::{end_lines, fp_lines};
 use super::words::{counted, percent, size};
-use super::{elsewhere, estimates, memory, missing, overhead, peak, recent, regions, suppressed, verdict};
+use super::{
+    elsewhere, estimates, memory, missing, overhead, peak, pinned, recent, regions, suppressed, verdict,
+};
 use crate::model::Report;
 use crate::model::leak::{PYTHON, WALKS};
 use crate::model::printable::Printable;
@@ -28,6 +30,7 @@ pub(super) fn render(report: &Report, paths: Option<String>, out: &mut dyn Write
     render_total(report, out)?;
     lines(out, "Peak", peak::always(report).into_iter().collect())?;
     lines(out, "Verdict", verdict::lines(report))?;
+    lines(out, "Pinned", pinned::lines(report))?;
     lines(out, "Paths", paths.into_iter().collect())?;
     let excerpts = report.excerpts.as_ref().map(|excerpts| excerpts.in_words());
     lines(out, "Source", excerpts.into_iter().collect())?;

@@ -6,6 +6,7 @@
 mod amount;
 mod bounded;
 mod diagnosis;
+mod fragmentation;
 mod frames;
 mod holders;
 mod lack;
@@ -17,6 +18,7 @@ mod peak;
 mod reason;
 mod recent;
 mod short;
+mod target;
 mod verdict;
 
 use std::borrow::Cow;
@@ -33,9 +35,8 @@ use amount::{AmountJson, SamplingJson};
 use bounded::OthersJson;
 use frames::FramesJson;
 use holders::HeldJson;
-use lack::LackJson;
 use makeup::MakeupJson;
-use memory::{MemoryJson, OwnJson};
+use memory::OwnJson;
 use missing::MissingJson;
 use overhead::OverheadJson;
 use peak::PeakJson;
@@ -49,11 +50,12 @@ use crate::model::{
     CALLS, Count, Events, FrameRef, LOSSES, Losses, ModuleId, ModuleRef, StackRef, StepStacks,
 };
 use crate::model::{InlinedFrame, InstanceEnd, RegionKind};
-use crate::model::{Location, Report, TargetFacts};
+use crate::model::{Location, Report};
 
 pub use diagnosis::DiagnosisJson;
 use reason::ReasonJson;
 use recent::{RecentJson, StackRecentJson};
+use target::TargetJson;
 pub use verdict::JudgementJson;
 use verdict::VerdictJson;
 
@@ -160,20 +162,6 @@ struct ReportJson<'a> {
     others: Option<OthersJson>,
 }
 
-#[derive(Serialize)]
-struct TargetJson<'a> {
-    pid: u32,
-    comm: &'a str,
-    exe: Option<&'a str>,
-    instance: u32,
-    parent: Option<u32>,
-    ended: Option<&'static str>,
-    /// Only if it was killed for lack of memory.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lack: Option<LackJson<'a>>,
-    memory: Option<MemoryJson<'a>>,
-}
-
 /// Counts of `T`, one field each.
 struct CountsJson<'a, T: 'static>(&'static [Count<T>], &'a T);
 
@@ -264,6 +252,9 @@ struct StackJson<'a> {
     /// Only if a verdict was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     verdict: Option<VerdictJson>,
+    /// Only with `--pinned`, if it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pinned: Option<AmountJson>,
     /// Only with a verdict or `--classes`, if holders or classes were found.
     #[serde(skip_serializing_if = "Option::is_none")]
     held: Option<HeldJson<'a>>,
@@ -488,24 +479,6 @@ impl<'a> ModuleJson<'a> {
     }
 }
 
-impl<'a> TargetJson<'a> {
-    fn of(target: &'a TargetFacts, report: &Report) -> Self {
-        Self {
-            pid: target.pid,
-            comm: &target.comm,
-            exe: target.exe.as_deref(),
-            instance: target.instance,
-            parent: target.parent,
-            ended: target.ended.map(InstanceEnd::name),
-            lack: target.lack.as_ref().map(LackJson::from),
-            memory: target
-                .memory
-                .as_ref()
-                .map(|parts| MemoryJson::of(parts, report.tracked_error(target.instance))),
-        }
-    }
-}
-
 impl<'a> StackJson<'a> {
     fn of(stack: StackRef<'a>, report: &'a Report, stacks: &StepStacks<'a>) -> Self {
         Self {
@@ -521,6 +494,7 @@ impl<'a> StackJson<'a> {
             peak: report.peak.map(|_| stack.peak.into()),
             recent: StackRecentJson::of(&stack.recent, report),
             verdict: stack.verdict.map(VerdictJson),
+            pinned: stack.pinned.map(|pinned| AmountJson::of(report, pinned)),
             held: stack
                 .get()
                 .held

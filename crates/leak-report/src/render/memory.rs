@@ -207,6 +207,7 @@ mod tests {
             exe: None,
             ended: None,
             lack: None,
+            fragmentation: None,
             memory: Some(Parts {
                 rss: 3 << 20,
                 tracked: 2 << 20,

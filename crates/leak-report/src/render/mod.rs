@@ -35,6 +35,7 @@ pub mod paint;
 mod paths;
 mod peak;
 mod people;
+mod pinned;
 mod pprof;
 mod recent;
 mod regions;

@@ -24,12 +24,14 @@ impl Report {
     }
 
     /// Stacks for people: those with blocks that are not young, or with lost blocks; in the order of the
-    /// peak, also those with blocks at the peak. They are in the requested order; without one, stacks that
-    /// lost most come first, then the most suspicious.
+    /// peak, also those with blocks at the peak, and in the order of what is pinned, those that pin. They are
+    /// in the requested order; without one, stacks that lost most come first, then the most suspicious.
     pub fn ranked(&self) -> Vec<StackRef<'_>> {
         let by_peak = self.order == Some(Order::Peak);
+        let by_pinned = self.order == Some(Order::Pinned);
         let is_shown = |stack: &StackRef<'_>| {
-            stack.shown().blocks > 0 || stack.judged().has_lost() || by_peak && stack.peak.blocks > 0
+            let has_most = by_peak && stack.peak.blocks > 0 || by_pinned && stack.pins().amount.blocks > 0;
+            stack.shown().blocks > 0 || stack.judged().has_lost() || has_most
         };
         let mut ranked: Vec<_> = self.suspects().filter(is_shown).collect();
         if self.order.is_none() {
@@ -47,6 +49,10 @@ fn rank(stack: StackRef<'_>, order: Order) -> (bool, Reverse<[i128; 4]>) {
     };
     let has_ended = stack.ended.is_some() && order != Order::Peak;
     let is_last = has_ended || stack.holds_others();
-    let key = order.key([stack.shown(), stack.peak], grown, stack.recent.suspicion);
+    let key = order.key(
+        [stack.shown(), stack.peak, stack.pins().amount],
+        grown,
+        stack.recent.suspicion,
+    );
     (is_last, Reverse(key))
 }

@@ -19,7 +19,7 @@ use super::paths::Paths;
 use super::screen::{Screen, write_wrapped};
 use super::text::{FrameStyle, via};
 use super::words::{counted, percent, short_size, size};
-use super::{blocks, estimates, makeup, occasion, peak, recent, verdict};
+use super::{blocks, estimates, makeup, occasion, peak, pinned, recent, verdict};
 use crate::model::printable::Printable;
 use crate::model::{Amount, Estimate, InstanceEnd, Sampling, SiteKey, StackRef, StepStacks};
 use crate::model::{Report, Stack};
@@ -215,6 +215,7 @@ impl Page<'_> {
             facts.push(estimates::error(stack.shown_estimate().spread));
         }
         facts.extend(peak::of_stack(stack));
+        facts.extend(pinned::of_stack(stack));
         facts.extend(recent::growth_lines(stack, report));
         facts.extend(stack.recent.suspicion.as_ref().and_then(recent::suspicion_line));
         if stack.lost.blocks > 0 {

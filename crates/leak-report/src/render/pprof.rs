@@ -2,10 +2,10 @@
 //! give equal files.
 //!
 //! Values are allocated and outstanding blocks and bytes, under the conventional names of heap profiles, with
-//! outstanding bytes shown by default; amounts at the peak, if it was followed; and definitely lost amounts,
-//! if there is a verdict. As in flame graphs, only stacks that can be leaks are included, without young
-//! blocks. The allocator function is a label, not a frame, so that its bytes count as its caller's own; the
-//! end of the stack is a label, too.
+//! outstanding bytes shown by default; amounts at the peak, if it was followed; definitely lost amounts, if
+//! there is a verdict; and free memory that blocks pin, if that is known. As in flame graphs, only stacks
+//! that can be leaks are included, without young blocks. The allocator function is a label, not a frame, so
+//! that its bytes count as its caller's own; the end of the stack is a label, too.
 
 mod mappings;
 mod part;
@@ -31,23 +31,27 @@ pub(super) use table::LocationKind;
 use table::{Table, Values};
 
 /// The sample types, each with its unit; a sample has a value for each of them.
-const SAMPLE_TYPES: [(&str, &str); 8] = [
+const SAMPLE_TYPES: [(&str, &str); 10] = [
     ("peak_objects", "count"),
     ("peak_space", "bytes"),
     ("definitely_lost_objects", "count"),
     ("definitely_lost_space", "bytes"),
+    ("pinned_objects", "count"),
+    ("pinned_space", "bytes"),
     ("alloc_objects", "count"),
     ("alloc_space", "bytes"),
     ("inuse_objects", "count"),
     ("inuse_space", "bytes"),
 ];
-/// Types of amounts at the peak, of definitely lost amounts, and of every heap profile, with its two halves.
+/// Types of amounts at the peak, of definitely lost and of pinned amounts, and of every heap profile, with
+/// its two halves.
 /// A profile shows its last type unless the reader chooses another.
 const PEAK_TYPES: &[usize] = &[0, 1];
 const LOST_TYPES: &[usize] = &[2, 3];
-const HEAP_TYPES: &[usize] = &[4, 5, 6, 7];
-const ALLOCATED_TYPES: &[usize] = &[4, 5];
-const OUTSTANDING_TYPES: &[usize] = &[6, 7];
+const PINNED_TYPES: &[usize] = &[4, 5];
+const HEAP_TYPES: &[usize] = &[6, 7, 8, 9];
+const ALLOCATED_TYPES: &[usize] = &[6, 7];
+const OUTSTANDING_TYPES: &[usize] = &[8, 9];
 
 /// Functions that readers hide, as in all heap profiles, so that their allocations count as their callers'
 /// own. (Readers match the whole name, some of them without its parameters.)
@@ -82,17 +86,21 @@ fn profile(report: &Report) -> Profile {
 fn types(report: &Report) -> Vec<usize> {
     let peak = report.peak.map_or(&[][..], |_| PEAK_TYPES);
     let lost = report.judgement.as_ref().map_or(&[][..], |_| LOST_TYPES);
-    [peak, lost, HEAP_TYPES].concat()
+    let pinned = report.pinned().map_or(&[][..], |_| PINNED_TYPES);
+    [peak, lost, pinned, HEAP_TYPES].concat()
 }
 
 /// Values of a stack, with the amount that counts as allocated.
 fn values(stack: StackRef<'_>, allocated: Amount) -> Values {
     let (lost, outstanding) = (stack.judged().definitely_lost, stack.shown());
+    let pinned = stack.pins().amount;
     [
         stack.peak.blocks,
         stack.peak.bytes,
         lost.blocks,
         lost.bytes,
+        pinned.blocks,
+        pinned.bytes,
         allocated.blocks,
         allocated.bytes,
         outstanding.blocks,

@@ -16,6 +16,12 @@ const LOST: Quantity = Quantity {
     unit: Unit::Bytes,
 };
 
+/// Additional quantity of reports that say what blocks pin.
+const PINNED: Quantity = Quantity {
+    measure: Measure::Pinned,
+    unit: Unit::Bytes,
+};
+
 /// Quantities that are always included; the report's own is added last if it is another.
 const QUANTITIES: [Quantity; 3] = [
     Quantity {
@@ -75,6 +81,7 @@ struct ProfileJson<'a> {
 pub(super) fn render(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let mut quantities = QUANTITIES.to_vec();
     quantities.extend(report.judgement.as_ref().map(|_| LOST));
+    quantities.extend(report.pinned().map(|_| PINNED));
     let shown = report.quantity;
     let active = quantities.iter().position(|&quantity| quantity == shown);
     let active = active.unwrap_or_else(|| {

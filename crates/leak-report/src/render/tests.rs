@@ -12,6 +12,7 @@ mod missing;
 mod names;
 mod peak;
 mod people;
+mod pinned;
 mod python;
 mod recent;
 mod schema;

@@ -9,10 +9,10 @@ use unwind_tables::walk::{End, FoundBy};
 use super::report;
 use crate::model::leak::{EndGroup, ModuleSteps};
 use crate::model::{
-    Amount, Class, CodeSegment, Completeness, Frame, FrameId, Held, Hidden, Holder, InlinedFrame, Inside,
-    Judgement, LifeSpans, Location, Losses, Makeup, Module, ModuleId, Peak, Place, Report, Root, RootKind,
-    SizeClass, Stack, StackRecent, Step, Symbol, Symbolized, TableFacts, TextKind, ThreadBlocks, ThreadName,
-    Unjudged, Verdict,
+    AllocatorMemory, AllocatorName, Amount, Class, CodeSegment, Completeness, Fragmentation, Frame, FrameId,
+    Held, HeldBytes, Hidden, Holder, InlinedFrame, Inside, Judgement, LifeSpans, Location, Losses, Makeup,
+    Module, ModuleId, Peak, Place, Report, Root, RootKind, SizeClass, Stack, StackRecent, Step, Symbol,
+    Symbolized, TableFacts, TextKind, ThreadBlocks, ThreadName, Unjudged, Verdict,
 };
 
 /// Bias of the modules of [`location`].
@@ -77,6 +77,7 @@ pub fn stack(
         peak: Amount::default(),
         recent: StackRecent::default(),
         verdict: None,
+        pinned: None,
         held: None,
         lost: Amount::default(),
         finished_walks: 0,
@@ -351,5 +352,36 @@ pub fn judged() -> Report {
         inside: BTreeMap::from([(Inside::LengthPrefix, amount(1))]),
         unheld: BTreeMap::new(),
     });
+    report
+}
+
+/// [`full`] with what blocks pin: all 12 blocks of the first stack pin 40 KiB; of 60 KiB that blocks pin, the
+/// others are pinned by blocks of no stack.
+pub fn pinning() -> Report {
+    let mut report = full();
+    for (stack, bytes) in report.stacks.iter_mut().zip([40 << 10, 0, 0]) {
+        let blocks = if bytes > 0 {
+            stack.outstanding.amount.blocks
+        } else {
+            0
+        };
+        stack.pinned = Some(Amount { bytes, blocks }.into());
+    }
+    let memory = AllocatorMemory {
+        allocator: AllocatorName::Glibc,
+        held: HeldBytes {
+            held: 200 << 10,
+            blocks: 90 << 10,
+            cached: 10 << 10,
+            own: 5 << 10,
+            unknown: 0,
+            between: 35 << 10,
+            whole: 60 << 10,
+            trimmable: 24 << 10,
+            pinned: 61 << 10,
+            pinned_by_own: 1 << 10,
+        },
+    };
+    report.targets[0].fragmentation = Some(Fragmentation::Known(vec![memory]));
     report
 }

@@ -22,7 +22,7 @@ use crate::model::{
 };
 
 pub use diagnosis::{diagnosed, diagnosis};
-pub use full::{full, held, judged, peaked};
+pub use full::{full, held, judged, peaked, pinning};
 
 thread_local! {
     static ENTRIES: RefCell<Dictionary> = RefCell::default();
@@ -183,6 +183,7 @@ pub fn report(stacks: Vec<Stack>) -> Report {
             parent: None,
             ended: None,
             lack: None,
+            fragmentation: None,
             memory: None,
             comm: "leaker".to_owned(),
             exe: Some("/opt/leaker".into()),

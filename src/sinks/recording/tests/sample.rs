@@ -8,12 +8,13 @@ use unwind_tables::walk::{End, FoundBy, Unwind};
 
 use leak_report::model::leak::{Change, Order, Suspicion};
 use leak_report::model::{
-    AGE_BOUNDS, Ages, Amount, Beside, BlockList, CgroupRest, Compared, Elsewhere, Estimate, Frame, FrameId,
-    Gap, Governed, Hidden, InlinedFrame, Inside, InstanceEnd, Judgement, KernelFacts, KindBytes, KindTotals,
-    ListedBlock, Location, Losses, Measure, Measured, MemoryKind, MemoryLack, ModuleId, NamedBytes, Overhead,
-    Parts, Place, ProbeProgram, ProgramTime, Quantity, Reached, ReachedLimit, Reason, RegionKind, Report,
-    Sampling, Spent, Spread, StackRecent, Symbol, Symbolized, TargetFacts, TextKind, TimeOfDay, Traps,
-    Unheld, Unit, Unjudged, Weight,
+    AGE_BOUNDS, Ages, AllocatorMemory, AllocatorName, Amount, Beside, BlockList, CgroupRest, Compared,
+    Elsewhere, Estimate, Fragmentation, Frame, FrameId, Gap, Governed, HeldBytes, Hidden, InlinedFrame,
+    Inside, InstanceEnd, Judgement, KernelFacts, KindBytes, KindTotals, ListedBlock, Location, Losses,
+    Measure, Measured, MemoryKind, MemoryLack, ModuleId, NamedBytes, NotMeasured, Overhead, Parts, Place,
+    ProbeProgram, ProgramTime, Quantity, Reached, ReachedLimit, Reason, RegionKind, Report, Sampling, Spent,
+    Spread, StackRecent, Symbol, Symbolized, TargetFacts, TextKind, TimeOfDay, Traps, Unheld, Unit, Unjudged,
+    Weight,
 };
 use leak_report::samples;
 
@@ -172,7 +173,16 @@ fn targets(report: &mut Report) {
             kills: None,
         })),
         memory: None,
+        fragmentation: Some(Fragmentation::Unknown(NotMeasured::Ended)),
     });
+    report.targets[0].fragmentation = Some(Fragmentation::Known(vec![AllocatorMemory {
+        allocator: AllocatorName::Jemalloc,
+        held: HeldBytes {
+            held: u64::MAX,
+            pinned: 1 << 40,
+            ..HeldBytes::default()
+        },
+    }]));
 }
 
 fn stacks(report: &mut Report) {
@@ -183,6 +193,7 @@ fn stacks(report: &mut Report) {
     first.allocated.spread = estimate(6).spread;
     first.lost = estimate(7).amount;
     first.peak = estimate(8).amount;
+    first.pinned = Some(estimate(10));
     first.recent = StackRecent {
         young: Some(estimate(1)),
         ages: Some(Ages::of_classes(ages)),

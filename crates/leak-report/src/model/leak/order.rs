@@ -20,11 +20,20 @@ pub enum Order {
     Peak,
     /// Similarity to a leak: certain and steady growth over all reports, and blocks of all ages that stay.
     Suspicion,
+    /// Bytes of free memory that blocks pin; a trace then has --pinned.
+    Pinned,
 }
 
 impl Order {
     /// Every order.
-    pub const ALL: [Self; 5] = [Self::Size, Self::Count, Self::Growth, Self::Peak, Self::Suspicion];
+    pub const ALL: [Self; 6] = [
+        Self::Size,
+        Self::Count,
+        Self::Growth,
+        Self::Peak,
+        Self::Suspicion,
+        Self::Pinned,
+    ];
 
     /// Value of `--sort`.
     pub const fn name(self) -> &'static str {
@@ -34,14 +43,15 @@ impl Order {
             Self::Growth => "growth",
             Self::Peak => "peak",
             Self::Suspicion => "suspicion",
+            Self::Pinned => "pinned",
         }
     }
 
-    /// Sort key of a stack, from its outstanding amount and that at the peak, its change and its suspicion;
-    /// larger keys come first.
+    /// Sort key of a stack, from its outstanding amount, that at the peak and what it pins, its change and
+    /// its suspicion; larger keys come first.
     pub fn key(
         self,
-        [outstanding, peak]: [Amount; 2],
+        [outstanding, peak, pinned]: [Amount; 3],
         change: &Change,
         suspicion: Option<Suspicion>,
     ) -> [i128; 4] {
@@ -51,6 +61,7 @@ impl Order {
             Self::Count => [blocks, bytes, 0, 0],
             Self::Growth => [change.net_bytes().into(), change.net_blocks().into(), 0, 0],
             Self::Peak => [peak.bytes.into(), peak.blocks.into(), bytes, blocks],
+            Self::Pinned => [pinned.bytes.into(), pinned.blocks.into(), bytes, blocks],
             Self::Suspicion => {
                 let [score, growth] = suspicion.unwrap_or_default().rank();
                 [score, growth, bytes, blocks]
@@ -64,7 +75,8 @@ mod tests {
     use super::*;
 
     /// Each order ranks another stack first: most bytes, most blocks, most net growth (a shrinking stack is
-    /// last), highest suspicion however small the amount, most bytes at the peak though nothing is left.
+    /// last), highest suspicion however small the amount, most bytes at the peak though nothing is left, most
+    /// pinned bytes.
     #[test]
     fn orders_rank_different_stacks_first() {
         let amount = |bytes, blocks| Amount { bytes, blocks };
@@ -88,6 +100,7 @@ mod tests {
             (amount(20, 2), amount(20, 2), change(20, 10), Some(suspicion(0.5))),
             (amount(5, 2), amount(5, 2), change(5, 0), Some(suspicion(1.0))),
             (amount(0, 0), amount(901, 1), change(5, 5), None),
+            (amount(1, 1), amount(1, 1), change(6, 5), None),
         ];
         let orders = [
             Order::Size,
@@ -95,15 +108,17 @@ mod tests {
             Order::Growth,
             Order::Suspicion,
             Order::Peak,
+            Order::Pinned,
         ];
         let key = |order: Order, at: usize| {
             let (outstanding, peak, change, suspicion) = &stacks[at];
-            order.key([*outstanding, *peak], change, *suspicion)
+            let pinned = amount(if at == 5 { 4096 } else { 0 }, 1);
+            order.key([*outstanding, *peak, pinned], change, *suspicion)
         };
-        let first = orders.map(|order| (0..5).max_by_key(|&at| key(order, at)));
-        let last = orders.map(|order| (0..5).min_by_key(|&at| key(order, at)));
-        assert_eq!(first, [Some(0), Some(1), Some(2), Some(3), Some(4)]);
+        let first = orders.map(|order| (0..6).max_by_key(|&at| key(order, at)));
+        let last = orders.map(|order| (0..6).min_by_key(|&at| key(order, at)));
+        assert_eq!(first, [Some(0), Some(1), Some(2), Some(3), Some(4), Some(5)]);
         // Without suspicion, the larger outstanding amount ranks first.
-        assert_eq!(last, [Some(4), Some(4), Some(0), Some(4), Some(3)]);
+        assert_eq!(last, [Some(4), Some(4), Some(0), Some(4), Some(5), Some(4)]);
     }
 }

@@ -41,9 +41,11 @@ impl Caption {
 /// Name of a quantity outside a caption; for growth, with the time that it is counted from.
 pub(crate) fn name(report: &Report, quantity: Quantity) -> String {
     match quantity.measure {
-        Measure::Outstanding | Measure::Allocated | Measure::Peak | Measure::DefinitelyLost => {
-            short_name(quantity)
-        }
+        Measure::Outstanding
+        | Measure::Allocated
+        | Measure::Peak
+        | Measure::DefinitelyLost
+        | Measure::Pinned => short_name(quantity),
         Measure::Growth => format!("{} since {}", short_name(quantity), since(report)),
     }
 }
@@ -56,6 +58,15 @@ fn short_name(quantity: Quantity) -> String {
         Measure::Growth => format!("Growth in {unit}"),
         Measure::Peak => format!("Peak {unit}"),
         Measure::DefinitelyLost => format!("Definitely lost {unit}"),
+        Measure::Pinned => pinned_name(quantity.unit).to_owned(),
+    }
+}
+
+/// Name of what blocks pin.
+fn pinned_name(unit: Unit) -> &'static str {
+    match unit {
+        Unit::Bytes => "Free bytes that blocks pin",
+        Unit::Blocks => "Blocks that pin free memory",
     }
 }
 
@@ -128,6 +139,9 @@ fn notes(report: &Report, quantity: Quantity) -> Vec<String> {
     }
     if quantity.measure == Measure::DefinitelyLost {
         notes.extend(verdict(report));
+    }
+    if quantity.measure == Measure::Pinned && report.pinned().is_none() {
+        notes.push("what blocks pin is not known".to_owned());
     }
     notes.extend(lost(&report.losses));
     notes

@@ -8,14 +8,14 @@ use unwind_tables::walk::{End, LeftOut};
 
 use super::data::{Data, EndRow, HolderRow, KindRow, Process, SiteRow, SnapshotRow, verdict_numbers};
 use super::health::end_number;
+use super::last;
 use super::memory;
 use super::model::{AGES, Model, Site};
-use super::peaks;
 use super::rows::Row;
 use super::snapshot::Snapshot;
 use super::tables::{Tables, number};
 use super::visible::visible;
-use crate::model::{Excerpt, InstanceEnd, MemoryKind, RegionKind};
+use crate::model::{Amount, Excerpt, InstanceEnd, MemoryKind, RegionKind};
 use crate::render::ends::{advice, explain};
 use crate::render::estimates::whole as rounded;
 use crate::render::regions::meaning;
@@ -70,8 +70,11 @@ fn largest_shares(model: &Model) -> Vec<f64> {
             }
         }
     }
-    for (known, [bytes, blocks]) in largest.iter_mut().zip(peaks::shares(model)) {
-        *known = bytes.max(blocks).max(*known);
+    let of_last: [fn(&Site) -> Amount; 2] = [|site| site.peak, |site| site.pinned];
+    for of in of_last {
+        for (known, [bytes, blocks]) in largest.iter_mut().zip(last::shares(model, of)) {
+            *known = bytes.max(blocks).max(*known);
+        }
     }
     largest
 }
@@ -272,7 +275,8 @@ impl<'a> Builder<'a> {
         let ages = self.by_site(|site| self.ages(site));
         let suspicions = self.by_site(|site| self.suspicion(site));
         let verdicts = self.by_site(|site| Some(verdict_numbers(&self.site(site)?.verdict?)));
-        let peaks = peaks::rows(model, &self.sites, &others);
+        let peaks = last::rows(model, &self.sites, &others, |site| site.peak);
+        let pins = last::rows(model, &self.sites, &others, |site| site.pinned);
         let held = self.by_site(|site| Some(self.lines(site)).filter(|lines| !lines.is_empty()));
         let holders = self.holders();
         let mut last = vec![[0; COLUMNS]; self.site_rows.len()];
@@ -313,11 +317,13 @@ impl<'a> Builder<'a> {
             suspicions,
             verdicts,
             peaks,
+            pins,
             held,
             holders,
             peak: model.peak.clone(),
             verdict: model.verdict.clone(),
             diagnosis: model.diagnosis.clone(),
+            pinned: model.pinned.clone(),
             snapshots,
             health: model.health.clone(),
         }

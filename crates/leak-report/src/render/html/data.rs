@@ -56,6 +56,10 @@ pub(super) struct Data {
     pub(super) verdicts: Vec<(usize, [u64; 8])>,
     /// Site, then bytes and blocks at the peak of the last report. Sites without any are omitted.
     pub(super) peaks: Vec<(usize, [u64; 2])>,
+    /// Site, then bytes that its blocks pin, and the number of blocks that pin any, as of the last report.
+    /// Sites without any are omitted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) pins: Vec<(usize, [u64; 2])>,
     /// Site, then lines about who holds its blocks, and their classes, as of the last report. Sites without
     /// any are omitted.
     pub(super) held: Vec<(usize, Vec<String>)>,
@@ -71,6 +75,9 @@ pub(super) struct Data {
     pub(super) verdict: Option<VerdictRow>,
     /// Diagnosis of the last report; null if none was asked for.
     pub(super) diagnosis: Option<DiagnosisText>,
+    /// Pinned memory by the last report; left out if it was not asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) pinned: Option<PinnedRow>,
     pub(super) snapshots: Vec<SnapshotRow>,
     pub(super) health: Option<Health>,
 }
@@ -128,7 +135,8 @@ impl From<&Report> for Trace {
                 Measure::Growth => "growth",
                 Measure::Peak if report.peak.is_some() => "peak",
                 Measure::DefinitelyLost if report.judgement.is_some() => "definitely-lost",
-                Measure::Peak | Measure::DefinitelyLost => "outstanding",
+                Measure::Pinned if report.asks_for_pinned() => "pinned",
+                Measure::Peak | Measure::DefinitelyLost | Measure::Pinned => "outstanding",
             },
             unit: report.quantity.unit.name(),
             inverted: report.direction == Direction::Allocating,
@@ -231,6 +239,16 @@ pub(super) struct VerdictRow {
     /// Bytes and blocks of each part, of all suspects.
     pub(super) all: [u64; 8],
     /// Lines on how it was made, and reasons to doubt it.
+    pub(super) lines: Vec<String>,
+}
+
+/// Free memory that blocks pin, in a report.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct PinnedRow {
+    /// Bytes that the blocks of all suspects pin, and the number of blocks that pin any; null if that is not
+    /// known.
+    pub(super) all: Option<[u64; 2]>,
+    /// Lines on what is free in the allocators.
     pub(super) lines: Vec<String>,
 }
 

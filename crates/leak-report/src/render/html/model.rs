@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use indexmap::IndexMap;
 
-use super::data::{PeakRow, Trace, VerdictRow, verdict_numbers};
+use super::data::{PeakRow, PinnedRow, Trace, VerdictRow, verdict_numbers};
 use super::health::Health;
 use super::rows::{Row, Rows};
 use super::snapshot::{Resident, Snapshot, Snapshots};
@@ -22,7 +22,7 @@ use crate::model::{
 };
 use crate::render::estimates::whole;
 use crate::render::holders::{chain, holder_lines};
-use crate::render::{DiagnosisText, makeup, peak, verdict};
+use crate::render::{DiagnosisText, makeup, peak, pinned, verdict};
 
 /// Number of age classes.
 pub(super) const AGES: usize = AGE_BOUNDS.len() + 1;
@@ -63,6 +63,8 @@ pub(super) struct Site {
     pub(super) lost: Amount,
     /// Amount of it at the peak of the last report.
     pub(super) peak: Amount,
+    /// Free memory that its blocks pin, by the last report.
+    pub(super) pinned: Amount,
     /// Outstanding blocks by age, if ages were recorded.
     pub(super) ages: Option<[Amount; AGES]>,
     /// Suspicion of the site: how much it behaves like a leak.
@@ -103,6 +105,7 @@ impl Site {
             owner: OwnerAt::of(stack),
             lost: Amount::default(),
             peak: Amount::default(),
+            pinned: Amount::default(),
             ages: None,
             suspicion: None,
             verdict: None,
@@ -114,6 +117,7 @@ impl Site {
     fn add(&mut self, stack: StackRef<'_>) {
         self.lost = self.lost + stack.lost;
         self.peak = self.peak + stack.peak;
+        self.pinned = self.pinned + stack.pins().amount;
         // The most suspicious of the merged stacks counts.
         let suspicion = stack.recent.suspicion.filter(Suspicion::is_known);
         let rank = |suspicion: Option<Suspicion>| suspicion.unwrap_or_default().rank();
@@ -158,6 +162,8 @@ pub(super) struct Model {
     pub(super) verdict: Option<VerdictRow>,
     /// Diagnosis of the last report.
     pub(super) diagnosis: Option<DiagnosisText>,
+    /// Free memory that all blocks pin, by the last report.
+    pub(super) pinned: Option<PinnedRow>,
 }
 
 impl Model {
@@ -168,6 +174,7 @@ impl Model {
         for target in &report.targets {
             let facts = TargetFacts {
                 memory: None,
+                fragmentation: None,
                 ..target.clone()
             };
             self.processes.insert(target.instance, facts);
@@ -217,6 +224,12 @@ impl Model {
             .diagnosis
             .as_deref()
             .map(|diagnosis| DiagnosisText::from(diagnosis).map(visible));
+        self.pinned = report.asks_for_pinned().then(|| PinnedRow {
+            all: report
+                .pinned()
+                .map(|pinned| [pinned.amount.bytes, pinned.amount.blocks]),
+            lines: pinned::lines(report),
+        });
     }
 
     /// Time of day and time since the attach of a baseline that is new in this report and has no snapshot
@@ -232,7 +245,7 @@ impl Model {
     fn add_sites(&mut self, report: &Report) -> Vec<u32> {
         for site in self.sites.values_mut() {
             (site.ages, site.lost, site.suspicion, site.verdict) = (None, Amount::default(), None, None);
-            site.peak = Amount::default();
+            (site.peak, site.pinned) = (Amount::default(), Amount::default());
             site.holders = Holders::default();
         }
         let stacks = StepStacks::of(report);
@@ -245,12 +258,13 @@ impl Model {
                     let Site {
                         lost,
                         peak,
+                        pinned,
                         ages,
                         suspicion,
                         verdict,
                         ..
                     } = *known.get();
-                    (site.lost, site.peak) = (lost, peak);
+                    (site.lost, site.peak, site.pinned) = (lost, peak, pinned);
                     (site.ages, site.suspicion, site.verdict) = (ages, suspicion, verdict);
                     if site.holders.lines.is_empty() {
                         site.holders = std::mem::take(&mut known.get_mut().holders);

@@ -1,5 +1,6 @@
 //! The page's data as its scripts read them: sums, bounds, and that all of it is text.
 
+mod pinned;
 mod python;
 
 use crate::samples;

@@ -5,7 +5,9 @@ use crate::model::Sampling;
 use crate::render::health;
 use crate::render::kernel::kind_lines;
 use crate::render::words::{counted, percent};
-use crate::render::{elsewhere, estimates, missing, overhead, peak, recent, regions, suppressed, verdict};
+use crate::render::{
+    elsewhere, estimates, missing, overhead, peak, pinned, recent, regions, suppressed, verdict,
+};
 
 /// Lines of the block. `paths` explains the abbreviation of the paths above, if there is one.
 pub(super) fn lines(report: &Report, paths: Option<String>) -> Vec<String> {
@@ -14,6 +16,7 @@ pub(super) fn lines(report: &Report, paths: Option<String>) -> Vec<String> {
     let mut lines = vec![in_short(report)];
     lines.extend(verdict::lines(report).into_iter().map(under("verdict")));
     lines.extend(peak::line(report));
+    lines.extend(pinned::lines(report).into_iter().map(under("pinned")));
     lines.extend(health::incomplete_lines(report));
     lines.extend(missing::lines(report).into_iter().map(under("missing")));
     lines.extend(health::python_gap_line(report).map(under("Python")));

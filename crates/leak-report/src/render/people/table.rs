@@ -8,6 +8,7 @@ use unwind_tables::walk::End;
 use crate::model::leak::{Order, Suspicion};
 use crate::model::{Report, StackRef};
 use crate::render::cells::{fit, width};
+use crate::render::pinned;
 use crate::render::recent::{growth_per_second, typical_age};
 use crate::render::screen::Screen;
 use crate::render::titles::short_title;
@@ -36,9 +37,11 @@ enum Of {
     Verdicts,
     /// Reports in the order of the peak.
     Peaks,
+    /// Reports that say what blocks pin.
+    Pinned,
 }
 
-const COLUMNS: [Column; 9] = [
+const COLUMNS: [Column; 10] = [
     Column {
         heading: "ID",
         width: 5,
@@ -69,6 +72,13 @@ const COLUMNS: [Column; 9] = [
         from: 0,
         of: Of::Peaks,
         text: |stack, _| short_size(stack.peak.bytes),
+    },
+    Column {
+        heading: "PINS",
+        width: 10,
+        from: 0,
+        of: Of::Pinned,
+        text: |stack, _| pinned::cell(stack),
     },
     Column {
         heading: "HELD",
@@ -122,6 +132,7 @@ pub(super) fn write(
         Of::All => true,
         Of::Verdicts => report.judgement.is_some(),
         Of::Peaks => report.order == Some(Order::Peak),
+        Of::Pinned => report.asks_for_pinned(),
     };
     let is_shown = |column: &&Column| column.from <= available && is_there(column.of);
     let columns: Vec<_> = COLUMNS.iter().filter(is_shown).collect();

@@ -12,7 +12,7 @@ use super::super::{Format, render as render_as};
 use super::*;
 use unwind_tables::walk::LeftOut;
 
-use crate::model::{RegionKind, Symbol, Symbolized};
+use crate::model::{Fragmentation, NotMeasured, RegionKind, Symbol, Symbolized};
 
 fn file(report: &Report) -> Vec<u8> {
     let mut file = Vec::new();
@@ -128,6 +128,33 @@ fn pprof_of_a_verdict() {
         text.contains("comment verdict: 8 blocks (320 B) definitely lost, "),
         "{text}"
     );
+}
+
+/// A profile has what blocks pin only if that is known, and still shows outstanding bytes first.
+#[test]
+fn pprof_of_pinned() {
+    let mut report = samples::pinning();
+    let pinned = text(&decoded(&file(&report)));
+    let lines = |text: &str, part: &str| -> Vec<String> {
+        let lines = text.lines().filter(|line| line.starts_with(part));
+        lines.map(str::to_owned).collect()
+    };
+    assert_eq!(
+        lines(&pinned, "type ")[..3],
+        [
+            "type pinned_objects/count",
+            "type pinned_space/bytes",
+            "type alloc_objects/count"
+        ]
+    );
+    assert!(
+        lines(&pinned, "sample ")[0].starts_with("sample [12, 40960, 24, 960, 12, 480] at"),
+        "{pinned}"
+    );
+    assert_eq!(lines(&pinned, "default "), ["default inuse_space"]);
+    report.targets[0].fragmentation = Some(Fragmentation::Unknown(NotMeasured::Unreadable));
+    let unknown = text(&decoded(&file(&report)));
+    assert_eq!(lines(&unknown, "type ").len(), 4);
 }
 
 /// A profile with a peak begins with the sample types of the peak, with or without a verdict.

@@ -8,8 +8,8 @@ use unwind_tables::walk::LeftOut;
 use super::*;
 use crate::model::diagnosis::{Among, Growth};
 use crate::model::{
-    Amount, InstanceEnd, LookedAt, Measured, MemoryLack, Missing, Reached, ReachedLimit, Reason, TracePart,
-    Unheld, Unjudged,
+    Amount, Fragmentation, InstanceEnd, LookedAt, Measured, MemoryLack, Missing, NotMeasured, Reached,
+    ReachedLimit, Reason, TracePart, Unheld, Unjudged,
 };
 
 /// A report with all fields, one of samples, and one without stacks.
@@ -58,7 +58,8 @@ fn of_everything() -> [Report; 3] {
     [everything, sampled, nothing]
 }
 
-/// Reports with all fields, of samples, without stacks, with a verdict, and with holders match the schema.
+/// Reports with all fields, of samples, without stacks, with a verdict, with holders, and with what blocks
+/// pin match the schema.
 #[test]
 fn made_reports_match_the_schema() {
     let [everything, sampled, nothing] = of_everything();
@@ -107,6 +108,14 @@ fn made_reports_match_the_schema() {
             largest,
         });
     }
+    let mut pinning = crate::samples::pinning();
+    pinning.losses.causes.clear();
+    let not_measured = NotMeasured::ALL.map(|reason| {
+        let mut report = nothing.clone();
+        report.targets[0].fragmentation = Some(Fragmentation::Unknown(reason));
+        report
+    });
+    let more = not_measured.into_iter().chain([pinning, diagnosed, none_grows]);
     for report in [
         everything,
         sampled,
@@ -116,9 +125,10 @@ fn made_reports_match_the_schema() {
         classes,
         peaked,
         python_program,
-        diagnosed,
-        none_grows,
-    ] {
+    ]
+    .into_iter()
+    .chain(more)
+    {
         render(&report, Format::Json, &mut input).unwrap();
         render_top_json(&report, 1, &mut input).unwrap();
     }
@@ -126,7 +136,7 @@ fn made_reports_match_the_schema() {
     let output = python.wait_with_output().unwrap();
     let output_text = String::from_utf8_lossy(&output.stdout);
     assert!(
-        output.status.success() && output_text.contains("20 checked, 0 violations"),
+        output.status.success() && output_text.contains("28 checked, 0 violations"),
         "{output_text}"
     );
 }

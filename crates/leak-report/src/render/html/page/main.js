@@ -110,6 +110,7 @@ class Page {
     document.querySelector("input[value=growth]").parentElement.hidden = trace.last < 2;
     document.querySelector("input[value=peak]").parentElement.hidden = !trace.data.peak;
     document.querySelector("input[value=definitely-lost]").parentElement.hidden = !trace.data.verdict;
+    document.querySelector("input[value=pinned]").parentElement.hidden = !trace.data.pinned;
     byId("tab-memory").hidden = !this.memory.hasAny;
     byId("tab-holders").hidden = !this.holders.hasAny;
   }
@@ -305,6 +306,7 @@ class Page {
     if (trace.last > 1) measures.push("growth");
     if (trace.data.peak) measures.push("peak");
     if (trace.data.verdict) measures.push("definitely-lost");
+    if (trace.data.pinned) measures.push("pinned");
     choose("measure", measures);
     choose("unit", ["bytes", "blocks"]);
     state.query = parts.get("q") ?? "";

@@ -50,6 +50,8 @@ class Trace {
     this.verdicts = new Map(data.verdicts);
     /** By site: bytes and blocks at the peak of the last report. */
     this.peaks = new Map(data.peaks);
+    /** By site: bytes that its blocks pin, and how many of them pin any, in the last report. */
+    this.pins = new Map(data.pins ?? []);
     /** By site: lines about who holds its blocks, and their classes, in the last report. */
     this.held = new Map(data.held);
     /** Chains that hold blocks of sites, in the last report. */
@@ -245,6 +247,11 @@ class Trace {
     return (this.verdicts.get(site.index) ?? [0, 0])[unit === "bytes" ? 0 : 1];
   }
 
+  /** Free memory that the blocks of a site pin, or how many of them pin any, by the last report. */
+  pinned(site, unit) {
+    return (this.pins.get(site.index) ?? [0, 0])[unit === "bytes" ? 0 : 1];
+  }
+
   /** What a site held at the peak, by the last report. */
   peak(site, unit) {
     return (this.peaks.get(site.index) ?? [0, 0])[unit === "bytes" ? 0 : 1];
@@ -262,6 +269,7 @@ class Trace {
       if (measure === "allocated") return this.number(site, after, "allocated", unit);
       if (measure === "peak") return this.peak(site, unit);
       if (measure === "definitely-lost") return this.lost(site, unit);
+      if (measure === "pinned") return this.pinned(site, unit);
       return this.outstanding(site, after, unit, hideYoung);
     });
   }
@@ -271,8 +279,9 @@ class Trace {
    * to the other cancels out.
    */
   variances({ measure, unit, before, after }) {
-    // Of what is lost, and of the peak, the error is not known.
-    if (!this.data.are_estimates || measure === "definitely-lost" || measure === "peak") return null;
+    // Of amounts that only the last report has, the error is not known.
+    const ofLast = ["definitely-lost", "peak", "pinned"];
+    if (!this.data.are_estimates || ofLast.includes(measure)) return null;
     const of = (site, moment, which) => this.error(site, moment, which, unit) ** 2;
     return Float64Array.from(this.sites, (site) => {
       if (measure === "growth") return of(site, before, "outstanding") + of(site, after, "outstanding");

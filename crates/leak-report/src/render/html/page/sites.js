@@ -82,6 +82,7 @@ class SiteTable {
       values[site.index] !== 0 ||
       this.trace.outstanding(site, state.after, "blocks", state.hideYoung) > 0 ||
       this.trace.lost(site, "blocks") > 0 ||
+      this.trace.pinned(site, "blocks") > 0 ||
       this.trace.growth(site, state.before, state.after, "bytes") !== 0
     );
   }
@@ -114,6 +115,7 @@ class SiteTable {
     ];
     if (trace.suspicions.size > 0 && after === trace.last) columns.splice(1, 0, this.#suspicionColumn());
     if (this.measure === "peak") columns.splice(1, 0, this.#peakColumn());
+    if (trace.data.pinned) columns.splice(1, 0, this.#pinnedColumn());
     if (trace.data.verdict) columns.splice(1, 0, this.#lostColumn());
     if (trace.last > 1) columns.push(...this.#growthColumns());
     if (this.bounds.length > 0 && after === trace.last) columns.push(this.#ageColumn());
@@ -217,6 +219,26 @@ class SiteTable {
       hint: "Definitely lost: no chain of pointers leads to these blocks, by the verdict of the last report",
       numeric: true,
       value: (site) => trace.lost(site, unit),
+      cell,
+    };
+  }
+
+  /** Free memory that stays because of a site's blocks. */
+  #pinnedColumn() {
+    const { trace } = this;
+    const { unit } = this.view.state;
+    const cell = (site) => {
+      const [bytes, blocks] = ["bytes", "blocks"].map((in_) => trace.pinned(site, in_));
+      const title = `${counted(blocks, "block")} ${blocks === 1 ? "pins" : "pin"} ${exactAmount(bytes, "bytes")}`;
+      const pinned = trace.pinned(site, unit);
+      return element("span", { title }, pinned === 0 ? "–" : amount(pinned, unit));
+    };
+    return {
+      key: "pinned",
+      label: "Pins",
+      hint: "Free memory of the allocator that stays because of these blocks, by the last report",
+      numeric: true,
+      value: (site) => trace.pinned(site, unit),
       cell,
     };
   }

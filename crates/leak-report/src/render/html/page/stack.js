@@ -62,6 +62,7 @@ function siteFacts(trace, site, moment) {
     ["Outstanding", of("outstanding")],
     isYoung && ["Of these, young", of("young")],
     trace.verdicts.has(site.index) && ["Verdict", verdictWords(trace, site) || "nothing is outstanding"],
+    trace.data.pinned && ["Pins", `${size(trace.pinned(site, "bytes"))} by ${counted(trace.pinned(site, "blocks"), "block")}`],
     trace.data.peak && ["At the peak", `${size(trace.peak(site, "bytes"))} in ${counted(trace.peak(site, "blocks"), "block")}`],
     ["Allocated", of("allocated")],
     ["By", foreign(trace.allocatorOf(site))],

@@ -24,6 +24,7 @@ class Totals {
       trace.last > 1 ? this.#tile("growth", "Growth", growth, this.#growthNote(view, shown, since)) : null,
       this.#peak(shown),
       this.#verdict(),
+      this.#pinned(shown),
       this.#complete(),
       this.#resident(after),
     );
@@ -89,6 +90,16 @@ class Totals {
     const note = verdict.lines.join("\n");
     const tile = this.#tile("lost", "Definitely lost", verdict.all, "");
     tile.title = note;
+    return tile;
+  }
+
+  /** Free memory that the blocks of the sites that are shown pin, by the last report. */
+  #pinned(sites) {
+    const { pinned } = this.trace.data;
+    if (!pinned?.all) return null;
+    const sums = ["bytes", "blocks"].map((unit) => sumOf(sites, (site) => this.trace.pinned(site, unit)));
+    const tile = this.#tile("pinned", "Pinned", sums, "free memory that blocks keep");
+    tile.title = pinned.lines.join("\n");
     return tile;
   }
 
