@@ -11,7 +11,7 @@ use super::sites::{self, Amounts};
 use super::text::Page;
 use crate::sinks::export::push::Counts;
 use leak_report::model::leak::WALKS;
-use leak_report::model::{Amount, CALLS, Count, LOSSES, Losses, Sampling};
+use leak_report::model::{Amount, CALLS, Count, Fragmentation, LOSSES, Losses, Sampling};
 use leak_report::model::{Report, TargetFacts};
 use leak_report::render::printable;
 
@@ -224,6 +224,20 @@ fn of_sites(page: &mut Page, report: &Report, sites: usize) {
             ),
         );
     }
+    if report.pinned().is_some() {
+        two_families(
+            page,
+            &of(|amounts| amounts.pinned),
+            (
+                "memleak_site_pinned_bytes",
+                "Free memory that stays resident because of blocks, by the calling stack that allocated them.",
+            ),
+            (
+                "memleak_site_pinning_blocks",
+                "Blocks because of which free memory stays resident, by the calling stack that allocated them.",
+            ),
+        );
+    }
 }
 
 type Labels = Vec<(&'static str, String)>;
@@ -289,11 +303,29 @@ fn processes(page: &mut Page, report: &Report) {
         "memleak_process_resident_bytes",
         "Resident memory of the processes.",
     );
-    for target in targets {
+    for target in &targets {
         if let Some(memory) = &target.memory {
             let pid = target.pid.to_string();
             let comm = printable(&target.comm);
             resident.of(&[("pid", &pid), ("comm", &comm)], memory.rss);
+        }
+    }
+    if report.pinned().is_some() {
+        pinned(page, &targets);
+    }
+}
+
+/// Adds the free memory that all blocks of each process pin, with a trace of their allocation or without.
+fn pinned(page: &mut Page, targets: &[&TargetFacts]) {
+    let mut pinned = page.gauge(
+        "memleak_pinned_bytes",
+        "Free memory of the allocator that stays resident because of blocks, by running process.",
+    );
+    for target in targets {
+        if let Some(total) = target.fragmentation.as_ref().and_then(Fragmentation::total) {
+            let pid = target.pid.to_string();
+            let comm = printable(&target.comm);
+            pinned.of(&[("pid", &pid), ("comm", &comm)], total.pinned_by_blocks());
         }
     }
 }

@@ -29,6 +29,8 @@ pub(super) struct Amounts {
     pub(super) outstanding: Amount,
     /// Zero without a verdict.
     pub(super) definitely_lost: Amount,
+    /// Free memory that its blocks pin; zero if that is not known.
+    pub(super) pinned: Amount,
 }
 
 impl Amounts {
@@ -36,6 +38,7 @@ impl Amounts {
         Self {
             outstanding: stack.shown(),
             definitely_lost: stack.judged().definitely_lost,
+            pinned: stack.pins().amount,
         }
     }
 
@@ -43,6 +46,7 @@ impl Amounts {
         Self {
             outstanding: self.outstanding + other.outstanding,
             definitely_lost: self.definitely_lost + other.definitely_lost,
+            pinned: self.pinned + other.pinned,
         }
     }
 

@@ -1,6 +1,7 @@
 //! The page of a report as Prometheus' own library parses it, and well- and ill-behaved clients.
 
 mod monitoring;
+mod pinned;
 
 use leak_report::samples;
 use memleak_test::profiles::pprof_command;
