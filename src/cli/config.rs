@@ -155,6 +155,11 @@ pub enum ConfigError {
     BlocksNotRead(&'static str),
     #[error("--classes examines single blocks, which are not available with {0}: use only one of them")]
     NoClasses(&'static str),
+    #[error(
+        "what blocks pin is found by single blocks, which are not available with {0}: leave out --pinned, --sort pinned \
+         and --measure pinned, or {0}"
+    )]
+    NoPinned(&'static str),
     #[error("--verdict judges single blocks, which are not available with {0}: use only one of them")]
     NothingToJudge(&'static str),
     #[error("--verdict: `last` and `each` exclude each other: use only one of them")]

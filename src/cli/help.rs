@@ -145,6 +145,7 @@ const GROUPS: &[Group] = &[
             flag("stop", CommandLine),
             // Reads the processes' memory.
             flag("classes", Trusted),
+            flag("pinned", Trusted),
             flag("show_allocs", Anyone),
             flag("combined_only", Anyone),
             flag("perf_max_stack_depth", Anyone),

@@ -127,6 +127,30 @@ fn peaks_are_of_blocks() {
     assert!(config("-p 1 --sort peak").is_ok());
 }
 
+/// Pinned memory is looked for if anything shows it, and only where single blocks are known.
+#[test]
+fn pinned_memory_is_of_blocks() {
+    let is_read = |flags: &str| config(flags).map(|config| config.trace.shown.view.pinned);
+    for flags in [
+        "-p 1 --pinned",
+        "-p 1 --sort pinned",
+        "-p 1 --format svg --measure pinned",
+    ] {
+        assert_eq!(is_read(flags).ok(), Some(true), "{flags}");
+    }
+    assert_eq!(is_read("-p 1 --sort peak").ok(), Some(false));
+    for flags in [
+        "-p 1 --pinned --faults",
+        "-p 1 --sort pinned --mmap",
+        "-p 1 -C --format svg --measure pinned",
+    ] {
+        let refused = is_read(flags).expect_err("no blocks");
+        assert!(matches!(refused, ConfigError::NoPinned(_)), "{flags}: {refused}");
+    }
+    let refused = is_read("--sort pinned").expect_err("the kernel");
+    assert!(refused.to_string().contains("--sort pinned"), "{refused}");
+}
+
 /// Conditions and measures of lost blocks require --verdict, which requires single blocks.
 #[test]
 fn conditions_about_what_is_lost() {

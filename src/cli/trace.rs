@@ -192,6 +192,9 @@ impl TraceArgs {
             ("--debuginfod", self.debuginfod.debuginfod),
             ("--verdict", self.view.verdict.is_some()),
             ("--classes", self.view.classes),
+            ("--pinned", self.view.pinned),
+            ("--sort pinned", self.view.sort == Some(Order::Pinned)),
+            ("--measure pinned", self.quantity.measure == Some(Measure::Pinned)),
         ];
         let of_processes = [&of_processes[..], &of_allocators].concat();
         let counted = match self.kernel.check(given.is_process(), &of_processes)? {
@@ -245,14 +248,20 @@ impl TraceArgs {
         if wants_peak && counted != Counted::Blocks {
             return Err(ConfigError::NoPeak);
         }
-        let view = self
-            .view
-            .check(reported.format, first_given(&self.not_of_blocks()))?;
+        let no_blocks = first_given(&self.not_of_blocks());
+        let pinned =
+            self.view.pinned || quantity.measure == Measure::Pinned || self.view.sort == Some(Order::Pinned);
+        let not_read = no_blocks.or(self.view.combined_only.then_some("--combined-only"));
+        if let Some(flag) = not_read.filter(|_| pinned) {
+            return Err(ConfigError::NoPinned(flag));
+        }
+        let view = self.view.check(reported.format, no_blocks)?;
         Ok(ShownConfig {
             top: self.top.unwrap_or(DEFAULT_TOP),
             view: View {
                 quantity,
                 direction: self.direction.check(reported.format)?,
+                pinned,
                 ..view
             },
             calls: reported.calls,

@@ -41,6 +41,13 @@ pub struct ViewArgs {
     /// classes.
     #[arg(long)]
     pub classes: bool,
+    /// Show how much free memory stays resident because of the blocks of each stack.
+    ///
+    /// Allocators seldom give memory from between blocks back to the kernel. Reads the structures of glibc's
+    /// malloc, musl's, jemalloc, tcmalloc and mimalloc in the process's memory. --sort pinned and --measure
+    /// pinned imply it.
+    #[arg(long)]
+    pub pinned: bool,
     /// Judge which outstanding blocks the process can still reach, and which are lost, as memcheck does.
     ///
     /// The process is not stopped unless `stop` is given: its memory is read in several passes while it runs,

@@ -8,11 +8,12 @@ use unwind_tables::addr::Avma;
 
 use super::accounting::Growth;
 use super::live::Live;
+use super::pinned::Pinned;
 use crate::bpf::collect::RangeBytes;
 use crate::process::census::Divided;
 use crate::process::memory::{Live as LiveBytes, Sums, Tracks};
 use crate::process::smaps::Resident;
-use leak_report::model::{Parts, Snapshot};
+use leak_report::model::{Fragmentation, NotMeasured, Parts, Snapshot};
 
 /// Resident memory of a process at a moment.
 struct Reading {
@@ -60,6 +61,17 @@ impl Live<'_> {
                 process.memory.add_beside(&mut parts.beside);
                 process.facts.memory = Some(parts);
             }
+        }
+    }
+
+    /// Sets the uses of the allocators' memory of all processes; of none if they were not read.
+    pub(super) fn describe_fragmentation(&mut self, pinned: Option<&Pinned>) {
+        for process in self.roster.all_mut() {
+            let known = pinned.map(|pinned| pinned.of_instance(process.facts.instance).cloned());
+            process.facts.fragmentation = match known {
+                Some(None) if !process.is_live() => Some(Fragmentation::Unknown(NotMeasured::Ended)),
+                known => known.flatten(),
+            };
         }
     }
 

@@ -225,6 +225,8 @@ pub struct View {
     pub verdict: Option<VerdictSettings>,
     /// True if the classes of blocks are looked for without a verdict, too.
     pub classes: bool,
+    /// True if the free memory that blocks pin is looked for.
+    pub pinned: bool,
     /// Limits on the list of single blocks; without it, none are listed.
     pub list: Option<ListLimits>,
     /// Form of names in formats for people.
@@ -265,6 +267,7 @@ impl Default for View {
             depth: None,
             verdict: None,
             classes: false,
+            pinned: false,
             list: None,
             names: NameStyle::default(),
         }

@@ -13,6 +13,7 @@ use unwind_tables::walk::{FoundBy, Unwind};
 
 use super::View;
 use super::held;
+use super::pinned::{self, Pinned};
 use super::python_names::PythonNames;
 use super::roster::Roster;
 use super::tables::ModuleTables;
@@ -119,6 +120,8 @@ pub(super) struct Shown<'a> {
     pub(super) walked: Option<&'a Snapshot>,
     /// Holders of blocks, if a verdict was made.
     pub(super) holdings: &'a [Holding],
+    /// Free memory that blocks pin, if that was asked for.
+    pub(super) pinned: Option<&'a Pinned>,
 }
 
 /// Makes the report of `snapshot`, without its targets. `inspect` is called with all sites before any frame
@@ -178,6 +181,9 @@ pub(super) fn report<O: Origin>(
         sampling,
         &mut describer.dictionary,
     );
+    if let Some(pinned) = shown.pinned {
+        pinned::fill(&mut stacks, &records, pinned);
+    }
     let mut report = Report {
         dictionary: Arc::new(describer.dictionary),
         stacks,

@@ -50,6 +50,7 @@ pub(super) fn report(
         unwind: Unwind::Dwarf,
         walked: None,
         holdings: &[],
+        pinned: None,
     };
     let inspect = |sites: &[_]| kinds = kind_totals(sites);
     let report = describe::report(Listed(symbols), &snapshot, recently, shown, inspect);

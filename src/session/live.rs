@@ -158,7 +158,8 @@ impl<'obj> Live<'obj> {
             .map(Target::pid)
             .filter(|_| !config.targets.program.is_empty());
         let hold = started.and_then(Hold::of);
-        let holds_end = hold.is_some() && config.shown.view.verdict.is_some();
+        let view = &config.shown.view;
+        let holds_end = hold.is_some() && (view.verdict.is_some() || view.pinned);
         let settings = Settings {
             started: hold.as_ref().and(started),
             holds_end,

@@ -35,6 +35,7 @@ mod not_announced;
 mod overhead;
 mod peak;
 mod phases;
+mod pinned;
 mod preload;
 mod prepared;
 mod probes;

@@ -5,10 +5,13 @@
 use std::thread::sleep;
 use std::time::Duration;
 
+use anyhow::Context;
+
 use super::describe::{self, Processes, Shown};
+use super::pinned::{self, Pinned};
 use super::verdict::{Holding, Judging};
 use super::{Session, Signals, View, classes};
-use crate::bpf::collect::{LiveBlocks, Moment};
+use crate::bpf::collect::{BlockTable, LiveBlocks, Moment};
 use crate::process::History;
 use leak_report::model::{CheckedWalks, Judgement, Overhead, Report, Snapshot};
 
@@ -26,6 +29,7 @@ pub(super) struct Reading {
     blocks: Option<LiveBlocks>,
     judgement: Option<Judgement>,
     holdings: Option<Vec<Holding>>,
+    pinned: Option<Pinned>,
     overhead: Option<Overhead>,
 }
 
@@ -83,6 +87,7 @@ impl Session<'_> {
         if let Some(blocks) = &mut blocks {
             blocks.set_classes(classes.listed);
         }
+        let pinned = self.pinned(moment, &view, signals)?;
         // The snapshot may have stacks of instances and in mappings that are newer than those read last.
         self.live.observe()?;
         self.live.reload_all()?;
@@ -104,8 +109,26 @@ impl Session<'_> {
             blocks,
             judgement,
             holdings: holdings.or(classes.of_sites),
+            pinned,
             overhead,
         })
+    }
+
+    /// Finds what blocks pin that were not allocated later than `moment`; `None` if the view does not ask for
+    /// it.
+    fn pinned(&mut self, moment: Moment, view: &View, signals: &Signals) -> anyhow::Result<Option<Pinned>> {
+        if !view.pinned {
+            return Ok(None);
+        }
+        let table = BlockTable::of(&self.live.kernel).context("cannot read the block table")?;
+        let running = self.live.roster.running();
+        let processes: Vec<_> = running
+            .map(|process| (process.facts.instance, process.facts.pid))
+            .collect();
+        let endings = self.live.kernel.processes.endings();
+        let find = move || pinned::find(&table, &processes, &endings, moment);
+        let found = self.meanwhile(signals, find)?;
+        Ok(Some(found.context("cannot read the block table")?))
     }
 
     /// Names and describes a reading, with `top` stacks in text.
@@ -116,10 +139,12 @@ impl Session<'_> {
             blocks,
             judgement,
             holdings,
+            pinned,
             overhead,
         } = reading;
         self.live.add_accounts(&mut snapshot, &mut self.symbolizer);
         self.live.describe_memory(&snapshot);
+        self.live.describe_fragmentation(pinned.as_ref());
         self.log_reading(&snapshot);
         self.read_names_of_generated_code();
         self.place_python_frames(&mut snapshot);
@@ -142,6 +167,7 @@ impl Session<'_> {
             unwind: self.live.code.unwind(),
             walked: without_providers.is_some().then_some(&snapshot),
             holdings: holdings.as_deref().unwrap_or_default(),
+            pinned: pinned.as_ref(),
         };
         let visible = without_providers.as_ref().unwrap_or(&snapshot);
         let report = describe::report(origin, visible, &recently, shown, |_| ());

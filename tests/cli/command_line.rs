@@ -95,6 +95,12 @@ fn command_lines_about_targets_are_refused() {
         ),
         (&["-p", "1", "-C", "--classes"], &["--combined-only", "--classes"]),
         (&["-p", "1", "--mmap", "--classes"], &["--mmap", "--classes"]),
+        (&["-p", "1", "-C", "--pinned"], &["--combined-only", "--pinned"]),
+        (
+            &["-p", "1", "--mmap", "--sort", "pinned"],
+            &["--mmap", "--pinned"],
+        ),
+        (&["--pinned"], &["--pinned"]),
         (&["-p", "1", "--mmap", "-a"], &["--mmap", "--show-allocs"]),
         (&["-p", "1", "--mmap", "-t"], &["--mmap", "--trace"]),
         (&["-p", "1", "--faults", "-a"], &["--faults", "--show-allocs"]),
