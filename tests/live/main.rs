@@ -30,6 +30,7 @@ mod overhead;
 mod own_allocators;
 mod own_memory;
 mod peak;
+mod pinned;
 mod preloaded;
 mod private_mount;
 mod processes;

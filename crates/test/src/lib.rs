@@ -9,6 +9,7 @@ pub mod browser;
 pub mod cgroup;
 pub mod compile;
 pub mod exclusion;
+pub mod fragmentation;
 pub mod hand_made;
 pub mod holders;
 pub mod host;

@@ -108,6 +108,8 @@ pub struct Target {
     pub parent: Option<u32>,
     pub ended: Option<String>,
     pub memory: Option<Memory>,
+    /// `None` without `--pinned`.
+    pub fragmentation: Option<super::fragmentation::Fragmentation>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -225,6 +227,8 @@ pub struct Stack {
     pub recent: super::recent::StackRecent,
     /// `None` unless a verdict was asked for.
     pub verdict: Option<Verdict>,
+    /// Free memory that its blocks pin; `None` without `--pinned`.
+    pub pinned: Option<Amount>,
     pub held: Option<super::holders::Held>,
     /// Single blocks, with `-a`.
     pub blocks: Option<super::makeup::Blocks>,

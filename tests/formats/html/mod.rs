@@ -2,6 +2,7 @@
 //! clicked.
 
 mod holders;
+mod last;
 mod stacks;
 
 use std::collections::HashMap;
@@ -87,6 +88,7 @@ fn in_a_browser() {
     stacks::frames_left_out(&browser);
     stacks::functions_of_python(&browser);
     holders::who_holds_it(&browser);
+    last::pinned_memory(&browser);
     let traced = traced.join().expect("traced");
     a_trace(&browser, &traced);
     // The flame graph that is made without a browser.
@@ -250,7 +252,7 @@ fn a_trace(browser: &Browser, traced: &Traced) {
         assert!(shown.contains(&expected), "no {expected:?} in {shown}");
     }
     measures_and_units(browser);
-    the_peak(browser, report);
+    last::the_peak(browser, report);
     sliders(browser, &traced.reports);
     search(browser);
     sites(browser, report);
@@ -281,18 +283,6 @@ fn measures_and_units(browser: &Browser) {
     assert!(width(browser, "leak_block") > 1000.0);
     assert_eq!(state(browser, "unit"), "blocks");
     browser.click_on("input[value=bytes] + span");
-}
-
-/// The peak is a measure, and a tile with its total.
-fn the_peak(browser: &Browser, report: &Report) {
-    let of = |attribute| u64::try_from(tile(browser, "peak", attribute)).expect("not below zero");
-    let peak = report.peak.expect("it is followed");
-    assert_eq!((of("data-bytes"), of("data-blocks")), (peak.bytes, peak.blocks));
-    browser.click_on("input[value=peak] + span");
-    assert_eq!(state(browser, "measure"), "peak");
-    assert!(width(browser, "leak_block") > 100.0);
-    assert!(browser.text("#site-table thead").contains("At the peak"));
-    browser.click_on("input[value=growth] + span");
 }
 
 /// Growth is the difference of two moments, which the keyboard can move; the attach is a moment, too.
