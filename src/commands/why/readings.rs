@@ -191,7 +191,7 @@ fn named(census: &Census) -> Named {
         };
         add(Region::Kernel, name.to_owned(), sum.memory);
     }
-    for piece in &census.pieces {
+    for piece in &census.portions {
         let bytes = piece.amounts.resident.saturating_add(piece.amounts.swapped);
         if piece.kind.purpose() == Purpose::Managed {
             add(Region::Managed, piece.kind.label().to_owned(), bytes);

@@ -35,6 +35,7 @@ impl Found {
             ended: None,
             lack: None,
             memory: None,
+            fragmentation: None,
         });
         let targets = facts.into_iter().collect();
         let report = Report::without_trace(time_of_day(), SystemTime::now(), targets);

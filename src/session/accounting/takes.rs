@@ -107,7 +107,7 @@ impl Taker {
 
 /// Kind of the memory at an address; `None` if nothing is mapped there any longer.
 fn kind_at(census: &Census, address: Avma) -> Option<RegionKind> {
-    let pieces = &census.pieces;
+    let pieces = &census.portions;
     let at = pieces.partition_point(|piece| piece.range.end <= address);
     let piece = pieces.get(at).filter(|piece| piece.range.start <= address)?;
     Some(match piece.kind.purpose() {
