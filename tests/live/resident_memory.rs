@@ -59,7 +59,7 @@ fn memory_parts_equal_the_programs() {
     check("stacks", memory.thread_stacks, 8 * MIB, MIB / 2, &memory);
     // Includes the program and its libraries.
     check("files", memory.files, 16 * MIB, 3 * MIB, &memory);
-    let grown = memory.growth_elsewhere.clone().expect("what is not allocated");
+    let grown = memory.growth_elsewhere.expect("what is not allocated");
     check(
         "growth of own mappings",
         grown.unexplained,
