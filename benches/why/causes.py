@@ -24,7 +24,7 @@ CAUSES = {
     "lost": ("lost", "lose", True),
     "kept": ("kept", "remember", True),
     "settled": (None, "", False),
-    "pinned": ("pinned", "", True),
+    "pinned": ("pinned", "pin_some", True),
     "arenas": ("free_in_allocator", "", True),
     "peak": ("free_in_allocator", "", False),
     "threads": ("thread_stacks", "unjoined", True),

@@ -62,25 +62,38 @@ pub(crate) fn causes(course: &Course, observed: &Observed) -> Vec<Cause> {
         None => of_pages(parts.blocks, rate, observed),
     };
     if let Some([_, last]) = &observed.heap {
-        let held = |kind, bytes_per_second, bytes| Cause {
+        let pins = trace.and_then(most_pinning);
+        let held = |kind, bytes_per_second, bytes, site: Option<&Site>| Cause {
             kind,
             share: 0.0,
             bytes_per_second,
-            amount: Amount { bytes, blocks: 0 },
+            amount: Amount {
+                bytes,
+                blocks: site.map_or(0, |site| site.pinned.blocks),
+            },
             certainty: Certainty::Certain,
-            site: None,
+            site: site.map(|site| site.place.clone()),
             holder: None,
             meaning: words::meaning(kind, None),
-            next: words::of_heap(kind, last),
+            next: match site {
+                Some(site) => words::of_site(kind, site),
+                None => words::of_heap(kind, last),
+            },
         };
         let both = [
-            held(CauseKind::Pinned, parts.pinned, last.pinned),
-            held(CauseKind::FreeInAllocator, parts.free, last.free),
+            held(CauseKind::Pinned, parts.pinned, last.pinned, pins),
+            held(CauseKind::FreeInAllocator, parts.free, last.free, None),
         ];
         let matters = |cause: &Cause| cause.bytes_per_second >= MIN_SHARE * rate;
         causes.extend(both.into_iter().filter(matters));
     }
     causes
+}
+
+/// The place whose blocks pin most, if they pin any.
+fn most_pinning(trace: &Trace) -> Option<&Site> {
+    let pins = trace.sites.iter().filter(|site| site.pinned.bytes > 0);
+    pins.max_by_key(|site| site.pinned.bytes)
 }
 
 /// Causes of the blocks' growth, `rate` bytes per second of the heap's `all`.

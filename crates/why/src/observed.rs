@@ -90,6 +90,8 @@ pub struct Site {
     pub before: Amount,
     /// Part of `outstanding` that is lost.
     pub lost: Amount,
+    /// Free memory that its blocks pin, and how many of them pin any.
+    pub pinned: Amount,
     /// Holder of most of the rest.
     pub holder: Option<String>,
 }

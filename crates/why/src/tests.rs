@@ -41,6 +41,7 @@ fn site(function: &str, took: Took, rate: u64, lost: u64) -> Site {
         outstanding: amount(40 * rate),
         before: amount(20 * rate),
         lost: amount(40 * rate * lost / 100),
+        pinned: Amount::default(),
         holder: (lost < 50).then(|| format!("{function}s")),
     }
 }
@@ -146,6 +147,24 @@ fn free_and_pinned() {
         (CauseKind::FreeInAllocator, String::new(), "20".to_owned()),
     ];
     assert_eq!(found(&observed), (Some(true), expected));
+}
+
+/// The place whose blocks pin most is named for pinned memory.
+#[test]
+fn pinned_by_place() {
+    let mut pins = site("few", Took::Block, 10 * KB, 0);
+    pins.pinned = amount(20 * MB);
+    let observed = Observed {
+        readings: readings(&[(Region::Heap, 10 * MB, 500 * KB)]),
+        heap: Some([heap(10 * MB, 0, 0), heap(10 * MB, 30 * MB, 0)]),
+        traces: vec![trace(vec![site("other", Took::Block, 10 * KB, 0), pins])],
+        ..Observed::default()
+    };
+    let expected = vec![(CauseKind::Pinned, "few".to_owned(), "100".to_owned())];
+    assert_eq!(found(&observed), (Some(true), expected));
+    let answer = diagnose(&observed);
+    let next = &answer.causes[0].next;
+    assert!(next.starts_with("200000 blocks of `few` pin 19.0 MiB"), "{next}");
 }
 
 /// Every region has a cause of its own kind, with a site where one is known.

@@ -1,7 +1,7 @@
 //! Sentences about causes: what each means, and what to do next.
 
 use leak_report::model::diagnosis::{CauseKind, Place};
-use leak_report::render::short_size;
+use leak_report::render::{counted, short_size};
 
 use crate::observed::{HeapUse, Site};
 
@@ -93,7 +93,12 @@ pub(crate) fn of_site(kind: CauseKind, site: &Site) -> String {
             format!("a heap dump of the runtime shows its objects; {at} touches new pages")
         }
         CauseKind::Kernel => format!("close what {at} opens, or read what was sent to it"),
-        CauseKind::Pinned | CauseKind::FreeInAllocator => of_region(kind),
+        CauseKind::Pinned => format!(
+            "{} of {at} pin {}: allocate them before short-lived ones, or from another heap",
+            counted(site.pinned.blocks, "block"),
+            short_size(site.pinned.bytes)
+        ),
+        CauseKind::FreeInAllocator => of_region(kind),
     }
 }
 

@@ -84,6 +84,7 @@ mod tests {
             outstanding: Amount::default(),
             before: Amount::default(),
             lost: Amount::default(),
+            pinned: Amount::default(),
             holder: None,
         };
         Trace {

@@ -138,6 +138,7 @@ pub(super) fn trace(
     }
     let judged = View {
         verdict: (wanted == Wanted::Blocks).then(VerdictSettings::default),
+        pinned: wanted == Wanted::Blocks && blocks(&before) <= MOST_PINNING,
         ..plain
     };
     let report = session.last_report(&judged, 0, signals)?;
@@ -161,6 +162,14 @@ pub(super) fn trace(
         );
     }
     Ok(Traced::Whole(Box::new(Whole { trace, report, cost })))
+}
+
+/// Maximum number of blocks among which those are looked for that pin memory: a second of a CPU.
+const MOST_PINNING: u64 = 300_000;
+
+fn blocks(report: &Report) -> u64 {
+    let amounts = report.stacks().map(|stack| stack.outstanding.amount);
+    amounts.sum::<Amount>().blocks
 }
 
 /// Time that is kept for the verdict and the report.
@@ -226,6 +235,7 @@ fn sites(before: &Report, report: &Report, wanted: Wanted) -> Vec<Site> {
                 outstanding: Amount::default(),
                 before: Amount::default(),
                 lost: Amount::default(),
+                pinned: Amount::default(),
                 holder: None,
             });
             sites.len() - 1
@@ -242,6 +252,7 @@ fn sites(before: &Report, report: &Report, wanted: Wanted) -> Vec<Site> {
         }
         site.outstanding = site.outstanding + stack.outstanding.amount;
         site.before = site.before + known.get(&stack.key()).copied().unwrap_or_default();
+        site.pinned = site.pinned + stack.pins().amount;
         site.lost = site.lost + verdict.definitely_lost + verdict.indirectly_lost;
     }
     sites
