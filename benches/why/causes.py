@@ -18,7 +18,9 @@ import tempfile
 import threading
 import time
 
-DIRECTORY = pathlib.Path("tests/programs/growth")
+PROGRAM = "tests/programs/growth/grow.cpp"
+PYTHON_PROGRAM = "tests/programs/growth/grow.py"
+JAVA_PROGRAM = "tests/programs/growth/Grow.java"
 # Kind of the cause, the function that is responsible ("" if none can be known), and whether it grows all the time.
 CAUSES = {
     "lost": ("lost", "lose", True),
@@ -68,7 +70,7 @@ class Program:
 def command_of(causes, directory, seconds):
     words = [str(seconds)]
     if causes == ["list"]:
-        return [sys.executable, str(DIRECTORY / "grow.py"), *words]
+        return [sys.executable, PYTHON_PROGRAM, *words]
     if causes == ["heap"]:
         return ["java", "-Xmx512m", "-cp", str(directory), "Grow", *words]
     return [str(directory / "grow"), *words, *causes]
@@ -76,8 +78,8 @@ def command_of(causes, directory, seconds):
 
 def build(directory):
     flags = ["-std=c++17", "-O1", "-g", "-pthread"]
-    subprocess.run(["c++", *flags, "-o", directory / "grow", DIRECTORY / "grow.cpp"], check=True)
-    subprocess.run(["javac", "-d", directory, DIRECTORY / "Grow.java"], check=True)
+    subprocess.run(["c++", *flags, "-o", directory / "grow", PROGRAM], check=True)
+    subprocess.run(["javac", "-d", directory, JAVA_PROGRAM], check=True)
 
 
 def memleak():

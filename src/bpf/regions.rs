@@ -124,8 +124,8 @@ impl<'obj> Kernel<'obj> {
         links.collect::<Result<_, _>>().map(RegionWatch)
     }
 
-    /// Starts to follow descriptors and writes, as far as [`super::FaultSettings::takes`] has them. While they
-    /// are followed, every system call of every process is a little slower.
+    /// Starts to follow descriptors and writes, as far as [`super::FaultSettings::takes`] has them. While
+    /// they are followed, every system call of every process is a little slower.
     pub fn watch_takes(&self) -> Result<RegionWatch, libbpf_rs::Error> {
         let programs = &self.skeleton.progs;
         let calls = [

@@ -1,8 +1,9 @@
 //! Accounts of what a trace counts: an allocator's blocks, mappings or pages. The rest of a running
 //! trace asks at most whether allocators are probed.
 
+pub(super) mod choice;
 mod mappings;
-mod pages;
+pub(super) mod pages;
 mod takes;
 
 use std::ops::Range;
@@ -11,22 +12,16 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use unwind_tables::addr::Avma;
 
-use super::TraceConfig;
-use super::config::Counted;
 use super::probes::AllocatorProbes;
 use super::process::Process;
 use super::roster::Roster;
+use crate::bpf::Kernel;
 use crate::bpf::collect::{Counters, EventQueue, RangeBytes, counter, outstanding_in_ranges};
-use crate::bpf::{FaultSettings, Kernel};
 use crate::process::Modules;
 use crate::process::maps::MapsEntry;
 use crate::process::memory::Tracks;
 use crate::symbolize::Symbolizer;
 use leak_report::model::{Amount, Snapshot, StackTotals, Vitals};
-use mappings::MappingAccounts;
-use pages::PageAccounts;
-pub(super) use pages::fault_settings;
-use takes::TakeAccounts;
 
 /// Maximum time to wait for events that are being written.
 const MAX_WRITING: Duration = Duration::from_millis(100);
@@ -80,23 +75,6 @@ pub(super) trait Accounting {
     /// Number of pieces of mappings found unmapped although no call was seen that unmapped them.
     fn ends_not_seen(&self) -> u64 {
         0
-    }
-}
-
-/// Empty accounts of what `config` says. `faults`: how page faults are traced, if they are; `children`: the
-/// children of a process count as well.
-pub(super) fn accounts(
-    config: &TraceConfig,
-    faults: Option<FaultSettings>,
-    children: bool,
-) -> Box<dyn Accounting> {
-    match (faults, config.count.counted) {
-        (Some(_), Counted::Takes(_)) => Box::new(TakeAccounts::new(children)),
-        (Some(faults), _) => Box::new(PageAccounts::new(config, faults, children)),
-        (None, Counted::Mappings) => Box::new(MappingAccounts::new(config)),
-        (None, Counted::Blocks | Counted::Pages | Counted::Takes(_) | Counted::Kernel(_)) => {
-            Box::new(BlockAccounts)
-        }
     }
 }
 

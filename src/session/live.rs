@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 use super::TraceConfig;
-use super::accounting::{Accounting, Instances, Names, accounts};
+use super::accounting::choice::accounts;
+use super::accounting::{Accounting, Instances, Names};
 use super::attach::{Attach, Parts};
 use super::attempts::Attempts;
 use super::bystanders::{Sharing, events_for};

@@ -4,7 +4,7 @@ use std::fmt;
 
 use leak_report::model::{CallTrace, Sampling};
 
-use super::accounting::fault_settings;
+use super::accounting::pages::fault_settings;
 use super::bystanders::share_probes;
 use super::prepared::Prepared;
 use super::{TraceConfig, capacity};

@@ -62,8 +62,8 @@ impl Readings {
         names.unwrap_or_default()
     }
 
-    /// Time from one reading to the next, so that all of them take a hundredth of a CPU, or a little more where
-    /// there would be too few.
+    /// Time from one reading to the next, so that all of them take a hundredth of a CPU, or a little more
+    /// where there would be too few.
     pub(super) fn pause(&self) -> Duration {
         (100 * self.took).clamp(MIN_PAUSE, self.longest)
     }

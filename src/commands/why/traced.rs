@@ -34,8 +34,8 @@ impl Wanted {
         }
     }
 
-    /// The trace that tells who takes memory of a region; `None` if none does. `without_blocks`: blocks cannot
-    /// be traced.
+    /// The trace that tells who takes memory of a region; `None` if none does. `without_blocks`: blocks
+    /// cannot be traced.
     fn of(region: Region, without_blocks: bool) -> Option<Self> {
         match region {
             Region::Heap if !without_blocks => Some(Self::Blocks),

@@ -19,7 +19,7 @@ pub struct DiagnosisText {
     pub headline: String,
     /// The first causes.
     pub causes: Vec<CauseText>,
-    /// Last line: what was looked at, and what that cost; empty if it is not known.
+    /// Last line: steps of the work, and their costs; empty if they are not known.
     pub steps: String,
 }
 
@@ -100,7 +100,7 @@ impl From<&Cause> for CauseText {
     }
 }
 
-/// What was looked at, with the time of each step, and its cost for the process.
+/// Steps of the work, each with its time, and its cost for the process.
 fn steps(steps: &[Step]) -> String {
     let step = |step: &Step| {
         let seconds = step.took.as_secs_f64();

@@ -61,7 +61,7 @@ pub fn diagnosis() -> Diagnosis {
     }
 }
 
-/// [`full`](super::full) with a diagnosis.
+/// [`full`](super::full()) with a diagnosis.
 pub fn diagnosed() -> Report {
     Report {
         diagnosis: Some(Box::new(diagnosis())),
