@@ -9,11 +9,19 @@ use memleak_test::program::{Program, compile, directory, require_root};
 
 /// Causes of the program, each with the kind of the diagnosis, the function that is responsible, and the
 /// growth in bytes per second where the program has one.
-const CAUSES: [(&str, &str, &str, Option<f64>); 4] = [
+const CAUSES: [(&str, &str, &str, Option<f64>); 7] = [
     ("lost", "lost", "lose", Some(1e6)),
     ("kept", "kept", "remember", Some(1e6)),
+    ("pinned", "pinned", "pin_some", None),
     ("mappings", "mappings", "map_some", Some(50.0 * 32.0 * 1024.0)),
-    ("threads", "thread_stacks", "", None),
+    ("threads", "thread_stacks", "unjoined", None),
+    (
+        "memfd",
+        "shared_memory",
+        "fill_memfd",
+        Some(100.0 * 16.0 * 1024.0),
+    ),
+    ("sockets", "kernel", "queue_some", None),
 ];
 /// Maximum error of a growth.
 const ERROR: f64 = 0.15;
