@@ -23,6 +23,8 @@ server (4242), 29.5 MiB, looked at for 60 s: grows by 1.0 MiB/s
 2. free memory in the allocator: 5.0 MiB, which do not grow
    means the allocator keeps their memory for later
    next  tell the allocator to give memory back
+
+looked at: readings 18 s, blocks 42 s (0.4% of a CPU)
 ");
     let lines = DiagnosisText::from(&diagnosis()).lines();
     assert!(above.contains(&lines.join("\n")), "{above}");

@@ -115,8 +115,8 @@ class Totals {
   #resident(moment) {
     const { memory } = this.trace.moments[moment];
     if (memory.length === 0) return null;
-    const resident = sumOf(memory, ([, [rss]]) => rss);
-    const live = sumOf(memory, ([, [, tracked]]) => tracked);
+    const resident = sumOf(memory, ({ parts: [rss] }) => rss);
+    const live = sumOf(memory, ({ parts: [, tracked] }) => tracked);
     return this.#link("resident", "memory", "Resident", size(resident), [
       `${percent(live, resident)} allocated during this trace`,
     ]);
