@@ -14,12 +14,12 @@ use crate::bpf::collect::{Block, BlockTable, Moment};
 use crate::process::maps_of;
 use crate::process::touched::ResidentPages;
 use crate::reach::fragmentation::{Sums, Within, measure, shares};
-use crate::reach::free::{self, Allocator};
+use crate::reach::free;
 use crate::reach::layout::Layout;
 use crate::reach::pages::Pages;
 use crate::reach::reader::Reader;
 use leak_report::model::{
-    AllocatorMemory, AllocatorName, Fragmentation, HeldBytes, NotMeasured, Stack, Weight, WeightedAmount,
+    AllocatorMemory, Fragmentation, HeldBytes, NotMeasured, Stack, Weight, WeightedAmount,
 };
 
 /// Pinned memory of the processes that ran.
@@ -150,7 +150,7 @@ fn join(
             }
         });
         memory.push(AllocatorMemory {
-            allocator: name(layout.allocator),
+            allocator: layout.allocator.in_reports(),
             held: held(&found.total()),
         });
     }
@@ -159,16 +159,6 @@ fn join(
     }
     by_record.extend(sums);
     Ok(memory)
-}
-
-fn name(allocator: Allocator) -> AllocatorName {
-    match allocator {
-        Allocator::Glibc => AllocatorName::Glibc,
-        Allocator::Jemalloc => AllocatorName::Jemalloc,
-        Allocator::Mimalloc => AllocatorName::Mimalloc,
-        Allocator::Musl => AllocatorName::Musl,
-        Allocator::Tcmalloc => AllocatorName::Tcmalloc,
-    }
 }
 
 fn held(sums: &Sums) -> HeldBytes {

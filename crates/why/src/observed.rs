@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use leak_report::model::Amount;
 use leak_report::model::diagnosis::Place;
+use leak_report::model::{AllocatorName, Amount};
 
 use crate::region::{Amounts, Region};
 
@@ -43,8 +43,10 @@ pub struct HeapUse {
     pub free: u64,
     /// Part of `free` and `pinned` that the allocator gives back if it is told to.
     pub trimmable: u64,
-    /// Arenas with free memory.
-    pub arenas: u64,
+    /// Allocator that holds most of `trimmable`.
+    pub allocator: Option<AllocatorName>,
+    /// Free memory of glibc's arenas but the two that have most of it: what two arenas would share.
+    pub beyond_two: u64,
 }
 
 impl std::ops::Add for HeapUse {
@@ -57,7 +59,11 @@ impl std::ops::Add for HeapUse {
             pinned: self.pinned.saturating_add(other.pinned),
             free: self.free.saturating_add(other.free),
             trimmable: self.trimmable.saturating_add(other.trimmable),
-            arenas: self.arenas.saturating_add(other.arenas),
+            allocator: match other.trimmable > self.trimmable {
+                true => other.allocator,
+                false => self.allocator.or(other.allocator),
+            },
+            beyond_two: self.beyond_two.saturating_add(other.beyond_two),
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use leak_report::model::Amount;
 use leak_report::model::diagnosis::{CauseKind, Certainty, Growth, Place};
+use leak_report::model::{AllocatorName, Amount};
 
 use super::*;
 
@@ -60,6 +60,7 @@ fn heap(in_blocks: u64, pinned: u64, free: u64) -> HeapUse {
         pinned,
         free,
         trimmable: free,
+        allocator: Some(AllocatorName::Glibc),
         ..HeapUse::default()
     }
 }
@@ -147,6 +148,30 @@ fn free_and_pinned() {
         (CauseKind::FreeInAllocator, String::new(), "20".to_owned()),
     ];
     assert_eq!(found(&observed), (Some(true), expected));
+}
+
+/// Amounts that trimming and fewer arenas would give back are said, by the allocator's own call.
+#[test]
+fn advice_about_free_memory() {
+    let mut last = heap(10 * MB, 0, 44 * MB);
+    last.beyond_two = 36 * MB;
+    let next = |last: HeapUse| {
+        let answer = diagnose(&Observed {
+            readings: readings(&[(Region::Heap, 54 * MB, 0)]),
+            heap: Some([last; 2]),
+            ..Observed::default()
+        });
+        answer.causes[0].next.clone()
+    };
+    let said = next(last);
+    let expected =
+        "`malloc_trim(0)` would give back about 41.9 MiB; `MALLOC_ARENA_MAX=2` would save about 34.3 MiB";
+    assert!(said.starts_with(expected), "{said}");
+    last.beyond_two = 0;
+    last.allocator = Some(AllocatorName::Mimalloc);
+    assert_eq!(next(last), "`mi_collect(true)` would give back about 41.9 MiB");
+    last.allocator = Some(AllocatorName::Musl);
+    assert_eq!(next(last), "tell the allocator to give memory back");
 }
 
 /// The place whose blocks pin most is named for pinned memory.

@@ -1,5 +1,6 @@
 //! Sentences about causes: what each means, and what to do next.
 
+use leak_report::model::AllocatorName;
 use leak_report::model::diagnosis::{CauseKind, Place};
 use leak_report::render::{counted, short_size};
 
@@ -129,15 +130,20 @@ pub(crate) fn of_unknown_blocks() -> String {
     "trace the blocks: `memleak --verdict -p PID`".to_owned()
 }
 
+/// Minimum bytes of free memory of other arenas for advice to have fewer.
+const LEAST_SAVED: u64 = 1 << 20;
+
 /// Advice about free memory of the heap, with amounts.
 pub(crate) fn of_heap(kind: CauseKind, heap: &HeapUse) -> String {
-    let trim = match heap.trimmable {
-        0 => String::new(),
-        bytes => format!("`malloc_trim(0)` would give back about {}", short_size(bytes)),
+    let call = heap.allocator.and_then(AllocatorName::trim);
+    let trim = match (call, heap.trimmable) {
+        (None, _) | (_, 0) => String::new(),
+        (Some(call), bytes) => format!("`{call}` would give back about {}", short_size(bytes)),
     };
     match (kind, trim.is_empty()) {
-        (CauseKind::FreeInAllocator, false) if heap.arenas > 2 => {
-            format!("{trim}; with `MALLOC_ARENA_MAX=2`, less of it would come to be")
+        (CauseKind::FreeInAllocator, false) if heap.beyond_two >= LEAST_SAVED => {
+            let saved = short_size(heap.beyond_two);
+            format!("{trim}; `MALLOC_ARENA_MAX=2` would save about {saved}, as threads would share it")
         }
         (_, false) => trim,
         (kind, true) => of_region(kind),

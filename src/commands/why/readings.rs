@@ -14,8 +14,8 @@ use crate::process::census::sockets::Protocol;
 use crate::process::census::{Census, Known};
 use crate::process::touched::ResidentPages;
 use crate::process::{Target, maps_of};
-use crate::reach::fragmentation::measure;
-use crate::reach::free;
+use crate::reach::fragmentation::{Fragmentation, measure};
+use crate::reach::free::{self, Allocator};
 use crate::reach::layout::Layout;
 use crate::reach::pages::Pages;
 use crate::reach::reader::Reader;
@@ -115,8 +115,19 @@ fn heap_use(layout: &Layout, pages: &Pages) -> HeapUse {
         pinned: all.pinned,
         free: all.cached.saturating_add(all.free()).saturating_sub(all.pinned),
         trimmable: all.trimmable,
-        arenas: found.arenas_with_free().count() as u64,
+        allocator: Some(layout.allocator.in_reports()),
+        beyond_two: beyond_two(layout, &found),
     }
+}
+
+/// Free memory of glibc's arenas but the two that have most of it.
+fn beyond_two(layout: &Layout, found: &Fragmentation) -> u64 {
+    let mut free: Vec<u64> = match layout.allocator {
+        Allocator::Glibc => found.arenas_with_free().map(|(_, free)| free).collect(),
+        Allocator::Musl | Allocator::Jemalloc | Allocator::Tcmalloc | Allocator::Mimalloc => Vec::new(),
+    };
+    free.sort_unstable_by_key(|free| std::cmp::Reverse(*free));
+    free.into_iter().skip(2).fold(0, u64::saturating_add)
 }
 
 /// Bytes by region.

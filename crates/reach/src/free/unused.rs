@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
+use leak_report::model::AllocatorName;
 use unwind_tables::addr::Avma;
 
 use crate::heap::{Block, Heap};
@@ -56,15 +57,20 @@ pub enum Allocator {
 }
 
 impl Allocator {
+    /// The allocator as reports have it.
+    pub fn in_reports(self) -> AllocatorName {
+        match self {
+            Self::Glibc => AllocatorName::Glibc,
+            Self::Jemalloc => AllocatorName::Jemalloc,
+            Self::Mimalloc => AllocatorName::Mimalloc,
+            Self::Musl => AllocatorName::Musl,
+            Self::Tcmalloc => AllocatorName::Tcmalloc,
+        }
+    }
+
     /// Short name, as in JSON.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Glibc => "glibc",
-            Self::Jemalloc => "jemalloc",
-            Self::Mimalloc => "mimalloc",
-            Self::Musl => "musl",
-            Self::Tcmalloc => "tcmalloc",
-        }
+        self.in_reports().name()
     }
 }
 
