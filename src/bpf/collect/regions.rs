@@ -51,7 +51,7 @@ pub struct Take {
     pub taken: Taken,
 }
 
-/// Subject of a [`Take`].
+/// Memory that was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// A file descriptor.

@@ -73,8 +73,8 @@ fn churn_of_libraries_and_code() {
     let blocks: u64 = program.line().parse().expect("a number");
     let open = memleak.open_files();
     assert!(open < most_open, "{open} files are open");
-    // 232 MiB are arrays of the kernel's, by the options, of which most are mapped; the rest is the report's, and some 15 MiB
-    // of memleak's own code, which grows with what memleak can do.
+    // By the options, 232 MiB are arrays of the kernel's, of which most are mapped; the rest is the report's,
+    // and some 15 MiB of memleak's own code, which grows with what memleak can do.
     let report = finish_within("code that comes and goes", memleak, (264 * MIB, 60.0));
     let through = report.through("allocate");
     let shown: u64 = through.iter().map(|stack| stack.allocated.blocks).sum();
