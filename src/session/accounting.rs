@@ -15,8 +15,8 @@ use unwind_tables::addr::Avma;
 use super::probes::AllocatorProbes;
 use super::process::Process;
 use super::roster::Roster;
-use crate::bpf::Kernel;
 use crate::bpf::collect::{Counters, EventQueue, RangeBytes, counter, outstanding_in_ranges};
+use crate::bpf::{FaultWatch, Kernel};
 use crate::process::Modules;
 use crate::process::maps::MapsEntry;
 use crate::process::memory::Tracks;
@@ -92,6 +92,20 @@ impl Instances<'_, '_> {
         let process = self.roster.get(instance)?;
         let maps = process.target.as_ref()?.read_maps().ok()?;
         Some(maps).filter(|maps| self.is_in_slot(instance, process) && !maps.is_empty())
+    }
+
+    /// Follows the page faults of all running processes; with `children`, also of those that they start.
+    fn watch_faults(&self, children: bool) -> anyhow::Result<FaultWatch> {
+        let mut faults = FaultWatch::default();
+        for process in self.roster.running() {
+            let pid = process.facts.pid;
+            self.kernel
+                .watch_faults(&mut faults, pid, children)
+                .with_context(|| {
+                    format!("cannot follow the page faults of process {pid}: needs CAP_PERFMON; try sudo")
+                })?;
+        }
+        Ok(faults)
     }
 
     /// Returns whether an instance still has its slot. If not, its process has executed another program, and

@@ -42,12 +42,10 @@ fn of_sites(
     observed: &Observed,
 ) -> Vec<Cause> {
     let rate = course.rate.slope;
-    let rates = |took: Took| -> Vec<(&Site, f64)> {
-        let sites = observed.traces.iter().flat_map(|trace| {
-            let of_kind = trace.sites.iter().filter(move |site| site.took == took);
-            of_kind.map(move |site| (site, site.rate(trace)))
-        });
-        sites.filter(|(_, rate)| *rate > 0.0).collect()
+    let rates = |took: Took| -> Vec<_> {
+        let mut rates = observed.rates(took);
+        rates.retain(|(_, rate)| *rate > 0.0);
+        rates
     };
     let sum = |sites: &[(&Site, f64)]| -> f64 { sites.iter().map(|(_, rate)| rate).sum() };
     let all: Vec<_> = took.iter().map(|&took| rates(took)).collect();

@@ -158,15 +158,7 @@ fn of_pages(rate: f64, all: f64, observed: &Observed) -> Vec<Cause> {
     if rate < MIN_SHARE * all {
         return Vec::new();
     }
-    let traces = observed.traces.iter();
-    let sites = traces.flat_map(|trace| {
-        let of_heap = trace
-            .sites
-            .iter()
-            .filter(|site| site.took == Took::Page(Region::Heap));
-        of_heap.map(move |site| (site, site.rate(trace)))
-    });
-    let sites: Vec<_> = sites.collect();
+    let sites = observed.rates(Took::Page(Region::Heap));
     let sum: f64 = sites.iter().map(|(_, rate)| rate).sum();
     let in_blocks = observed.heap.map_or(0, |[_, last]| last.in_blocks);
     let is_lost = observed

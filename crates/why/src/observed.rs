@@ -24,6 +24,17 @@ pub struct Observed {
     pub lost: Option<u64>,
 }
 
+impl Observed {
+    /// Places that took memory in one way, with the growth of each in bytes per second.
+    pub(crate) fn rates(&self, took: Took) -> Vec<(&Site, f64)> {
+        let sites = self.traces.iter().flat_map(|trace| {
+            let of_way = trace.sites.iter().filter(move |site| site.took == took);
+            of_way.map(move |site| (site, site.rate(trace)))
+        });
+        sites.collect()
+    }
+}
+
 /// Memory at a moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {

@@ -121,7 +121,7 @@ fn look_at(pid: u32, time: Duration, limit: MaxOverhead, signals: &Signals) -> a
     let mut reports = Vec::new();
     // Until there is something to trace, or nothing to find.
     let mut traces = Traces::default();
-    let decided = |observed: &Observed| match Traces::default().wanted(observed).is_empty() {
+    let decided = |observed: &Observed| match traces.wanted(observed).is_empty() {
         true => Instant::now() >= began + time / 2 && diagnose(observed).growth.grows().is_some(),
         false => observed.readings.len() > MIN_READINGS,
     };

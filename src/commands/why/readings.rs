@@ -202,10 +202,10 @@ fn named(census: &Census) -> Named {
         };
         add(Region::Kernel, name.to_owned(), sum.memory);
     }
-    for piece in &census.portions {
-        let bytes = piece.amounts.resident.saturating_add(piece.amounts.swapped);
-        if piece.kind.purpose() == Purpose::Managed {
-            add(Region::Managed, piece.kind.label().to_owned(), bytes);
+    for portion in &census.portions {
+        let bytes = portion.amounts.resident.saturating_add(portion.amounts.swapped);
+        if portion.kind.purpose() == Purpose::Managed {
+            add(Region::Managed, portion.kind.label().to_owned(), bytes);
         }
     }
     let open = census.descriptors.as_ref().map_or(0, Descriptors::count);

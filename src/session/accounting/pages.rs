@@ -254,20 +254,11 @@ impl Accounting for PageAccounts {
         self.instances
             .values_mut()
             .for_each(|traced| traced.is_compared = false);
-        let Instances { kernel, roster, .. } = instances;
-        let regions = kernel.watch_regions().context(
+        let regions = instances.kernel.watch_regions().context(
             "cannot follow calls that discard pages: --faults needs a kernel with CONFIG_FTRACE_SYSCALLS, and tracefs \
              (mount -t tracefs nodev /sys/kernel/tracing)",
         )?;
-        let mut faults = FaultWatch::default();
-        for process in roster.running() {
-            let pid = process.facts.pid;
-            kernel
-                .watch_faults(&mut faults, pid, self.children)
-                .with_context(|| {
-                    format!("cannot follow the page faults of process {pid}: needs CAP_PERFMON; try sudo")
-                })?;
-        }
+        let faults = instances.watch_faults(self.children)?;
         tracing::debug!("page faults of {} threads are followed", faults.link_count());
         self.watch = Some((regions, faults));
         self.compare(instances).map(drop)

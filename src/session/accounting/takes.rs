@@ -107,12 +107,14 @@ impl Taker {
 
 /// Kind of the memory at an address; `None` if nothing is mapped there any longer.
 fn kind_at(census: &Census, address: Avma) -> Option<RegionKind> {
-    let pieces = &census.portions;
-    let at = pieces.partition_point(|piece| piece.range.end <= address);
-    let piece = pieces.get(at).filter(|piece| piece.range.start <= address)?;
-    Some(match piece.kind.purpose() {
+    let portions = &census.portions;
+    let at = portions.partition_point(|portion| portion.range.end <= address);
+    let portion = portions
+        .get(at)
+        .filter(|portion| portion.range.start <= address)?;
+    Some(match portion.kind.purpose() {
         Purpose::Managed => RegionKind::ManagedHeap,
-        Purpose::Heap | Purpose::Mappings if piece.amounts.huge > 0 => RegionKind::HugePages,
+        Purpose::Heap | Purpose::Mappings if portion.amounts.huge > 0 => RegionKind::HugePages,
         Purpose::Heap => RegionKind::Allocator,
         Purpose::MainStack => RegionKind::MainStack,
         Purpose::LiveStacks | Purpose::EndedStacks => RegionKind::ThreadStack,
@@ -168,19 +170,11 @@ impl Accounting for TakeAccounts {
     }
 
     fn start(&mut self, instances: Instances<'_, '_>) -> anyhow::Result<()> {
-        let Instances { kernel, roster, .. } = instances;
-        let takes = kernel
+        let takes = instances
+            .kernel
             .watch_takes()
             .context("cannot follow open files and writes")?;
-        let mut faults = FaultWatch::default();
-        for process in roster.running() {
-            let pid = process.facts.pid;
-            kernel
-                .watch_faults(&mut faults, pid, self.children)
-                .with_context(|| {
-                    format!("cannot follow the page faults of process {pid}: needs CAP_PERFMON; try sudo")
-                })?;
-        }
+        let faults = instances.watch_faults(self.children)?;
         self.watch = Some((takes, faults));
         Ok(())
     }

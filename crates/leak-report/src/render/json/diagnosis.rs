@@ -1,9 +1,8 @@
 //! A diagnosis, as reports and `memleak why` have it. Fields are only ever added.
 
-use std::time::Duration;
-
 use serde::Serialize;
 
+use super::recent::nanoseconds;
 use crate::model::diagnosis::{Among, Cause, Diagnosis, Growth, Holding, Step};
 
 /// Answer to whether the memory of a process grows, and why.
@@ -152,8 +151,4 @@ impl<'a> From<&'a Cause> for CauseJson<'a> {
             next: &cause.next,
         }
     }
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
